@@ -1,0 +1,40 @@
+//! Which node manager a command means: by configuration file or backing directories.
+
+use clap::Args;
+use forebay_node::Config;
+use forebay_node::runtime::Runtime;
+use std::path::PathBuf;
+
+/// Options that name an instance.
+#[derive(Args, Clone)]
+pub struct InstanceArguments {
+    /// Configuration file (TOML); without it Forebay chooses a hierarchy
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory whose files are buffered; can be given several times
+    #[arg(long, value_name = "DIR")]
+    pub backing: Vec<PathBuf>,
+}
+
+impl InstanceArguments {
+    /// Whether any was given.
+    pub fn is_given(&self) -> bool {
+        self.config.is_some() || !self.backing.is_empty()
+    }
+
+    /// The configuration they name.
+    pub fn load(&self) -> Result<Config, String> {
+        match &self.config {
+            Some(file) => Config::load(file, &self.backing),
+            None => Config::automatic(&self.backing),
+        }
+        .map_err(|error| error.to_string())
+    }
+
+    /// The instance they name.
+    pub fn runtime(&self) -> Result<(Config, Runtime), String> {
+        let config = self.load()?;
+        let runtime = Runtime::of(&config)?;
+        Ok((config, runtime))
+    }
+}

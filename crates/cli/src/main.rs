@@ -1,0 +1,62 @@
+//! The `forebay` command.
+
+mod demo;
+mod drain;
+mod instance;
+mod manager;
+mod run;
+mod status;
+mod timeline;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Buffers the files of unmodified programs in RAM, NVMe and burst buffers, and drains them to
+/// their own paths in the background.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a command with its files buffered; drain; exit with the command's status
+    Run(run::RunArguments),
+    /// Show the main job on an emulated hierarchy: first without, then with Forebay
+    Demo {
+        /// Where to put the table and the timeline picture
+        #[arg(long, value_name = "DIR", default_value = "forebay-demo")]
+        output: PathBuf,
+    },
+    /// Show the node managers of this user: tiers, clients, files not yet on the store
+    Status,
+    /// Drain everything that node managers which are gone have left, and end them
+    Recover,
+    /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
+    Stop(instance::InstanceArguments),
+    /// Serve as node manager in the foreground (`forebay run` starts one by itself)
+    Node(manager::NodeArguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Demo { output } => {
+            demo::Options::new(output).and_then(|options| demo::demo(&options))
+        }
+        Command::Status => status::status(),
+        Command::Recover => manager::recover(),
+        Command::Stop(arguments) => manager::stop(&arguments),
+        Command::Node(arguments) => manager::node(&arguments),
+    };
+    result.unwrap_or_else(|message| {
+        eprintln!("forebay: {message}");
+        ExitCode::from(FAILED)
+    })
+}
+
+/// What `forebay run` returns when it could not do its part: 125, as env and timeout do.
+const FAILED: u8 = 125;

@@ -1,0 +1,253 @@
+//! Starting node managers, and the commands that serve as one.
+
+use crate::drain;
+use crate::instance::InstanceArguments;
+use clap::Args;
+use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
+use forebay_node::{Config, Connection, Ending, Options, serve};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// Options of `forebay node`.
+#[derive(Args)]
+pub struct NodeArguments {
+    #[command(flatten)]
+    instance: InstanceArguments,
+    /// Record every movement in this file (CSV)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// The instance's own configuration, as `forebay run` writes it
+    #[arg(long, hide = true)]
+    resolved: Option<PathBuf>,
+    /// End when no run needs it any more
+    #[arg(long, hide = true)]
+    ephemeral: bool,
+    /// Drain and end
+    #[arg(long, hide = true)]
+    drain_and_end: bool,
+    /// Descriptor to report on once clients can connect
+    #[arg(long, hide = true)]
+    ready_fd: Option<i32>,
+}
+
+/// `forebay node`.
+pub fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
+    let mut report = arguments
+        .ready_fd
+        // SAFETY: the descriptor was opened by our parent for this.
+        .map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
+    let result = serve_instance(arguments, &mut report);
+    if let (Err(message), Some(mut report)) = (&result, report) {
+        let _ = report.write_all(message.as_bytes());
+    }
+    result
+}
+
+fn serve_instance(
+    arguments: &NodeArguments,
+    report: &mut Option<File>,
+) -> Result<ExitCode, String> {
+    let (config, runtime) = match &arguments.resolved {
+        Some(file) => {
+            let text = fs::read_to_string(file)
+                .map_err(|error| format!("{}: {error}", file.display()))?;
+            let config = Config::parse(&text).map_err(|error| error.to_string())?;
+            let runtime = Runtime::of(&config)?;
+            (config, runtime)
+        }
+        None => arguments.instance.runtime()?,
+    };
+    let options = Options {
+        ephemeral: arguments.ephemeral,
+        drain_and_end: arguments.drain_and_end,
+        trace: arguments.trace.clone(),
+    };
+    let foreground = report.is_none();
+    let description = config.describe();
+    let ending = serve(config, &runtime, &options, || {
+        if foreground {
+            eprintln!("forebay: serving {description} ({})", runtime.socket().display());
+        }
+        if let Some(mut report) = report.take() {
+            report.write_all(b"ready\n").map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    })?;
+    match ending {
+        Ending::Drained => Ok(ExitCode::SUCCESS),
+        Ending::Kept { failing, bytes } => Err(format!(
+            "{failing} files ({}) could not be written; {} keeps them for `forebay recover`",
+            drain::bytes(bytes),
+            runtime.pool.display()
+        )),
+    }
+}
+
+/// How a run's node manager came to be.
+pub enum Joined {
+    /// It was running.
+    Running,
+    /// It was started for this run.
+    Started,
+}
+
+/// Makes sure that a node manager serves the instance, and holds it.
+pub fn join(
+    config: &Config,
+    runtime: &Runtime,
+    trace: Option<&Path>,
+) -> Result<(Connection, Joined), String> {
+    for _ in 0..50 {
+        if let Ok(connection) = Connection::to(&runtime.socket()) {
+            return Ok((connection, Joined::Running));
+        }
+        // Another run may be starting it right now; the lock tells.
+        match runtime.lock() {
+            Ok(Some(lock)) => {
+                drop(lock);
+                start(config, runtime, trace, &["--ephemeral"])?;
+                let connection = Connection::to(&runtime.socket()).map_err(|errno| {
+                    format!("{}: {errno}; see {}", runtime.socket().display(), runtime.log().display())
+                })?;
+                return Ok((connection, Joined::Started));
+            }
+            Ok(None) => std::thread::sleep(Duration::from_millis(100)),
+            Err(errno) => return Err(format!("{}: {errno}", runtime.folder.display())),
+        }
+    }
+    Err(format!(
+        "the node manager of {} holds its lock and does not answer; see {}",
+        runtime.folder.display(),
+        runtime.log().display()
+    ))
+}
+
+/// Starts a node manager of its own session and waits until clients can connect.
+fn start(
+    config: &Config,
+    runtime: &Runtime,
+    trace: Option<&Path>,
+    flags: &[&str],
+) -> Result<(), String> {
+    let fail = |what: &str, error: &dyn std::fmt::Display| format!("starting a node manager: {what}: {error}");
+    let resolved = runtime.config();
+    fs::write(&resolved, config.canonical()).map_err(|error| fail("config", &error))?;
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(runtime.log())
+        .map_err(|error| fail("log", &error))?;
+    let (mut report, their_end) = std::io::pipe().map_err(|error| fail("pipe", &error))?;
+    let program = std::env::current_exe().map_err(|error| fail("forebay", &error))?;
+    let mut command = Command::new(program);
+    command.arg("node").arg("--resolved").arg(&resolved).args(flags);
+    if let Some(trace) = trace {
+        let trace = std::path::absolute(trace).map_err(|error| fail("trace", &error))?;
+        command.arg("--trace").arg(trace);
+    }
+    command
+        .arg("--ready-fd")
+        .arg("3")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().map_err(|error| fail("log", &error))?)
+        .stderr(log)
+        .current_dir("/");
+    // SAFETY: only async-signal-safe calls between fork and exec.
+    unsafe {
+        use std::os::fd::AsRawFd;
+        let end = their_end.as_raw_fd();
+        command.pre_exec(move || {
+            // A session of its own: the terminal's signals are not for it.
+            rustix::process::setsid()?;
+            let borrowed = std::os::fd::BorrowedFd::borrow_raw(end);
+            let mut three = OwnedFd::from_raw_fd(3);
+            let result = if end == 3 {
+                rustix::io::fcntl_setfd(&three, rustix::io::FdFlags::empty())
+            } else {
+                rustix::io::dup2(borrowed, &mut three)
+            };
+            std::mem::forget(three);
+            Ok(result?)
+        });
+    }
+    let mut child = command.spawn().map_err(|error| fail("forebay", &error))?;
+    drop(command);
+    drop(their_end);
+    let mut said = String::new();
+    let mut byte = [0u8; 4096];
+    while !said.ends_with("ready\n") {
+        match report.read(&mut byte) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => said.push_str(&String::from_utf8_lossy(&byte[..count])),
+        }
+    }
+    if said.ends_with("ready\n") {
+        // It is reaped when it ends before us, and by init otherwise.
+        std::thread::spawn(move || child.wait());
+        return Ok(());
+    }
+    let _ = child.wait();
+    if said.is_empty() {
+        said = format!("the node manager ended at once; see {}", runtime.log().display());
+    }
+    Err(said)
+}
+
+/// Drains what managers that are gone have left. Returns how many pools there were.
+pub fn recover_orphans(quiet: bool) -> Result<usize, String> {
+    let mut recovered = 0;
+    for runtime in Runtime::all()? {
+        let Ok(Some(lock)) = runtime.lock() else { continue };
+        if !runtime.pool.exists() {
+            // Nothing but a folder of names.
+            let _ = fs::remove_dir_all(&runtime.folder);
+            continue;
+        }
+        drop(lock);
+        let text = fs::read_to_string(runtime.config())
+            .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
+        let config = Config::parse(&text).map_err(|error| error.to_string())?;
+        if let Ok(observer) = Observer::of(&runtime.pool)
+            && !quiet
+        {
+            let left = drain::bytes(observer.dirty());
+            eprintln!("forebay: draining {left} that an earlier run left for {}", observer.stores().join(", "));
+        }
+        start(&config, &runtime, None, &["--drain-and-end"])?;
+        drain::wait_for_end(&runtime)?;
+        recovered += 1;
+    }
+    Ok(recovered)
+}
+
+/// `forebay recover`.
+pub fn recover() -> Result<ExitCode, String> {
+    match recover_orphans(false)? {
+        0 => println!("nothing to recover"),
+        count => println!("recovered {count} pools: everything is on the backing store"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `forebay stop`.
+pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
+    let instances = match arguments.is_given() {
+        true => vec![arguments.runtime()?.1],
+        false => Runtime::all()?,
+    };
+    let mut stopped = 0;
+    for runtime in instances {
+        if let Ok(connection) = Connection::to(&runtime.socket()) {
+            drain::stop(&connection, &runtime)?;
+            stopped += 1;
+        }
+    }
+    println!("stopped {stopped} node managers");
+    Ok(ExitCode::SUCCESS)
+}

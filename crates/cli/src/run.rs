@@ -1,0 +1,166 @@
+//! `forebay run`.
+
+use crate::drain::{self, Drained};
+use crate::instance::InstanceArguments;
+use crate::manager::{self, Joined};
+use clap::Args;
+use forebay_node::runtime::Runtime;
+use forebay_node::{Config, Connection};
+use forebay_pool::message::Message;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+/// Options of `forebay run`.
+#[derive(Args)]
+pub struct RunArguments {
+    #[command(flatten)]
+    instance: InstanceArguments,
+    /// Record every movement between tiers in this file (CSV)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Name of the library that is preloaded.
+const LIBRARY: &str = "libforebay_preload.so";
+
+/// Runs a command with its files buffered.
+pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
+    let (config, runtime) = arguments.instance.runtime()?;
+    let library = find_library()?;
+    manager::recover_orphans(false)?;
+    // Recovery may have removed the folder of this very instance.
+    let runtime = Runtime::of(&config).unwrap_or(runtime);
+    let (mut connection, joined) = manager::join(&config, &runtime, arguments.trace.as_deref())?;
+    hold(&connection)?;
+    if arguments.instance.config.is_none() && matches!(joined, Joined::Started) {
+        eprintln!("forebay: {}", config.describe());
+    }
+    let mut child = spawn(&arguments.command, &library, &runtime)?;
+    ignore_terminal_signals()?;
+    let status = attend(&mut child, &config, &runtime, &mut connection)?;
+    let code = exit_code(status);
+    for _ in 0..10 {
+        match drain::drain(&connection, &runtime)? {
+            Drained::All => return Ok(code),
+            Drained::Kept(files) => {
+                eprintln!("forebay: {}", drain::describe(&files));
+                return Ok(ExitCode::from(crate::FAILED));
+            }
+            // A new manager finds everything in the pool.
+            Drained::Lost => connection = rejoin(&config, &runtime)?,
+        }
+    }
+    Err(format!("node managers end again and again; see {}", runtime.log().display()))
+}
+
+fn hold(connection: &Connection) -> Result<(), String> {
+    connection.send(Message::Hold).map_err(|errno| format!("the node manager: {errno}"))
+}
+
+fn rejoin(config: &Config, runtime: &Runtime) -> Result<Connection, String> {
+    eprintln!("forebay: the node manager is gone; starting another");
+    let (connection, _) = manager::join(config, runtime, None)?;
+    hold(&connection)?;
+    Ok(connection)
+}
+
+fn spawn(words: &[OsString], library: &Path, runtime: &Runtime) -> Result<Child, String> {
+    let mut preload = OsString::from(library);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .env("LD_PRELOAD", preload)
+        .env("FOREBAY_POOL", &runtime.pool)
+        .env("FOREBAY_SOCKET", runtime.socket());
+    command.spawn().map_err(|error| {
+        // As shells do: 127 for not found, 126 for not executable; the text names the command.
+        format!("{}: {error}", Path::new(&words[0]).display())
+    })
+}
+
+/// SIGINT and SIGQUIT from the terminal reach the command itself; we stay to drain.
+fn ignore_terminal_signals() -> Result<(), String> {
+    use signal_hook::consts::{SIGINT, SIGQUIT};
+    for signal in [SIGINT, SIGQUIT] {
+        // SAFETY: a handler that does nothing.
+        unsafe { signal_hook::low_level::register(signal, || {}) }
+            .map_err(|error| format!("setting up signals: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Waits for the command, passes SIGTERM and SIGHUP on to it, and replaces a manager that dies.
+fn attend(
+    child: &mut Child,
+    config: &Config,
+    runtime: &Runtime,
+    connection: &mut Connection,
+) -> Result<ExitStatus, String> {
+    use signal_hook::consts::{SIGHUP, SIGTERM};
+    let pid = child.id();
+    for signal in [SIGTERM, SIGHUP] {
+        // SAFETY: kill is async-signal-safe.
+        unsafe {
+            signal_hook::low_level::register(signal, move || {
+                if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+                    let signal = rustix::process::Signal::from_named_raw(signal);
+                    if let Some(signal) = signal {
+                        let _ = rustix::process::kill_process(pid, signal);
+                    }
+                }
+            })
+        }
+        .map_err(|error| format!("setting up signals: {error}"))?;
+    }
+    let (ended, wait) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || ended.send(child.wait()));
+        loop {
+            match wait.recv_timeout(Duration::from_millis(200)) {
+                Ok(status) => {
+                    return status.map_err(|error| format!("waiting for the command: {error}"));
+                }
+                Err(_) if connection.receive(Duration::ZERO).is_err() => {
+                    // Without one the command goes on, more slowly.
+                    if let Ok(new) = rejoin(config, runtime) {
+                        *connection = new;
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+    })
+}
+
+/// The command's own status; 128 + signal if a signal ended it, as shells have it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// The preload library: beside the program, as cargo leaves it, or where it is installed.
+fn find_library() -> Result<PathBuf, String> {
+    if let Some(named) = std::env::var_os("FOREBAY_PRELOAD") {
+        return Ok(PathBuf::from(named));
+    }
+    let program = std::env::current_exe().map_err(|error| format!("finding myself: {error}"))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = ["deps", ".", "..", "../lib/forebay", "../lib64/forebay", "../lib"];
+    let candidates: Vec<_> = places.iter().map(|place| folder.join(place).join(LIBRARY)).collect();
+    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        format!(
+            "{LIBRARY} is not beside {} nor in ../lib/forebay; install both, or name it in FOREBAY_PRELOAD",
+            program.display()
+        )
+    })
+}

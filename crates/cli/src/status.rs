@@ -1,0 +1,63 @@
+//! `forebay status`.
+
+use crate::drain::bytes;
+use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
+use std::process::ExitCode;
+
+/// Prints what every instance of this user holds.
+pub fn status() -> Result<ExitCode, String> {
+    let mut shown = 0;
+    for runtime in Runtime::all()? {
+        if !runtime.pool.exists() {
+            continue;
+        }
+        shown += 1;
+        match Observer::of(&runtime.pool) {
+            Ok(observer) => show(&runtime, &observer),
+            Err(error) => println!("{}: {error}", runtime.pool.display()),
+        }
+    }
+    if shown == 0 {
+        println!("no node manager runs, and none has left anything");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(runtime: &Runtime, observer: &Observer) {
+    let state = match observer.is_served() {
+        true => format!("node manager {}", observer.manager()),
+        false => "no node manager; run `forebay recover` to drain it".to_owned(),
+    };
+    println!("instance {}: {state}", runtime.instance);
+    println!("  stores   {}", observer.stores().join(", "));
+    println!("  clients  {}", observer.clients());
+    for tier in observer.tiers() {
+        let growing = match tier.configured > tier.capacity {
+            true => format!(", {} when set up", bytes(tier.configured)),
+            false => String::new(),
+        };
+        println!(
+            "  tier {:8} {} of {} used, {} not yet on the store{growing}",
+            tier.name,
+            bytes(tier.used),
+            bytes(tier.capacity),
+            bytes(tier.dirty)
+        );
+    }
+    for (name, value) in observer.counters() {
+        println!("  count {name:12} {value}");
+    }
+    if observer.refused() > 0 {
+        println!(
+            "  {} opens were not buffered: the tables are full; more tier capacity makes them larger",
+            observer.refused()
+        );
+    }
+    for file in observer.files() {
+        let error = file.errno.map_or(String::new(), |errno| {
+            format!("  FAILING: {}", std::io::Error::from_raw_os_error(errno))
+        });
+        println!("  ahead    {} ({}){error}", file.path, bytes(file.size));
+    }
+}

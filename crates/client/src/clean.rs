@@ -1,0 +1,351 @@
+//! Entering files, having one exclusively, and making one clean for calls that go through the
+//! kernel.
+
+use crate::session::{Handle, Session, borrow};
+use crate::write::raise;
+use core::sync::atomic::Ordering;
+use forebay_pool::buckets::Patience;
+use forebay_pool::files::Inside;
+use forebay_pool::layout::*;
+use forebay_pool::truncate::Outside;
+use forebay_pool::{Owner, futex};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+
+/// What a truncate needs: this process's descriptor of the file, and the tier files.
+struct Through<'a> {
+    session: &'a Session,
+    fd: RawFd,
+}
+
+impl Outside for Through<'_> {
+    fn zero_slot(&self, bucket: u32, from: usize, to: usize) -> Result<(), Errno> {
+        let zeros = [0u8; 4096];
+        for at in (from..to).step_by(zeros.len()) {
+            let count = (to - at).min(zeros.len());
+            unsafe { self.session.slot_write(bucket, at, zeros.as_ptr(), count) }?;
+        }
+        Ok(())
+    }
+
+    fn truncate_store(&self, size: u64) -> Result<(), Errno> {
+        rustix::fs::ftruncate(borrow(self.fd), size)
+    }
+}
+
+impl Session {
+    /// Enters the file, waiting while somebody has it exclusively.
+    #[inline]
+    pub(crate) fn enter(&self, handle: Handle, owner: Owner) -> Inside {
+        let mut patience = Patience::default();
+        loop {
+            match self.segment.try_enter(handle.file, owner) {
+                Ok(inside) => return inside,
+                Err(holder) => {
+                    if patience.wait() && self.segment.owner_is_dead(holder) {
+                        // Completes what the dead owner left, and lets everybody in again.
+                        self.exclusively(handle, |_| {});
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `act` while no other thread of any process is inside the file.
+    pub(crate) fn exclusively<R>(&self, handle: Handle, act: impl FnOnce(&Session) -> R) -> R {
+        let owner = self.owner();
+        let inside = self.segment.enter_table(owner);
+        let taken = self.segment.exclude(handle.file, owner);
+        let outside = Through { session: self, fd: handle.fd };
+        if taken && self.record(handle).intent.load(Ordering::Acquire) != 0 {
+            let _ = self.segment.complete_intent(handle.file, owner, &outside);
+        }
+        let result = act(self);
+        if taken {
+            self.segment.include(handle.file);
+        }
+        self.segment.leave(owner, inside);
+        result
+    }
+
+    /// Calls `act` with the description's offset while no other thread moves it.
+    pub(crate) fn positioned<R>(&self, handle: Handle, act: impl FnOnce(u64) -> R) -> R {
+        let owner = self.owner();
+        let description = self.description(handle);
+        let inside = self.segment.enter_table(owner);
+        let taken = self.segment.lock(&description.position, owner);
+        let result = act(description.offset.load(Ordering::Acquire));
+        if taken {
+            description.position.unlock_unchanged();
+        }
+        self.segment.leave(owner, inside);
+        result
+    }
+
+    /// Sets the size of the file, at once on the store as well.
+    ///
+    /// # Errors
+    /// `INVAL` if the descriptor is not open for writing or the size is none; the store's errno.
+    pub fn truncate(&self, handle: Handle, size: i64) -> Result<(), Errno> {
+        let size = u64::try_from(size).map_err(|_| Errno::INVAL)?;
+        if !self.may(handle, description_flag::WRITE) {
+            return Err(Errno::INVAL);
+        }
+        self.exclusively(handle, |session| {
+            let outside = Through { session, fd: handle.fd };
+            session.segment.truncate(handle.file, size, session.owner(), &outside)?;
+            let record = session.record(handle);
+            record.mtime_ns.store(forebay_pool::clock::realtime_coarse_ns(), Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    /// Makes the file clean and unbuffered, calls `act`, which may use the descriptor in any way
+    /// that takes no kernel offset, and notes the size that follows.
+    ///
+    /// # Errors
+    /// The errno of the flush; `act` is not called then.
+    pub fn with_clean<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.counters().passed.fetch_add(1, Ordering::Relaxed);
+        self.exclusively(handle, |session| {
+            session.clean(handle)?;
+            let result = act();
+            session.resize_from_store(handle);
+            Ok(result)
+        })
+    }
+
+    /// Like [`Session::with_clean`], with the kernel's offset of the descriptor set to the
+    /// description's before the call and taken from it afterwards.
+    ///
+    /// # Errors
+    /// The errno of the flush; `act` is not called then.
+    pub fn with_clean_offset<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.positioned(handle, |offset| {
+            self.with_clean(handle, || {
+                let fd = borrow(handle.fd);
+                let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(offset));
+                let result = act();
+                if let Ok(now) = rustix::fs::tell(fd) {
+                    self.description(handle).offset.store(now, Ordering::Release);
+                }
+                let marker = self.segment.marker(handle.description).encode();
+                let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(marker));
+                result
+            })
+        })
+    }
+
+    /// Lets everybody use the file through the kernel from now on, until it is closed everywhere:
+    /// it is used in a way that outlasts a call. `act` is called once the file is clean.
+    ///
+    /// # Errors
+    /// The errno of the flush; `act` is not called then.
+    pub fn make_direct<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.with_clean(handle, || {
+            self.record(handle).set(file_flag::DIRECT);
+            act()
+        })
+    }
+
+    /// Hands the descriptor to a program without Forebay: the file turns direct, and the kernel's
+    /// offset becomes the description's.
+    ///
+    /// # Errors
+    /// The errno of the flush.
+    pub fn release_to_kernel(&self, handle: Handle) -> Result<(), Errno> {
+        self.positioned(handle, |offset| {
+            self.make_direct(handle, || {
+                let _ = rustix::fs::seek(borrow(handle.fd), rustix::fs::SeekFrom::Start(offset));
+                let flags = &self.description(handle).flags;
+                let flags = flags.fetch_or(description_flag::KERNEL_OFFSET, Ordering::AcqRel);
+                if flags & description_flag::APPEND != 0
+                    && let Ok(kernel) = rustix::fs::fcntl_getfl(borrow(handle.fd))
+                {
+                    let append = kernel | rustix::fs::OFlags::APPEND;
+                    let _ = rustix::fs::fcntl_setfl(borrow(handle.fd), append);
+                }
+            })
+        })
+    }
+
+    /// Keeps the file direct for as long as this process or a child of it may have it mapped.
+    pub fn hold_mapping(&self, handle: Handle) {
+        let flags = description_flag::MAPPING;
+        // Without a description to spare the file may turn buffered again after its last close,
+        // while a mapping still shows what was there before.
+        let _ = self.segment.open_description(handle.file, flags, self.owner());
+    }
+
+    /// Flushes until no block is buffered. The caller has the file exclusively.
+    fn clean(&self, handle: Handle) -> Result<(), Errno> {
+        if self.record(handle).has(file_flag::DIRECT) {
+            return Ok(());
+        }
+        for _ in 0..100 {
+            if self.segment.drop_clean_blocks(handle.file, self.owner()) {
+                return Ok(());
+            }
+            self.flush(handle, false)?;
+        }
+        Err(self.last_error(handle).unwrap_or(Errno::IO))
+    }
+
+    fn resize_from_store(&self, handle: Handle) {
+        let record = self.record(handle);
+        if let Ok(stat) = rustix::fs::fstat(borrow(handle.fd)) {
+            record.size.store(stat.st_size as u64, Ordering::Release);
+            record.store_size.store(stat.st_size as u64, Ordering::Release);
+            record.store_mtime_ns.store(crate::open::mtime_ns(&stat), Ordering::Release);
+        }
+        record.clear(file_flag::AHEAD | file_flag::DIRTY);
+    }
+
+    /// Makes what was written so far safe on the store, and reports an error that this description
+    /// has not learned of.
+    ///
+    /// # Errors
+    /// The store's errno, once for each description and error.
+    pub fn sync(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
+        let flushed = self.flush(handle, durable);
+        match self.unreported_error(handle) {
+            Some(errno) => Err(errno),
+            None => flushed,
+        }
+    }
+
+    /// Makes everything safe that is buffered in this segment, whoever wrote it.
+    pub fn sync_all(&self) {
+        let ahead = |file: &u32| self.segment.file(*file).has(file_flag::AHEAD);
+        // The tickets first, so that the manager works on all files while we wait for the first.
+        for file in self.segment.live_files().filter(ahead) {
+            self.request_sync(file, true);
+        }
+        let header = self.segment.header();
+        for file in self.segment.live_files().filter(ahead) {
+            let record = self.segment.file(file);
+            let ticket = record.sync_wanted.load(Ordering::Acquire);
+            while !self.is_done(record, ticket) && self.segment.manager_is_alive() {
+                let done = header.work_done.load(Ordering::Acquire);
+                if !self.is_done(record, ticket) {
+                    futex::wait(&header.work_done, done, 50);
+                }
+            }
+        }
+    }
+
+    fn is_done(&self, record: &FileRecord, ticket: u32) -> bool {
+        let behind = ticket.wrapping_sub(record.sync_done.load(Ordering::Acquire));
+        behind == 0 || behind > u32::MAX / 2
+    }
+
+    fn flush(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
+        let record = self.record(handle);
+        let unbuffered = record.entry0.load(Ordering::Acquire) == 0
+            && record.root.load(Ordering::Acquire) == 0;
+        if unbuffered || record.has(file_flag::DIRECT) {
+            return if durable { rustix::fs::fsync(borrow(handle.fd)) } else { Ok(()) };
+        }
+        let header = self.segment.header();
+        let ticket = self.request_sync(handle.file, durable);
+        loop {
+            let done = header.work_done.load(Ordering::Acquire);
+            if self.is_done(record, ticket) {
+                return Ok(());
+            }
+            futex::wait(&header.work_done, done, 50);
+            if header.work_done.load(Ordering::Acquire) == done
+                && !self.segment.manager_is_alive()
+            {
+                return self.flush_here(handle, durable);
+            }
+        }
+    }
+
+    /// Asks the node manager to flush a file; returns the ticket to wait for.
+    pub(crate) fn request_sync(&self, file: u32, durable: bool) -> u32 {
+        let record = self.segment.file(file);
+        if durable {
+            record.set(file_flag::DURABLE);
+        }
+        let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.segment.hint_sync(file);
+        let wanted = &self.segment.header().work_wanted;
+        wanted.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(wanted);
+        ticket
+    }
+
+    /// Flushes the file from this process: no node manager is there to do it.
+    fn flush_here(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
+        let (record, owner) = (self.record(handle), self.owner());
+        let inside = self.segment.enter_table(owner);
+        let mut result = Ok(());
+        self.segment.for_each_entry(record, 0, |block, place| {
+            let Some(resident) = self.segment.lock_resident(place, owner) else { return true };
+            let Some(meta) = self.segment.bucket(resident.bucket) else { return true };
+            // What a dead manager was writing may or may not have arrived.
+            let dirty = meta.dirty.load(Ordering::Acquire) | meta.writeback.swap(0, Ordering::AcqRel);
+            meta.dirty.store(dirty, Ordering::Release);
+            let pages = 0..PAGES_PER_BUCKET as usize;
+            for page in pages.filter(|page| dirty >> page & 1 == 1) {
+                if let Err(errno) = self.flush_page(handle, resident, block, page) {
+                    result = Err(errno);
+                    break;
+                }
+                meta.dirty.fetch_and(!(1 << page), Ordering::AcqRel);
+            }
+            if resident.taken {
+                meta.lock.unlock_unchanged();
+            }
+            result.is_ok()
+        });
+        self.segment.leave(owner, inside);
+        result?;
+        if durable { rustix::fs::fsync(borrow(handle.fd)) } else { Ok(()) }
+    }
+
+    fn flush_page(
+        &self,
+        handle: Handle,
+        resident: forebay_pool::buckets::Resident,
+        block: u64,
+        number: usize,
+    ) -> Result<(), Errno> {
+        let page = self.segment.page_bytes();
+        let start = block * self.segment.bucket_bytes() as u64 + (number * page) as u64;
+        let size = self.record(handle).size.load(Ordering::Acquire);
+        let mut left = (size.saturating_sub(start) as usize).min(page);
+        let mut at = number * page;
+        let mut offset = start;
+        let mut chunk = [0u8; 4096];
+        while left > 0 {
+            let count = left.min(chunk.len());
+            let from = if resident.tier == 0 {
+                unsafe { self.segment.bucket_data(resident.bucket).add(at) }
+            } else {
+                unsafe { self.slot_read(resident.bucket, at, chunk.as_mut_ptr(), count) }?;
+                chunk.as_mut_ptr()
+            };
+            let written = unsafe { self.store_write(handle, from, count, offset) }?;
+            (left, at, offset) = (left - written, at + written, offset + written as u64);
+        }
+        raise(&self.record(handle).store_size, offset);
+        Ok(())
+    }
+
+    fn last_error(&self, handle: Handle) -> Option<Errno> {
+        let errno = self.record(handle).error.load(Ordering::Acquire) & 0xffff;
+        (errno != 0).then(|| Errno::from_raw_os_error(errno as i32))
+    }
+
+    /// The error of a flush that this description has not yet learned of; it has, afterwards.
+    pub(crate) fn unreported_error(&self, handle: Handle) -> Option<Errno> {
+        if !self.may(handle, description_flag::WRITE) {
+            return None;
+        }
+        let error = self.record(handle).error.load(Ordering::Acquire);
+        let seen = self.description(handle).error_seen.swap(error, Ordering::AcqRel);
+        if error == seen { None } else { self.last_error(handle) }
+    }
+}

@@ -1,0 +1,47 @@
+//! Which descriptors of this process are managed: one word per descriptor number.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A map from small numbers to words, in memory that costs nothing until it is used.
+pub(crate) struct Sparse {
+    words: *const AtomicU32,
+    count: usize,
+}
+
+// Atomics only; the mapping lives as long as the process.
+unsafe impl Send for Sparse {}
+unsafe impl Sync for Sparse {}
+
+impl Sparse {
+    /// A map for `count` numbers; smaller if the address space is limited.
+    pub fn new(mut count: usize) -> Sparse {
+        loop {
+            // SAFETY: a fresh mapping; zero is a valid AtomicU32.
+            let mapped = unsafe {
+                rustix::mm::mmap_anonymous(
+                    core::ptr::null_mut(),
+                    count * 4,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::PRIVATE | MapFlags::NORESERVE,
+                )
+            };
+            match mapped {
+                Ok(words) => return Sparse { words: words.cast(), count },
+                Err(_) if count > 1024 => count /= 2,
+                Err(_) => return Sparse { words: core::ptr::null(), count: 0 },
+            }
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&AtomicU32> {
+        // SAFETY: inside the mapping.
+        (index < self.count).then(|| unsafe { &*self.words.add(index) })
+    }
+
+    #[inline]
+    pub fn load(&self, index: usize) -> u32 {
+        self.get(index).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,40 @@
+//! What a fork needs before, and in the child after.
+
+use crate::session::Session;
+use core::sync::atomic::Ordering;
+use forebay_pool::liveness;
+
+/// A slot prepared for the child of a fork.
+#[must_use]
+pub struct Fork {
+    slot: u32,
+    parent: u32,
+    start: u64,
+}
+
+impl Session {
+    /// Before the fork: gives the child a slot that holds what this process holds. `None` when
+    /// all slots are in use; the fork should fail with EAGAIN.
+    pub fn before_fork(&self) -> Option<Fork> {
+        let pid = std::process::id();
+        let start = self.segment.client(self.slot()).start.load(Ordering::Acquire);
+        let slot = self.segment.reserve_slot(pid, start)?;
+        self.segment.inherit(self.slot(), slot);
+        Some(Fork { slot, parent: pid, start })
+    }
+
+    /// In the parent, when the fork failed.
+    pub fn fork_failed(&self, fork: Fork) {
+        self.segment.cancel_slot(fork.slot);
+    }
+
+    /// In the child: it goes on with its own slot and its own link to the manager.
+    pub fn forked(&self, fork: Fork) {
+        let pid = std::process::id();
+        debug_assert_ne!(pid, fork.parent);
+        let start = liveness::start_time(pid).unwrap_or(fork.start);
+        self.segment.confirm_slot(fork.slot, pid, start);
+        self.set_slot(fork.slot);
+        self.manager.forked();
+    }
+}

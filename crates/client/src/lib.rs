@@ -1,0 +1,24 @@
+//! What runs inside the application: the session with the node manager's segment, the open
+//! files, and reading, writing, truncating and syncing them.
+//!
+//! Nothing here starts a thread, installs a signal handler, prints or aborts; all system calls are raw ones
+//! (rustix), so that an interposing library cannot intercept itself. The paths that copy data
+//! allocate nothing.
+
+mod attributes;
+mod clean;
+mod descriptors;
+mod fork;
+mod iovec;
+mod manager;
+mod open;
+mod read;
+mod session;
+mod store;
+mod write;
+
+pub use attributes::{StatFields, Whence};
+pub use fork::Fork;
+pub use iovec::Iovec;
+pub use open::OpenFlags;
+pub use session::{Handle, Session, session};

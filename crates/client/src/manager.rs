@@ -1,0 +1,108 @@
+//! The link to the node manager: a socket, made when first needed and made again when it broke.
+
+use crate::session::{Session, borrow};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use forebay_pool::message::Message;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+
+/// Longest path of a socket.
+const PATH_MAX: usize = 108;
+
+pub(crate) struct ManagerLink {
+    path: [u8; PATH_MAX],
+    path_length: usize,
+    socket: AtomicI32,
+    busy: AtomicU32,
+}
+
+impl ManagerLink {
+    pub fn new(path: &[u8]) -> ManagerLink {
+        let mut link = ManagerLink {
+            path: [0; PATH_MAX],
+            path_length: path.len().min(PATH_MAX),
+            socket: AtomicI32::new(-1),
+            busy: AtomicU32::new(0),
+        };
+        link.path[..link.path_length].copy_from_slice(&path[..link.path_length]);
+        link
+    }
+
+    pub fn owns(&self, fd: RawFd) -> bool {
+        self.socket.load(Ordering::Relaxed) == fd
+    }
+
+    /// Sends `fd` with `message`. An error means that no manager listens.
+    pub fn send_descriptor(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
+        while self.busy.swap(1, Ordering::Acquire) != 0 {
+            rustix::thread::sched_yield();
+        }
+        let result = self.try_send(message, fd).or_else(|_| {
+            self.disconnect();
+            self.try_send(message, fd)
+        });
+        if result.is_err() {
+            self.disconnect();
+        }
+        self.busy.store(0, Ordering::Release);
+        result
+    }
+
+    fn try_send(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
+        let socket = self.connected()?;
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [borrow(fd)];
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        let packet = message.encode();
+        loop {
+            match rustix::net::sendmsg(
+                borrow(socket),
+                &[std::io::IoSlice::new(&packet)],
+                &mut control,
+                SendFlags::NOSIGNAL,
+            ) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    fn connected(&self) -> Result<RawFd, Errno> {
+        let socket = self.socket.load(Ordering::Relaxed);
+        if socket >= 0 {
+            return Ok(socket);
+        }
+        let address = SocketAddrUnix::new(&self.path[..self.path_length])?;
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::net::connect(&socket, &address)?;
+        let socket = Session::hide(socket);
+        self.socket.store(socket, Ordering::Relaxed);
+        Ok(socket)
+    }
+
+    fn disconnect(&self) {
+        let socket = self.socket.swap(-1, Ordering::Relaxed);
+        if socket >= 0 {
+            // SAFETY: the link's own descriptor.
+            unsafe { rustix::io::close(socket) };
+        }
+    }
+
+    /// In a forked child: the socket is the parent's, and a thread of the parent may have been in
+    /// the middle of a message.
+    pub fn forked(&self) {
+        self.disconnect();
+        self.busy.store(0, Ordering::Release);
+    }
+}

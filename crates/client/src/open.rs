@@ -1,0 +1,235 @@
+//! What happens after the real open.
+
+use crate::session::{Session, borrow};
+use crate::store::descriptor_path;
+use core::sync::atomic::Ordering;
+use forebay_pool::layout::*;
+use forebay_pool::segment::text;
+use forebay_pool::{Identity, clock};
+use rustix::fd::RawFd;
+use rustix::fs::{FileType, OFlags, Stat};
+
+/// The flags of an `open` call.
+pub type OpenFlags = OFlags;
+
+/// Whether `path` is `folder` or lies below it.
+fn lies_under(path: &[u8], folder: &[u8]) -> bool {
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || folder == b"/")
+}
+
+pub(crate) fn mtime_ns(stat: &Stat) -> u64 {
+    (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec as u64)
+}
+
+impl Session {
+    /// Whether a managed store is on device `device`.
+    pub(crate) fn is_store_device(&self, device: u64) -> bool {
+        let header = self.segment.header();
+        header.store[..header.stores as usize].iter().any(|store| store.device == device)
+    }
+
+    /// Whether the file of these `stat` fields is in the table: an open with O_TRUNC must then
+    /// truncate through [`Session::truncate`], because programs may have it buffered.
+    pub fn knows(&self, device: u64, inode: u64) -> bool {
+        self.is_store_device(device) && self.segment.may_have(Identity { device, inode })
+    }
+
+    /// Takes `fd`, just opened with `flags`, under management if it is a regular file in a
+    /// managed directory.
+    pub fn opened(&self, fd: RawFd, flags: OpenFlags) {
+        if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
+            return;
+        }
+        let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && self.is_store_device(stat.st_dev)
+        {
+            self.manage(fd, flags, &stat);
+        }
+    }
+
+    fn manage(&self, fd: RawFd, flags: OpenFlags, stat: &Stat) -> Option<()> {
+        let owner = self.owner();
+        // Described under the table's lock: a record without a description may be removed.
+        let opened = self.find_or_insert(stat, fd, |file| {
+            self.segment.open_description(file, description_flags(flags), owner)
+        })?;
+        let Some(marker) = opened else {
+            self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
+            // A file system that cannot carry the marker: its files are too small to need us.
+            self.segment.release(self.slot(), marker.description);
+            return None;
+        }
+        let hidden = flags & (OFlags::APPEND | OFlags::DIRECT);
+        if !hidden.is_empty()
+            && let Ok(kernel) = rustix::fs::fcntl_getfl(borrow(fd))
+        {
+            let _ = rustix::fs::fcntl_setfl(borrow(fd), kernel & !hidden);
+        }
+        self.bind(fd, marker.description);
+        self.counters().opens.fetch_add(1, Ordering::Relaxed);
+        self.refresh(fd, stat);
+        Some(())
+    }
+
+    /// Calls `then` with the record of the file behind `fd`, made if the file lies in a managed
+    /// directory, while the table cannot change.
+    pub(crate) fn find_or_insert<R>(
+        &self,
+        stat: &Stat,
+        fd: RawFd,
+        then: impl FnOnce(u32) -> R,
+    ) -> Option<R> {
+        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        let mut buffer = [0u8; 4096];
+        let (path, store) = self.managed_path(fd, &mut buffer);
+        if store.is_none() && !self.segment.may_have(identity) {
+            return None;
+        }
+        let owner = self.owner();
+        let inside = self.segment.enter_table(owner);
+        let found = self.segment.with_file_or_new(identity, owner, |file, new| {
+            if new {
+                let record = self.segment.file(file);
+                start_record(record, stat, store.unwrap_or(0) as u32);
+                record.set_path(path);
+                let bypass = self.segment.header().store[store.unwrap_or(0)].bypass != 0;
+                if bypass {
+                    record.set(file_flag::DIRECT);
+                }
+            }
+            then(file)
+        });
+        self.segment.leave(owner, inside);
+        if found.is_none() {
+            self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
+            self.segment.want_room();
+        }
+        found
+    }
+
+    /// The canonical path behind `fd`, and which store's directory it lies in.
+    fn managed_path<'a>(&self, fd: RawFd, buffer: &'a mut [u8; 4096]) -> (&'a [u8], Option<usize>) {
+        let length = link_of(fd, buffer).unwrap_or(0);
+        let path = &buffer[..length];
+        let header = self.segment.header();
+        let store = header.store[..header.stores as usize]
+            .iter()
+            .position(|store| lies_under(path, text(&store.path).to_bytes()));
+        (path, store)
+    }
+
+    /// Makes a known file agree with the store when nothing of it is buffered ahead of the store:
+    /// another node may have changed it since it was last open here.
+    fn refresh(&self, fd: RawFd, stat: &Stat) {
+        let Some(handle) = self.handle(fd) else { return };
+        let record = self.record(handle);
+        let size = stat.st_size as u64;
+        let differs = record.size.load(Ordering::Acquire) != size
+            || record.store_mtime_ns.load(Ordering::Acquire) != mtime_ns(stat);
+        if !differs || record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
+            return;
+        }
+        self.exclusively(handle, |session| {
+            if record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
+                return;
+            }
+            if session.segment.drop_clean_blocks(handle.file, session.owner()) {
+                record.size.store(size, Ordering::Release);
+                record.store_size.store(size, Ordering::Release);
+                record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
+            }
+        });
+    }
+
+    /// Notes that `fd` is used by code that cannot be intercepted (glibc's own, for instance): if
+    /// the file would be managed, everybody uses it through the kernel until this process ends or
+    /// closes `fd`.
+    pub fn opened_raw(&self, fd: RawFd) -> Option<()> {
+        let stat = rustix::fs::fstat(borrow(fd)).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+            || !self.is_store_device(stat.st_dev)
+        {
+            return None;
+        }
+        let flags = description_flag::KERNEL_OFFSET | description_flag::WRITE;
+        let owner = self.owner();
+        let marker = self.find_or_insert(&stat, fd, |file| {
+            self.segment.open_description(file, flags, owner)
+        })??;
+        self.bind(fd, marker.description);
+        let handle = self.handle(fd)?;
+        self.make_direct(handle, || ()).ok()
+    }
+}
+
+fn description_flags(flags: OpenFlags) -> u32 {
+    let access = match flags & OFlags::RWMODE {
+        OFlags::WRONLY => description_flag::WRITE,
+        OFlags::RDWR => description_flag::READ | description_flag::WRITE,
+        _ => description_flag::READ,
+    };
+    let mut chosen = access;
+    for (flag, ours) in [
+        (OFlags::APPEND, description_flag::APPEND),
+        (OFlags::DIRECT, description_flag::UNCACHED),
+        (OFlags::DSYNC, description_flag::SYNC),
+    ] {
+        if flags.intersects(flag) {
+            chosen |= ours;
+        }
+    }
+    chosen
+}
+
+fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
+    record.store.store(store, Ordering::Relaxed);
+    record.size.store(stat.st_size as u64, Ordering::Relaxed);
+    record.store_size.store(stat.st_size as u64, Ordering::Relaxed);
+    record.mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
+    record.store_mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
+    record.written.store(clock::stamp(clock::realtime_coarse_ns()), Ordering::Relaxed);
+    record.entry0.store(0, Ordering::Relaxed);
+    record.root.store(0, Ordering::Release);
+}
+
+/// readlink of /proc/self/fd/N without allocating. Returns the length.
+fn link_of(fd: RawFd, buffer: &mut [u8; 4096]) -> Option<usize> {
+    let path = &mut [0; 32];
+    let path = descriptor_path(fd, path);
+    let (link, _) = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, spare(buffer)).ok()?;
+    let length = link.len();
+    // A file without a name any more is still the file it was.
+    Some(buffer[..length].strip_suffix(b" (deleted)").map_or(length, <[u8]>::len))
+}
+
+fn spare(buffer: &mut [u8; 4096]) -> &mut [core::mem::MaybeUninit<u8>] {
+    // SAFETY: u8 and MaybeUninit<u8> have one layout, and the callee only writes.
+    unsafe { core::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast(), buffer.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_holds_what_is_below_it_and_not_its_namesakes() {
+        assert!(lies_under(b"/scratch/me/a", b"/scratch/me"));
+        assert!(lies_under(b"/scratch/me", b"/scratch/me"));
+        assert!(lies_under(b"/a", b"/"));
+        assert!(!lies_under(b"/scratch/mean/a", b"/scratch/me"));
+        assert!(!lies_under(b"/scratch", b"/scratch/me"));
+    }
+
+    #[test]
+    fn access_modes_are_told_apart() {
+        use description_flag::*;
+        assert_eq!(description_flags(OFlags::RDONLY), READ);
+        assert_eq!(description_flags(OFlags::WRONLY | OFlags::APPEND), WRITE | APPEND);
+        assert_eq!(description_flags(OFlags::RDWR | OFlags::SYNC), READ | WRITE | SYNC);
+    }
+}

@@ -1,0 +1,282 @@
+//! Reading: lock-free from RAM buckets, through the kernel from slots and from the store.
+
+use crate::iovec::{Cursor, Iovec, total};
+use crate::session::{Handle, Session};
+use crate::write::pages;
+use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::buckets::Resident;
+use forebay_pool::layout::*;
+use forebay_pool::{Entry, Owner};
+use rustix::io::Errno;
+
+/// Tries without the lock before a reader takes it.
+const GLANCES: u32 = 16;
+
+/// A part of a read that falls into one block.
+#[derive(Clone, Copy)]
+struct Part {
+    block: u64,
+    within: usize,
+    bytes: usize,
+}
+
+impl Session {
+    /// Reads into `pieces` from `offset`.
+    ///
+    /// # Errors
+    /// The store's or a tier's errno if nothing was read.
+    ///
+    /// # Safety
+    /// The pieces are writable.
+    pub unsafe fn pread(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        if !self.may(handle, description_flag::READ) {
+            return Err(Errno::BADF);
+        }
+        let length = total(pieces).ok_or(Errno::INVAL)?;
+        if length == 0 {
+            return Ok(0);
+        }
+        let owner = self.owner();
+        let inside = self.enter(handle, owner);
+        let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
+        self.segment.leave(owner, inside);
+        result
+    }
+
+    /// Reads into `pieces` from the description's offset, and moves it.
+    ///
+    /// # Errors
+    /// The store's or a tier's errno if nothing was read.
+    ///
+    /// # Safety
+    /// The pieces are writable.
+    pub unsafe fn read(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
+        let description = self.description(handle);
+        self.positioned(handle, |offset| {
+            let got = unsafe { self.pread(handle, pieces, offset) }?;
+            description.offset.store(offset + got as u64, Ordering::Release);
+            Ok(got)
+        })
+    }
+
+    unsafe fn read_blocks(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: u64,
+        length: usize,
+        owner: Owner,
+    ) -> Result<usize, Errno> {
+        let record = self.record(handle);
+        let mut cursor = Cursor::new(pieces);
+        let unbuffered = record.entry0.load(Ordering::Acquire) == 0
+            && record.root.load(Ordering::Acquire) == 0
+            && !record.has(file_flag::AHEAD);
+        if unbuffered || record.has(file_flag::DIRECT) {
+            return unsafe { self.read_through(handle, &mut cursor, offset, length) };
+        }
+        let size = record.size.load(Ordering::Acquire);
+        let length = (length as u64).min(size.saturating_sub(offset)) as usize;
+        let bucket_bytes = self.segment.bucket_bytes();
+        let mut done = 0;
+        let mut buffered = false;
+        while done < length {
+            let at = offset + done as u64;
+            let within = (at % bucket_bytes as u64) as usize;
+            let part = Part {
+                block: at / bucket_bytes as u64,
+                within,
+                bytes: (bucket_bytes - within).min(length - done),
+            };
+            let place = self.segment.entry(record, part.block);
+            let resident = match place {
+                Some(place) => unsafe { self.read_resident(handle, place, &mut cursor, part, owner) },
+                None => Ok(false),
+            };
+            let result = match resident {
+                Ok(true) => {
+                    buffered = true;
+                    Ok(())
+                }
+                Ok(false) => unsafe { self.read_store(handle, &mut cursor, at, part.bytes) },
+                Err(errno) => Err(errno),
+            };
+            match result {
+                Ok(()) => done += part.bytes,
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        if buffered {
+            let counters = self.counters();
+            counters.reads.fetch_add(1, Ordering::Relaxed);
+            counters.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
+        }
+        Ok(done)
+    }
+
+    /// Reads a file of which nothing is buffered: what the kernel says is true, its end included.
+    unsafe fn read_through(
+        &self,
+        handle: Handle,
+        cursor: &mut Cursor<'_>,
+        offset: u64,
+        length: usize,
+    ) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < length {
+            let (to, room) = cursor.here();
+            match unsafe { self.store_read(handle, to, room, offset + done as u64) } {
+                Ok(got) => {
+                    cursor.advance(got);
+                    done += got;
+                    if got < room {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads bytes below the file's size from the store; what the store does not have is zero.
+    unsafe fn read_store(
+        &self,
+        handle: Handle,
+        cursor: &mut Cursor<'_>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        let known = self.record(handle).store_size.load(Ordering::Acquire);
+        let mut done = 0;
+        while done < bytes {
+            let (to, room) = cursor.here();
+            let count = room.min(bytes - done);
+            let at = offset + done as u64;
+            let got = if at < known {
+                unsafe { self.store_read(handle, to, count, at) }?
+            } else {
+                0
+            };
+            unsafe { to.add(got).write_bytes(0, count - got) };
+            cursor.advance(count);
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Reads a part from the bucket that `place` names; false when the store has it.
+    unsafe fn read_resident(
+        &self,
+        handle: Handle,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<bool, Errno> {
+        let start = cursor.position();
+        for _ in 0..GLANCES {
+            let word = place.load(Ordering::Acquire);
+            let Entry::Resident { tier, bucket, .. } = Entry::decode(word) else {
+                return Ok(false);
+            };
+            let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
+            let Some(first) = meta.lock.glance() else {
+                forebay_pool::sync::pause();
+                continue;
+            };
+            let valid = meta.valid.load(Ordering::Acquire);
+            let result = unsafe {
+                self.copy_bucket(handle, usize::from(tier), bucket, valid, cursor, part)
+            };
+            // Equal entry first, equal version second: see the design page.
+            let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
+            if same {
+                return result.map(|()| true);
+            }
+            cursor.rewind(start);
+        }
+        let Some(resident) = self.segment.lock_resident(place, owner) else { return Ok(false) };
+        let result = unsafe { self.copy_locked(handle, resident, cursor, part) };
+        if let (true, Some(meta)) = (resident.taken, self.segment.bucket(resident.bucket)) {
+            meta.lock.unlock_unchanged();
+        }
+        result.map(|()| true)
+    }
+
+    unsafe fn copy_locked(
+        &self,
+        handle: Handle,
+        resident: Resident,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+    ) -> Result<(), Errno> {
+        let meta = self.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
+        let valid = meta.valid.load(Ordering::Acquire);
+        unsafe { self.copy_bucket(handle, resident.tier, resident.bucket, valid, cursor, part) }
+    }
+
+    /// Copies valid pages from the bucket and the others from the store.
+    unsafe fn copy_bucket(
+        &self,
+        handle: Handle,
+        tier: usize,
+        bucket: u32,
+        valid: u64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+    ) -> Result<(), Errno> {
+        let page = self.segment.page_bytes();
+        let end = part.within + part.bytes;
+        let touched = pages(part.within, end, page);
+        if tier == 0 && valid & touched == touched {
+            let from = unsafe { self.segment.bucket_data(bucket).add(part.within) };
+            unsafe { cursor.copy_in(from, part.bytes) };
+            return Ok(());
+        }
+        let block_start = part.block * self.segment.bucket_bytes() as u64;
+        let mut at = part.within;
+        while at < end {
+            let number = at / page;
+            let here = valid >> number & 1 == 1;
+            // The run of pages that are alike.
+            let same = if here { valid >> number } else { !(valid >> number) };
+            let run = same.trailing_ones() as usize;
+            let upto = ((number + run) * page).min(end);
+            if !here {
+                unsafe { self.read_store(handle, cursor, block_start + at as u64, upto - at) }?;
+            } else if tier == 0 {
+                unsafe { cursor.copy_in(self.segment.bucket_data(bucket).add(at), upto - at) };
+            } else {
+                unsafe { self.read_slot(bucket, cursor, at, upto - at) }?;
+            }
+            at = upto;
+        }
+        Ok(())
+    }
+
+    unsafe fn read_slot(
+        &self,
+        bucket: u32,
+        cursor: &mut Cursor<'_>,
+        within: usize,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes {
+            let (to, room) = cursor.here();
+            let count = room.min(bytes - done);
+            unsafe { self.slot_read(bucket, within + done, to, count) }?;
+            cursor.advance(count);
+            done += count;
+        }
+        Ok(())
+    }
+}

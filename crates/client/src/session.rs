@@ -1,0 +1,298 @@
+//! A process's part in a node manager's segment.
+
+use crate::descriptors::Sparse;
+use crate::manager::ManagerLink;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use forebay_pool::layout::*;
+use forebay_pool::{Identity, Marker, Owner, Segment, liveness, segment};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Environment variable with the path of the pool.
+pub const POOL_VARIABLE: &str = "FOREBAY_POOL";
+/// Environment variable with the path of the node manager's socket.
+pub const SOCKET_VARIABLE: &str = "FOREBAY_SOCKET";
+
+/// Forebay's own descriptors go above this, out of the way of programs that count theirs.
+const OWN_DESCRIPTORS: RawFd = 900;
+/// Descriptor numbers that can be managed; the map costs nothing until it is used.
+const DESCRIPTORS: usize = 1 << 22;
+
+/// This process's attachment to a segment; one for each process, for ever.
+pub struct Session {
+    pub(crate) segment: Segment,
+    slot: AtomicU32,
+    /// Descriptor number -> description plus one.
+    pub(crate) table: Sparse,
+    /// Description -> descriptors of this process that refer to it.
+    pub(crate) references: Sparse,
+    /// RAM bucket / 16 -> whether its pages are mapped here.
+    pub(crate) populated: Sparse,
+    pub(crate) manager: ManagerLink,
+    pub(crate) tier_files: [AtomicU32; TIERS_MAX],
+    threads: AtomicU32,
+    /// Highest descriptor number that was ever managed.
+    highest: AtomicU32,
+}
+
+/// A managed descriptor at the time of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Handle {
+    /// The descriptor.
+    pub fd: RawFd,
+    pub(crate) description: u32,
+    pub(crate) file: u32,
+}
+
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The session of this process, if it runs under Forebay.
+#[inline]
+pub fn session() -> Option<&'static Session> {
+    // SAFETY: set once, never freed.
+    unsafe { SESSION.load(Ordering::Acquire).as_ref() }
+}
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// SAFETY: the caller knows that `fd` is open for as long as the borrow is used.
+pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+impl Session {
+    /// Attaches this process to the pool named in the environment and takes over the managed
+    /// descriptors it inherited. Does nothing if there is none, or if the pool cannot be used: the
+    /// program then runs as without Forebay. To be called once, before the program starts.
+    pub fn start() {
+        if session().is_some() {
+            return;
+        }
+        let (Some(pool), Some(socket)) =
+            (std::env::var_os(POOL_VARIABLE), std::env::var_os(SOCKET_VARIABLE))
+        else {
+            return;
+        };
+        if let Some(new) = Session::attach(Path::new(&pool), &socket) {
+            SESSION.store(Box::into_raw(Box::new(new)), Ordering::Release);
+            if let Some(session) = session() {
+                session.adopt_inherited();
+            }
+        }
+    }
+
+    fn attach(pool: &Path, socket: &OsStr) -> Option<Session> {
+        let file = segment::open_pool(pool).ok()?;
+        let segment = Segment::attach(file.as_fd()).ok()?;
+        let pid = std::process::id();
+        let start = liveness::start_time(pid)?;
+        let slot = match segment.slot_of(pid, start) {
+            // The same process before its exec: its other threads ended inside whatever they did.
+            Some(slot) => {
+                segment.reap_holdings(slot, |file, _| {
+                    // A truncate that never returned, by a thread that the exec ended.
+                    segment.file(file).intent.store(0, Ordering::Release);
+                    segment.include(file);
+                });
+                slot
+            }
+            None => segment.claim_slot(pid, start)?,
+        };
+        let buckets = segment.ram_buckets();
+        let descriptions = segment.header().descriptions;
+        Some(Session {
+            segment,
+            slot: AtomicU32::new(slot),
+            table: Sparse::new(DESCRIPTORS),
+            references: Sparse::new(descriptions as usize),
+            populated: Sparse::new(buckets as usize / 16 + 1),
+            manager: ManagerLink::new(socket.as_bytes()),
+            tier_files: [const { AtomicU32::new(0) }; TIERS_MAX],
+            threads: AtomicU32::new(0),
+            highest: AtomicU32::new(0),
+        })
+    }
+
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_slot(&self, slot: u32) {
+        self.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// The stamp of the calling thread.
+    #[inline]
+    pub(crate) fn owner(&self) -> Owner {
+        let thread = THREAD.with(|thread| {
+            let mut number = thread.get();
+            if number == 0 {
+                number = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
+                thread.set(number);
+            }
+            number
+        });
+        Owner::new(self.slot(), thread)
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.segment.client(self.slot()).counters
+    }
+
+    /// Whether `fd` is managed, and what it refers to.
+    #[inline]
+    pub fn handle(&self, fd: RawFd) -> Option<Handle> {
+        let description = self.table.load(fd as usize).checked_sub(1)?;
+        let file = self.segment.description(description).file.load(Ordering::Acquire);
+        Some(Handle { fd, description, file })
+    }
+
+    #[inline]
+    pub(crate) fn description(&self, handle: Handle) -> &Description {
+        self.segment.description(handle.description)
+    }
+
+    #[inline]
+    pub(crate) fn record(&self, handle: Handle) -> &FileRecord {
+        self.segment.file(handle.file)
+    }
+
+    /// Whether the description has all bits of `flag` (see `description_flag`).
+    #[inline]
+    pub(crate) fn may(&self, handle: Handle, flag: u32) -> bool {
+        self.description(handle).flags.load(Ordering::Relaxed) & flag == flag
+    }
+
+    /// Whether `fd` is one of Forebay's own, which a program must not close.
+    pub fn owns(&self, fd: RawFd) -> bool {
+        fd >= OWN_DESCRIPTORS
+            && (self.manager.owns(fd)
+                || self
+                    .tier_files
+                    .iter()
+                    .any(|file| file.load(Ordering::Relaxed) == fd as u32 + 1))
+    }
+
+    /// Binds descriptor `fd` to `description`, of which this process holds a reference.
+    pub(crate) fn bind(&self, fd: RawFd, description: u32) {
+        if let Some(references) = self.references.get(description as usize) {
+            references.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Some(word) = self.table.get(fd as usize) {
+            word.store(description + 1, Ordering::Release);
+            self.highest.fetch_max(fd as u32, Ordering::AcqRel);
+        }
+    }
+
+    /// The managed descriptors of this process.
+    pub fn handles(&self) -> impl Iterator<Item = Handle> {
+        (0..=self.highest.load(Ordering::Acquire) as RawFd).filter_map(|fd| self.handle(fd))
+    }
+
+    /// Forgets descriptor `fd`, which is about to be closed or replaced. Returns the errno that a
+    /// flush of its file reported and this description has not yet learned of.
+    pub fn forget(&self, fd: RawFd) -> Option<rustix::io::Errno> {
+        let word = self.table.get(fd as usize)?;
+        if word.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let handle = self.handle(fd)?;
+        let description = word.swap(0, Ordering::AcqRel).checked_sub(1)?;
+        let error = self.unreported_error(handle);
+        let last = self
+            .references
+            .get(description as usize)
+            .is_some_and(|references| references.fetch_sub(1, Ordering::AcqRel) == 1);
+        if last {
+            self.closing(handle);
+            self.segment.release(self.slot(), description);
+        }
+        error
+    }
+
+    fn closing(&self, handle: Handle) {
+        let written = self.may(handle, description_flag::WRITE)
+            && self.record(handle).has(file_flag::DIRTY);
+        if !written {
+            return;
+        }
+        // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
+        let executable = rustix::fs::fstat(borrow(handle.fd))
+            .is_ok_and(|stat| stat.st_mode & 0o111 != 0);
+        if executable {
+            let _ = self.sync(handle, false);
+        } else if self.segment.header().flush_trigger() == Trigger::PerFile {
+            self.request_sync(handle.file, false);
+        }
+    }
+
+    /// Notes that `new` refers to what `old` refers to (dup and its kin). Whatever `new` was
+    /// before has been forgotten.
+    pub fn duplicated(&self, old: RawFd, new: RawFd) {
+        if let Some(handle) = self.handle(old) {
+            self.bind(new, handle.description);
+        }
+    }
+
+    /// Takes over descriptors that were managed before an exec, by the marker in their offset.
+    fn adopt_inherited(&self) {
+        let mut keep = [0u64; 1024];
+        let flags = rustix::fs::OFlags::RDONLY
+            | rustix::fs::OFlags::DIRECTORY
+            | rustix::fs::OFlags::CLOEXEC;
+        if let Ok(folder) =
+            rustix::fs::open(c"/proc/self/fd", flags, rustix::fs::Mode::empty())
+        {
+            let mut buffer = [core::mem::MaybeUninit::uninit(); 2048];
+            let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
+            while let Some(Ok(entry)) = entries.next() {
+                let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
+                if let Ok(fd) = name.parse::<RawFd>()
+                    && let Some(description) = self.adopt(fd)
+                {
+                    keep[description as usize / 64] |= 1 << (description % 64);
+                }
+            }
+        }
+        // What the image before the exec held and this one has not inherited.
+        for word in 0..self.segment.header().descriptions / 64 {
+            let held = self.segment.held(self.slot(), word);
+            if held.load(Ordering::Relaxed) & !keep[word as usize] != 0 {
+                held.fetch_and(keep[word as usize], Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Takes over `fd` if its offset carries a marker of a managed file. Returns the description.
+    pub fn adopt(&self, fd: RawFd) -> Option<u32> {
+        let offset = rustix::fs::tell(borrow(fd)).ok()?;
+        let marker = Marker::decode(offset)?;
+        let stat = rustix::fs::fstat(borrow(fd)).ok()?;
+        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        if !self.segment.adopt(marker, self.owner()) {
+            return None;
+        }
+        let record = self.segment.description(marker.description);
+        let file = record.file.load(Ordering::Acquire);
+        let same = self.segment.file(file).identity() == identity
+            && self.segment.file(file).state.load(Ordering::Acquire) == file_state::LIVE;
+        if !same {
+            self.find_or_insert(&stat, fd, |found| record.file.store(found, Ordering::Release))?;
+        }
+        self.bind(fd, marker.description);
+        Some(marker.description)
+    }
+
+    /// Moves a descriptor of Forebay's own out of the program's way.
+    pub(crate) fn hide(fd: OwnedFd) -> RawFd {
+        match rustix::io::fcntl_dupfd_cloexec(&fd, OWN_DESCRIPTORS) {
+            Ok(high) => high.into_raw_fd(),
+            Err(_) => fd.into_raw_fd(),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Real I/O by the application itself: the backing store through its own descriptor, and slots of file tiers.
+//! Where a tier or a store is emulated, the caller sleeps as long as the device would take.
+
+use crate::session::{Handle, Session, borrow};
+use core::sync::atomic::Ordering;
+use forebay_placement::pace;
+use forebay_pool::clock;
+use forebay_pool::layout::*;
+use forebay_pool::segment::text;
+use rustix::fd::RawFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// Occupies an emulated device for the time that `bytes` take, and waits until then.
+fn occupy(device: &Emulation, direction: Direction, bytes: usize) {
+    let bandwidth = match direction {
+        Direction::Read => device.read_bandwidth,
+        Direction::Write => device.write_bandwidth,
+    };
+    if bandwidth == 0 && device.latency_ns == 0 {
+        return;
+    }
+    let now = clock::monotonic_ns();
+    let mut free = device.next_free_ns.load(Ordering::Relaxed);
+    let wake = loop {
+        let paced = pace(now, free, bytes as u64, bandwidth, device.latency_ns);
+        match device.next_free_ns.compare_exchange_weak(
+            free,
+            paced.next_free_ns,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => break paced.wake_ns,
+            Err(seen) => free = seen,
+        }
+    };
+    while let Some(left) = wake.checked_sub(clock::monotonic_ns()).filter(|&left| left > 0) {
+        clock::sleep_ns(left);
+    }
+}
+
+/// Reads `bytes` at `offset` to `to`, up to the end of the file. Returns the bytes read.
+///
+/// # Safety
+/// `to` has room for `bytes`.
+unsafe fn pread_full(fd: RawFd, to: *mut u8, bytes: usize, offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < bytes {
+        let rest = unsafe {
+            core::slice::from_raw_parts_mut(
+                to.add(done).cast::<core::mem::MaybeUninit<u8>>(),
+                bytes - done,
+            )
+        };
+        match rustix::io::pread(borrow(fd), rest, offset + done as u64) {
+            Ok((got, _)) if got.is_empty() => break,
+            Ok((got, _)) => done += got.len(),
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes `bytes` from `from` at `offset`; on an error after some bytes, their number.
+///
+/// # Safety
+/// `from` is readable for `bytes`.
+unsafe fn pwrite_full(
+    fd: RawFd,
+    from: *const u8,
+    bytes: usize,
+    offset: u64,
+) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < bytes {
+        let rest = unsafe { core::slice::from_raw_parts(from.add(done), bytes - done) };
+        match rustix::io::pwrite(borrow(fd), rest, offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+impl Session {
+    fn store_device(&self, file: &FileRecord) -> &Emulation {
+        let store = file.store.load(Ordering::Relaxed) as usize % STORES_MAX;
+        &self.segment.header().store[store].emulation
+    }
+
+    /// Reads from the backing store through the application's descriptor. A descriptor that may
+    /// not read is opened again for it, as far as the file's permissions allow.
+    ///
+    /// # Safety
+    /// `to` has room for `bytes`.
+    pub(crate) unsafe fn store_read(
+        &self,
+        handle: Handle,
+        to: *mut u8,
+        bytes: usize,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let result = if self.may(handle, description_flag::READ) {
+            unsafe { pread_full(handle.fd, to, bytes, offset) }
+        } else {
+            let again = reopen(handle.fd, OFlags::RDONLY)?;
+            unsafe { pread_full(rustix::fd::AsRawFd::as_raw_fd(&again), to, bytes, offset) }
+        };
+        occupy(self.store_device(self.record(handle)), Direction::Read, bytes);
+        result
+    }
+
+    /// Writes to the backing store through the application's descriptor.
+    ///
+    /// # Safety
+    /// `from` is readable for `bytes`.
+    pub(crate) unsafe fn store_write(
+        &self,
+        handle: Handle,
+        from: *const u8,
+        bytes: usize,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let result = unsafe { pwrite_full(handle.fd, from, bytes, offset) };
+        occupy(self.store_device(self.record(handle)), Direction::Write, bytes);
+        result
+    }
+
+    /// The descriptor of the file that holds tier `tier`'s slots.
+    fn tier_file(&self, tier: usize) -> Result<RawFd, Errno> {
+        let place = &self.tier_files[tier];
+        if let Some(fd) = place.load(Ordering::Acquire).checked_sub(1) {
+            return Ok(fd as RawFd);
+        }
+        let path = text(&self.segment.header().tier[tier].path);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = Session::hide(rustix::fs::open(path, flags, Mode::empty())?);
+        match place.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(fd),
+            Err(theirs) => {
+                // SAFETY: just opened here, known to nobody else.
+                unsafe { rustix::io::close(fd) };
+                Ok(theirs as RawFd - 1)
+            }
+        }
+    }
+
+    /// Reads `bytes` from byte `within` of a file tier's bucket.
+    ///
+    /// # Safety
+    /// `to` has room for `bytes`.
+    pub(crate) unsafe fn slot_read(
+        &self,
+        bucket: u32,
+        within: usize,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        let tier = self.segment.tier_of(bucket);
+        let fd = self.tier_file(tier)?;
+        let offset = self.segment.slot_offset(bucket) + within as u64;
+        let got = unsafe { pread_full(fd, to, bytes, offset) }?;
+        occupy(&self.segment.header().tier[tier].emulation, Direction::Read, bytes);
+        if got == bytes { Ok(()) } else { Err(Errno::IO) }
+    }
+
+    /// Writes `bytes` to byte `within` of a file tier's bucket.
+    ///
+    /// # Safety
+    /// `from` is readable for `bytes`.
+    pub(crate) unsafe fn slot_write(
+        &self,
+        bucket: u32,
+        within: usize,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        let tier = self.segment.tier_of(bucket);
+        let fd = self.tier_file(tier)?;
+        let offset = self.segment.slot_offset(bucket) + within as u64;
+        let put = unsafe { pwrite_full(fd, from, bytes, offset) }?;
+        occupy(&self.segment.header().tier[tier].emulation, Direction::Write, bytes);
+        if put == bytes { Ok(()) } else { Err(Errno::IO) }
+    }
+}
+
+/// The path under which a process finds its own descriptor `fd`.
+pub(crate) fn descriptor_path(fd: RawFd, buffer: &mut [u8; 32]) -> &core::ffi::CStr {
+    let folder = b"/proc/self/fd/";
+    let number = rustix::path::DecInt::new(fd);
+    let digits = number.as_bytes();
+    buffer[..folder.len()].copy_from_slice(folder);
+    buffer[folder.len()..folder.len() + digits.len()].copy_from_slice(digits);
+    core::ffi::CStr::from_bytes_until_nul(buffer).unwrap_or(c"")
+}
+
+/// A new description of the file behind `fd`.
+pub(crate) fn reopen(fd: RawFd, flags: OFlags) -> Result<rustix::fd::OwnedFd, Errno> {
+    let path = &mut [0; 32];
+    rustix::fs::open(descriptor_path(fd, path), flags | OFlags::CLOEXEC, Mode::empty())
+}

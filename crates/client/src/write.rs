@@ -1,0 +1,608 @@
+//! Writing: into RAM buckets, into slots of file tiers, or around the tiers.
+
+use crate::iovec::{Cursor, Iovec, total};
+use crate::session::{Handle, Session};
+use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::buckets::{Patience, Resident};
+use forebay_pool::layout::*;
+use forebay_pool::message::Message;
+use forebay_pool::{Entry, Owner, clock, futex};
+use rustix::io::Errno;
+
+/// How long a writer waits for room while none is made, before it writes around the tiers.
+const ROOM_PATIENCE_MS: u64 = 5_000;
+
+/// A part of a write that falls into one block.
+#[derive(Clone, Copy)]
+struct Part {
+    block: u64,
+    within: usize,
+    bytes: usize,
+}
+
+/// What became of a part.
+enum Outcome {
+    Written(usize),
+    /// The index is full: the caller takes the file exclusively and writes to the store.
+    NoEntry,
+}
+
+/// One bit for each page that bytes `from .. to` of a bucket touch.
+pub(crate) fn pages(from: usize, to: usize, page: usize) -> u64 {
+    let (first, end) = (from / page, to.div_ceil(page));
+    let upto = |n: usize| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+    upto(end) & !upto(first)
+}
+
+impl Session {
+    /// Writes `pieces` at `offset`.
+    ///
+    /// # Errors
+    /// The store's or a tier's errno if nothing was written.
+    ///
+    /// # Safety
+    /// The pieces are readable.
+    pub unsafe fn pwrite(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        if self.may(handle, description_flag::APPEND) {
+            // As Linux does: a positional write on an appending descriptor appends.
+            return unsafe { self.append(handle, pieces) }.map(|(_, written)| written);
+        }
+        unsafe { self.write_at(handle, pieces, offset) }
+    }
+
+    /// Writes `pieces` at the description's offset, and moves it.
+    ///
+    /// # Errors
+    /// The store's or a tier's errno if nothing was written.
+    ///
+    /// # Safety
+    /// The pieces are readable.
+    pub unsafe fn write(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
+        let description = self.description(handle);
+        self.positioned(handle, |offset| {
+            let (start, written) = if self.may(handle, description_flag::APPEND) {
+                unsafe { self.append(handle, pieces) }?
+            } else {
+                (offset, unsafe { self.write_at(handle, pieces, offset) }?)
+            };
+            description.offset.store(start + written as u64, Ordering::Release);
+            Ok(written)
+        })
+    }
+
+    /// Appends `pieces` in one go. Returns where they start and how many bytes were written.
+    unsafe fn append(&self, handle: Handle, pieces: &[Iovec]) -> Result<(u64, usize), Errno> {
+        let record = self.record(handle);
+        let owner = self.owner();
+        // Any lock is held under a presence.
+        let inside = self.segment.enter_table(owner);
+        let taken = self.segment.lock(&record.append, owner);
+        let start = if record.has(file_flag::DIRECT) {
+            rustix::fs::fstat(crate::session::borrow(handle.fd)).map(|stat| stat.st_size as u64)
+        } else {
+            Ok(record.size.load(Ordering::Acquire))
+        };
+        let result =
+            start.and_then(|start| Ok((start, unsafe { self.write_at(handle, pieces, start) }?)));
+        if taken {
+            record.append.unlock_unchanged();
+        }
+        self.segment.leave(owner, inside);
+        result
+    }
+
+    unsafe fn write_at(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        if !self.may(handle, description_flag::WRITE) {
+            return Err(Errno::BADF);
+        }
+        let length = total(pieces).ok_or(Errno::INVAL)?;
+        offset
+            .checked_add(length as u64)
+            .filter(|&end| end <= i64::MAX as u64)
+            .ok_or(Errno::FBIG)?;
+        if length == 0 {
+            return Ok(0);
+        }
+        let mut cursor = Cursor::new(pieces);
+        let written = unsafe { self.write_blocks(handle, &mut cursor, offset, length) }?;
+        if self.may(handle, description_flag::SYNC) {
+            self.sync(handle, true)?;
+        } else if self.segment.header().flush_trigger() == Trigger::PerOperation {
+            self.request_sync(handle.file, false);
+        }
+        Ok(written)
+    }
+
+    unsafe fn write_blocks(
+        &self,
+        handle: Handle,
+        cursor: &mut Cursor<'_>,
+        offset: u64,
+        length: usize,
+    ) -> Result<usize, Errno> {
+        let (owner, record) = (self.owner(), self.record(handle));
+        let bucket_bytes = self.segment.bucket_bytes();
+        let mut inside = self.enter(handle, owner);
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < length && result.is_ok() {
+            if record.has(file_flag::DIRECT) {
+                result = unsafe { self.write_direct(handle, cursor, offset + done as u64) }
+                    .map(|written| done += written);
+                continue;
+            }
+            let at = offset + done as u64;
+            let within = (at % bucket_bytes as u64) as usize;
+            let part = Part {
+                block: at / bucket_bytes as u64,
+                within,
+                bytes: (bucket_bytes - within).min(length - done),
+            };
+            match unsafe { self.write_part(handle, cursor, part, owner) } {
+                Ok(Outcome::Written(bytes)) => done += bytes,
+                Ok(Outcome::NoEntry) => {
+                    self.segment.leave(owner, inside);
+                    result = unsafe { self.write_exclusively(handle, cursor, at, part.bytes) }
+                        .map(|written| done += written);
+                    inside = self.enter(handle, owner);
+                }
+                Err(errno) => result = Err(errno),
+            }
+        }
+        if done > 0 {
+            self.touch(handle);
+            let counters = self.counters();
+            counters.writes.fetch_add(1, Ordering::Relaxed);
+            counters.write_bytes.fetch_add(done as u64, Ordering::Relaxed);
+        }
+        self.segment.leave(owner, inside);
+        if done > 0 { Ok(done) } else { result.map(|()| 0) }
+    }
+
+    /// Notes that the file is ahead of the store, and tells the manager of it once.
+    fn touch(&self, handle: Handle) {
+        let record = self.record(handle);
+        if record.has(file_flag::DIRECT) {
+            return;
+        }
+        let now = clock::realtime_coarse_ns();
+        if record.mtime_ns.load(Ordering::Relaxed) != now {
+            record.mtime_ns.store(now, Ordering::Relaxed);
+            record.written.store(clock::stamp(now), Ordering::Relaxed);
+        }
+        record.set(file_flag::AHEAD);
+        record.set(file_flag::DIRTY);
+        if !record.set(file_flag::ANNOUNCED) {
+            let generation = record.generation.load(Ordering::Relaxed);
+            let message = Message::Announce { file: handle.file, generation };
+            if self.manager.send_descriptor(message, handle.fd).is_err() {
+                record.clear(file_flag::ANNOUNCED);
+            }
+        }
+    }
+
+    unsafe fn write_part(
+        &self,
+        handle: Handle,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Outcome, Errno> {
+        let record = self.record(handle);
+        let Some(place) = self.segment.entry_or_insert(record, part.block, owner) else {
+            return Ok(Outcome::NoEntry);
+        };
+        let mut patience = Patience::default();
+        loop {
+            let word = place.load(Ordering::Acquire);
+            let done = match Entry::decode(word) {
+                Entry::Empty => unsafe { self.write_new(handle, place, cursor, part, owner) }?,
+                Entry::Busy(holder) => {
+                    if patience.wait() && self.segment.owner_is_dead(holder) {
+                        let _ = place.compare_exchange(
+                            word,
+                            Entry::EMPTY,
+                            Ordering::AcqRel,
+                            Ordering::Relaxed,
+                        );
+                    }
+                    None
+                }
+                Entry::Resident { tier: 0, .. } => {
+                    let Some(resident) = self.segment.lock_resident(place, owner) else {
+                        continue;
+                    };
+                    let result = if resident.tier == 0 {
+                        unsafe { self.write_bucket(handle, resident.bucket, cursor, part) }
+                            .map(Some)
+                    } else {
+                        Ok(None)
+                    };
+                    self.unlock(resident, matches!(result, Ok(None)));
+                    result?
+                }
+                Entry::Resident { .. } => {
+                    unsafe { self.write_over_slot(handle, place, cursor, part, owner) }?
+                }
+            };
+            if let Some(bytes) = done {
+                return Ok(Outcome::Written(bytes));
+            }
+        }
+    }
+
+    fn unlock(&self, resident: Resident, unchanged: bool) {
+        if let (true, Some(meta)) = (resident.taken, self.segment.bucket(resident.bucket)) {
+            if unchanged {
+                meta.lock.unlock_unchanged();
+            } else {
+                meta.lock.unlock_changed();
+            }
+        }
+    }
+
+    /// Gives the block a RAM bucket, or writes around the tiers when there is none to be had.
+    /// `None` if somebody else was faster.
+    unsafe fn write_new(
+        &self,
+        handle: Handle,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Option<usize>, Errno> {
+        let Some(bucket) = self.room(owner) else {
+            return unsafe { self.write_around(handle, place, cursor, part, owner) };
+        };
+        self.segment.dress_bucket(bucket, handle.file, part.block, owner);
+        let entry = Entry::resident(0, bucket).encode();
+        if place
+            .compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            self.segment.undress_bucket(bucket);
+            return Ok(None);
+        }
+        self.populate(bucket);
+        let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
+        if let Some(meta) = self.segment.bucket(bucket) {
+            meta.lock.unlock_changed();
+        }
+        result.map(Some)
+    }
+
+    /// Copies a part into a RAM bucket that is locked and indexed.
+    unsafe fn write_bucket(
+        &self,
+        handle: Handle,
+        bucket: u32,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+    ) -> Result<usize, Errno> {
+        let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let page = self.segment.page_bytes();
+        let data = self.segment.bucket_data(bucket);
+        let end = part.within + part.bytes;
+        let touched = pages(part.within, end, page);
+        let valid = meta.valid.load(Ordering::Relaxed);
+        // A page that is written in part needs the rest of its content first.
+        let (first, last) = (part.within / page, (end - 1) / page);
+        if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
+            unsafe { self.fill_page(handle, data, part, first, page) }?;
+        }
+        if !end.is_multiple_of(page)
+            && valid >> last & 1 == 0
+            && (last != first || part.within.is_multiple_of(page))
+        {
+            unsafe { self.fill_page(handle, data, part, last, page) }?;
+        }
+        // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
+        if valid & touched & !meta.dirty.load(Ordering::Relaxed) != 0 {
+            meta.dirty.fetch_or(valid & touched, Ordering::Release);
+        }
+        unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
+        self.mark_written(handle, meta, touched, part);
+        Ok(part.bytes)
+    }
+
+    fn mark_written(&self, handle: Handle, meta: &BucketMeta, touched: u64, part: Part) {
+        if meta.dirty.load(Ordering::Relaxed) & touched != touched {
+            meta.dirty.fetch_or(touched, Ordering::Release);
+        }
+        if meta.valid.load(Ordering::Relaxed) & touched != touched {
+            meta.valid.fetch_or(touched, Ordering::Release);
+        }
+        // Under the lock: a flush, which takes it too, cuts at the size.
+        let start = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
+        raise(&self.record(handle).size, start + part.bytes as u64);
+        let written = self.record(handle).written.load(Ordering::Relaxed);
+        if meta.written.load(Ordering::Relaxed) != written {
+            meta.written.store(written, Ordering::Relaxed);
+        }
+    }
+
+    /// Brings one page of a RAM bucket to its content on the store.
+    unsafe fn fill_page(
+        &self,
+        handle: Handle,
+        data: *mut u8,
+        part: Part,
+        number: usize,
+        page: usize,
+    ) -> Result<(), Errno> {
+        let start = part.block * self.segment.bucket_bytes() as u64 + (number * page) as u64;
+        let to = unsafe { data.add(number * page) };
+        let mut got = 0;
+        if start < self.record(handle).store_size.load(Ordering::Acquire) {
+            got = unsafe { self.store_read(handle, to, page, start) }?;
+        }
+        unsafe { to.add(got).write_bytes(0, page - got) };
+        Ok(())
+    }
+
+    /// Writes to a block that lies on a file tier: a block written whole moves to RAM, a part is
+    /// written in place. `None` if the block moved meanwhile.
+    unsafe fn write_over_slot(
+        &self,
+        handle: Handle,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Option<usize>, Errno> {
+        let whole = part.bytes == self.segment.bucket_bytes();
+        let fresh = if whole { self.segment.take_bucket(owner) } else { None };
+        let resident = self.segment.lock_resident(place, owner);
+        let Some(resident) = resident.filter(|resident| resident.tier > 0) else {
+            if let Some(resident) = resident {
+                self.unlock(resident, true);
+            }
+            if let Some(bucket) = fresh {
+                self.segment.free_bucket(bucket);
+            }
+            return Ok(None);
+        };
+        let Some(bucket) = fresh else {
+            let result = unsafe { self.write_slot(handle, resident.bucket, cursor, part) };
+            self.unlock(resident, false);
+            return result.map(Some);
+        };
+        self.segment.dress_bucket(bucket, handle.file, part.block, owner);
+        self.populate(bucket);
+        let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
+        // The old copy must not reach the store after the new one.
+        if let Some(old) = self.segment.bucket(resident.bucket) {
+            self.segment.wait_for_writeback(old);
+        }
+        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        self.segment.free_bucket(resident.bucket);
+        self.unlock(resident, false);
+        if let Some(meta) = self.segment.bucket(bucket) {
+            meta.lock.unlock_changed();
+        }
+        result.map(Some)
+    }
+
+    /// Writes a part into a slot that is locked and indexed.
+    unsafe fn write_slot(
+        &self,
+        handle: Handle,
+        bucket: u32,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+    ) -> Result<usize, Errno> {
+        let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let page = self.segment.page_bytes();
+        let end = part.within + part.bytes;
+        let touched = pages(part.within, end, page);
+        let valid = meta.valid.load(Ordering::Relaxed);
+        let (first, last) = (part.within / page, (end - 1) / page);
+        if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
+            self.fill_slot_page(handle, bucket, part, first, page)?;
+        }
+        if !end.is_multiple_of(page)
+            && valid >> last & 1 == 0
+            && (last != first || part.within.is_multiple_of(page))
+        {
+            self.fill_slot_page(handle, bucket, part, last, page)?;
+        }
+        meta.dirty.fetch_or(valid & touched, Ordering::Release);
+        let mut left = part.bytes;
+        while left > 0 {
+            let (from, length) = cursor.here();
+            let count = length.min(left);
+            let within = part.within + part.bytes - left;
+            unsafe { self.slot_write(bucket, within, from, count) }?;
+            cursor.advance(count);
+            left -= count;
+        }
+        self.mark_written(handle, meta, touched, part);
+        Ok(part.bytes)
+    }
+
+    fn fill_slot_page(
+        &self,
+        handle: Handle,
+        bucket: u32,
+        part: Part,
+        number: usize,
+        page: usize,
+    ) -> Result<(), Errno> {
+        let start = part.block * self.segment.bucket_bytes() as u64 + (number * page) as u64;
+        let known = self.record(handle).store_size.load(Ordering::Acquire);
+        let mut chunk = [0u8; 4096];
+        for at in (0..page).step_by(chunk.len()) {
+            chunk.fill(0);
+            if start + (at as u64) < known {
+                let to = chunk.as_mut_ptr();
+                unsafe { self.store_read(handle, to, chunk.len(), start + at as u64) }?;
+            }
+            let within = number * page + at;
+            unsafe { self.slot_write(bucket, within, chunk.as_ptr(), chunk.len()) }?;
+        }
+        Ok(())
+    }
+
+    /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it
+    /// does not.
+    fn room(&self, owner: Owner) -> Option<u32> {
+        if let Some(bucket) = self.segment.take_bucket(owner) {
+            return Some(bucket);
+        }
+        self.counters().waits.fetch_add(1, Ordering::Relaxed);
+        let header = self.segment.header();
+        let mut idle_ms = 0;
+        while idle_ms < ROOM_PATIENCE_MS {
+            let made = header.room_made.load(Ordering::Acquire);
+            if let Some(bucket) = self.segment.take_bucket(owner) {
+                return Some(bucket);
+            }
+            futex::wait(&header.room_made, made, 50);
+            if header.room_made.load(Ordering::Acquire) != made {
+                idle_ms = 0;
+                continue;
+            }
+            idle_ms += 50;
+            if !self.segment.manager_is_alive() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Writes a part straight to the store while the entry keeps everybody else off the block.
+    unsafe fn write_around(
+        &self,
+        handle: Handle,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Option<usize>, Errno> {
+        let busy = Entry::Busy(owner).encode();
+        if place
+            .compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            return Ok(None);
+        }
+        let offset = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
+        let result = unsafe { self.write_store(handle, cursor, offset, part.bytes) };
+        place.store(Entry::EMPTY, Ordering::Release);
+        self.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        result.map(Some)
+    }
+
+    /// Writes from the cursor to the store and notes the sizes that follow.
+    unsafe fn write_store(
+        &self,
+        handle: Handle,
+        cursor: &mut Cursor<'_>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < bytes {
+            let (from, length) = cursor.here();
+            let count = length.min(bytes - done);
+            match unsafe { self.store_write(handle, from, count, offset + done as u64) } {
+                Ok(written) => {
+                    cursor.advance(written);
+                    done += written;
+                    if written < count {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        let record = self.record(handle);
+        raise(&record.store_size, offset + done as u64);
+        raise(&record.size, offset + done as u64);
+        Ok(done)
+    }
+
+    /// Writes to the store of a block that the index has no place for, with the file for itself.
+    unsafe fn write_exclusively(
+        &self,
+        handle: Handle,
+        cursor: &mut Cursor<'_>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
+        self.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        self.exclusively(handle, |session| {
+            let block = offset / session.segment.bucket_bytes() as u64;
+            if session.segment.entry(session.record(handle), block).is_some() {
+                return Ok(0);
+            }
+            unsafe { session.write_store(handle, cursor, offset, bytes) }
+        })
+    }
+
+    /// Writes through the kernel: the file is used in ways that we cannot follow.
+    unsafe fn write_direct(
+        &self,
+        handle: Handle,
+        cursor: &mut Cursor<'_>,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let (from, length) = cursor.here();
+        let written = unsafe { self.store_write(handle, from, length, offset) }?;
+        cursor.advance(written);
+        Ok(written)
+    }
+
+    /// Maps a RAM bucket's pages before they are touched one by one; at most once for each
+    /// sixteen buckets.
+    fn populate(&self, bucket: u32) {
+        let Some(word) = self.populated.get(bucket as usize / 16) else { return };
+        if word.load(Ordering::Relaxed) != 0 || word.swap(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        let first = bucket / 16 * 16;
+        let ready = self.segment.header().ram_ready.load(Ordering::Acquire);
+        let count = ready.saturating_sub(first).min(16);
+        let at = self.segment.bucket_data(first);
+        // SAFETY: part of the segment's mapping; only page tables change.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                at.cast(),
+                count as usize * self.segment.bucket_bytes(),
+                rustix::mm::Advice::LinuxPopulateRead,
+            )
+        };
+    }
+}
+
+/// Raises a size; a plain load when it is large enough already.
+pub(crate) fn raise(size: &AtomicU64, to: u64) {
+    if size.load(Ordering::Acquire) < to {
+        size.fetch_max(to, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pages;
+
+    #[test]
+    fn pages_of_a_range() {
+        assert_eq!(pages(0, 1, 4096), 1);
+        assert_eq!(pages(4095, 4097, 4096), 0b11);
+        assert_eq!(pages(4096, 8192, 4096), 0b10);
+        assert_eq!(pages(0, 64 * 4096, 4096), u64::MAX);
+        assert_eq!(pages(63 * 4096, 64 * 4096, 4096), 1 << 63);
+    }
+}

@@ -1,0 +1,260 @@
+//! The node manager's socket: descriptors from clients, requests from commands.
+
+use crate::node::Node;
+use forebay_pool::layout::file_flag;
+use forebay_pool::message::{MESSAGE_BYTES, Message};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Connections at a time: each client process has one, each command one.
+const CONNECTIONS_MAX: usize = 4096;
+/// How long a drain tries files that cannot be written before it gives up on them.
+const GIVE_UP: Duration = Duration::from_secs(3);
+
+/// A command's end of the socket.
+pub struct Connection(OwnedFd);
+
+impl Connection {
+    /// Connects to the node manager at `path`.
+    ///
+    /// # Errors
+    /// The system's errno; `CONNREFUSED` or `NOENT` when no manager listens.
+    pub fn to(path: &Path) -> Result<Connection, Errno> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Connection(socket))
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The system's errno; `PIPE` when the manager is gone.
+    pub fn send(&self, message: Message) -> Result<(), Errno> {
+        rustix::net::send(&self.0, &message.encode(), SendFlags::NOSIGNAL).map(|_| ())
+    }
+
+    /// Waits up to `timeout` for a message. `None` if none came.
+    ///
+    /// # Errors
+    /// `PIPE` when the manager is gone; `PROTO` when it said something else.
+    pub fn receive(&self, timeout: Duration) -> Result<Option<Message>, Errno> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let limit = rustix::event::Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos() as _,
+        };
+        match rustix::event::poll(&mut fds, Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(errno) => return Err(errno),
+        }
+        let mut packet = [0u8; MESSAGE_BYTES];
+        let (length, _) = rustix::net::recv(&self.0, &mut packet[..], RecvFlags::empty())?;
+        if length == 0 {
+            return Err(Errno::PIPE);
+        }
+        Message::decode(&packet[..length]).map(Some).ok_or(Errno::PROTO)
+    }
+}
+
+/// A drain that somebody waits for.
+struct Drain {
+    asked: Instant,
+    stop: bool,
+}
+
+struct Peer {
+    socket: OwnedFd,
+    holds: bool,
+    drain: Option<Drain>,
+}
+
+/// The manager's end.
+pub(crate) struct Control {
+    node: Arc<Node>,
+    listener: OwnedFd,
+    peers: Vec<Peer>,
+    /// Whether anybody ever held the manager: one that nobody wants any more ends.
+    pub was_held: bool,
+}
+
+impl Control {
+    /// Listens at `path`, in place of a socket that a dead manager left.
+    pub fn listen(node: &Arc<Node>, path: &Path) -> Result<Control, Errno> {
+        let _ = std::fs::remove_file(path);
+        let listener = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+        rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+        rustix::net::listen(&listener, 1024)?;
+        Ok(Control { node: Arc::clone(node), listener, peers: Vec::new(), was_held: false })
+    }
+
+    /// What to wait for.
+    pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let listener = PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN);
+        let peers = self
+            .peers
+            .iter()
+            .map(|peer| PollFd::from_borrowed_fd(peer.socket.as_fd(), PollFlags::IN));
+        std::iter::once(listener).chain(peers)
+    }
+
+    /// Connections that keep the manager from ending.
+    pub fn holders(&self) -> usize {
+        self.peers.iter().filter(|peer| peer.holds).count()
+    }
+
+    /// Whether somebody waits for a drain.
+    pub fn is_draining(&self) -> bool {
+        self.peers.iter().any(|peer| peer.drain.is_some())
+    }
+
+    /// Accepts, reads and answers what is there. Returns true when the manager shall stop.
+    pub fn serve(&mut self) -> bool {
+        self.accept();
+        let node = Arc::clone(&self.node);
+        let mut held = false;
+        self.peers.retain_mut(|peer| {
+            let keep = receive(&node, peer);
+            held |= peer.holds;
+            keep
+        });
+        self.was_held |= held;
+        self.answer_drains()
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+            let ours = rustix::net::sockopt::socket_peercred(&socket)
+                .is_ok_and(|peer| peer.uid == rustix::process::geteuid());
+            if !ours {
+                eprintln!("refused a connection of another user");
+            } else if self.peers.len() < CONNECTIONS_MAX {
+                self.peers.push(Peer { socket, holds: false, drain: None });
+            } else {
+                eprintln!("refused a connection: {CONNECTIONS_MAX} are open");
+            }
+        }
+    }
+
+    fn answer_drains(&mut self) -> bool {
+        let node = Arc::clone(&self.node);
+        let waiting = self.is_draining();
+        node.draining.store(waiting, Ordering::Release);
+        if !waiting {
+            return false;
+        }
+        node.want_work();
+        let bytes = node.dirty_bytes_total();
+        let failing = failing_files(&node);
+        let mut stop = false;
+        for peer in &mut self.peers {
+            let Some(drain) = &peer.drain else { continue };
+            let stuck = failing > 0
+                && drain.asked.elapsed() > GIVE_UP
+                && all_pending_are_failing(&node);
+            if bytes == 0 || stuck {
+                let answer = Message::Drained { failing: failing as u32, bytes };
+                let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
+                stop |= drain.stop;
+                peer.drain = None;
+            }
+        }
+        stop
+    }
+}
+
+/// Files whose last flush failed.
+pub(crate) fn failing_files(node: &Node) -> usize {
+    node.segment
+        .live_files()
+        .filter(|&file| {
+            node.segment.file(file).has(file_flag::FAILING) && crate::flush::is_pending(node, file)
+        })
+        .count()
+}
+
+/// Whether nothing is left to flush but files that cannot be written now.
+pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
+    node.segment.live_files().all(|file| {
+        node.segment.file(file).has(file_flag::FAILING) || !crate::flush::is_pending(node, file)
+    })
+}
+
+/// Reads everything that a peer has sent. False when it is gone or talks rubbish.
+fn receive(node: &Node, peer: &mut Peer) -> bool {
+    loop {
+        let mut packet = [0u8; MESSAGE_BYTES + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::net::recvmsg(
+            &peer.socket,
+            &mut [IoSliceMut::new(&mut packet)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let length = match received {
+            Ok(received) => received.bytes,
+            Err(Errno::AGAIN | Errno::INTR) => return true,
+            Err(_) => return false,
+        };
+        let mut sent: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if length == 0 {
+            return false;
+        }
+        let done = match Message::decode(&packet[..length]) {
+            Some(Message::Announce { file, generation }) if sent.len() == 1 => sent
+                .pop()
+                .is_some_and(|fd| node.descriptors.offer(&node.segment, file, generation, fd)),
+            Some(Message::Hold) => {
+                peer.holds = true;
+                true
+            }
+            Some(Message::Drain) => {
+                peer.drain = Some(Drain { asked: Instant::now(), stop: false });
+                true
+            }
+            Some(Message::Stop) => {
+                peer.drain = Some(Drain { asked: Instant::now(), stop: true });
+                true
+            }
+            _ => {
+                eprintln!("cut off a connection that sent {length} bytes of rubbish");
+                return false;
+            }
+        };
+        if !done {
+            let refused = Message::Refused.encode();
+            let _ = rustix::net::send(&peer.socket, &refused, SendFlags::NOSIGNAL);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The node manager from start to end.
+
+use crate::config::Config;
+use crate::control::{Control, all_pending_are_failing, failing_files};
+use crate::demote::Demoter;
+use crate::descriptors::Descriptors;
+use crate::flush::Flusher;
+use crate::housekeeping::{Housekeeper, is_idle};
+use crate::node::Node;
+use crate::recovery;
+use crate::runtime::Runtime;
+use crate::trace::Trace;
+use forebay_placement::Watermarks;
+use forebay_pool::liveness;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Resource, Rlimit};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of the RAM tier that are reserved and collapsed at a time.
+const PIECE: u64 = 16 << 20;
+/// How often tables and clients are looked at, in milliseconds.
+const ROUND_MS: i64 = 100;
+/// The same while somebody waits for a drain.
+const DRAIN_ROUND_MS: i64 = 10;
+/// How long a signalled manager tries files that cannot be written.
+const GIVE_UP: Duration = Duration::from_secs(3);
+
+/// How to run a node manager.
+#[derive(Default)]
+pub struct Options {
+    /// End when nobody holds it, no client lives and everything is drained.
+    pub ephemeral: bool,
+    /// End as soon as everything is drained: recovery.
+    pub drain_and_end: bool,
+    /// Where to record every movement.
+    pub trace: Option<PathBuf>,
+}
+
+/// How a node manager ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Everything is on the backing store; pool and folder are removed.
+    Drained,
+    /// Some files could not be written; the pool is kept.
+    Kept {
+        /// Files that could not be written.
+        failing: usize,
+        /// Bytes that are still in the tiers.
+        bytes: u64,
+    },
+}
+
+/// Runs a node manager until it is told to end. Calls `ready` once clients can connect.
+///
+/// # Errors
+/// A message that names what is wrong and what to do.
+pub fn serve(
+    config: Config,
+    runtime: &Runtime,
+    options: &Options,
+    ready: impl FnOnce() -> Result<(), String>,
+) -> Result<Ending, String> {
+    let lock = runtime.lock().map_err(|errno| format!("{}: {errno}", runtime.folder.display()))?;
+    let Some(_lock) = lock else {
+        return Err(format!("{}: another node manager serves it", runtime.folder.display()));
+    };
+    raise_descriptor_limit();
+    let opened = recovery::open(&config, runtime)?;
+    std::fs::write(runtime.config(), config.canonical())
+        .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
+    let trace = Trace::to(options.trace.as_deref())
+        .map_err(|error| format!("the trace file: {error}"))?;
+    let node = Arc::new(Node {
+        segment: opened.segment,
+        pool_file: opened.file,
+        config,
+        slots: opened.slots,
+        descriptors: Descriptors::new(),
+        watermarks: Watermarks::default(),
+        trace,
+        draining: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
+        passes: AtomicU64::new(0),
+    });
+    if opened.found {
+        recovery::take_over(&node);
+    }
+    announce_manager(&node);
+    let mut control = Control::listen(&node, &runtime.socket())
+        .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
+    let workers = start_workers(&node)?;
+    ready()?;
+    let ending = Manager { node: &node, options, signals: signal_pipe()? }.run(&mut control);
+    node.stopping.store(true, Ordering::Release);
+    node.want_work();
+    node.segment.want_room();
+    for worker in workers {
+        let _ = worker.join();
+    }
+    node.header().manager_pid.store(0, Ordering::Release);
+    if ending == Ending::Drained {
+        remove(&node, runtime);
+    }
+    Ok(ending)
+}
+
+/// Clients must not take the manager for alive before it has taken over.
+fn announce_manager(node: &Node) {
+    let pid = std::process::id();
+    let header = node.header();
+    header.manager_start.store(liveness::start_time(pid).unwrap_or(0), Ordering::Release);
+    header.manager_pid.store(pid, Ordering::Release);
+    header.manager_epoch.fetch_add(1, Ordering::AcqRel);
+}
+
+/// The manager keeps a descriptor of every file that is being drained.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // Without it fewer files can be dirty at once.
+    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+}
+
+fn start_workers(node: &Arc<Node>) -> Result<Vec<JoinHandle<()>>, String> {
+    let start = |name: String, work: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new()
+            .name(name)
+            .spawn(work)
+            .map_err(|error| format!("starting a thread: {error}"))
+    };
+    let mut workers = Vec::new();
+    for tier in 0..node.tiers() {
+        let name = node.tier_name(tier);
+        let flusher = Flusher::new(node);
+        workers.push(start(format!("flush {name}"), Box::new(move || flusher.run(tier)))?);
+        let demoter = Demoter::new(node, tier);
+        workers.push(start(format!("demote {name}"), Box::new(move || demoter.run()))?);
+    }
+    let syncer = Flusher::new(node);
+    workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
+    let growing = Arc::clone(node);
+    workers.push(start("grow".into(), Box::new(move || grow(&growing)))?);
+    Ok(workers)
+}
+
+/// Reserves the rest of the RAM tier in the background.
+fn grow(node: &Node) {
+    while !node.stopping() {
+        match node.segment.grow(node.pool_file.as_fd(), PIECE) {
+            Ok(0) => return,
+            Ok(_) => node.announce_room(),
+            Err(errno) => {
+                let ready = node.header().ram_ready.load(Ordering::Acquire);
+                eprintln!(
+                    "the RAM tier stays at {} MiB of {} MiB: /dev/shm: {errno}",
+                    u64::from(ready) * node.segment.bucket_bytes() as u64 >> 20,
+                    u64::from(node.segment.ram_buckets()) * node.segment.bucket_bytes() as u64
+                        >> 20,
+                );
+                return;
+            }
+        }
+    }
+}
+
+/// A stream that becomes readable at SIGTERM, SIGINT or SIGHUP.
+fn signal_pipe() -> Result<OwnedFd, String> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let fail = |error: std::io::Error| format!("setting up signals: {error}");
+    let (receiver, sender) = UnixStream::pair().map_err(fail)?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        let sender = sender.try_clone().map_err(fail)?;
+        signal_hook::low_level::pipe::register(signal, sender).map_err(fail)?;
+    }
+    receiver.set_nonblocking(true).map_err(fail)?;
+    Ok(receiver.into())
+}
+
+struct Manager<'a> {
+    node: &'a Arc<Node>,
+    options: &'a Options,
+    signals: OwnedFd,
+}
+
+impl Manager<'_> {
+    fn run(&self, control: &mut Control) -> Ending {
+        let mut housekeeper = Housekeeper::new(self.node);
+        let mut told_to_end = self.options.drain_and_end.then(Instant::now);
+        loop {
+            self.wait(control, &housekeeper, told_to_end.is_some());
+            if self.is_signalled() {
+                told_to_end.get_or_insert_with(Instant::now);
+            }
+            if control.serve() {
+                told_to_end.get_or_insert_with(Instant::now);
+            }
+            housekeeper.look_around();
+            if let Some(since) = told_to_end {
+                self.node.draining.store(true, Ordering::Release);
+                self.node.want_work();
+                if let Some(ending) = self.ending(since) {
+                    return ending;
+                }
+            }
+            let unwanted = self.options.ephemeral && control.was_held && control.holders() == 0;
+            if unwanted && is_idle(self.node) && !control.is_draining() {
+                // The flushers go on; the manager ends when they are done.
+                self.node.draining.store(true, Ordering::Release);
+                self.node.want_work();
+                if self.node.dirty_bytes_total() == 0 {
+                    return Ending::Drained;
+                }
+            }
+        }
+    }
+
+    fn ending(&self, since: Instant) -> Option<Ending> {
+        let bytes = self.node.dirty_bytes_total();
+        if bytes == 0 {
+            return Some(Ending::Drained);
+        }
+        (since.elapsed() > GIVE_UP && all_pending_are_failing(self.node))
+            .then(|| Ending::Kept { failing: failing_files(self.node), bytes })
+    }
+
+    fn is_signalled(&self) -> bool {
+        let mut byte = [0u8; 16];
+        matches!(rustix::io::read(&self.signals, &mut byte[..]), Ok(1..))
+    }
+
+    fn wait(&self, control: &Control, housekeeper: &Housekeeper, ending: bool) {
+        let mut fds: Vec<PollFd<'_>> = control.watched().collect();
+        fds.push(PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN));
+        fds.extend(housekeeper.watched());
+        let busy = ending || control.is_draining();
+        let round = if busy { DRAIN_ROUND_MS } else { ROUND_MS };
+        let limit = Timespec { tv_sec: 0, tv_nsec: round * 1_000_000 };
+        let _ = rustix::event::poll(&mut fds, Some(&limit));
+    }
+}
+
+/// Removes everything that a drained instance has. Clients that still run keep their mapping and
+/// use the store directly.
+fn remove(node: &Node, runtime: &Runtime) {
+    for tier in &node.config.tiers {
+        if let crate::config::TierKind::File { path } = &tier.kind {
+            let _ = std::fs::remove_file(runtime.slots(path, &tier.name));
+        }
+    }
+    runtime.remove();
+}

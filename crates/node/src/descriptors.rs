@@ -1,0 +1,125 @@
+//! The descriptors through which the manager flushes: sent by clients, else opened by path.
+
+use forebay_pool::layout::FileRecord;
+use forebay_pool::{Identity, Segment};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Directory entries looked at when a file was renamed while no manager had a descriptor of it.
+const SEARCH_MAX: usize = 2_000_000;
+
+/// A descriptor for each file that has been written, and for which generation of its record.
+pub(crate) struct Descriptors(Mutex<HashMap<u32, (u32, Arc<OwnedFd>)>>);
+
+impl Descriptors {
+    pub fn new() -> Descriptors {
+        Descriptors(Mutex::new(HashMap::new()))
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<u32, (u32, Arc<OwnedFd>)>> {
+        self.0.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Keeps a descriptor that a client sent, if it really is one of the file and can be written.
+    pub fn offer(&self, segment: &Segment, file: u32, generation: u32, fd: OwnedFd) -> bool {
+        let fits = file < segment.header().files && {
+            let record = segment.file(file);
+            record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
+                && is_of(&fd, record.identity())
+                && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
+                    !matches!(flags & OFlags::RWMODE, OFlags::RDONLY)
+                        && !flags.contains(OFlags::PATH)
+                })
+        };
+        if fits {
+            self.map().insert(file, (generation, Arc::new(fd)));
+        }
+        fits
+    }
+
+    /// A descriptor of `file` that can be written.
+    ///
+    /// # Errors
+    /// The errno of opening it by its path; `STALE` when no file with its identity can be found.
+    pub fn of(&self, segment: &Segment, file: u32, store: &Path) -> Result<Arc<OwnedFd>, Errno> {
+        let record = segment.file(file);
+        let generation = record.generation.load(std::sync::atomic::Ordering::Acquire);
+        if let Some((kept, fd)) = self.map().get(&file)
+            && *kept == generation
+        {
+            return Ok(Arc::clone(fd));
+        }
+        let fd = Arc::new(open_by_name(record, store)?);
+        self.map().insert(file, (generation, Arc::clone(&fd)));
+        Ok(fd)
+    }
+
+    /// A descriptor that is at hand already.
+    pub fn at_hand(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+        let generation =
+            segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);
+        let map = self.map();
+        map.get(&file).filter(|(kept, _)| *kept == generation).map(|(_, fd)| Arc::clone(fd))
+    }
+
+    /// Closes the descriptor of a file that is clean and closed.
+    pub fn close(&self, file: u32) {
+        self.map().remove(&file);
+    }
+}
+
+fn is_of(fd: impl AsFd, identity: Identity) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && Identity { device: stat.st_dev, inode: stat.st_ino } == identity
+    })
+}
+
+fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
+    let known = PathBuf::from(OsString::from_vec(record.path()));
+    let identity = record.identity();
+    match open_checked(&known, identity) {
+        Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::LOOP) => {}
+        result => return result,
+    }
+    let found = search(store, identity).ok_or(Errno::STALE)?;
+    record.set_path(found.as_os_str().as_bytes());
+    open_checked(&found, identity)
+}
+
+fn open_checked(path: &Path, identity: Identity) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    if is_of(&fd, identity) { Ok(fd) } else { Err(Errno::STALE) }
+}
+
+/// Looks for a file by identity below `folder`, which it has been moved within.
+fn search(folder: &Path, identity: Identity) -> Option<PathBuf> {
+    use std::os::unix::fs::{DirEntryExt, MetadataExt};
+    let mut folders = vec![folder.to_owned()];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            seen += 1;
+            if seen > SEARCH_MAX {
+                return None;
+            }
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if entry.ino() == identity.inode
+                && entry.metadata().is_ok_and(|found| found.dev() == identity.device)
+            {
+                return Some(entry.path());
+            }
+        }
+    }
+    None
+}

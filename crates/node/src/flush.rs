@@ -1,0 +1,535 @@
+//! Flushing: dirty blocks to the backing store, in file order, coalesced, several writes in
+//! flight. Each tier has its own flusher, so that all tiers flush concurrently; one more serves syncs.
+
+use crate::node::{Node, buckets_of};
+use forebay_pool::buckets::Patience;
+use forebay_pool::free_map::USED;
+use forebay_pool::layout::*;
+use forebay_pool::{Entry, Owner, clock, futex};
+use forebay_tiers::{IoClient, Transfer};
+use libc::iovec;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Timespec, Timestamps};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of one write to the store, at most.
+const WRITE_BYTES: usize = 4 << 20;
+/// Bytes on their way to the store at once, for each flusher.
+const BATCH_BYTES: usize = 16 << 20;
+/// A file whose flush failed is tried again after this, doubled each time up to the second value.
+const RETRY_MS: (u32, u32) = (200, 10_000);
+
+/// A dirty block as found in a bucket.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Dirty {
+    file: u32,
+    block: u64,
+    bucket: u32,
+}
+
+/// Pages of a block whose flush has begun.
+struct Begun {
+    dirty: Dirty,
+    pages: u64,
+    /// End of the file for this flush: nothing is written behind it.
+    limit: u64,
+    /// Where the block's bytes are for the duration of the flush.
+    data: *const u8,
+}
+
+/// A worker that flushes, with its own I/O clients.
+pub(crate) struct Flusher {
+    node: Arc<Node>,
+    owner: Owner,
+    stores: Vec<Box<dyn IoClient>>,
+    tiers: Vec<Box<dyn IoClient>>,
+    /// Copies of blocks that lie on file tiers.
+    staging: Vec<u8>,
+    /// Milliseconds until a failing file is tried again.
+    backoff: HashMap<u32, u32>,
+}
+
+/// Which blocks to flush.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Which {
+    /// Blocks of one tier that were last written at least so many milliseconds ago.
+    Aged(usize, u32),
+    /// All blocks of one file.
+    File(u32),
+    /// These blocks of one file, with their buckets.
+    Blocks(u32, Vec<(u64, u32)>),
+}
+
+impl Flusher {
+    pub fn new(node: &Arc<Node>) -> Flusher {
+        Flusher {
+            owner: Node::new_owner(),
+            stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
+            tiers: (0..node.tiers()).map(|tier| node.tier_client(tier)).collect(),
+            staging: Vec::new(),
+            backoff: HashMap::new(),
+            node: Arc::clone(node),
+        }
+    }
+
+    /// The life of a tier's flusher.
+    pub fn run(mut self, tier: usize) {
+        let period = self.node.config.flush.period.as_millis().clamp(1, 60_000) as u64;
+        while !self.node.stopping() {
+            let seen = self.node.header().work_wanted.load(Ordering::Acquire);
+            let draining = self.node.draining.load(Ordering::Acquire);
+            let trigger = self.node.header().flush_trigger();
+            let moved = match (draining, trigger) {
+                (true, _) | (_, Trigger::PerOperation) => self.flush(Which::Aged(tier, 0)),
+                (_, Trigger::Periodic) => self.flush(Which::Aged(tier, period as u32)),
+                (_, Trigger::PerFile | Trigger::OnExit) => 0,
+            };
+            if moved == 0 {
+                // Failing files are looked at again even when nobody asks.
+                let wait = if draining { 20 } else { period };
+                futex::wait(&self.node.header().work_wanted, seen, wait);
+            }
+        }
+    }
+
+    /// The life of the thread that serves syncs: those hinted at, and now and then all.
+    pub fn serve_syncs(mut self) {
+        let mut turn = 0u32;
+        while !self.node.stopping() {
+            let seen = self.node.header().work_wanted.load(Ordering::Acquire);
+            let mut served = false;
+            let node = Arc::clone(&self.node);
+            for place in &node.header().sync_hints {
+                if place.load(Ordering::Relaxed) != 0
+                    && let Some(file) = place.swap(0, Ordering::AcqRel).checked_sub(1)
+                    && file < node.header().files
+                {
+                    self.sync(file);
+                    served = true;
+                }
+            }
+            if served {
+                continue;
+            }
+            turn += 1;
+            if turn.is_multiple_of(4) {
+                for file in node.segment.live_files() {
+                    if self.behind(file) {
+                        self.sync(file);
+                    }
+                }
+            }
+            futex::wait(&self.node.header().work_wanted, seen, 250);
+        }
+    }
+
+    fn behind(&self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire)
+    }
+
+    /// Flushes one file and answers all syncs wanted so far. An error is noted in the record and
+    /// answers them too.
+    fn sync(&mut self, file: u32) {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        let ticket = record.sync_wanted.load(Ordering::Acquire);
+        if !self.behind(file) {
+            return;
+        }
+        let durable = record.clear(file_flag::DURABLE);
+        let errors = record.error.load(Ordering::Acquire);
+        // Blocks that a tier's flusher has begun are waited for.
+        let mut patience = Patience::default();
+        loop {
+            self.flush(Which::File(file));
+            let failed = record.error.load(Ordering::Acquire) != errors;
+            if failed || !self.is_pending(file) || node.stopping() {
+                break;
+            }
+            patience.wait();
+        }
+        if durable && record.error.load(Ordering::Acquire) == errors {
+            let result = self.descriptor(file).and_then(|fd| {
+                let store = record.store.load(Ordering::Relaxed) as usize;
+                let client = self.stores.get_mut(store).ok_or(Errno::STALE)?;
+                client.sync(fd.as_raw_fd())
+            });
+            if let Err(errno) = result {
+                self.failed(file, errno);
+            }
+        }
+        record.sync_done.store(ticket, Ordering::Release);
+        let done = &node.header().work_done;
+        done.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(done);
+    }
+
+    /// Whether any block of the file is dirty or being flushed.
+    fn is_pending(&self, file: u32) -> bool {
+        is_pending(&self.node, file)
+    }
+
+    /// Flushes the blocks that `which` names. Returns the bytes written.
+    pub fn flush(&mut self, which: Which) -> u64 {
+        let mut found = self.collect(&which);
+        found.sort_unstable();
+        let mut written = 0;
+        let bucket = self.node.segment.bucket_bytes();
+        let mut rest = &found[..];
+        while let Some(first) = rest.first().copied() {
+            let same = rest.iter().take_while(|dirty| dirty.file == first.file).count();
+            let (of_file, others) = rest.split_at(same);
+            rest = others;
+            for batch in of_file.chunks((BATCH_BYTES / bucket).max(1)) {
+                match self.flush_batch(first.file, batch, &which) {
+                    Some(bytes) => written += bytes,
+                    None => break,
+                }
+                if self.node.stopping() {
+                    return written;
+                }
+            }
+            self.node.passes.fetch_add(1, Ordering::AcqRel);
+            settle(&self.node, first.file, self.owner);
+        }
+        if let Which::File(file) = which {
+            settle(&self.node, file, self.owner);
+        }
+        written
+    }
+
+    fn collect(&self, which: &Which) -> Vec<Dirty> {
+        let segment = &self.node.segment;
+        let mut found = Vec::new();
+        match *which {
+            Which::Blocks(file, ref blocks) => {
+                let dirty = |&(block, bucket): &(u64, u32)| Dirty { file, block, bucket };
+                found.extend(blocks.iter().map(dirty));
+            }
+            Which::File(file) => segment.for_each_entry(segment.file(file), 0, |block, place| {
+                if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire))
+                    && let Some(meta) = segment.bucket(bucket)
+                    && meta.dirty.load(Ordering::Acquire) != 0
+                {
+                    found.push(Dirty { file, block, bucket });
+                }
+                true
+            }),
+            Which::Aged(tier, age) => {
+                let now = self.node.now();
+                for bucket in buckets_of(segment, tier) {
+                    let Some(meta) = segment.bucket(bucket) else { continue };
+                    if meta.dirty.load(Ordering::Acquire) == 0
+                        || meta.state.load(Ordering::Acquire) != USED
+                        || clock::stamp_age(now, meta.written.load(Ordering::Relaxed)) < age
+                    {
+                        continue;
+                    }
+                    let file = meta.file.load(Ordering::Relaxed);
+                    if file < segment.header().files && self.may_try(file, now) {
+                        let block = meta.block.load(Ordering::Relaxed);
+                        found.push(Dirty { file, block, bucket });
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether a failing file's time has come, and an unlinked file is worth flushing at all.
+    fn may_try(&self, file: u32, now: u32) -> bool {
+        let record = self.node.segment.file(file);
+        !record.has(file_flag::FAILING)
+            || clock::stamp_age(now, record.retry_at.load(Ordering::Relaxed)) > 0
+    }
+
+    fn descriptor(&self, file: u32) -> Result<Arc<OwnedFd>, Errno> {
+        let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
+        self.node.descriptors.of(&self.node.segment, file, folder)
+    }
+
+    /// Flushes some blocks of one file. `None` after an error: the rest would fail too.
+    fn flush_batch(&mut self, file: u32, batch: &[Dirty], which: &Which) -> Option<u64> {
+        let start = clock::realtime_ns();
+        let fd = match self.descriptor(file) {
+            Ok(fd) => fd,
+            Err(errno) => {
+                self.failed(file, errno);
+                return None;
+            }
+        };
+        let patient = matches!(which, Which::File(_));
+        let mut begun: Vec<_> =
+            batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
+        if let Err(errno) = self.stage(&mut begun) {
+            begun.iter().for_each(|block| self.end(block, false));
+            self.failed(file, errno);
+            return None;
+        }
+        let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd());
+        let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        self.stores[store].run(&mut writes);
+        let mut bytes = 0;
+        let mut good = vec![true; begun.len()];
+        let mut error = None;
+        for (write, blocks) in writes.iter().zip(pieces) {
+            match write.result() {
+                Ok(written) => {
+                    bytes += written;
+                    let end = write.offset() + written;
+                    self.node.segment.file(file).store_size.fetch_max(end, Ordering::AcqRel);
+                }
+                Err(errno) => {
+                    error = Some(errno);
+                    good[blocks].fill(false);
+                }
+            }
+        }
+        for (block, good) in begun.iter().zip(good) {
+            self.end(block, good);
+        }
+        let tier = begun.first().map_or(0, |block| self.node.segment.tier_of(block.dirty.bucket));
+        self.node.trace.moved(start, "flush", self.node.tier_name(tier), "store", bytes);
+        match error {
+            Some(errno) => {
+                self.failed(file, errno);
+                None
+            }
+            None => {
+                let record = self.node.segment.file(file);
+                if bytes > 0 && record.clear(file_flag::FAILING) {
+                    self.backoff.remove(&file);
+                }
+                Some(bytes)
+            }
+        }
+    }
+
+    /// Moves a block's dirty pages to writeback.
+    fn begin(&self, dirty: Dirty, patient: bool) -> Option<Begun> {
+        let segment = &self.node.segment;
+        let meta = segment.bucket(dirty.bucket)?;
+        if patient {
+            segment.lock_bucket(meta, self.owner);
+        } else if meta.lock.try_lock(self.owner).is_err() {
+            // A writer is at it; the next pass comes soon.
+            return None;
+        }
+        let still = meta.state.load(Ordering::Acquire) == USED
+            && meta.file.load(Ordering::Relaxed) == dirty.file
+            && meta.block.load(Ordering::Relaxed) == dirty.block
+            && segment.is_indexed(dirty.bucket)
+            && meta.writeback.load(Ordering::Acquire) == 0;
+        let mut begun = None;
+        if still {
+            let record = segment.file(dirty.file);
+            let size = record.size.load(Ordering::Acquire);
+            let goal = record.intent.load(Ordering::Acquire).checked_sub(1);
+            let limit = goal.map_or(size, |goal| goal.min(size));
+            let pages = meta.dirty.load(Ordering::Acquire) & meta.valid.load(Ordering::Acquire);
+            if pages != 0 {
+                meta.writeback.fetch_or(pages, Ordering::AcqRel);
+                meta.dirty.fetch_and(!pages, Ordering::AcqRel);
+                let data = match segment.tier_of(dirty.bucket) {
+                    0 => segment.bucket_data(dirty.bucket).cast_const(),
+                    _ => std::ptr::null(),
+                };
+                begun = Some(Begun { dirty, pages, limit, data });
+            }
+        }
+        meta.lock.unlock_unchanged();
+        begun
+    }
+
+    /// Reads blocks that lie on file tiers to memory.
+    fn stage(&mut self, begun: &mut [Begun]) -> Result<(), Errno> {
+        let node = Arc::clone(&self.node);
+        let bucket = node.segment.bucket_bytes();
+        let page = node.segment.page_bytes();
+        let on_file = begun.iter().filter(|block| block.data.is_null()).count();
+        if self.staging.len() < on_file * bucket {
+            self.staging.resize(on_file * bucket, 0);
+        }
+        let mut reads: HashMap<usize, Vec<Transfer>> = HashMap::new();
+        let mut places = self.staging.chunks_mut(bucket);
+        for block in begun.iter_mut().filter(|block| block.data.is_null()) {
+            let Some(place) = places.next() else { return Err(Errno::NOMEM) };
+            block.data = place.as_ptr();
+            let tier = node.segment.tier_of(block.dirty.bucket);
+            let fd = node.slots[tier].as_ref().ok_or(Errno::STALE)?.as_raw_fd();
+            let (first, end) = bounds(block.pages);
+            let range = &mut place[first * page..end * page];
+            let buffer =
+                iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
+            let offset = node.segment.slot_offset(block.dirty.bucket) + (first * page) as u64;
+            // SAFETY: the staging buffer outlives the run below, and nobody else has it.
+            let read = unsafe { Transfer::read(fd, offset, vec![buffer]) };
+            reads.entry(tier).or_default().push(read);
+        }
+        for (tier, mut reads) in reads {
+            self.tiers[tier].run(&mut reads);
+            for read in &reads {
+                if read.result()? < read.len() {
+                    return Err(Errno::IO);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The writes for some blocks of one file in ascending order: neighbouring pages become one write.
+    /// Beside each, the range of blocks that it covers.
+    fn writes(&self, begun: &[Begun], fd: i32) -> (Vec<Transfer>, Vec<std::ops::Range<usize>>) {
+        let page = self.node.segment.page_bytes();
+        let bucket = self.node.segment.bucket_bytes() as u64;
+        let mut runs: Vec<(u64, u64, Vec<iovec>, std::ops::Range<usize>)> = Vec::new();
+        for (index, block) in begun.iter().enumerate() {
+            let mut pages = block.pages;
+            while pages != 0 {
+                let first = pages.trailing_zeros() as usize;
+                let count = (pages >> first).trailing_ones() as usize;
+                pages &= !span(first, count);
+                let offset = block.dirty.block * bucket + (first * page) as u64;
+                let end = (offset + (count * page) as u64).min(block.limit);
+                if end <= offset {
+                    continue;
+                }
+                let length = (end - offset) as usize;
+                // SAFETY: inside the bucket.
+                let base = unsafe { block.data.add(first * page) };
+                let buffer = iovec { iov_base: base.cast_mut().cast(), iov_len: length };
+                match runs.last_mut() {
+                    Some((start, upto, buffers, blocks))
+                        if *upto == offset
+                            && (*upto - *start) as usize + length <= WRITE_BYTES =>
+                    {
+                        *upto = end;
+                        buffers.push(buffer);
+                        blocks.end = index + 1;
+                    }
+                    _ => runs.push((offset, end, vec![buffer], index..index + 1)),
+                }
+            }
+        }
+        runs.into_iter()
+            .map(|(offset, _, buffers, blocks)| {
+                // SAFETY: pages under writeback stay where they are until the flush has ended;
+                // staged ones are this flusher's.
+                (unsafe { Transfer::write(fd, offset, buffers) }, blocks)
+            })
+            .unzip()
+    }
+
+    /// Ends a block's flush. Needs no lock: nobody else touches pages under writeback.
+    fn end(&self, block: &Begun, good: bool) {
+        if let Some(meta) = self.node.segment.bucket(block.dirty.bucket) {
+            if !good {
+                meta.dirty.fetch_or(block.pages, Ordering::AcqRel);
+            }
+            meta.writeback.fetch_and(!block.pages, Ordering::AcqRel);
+        }
+    }
+
+    /// Notes that a flush failed: programs learn of it at fsync or close, and the file is tried
+    /// again later.
+    fn failed(&mut self, file: u32, errno: Errno) {
+        let record = self.node.segment.file(file);
+        record.report(errno.raw_os_error() as u32);
+        let pause = self.backoff.get(&file).map_or(RETRY_MS.0, |ms| (ms * 2).min(RETRY_MS.1));
+        self.backoff.insert(file, pause);
+        record.retry_at.store(self.node.now().wrapping_add(pause), Ordering::Relaxed);
+        if !record.set(file_flag::FAILING) {
+            let path = String::from_utf8_lossy(&record.path()).into_owned();
+            eprintln!("flush of {path}: {errno}; the data is kept and tried again");
+        }
+    }
+}
+
+/// First page and one past the last of a set.
+fn bounds(pages: u64) -> (usize, usize) {
+    (pages.trailing_zeros() as usize, 64 - pages.leading_zeros() as usize)
+}
+
+fn span(first: usize, count: usize) -> u64 {
+    if count >= 64 { u64::MAX } else { ((1 << count) - 1) << first }
+}
+
+/// Whether any block of the file is dirty or being flushed.
+pub(crate) fn is_pending(node: &Node, file: u32) -> bool {
+    let segment = &node.segment;
+    let mut pending = false;
+    segment.for_each_entry(segment.file(file), 0, |_, place| {
+        if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire))
+            && let Some(meta) = segment.bucket(bucket)
+        {
+            pending |= meta.dirty.load(Ordering::Acquire) != 0
+                || meta.writeback.load(Ordering::Acquire) != 0;
+        }
+        !pending
+    });
+    pending
+}
+
+/// If nothing of the file is dirty any more, gives the store its times and ends the state "ahead
+/// of the store". Done with the file held, so that no writer is in the middle of it.
+pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
+    let segment = &node.segment;
+    let record = segment.file(file);
+    if !record.has(file_flag::AHEAD) || is_pending(node, file) {
+        return;
+    }
+    let inside = segment.enter_table(owner);
+    if segment.try_exclude(file, owner) {
+        if record.intent.load(Ordering::Acquire) == 0
+            && !is_pending(node, file)
+            && let Some(fd) = node.descriptors.at_hand(segment, file)
+        {
+            agree_with_store(record, &fd);
+        }
+        segment.include(file);
+    }
+    segment.leave(owner, inside);
+}
+
+fn agree_with_store(record: &FileRecord, fd: &OwnedFd) {
+    let Ok(stat) = rustix::fs::fstat(fd) else { return };
+    let size = record.size.load(Ordering::Acquire);
+    if (stat.st_size as u64) < size && rustix::fs::ftruncate(fd, size).is_err() {
+        return;
+    }
+    let mtime = record.mtime_ns.load(Ordering::Acquire);
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec {
+            tv_sec: (mtime / 1_000_000_000) as i64,
+            tv_nsec: (mtime % 1_000_000_000) as _,
+        },
+    };
+    // Only the owner of a file may set its times; others see the time of the flush.
+    let _ = rustix::fs::futimens(fd, &times);
+    if let Ok(stat) = rustix::fs::fstat(fd) {
+        let mtime = stat.st_mtime as u64 * 1_000_000_000 + stat.st_mtime_nsec as u64;
+        record.store_mtime_ns.store(mtime, Ordering::Release);
+        record.store_size.store(stat.st_size as u64, Ordering::Release);
+        record.size.store(stat.st_size as u64, Ordering::Release);
+        record.clear(file_flag::AHEAD | file_flag::DIRTY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_pages() {
+        assert_eq!(bounds(0b0110), (1, 3));
+        assert_eq!(bounds(u64::MAX), (0, 64));
+        assert_eq!(span(0, 64), u64::MAX);
+        assert_eq!(span(3, 2), 0b11000);
+    }
+}

@@ -1,0 +1,263 @@
+//! What the manager looks after between requests: dead clients, descriptions that nobody holds,
+//! files that nobody has open, index nodes below which nothing is left.
+
+use crate::flush::settle;
+use crate::node::Node;
+use forebay_pool::layout::*;
+use forebay_pool::truncate::Outside;
+use forebay_pool::{Owner, liveness};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How long a description that nobody holds can still be adopted by an exec under way.
+const ADOPTION_MS: u32 = 1_000;
+/// How long a slot prepared for a forked child outlives a parent that is gone.
+const FORK_MS: u32 = 10_000;
+
+/// The manager's watch over clients and tables.
+pub(crate) struct Housekeeper {
+    node: Arc<Node>,
+    owner: Owner,
+    /// A pidfd of each live slot, with the slot's generation.
+    clients: HashMap<u32, (u32, OwnedFd)>,
+    /// Slots whose process could not be watched since.
+    waiting: HashMap<u32, u32>,
+    last_sweep: u32,
+}
+
+/// What a truncate needs, from the manager's side.
+pub(crate) struct FromManager<'a> {
+    pub node: &'a Node,
+    pub file: u32,
+}
+
+impl Outside for FromManager<'_> {
+    fn zero_slot(&self, bucket: u32, from: usize, to: usize) -> Result<(), Errno> {
+        let segment = &self.node.segment;
+        let file = self.node.slots[segment.tier_of(bucket)].as_ref().ok_or(Errno::STALE)?;
+        let zeros = vec![0; to - from];
+        rustix::io::pwrite(file, &zeros, segment.slot_offset(bucket) + from as u64).map(|_| ())
+    }
+
+    fn truncate_store(&self, size: u64) -> Result<(), Errno> {
+        let store = self.node.segment.file(self.file).store.load(Ordering::Relaxed) as usize;
+        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
+        let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
+        rustix::fs::ftruncate(&*fd, size)
+    }
+}
+
+/// Completes a truncate whose owner died, and lets everybody in again.
+pub(crate) fn finish_truncate(node: &Node, file: u32, owner: Owner) {
+    let outside = FromManager { node, file };
+    if let Err(errno) = node.segment.complete_intent(file, owner, &outside) {
+        node.segment.file(file).report(errno.raw_os_error() as u32);
+    }
+    node.segment.include(file);
+}
+
+impl Housekeeper {
+    pub fn new(node: &Arc<Node>) -> Housekeeper {
+        Housekeeper {
+            node: Arc::clone(node),
+            owner: Node::new_owner(),
+            clients: HashMap::new(),
+            waiting: HashMap::new(),
+            last_sweep: 0,
+        }
+    }
+
+    /// Descriptors that become readable when a client dies.
+    pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.clients.values().map(|(_, pidfd)| PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN))
+    }
+
+    /// One round.
+    pub fn look_around(&mut self) {
+        self.look_at_clients();
+        let now = self.node.now();
+        if forebay_pool::clock::stamp_age(now, self.last_sweep) >= 200 {
+            self.last_sweep = now;
+            self.sweep(now);
+        }
+    }
+
+    fn look_at_clients(&mut self) {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        for slot in 1..segment.header().clients_high.load(Ordering::Acquire) {
+            let client = segment.client(slot);
+            let generation = client.generation.load(Ordering::Acquire);
+            match client.state.load(Ordering::Acquire) {
+                slot_state::LIVE => {
+                    self.waiting.remove(&slot);
+                    let known =
+                        self.clients.get(&slot).is_some_and(|(known, _)| *known == generation);
+                    let alive = if known { self.still_runs(slot) } else { self.watch(slot) };
+                    if !alive {
+                        self.reap(slot);
+                    }
+                }
+                slot_state::RESERVED => self.look_at_reserved(slot),
+                slot_state::REAPING => self.reap(slot),
+                _ => {
+                    self.clients.remove(&slot);
+                    self.waiting.remove(&slot);
+                }
+            }
+        }
+    }
+
+    /// A child whose parent is gone may still be about to confirm its slot.
+    fn look_at_reserved(&mut self, slot: u32) {
+        let client = self.node.segment.client(slot);
+        let now = self.node.now();
+        let since = *self.waiting.entry(slot).or_insert(now);
+        let (pid, start) =
+            (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
+        if liveness::is_alive(pid, start) {
+            self.waiting.insert(slot, now);
+        } else if forebay_pool::clock::stamp_age(now, since) > FORK_MS {
+            self.reap(slot);
+        }
+    }
+
+    fn watch(&mut self, slot: u32) -> bool {
+        let client = self.node.segment.client(slot);
+        let pid = client.pid.load(Ordering::Acquire);
+        let start = client.start.load(Ordering::Acquire);
+        let opened = Pid::from_raw(pid as i32)
+            .ok_or(Errno::SRCH)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
+        match opened {
+            Ok(pidfd) if liveness::is_alive(pid, start) => {
+                let generation = client.generation.load(Ordering::Acquire);
+                self.clients.insert(slot, (generation, pidfd));
+                true
+            }
+            Ok(_) | Err(Errno::SRCH) => false,
+            // No pidfd to be had: ask /proc at every round.
+            Err(_) => liveness::is_alive(pid, start),
+        }
+    }
+
+    fn still_runs(&self, slot: u32) -> bool {
+        let Some((_, pidfd)) = self.clients.get(&slot) else { return false };
+        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1..))
+    }
+
+    fn reap(&mut self, slot: u32) {
+        let node = Arc::clone(&self.node);
+        let mut unfinished = Vec::new();
+        let inside =
+            node.segment.reap_slot(slot, |file, owner| unfinished.push((file, owner)));
+        for (file, owner) in unfinished {
+            finish_truncate(&node, file, owner);
+        }
+        self.clients.remove(&slot);
+        self.waiting.remove(&slot);
+        if inside {
+            mark_pending_files(&node);
+        }
+        node.want_work();
+    }
+
+    /// Frees descriptions that nobody holds, and records of files that nobody has open.
+    fn sweep(&mut self, now: u32) {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let files: Vec<u32> = segment.live_files().collect();
+        let opens: Vec<u32> =
+            files.iter().map(|&file| segment.file(file).opens.load(Ordering::SeqCst)).collect();
+        let mut open = vec![false; segment.header().files as usize];
+        segment.sweep_descriptions(now, ADOPTION_MS, |description| {
+            let description = segment.description(description);
+            if let Some(open) = open.get_mut(description.file.load(Ordering::Acquire) as usize) {
+                *open = true;
+            }
+        });
+        let inside = segment.enter_table(self.owner);
+        for (&file, &opens) in files.iter().zip(&opens) {
+            if !open[file as usize] {
+                self.look_at_closed(file, opens);
+            }
+        }
+        self.prune(&files);
+        segment.leave(self.owner, inside);
+    }
+
+    /// A file without an open description: forgotten once nothing of it is buffered, and its blocks
+    /// dropped if it has no name any more.
+    fn look_at_closed(&self, file: u32, opens: u32) {
+        let segment = &self.node.segment;
+        let record = segment.file(file);
+        let held = self.node.descriptors.at_hand(segment, file);
+        let nameless = held
+            .as_ref()
+            .is_some_and(|fd| rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0));
+        let unchanged = || record.opens.load(Ordering::SeqCst) == opens;
+        if nameless && unchanged() && segment.try_exclude(file, self.owner) {
+            segment.drop_all_blocks(file, self.owner);
+            record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::FAILING);
+            segment.include(file);
+        }
+        settle(&self.node, file, self.owner);
+        let empty = || {
+            let mut empty = true;
+            segment.for_each_entry(record, 0, |_, _| {
+                empty = false;
+                false
+            });
+            empty && (!record.has(file_flag::AHEAD) || nameless)
+        };
+        if !empty() {
+            return;
+        }
+        let removed = segment.remove_file(file, self.owner, || unchanged() && empty());
+        if removed {
+            self.node.descriptors.close(file);
+        }
+    }
+
+    /// When index nodes become scarce, frees those below which nothing is left.
+    fn prune(&self, files: &[u32]) {
+        let segment = &self.node.segment;
+        let nodes = segment.free_nodes();
+        if nodes.available() > nodes.count / 4 {
+            return;
+        }
+        for &file in files {
+            if segment.try_exclude(file, self.owner) {
+                segment.prune_index(segment.file(file));
+                segment.include(file);
+            }
+        }
+    }
+}
+
+/// Marks every file with dirty blocks as such: a process that died inside a write may not have come
+/// to it.
+pub(crate) fn mark_pending_files(node: &Node) {
+    for file in node.segment.live_files() {
+        let record = node.segment.file(file);
+        if !record.has(file_flag::DIRTY | file_flag::AHEAD) && crate::flush::is_pending(node, file) {
+            record.set(file_flag::AHEAD);
+            record.set(file_flag::DIRTY);
+        }
+    }
+}
+
+/// Whether the manager has anything that some process may still want.
+pub(crate) fn is_idle(node: &Node) -> bool {
+    let segment = &node.segment;
+    (1..segment.header().clients_high.load(Ordering::Acquire)).all(|slot| {
+        segment.client(slot).state.load(Ordering::Acquire) == slot_state::FREE
+    })
+}

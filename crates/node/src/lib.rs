@@ -1,0 +1,19 @@
+//! The node manager: the daemon that owns a node's segment, moves data down the hierarchy, and
+//! takes back what dead processes held.
+
+pub mod config;
+mod control;
+mod daemon;
+mod demote;
+mod descriptors;
+mod flush;
+mod housekeeping;
+mod node;
+mod recovery;
+pub mod runtime;
+pub mod status;
+mod trace;
+
+pub use config::Config;
+pub use control::Connection;
+pub use daemon::{Ending, Options, serve};

@@ -1,0 +1,175 @@
+//! What all parts of a node manager share.
+
+use crate::config::Config;
+use crate::descriptors::Descriptors;
+use crate::trace::Trace;
+use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks};
+use forebay_pool::layout::*;
+use forebay_pool::segment::MANAGER_SLOT;
+use forebay_pool::{Owner, Segment, clock};
+use forebay_tiers::{IoClient, Throttled, open_client};
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Requests in flight in each mover's ring.
+const QUEUE_DEPTH: u32 = 16;
+
+/// Thread numbers of the manager's slot: each thread that locks has its own.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+
+/// The node manager's state.
+pub(crate) struct Node {
+    pub segment: Segment,
+    pub pool_file: OwnedFd,
+    pub config: Config,
+    /// The file of each file tier's slots; `None` for RAM.
+    pub slots: Vec<Option<OwnedFd>>,
+    pub descriptors: Descriptors,
+    pub watermarks: Watermarks,
+    pub trace: Trace,
+    /// Flush whatever its age.
+    pub draining: AtomicBool,
+    /// Threads shall end.
+    pub stopping: AtomicBool,
+    /// Flush attempts so far, for "has been tried since".
+    pub passes: AtomicU64,
+}
+
+impl Node {
+    /// A stamp for the calling thread; to be kept by it.
+    pub fn new_owner() -> Owner {
+        Owner::new(MANAGER_SLOT, THREADS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub fn header(&self) -> &Header {
+        self.segment.header()
+    }
+
+    pub fn tiers(&self) -> usize {
+        self.config.tiers.len()
+    }
+
+    pub fn tier_name(&self, tier: usize) -> &str {
+        &self.config.tiers[tier].name
+    }
+
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Free and total bytes of every tier now.
+    pub fn hierarchy(&self) -> Hierarchy {
+        let bucket = self.segment.bucket_bytes() as u64;
+        let snapshots: Vec<_> = (0..self.tiers())
+            .map(|tier| {
+                let map = self.segment.free_buckets(tier);
+                let count = match tier {
+                    0 => self.header().ram_ready.load(Ordering::Acquire),
+                    _ => map.count,
+                };
+                TierSnapshot {
+                    capacity: u64::from(count) * bucket,
+                    free: u64::from(map.available()) * bucket,
+                }
+            })
+            .collect();
+        Hierarchy::new(&snapshots).expect("the configuration has at most TIERS_MAX tiers")
+    }
+
+    /// Dirty bytes of one tier, those on their way to the store included.
+    pub fn dirty_bytes(&self, tier: usize) -> u64 {
+        dirty_bytes(&self.segment, tier)
+    }
+
+    /// Dirty bytes of all tiers.
+    pub fn dirty_bytes_total(&self) -> u64 {
+        (0..self.tiers()).map(|tier| self.dirty_bytes(tier)).sum()
+    }
+
+    /// Wakes the flushers.
+    pub fn want_work(&self) {
+        let wanted = &self.header().work_wanted;
+        wanted.fetch_add(1, Ordering::AcqRel);
+        forebay_pool::futex::wake_all(wanted);
+    }
+
+    /// Tells waiting writers that RAM buckets became free.
+    pub fn announce_room(&self) {
+        let made = &self.header().room_made;
+        made.fetch_add(1, Ordering::AcqRel);
+        forebay_pool::futex::wake_all(made);
+    }
+
+    /// An I/O client for tier `tier`'s slots, slowed down if the tier is emulated.
+    pub fn tier_client(self: &Arc<Node>, tier: usize) -> Box<dyn IoClient> {
+        throttled(&self.header().tier[tier].emulation, self)
+    }
+
+    /// An I/O client for files of store `store`.
+    pub fn store_client(self: &Arc<Node>, store: usize) -> Box<dyn IoClient> {
+        throttled(&self.header().store[store % STORES_MAX].emulation, self)
+    }
+
+    /// Milliseconds of the clock that stamps writes.
+    pub fn now(&self) -> u32 {
+        clock::stamp(clock::realtime_coarse_ns())
+    }
+}
+
+/// Dirty bytes of tier `tier` of a segment.
+pub(crate) fn dirty_bytes(segment: &Segment, tier: usize) -> u64 {
+    let page = segment.page_bytes() as u64;
+    let pages: u64 = buckets_of(segment, tier)
+        .filter_map(|bucket| segment.bucket(bucket))
+        .map(|meta| {
+            let pending =
+                meta.dirty.load(Ordering::Relaxed) | meta.writeback.load(Ordering::Relaxed);
+            u64::from(pending.count_ones())
+        })
+        .sum();
+    pages * page
+}
+
+/// The buckets of a tier that can be in use.
+pub(crate) fn buckets_of(segment: &Segment, tier: usize) -> std::ops::Range<u32> {
+    let header = segment.header();
+    let first = header.tier[tier].first_bucket;
+    let count = match tier {
+        0 => header.ram_ready.load(Ordering::Acquire),
+        _ => header.tier[tier].buckets,
+    };
+    first..first + count
+}
+
+/// The token bucket of an emulated device lies in the segment, which the node keeps mapped.
+struct Device {
+    _node: Arc<Node>,
+    emulation: *const Emulation,
+}
+
+// The pointer is into the segment that `node` holds, and only its atomic is used.
+unsafe impl Send for Device {}
+
+impl std::ops::Deref for Device {
+    type Target = AtomicU64;
+
+    fn deref(&self) -> &AtomicU64 {
+        // SAFETY: see above.
+        unsafe { &(*self.emulation).next_free_ns }
+    }
+}
+
+fn throttled(emulation: &Emulation, node: &Arc<Node>) -> Box<dyn IoClient> {
+    let speed = Speed {
+        read_bandwidth: emulation.read_bandwidth,
+        write_bandwidth: emulation.write_bandwidth,
+        latency_ns: emulation.latency_ns,
+    };
+    let client = open_client(QUEUE_DEPTH);
+    if speed.read_bandwidth == 0 && speed.write_bandwidth == 0 && speed.latency_ns == 0 {
+        return client;
+    }
+    let device = Device { _node: Arc::clone(node), emulation };
+    Box::new(Throttled::new(client, speed, device))
+}

@@ -1,0 +1,181 @@
+//! A new segment, or the one that an earlier manager left.
+
+use crate::config::{Config, Mode, TierKind, Trigger};
+use crate::node::Node;
+use crate::runtime::Runtime;
+use forebay_pool::layout::{self, Geometry, Header};
+use forebay_pool::segment::{create_pool, open_pool, set_text, text};
+use forebay_pool::{Segment, SegmentError};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode as Permissions, OFlags};
+use rustix::io::Errno;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Bytes of the RAM tier that are made ready before the first program starts.
+const FIRST_PIECE: u64 = 32 << 20;
+
+/// The instance's segment, and whether it was there before.
+pub(crate) struct Opened {
+    pub segment: Segment,
+    pub file: OwnedFd,
+    pub slots: Vec<Option<OwnedFd>>,
+    pub found: bool,
+}
+
+/// Attaches to the instance's pool, or makes one.
+///
+/// # Errors
+/// A message that names the pool, what is wrong with it, and what to do.
+pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String> {
+    let name = runtime.pool.display();
+    let (file, found) = match open_pool(&runtime.pool) {
+        Ok(file) => (file, true),
+        Err(Errno::NOENT) => {
+            let made = create_pool(&runtime.pool).map_err(|errno| format!("{name}: {errno}"))?;
+            (made, false)
+        }
+        Err(errno) => return Err(format!("{name}: {errno}")),
+    };
+    let explain = |error: SegmentError| match error {
+        SegmentError::OtherVersion(_) | SegmentError::NotAPool | SegmentError::Damaged(_) => {
+            format!(
+                "{name}: {error}. It may hold data that was not drained: run `forebay recover` of \
+                 the version that made it, or move it away if you are sure that it holds none"
+            )
+        }
+        other => format!("{name}: {other}"),
+    };
+    let segment = if found && !is_unfinished(&file) {
+        Segment::attach(file.as_fd()).map_err(explain)?
+    } else {
+        make(config, runtime, &file).map_err(|error| {
+            let _ = std::fs::remove_file(&runtime.pool);
+            explain(error)
+        })?
+    };
+    if found {
+        check_same(&segment, config).map_err(|what| format!("{name}: {what}"))?;
+    }
+    let slots = config
+        .tiers
+        .iter()
+        .map(|tier| match &tier.kind {
+            TierKind::Ram => Ok(None),
+            TierKind::File { path } => open_slots(&runtime.slots(path, &tier.name)).map(Some),
+        })
+        .collect::<Result<_, _>>()?;
+    if !found && segment.grow(file.as_fd(), FIRST_PIECE).is_err() {
+        let bucket = segment.bucket_bytes() as u64;
+        if segment.grow(file.as_fd(), 16 * bucket).is_err() {
+            let _ = std::fs::remove_file(&runtime.pool);
+            return Err(format!(
+                "{name}: /dev/shm is full; free some of it (`df /dev/shm`, `ls /dev/shm`) or ask \
+                 for a smaller RAM tier"
+            ));
+        }
+    }
+    Ok(Opened { segment, file, slots, found })
+}
+
+/// Whether a manager was killed while it made the pool: nothing can be in it.
+fn is_unfinished(file: &OwnedFd) -> bool {
+    let mut magic = [0u8; 8];
+    match rustix::io::pread(file, &mut magic[..], 0) {
+        Ok(8) => magic == [0; 8],
+        Ok(_) => true,
+        Err(_) => false,
+    }
+}
+
+fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, SegmentError> {
+    rustix::fs::ftruncate(file, 0)
+        .map_err(|errno| SegmentError::System("emptying the pool", errno))?;
+    let bytes: Vec<u64> = config.tiers.iter().map(|tier| tier.capacity).collect();
+    let geometry = Geometry::for_tiers(config.page_size, &bytes);
+    Segment::create(file.as_fd(), &geometry, |header| describe(header, config, runtime))
+}
+
+fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
+    header.trigger.store(
+        match config.flush.trigger {
+            Trigger::Periodic => layout::Trigger::Periodic,
+            Trigger::PerOperation => layout::Trigger::PerOperation,
+            Trigger::PerFile => layout::Trigger::PerFile,
+            Trigger::OnExit => layout::Trigger::OnExit,
+        } as u32,
+        Ordering::Relaxed,
+    );
+    for (place, tier) in header.tier.iter_mut().zip(&config.tiers) {
+        set_text(&mut place.name, tier.name.as_bytes());
+        if let TierKind::File { path } = &tier.kind {
+            let slots = runtime.slots(path, &tier.name);
+            set_text(&mut place.path, slots.as_os_str().as_bytes());
+        }
+        emulate(&mut place.emulation, tier.emulate);
+    }
+    header.stores = config.backing.len() as u32;
+    for (place, backing) in header.store.iter_mut().zip(&config.backing) {
+        set_text(&mut place.path, backing.path.as_os_str().as_bytes());
+        place.bypass = u32::from(backing.mode == Mode::Bypass);
+        place.device = std::fs::metadata(&backing.path).map_or(0, |found| found.dev());
+        emulate(&mut place.emulation, backing.emulate);
+    }
+}
+
+fn emulate(place: &mut layout::Emulation, emulate: Option<crate::config::Emulate>) {
+    if let Some(emulate) = emulate {
+        place.read_bandwidth = emulate.read_bandwidth;
+        place.write_bandwidth = emulate.write_bandwidth;
+        place.latency_ns = emulate.latency_ns;
+    }
+}
+
+/// The pool must be of this configuration: its tiers and stores are where its data is.
+fn check_same(segment: &Segment, config: &Config) -> Result<(), String> {
+    let header = segment.header();
+    let bytes: Vec<u64> = config.tiers.iter().map(|tier| tier.capacity).collect();
+    let geometry = Geometry::for_tiers(config.page_size, &bytes);
+    let tiers = &header.tier[..header.tiers as usize];
+    let stores = &header.store[..header.stores as usize];
+    let same = tiers.iter().map(|tier| tier.buckets).eq(geometry.tier_buckets.iter().copied())
+        && stores.iter().map(|store| text(&store.path).to_bytes()).eq(config
+            .backing
+            .iter()
+            .map(|backing| backing.path.as_os_str().as_bytes()));
+    if same {
+        Ok(())
+    } else {
+        Err("it belongs to another configuration; run `forebay recover` to drain it".into())
+    }
+}
+
+fn open_slots(path: &Path) -> Result<OwnedFd, String> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(path, flags, Permissions::RUSR | Permissions::WUSR)
+        .map_err(|errno| format!("{}: {errno}", path.display()))
+}
+
+/// Takes back what a dead predecessor and its dead clients held. Before any worker runs.
+pub(crate) fn take_over(node: &Node) {
+    let mut unfinished = Vec::new();
+    let found = node.segment.recover(|file, owner| unfinished.push((file, owner)));
+    for file in node.segment.live_files() {
+        let record = node.segment.file(file);
+        // The descriptors died with the manager; whoever writes next sends his again.
+        record.clear(layout::file_flag::ANNOUNCED | layout::file_flag::FAILING);
+        record.retry_at.store(0, Ordering::Relaxed);
+    }
+    for (file, owner) in unfinished {
+        crate::housekeeping::finish_truncate(node, file, owner);
+    }
+    crate::housekeeping::mark_pending_files(node);
+    eprintln!(
+        "took over a pool with {} KiB to drain, {} live clients, {} unnamed buckets",
+        found.dirty_pages * node.segment.page_bytes() as u64 / 1024,
+        found.clients,
+        found.orphans
+    );
+}

@@ -1,0 +1,136 @@
+//! Where a node manager's files are: its folder with socket, lock, log and configuration, and its
+//! pool in /dev/shm.
+
+use crate::config::Config;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The names of one instance's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// Which instance: sixteen hexadecimal digits that follow from the configuration.
+    pub instance: String,
+    /// Private folder of the instance.
+    pub folder: PathBuf,
+    /// The segment.
+    pub pool: PathBuf,
+}
+
+/// This user's folder for all instances: `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay`,
+/// else /tmp/forebay-UID. Made if missing, and refused if it is not this user's alone.
+///
+/// # Errors
+/// A message that names the folder and what is wrong with it.
+pub fn base() -> Result<PathBuf, String> {
+    let uid = rustix::process::getuid().as_raw();
+    let named = std::env::var_os("FOREBAY_RUNTIME_DIR").map(PathBuf::from);
+    let session = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(|folder| PathBuf::from(folder).join("forebay"))
+        .filter(|folder| folder.parent().is_some_and(Path::is_dir));
+    let folder =
+        named.or(session).unwrap_or_else(|| PathBuf::from(format!("/tmp/forebay-{uid}")));
+    private_folder(&folder)?;
+    Ok(folder)
+}
+
+fn private_folder(folder: &Path) -> Result<(), String> {
+    let wrong = |what: &str| format!("{}: {what}", folder.display());
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(wrong(&format!("cannot make the folder: {error}")));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder).map_err(|error| wrong(&error.to_string()))?;
+    if !found.is_dir() || found.uid() != rustix::process::getuid().as_raw() {
+        return Err(wrong("is not a folder of yours; remove it or set FOREBAY_RUNTIME_DIR"));
+    }
+    if found.permissions().mode() & 0o077 != 0 {
+        return Err(wrong("is open to other users; run chmod 700 on it"));
+    }
+    Ok(())
+}
+
+impl Runtime {
+    /// The names for a configuration. Makes the instance's folder.
+    ///
+    /// # Errors
+    /// A message that names the folder and what is wrong with it.
+    pub fn of(config: &Config) -> Result<Runtime, String> {
+        let runtime = Runtime::named(&base()?, &config.instance_id());
+        private_folder(&runtime.folder)?;
+        Ok(runtime)
+    }
+
+    fn named(base: &Path, instance: &str) -> Runtime {
+        let uid = rustix::process::getuid().as_raw();
+        Runtime {
+            instance: instance.to_owned(),
+            folder: base.join(instance),
+            pool: PathBuf::from(format!("/dev/shm/forebay-{uid}-{instance}.pool")),
+        }
+    }
+
+    /// All instances of this user whose folder or pool exists.
+    ///
+    /// # Errors
+    /// Those of [`base`].
+    pub fn all() -> Result<Vec<Runtime>, String> {
+        let base = base()?;
+        let entries = fs::read_dir(&base).map_err(|e| format!("{}: {e}", base.display()))?;
+        let mut found: Vec<_> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
+            .map(|name| Runtime::named(&base, &name))
+            .collect();
+        found.sort_by(|a, b| a.instance.cmp(&b.instance));
+        Ok(found)
+    }
+
+    /// The node manager's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("socket")
+    }
+
+    /// What the node manager has to say, for people.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// The configuration the instance was started with.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("config")
+    }
+
+    /// Takes the instance's lock, which a node manager holds as long as it lives. `None` when
+    /// another has it.
+    ///
+    /// # Errors
+    /// The system's errno.
+    pub fn lock(&self) -> Result<Option<OwnedFd>, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock =
+            rustix::fs::open(self.folder.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(lock)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Removes the instance's folder and pool. For a node manager that has drained everything.
+    pub fn remove(&self) {
+        let _ = fs::remove_file(&self.pool);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+
+    /// The file of a file tier's slots, in the tier's folder.
+    pub fn slots(&self, folder: &Path, tier: &str) -> PathBuf {
+        folder.join(format!("forebay-{}-{tier}.slots", self.instance))
+    }
+}

@@ -1,0 +1,149 @@
+//! What a segment looks like from outside: for `forebay status`, progress bars and tests.
+
+use crate::node::{buckets_of, dirty_bytes};
+use forebay_pool::free_map::USED;
+use forebay_pool::layout::file_flag;
+use forebay_pool::segment::{open_pool, text};
+use forebay_pool::{Segment, SegmentError};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// A look at a pool that somebody else serves.
+pub struct Observer(Segment);
+
+/// One tier now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierStatus {
+    /// Its name.
+    pub name: String,
+    /// Bytes it can hold now, and when it is fully set up.
+    pub capacity: u64,
+    /// Bytes that it will hold when it is fully set up.
+    pub configured: u64,
+    /// Bytes of buckets in use.
+    pub used: u64,
+    /// Bytes that are not yet on the store.
+    pub dirty: u64,
+}
+
+/// A file that is ahead of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileStatus {
+    /// Where it was opened.
+    pub path: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The errno of its last flush, if that failed.
+    pub errno: Option<i32>,
+}
+
+impl Observer {
+    /// Maps the pool at `path`.
+    ///
+    /// # Errors
+    /// Why it cannot be looked at.
+    pub fn of(path: &Path) -> Result<Observer, SegmentError> {
+        let open = |errno: Errno| SegmentError::System("opening the pool", errno);
+        let file = open_pool(path).map_err(open)?;
+        Segment::attach(file.as_fd()).map(Observer)
+    }
+
+    /// Whether a node manager serves the pool.
+    pub fn is_served(&self) -> bool {
+        self.0.manager_is_alive()
+    }
+
+    /// Process id of the node manager that served it last.
+    pub fn manager(&self) -> u32 {
+        self.0.header().manager_pid.load(Ordering::Acquire)
+    }
+
+    /// All tiers, fastest first.
+    pub fn tiers(&self) -> Vec<TierStatus> {
+        let header = self.0.header();
+        let bucket = self.0.bucket_bytes() as u64;
+        (0..header.tiers as usize)
+            .map(|tier| {
+                let buckets = buckets_of(&self.0, tier);
+                let used = buckets
+                    .clone()
+                    .filter_map(|bucket| self.0.bucket(bucket))
+                    .filter(|meta| meta.state.load(Ordering::Relaxed) == USED)
+                    .count();
+                TierStatus {
+                    name: text(&header.tier[tier].name).to_string_lossy().into_owned(),
+                    capacity: u64::from(buckets.end - buckets.start) * bucket,
+                    configured: u64::from(header.tier[tier].buckets) * bucket,
+                    used: used as u64 * bucket,
+                    dirty: dirty_bytes(&self.0, tier),
+                }
+            })
+            .collect()
+    }
+
+    /// Bytes that are not yet on the store.
+    pub fn dirty(&self) -> u64 {
+        (0..self.0.header().tiers as usize).map(|tier| dirty_bytes(&self.0, tier)).sum()
+    }
+
+    /// Managed directories.
+    pub fn stores(&self) -> Vec<String> {
+        let header = self.0.header();
+        header.store[..header.stores as usize]
+            .iter()
+            .map(|store| text(&store.path).to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// Files that are ahead of the store.
+    pub fn files(&self) -> Vec<FileStatus> {
+        let ahead = self.0.live_files().filter(|&file| self.0.file(file).has(file_flag::AHEAD));
+        ahead
+            .map(|file| {
+                let record = self.0.file(file);
+                let failing = record.has(file_flag::FAILING);
+                FileStatus {
+                    path: String::from_utf8_lossy(&record.path()).into_owned(),
+                    size: record.size.load(Ordering::Acquire),
+                    errno: failing
+                        .then(|| (record.error.load(Ordering::Acquire) & 0xffff) as i32),
+                }
+            })
+            .collect()
+    }
+
+    /// What clients have counted, those that are gone and those that live.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let header = self.0.header();
+        let mut sums: Vec<(&'static str, u64)> = header
+            .past
+            .all()
+            .iter()
+            .map(|(name, value)| (*name, value.load(Ordering::Relaxed)))
+            .collect();
+        for slot in 1..header.clients_high.load(Ordering::Acquire) {
+            for (sum, (_, value)) in sums.iter_mut().zip(self.0.client(slot).counters.all()) {
+                sum.1 += value.load(Ordering::Relaxed);
+            }
+        }
+        sums
+    }
+
+    /// Live client processes.
+    pub fn clients(&self) -> usize {
+        let header = self.0.header();
+        (1..header.clients_high.load(Ordering::Acquire))
+            .filter(|&slot| {
+                self.0.client(slot).state.load(Ordering::Acquire)
+                    != forebay_pool::layout::slot_state::FREE
+            })
+            .count()
+    }
+
+    /// Opens that were not buffered because the file table or the descriptions were full.
+    pub fn refused(&self) -> u32 {
+        self.0.header().opens_refused.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,567 @@
+//! Configuration files: what they may say, and the message for everything they may not.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_node::config::{Backing, Config, Emulate, Flush, Mode, Tier, TierKind, Trigger};
+
+const RAM: &str = "[[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n";
+
+/// A directory with what the files under test name: `pfs`, `nvme`, `bb` and more.
+struct Site(tempfile::TempDir);
+
+impl Site {
+    fn new() -> Self {
+        let site = Self(tempfile::tempdir().unwrap());
+        for directory in ["pfs/deep", "nvme", "bb"] {
+            fs::create_dir_all(site.path(directory)).unwrap();
+        }
+        fs::write(site.path("plain"), "").unwrap();
+        symlink(site.path("nvme"), site.path("link")).unwrap();
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().canonicalize().unwrap().join(name)
+    }
+
+    fn load_with(&self, text: &str, backing: &[PathBuf]) -> Result<Config, String> {
+        let file = self.path("site.toml");
+        fs::write(&file, text).unwrap();
+        let folder = format!("{}/", self.path("").display());
+        Config::load(&file, backing).map_err(|e| {
+            e.to_string().replace(folder.trim_end_matches('/'), "").replace("/site", "site")
+        })
+    }
+
+    fn load(&self, text: &str) -> Result<Config, String> {
+        self.load_with(text, &[])
+    }
+
+    /// Asserts that the file is refused with exactly this message.
+    #[track_caller]
+    fn refuses(&self, text: &str, message: &str) {
+        assert_eq!(self.load(text).unwrap_err(), message, "in\n{text}");
+    }
+}
+
+/// A file with `pfs` behind a RAM tier, of which `lines` come first.
+fn with(lines: &str) -> String {
+    format!("{lines}\n[[backing]]\npath = \"pfs\"\n{RAM}")
+}
+
+/// The same file followed by these lines, which begin on line 7.
+fn then(lines: &str) -> String {
+    format!("[[backing]]\npath = \"pfs\"\n{RAM}{lines}")
+}
+
+/// A file whose second tier has these lines, from line 8.
+fn file_tier(lines: &str) -> String {
+    then(&format!("[[tier]]\n{lines}"))
+}
+
+#[test]
+fn everything_can_be_said() {
+    let site = Site::new();
+    let text = r#"
+page_size = "16KiB"
+[flush]
+trigger = "per-file"
+period = "1.5min"
+[[backing]]
+path = "pfs"
+mode = "bypass"
+emulate = { bandwidth = "23MB/s", latency = "4.16ms" }
+[[tier]]
+name = "ram"
+kind = "ram"
+capacity = 67_200_000
+[[tier]]
+name = "nvme"
+kind = "file"
+path = "nvme/../link"
+capacity = "0.25GiB"
+[tier.emulate]
+bandwidth = { read = "1.2GB/s", write = 0x100000 }
+[[tier]]
+name = "bb-2"
+kind = "file"
+path = "bb"
+capacity = "100MB"
+emulate = { latency = "60us" }
+"#;
+    let bucket = 1 << 20;
+    let file = |name: &str, path: &str, capacity, emulate| Tier {
+        name: name.into(),
+        kind: TierKind::File { path: site.path(path) },
+        capacity,
+        emulate: Some(emulate),
+    };
+    let expected = Config {
+        page_size: 16 << 10,
+        flush: Flush { trigger: Trigger::PerFile, period: Duration::from_secs(90) },
+        backing: vec![Backing {
+            path: site.path("pfs"),
+            mode: Mode::Bypass,
+            emulate: Some(Emulate {
+                read_bandwidth: 23_000_000,
+                write_bandwidth: 23_000_000,
+                latency_ns: 4_160_000,
+            }),
+        }],
+        tiers: vec![
+            Tier { name: "ram".into(), kind: TierKind::Ram, capacity: 64 * bucket, emulate: None },
+            file(
+                "nvme",
+                "nvme",
+                256 << 20,
+                Emulate { read_bandwidth: 1_200_000_000, write_bandwidth: 1 << 20, latency_ns: 0 },
+            ),
+            file(
+                "bb-2",
+                "bb",
+                95 * bucket,
+                Emulate { read_bandwidth: 0, write_bandwidth: 0, latency_ns: 60_000 },
+            ),
+        ],
+        automatic: false,
+    };
+    assert_eq!(site.load(text).unwrap(), expected);
+}
+
+#[test]
+fn defaults_and_one_line() {
+    let site = Site::new();
+    let config = site.load(&with("")).unwrap();
+    assert_eq!(config.page_size, 4096);
+    assert_eq!(config.bucket_size(), 256 << 10);
+    assert_eq!(config.flush, Flush { trigger: Trigger::Periodic, period: Duration::from_secs(1) });
+    assert_eq!(config.backing[0].mode, Mode::Buffered);
+    let pfs = site.path("pfs");
+    let nvme = site.path("nvme");
+    assert_eq!(config.describe(), format!("ram 64.0 MiB -> {}, flush periodic 1s", pfs.display()));
+
+    let text = with("[flush]\ntrigger = 'on-exit'")
+        + "[[tier]]\nname='nvme'\nkind='file'\npath='nvme'\ncapacity='5.9GiB'\nemulate={latency='1us'}\n"
+        + "[[backing]]\npath='bb'\nmode='bypass'\nemulate={bandwidth='1MB/s'}";
+    assert_eq!(
+        site.load(&text).unwrap().describe(),
+        format!(
+            "ram 64.0 MiB -> nvme 5.9 GiB ({}, emulated) -> {} + {} (bypass, emulated), flush on-exit",
+            nvme.display(),
+            pfs.display(),
+            site.path("bb").display()
+        )
+    );
+}
+
+#[test]
+fn canonical_text_round_trips() {
+    let site = Site::new();
+    let odd = site.path("a \"b\" \\ ü");
+    fs::create_dir(&odd).unwrap();
+    let text = file_tier(
+        "name='nvme'\nkind='file'\npath='nvme'\ncapacity='8MiB'\nemulate={bandwidth={read='1MB/s'}}\n",
+    );
+    let config = site.load_with(&text, &[odd]).unwrap();
+    let canonical = config.canonical();
+    assert_eq!(Config::parse(&canonical).unwrap(), config);
+    assert_eq!(Config::parse(&canonical).unwrap().canonical(), canonical);
+
+    let automatic = Config::automatic(&[site.path("pfs")]).unwrap();
+    assert_eq!(Config::parse(&automatic.canonical()).unwrap(), automatic);
+}
+
+#[test]
+fn a_canonical_text_is_checked_too() {
+    let error = |text: &str| Config::parse(text).unwrap_err().to_string();
+    assert!(error("x = 1").starts_with("configuration: x: unknown key"));
+    assert!(error(RAM).starts_with("configuration: backing: no backing directory"));
+    let mut gone = Config::parse(&format!("[[backing]]\npath = '/no/such'\n{RAM}")).unwrap();
+    assert_eq!(
+        gone.check_directories().unwrap_err().to_string(),
+        "backing[0].path: /no/such: no such directory; create it, or give another"
+    );
+}
+
+#[test]
+fn identity_follows_the_meaning() {
+    let site = Site::new();
+    let id = |text: &str| site.load(text).unwrap().instance_id();
+    let plain = id(&with(""));
+    assert!(plain.len() == 16 && plain.bytes().all(|b| b.is_ascii_hexdigit()), "{plain}");
+    assert_eq!(plain, id(&with("# a comment\n[flush]\nperiod = '1000ms'")));
+    assert_eq!(plain, id(&with("").replace("\"pfs\"", "\"pfs/deep/..\"")));
+    assert_ne!(plain, id(&with("").replace("64MiB", "32MiB")));
+    assert_ne!(plain, id(&with("page_size = 65536")));
+    assert_ne!(plain, id(&with("").replace("\"pfs\"", "\"bb\"")));
+}
+
+#[test]
+fn free_memory_does_not_change_the_identity() {
+    let site = Site::new();
+    let now = Config::automatic(&[site.path("pfs")]).unwrap();
+    assert!(now.tiers[0].kind == TierKind::Ram && now.tiers[0].capacity.is_multiple_of(2 << 20));
+    let mut later = now.clone();
+    later.tiers[0].capacity /= 2;
+    later.tiers.truncate(1);
+    assert_eq!(now.instance_id(), later.instance_id());
+    let elsewhere = Config::automatic(&[site.path("bb")]).unwrap();
+    assert_ne!(now.instance_id(), elsewhere.instance_id());
+}
+
+#[test]
+fn unreadable_files() {
+    let site = Site::new();
+    let missing = Config::load(Path::new("/no/such.toml"), &[]).unwrap_err().to_string();
+    assert!(missing.starts_with("/no/such.toml: cannot be read: No such file"), "{missing}");
+    let file = site.path("binary.toml");
+    fs::write(&file, b"# ok\n\xff\xfe").unwrap();
+    let binary = Config::load(&file, &[]).unwrap_err().to_string();
+    assert!(binary.ends_with("binary.toml:2: not UTF-8; save the file as UTF-8"), "{binary}");
+    let broken = site.load(&then("period 5\n")).unwrap_err();
+    assert!(broken.starts_with("site.toml:7: period 5: not valid TOML: "), "{broken}");
+    let twice = site.load(&then("capacity = 1\n")).unwrap_err();
+    assert!(
+        twice.starts_with("site.toml:7: capacity = 1: not valid TOML: duplicate key"),
+        "{twice}"
+    );
+}
+
+#[test]
+fn unknown_keys() {
+    let site = Site::new();
+    let tail = "unknown key; known here:";
+    site.refuses(
+        &with("\nzeta = 1\nalpha = 2"),
+        &format!("site.toml:2: zeta: {tail} page_size, flush, backing, tier"),
+    );
+    site.refuses(
+        &with("automatic = true"),
+        &format!("site.toml:1: automatic: {tail} page_size, flush, backing, tier"),
+    );
+    site.refuses(
+        &with("[flush]\ninterval = \"1s\""),
+        &format!("site.toml:2: flush.interval: {tail} trigger, period"),
+    );
+    site.refuses(
+        &then("[[backing]]\npath = \"bb\"\nmod = \"bypass\""),
+        &format!("site.toml:9: backing[1].mod: {tail} path, mode, emulate"),
+    );
+    site.refuses(
+        &file_tier("name = \"nvme\"\nsize = 1"),
+        &format!("site.toml:9: tier[1].size: {tail} name, kind, path, capacity, emulate"),
+    );
+    let tier = "name='nvme'\nkind='file'\npath='nvme'\ncapacity='64MiB'\n";
+    site.refuses(
+        &file_tier(&format!("{tier}[tier.emulate]\nspeed = 1")),
+        &format!("site.toml:13: tier[1].emulate.speed: {tail} bandwidth, latency"),
+    );
+    site.refuses(
+        &file_tier(&format!("{tier}emulate = {{ bandwidth = {{ both = 1 }} }}")),
+        &format!("site.toml:12: tier[1].emulate.bandwidth.both: {tail} read, write"),
+    );
+}
+
+#[test]
+fn wrong_types() {
+    let site = Site::new();
+    let size = "give a size such as";
+    for (line, message) in [
+        ("page_size = true", format!("page_size: is of type boolean; {size} \"4KiB\"")),
+        ("page_size = 4096.0", format!("page_size: is of type float; {size} \"4KiB\"")),
+        ("flush = \"periodic\"", "flush: is of type string; give a table: [flush]".into()),
+        (
+            "flush = { period = 1 }",
+            "flush.period: is of type integer; give a time such as \"1s\"".into(),
+        ),
+        (
+            "flush = { trigger = [] }",
+            "flush.trigger: is of type array; give one of \"per-operation\", \"per-file\", \
+             \"on-exit\", \"periodic\""
+                .into(),
+        ),
+        ("tier = 3", "tier: must be a list of tables; write [[tier]]".into()),
+        ("tier = [3]", "tier: must be a list of tables; write [[tier]]".into()),
+        ("[tier]", "tier: must be a list of tables; write [[tier]]".into()),
+        ("backing = \"/x\"", "backing: must be a list of tables; write [[backing]]".into()),
+    ] {
+        let rest = "[[backing]]\npath = \"pfs\"\n";
+        let rest = if line.starts_with("backing") { "" } else { rest };
+        let tier = if line.contains("tier") { "" } else { RAM };
+        site.refuses(&format!("{line}\n{rest}{tier}"), &format!("site.toml:1: {message}"));
+    }
+    site.refuses(
+        &file_tier("name = \"nvme\"\nkind = \"file\"\npath = 7\ncapacity = \"64MiB\""),
+        "site.toml:10: tier[1].path: is of type integer; give a directory such as \"/scratch/me\"",
+    );
+    site.refuses(
+        &file_tier("name = \"nvme\"\nkind = \"file\"\npath = \"\"\ncapacity = \"64MiB\""),
+        "site.toml:10: tier[1].path: is empty; give a directory such as \"/scratch/me\"",
+    );
+}
+
+#[test]
+fn impossible_sizes() {
+    let site = Site::new();
+    let units = "give a size such as \"64MiB\", in B, KB, MB, GB, TB, KiB, MiB, GiB or TiB";
+    for (capacity, message) in [
+        ("\"1KiB\"", "\"1KiB\" is less than one bucket (256KiB); give at least 4MiB"),
+        ("1000000", "1000000 is less than 16 buckets (4MiB); give at least 4MiB"),
+        ("0", "0 is zero; give a size such as \"64MiB\""),
+        ("\"0.0GiB\"", "\"0.0GiB\" is zero; give a size such as \"64MiB\""),
+        ("-5", &format!("-5 cannot be read; {units}")),
+        ("\"64 megs\"", &format!("\"64 megs\" cannot be read; {units}")),
+        ("\"99999999TiB\"", &format!("\"99999999TiB\" cannot be read; {units}")),
+    ] {
+        let text = with("").replace("\"64MiB\"", capacity);
+        site.refuses(&text, &format!("site.toml:7: tier[0].capacity: {message}"));
+    }
+    let page = with("page_size = \"64KiB\"").replace("64MiB", "32MiB");
+    site.refuses(
+        &page.replace("32MiB", "63MiB"),
+        "site.toml:7: tier[0].capacity: \"63MiB\" is less than 16 buckets (64MiB); give at least 64MiB",
+    );
+    let huge = site.load(&with("").replace("64MiB", "1000TiB")).unwrap_err();
+    assert!(
+        huge.starts_with(
+            "site.toml:7: tier[0].capacity: 1024000GiB is more than this machine's memory ("
+        ) && huge.ends_with("); give less"),
+        "{huge}"
+    );
+    let tier = "name='nvme'\nkind='file'\npath='nvme'\ncapacity='1000000TiB'";
+    let huge = site.load(&file_tier(tier)).unwrap_err();
+    assert!(
+        huge.starts_with(
+            "site.toml:11: tier[1].capacity: 1024000000GiB is more than its file system ("
+        ),
+        "{huge}"
+    );
+    for page_size in ["\"2KiB\"", "\"128KiB\"", "5000", "\"12KiB\""] {
+        site.refuses(
+            &with(&format!("page_size = {page_size}")),
+            &format!(
+                "site.toml:1: page_size: {page_size} is no page size; give 4KiB, 8KiB, 16KiB, 32KiB or 64KiB"
+            ),
+        );
+    }
+}
+
+#[test]
+fn impossible_flushes_and_modes() {
+    let site = Site::new();
+    for (line, message) in [
+        (
+            "trigger = \"hourly\"",
+            "flush.trigger: \"hourly\" is unknown; give one of \"per-operation\", \"per-file\", \
+             \"on-exit\", \"periodic\"",
+        ),
+        ("period = \"0s\"", "flush.period: \"0s\" is too short; give at least 1ms"),
+        (
+            "period = \"soon\"",
+            "flush.period: \"soon\" cannot be read; give a time such as \"1s\", in ns, us, ms, s or min",
+        ),
+        (
+            "period = \"5\"",
+            "flush.period: \"5\" cannot be read; give a time such as \"1s\", in ns, us, ms, s or min",
+        ),
+    ] {
+        site.refuses(&with(&format!("[flush]\n{line}")), &format!("site.toml:2: {message}"));
+    }
+    site.refuses(
+        &with("").replace("\"pfs\"", "\"pfs\"\nmode = \"fast\""),
+        "site.toml:4: backing[0].mode: \"fast\" is unknown; give one of \"buffered\", \"bypass\"",
+    );
+}
+
+#[test]
+fn impossible_emulations() {
+    let site = Site::new();
+    let table = "a table such as { bandwidth = \"23MB/s\", latency = \"4ms\" }";
+    let key = "site.toml:4: backing[0].emulate";
+    for (emulate, message) in [
+        ("\"slow\"", format!("{key}: is of type string; give {table}")),
+        ("{}", format!("{key}: is empty; give {table}, or remove it")),
+        (
+            "{ bandwidth = \"23MB\" }",
+            format!(
+                "{key}.bandwidth: \"23MB\" cannot be read; give a bandwidth such as \"23MB/s\", \
+                 in B, KB, MB, GB, TB, KiB, MiB, GiB or TiB/s"
+            ),
+        ),
+        (
+            "{ bandwidth = { read = \"0B/s\" } }",
+            format!("{key}.bandwidth.read: \"0B/s\" is zero; give a bandwidth such as \"23MB/s\""),
+        ),
+        (
+            "{ latency = \"4\" }",
+            format!(
+                "{key}.latency: \"4\" cannot be read; give a time such as \"4ms\", in ns, us, ms, s or min"
+            ),
+        ),
+    ] {
+        let text = with("").replace("\"pfs\"", &format!("\"pfs\"\nemulate = {emulate}"));
+        site.refuses(&text, &message);
+    }
+    site.refuses(
+        &with("").replace("kind", "emulate = { latency = \"1us\" }\nkind"),
+        "site.toml:6: tier[0].emulate: memory is not emulated; remove emulate",
+    );
+}
+
+#[test]
+fn impossible_tiers() {
+    let site = Site::new();
+    let backing = "[[backing]]\npath = \"pfs\"\n";
+    site.refuses(
+        backing,
+        "site.toml:1: tier: no tier; add [[tier]] with name = \"ram\", kind = \"ram\" and a capacity",
+    );
+    for (tier, message) in [
+        ("", "7: tier[1].name: missing; add name = ... (what status and traces call it)"),
+        ("name = 'a'", "7: tier[1].kind: missing; add kind = ... (\"ram\" or \"file\")"),
+        (
+            "name = 'a'\nkind = 'file'",
+            "7: tier[1].capacity: missing; add capacity = ... (a size such as \"64MiB\")",
+        ),
+        (
+            "name = 'a'\nkind = 'file'\ncapacity = '1GiB'",
+            "7: tier[1].path: missing; a file tier needs a directory",
+        ),
+        (
+            "name = 'a'\nkind = 'tape'\ncapacity = '1GiB'",
+            "9: tier[1].kind: \"tape\" is unknown; give one of \"ram\", \"file\"",
+        ),
+        (
+            "name = 'a'\nkind = 'ram'\ncapacity = '1GiB'",
+            "9: tier[1].kind: only the first tier may be ram; keep one ram tier, at the top",
+        ),
+        (
+            "name = 'ram'\nkind = 'file'\npath = 'bb'\ncapacity = '1GiB'",
+            "8: tier[1].name: \"ram\" is already the name of tier[0]; give another name",
+        ),
+        ("name = 'store'", "8: tier[1].name: \"store\" means the backing store; give another name"),
+        (
+            "name = 'a,b'",
+            "8: tier[1].name: \"a,b\" is no name; give 1 to 31 letters, digits, '-' or '_'",
+        ),
+    ] {
+        site.refuses(&file_tier(tier), &format!("site.toml:{message}"));
+    }
+    site.refuses(
+        &format!("{backing}[[tier]]\nname='a'\nkind='file'\npath='bb'\ncapacity='1GiB'"),
+        "site.toml:5: tier[0].kind: the first tier must be ram; put a [[tier]] of kind ram before it",
+    );
+    site.refuses(
+        &with("").replace("kind", "path = \"bb\"\nkind"),
+        "site.toml:6: tier[0].path: a ram tier has no directory; remove path",
+    );
+    let many: String = (1..8)
+        .map(|i| {
+            let name = format!("t{i}");
+            fs::create_dir(site.path(&name)).unwrap();
+            format!("[[tier]]\nname='{name}'\nkind='file'\npath='{name}'\ncapacity='4MiB'\n")
+        })
+        .collect();
+    site.refuses(&then(&many), "site.toml:37: tier[7]: too many tiers; give at most 7");
+    let seven = &many[..many.rfind("[[tier]]").unwrap()];
+    assert_eq!(site.load(&then(seven)).unwrap().tiers.len(), 7);
+}
+
+#[test]
+fn impossible_directories() {
+    let site = Site::new();
+    site.refuses(
+        &with("").replace("\"pfs\"", "\"gone\""),
+        "site.toml:3: backing[0].path: /gone: no such directory; create it, or give another",
+    );
+    site.refuses(
+        &with("").replace("\"pfs\"", "\"plain\""),
+        "site.toml:3: backing[0].path: /plain: not a directory; give a directory",
+    );
+    site.refuses(
+        &with("").replace("path = \"pfs\"", "mode = \"bypass\""),
+        "site.toml:2: backing[0].path: missing; add path = ... (the directory to buffer)",
+    );
+    site.refuses(
+        RAM,
+        "site.toml:1: backing: no backing directory; add [[backing]] with a path to the \
+         configuration file or give --backing DIR",
+    );
+    let tier = |name: &str, path: &str| {
+        format!(
+            "[[tier]]\nname = \"{name}\"\nkind = \"file\"\ncapacity = \"4MiB\"\npath = \"{path}\"\n"
+        )
+    };
+    site.refuses(
+        &then(&tier("a", "gone")),
+        "site.toml:11: tier[1].path: /gone: no such directory; create it, or give another",
+    );
+    site.refuses(
+        &then(&(tier("a", "nvme") + &tier("b", "link"))),
+        "site.toml:16: tier[2].path: /nvme is the same directory as /nvme (site.toml:11: \
+         tier[1].path); give each tier its own directory",
+    );
+    let outside = "give the tier a directory outside the backing store";
+    site.refuses(
+        &then(&tier("a", "pfs/deep")),
+        &format!(
+            "site.toml:11: tier[1].path: /pfs/deep lies in /pfs (site.toml:2: backing[0].path); {outside}"
+        ),
+    );
+    site.refuses(
+        &then(&tier("a", "pfs")).replacen("pfs", "pfs/deep", 1),
+        &format!(
+            "site.toml:11: tier[1].path: /pfs contains /pfs/deep (site.toml:2: backing[0].path); {outside}"
+        ),
+    );
+    site.refuses(
+        &then("[[backing]]\npath = \"pfs/deep\""),
+        "site.toml:8: backing[1].path: /pfs/deep lies in /pfs (site.toml:2: backing[0].path); \
+         give each backing directory once, and none in another",
+    );
+}
+
+#[test]
+fn directories_that_may_not_be_written() {
+    let site = Site::new();
+    let locked = site.path("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o555)).unwrap();
+    if fs::write(locked.join("probe"), "").is_ok() {
+        return; // The superuser may write anywhere.
+    }
+    site.refuses(
+        &with("").replace("\"pfs\"", "\"locked\""),
+        "site.toml:3: backing[0].path: /locked: not writable (Permission denied (os error 13)); \
+         allow it with chmod, or give another directory",
+    );
+}
+
+#[test]
+fn directories_of_the_command_line() {
+    let site = Site::new();
+    let config = site.load_with(&with(""), &[site.path("bb")]).unwrap();
+    assert_eq!(config.backing[1].path, site.path("bb"));
+    assert_eq!(site.load_with(RAM, &[site.path("bb")]).unwrap().backing.len(), 1);
+
+    let refused = |path: PathBuf| site.load_with(&with(""), &[path]).unwrap_err();
+    assert_eq!(
+        refused(site.path("gone")),
+        "--backing: /gone: no such directory; create it, or give another"
+    );
+    assert_eq!(refused(site.path("plain")), "--backing: /plain: not a directory; give a directory");
+    assert_eq!(
+        refused(site.path("pfs")),
+        "--backing: /pfs is the same directory as /pfs (site.toml:3: backing[0].path); give each \
+         backing directory once, and none in another"
+    );
+    let none = Config::automatic(&[]).unwrap_err().to_string();
+    assert!(none.starts_with("--backing: no backing directory"), "{none}");
+    let many: Vec<PathBuf> = (0..9).map(|i| site.path(&format!("b{i}"))).collect();
+    many.iter().for_each(|path| fs::create_dir(path).unwrap());
+    let many = Config::automatic(&many).unwrap_err().to_string();
+    assert_eq!(many, "--backing: 9 backing directories; give at most 8");
+}

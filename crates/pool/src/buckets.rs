@@ -1,0 +1,233 @@
+//! Taking, locking, publishing and discarding buckets.
+
+use crate::entry::Entry;
+use crate::free_map::USED;
+use crate::futex;
+use crate::layout::*;
+use crate::owner::{OwnedLock, Owner};
+use crate::segment::Segment;
+use crate::sync::{AtomicU64, Ordering, pause};
+
+/// Buckets a client takes from the free map at once: 4 MiB of 256 KiB buckets.
+pub const REFILL: u32 = 16;
+
+/// How a wait for something held goes on: first spinning, then yielding, then short sleeps.
+#[derive(Default)]
+pub struct Patience {
+    turns: u32,
+}
+
+impl Patience {
+    /// Waits a little. Returns true now and then, when it is worth asking whether the holder
+    /// still lives.
+    pub fn wait(&mut self) -> bool {
+        self.turns = self.turns.saturating_add(1);
+        match self.turns {
+            0..=64 => pause(),
+            65..=128 => rustix::thread::sched_yield(),
+            _ => {
+                crate::clock::sleep_ns(100_000);
+                return self.turns.is_multiple_of(64);
+            }
+        }
+        false
+    }
+}
+
+impl Segment {
+    /// Takes `lock`, waiting as long as its holder lives. Returns false if the caller's own thread
+    /// holds it already (a signal handler that came in between); it must then not be released.
+    pub fn lock(&self, lock: &OwnedLock, owner: Owner) -> bool {
+        let mut patience = Patience::default();
+        loop {
+            match lock.try_lock(owner) {
+                Ok(()) => return true,
+                Err(holder) if holder == owner && lock.holder() == Some(owner) => return false,
+                Err(holder) => {
+                    if patience.wait()
+                        && self.owner_is_dead(holder)
+                        && lock.take_over(holder, owner)
+                    {
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the lock of `bucket`. A lock left by a dead process is taken back.
+    pub fn lock_bucket(&self, bucket: &BucketMeta, owner: Owner) -> bool {
+        let taken = self.lock(&bucket.lock, owner);
+        if taken {
+            // A writer killed between its two marks: the page was not announced as valid.
+            let valid = bucket.valid.load(Ordering::Relaxed);
+            if bucket.dirty.load(Ordering::Relaxed) & !valid != 0 {
+                bucket.dirty.fetch_and(valid, Ordering::Relaxed);
+            }
+        }
+        taken
+    }
+
+    /// Takes a RAM bucket for `owner`: from its process's cache, else from the free map.
+    pub fn take_bucket(&self, owner: Owner) -> Option<u32> {
+        let slot = self.client(owner.slot());
+        for place in &slot.buckets {
+            if place.load(Ordering::Relaxed) != 0
+                && let Some(bucket) = place.swap(0, Ordering::Acquire).checked_sub(1)
+            {
+                return Some(bucket);
+            }
+        }
+        self.refill(owner, slot)
+    }
+
+    fn refill(&self, owner: Owner, slot: &ClientSlot) -> Option<u32> {
+        let header = self.header();
+        // A small pool is not to be hoarded by the first process that comes.
+        let most = REFILL.min(self.ram_buckets() / 32).max(1);
+        let mut first = None;
+        let hint = slot.bucket_hint.load(Ordering::Relaxed);
+        let (found, next) = self.free_buckets(0).take(owner, hint, most, |bucket| {
+            if first.is_none() {
+                first = Some(bucket);
+            } else {
+                self.cache_bucket(bucket, slot);
+            }
+        });
+        slot.bucket_hint.store(next, Ordering::Relaxed);
+        let before = header.ram_free.fetch_sub(found, Ordering::Relaxed);
+        let low = header.ram_low.load(Ordering::Relaxed);
+        let crossed = before >= low && before.saturating_sub(found) < low;
+        if crossed || found == 0 {
+            self.want_room();
+        }
+        first
+    }
+
+    fn cache_bucket(&self, bucket: u32, slot: &ClientSlot) {
+        for place in &slot.buckets {
+            let put = place.compare_exchange(0, bucket + 1, Ordering::Release, Ordering::Relaxed);
+            if put.is_ok() {
+                return;
+            }
+        }
+        self.free_bucket(bucket);
+    }
+
+    /// Wakes whoever makes room in RAM.
+    pub fn want_room(&self) {
+        let wanted = &self.header().room_wanted;
+        wanted.fetch_add(1, Ordering::Relaxed);
+        futex::wake_all(wanted);
+    }
+
+    /// Gives back a bucket that no index entry names. If its lock is held, the caller releases it
+    /// afterwards; the next taker waits for that.
+    pub fn free_bucket(&self, bucket: u32) {
+        if let Some(meta) = self.bucket(bucket) {
+            meta.valid.store(0, Ordering::Relaxed);
+            meta.dirty.store(0, Ordering::Relaxed);
+            meta.writeback.store(0, Ordering::Relaxed);
+            let tier = self.tier_of(bucket);
+            self.free_buckets(tier).give(bucket);
+            if tier == 0 {
+                self.header().ram_free.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Makes a taken bucket the home of `block` of `file`: locks it, marks it empty and used. The
+    /// caller then fills it and publishes it in the index.
+    pub fn dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) {
+        if let Some(meta) = self.bucket(bucket) {
+            self.lock(&meta.lock, owner);
+            meta.file.store(file, Ordering::Relaxed);
+            meta.block.store(block, Ordering::Relaxed);
+            meta.valid.store(0, Ordering::Relaxed);
+            meta.dirty.store(0, Ordering::Relaxed);
+            meta.writeback.store(0, Ordering::Relaxed);
+            meta.state.store(USED, Ordering::Release);
+        }
+    }
+
+    /// Gives back a dressed bucket that lost the race for its index entry.
+    pub fn undress_bucket(&self, bucket: u32) {
+        self.free_bucket(bucket);
+        if let Some(meta) = self.bucket(bucket) {
+            meta.lock.unlock_changed();
+        }
+    }
+
+    /// Locks the bucket that `place` names, if it still names one once it is locked. Returns the
+    /// entry's word, tier and bucket. Waits while the block is written around.
+    pub fn lock_resident(&self, place: &AtomicU64, owner: Owner) -> Option<Resident> {
+        let mut patience = Patience::default();
+        loop {
+            let word = place.load(Ordering::Acquire);
+            match Entry::decode(word) {
+                Entry::Empty => return None,
+                Entry::Busy(holder) => {
+                    if holder == owner {
+                        return None;
+                    }
+                    if patience.wait() && self.owner_is_dead(holder) {
+                        let _ = place.compare_exchange(
+                            word,
+                            Entry::EMPTY,
+                            Ordering::AcqRel,
+                            Ordering::Relaxed,
+                        );
+                    }
+                }
+                Entry::Resident { tier, bucket, .. } => {
+                    let meta = self.bucket(bucket)?;
+                    let taken = self.lock_bucket(meta, owner);
+                    if place.load(Ordering::Acquire) == word {
+                        return Some(Resident { word, tier: usize::from(tier), bucket, taken });
+                    }
+                    if taken {
+                        meta.lock.unlock_unchanged();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until no flush reads `meta`'s bytes. The caller holds its lock, so none begins; a
+    /// flush ends without the lock.
+    pub fn wait_for_writeback(&self, meta: &BucketMeta) {
+        let mut patience = Patience::default();
+        while meta.writeback.load(Ordering::Acquire) != 0 {
+            // A manager that is dead writes nothing more; its successor is alive only after it
+            // has counted these pages as dirty again.
+            if patience.wait() && !self.manager_is_alive() {
+                break;
+            }
+        }
+    }
+
+    /// Removes a locked resident bucket from the index and frees it; its bytes are gone.
+    pub fn discard_resident(&self, place: &AtomicU64, resident: Resident) {
+        if let Some(meta) = self.bucket(resident.bucket) {
+            self.wait_for_writeback(meta);
+        }
+        place.store(Entry::EMPTY, Ordering::Release);
+        self.free_bucket(resident.bucket);
+        if let Some(meta) = self.bucket(resident.bucket) {
+            meta.lock.unlock_changed();
+        }
+    }
+}
+
+/// A resident block whose bucket is locked by the caller.
+#[derive(Clone, Copy, Debug)]
+pub struct Resident {
+    /// The index entry's word.
+    pub word: u64,
+    /// Tier of the bucket.
+    pub tier: usize,
+    /// The bucket.
+    pub bucket: u32,
+    /// False when the caller's own thread held the lock already and it must stay held.
+    pub taken: bool,
+}

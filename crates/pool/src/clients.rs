@@ -1,0 +1,403 @@
+//! Client slots: claimed by processes, handed to forked children, reaped after a death.
+
+use crate::entry::Entry;
+use crate::free_map::{FILLING, FREE, USED};
+use crate::layout::*;
+use crate::liveness;
+use crate::owner::{OwnedLock, Owner};
+use crate::segment::{MANAGER_SLOT, Segment};
+use crate::sync::{AtomicU64, Ordering};
+
+impl Segment {
+    /// Claims a slot for process `pid` that started at `start`. `None` when all are in use.
+    pub fn claim_slot(&self, pid: u32, start: u64) -> Option<u32> {
+        let slot = self.reserve_slot(pid, start)?;
+        self.client(slot).state.store(slot_state::LIVE, Ordering::Release);
+        Some(slot)
+    }
+
+    /// Takes a slot for a child about to be forked by `pid`. Until the child confirms with
+    /// [`Segment::confirm_slot`], the slot lives as long as its parent.
+    pub fn reserve_slot(&self, pid: u32, start: u64) -> Option<u32> {
+        for slot in 1..self.header().clients {
+            let client = self.client(slot);
+            if client.state.load(Ordering::Relaxed) != slot_state::FREE
+                || client
+                    .state
+                    .compare_exchange(
+                        slot_state::FREE,
+                        slot_state::RESERVED,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    )
+                    .is_err()
+            {
+                continue;
+            }
+            client.pid.store(pid, Ordering::Release);
+            client.start.store(start, Ordering::Release);
+            client.generation.fetch_add(1, Ordering::AcqRel);
+            // Different clients start their searches in different places.
+            client.bucket_hint.store(slot.wrapping_mul(37), Ordering::Relaxed);
+            self.header().clients_high.fetch_max(slot + 1, Ordering::AcqRel);
+            return Some(slot);
+        }
+        None
+    }
+
+    /// Makes a reserved slot that of process `pid`.
+    pub fn confirm_slot(&self, slot: u32, pid: u32, start: u64) {
+        let client = self.client(slot);
+        client.pid.store(pid, Ordering::Release);
+        client.start.store(start, Ordering::Release);
+        client.state.store(slot_state::LIVE, Ordering::Release);
+    }
+
+    /// Copies what `parent` holds to its child's slot.
+    pub fn inherit(&self, parent: u32, child: u32) {
+        for word in 0..self.header().descriptions / 64 {
+            let held = self.held(parent, word).load(Ordering::SeqCst);
+            if held != 0 {
+                self.held(child, word).store(held, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Gives a reserved slot back: the fork failed.
+    pub fn cancel_slot(&self, slot: u32) {
+        self.release_all(slot);
+        self.client(slot).state.store(slot_state::FREE, Ordering::Release);
+    }
+
+    /// The live slot of process `pid`, if it has one: an exec keeps the process and its slot.
+    pub fn slot_of(&self, pid: u32, start: u64) -> Option<u32> {
+        (1..self.header().clients_high.load(Ordering::Acquire)).find(|&slot| {
+            let client = self.client(slot);
+            client.state.load(Ordering::Acquire) == slot_state::LIVE
+                && client.pid.load(Ordering::Acquire) == pid
+                && client.start.load(Ordering::Acquire) == start
+        })
+    }
+
+    fn release_all(&self, slot: u32) {
+        for word in 0..self.header().descriptions / 64 {
+            if self.held(slot, word).load(Ordering::Relaxed) != 0 {
+                self.held(slot, word).store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Takes back everything that the dead process of `slot` held, and frees the slot. For the
+    /// node manager. Files with a truncate left undone are handed to `unfinished`, still
+    /// exclusively held by the dead owner given. Returns whether it died inside a file.
+    pub fn reap_slot(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> bool {
+        let client = self.client(slot);
+        client.state.store(slot_state::REAPING, Ordering::Release);
+        let inside = self.reap_holdings(slot, unfinished);
+        self.release_all(slot);
+        self.add_to_past(&client.counters);
+        client.state.store(slot_state::FREE, Ordering::Release);
+        inside
+    }
+
+    /// Takes back the locks, cached buckets and nodes of `slot`, whose process is gone. Returns
+    /// whether it was inside a file or the table.
+    pub fn reap_holdings(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> bool {
+        let client = self.client(slot);
+        let inside = client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
+        if inside {
+            self.reap_locks(slot, unfinished);
+            for word in &client.presence {
+                word.store(0, Ordering::Release);
+            }
+        }
+        for place in &client.buckets {
+            if let Some(bucket) = place.swap(0, Ordering::AcqRel).checked_sub(1) {
+                self.free_bucket(bucket);
+            }
+        }
+        for place in &client.nodes {
+            if let Some(node) = place.swap(0, Ordering::AcqRel).checked_sub(1) {
+                self.release_node(node);
+            }
+        }
+        inside
+    }
+
+    fn add_to_past(&self, counters: &Counters) {
+        let past = self.header().past.all();
+        for ((_, total), (_, value)) in past.iter().zip(counters.all()) {
+            total.fetch_add(value.swap(0, Ordering::AcqRel), Ordering::Relaxed);
+        }
+    }
+
+    fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(u32, Owner)) {
+        let take_back = |lock: &OwnedLock| match lock.holder() {
+            Some(holder) if holder.slot() == slot => lock.take_over(holder, holder),
+            _ => false,
+        };
+        for stripe in self.stripes().filter(|stripe| take_back(stripe)) {
+            stripe.unlock_unchanged();
+        }
+        for id in 0..self.header().descriptions {
+            let position = &self.description(id).position;
+            if take_back(position) {
+                position.unlock_unchanged();
+            }
+        }
+        // Buckets before files: a truncate is completed by someone who locks buckets.
+        self.reap_buckets(slot);
+        for file in self.live_files() {
+            let record = self.file(file);
+            if take_back(&record.append) {
+                record.append.unlock_unchanged();
+            }
+            self.for_each_entry(record, 0, |_, place| {
+                free_if_busy(place, slot);
+                true
+            });
+            let holder = Owner::from_raw(record.exclusive.load(Ordering::Acquire));
+            if let Some(holder) = holder.filter(|holder| holder.slot() == slot) {
+                if record.intent.load(Ordering::Acquire) != 0 {
+                    unfinished(file, holder);
+                } else {
+                    self.include(file);
+                }
+            }
+        }
+    }
+
+    fn reap_buckets(&self, slot: u32) {
+        for bucket in 0..self.header().buckets {
+            let Some(meta) = self.bucket(bucket) else { continue };
+            let cached = Owner::from_raw(meta.state.load(Ordering::Acquire))
+                .is_some_and(|owner| owner.slot() == slot && !is_state(owner.raw()));
+            if let Some(holder) = meta.lock.holder().filter(|holder| holder.slot() == slot) {
+                meta.dirty.fetch_and(meta.valid.load(Ordering::Relaxed), Ordering::Relaxed);
+                if meta.lock.take_over(holder, holder) {
+                    if meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket) {
+                        self.free_bucket(bucket);
+                    }
+                    meta.lock.unlock_changed();
+                }
+            }
+            // Taken, and killed before it came into the cache. Cached ones are freed there.
+            let in_cache = || {
+                let caches = &self.client(slot).buckets;
+                caches.iter().any(|place| place.load(Ordering::Relaxed) == bucket + 1)
+            };
+            if cached && !in_cache() {
+                self.free_bucket(bucket);
+            }
+        }
+    }
+
+    /// Whether the index entry of the bucket's block names this bucket.
+    pub fn is_indexed(&self, bucket: u32) -> bool {
+        let Some(meta) = self.bucket(bucket) else { return false };
+        let file = meta.file.load(Ordering::Relaxed);
+        if file >= self.header().files
+            || self.file(file).state.load(Ordering::Acquire) != file_state::LIVE
+        {
+            return false;
+        }
+        let block = meta.block.load(Ordering::Relaxed);
+        self.entry(self.file(file), block).is_some_and(|place| {
+            matches!(
+                Entry::decode(place.load(Ordering::Acquire)),
+                Entry::Resident { node: 0, bucket: named, .. } if named == bucket
+            )
+        })
+    }
+
+    /// What a new node manager does before it serves an old segment: takes back what its
+    /// predecessor and all dead processes held, counts pages under writeback as dirty again,
+    /// frees what no index entry names, and makes the free maps agree with the states.
+    pub fn recover(&self, mut unfinished: impl FnMut(u32, Owner)) -> Recovered {
+        let mut found = Recovered::default();
+        self.reap_holdings(MANAGER_SLOT, &mut unfinished);
+        for slot in 1..self.header().clients_high.load(Ordering::Acquire) {
+            let state = self.client(slot).state.load(Ordering::Acquire);
+            let alive = match state {
+                slot_state::FREE => continue,
+                slot_state::REAPING => false,
+                _ => liveness::is_alive(
+                    self.client(slot).pid.load(Ordering::Acquire),
+                    self.client(slot).start.load(Ordering::Acquire),
+                ),
+            };
+            if alive {
+                found.clients += 1;
+            } else {
+                self.reap_slot(slot, &mut unfinished);
+            }
+        }
+        let manager = Owner::new(MANAGER_SLOT, 0);
+        for bucket in 0..self.header().buckets {
+            self.recover_bucket(bucket, manager, &mut found);
+        }
+        for tier in 0..self.header().tiers as usize {
+            let map = self.free_buckets(tier);
+            let ready =
+                if tier == 0 { self.header().ram_ready.load(Ordering::Acquire) } else { map.count };
+            map.mend(ready);
+        }
+        let free = self.free_buckets(0).available();
+        self.header().ram_free.store(free, Ordering::Relaxed);
+        found
+    }
+
+    fn recover_bucket(&self, bucket: u32, manager: Owner, found: &mut Recovered) {
+        let Some(meta) = self.bucket(bucket) else { return };
+        match meta.state.load(Ordering::Acquire) {
+            FREE => return,
+            FILLING => return self.free_bucket(bucket),
+            USED => {}
+            raw => {
+                let dead = Owner::from_raw(raw).is_none_or(|owner| self.owner_is_dead(owner));
+                if dead {
+                    self.free_bucket(bucket);
+                }
+                return;
+            }
+        }
+        // A live client may be dressing it; its lock is then held.
+        if !self.lock(&meta.lock, manager) {
+            return;
+        }
+        if meta.state.load(Ordering::Acquire) == USED {
+            if self.is_indexed(bucket) {
+                let torn = meta.writeback.swap(0, Ordering::AcqRel);
+                meta.dirty.fetch_or(torn, Ordering::AcqRel);
+                let dirty = meta.dirty.load(Ordering::Relaxed);
+                if dirty != 0 {
+                    found.dirty_pages += u64::from(dirty.count_ones());
+                    self.file(meta.file.load(Ordering::Relaxed)).set(file_flag::DIRTY);
+                }
+            } else {
+                found.orphans += 1;
+                self.free_bucket(bucket);
+            }
+        }
+        meta.lock.unlock_changed();
+    }
+}
+
+/// What [`Segment::recover`] found.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// Clients that still run.
+    pub clients: u32,
+    /// Dirty pages to drain.
+    pub dirty_pages: u64,
+    /// Buckets that nothing named.
+    pub orphans: u32,
+}
+
+fn is_state(raw: u32) -> bool {
+    matches!(raw, FREE | USED | FILLING)
+}
+
+fn free_if_busy(place: &AtomicU64, slot: u32) {
+    let word = place.load(Ordering::Acquire);
+    if let Entry::Busy(owner) = Entry::decode(word)
+        && owner.slot() == slot
+    {
+        let _ =
+            place.compare_exchange(word, Entry::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Identity;
+    use crate::segment::anonymous;
+
+    const DEAD_PID: u32 = u32::MAX - 7;
+
+    fn pool() -> (Segment, rustix::fd::OwnedFd) {
+        anonymous(&Geometry::for_tiers(4096, &[256 << 18])).unwrap()
+    }
+
+    /// Leaves every kind of thing behind that a killed process can.
+    #[test]
+    fn a_dead_process_leaves_nothing_behind() {
+        let (segment, _file) = pool();
+        let before = segment.free_buckets(0).available();
+        let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
+        let dead = Owner::new(slot, 4);
+        let me = Owner::new(MANAGER_SLOT, 0);
+        let identity = Identity { device: 1, inode: 2 };
+        let _inside = segment.enter_table(dead);
+        let file = segment.with_file_or_new(identity, dead, |file, _| file).unwrap();
+        segment.open_description(file, 0, dead).unwrap();
+
+        let published = segment.take_bucket(dead).unwrap();
+        segment.dress_bucket(published, file, 3, dead);
+        let meta = segment.bucket(published).unwrap();
+        meta.valid.store(0b0111, Ordering::Relaxed);
+        meta.dirty.store(0b1010, Ordering::Relaxed);
+        let record = segment.file(file);
+        let place = segment.entry_or_insert(record, 3, dead).unwrap();
+        place.store(Entry::resident(0, published).encode(), Ordering::Release);
+
+        let unpublished = segment.take_bucket(dead).unwrap();
+        segment.dress_bucket(unpublished, file, 4, dead);
+        let around = segment.entry_or_insert(record, 5, dead).unwrap();
+        around.store(Entry::Busy(dead).encode(), Ordering::Release);
+        record.append.try_lock(dead).unwrap();
+        assert!(segment.exclude(file, dead));
+        record.intent.store(1, Ordering::Relaxed);
+
+        let mut undone = Vec::new();
+        segment.reap_slot(slot, |file, owner| undone.push((file, owner)));
+        assert_eq!(undone, [(file, dead)]);
+        assert_eq!(segment.free_buckets(0).available(), before - 1);
+        assert_eq!(Entry::decode(place.load(Ordering::Relaxed)), Entry::resident(0, published));
+        assert_eq!(meta.dirty.load(Ordering::Relaxed), 0b0010, "not valid, so not dirty");
+        assert_eq!(Entry::decode(around.load(Ordering::Relaxed)), Entry::Empty);
+        assert!(record.append.try_lock(me).is_ok());
+        assert!(meta.lock.try_lock(me).is_ok());
+        assert_eq!(segment.client(slot).state.load(Ordering::Relaxed), slot_state::FREE);
+        assert_eq!(segment.held(slot, 0).load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn recovery_makes_writeback_dirty_and_frees_orphans() {
+        let (segment, _file) = pool();
+        let before = segment.free_buckets(0).available();
+        let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
+        let dead = Owner::new(slot, 0);
+        let identity = Identity { device: 1, inode: 2 };
+        let file = segment.with_file_or_new(identity, dead, |file, _| file).unwrap();
+        for block in 0..3 {
+            let bucket = segment.take_bucket(dead).unwrap();
+            segment.dress_bucket(bucket, file, block, dead);
+            let meta = segment.bucket(bucket).unwrap();
+            meta.valid.store(3, Ordering::Relaxed);
+            meta.writeback.store(3, Ordering::Relaxed);
+            if block != 2 {
+                let place = segment.entry_or_insert(segment.file(file), block, dead).unwrap();
+                place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+            }
+            meta.lock.unlock_changed();
+        }
+        let found = segment.recover(|_, _| {});
+        assert_eq!(found, Recovered { clients: 0, dirty_pages: 4, orphans: 1 });
+        assert_eq!(segment.free_buckets(0).available(), before - 2);
+        assert_eq!(segment.recover(|_, _| {}).orphans, 0);
+        assert!(segment.file(file).has(file_flag::DIRTY));
+    }
+
+    #[test]
+    fn a_lock_of_a_dead_process_is_taken_without_the_manager() {
+        let (segment, _file) = pool();
+        let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
+        let lock = &segment.bucket(9).unwrap().lock;
+        lock.try_lock(Owner::new(slot, 1)).unwrap();
+        let pid = std::process::id();
+        let mine = segment.claim_slot(pid, liveness::start_time(pid).unwrap()).unwrap();
+        assert!(segment.lock(lock, Owner::new(mine, 0)));
+    }
+}

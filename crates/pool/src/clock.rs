@@ -1,0 +1,57 @@
+//! Time, through the kernel's vDSO: no system call.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of CLOCK_REALTIME at the resolution of the kernel's tick, which is what the
+/// kernel itself stamps files with.
+#[inline]
+pub fn realtime_coarse_ns() -> u64 {
+    nanoseconds(ClockId::RealtimeCoarse)
+}
+
+/// Nanoseconds of CLOCK_REALTIME.
+pub fn realtime_ns() -> u64 {
+    nanoseconds(ClockId::Realtime)
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// Milliseconds of a wrapping clock, for ages up to 24 days: the stamp for `ns` nanoseconds.
+#[inline]
+pub fn stamp(ns: u64) -> u32 {
+    (ns / 1_000_000) as u32
+}
+
+/// Milliseconds from `earlier` to `later`, zero if `earlier` is the later one.
+pub fn stamp_age(later: u32, earlier: u32) -> u32 {
+    let age = later.wrapping_sub(earlier);
+    if age > u32::MAX / 2 { 0 } else { age }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Sleeps for `ns` nanoseconds; a signal may end it early.
+pub fn sleep_ns(ns: u64) {
+    let _ = rustix::thread::nanosleep(&rustix::time::Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as _,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_survive_the_wrap() {
+        assert_eq!(stamp_age(5, u32::MAX - 4), 10);
+        assert_eq!(stamp_age(5, 6), 0);
+        assert_eq!(stamp_age(7, 7), 0);
+    }
+}

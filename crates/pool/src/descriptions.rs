@@ -1,0 +1,238 @@
+//! Open-file descriptions, shared by dup, fork and exec, and the marker by which a new image
+//! recognizes the ones it inherited.
+
+use crate::layout::*;
+use crate::owner::Owner;
+use crate::segment::Segment;
+use crate::sync::{AtomicU64, Ordering};
+
+const MARKER_BASE: u64 = 1 << 42;
+const GENERATION_BITS: u32 = 24;
+
+/// A description and its generation, as carried by the kernel's offset of the descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Marker {
+    /// The description.
+    pub description: u32,
+    /// Its generation, 24 bits.
+    pub generation: u32,
+}
+
+impl Marker {
+    /// The kernel offset to set.
+    pub fn encode(self) -> u64 {
+        MARKER_BASE | u64::from(self.generation) << 16 | u64::from(self.description)
+    }
+
+    /// The marker in a kernel offset, if it is one.
+    pub fn decode(offset: u64) -> Option<Marker> {
+        (offset >> (16 + GENERATION_BITS) == MARKER_BASE >> (16 + GENERATION_BITS)).then(|| Marker {
+            description: offset as u32 & 0xffff,
+            generation: (offset >> 16) as u32 & ((1 << GENERATION_BITS) - 1),
+        })
+    }
+}
+
+fn generation(word: u64) -> u32 {
+    (word >> 32) as u32 & ((1 << GENERATION_BITS) - 1)
+}
+
+fn word(generation: u32, state: u32) -> u64 {
+    u64::from(generation & ((1 << GENERATION_BITS) - 1)) << 32 | u64::from(state)
+}
+
+impl Segment {
+    fn held_bit(&self, slot: u32, description: u32) -> (&AtomicU64, u64) {
+        (self.held(slot, description / 64), 1 << (description % 64))
+    }
+
+    /// Notes that `slot` holds `description`.
+    pub fn hold(&self, slot: u32, description: u32) {
+        let (place, bit) = self.held_bit(slot, description);
+        place.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    /// Notes that `slot` no longer holds `description`; the manager frees what nobody holds.
+    pub fn release(&self, slot: u32, description: u32) {
+        let (place, bit) = self.held_bit(slot, description);
+        place.fetch_and(!bit, Ordering::SeqCst);
+    }
+
+    /// Whether some other slot than `slot` holds `description`.
+    pub fn held_elsewhere(&self, slot: u32, description: u32) -> bool {
+        (1..self.header().clients_high.load(Ordering::Acquire)).any(|other| {
+            let (place, bit) = self.held_bit(other, description);
+            other != slot && place.load(Ordering::SeqCst) & bit != 0
+        })
+    }
+
+    /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when all are in use.
+    pub fn open_description(&self, file: u32, flags: u32, owner: Owner) -> Option<Marker> {
+        let count = self.header().descriptions;
+        for _ in 0..count {
+            let cursor = &self.header().description_cursor;
+            let id = cursor.fetch_add(1, Ordering::Relaxed) % count;
+            let description = self.description(id);
+            let seen = description.word.load(Ordering::Relaxed);
+            if seen as u32 != description_state::FREE {
+                continue;
+            }
+            // The bit comes first: a live description always has a holder's bit.
+            self.hold(owner.slot(), id);
+            let next = word(generation(seen).wrapping_add(1), description_state::LIVE);
+            if description
+                .word
+                .compare_exchange(seen, next, Ordering::SeqCst, Ordering::Relaxed)
+                .is_err()
+            {
+                self.release(owner.slot(), id);
+                continue;
+            }
+            let record = self.file(file);
+            description.file.store(file, Ordering::Relaxed);
+            description
+                .file_generation
+                .store(record.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+            description.flags.store(flags, Ordering::Relaxed);
+            description.offset.store(0, Ordering::Relaxed);
+            description.error_seen.store(record.error.load(Ordering::Relaxed), Ordering::Release);
+            return Some(Marker { description: id, generation: generation(next) });
+        }
+        None
+    }
+
+    /// Takes part in the description of a marker found on an inherited descriptor. Fails when it
+    /// was freed and used again.
+    pub fn adopt(&self, marker: Marker, owner: Owner) -> bool {
+        if marker.description >= self.header().descriptions {
+            return false;
+        }
+        self.hold(owner.slot(), marker.description);
+        let place = &self.description(marker.description).word;
+        let live = word(marker.generation, description_state::LIVE);
+        loop {
+            let seen = place.load(Ordering::SeqCst);
+            if generation(seen) != marker.generation {
+                self.release(owner.slot(), marker.description);
+                return false;
+            }
+            if seen == live
+                || place.compare_exchange(seen, live, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            {
+                return true;
+            }
+        }
+    }
+
+    /// The marker of a description that is held.
+    pub fn marker(&self, description: u32) -> Marker {
+        let word = self.description(description).word.load(Ordering::Relaxed);
+        Marker { description, generation: generation(word) }
+    }
+
+    /// Frees descriptions that nobody has held for `grace_ms`: first they become zombies, which
+    /// an exec under way can still adopt. For the node manager. `named` is called with each
+    /// description that is not free, afterwards.
+    pub fn sweep_descriptions(&self, now: u32, grace_ms: u32, mut named: impl FnMut(u32)) {
+        let slots = self.header().clients_high.load(Ordering::Acquire);
+        for chunk in 0..self.header().descriptions / 64 {
+            let held = || {
+                (1..slots).fold(0, |all, slot| all | self.held(slot, chunk).load(Ordering::SeqCst))
+            };
+            let before = held();
+            for bit in 0..64 {
+                let id = chunk * 64 + bit;
+                let description = self.description(id);
+                let seen = description.word.load(Ordering::SeqCst);
+                let state = seen as u32;
+                if state == description_state::FREE {
+                    continue;
+                }
+                named(id);
+                if before >> bit & 1 == 1 {
+                    continue;
+                }
+                let next = match state {
+                    description_state::LIVE => description_state::ZOMBIE,
+                    _ => {
+                        let since = description.zombie_since.load(Ordering::Relaxed);
+                        if crate::clock::stamp_age(now, since) < grace_ms {
+                            continue;
+                        }
+                        description_state::FREE
+                    }
+                };
+                if next == description_state::ZOMBIE {
+                    description.zombie_since.store(now, Ordering::Relaxed);
+                }
+                let swapped = word(generation(seen), next);
+                let done = description
+                    .word
+                    .compare_exchange(seen, swapped, Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok();
+                // Somebody may have taken part between the look at the bitmaps and the exchange.
+                if done && held() >> bit & 1 == 1 {
+                    let live = word(generation(seen), description_state::LIVE);
+                    let _ = description.word.compare_exchange(
+                        swapped,
+                        live,
+                        Ordering::SeqCst,
+                        Ordering::Relaxed,
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::anonymous;
+
+    #[test]
+    fn markers_are_recognized_and_nothing_else_is() {
+        let marker = Marker { description: 65535, generation: (1 << 24) - 1 };
+        assert_eq!(Marker::decode(marker.encode()), Some(marker));
+        for offset in [0, 1, 4096, 1 << 41, (1 << 42) - 1, 1 << 43, u64::MAX] {
+            assert_eq!(Marker::decode(offset), None, "{offset}");
+        }
+    }
+
+    #[test]
+    fn a_description_lives_as_long_as_a_slot_holds_it() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        segment.header().clients_high.store(4, Ordering::Relaxed);
+        let (parent, child) = (Owner::new(1, 0), Owner::new(2, 0));
+        let marker = segment.open_description(3, description_flag::READ, parent).unwrap();
+        assert!(segment.adopt(marker, child));
+        segment.release(1, marker.description);
+        segment.sweep_descriptions(1, 0, |_| {});
+        assert!(segment.held_elsewhere(1, marker.description));
+        segment.release(2, marker.description);
+
+        segment.sweep_descriptions(2, 5, |_| {});
+        segment.sweep_descriptions(3, 5, |_| {});
+        assert!(segment.adopt(marker, child), "a zombie can be revived");
+        segment.release(2, marker.description);
+        segment.sweep_descriptions(4, 5, |_| {});
+        segment.sweep_descriptions(10, 5, |_| {});
+        assert!(segment.adopt(marker, child), "so can a freed one that was not used again");
+        segment.release(2, marker.description);
+        segment.sweep_descriptions(20, 0, |_| {});
+        segment.sweep_descriptions(21, 0, |_| {});
+        segment.header().description_cursor.store(marker.description, Ordering::Relaxed);
+        segment.open_description(4, 0, parent).unwrap();
+        assert!(!segment.adopt(marker, child));
+    }
+
+    #[test]
+    fn all_descriptions_in_use_is_reported() {
+        let mut geometry = Geometry::for_tiers(4096, &[64 << 18]);
+        geometry.descriptions = 64;
+        let (segment, _file) = anonymous(&geometry).unwrap();
+        let me = Owner::new(1, 0);
+        assert!((0..64).all(|_| segment.open_description(0, 0, me).is_some()));
+        assert!(segment.open_description(0, 0, me).is_none());
+    }
+}

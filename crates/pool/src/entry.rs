@@ -1,0 +1,87 @@
+//! A word of the block index: where a block's bytes are.
+
+use crate::owner::Owner;
+
+/// What an index entry says. Encoded in one atomic word:
+///
+/// ```text
+/// 63     60 59    56 55        48 47          32 31                 0
+/// +--------+--------+------------+--------------+-------------------+
+/// | kind   | tier   | 0          | node         | bucket or owner   |
+/// +--------+--------+------------+--------------+-------------------+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// Only the backing store has the block (or it is a hole).
+    Empty,
+    /// `owner` writes to the store around the tiers.
+    Busy(Owner),
+    /// The block lies in `bucket`, on tier `tier` of `node`.
+    Resident {
+        /// Node whose segment holds the bucket; 0 is this one.
+        node: u16,
+        /// Tier, fastest first.
+        tier: u8,
+        /// Bucket id, counted over all tiers of the node.
+        bucket: u32,
+    },
+}
+
+const KIND_BUSY: u64 = 1;
+const KIND_RESIDENT: u64 = 2;
+
+impl Entry {
+    /// The word of an empty entry, which is what a zeroed index node holds.
+    pub const EMPTY: u64 = 0;
+
+    /// An entry for a bucket of this node.
+    pub fn resident(tier: u8, bucket: u32) -> Entry {
+        Entry::Resident { node: 0, tier, bucket }
+    }
+
+    /// The entry as a word.
+    #[inline]
+    pub fn encode(self) -> u64 {
+        match self {
+            Entry::Empty => Self::EMPTY,
+            Entry::Busy(owner) => KIND_BUSY << 60 | u64::from(owner.raw()),
+            Entry::Resident { node, tier, bucket } => {
+                KIND_RESIDENT << 60
+                    | u64::from(tier & 0xf) << 56
+                    | u64::from(node) << 32
+                    | u64::from(bucket)
+            }
+        }
+    }
+
+    /// The entry in a word. A word that no encoder made reads as empty.
+    #[inline]
+    pub fn decode(word: u64) -> Entry {
+        match word >> 60 {
+            KIND_RESIDENT => Entry::Resident {
+                node: (word >> 32) as u16,
+                tier: (word >> 56 & 0xf) as u8,
+                bucket: word as u32,
+            },
+            KIND_BUSY => Owner::from_raw(word as u32).map_or(Entry::Empty, Entry::Busy),
+            _ => Entry::Empty,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_survives_its_word() {
+        for entry in [
+            Entry::Empty,
+            Entry::Busy(Owner::new(4095, 0xfffff)),
+            Entry::resident(7, u32::MAX - 1),
+            Entry::Resident { node: u16::MAX, tier: 15, bucket: 0 },
+        ] {
+            assert_eq!(Entry::decode(entry.encode()), entry);
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The file table: records found by identity, and exclusive use of a file.
+
+use crate::buckets::Patience;
+use crate::layout::*;
+use crate::owner::Owner;
+use crate::segment::Segment;
+use crate::sync::{AtomicU32, Ordering};
+
+/// What makes a file this file, whatever its names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Identity {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+}
+
+impl Identity {
+    fn head(self, heads: u32) -> u32 {
+        let mixed = (self.inode ^ self.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as u32 & (heads - 1)
+    }
+}
+
+/// A thread's presence in a file, or in the file table; ended by [`Segment::leave`].
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Inside(usize);
+
+impl FileRecord {
+    /// Its identity.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            device: self.device.load(Ordering::Relaxed),
+            inode: self.inode.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether all bits of `flag` are set.
+    #[inline]
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Acquire) & flag == flag
+    }
+
+    /// Sets flag bits; a plain load when they are set already. Returns whether they were.
+    #[inline]
+    pub fn set(&self, flag: u32) -> bool {
+        self.has(flag) || self.flags.fetch_or(flag, Ordering::AcqRel) & flag == flag
+    }
+
+    /// Clears flag bits; returns whether any was set.
+    pub fn clear(&self, flag: u32) -> bool {
+        self.flags.fetch_and(!flag, Ordering::AcqRel) & flag != 0
+    }
+
+    /// The path it was opened by; empty if that was too long to keep.
+    pub fn path(&self) -> Vec<u8> {
+        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
+        self.path[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Keeps `path`, if it fits.
+    pub fn set_path(&self, path: &[u8]) {
+        let fits = path.len() <= PATH_BYTES;
+        self.path_length.store(0, Ordering::Release);
+        if fits {
+            for (place, &byte) in self.path.iter().zip(path) {
+                place.store(byte, Ordering::Relaxed);
+            }
+            self.path_length.store(path.len() as u32, Ordering::Release);
+        }
+    }
+
+    /// Notes a flush error for every description to learn of once.
+    pub fn report(&self, errno: u32) {
+        let old = self.error.load(Ordering::Relaxed);
+        let count = (old >> 16).wrapping_add(1);
+        self.error.store(count << 16 | (errno & 0xffff), Ordering::Release);
+    }
+}
+
+impl Segment {
+    /// Enters the file table: every lock is held under some presence.
+    pub fn enter_table(&self, owner: Owner) -> Inside {
+        self.claim_presence(owner, Presence::TABLE)
+    }
+
+    /// Enters `file`; refused with the owner that has it exclusively.
+    ///
+    /// # Errors
+    /// The owner that holds the file.
+    #[inline]
+    pub fn try_enter(&self, file: u32, owner: Owner) -> Result<Inside, Owner> {
+        let inside = self.claim_presence(owner, file);
+        match Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst)) {
+            Some(holder) if holder != owner => {
+                self.leave(owner, inside);
+                Err(holder)
+            }
+            _ => Ok(inside),
+        }
+    }
+
+    #[inline]
+    fn claim_presence(&self, owner: Owner, file: u32) -> Inside {
+        let slot = self.client(owner.slot());
+        let word = Presence { thread: owner.thread(), file }.encode();
+        let mut patience = Patience::default();
+        loop {
+            for turn in 0..PRESENCES {
+                let place = (owner.thread() as usize + turn) % PRESENCES;
+                let free = slot.presence[place].load(Ordering::Relaxed) == 0;
+                if free
+                    && slot.presence[place]
+                        .compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed)
+                        .is_ok()
+                {
+                    return Inside(place);
+                }
+            }
+            patience.wait();
+        }
+    }
+
+    /// Leaves what was entered.
+    #[inline]
+    pub fn leave(&self, owner: Owner, inside: Inside) {
+        self.client(owner.slot()).presence[inside.0].store(0, Ordering::Release);
+    }
+
+    /// Takes `file` for `owner` alone and waits until no other thread is inside it. The caller is
+    /// in the table, and looks at `intent` first: a dead owner may have left a truncate undone.
+    /// Returns false if this thread has the file already.
+    pub fn exclude(&self, file: u32, owner: Owner) -> bool {
+        let record = self.file(file);
+        let mut patience = Patience::default();
+        loop {
+            let exchange = |from: u32| {
+                record
+                    .exclusive
+                    .compare_exchange(from, owner.raw(), Ordering::SeqCst, Ordering::Relaxed)
+            };
+            match exchange(0).err().and_then(Owner::from_raw) {
+                None => break,
+                Some(holder) if holder == owner => return false,
+                Some(holder) => {
+                    let dead = patience.wait() && self.owner_is_dead(holder);
+                    if dead && exchange(holder.raw()).is_ok() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.wait_for_others(file, owner);
+        true
+    }
+
+    /// Like [`Segment::exclude`], but gives up, and lets others in again, when the file is held
+    /// or somebody stays inside for more than a moment. Returns whether the caller has the file.
+    pub fn try_exclude(&self, file: u32, owner: Owner) -> bool {
+        let exclusive = &self.file(file).exclusive;
+        if exclusive
+            .compare_exchange(0, owner.raw(), Ordering::SeqCst, Ordering::Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        let inside = |slot| {
+            let words = &self.client(slot).presence;
+            words.iter().any(|word| {
+                Presence::decode(word.load(Ordering::SeqCst))
+                    .is_some_and(|seen| seen.file == file)
+            })
+        };
+        let slots = 0..self.header().clients_high.load(Ordering::Acquire);
+        for slot in slots {
+            let mut patience = Patience::default();
+            for _ in 0..140 {
+                if !inside(slot) {
+                    break;
+                }
+                patience.wait();
+            }
+            if inside(slot) {
+                self.include(file);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn wait_for_others(&self, file: u32, owner: Owner) {
+        for slot in 0..self.header().clients_high.load(Ordering::Acquire) {
+            for place in &self.client(slot).presence {
+                let mut patience = Patience::default();
+                loop {
+                    let seen = Presence::decode(place.load(Ordering::SeqCst));
+                    let Some(seen) = seen.filter(|seen| seen.file == file) else { break };
+                    let mine = slot == owner.slot() && seen.thread == owner.thread();
+                    if mine || patience.wait() && self.owner_is_dead(Owner::new(slot, 0)) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends exclusive use.
+    pub fn include(&self, file: u32) {
+        self.file(file).exclusive.store(0, Ordering::SeqCst);
+    }
+
+    /// Calls `act` with the record of `identity`, if there is one, while the table cannot change
+    /// under it. The caller is in the table.
+    pub fn with_file<R>(
+        &self,
+        identity: Identity,
+        owner: Owner,
+        act: impl FnOnce(Option<u32>) -> R,
+    ) -> R {
+        let head = identity.head(self.header().heads);
+        let stripe = self.stripe(head);
+        let taken = self.lock(stripe, owner);
+        let result = act(self.search(head, identity));
+        if taken {
+            stripe.unlock_unchanged();
+        }
+        result
+    }
+
+    /// Whether the table has `identity`, without a lock: for a quick no. A record that is being
+    /// moved may be missed.
+    pub fn may_have(&self, identity: Identity) -> bool {
+        self.search(identity.head(self.header().heads), identity).is_some()
+    }
+
+    /// Leaves word for the manager that `file` wants a sync.
+    pub fn hint_sync(&self, file: u32) {
+        for place in &self.header().sync_hints {
+            let put = place.compare_exchange(0, file + 1, Ordering::AcqRel, Ordering::Relaxed);
+            if put.is_ok() || put == Err(file + 1) {
+                return;
+            }
+        }
+    }
+
+    /// Finds or makes the record of `identity` and calls `act` with it and whether it is new,
+    /// while the table cannot change under it. `None` when the table is full.
+    pub fn with_file_or_new<R>(
+        &self,
+        identity: Identity,
+        owner: Owner,
+        act: impl FnOnce(u32, bool) -> R,
+    ) -> Option<R> {
+        let head = identity.head(self.header().heads);
+        let stripe = self.stripe(head);
+        let taken = self.lock(stripe, owner);
+        let found = match self.search(head, identity) {
+            Some(file) => Some((file, false)),
+            None => self.insert(head, identity).map(|file| (file, true)),
+        };
+        let result = found.map(|(file, new)| {
+            self.file(file).opens.fetch_add(1, Ordering::SeqCst);
+            act(file, new)
+        });
+        if taken {
+            stripe.unlock_unchanged();
+        }
+        result
+    }
+
+    fn search(&self, head: u32, identity: Identity) -> Option<u32> {
+        let mut link = self.head(head).load(Ordering::Acquire);
+        // A chain that a damaged link made into a ring must not hold us for ever.
+        for _ in 0..self.header().files {
+            let file = link.checked_sub(1)?;
+            let record = self.file(file);
+            if record.identity() == identity && record.state.load(Ordering::Acquire) != 0 {
+                return Some(file);
+            }
+            link = record.next.load(Ordering::Acquire);
+        }
+        None
+    }
+
+    fn insert(&self, head: u32, identity: Identity) -> Option<u32> {
+        let file = self.take_file()?;
+        let record = self.file(file);
+        record.generation.fetch_add(1, Ordering::Relaxed);
+        record.device.store(identity.device, Ordering::Relaxed);
+        record.inode.store(identity.inode, Ordering::Relaxed);
+        for word in [&record.flags, &record.exclusive, &record.retry_at, &record.path_length] {
+            word.store(0, Ordering::Relaxed);
+        }
+        record.intent.store(0, Ordering::Relaxed);
+        let head = self.head(head);
+        record.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        head.store(file + 1, Ordering::Release);
+        Some(file)
+    }
+
+    fn take_file(&self) -> Option<u32> {
+        let files = self.header().files;
+        for _ in 0..files {
+            let file = self.header().file_cursor.fetch_add(1, Ordering::Relaxed) % files;
+            let state = &self.file(file).state;
+            if state.load(Ordering::Relaxed) == file_state::FREE
+                && state
+                    .compare_exchange(
+                        file_state::FREE,
+                        file_state::LIVE,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
+            {
+                return Some(file);
+            }
+        }
+        None
+    }
+
+    /// Removes `file` from the table if `unwanted` says so while the table cannot change under
+    /// it. The record's index must be empty of buckets; its nodes are freed here.
+    pub fn remove_file(&self, file: u32, owner: Owner, unwanted: impl FnOnce() -> bool) -> bool {
+        let record = self.file(file);
+        let head = record.identity().head(self.header().heads);
+        let stripe = self.stripe(head);
+        let taken = self.lock(stripe, owner);
+        let removed = unwanted() && self.unlink(head, file);
+        if removed {
+            self.prune_index(record);
+            record.state.store(file_state::FREE, Ordering::Release);
+        }
+        if taken {
+            stripe.unlock_unchanged();
+        }
+        removed
+    }
+
+    fn unlink(&self, head: u32, file: u32) -> bool {
+        let mut link: &AtomicU32 = self.head(head);
+        for _ in 0..self.header().files {
+            let Some(at) = link.load(Ordering::Acquire).checked_sub(1) else { return false };
+            if at == file {
+                link.store(self.file(file).next.load(Ordering::Relaxed), Ordering::Release);
+                return true;
+            }
+            link = &self.file(at).next;
+        }
+        false
+    }
+
+    /// All records in the table.
+    pub fn live_files(&self) -> impl Iterator<Item = u32> {
+        (0..self.header().files)
+            .filter(|&file| self.file(file).state.load(Ordering::Acquire) == file_state::LIVE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::anonymous;
+
+    #[test]
+    fn a_record_is_found_by_identity_until_it_is_removed() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let me = Owner::new(1, 0);
+        let inside = segment.enter_table(me);
+        let identities: Vec<_> =
+            (0..500).map(|n| Identity { device: n % 3, inode: n * 7 }).collect();
+        for &id in &identities {
+            let new = segment.with_file_or_new(id, me, |_, new| new);
+            assert_eq!(new, Some(true));
+        }
+        for &id in &identities {
+            let file = segment.with_file(id, me, |file| file).unwrap();
+            assert_eq!(segment.file(file).identity(), id);
+            assert!(!segment.remove_file(file, me, || false));
+            if id.inode % 2 == 0 {
+                assert!(segment.remove_file(file, me, || true));
+            }
+        }
+        for &id in &identities {
+            assert_eq!(segment.may_have(id), id.inode % 2 == 1);
+        }
+        segment.leave(me, inside);
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let mut geometry = Geometry::for_tiers(4096, &[64 << 18]);
+        geometry.files = 8;
+        let (segment, _file) = anonymous(&geometry).unwrap();
+        let me = Owner::new(1, 0);
+        let made: Vec<_> = (0..9)
+            .map(|inode| segment.with_file_or_new(Identity { device: 1, inode }, me, |_, new| new))
+            .collect();
+        assert_eq!(made[..8], [Some(true); 8]);
+        assert_eq!(made[8], None);
+    }
+
+    #[test]
+    fn exclusive_use_waits_for_those_inside() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        segment.header().clients_high.store(3, Ordering::Relaxed);
+        let (reader, truncater) = (Owner::new(1, 0), Owner::new(2, 0));
+        let inside = segment.try_enter(5, reader).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| segment.exclude(5, truncater));
+            while segment.file(5).exclusive.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(segment.try_enter(5, Owner::new(1, 1)).unwrap_err(), truncater);
+            assert!(!waiting.is_finished());
+            segment.leave(reader, inside);
+            assert!(waiting.join().unwrap());
+        });
+        segment.include(5);
+        assert!(segment.try_enter(5, reader).is_ok());
+    }
+}

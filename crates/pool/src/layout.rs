@@ -1,0 +1,576 @@
+//! The segment's structures, byte for byte. Every size is pinned: another size is another layout
+//! version, and a pool left by one is refused by the other.
+
+use crate::owner::OwnedLock;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU8;
+
+/// The first bytes of every segment.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
+/// Raised with every change of this file that changes a layout.
+pub const LAYOUT_VERSION: u32 = 1;
+/// Pages of a bucket; `valid` and `dirty` are one word each.
+pub const PAGES_PER_BUCKET: u32 = 64;
+/// Tiers above the backing stores.
+pub const TIERS_MAX: usize = 8;
+/// Managed directories.
+pub const STORES_MAX: usize = 8;
+/// Threads of one process that can be inside buffered files at the same instant; more wait.
+pub const PRESENCES: usize = 64;
+/// Free buckets a process keeps for itself: 16 from one refill, and 16 handed back.
+pub const CACHED_BUCKETS: usize = 32;
+/// Index nodes a process keeps for itself.
+pub const CACHED_NODES: usize = 8;
+/// Entries of an index node, and log2 of it.
+pub const NODE_ENTRIES: usize = 64;
+/// log2 of [`NODE_ENTRIES`].
+pub const NODE_BITS: u32 = 6;
+/// Bytes of the path kept in a file record, for recovery and for people.
+pub const PATH_BYTES: usize = 816;
+/// Places of [`Header::sync_hints`].
+pub const SYNC_HINTS: usize = 64;
+/// Locks of the file table.
+pub const STRIPES: usize = 256;
+/// Longest path of a tier or a store, with its terminating zero.
+pub const LONG_PATH_BYTES: usize = 4096;
+
+macro_rules! pin_size {
+    ($type:ty, $size:expr) => {
+        const _: () = assert!(core::mem::size_of::<$type>() == $size);
+    };
+}
+
+/// The segment's first 64 KiB, without the token buckets and paths of tiers and stores.
+#[repr(C, align(4096))]
+pub struct Header {
+    /// [`MAGIC`], written last when a segment is made.
+    pub magic: AtomicU64,
+    /// [`LAYOUT_VERSION`].
+    pub layout_version: u32,
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// Tiers in use.
+    pub tiers: u32,
+    /// Stores in use.
+    pub stores: u32,
+    /// Buckets of all tiers together.
+    pub buckets: u32,
+    /// Client slots; slot 0 is the node manager's.
+    pub clients: u32,
+    /// File records.
+    pub files: u32,
+    /// Open-file descriptions.
+    pub descriptions: u32,
+    /// Index nodes.
+    pub nodes: u32,
+    /// Hash heads of the file table.
+    pub heads: u32,
+    /// Bytes of the whole segment.
+    pub segment_bytes: u64,
+
+    /// Node manager's process id; 0 when it has left in order.
+    pub manager_pid: AtomicU32,
+    /// Raised whenever a node manager attaches.
+    pub manager_epoch: AtomicU32,
+    /// Start time of the manager's process, in clock ticks after boot.
+    pub manager_start: AtomicU64,
+    /// One past the highest client slot ever used.
+    pub clients_high: AtomicU32,
+    /// Buckets of the RAM tier that are backed by memory so far.
+    pub ram_ready: AtomicU32,
+    /// Where the next search for a free file record starts.
+    pub file_cursor: AtomicU32,
+    /// Where the next search for a free open-file description starts.
+    pub description_cursor: AtomicU32,
+    /// Buckets: about how many of the RAM tier are free; the node manager corrects it.
+    pub ram_free: AtomicU32,
+    /// The demoter is woken when `ram_free` falls below this.
+    pub ram_low: AtomicU32,
+    /// Futex of the demoters: raised when somebody wants room in RAM.
+    pub room_wanted: AtomicU32,
+    /// Futex of waiting clients: raised when RAM buckets became free.
+    pub room_made: AtomicU32,
+    /// Futex of the flushers: raised when a sync or a flush is wanted.
+    pub work_wanted: AtomicU32,
+    /// Futex of those who wait for a sync to be done.
+    pub work_done: AtomicU32,
+    /// Files (plus one) whose sync was just wanted, so that the manager need not look for them;
+    /// one that finds no place is found by the next full look.
+    pub sync_hints: [AtomicU32; SYNC_HINTS],
+    /// When dirty blocks are flushed, see [`Trigger`].
+    pub trigger: AtomicU32,
+    /// Opens that could not be buffered because the file table or the descriptions were full.
+    pub opens_refused: AtomicU32,
+    /// Counters of clients that are gone; live ones are in their slots.
+    pub past: Counters,
+    /// Where and how fast each tier is.
+    pub tier: [TierHeader; TIERS_MAX],
+    /// The managed directories.
+    pub store: [StoreHeader; STORES_MAX],
+}
+
+/// When dirty blocks are flushed (Hermes section 3.2.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Trigger {
+    /// In the background, all the time.
+    Periodic = 0,
+    /// As soon as each write has returned.
+    PerOperation = 1,
+    /// When a file is closed.
+    PerFile = 2,
+    /// When the run ends.
+    OnExit = 3,
+}
+
+impl Header {
+    /// The flush trigger in force.
+    pub fn flush_trigger(&self) -> Trigger {
+        match self.trigger.load(Ordering::Relaxed) {
+            1 => Trigger::PerOperation,
+            2 => Trigger::PerFile,
+            3 => Trigger::OnExit,
+            _ => Trigger::Periodic,
+        }
+    }
+}
+
+/// Bandwidths and latency of an emulated device, and its token bucket.
+#[repr(C)]
+pub struct Emulation {
+    /// Bytes per second; 0 is not limited.
+    pub read_bandwidth: u64,
+    /// Bytes per second; 0 is not limited.
+    pub write_bandwidth: u64,
+    /// Nanoseconds added to each transfer.
+    pub latency_ns: u64,
+    /// CLOCK_MONOTONIC nanoseconds at which the device is free again.
+    pub next_free_ns: AtomicU64,
+}
+
+/// A tier: its buckets are `first_bucket .. first_bucket + buckets`.
+#[repr(C)]
+pub struct TierHeader {
+    /// First bucket id, a multiple of 64.
+    pub first_bucket: u32,
+    /// Buckets of the tier.
+    pub buckets: u32,
+    /// Its emulated device, if any.
+    pub emulation: Emulation,
+    /// Name, zero-terminated.
+    pub name: [u8; 56],
+    /// The file that holds the slots of a file tier; empty for RAM.
+    pub path: [u8; LONG_PATH_BYTES],
+}
+
+/// A managed directory of a backing store.
+#[repr(C)]
+pub struct StoreHeader {
+    /// Device number.
+    pub device: u64,
+    /// 1: everything goes straight to the store.
+    pub bypass: u32,
+    /// Not used.
+    pub reserved: u32,
+    /// Its emulated device, if any.
+    pub emulation: Emulation,
+    /// Canonical path, zero-terminated.
+    pub path: [u8; LONG_PATH_BYTES],
+}
+
+/// What clients count. Tests use them to prove that interception was live.
+#[repr(C)]
+pub struct Counters {
+    /// Files opened for buffering.
+    pub opens: AtomicU64,
+    /// Write calls served from the tiers.
+    pub writes: AtomicU64,
+    /// Bytes of them.
+    pub write_bytes: AtomicU64,
+    /// Read calls served at least in part from the tiers.
+    pub reads: AtomicU64,
+    /// Bytes of all buffered reads.
+    pub read_bytes: AtomicU64,
+    /// Writes that went around the tiers, block by block.
+    pub arounds: AtomicU64,
+    /// Times a writer waited for room.
+    pub waits: AtomicU64,
+    /// Calls passed through after the file was made clean.
+    pub passed: AtomicU64,
+}
+
+impl Counters {
+    /// All counters with their names.
+    pub fn all(&self) -> [(&'static str, &AtomicU64); 8] {
+        [
+            ("opens", &self.opens),
+            ("writes", &self.writes),
+            ("write_bytes", &self.write_bytes),
+            ("reads", &self.reads),
+            ("read_bytes", &self.read_bytes),
+            ("arounds", &self.arounds),
+            ("waits", &self.waits),
+            ("passed", &self.passed),
+        ]
+    }
+}
+
+/// A client slot's states.
+pub mod slot_state {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// Taken by a parent for the child it is about to fork.
+    pub const RESERVED: u32 = 1;
+    /// A running process.
+    pub const LIVE: u32 = 2;
+    /// Being cleared by whoever saw the process dead.
+    pub const REAPING: u32 = 3;
+}
+
+/// A process that buffers. Padded so that no two slots share a cache line.
+#[repr(C, align(128))]
+pub struct ClientSlot {
+    /// See [`slot_state`].
+    pub state: AtomicU32,
+    /// Process id.
+    pub pid: AtomicU32,
+    /// Start time of the process in clock ticks: with the pid, its identity.
+    pub start: AtomicU64,
+    /// Raised at every claim, so that a late message is not taken for the new process's.
+    pub generation: AtomicU32,
+    /// Next word of the free map to search.
+    pub bucket_hint: AtomicU32,
+    /// Free buckets kept for this process, plus one; 0 is an empty place.
+    pub buckets: [AtomicU32; CACHED_BUCKETS],
+    /// Index nodes kept for this process, plus one.
+    pub nodes: [AtomicU32; CACHED_NODES],
+    /// Not used.
+    pub reserved: u64,
+    /// What this process did.
+    pub counters: Counters,
+    /// For each thread inside a buffered file: the thread and the file, see [`Presence`].
+    pub presence: [AtomicU64; PRESENCES],
+}
+
+/// A presence word: thread number in the upper half, file id plus one in the lower.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Presence {
+    /// Thread number within the slot.
+    pub thread: u32,
+    /// File record, or [`Presence::TABLE`].
+    pub file: u32,
+}
+
+impl Presence {
+    /// "In the file table", no file in particular.
+    pub const TABLE: u32 = u32::MAX - 1;
+
+    /// The word.
+    pub fn encode(self) -> u64 {
+        u64::from(self.thread) << 32 | u64::from(self.file + 1)
+    }
+
+    /// The presence in a word; `None` for zero.
+    pub fn decode(word: u64) -> Option<Presence> {
+        let file = (word as u32).checked_sub(1)?;
+        Some(Presence { thread: (word >> 32) as u32, file })
+    }
+}
+
+/// Flags of a file record.
+pub mod file_flag {
+    /// Read and written through the kernel by everybody, until its last description is gone.
+    pub const DIRECT: u32 = 1;
+    /// `size` and `mtime_ns` are the truth; the store lags behind.
+    pub const AHEAD: u32 = 2;
+    /// Some block may be dirty. Set by writers, cleared by the flusher before it looks.
+    pub const DIRTY: u32 = 4;
+    /// A descriptor was sent to the node manager.
+    pub const ANNOUNCED: u32 = 8;
+    /// The next sync shall also make the store durable.
+    pub const DURABLE: u32 = 16;
+    /// A flush of this file failed and has not succeeded since.
+    pub const FAILING: u32 = 32;
+}
+
+/// States of a file record.
+pub mod file_state {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// In the table.
+    pub const LIVE: u32 = 1;
+}
+
+/// A file with buffered blocks or with an open description.
+#[repr(C, align(64))]
+pub struct FileRecord {
+    /// See [`file_state`].
+    pub state: AtomicU32,
+    /// Next record of the hash chain, plus one. Guarded by the stripe.
+    pub next: AtomicU32,
+    /// Identity: device. Guarded by the stripe while not live.
+    pub device: AtomicU64,
+    /// Identity: inode.
+    pub inode: AtomicU64,
+    /// Raised when the record is used for another file.
+    pub generation: AtomicU32,
+    /// See [`file_flag`].
+    pub flags: AtomicU32,
+    /// Raised at each open; tells the manager that a record it was about to remove is wanted.
+    pub opens: AtomicU32,
+    /// Which store.
+    pub store: AtomicU32,
+    /// Bytes, as the programs see it.
+    pub size: AtomicU64,
+    /// Bytes of the file on the store, as far as known.
+    pub store_size: AtomicU64,
+    /// Last modification, CLOCK_REALTIME nanoseconds, where `AHEAD` is set.
+    pub mtime_ns: AtomicU64,
+    /// Modification time of the store's file when it was last known to agree.
+    pub store_mtime_ns: AtomicU64,
+    /// Entry of block 0.
+    pub entry0: AtomicU64,
+    /// Radix tree of the other blocks: height in the top byte, node plus one below; 0 is none.
+    pub root: AtomicU64,
+    /// Owner that has the file for itself, or 0.
+    pub exclusive: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+    /// A truncate under way: its goal plus one.
+    pub intent: AtomicU64,
+    /// Serializes appending writes.
+    pub append: OwnedLock,
+    /// Tickets: syncs wanted.
+    pub sync_wanted: AtomicU32,
+    /// Tickets: syncs done.
+    pub sync_done: AtomicU32,
+    /// Last flush error: a count in the upper 16 bits, the errno below.
+    pub error: AtomicU32,
+    /// Length of `path`; 0 if it did not fit.
+    pub path_length: AtomicU32,
+    /// Milliseconds of [`crate::clock::stamp`] of the last write.
+    pub written: AtomicU32,
+    /// Milliseconds: the manager does not try this file again before.
+    pub retry_at: AtomicU32,
+    /// Free for later use.
+    pub spare: [u64; 3],
+    /// Canonical path when opened; a hint, identity decides.
+    pub path: [AtomicU8; PATH_BYTES],
+}
+
+/// States of an open-file description, in the lower half of its word; its generation is above.
+pub mod description_state {
+    /// Anyone may take it.
+    pub const FREE: u32 = 0;
+    /// Named by some bitmap.
+    pub const LIVE: u32 = 1;
+    /// Named by no bitmap at the last look; an exec under way may still revive it.
+    pub const ZOMBIE: u32 = 2;
+}
+
+/// Flags of an open-file description.
+pub mod description_flag {
+    /// Opened for reading.
+    pub const READ: u32 = 1;
+    /// Opened for writing.
+    pub const WRITE: u32 = 2;
+    /// O_APPEND.
+    pub const APPEND: u32 = 4;
+    /// O_DIRECT was asked for and is not needed.
+    pub const UNCACHED: u32 = 8;
+    /// The kernel's offset is the truth: the descriptor is used by a program without Forebay.
+    pub const KERNEL_OFFSET: u32 = 16;
+    /// Not a descriptor but a memory mapping.
+    pub const MAPPING: u32 = 32;
+    /// O_SYNC or O_DSYNC: each write is made durable before it returns.
+    pub const SYNC: u32 = 64;
+}
+
+/// An open-file description: what dup, fork and exec share.
+#[repr(C, align(64))]
+pub struct Description {
+    /// Generation (upper half) and [`description_state`].
+    pub word: AtomicU64,
+    /// Guards `offset`.
+    pub position: OwnedLock,
+    /// File offset.
+    pub offset: AtomicU64,
+    /// File record.
+    pub file: AtomicU32,
+    /// Generation of the file record.
+    pub file_generation: AtomicU32,
+    /// See [`description_flag`].
+    pub flags: AtomicU32,
+    /// The file's `error` when it was last reported through this description.
+    pub error_seen: AtomicU32,
+    /// Milliseconds when it became a zombie.
+    pub zombie_since: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+    /// Free for later use.
+    pub spare: u64,
+}
+
+/// A bucket of any tier.
+#[repr(C, align(64))]
+pub struct BucketMeta {
+    /// Guards everything below, and versions the content.
+    pub lock: OwnedLock,
+    /// `FREE`, `USED`, `FILLING`, or the owner whose cache it is in.
+    pub state: AtomicU32,
+    /// File record of the block it holds.
+    pub file: AtomicU32,
+    /// Block number within the file.
+    pub block: AtomicU64,
+    /// Pages that hold the block's content.
+    pub valid: AtomicU64,
+    /// Pages that differ from the store.
+    pub dirty: AtomicU64,
+    /// Pages being written to the store; they count as dirty after a crash.
+    pub writeback: AtomicU64,
+    /// Milliseconds of the last write.
+    pub written: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+}
+
+/// A node of the block index.
+#[repr(C, align(64))]
+pub struct IndexNode {
+    /// Index entries in a leaf, children (node plus one) above.
+    pub entry: [AtomicU64; NODE_ENTRIES],
+}
+
+pin_size!(BucketMeta, 64);
+pin_size!(Description, 64);
+pin_size!(FileRecord, 1024);
+pin_size!(IndexNode, 512);
+pin_size!(Counters, 64);
+pin_size!(ClientSlot, 768);
+pin_size!(TierHeader, 4192);
+pin_size!(StoreHeader, 4144);
+pin_size!(Header, 17 * 4096);
+
+/// What the segment is sized by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a page: 4 KiB to 64 KiB, a power of two.
+    pub page_size: u32,
+    /// Buckets of each tier, RAM first.
+    pub tier_buckets: Vec<u32>,
+    /// Client slots, at most 4096.
+    pub clients: u32,
+    /// File records.
+    pub files: u32,
+    /// Open-file descriptions, at most 65,536 (the marker has 16 bits for them).
+    pub descriptions: u32,
+    /// Index nodes.
+    pub nodes: u32,
+}
+
+impl Geometry {
+    /// Sizes for tiers of the given bytes: tables grow with the buckets, because every dirty file
+    /// needs at least one. A processes' limit of 1024 and 16,384 open descriptions cost 4 MiB.
+    pub fn for_tiers(page_size: u32, tier_bytes: &[u64]) -> Geometry {
+        let bucket = u64::from(page_size) * u64::from(PAGES_PER_BUCKET);
+        let tier_buckets: Vec<u32> = tier_bytes
+            .iter()
+            .map(|bytes| u32::try_from(bytes / bucket).unwrap_or(u32::MAX / 16))
+            .collect();
+        let total: u32 = tier_buckets.iter().sum();
+        let files = total.clamp(8192, 1 << 17);
+        Geometry {
+            page_size,
+            tier_buckets,
+            clients: 1024,
+            files,
+            descriptions: 1 << 14,
+            nodes: (total / 16 + files).next_multiple_of(64),
+        }
+    }
+
+    /// Bytes of a bucket.
+    pub fn bucket_bytes(&self) -> u64 {
+        u64::from(self.page_size) * u64::from(PAGES_PER_BUCKET)
+    }
+}
+
+/// Byte offsets of the sections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offsets {
+    pub(crate) clients: usize,
+    pub(crate) bitmaps: usize,
+    pub(crate) stripes: usize,
+    pub(crate) heads: usize,
+    pub(crate) files: usize,
+    pub(crate) descriptions: usize,
+    pub(crate) nodes: usize,
+    pub(crate) node_states: usize,
+    pub(crate) node_bits: usize,
+    pub(crate) buckets: usize,
+    pub(crate) bucket_bits: usize,
+    /// End of the sections that are reserved at start.
+    pub(crate) fixed_end: usize,
+    /// The RAM tier's data.
+    pub(crate) data: usize,
+    /// Bytes of the whole segment.
+    pub(crate) end: usize,
+}
+
+/// Alignment of the RAM tier's data: a huge page.
+pub const DATA_ALIGN: usize = 2 << 20;
+
+/// Counts from which the offsets follow.
+pub(crate) struct Counts {
+    pub clients: u32,
+    pub descriptions: u32,
+    pub heads: u32,
+    pub files: u32,
+    pub nodes: u32,
+    pub buckets: u32,
+    pub ram_buckets: u32,
+    pub bucket_bytes: u64,
+}
+
+impl Offsets {
+    pub(crate) fn of(counts: &Counts) -> Offsets {
+        let mut at = core::mem::size_of::<Header>();
+        let mut section = |bytes: usize| {
+            let start = at;
+            at = (at + bytes).next_multiple_of(4096);
+            start
+        };
+        let count = |n: u32, each: usize| n as usize * each;
+        let clients = section(count(counts.clients, size_of::<ClientSlot>()));
+        let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
+        let stripes = section(STRIPES * size_of::<OwnedLock>());
+        let heads = section(count(counts.heads, 4));
+        let files = section(count(counts.files, size_of::<FileRecord>()));
+        let descriptions = section(count(counts.descriptions, size_of::<Description>()));
+        let nodes = section(count(counts.nodes, size_of::<IndexNode>()));
+        let node_states = section(count(counts.nodes, 4));
+        let node_bits = section(count(counts.nodes.div_ceil(64), 8));
+        let buckets = section(count(counts.buckets, size_of::<BucketMeta>()));
+        let bucket_bits = section(count(counts.buckets.div_ceil(64), 8));
+        let fixed_end = section(0);
+        let data = fixed_end.next_multiple_of(DATA_ALIGN);
+        let bytes = u64::from(counts.ram_buckets) * counts.bucket_bytes;
+        let end = data + (bytes as usize).next_multiple_of(DATA_ALIGN);
+        Offsets {
+            clients,
+            bitmaps,
+            stripes,
+            heads,
+            files,
+            descriptions,
+            nodes,
+            node_states,
+            node_bits,
+            buckets,
+            bucket_bits,
+            fixed_end,
+            data,
+            end,
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Everything in shared memory: segment, bucket pool, block index, file table, open-file
+//! descriptions. The only place with lock-free code.
+//!
+//! The layout and its reasons are in docs/design/main-job.md. All types are used by many processes at
+//! once; whatever a killed process can leave behind carries its owner's stamp, see [`owner`].
+
+pub mod buckets;
+pub mod clients;
+pub mod clock;
+pub mod descriptions;
+pub mod entry;
+pub mod files;
+pub mod free_map;
+pub mod futex;
+pub mod index;
+pub mod layout;
+pub mod liveness;
+pub mod message;
+pub mod owner;
+pub mod segment;
+pub mod sync;
+pub mod truncate;
+
+pub use descriptions::Marker;
+pub use entry::Entry;
+pub use files::Identity;
+pub use owner::Owner;
+pub use segment::{Segment, SegmentError};

@@ -1,0 +1,85 @@
+//! Whether a process still runs, by pid and start time, so that a re-used pid is not mistaken.
+
+use rustix::fs::{Mode, OFlags};
+
+/// Start time of process `pid` in clock ticks after boot; `None` when it is gone, or has ended
+/// and only waits for its parent to notice.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let mut name = [0u8; 32];
+    let path = stat_path(pid, &mut name);
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0u8; 1024];
+    let length = rustix::io::read(&file, &mut text[..]).ok()?;
+    parse_stat(&text[..length])
+}
+
+/// Whether the process `pid` that started at `start` still runs.
+pub fn is_alive(pid: u32, start: u64) -> bool {
+    start_time(pid) == Some(start)
+}
+
+fn stat_path(pid: u32, buffer: &mut [u8; 32]) -> &core::ffi::CStr {
+    let mut at = 0;
+    let mut put = |bytes: &[u8]| {
+        buffer[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    put(b"/proc/");
+    let mut digits = [0u8; 10];
+    let mut first = digits.len();
+    let mut rest = pid;
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    put(&digits[first..]);
+    put(b"/stat\0");
+    core::ffi::CStr::from_bytes_until_nul(buffer).unwrap_or(c"/proc/0/stat")
+}
+
+/// Field 22 of /proc/pid/stat, unless field 3 says zombie or dead. The name in field 2 may
+/// hold spaces and parentheses, so fields count from the last parenthesis.
+fn parse_stat(text: &[u8]) -> Option<u64> {
+    let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
+    let mut fields = text[after_name..].split(|&byte| byte == b' ').filter(|f| !f.is_empty());
+    if matches!(fields.next()?, b"Z" | b"X") {
+        return None;
+    }
+    let start = fields.nth(18)?;
+    core::str::from_utf8(start).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_lives_and_another_start_time_is_another_process() {
+        let me = std::process::id();
+        let start = start_time(me).unwrap();
+        assert!(is_alive(me, start));
+        assert!(!is_alive(me, start + 1));
+    }
+
+    #[test]
+    fn an_ended_child_is_dead_before_it_is_waited_for() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while start_time(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(start_time(child.id()), None);
+    }
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        let text = b"7 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
+        assert_eq!(parse_stat(text), Some(4242));
+        assert_eq!(parse_stat(b"7 (x) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 9"), None);
+        assert_eq!(parse_stat(b"garbage"), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! Messages on the node manager's socket: 32 bytes, versioned, one per packet.
+
+/// Raised when the format changes.
+pub const MESSAGE_VERSION: u16 = 1;
+/// Bytes of a message.
+pub const MESSAGE_BYTES: usize = 32;
+
+/// What a client or a command says to the node manager, and what it answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// A descriptor of `file` comes with this packet; the manager flushes through it.
+    Announce {
+        /// File record.
+        file: u32,
+        /// Its generation.
+        generation: u32,
+    },
+    /// This connection keeps the manager from ending: a run is under way.
+    Hold,
+    /// Flush everything; answered by `Drained` as soon as nothing is dirty, or what is cannot be
+    /// written.
+    Drain,
+    /// Drain, then end.
+    Stop,
+    /// Answer to `Drain` and `Stop`.
+    Drained {
+        /// Files that could not be drained.
+        failing: u32,
+        /// Bytes that are still dirty.
+        bytes: u64,
+    },
+    /// The message before was not understood or not allowed.
+    Refused,
+}
+
+impl Message {
+    /// The packet.
+    pub fn encode(self) -> [u8; MESSAGE_BYTES] {
+        let (kind, a, b, c) = match self {
+            Message::Announce { file, generation } => (1, file, generation, 0),
+            Message::Hold => (2, 0, 0, 0),
+            Message::Drain => (3, 0, 0, 0),
+            Message::Stop => (4, 0, 0, 0),
+            Message::Drained { failing, bytes } => (5, failing, 0, bytes),
+            Message::Refused => (6, 0, 0, 0),
+        };
+        let mut packet = [0; MESSAGE_BYTES];
+        packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
+        packet[2..4].copy_from_slice(&u16::to_le_bytes(kind));
+        packet[4..8].copy_from_slice(&u32::to_le_bytes(a));
+        packet[8..12].copy_from_slice(&u32::to_le_bytes(b));
+        packet[16..24].copy_from_slice(&u64::to_le_bytes(c));
+        packet
+    }
+
+    /// The message in a packet; `None` for rubbish or another version.
+    pub fn decode(packet: &[u8]) -> Option<Message> {
+        let packet: &[u8; MESSAGE_BYTES] = packet.try_into().ok()?;
+        let word = |at: usize| packet[at..at + 4].try_into().map(u32::from_le_bytes);
+        if u16::from_le_bytes([packet[0], packet[1]]) != MESSAGE_VERSION {
+            return None;
+        }
+        Some(match u16::from_le_bytes([packet[2], packet[3]]) {
+            1 => Message::Announce { file: word(4).ok()?, generation: word(8).ok()? },
+            2 => Message::Hold,
+            3 => Message::Drain,
+            4 => Message::Stop,
+            5 => {
+                let bytes = packet[16..24].try_into().map(u64::from_le_bytes).ok()?;
+                Message::Drained { failing: word(4).ok()?, bytes }
+            }
+            6 => Message::Refused,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_their_packet_and_rubbish_does_not_become_one() {
+        let all = [
+            Message::Announce { file: 7, generation: u32::MAX },
+            Message::Hold,
+            Message::Drain,
+            Message::Stop,
+            Message::Drained { failing: 3, bytes: u64::MAX },
+            Message::Refused,
+        ];
+        for message in all {
+            assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
+        assert_eq!(Message::decode(&[]), None);
+        assert_eq!(Message::decode(&[0; MESSAGE_BYTES]), None);
+        assert_eq!(Message::decode(&[255; MESSAGE_BYTES]), None);
+        assert_eq!(Message::decode(&[1; MESSAGE_BYTES + 1]), None);
+    }
+}

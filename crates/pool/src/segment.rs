@@ -1,0 +1,550 @@
+//! The segment: made, attached to, and seen as its structures.
+
+use crate::free_map::{FreeMap, States};
+use crate::layout::*;
+use crate::liveness;
+use crate::owner::{OwnedLock, Owner};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use core::ffi::CStr;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::fmt;
+use std::path::Path;
+
+/// Linux 6.1; rustix has no name for it yet.
+const MADV_COLLAPSE: i32 = 25;
+
+unsafe extern "C" {
+    fn madvise(at: *mut core::ffi::c_void, bytes: usize, advice: i32) -> i32;
+}
+
+/// Slot of the node manager.
+pub const MANAGER_SLOT: u32 = 0;
+
+/// Why a segment cannot be used.
+#[derive(Debug)]
+pub enum SegmentError {
+    /// A system call failed while doing what the text says.
+    System(&'static str, Errno),
+    /// Not a Forebay pool, or one that was never finished.
+    NotAPool,
+    /// Made by another version: the layout version found.
+    OtherVersion(u32),
+    /// The sizes in its header contradict each other or the file.
+    Damaged(&'static str),
+    /// /dev/shm has no room for even the tables: bytes needed.
+    NoRoom(u64),
+}
+
+impl fmt::Display for SegmentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(what, errno) => write!(f, "{what}: {errno}"),
+            Self::NotAPool => f.write_str("it is not a Forebay pool (wrong magic number)"),
+            Self::OtherVersion(found) => write!(
+                f,
+                "it was made by another version of Forebay (layout {found}, this is {LAYOUT_VERSION})"
+            ),
+            Self::Damaged(what) => write!(f, "its header is damaged: {what}"),
+            Self::NoRoom(bytes) => write!(
+                f,
+                "no room for its tables ({} MiB); free space in /dev/shm or make the tiers smaller",
+                bytes >> 20
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SegmentError {}
+
+/// A mapped segment. Shared by all threads; unmapped when dropped.
+pub struct Segment {
+    base: *mut u8,
+    mapped: usize,
+    offsets: Offsets,
+    bucket_bytes: usize,
+    ram_buckets: u32,
+}
+
+// All content is atomics, or bytes guarded by the protocol of the bucket locks.
+unsafe impl Send for Segment {}
+unsafe impl Sync for Segment {}
+
+fn system(what: &'static str) -> impl Fn(Errno) -> SegmentError {
+    move |errno| SegmentError::System(what, errno)
+}
+
+impl Segment {
+    /// Makes a segment in the empty file `file` and reserves memory for its tables. `fill` sets
+    /// what the header says about tiers and stores. No bucket is free yet: see [`Segment::grow`].
+    ///
+    /// # Errors
+    /// `NoRoom` if the tables cannot be reserved, or the system's error.
+    pub fn create(
+        file: BorrowedFd<'_>,
+        geometry: &Geometry,
+        fill: impl FnOnce(&mut Header),
+    ) -> Result<Segment, SegmentError> {
+        let counts = counts_of(geometry);
+        let offsets = Offsets::of(&counts);
+        rustix::fs::ftruncate(file, offsets.end as u64).map_err(system("sizing the pool"))?;
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, offsets.fixed_end as u64)
+            .map_err(|errno| match errno {
+                Errno::NOSPC | Errno::NOMEM => SegmentError::NoRoom(offsets.fixed_end as u64),
+                other => SegmentError::System("reserving the pool's tables", other),
+            })?;
+        let segment = Segment::map(file, offsets, geometry.bucket_bytes(), counts.ram_buckets)?;
+        // SAFETY: nobody else knows the file yet.
+        let header = unsafe { &mut *segment.base.cast::<Header>() };
+        header.layout_version = LAYOUT_VERSION;
+        header.page_size = geometry.page_size;
+        header.tiers = geometry.tier_buckets.len() as u32;
+        header.buckets = counts.buckets;
+        header.clients = counts.clients;
+        header.files = counts.files;
+        header.descriptions = counts.descriptions;
+        header.nodes = counts.nodes;
+        header.heads = counts.heads;
+        header.segment_bytes = offsets.end as u64;
+        header.clients_high = AtomicU32::new(1);
+        let mut first = 0;
+        for (tier, &buckets) in header.tier.iter_mut().zip(&geometry.tier_buckets) {
+            tier.first_bucket = first;
+            tier.buckets = buckets;
+            first += buckets.next_multiple_of(64);
+        }
+        fill(header);
+        for tier in 1..geometry.tier_buckets.len() {
+            let map = segment.free_buckets(tier);
+            map.mend(map.count);
+        }
+        segment.free_nodes().mend(counts.nodes);
+        segment.header().magic.store(MAGIC, Ordering::Release);
+        Ok(segment)
+    }
+
+    /// Maps the segment in `file` after checking its header.
+    ///
+    /// # Errors
+    /// `NotAPool`, `OtherVersion` or `Damaged`; the file is left as it is.
+    pub fn attach(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
+        let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
+        if (stat.st_size as usize) < size_of::<Header>() {
+            return Err(SegmentError::NotAPool);
+        }
+        let probe = Mapping::new(file, size_of::<Header>())?;
+        // SAFETY: the file is at least this long, and the header has only plain integers.
+        let header = unsafe { &*probe.base.cast::<Header>() };
+        if header.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(SegmentError::NotAPool);
+        }
+        if header.layout_version != LAYOUT_VERSION {
+            return Err(SegmentError::OtherVersion(header.layout_version));
+        }
+        let counts = check_header(header)?;
+        let offsets = Offsets::of(&counts);
+        if offsets.end as u64 != header.segment_bytes || stat.st_size as u64 != offsets.end as u64 {
+            return Err(SegmentError::Damaged("its sizes do not add up to the file's"));
+        }
+        Segment::map(file, offsets, counts.bucket_bytes, counts.ram_buckets)
+    }
+
+    /// Maps at an address that is a multiple of a huge page, so that the kernel can map one.
+    fn map(
+        file: BorrowedFd<'_>,
+        offsets: Offsets,
+        bucket_bytes: u64,
+        ram_buckets: u32,
+    ) -> Result<Segment, SegmentError> {
+        let fail = system("mapping the pool");
+        let room = offsets.end + DATA_ALIGN;
+        // SAFETY: a fresh reservation, of which all but the aligned part is given back.
+        unsafe {
+            let start = rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                room,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+            .map_err(&fail)?
+            .cast::<u8>();
+            let skip = start.align_offset(DATA_ALIGN);
+            let base = start.add(skip);
+            rustix::mm::mmap(
+                base.cast(),
+                offsets.end,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                0,
+            )
+            .map_err(&fail)?;
+            if skip > 0 {
+                let _ = rustix::mm::munmap(start.cast(), skip);
+            }
+            let rest = room - skip - offsets.end;
+            if rest > 0 {
+                let _ = rustix::mm::munmap(base.add(offsets.end).cast(), rest);
+            }
+            Ok(Segment {
+                base,
+                mapped: offsets.end,
+                offsets,
+                bucket_bytes: bucket_bytes as usize,
+                ram_buckets,
+            })
+        }
+    }
+
+    /// Reserves memory for the next piece of the RAM tier, makes it resident, and adds its
+    /// buckets to the free map. Returns the buckets added: 0 when all are there.
+    ///
+    /// # Errors
+    /// `NOSPC` or `NOMEM` when /dev/shm is full; the tier stays as large as it is.
+    pub fn grow(&self, file: BorrowedFd<'_>, piece_bytes: u64) -> Result<u32, Errno> {
+        let header = self.header();
+        let ready = header.ram_ready.load(Ordering::Acquire);
+        let piece = (piece_bytes as usize / self.bucket_bytes).max(1) as u32;
+        let upto = (ready + piece).min(self.ram_buckets);
+        if upto == ready {
+            return Ok(0);
+        }
+        let start = self.offsets.data + ready as usize * self.bucket_bytes;
+        let end = self.offsets.data + upto as usize * self.bucket_bytes;
+        rustix::fs::fallocate(file, FallocateFlags::empty(), start as u64, (end - start) as u64)?;
+        // SAFETY: inside the mapping; both only change how the pages are backed.
+        unsafe {
+            let at = self.base.add(start).cast();
+            let _ = rustix::mm::madvise(at, end - start, Advice::LinuxPopulateWrite);
+            // One huge page: whoever maps the pool then takes one page fault instead of 512.
+            let _ = madvise(at, end - start, MADV_COLLAPSE);
+        }
+        header.ram_ready.store(upto, Ordering::Release);
+        let map = self.free_buckets(0);
+        for bucket in ready..upto {
+            map.offer(bucket);
+        }
+        header.ram_free.fetch_add(upto - ready, Ordering::Relaxed);
+        Ok(upto - ready)
+    }
+
+    /// The header.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        // SAFETY: mapped for as long as self; the plain fields never change after `create`.
+        unsafe { &*self.base.cast::<Header>() }
+    }
+
+    #[inline]
+    fn at<T>(&self, section: usize, index: u32) -> &T {
+        // SAFETY: callers have checked the index against the header's count, and the section was
+        // laid out for that count.
+        unsafe { &*self.base.add(section).cast::<T>().add(index as usize) }
+    }
+
+    /// Client slot `slot`; slots beyond the last read as the manager's.
+    pub fn client(&self, slot: u32) -> &ClientSlot {
+        let slot = if slot < self.header().clients { slot } else { MANAGER_SLOT };
+        self.at(self.offsets.clients, slot)
+    }
+
+    /// Word `word` of the bitmap of descriptions that `slot` holds.
+    pub fn held(&self, slot: u32, word: u32) -> &AtomicU64 {
+        let words = self.header().descriptions / 64;
+        debug_assert!(slot < self.header().clients && word < words);
+        self.at(self.offsets.bitmaps, slot * words + word)
+    }
+
+    /// The lock of hash head `head`'s stripe.
+    pub fn stripe(&self, head: u32) -> &OwnedLock {
+        self.at(self.offsets.stripes, head % STRIPES as u32)
+    }
+
+    /// All stripes.
+    pub fn stripes(&self) -> impl Iterator<Item = &OwnedLock> {
+        (0..STRIPES as u32).map(|stripe| self.at(self.offsets.stripes, stripe))
+    }
+
+    /// Hash head `head`: first record plus one.
+    pub fn head(&self, head: u32) -> &AtomicU32 {
+        self.at(self.offsets.heads, head % self.header().heads)
+    }
+
+    /// File record `file`.
+    #[inline]
+    pub fn file(&self, file: u32) -> &FileRecord {
+        debug_assert!(file < self.header().files);
+        self.at(self.offsets.files, file.min(self.header().files - 1))
+    }
+
+    /// Open-file description `description`.
+    #[inline]
+    pub fn description(&self, description: u32) -> &Description {
+        debug_assert!(description < self.header().descriptions);
+        self.at(self.offsets.descriptions, description.min(self.header().descriptions - 1))
+    }
+
+    /// Index node `node`, or `None` when the id is not one.
+    #[inline]
+    pub fn node(&self, node: u32) -> Option<&IndexNode> {
+        (node < self.header().nodes).then(|| self.at(self.offsets.nodes, node))
+    }
+
+    /// Bucket `bucket` of any tier, or `None` when the id is not one.
+    #[inline]
+    pub fn bucket(&self, bucket: u32) -> Option<&BucketMeta> {
+        (bucket < self.header().buckets).then(|| self.at(self.offsets.buckets, bucket))
+    }
+
+    /// Bytes of a bucket.
+    #[inline]
+    pub fn bucket_bytes(&self) -> usize {
+        self.bucket_bytes
+    }
+
+    /// Bytes of a page.
+    #[inline]
+    pub fn page_bytes(&self) -> usize {
+        self.header().page_size as usize
+    }
+
+    /// Buckets of the RAM tier.
+    pub fn ram_buckets(&self) -> u32 {
+        self.ram_buckets
+    }
+
+    /// The bytes of RAM bucket `bucket`. Reading or writing them follows the protocol of its lock.
+    #[inline]
+    pub fn bucket_data(&self, bucket: u32) -> *mut u8 {
+        debug_assert!(bucket < self.ram_buckets);
+        // SAFETY: RAM bucket ids come first, and the data section holds that many.
+        unsafe { self.base.add(self.offsets.data + bucket as usize * self.bucket_bytes) }
+    }
+
+    /// The tier that `bucket` belongs to.
+    pub fn tier_of(&self, bucket: u32) -> usize {
+        let header = self.header();
+        (1..header.tiers as usize)
+            .rev()
+            .find(|&tier| bucket >= header.tier[tier].first_bucket)
+            .unwrap_or(0)
+    }
+
+    /// Byte offset of a file-tier bucket in its tier's file.
+    pub fn slot_offset(&self, bucket: u32) -> u64 {
+        let tier = &self.header().tier[self.tier_of(bucket)];
+        u64::from(bucket - tier.first_bucket) * self.bucket_bytes as u64
+    }
+
+    /// The free buckets of tier `tier`.
+    pub fn free_buckets(&self, tier: usize) -> FreeMap<'_, BucketStates<'_>> {
+        let header = self.header();
+        FreeMap {
+            bits: self.words(self.offsets.bucket_bits, header.buckets),
+            states: BucketStates(self),
+            first: header.tier[tier].first_bucket,
+            count: header.tier[tier].buckets,
+        }
+    }
+
+    /// The free index nodes.
+    pub fn free_nodes(&self) -> FreeMap<'_, NodeStates<'_>> {
+        let nodes = self.header().nodes;
+        FreeMap {
+            bits: self.words(self.offsets.node_bits, nodes),
+            states: NodeStates(self),
+            first: 0,
+            count: nodes,
+        }
+    }
+
+    /// The state word of index node `node`.
+    pub fn node_state(&self, node: u32) -> &AtomicU32 {
+        self.at(self.offsets.node_states, node)
+    }
+
+    fn words(&self, section: usize, items: u32) -> &[AtomicU64] {
+        // SAFETY: the section was laid out for `items` bits.
+        unsafe {
+            core::slice::from_raw_parts(
+                self.base.add(section).cast::<AtomicU64>(),
+                items.div_ceil(64) as usize,
+            )
+        }
+    }
+
+    /// Whether the process behind `owner` is gone for certain.
+    pub fn owner_is_dead(&self, owner: Owner) -> bool {
+        if owner.slot() == MANAGER_SLOT {
+            return !self.manager_is_alive();
+        }
+        if owner.slot() >= self.header().clients {
+            return true;
+        }
+        let slot = self.client(owner.slot());
+        match slot.state.load(Ordering::Acquire) {
+            slot_state::LIVE => !liveness::is_alive(
+                slot.pid.load(Ordering::Acquire),
+                slot.start.load(Ordering::Acquire),
+            ),
+            // A reserved slot's child holds nothing yet; a reaped slot's locks are being freed.
+            slot_state::RESERVED | slot_state::REAPING => false,
+            _ => true,
+        }
+    }
+
+    /// Whether a node manager serves this segment.
+    pub fn manager_is_alive(&self) -> bool {
+        let header = self.header();
+        let pid = header.manager_pid.load(Ordering::Acquire);
+        pid != 0 && liveness::is_alive(pid, header.manager_start.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: this mapping is ours and nothing borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.mapped) };
+    }
+}
+
+/// A temporary mapping of a file's beginning.
+struct Mapping {
+    base: *mut u8,
+    length: usize,
+}
+
+impl Mapping {
+    fn new(file: BorrowedFd<'_>, length: usize) -> Result<Mapping, SegmentError> {
+        // SAFETY: a fresh mapping, read only.
+        let base = unsafe {
+            rustix::mm::mmap(
+                core::ptr::null_mut(),
+                length,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }
+        .map_err(system("mapping the pool's header"))?;
+        Ok(Mapping { base: base.cast(), length })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: ours alone.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
+    }
+}
+
+fn counts_of(geometry: &Geometry) -> Counts {
+    Counts {
+        clients: geometry.clients,
+        descriptions: geometry.descriptions,
+        heads: (geometry.files * 2).next_power_of_two(),
+        files: geometry.files,
+        nodes: geometry.nodes,
+        buckets: geometry.tier_buckets.iter().map(|n| n.next_multiple_of(64)).sum(),
+        ram_buckets: geometry.tier_buckets[0],
+        bucket_bytes: geometry.bucket_bytes(),
+    }
+}
+
+/// Checks what every later access relies on.
+fn check_header(header: &Header) -> Result<Counts, SegmentError> {
+    let ok = |good: bool, what| if good { Ok(()) } else { Err(SegmentError::Damaged(what)) };
+    let page = header.page_size;
+    ok(page.is_power_of_two() && (4096..=65536).contains(&page), "page size")?;
+    ok((1..=TIERS_MAX as u32).contains(&header.tiers), "number of tiers")?;
+    ok(header.stores <= STORES_MAX as u32, "number of stores")?;
+    ok((2..=4096).contains(&header.clients), "number of clients")?;
+    ok((1..=1 << 24).contains(&header.files), "number of files")?;
+    ok((64..=65536).contains(&header.descriptions), "number of descriptions")?;
+    ok(header.descriptions % 64 == 0, "number of descriptions")?;
+    ok((1..1 << 31).contains(&header.nodes), "number of index nodes")?;
+    ok(header.heads.is_power_of_two(), "number of hash heads")?;
+    let mut first = 0u64;
+    for tier in &header.tier[..header.tiers as usize] {
+        ok(u64::from(tier.first_bucket) == first, "buckets of the tiers")?;
+        first += u64::from(tier.buckets).next_multiple_of(64);
+    }
+    ok(first == u64::from(header.buckets), "buckets of the tiers")?;
+    Ok(Counts {
+        clients: header.clients,
+        descriptions: header.descriptions,
+        heads: header.heads,
+        files: header.files,
+        nodes: header.nodes,
+        buckets: header.buckets,
+        ram_buckets: header.tier[0].buckets,
+        bucket_bytes: u64::from(page) * u64::from(PAGES_PER_BUCKET),
+    })
+}
+
+/// The state words of buckets.
+pub struct BucketStates<'a>(&'a Segment);
+
+impl States for BucketStates<'_> {
+    fn state(&self, item: u32) -> &AtomicU32 {
+        let buckets = self.0.header().buckets;
+        &self.0.at::<BucketMeta>(self.0.offsets.buckets, item.min(buckets - 1)).state
+    }
+}
+
+/// The state words of index nodes.
+pub struct NodeStates<'a>(&'a Segment);
+
+impl States for NodeStates<'_> {
+    fn state(&self, item: u32) -> &AtomicU32 {
+        self.0.node_state(item.min(self.0.header().nodes - 1))
+    }
+}
+
+/// Opens the pool file at `path` for a client or a manager.
+///
+/// # Errors
+/// The system's errno.
+pub fn open_pool(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(
+        path,
+        OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )
+}
+
+/// Makes the empty pool file at `path`, readable by this user only.
+///
+/// # Errors
+/// The system's errno; `EXIST` when there is one already.
+pub fn create_pool(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL;
+    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+}
+
+/// A C string kept in a fixed array of the header.
+pub fn text(bytes: &[u8]) -> &CStr {
+    CStr::from_bytes_until_nul(bytes).unwrap_or(c"")
+}
+
+/// Stores `value` in a fixed array, cut to what fits with a terminating zero.
+pub fn set_text(bytes: &mut [u8], value: &[u8]) {
+    let length = value.len().min(bytes.len() - 1);
+    bytes[..length].copy_from_slice(&value[..length]);
+    bytes[length..].fill(0);
+}
+
+/// A segment in an unnamed file of memory, all of it resident: for tests and tools.
+///
+/// # Errors
+/// Those of [`Segment::create`].
+pub fn anonymous(geometry: &Geometry) -> Result<(Segment, OwnedFd), SegmentError> {
+    let file = rustix::fs::memfd_create("forebay-pool", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(system("making a memory file"))?;
+    let segment = Segment::create(file.as_fd(), geometry, |_| {})?;
+    while segment.grow(file.as_fd(), 2 << 20).map_err(system("reserving memory"))? > 0 {}
+    Ok((segment, file))
+}

@@ -1,0 +1,918 @@
+//! Model checking of the lock-free protocols with loom, in plain `cargo test`.
+//!
+//! The production sources `owner.rs`, `free_map.rs` and `entry.rs` are compiled again here, against
+//! the [`sync`] module below instead of the crate's. What cannot be included because it needs a
+//! mapped segment is written out with the same operations and orderings, and names the function that
+//! it mirrors.
+//!
+//! Loom tries the interleavings of a model, and for each load the values that the C11 memory model
+//! allows. (It treats `SeqCst` accesses as a little weaker than they are, which can only cause false
+//! alarms.) Models that are too large to be explored to the end have a bound on the number of
+//! preemptions; it stands at the call of [`explore`].
+//!
+//! Loom 0.7 overlooks a race between a load and another thread's store if the storing thread has
+//! loaded the same word in between, as every lock does before its exchange: it compares a store
+//! with the last access only, which is then the thread's own. Therefore each model is explored
+//! twice: as it is, and with all loads but those of lock-free readers made exchanges (that fail), so
+//! that no interleaving is overlooked.
+
+use entry::Entry;
+use free_map::{FREE, FreeMap, States, USED};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use owner::{OwnedLock, Owner};
+use std::cell::Cell;
+use sync::{AtomicU32, AtomicU64, Ordering, pause};
+
+#[allow(dead_code)]
+#[path = "../src/entry.rs"]
+mod entry;
+#[allow(dead_code)]
+#[path = "../src/free_map.rs"]
+mod free_map;
+#[allow(dead_code)]
+#[path = "../src/owner.rs"]
+mod owner;
+
+/// What the sources import as `crate::sync`: loom's atomics within a model. The unit tests that come
+/// along with the included sources run outside of any model, where loom's would panic, and get the
+/// real ones.
+#[allow(dead_code)]
+mod sync {
+    pub use core::sync::atomic::Ordering;
+
+    macro_rules! atomic {
+        ($name:ident, $int:ty) => {
+            pub enum $name {
+                Model(loom::sync::atomic::$name),
+                Real(core::sync::atomic::$name),
+            }
+
+            impl $name {
+                pub fn new(value: $int) -> Self {
+                    if super::IN_MODEL.get() {
+                        Self::Model(loom::sync::atomic::$name::new(value))
+                    } else {
+                        Self::Real(core::sync::atomic::$name::new(value))
+                    }
+                }
+
+                pub fn load(&self, order: Ordering) -> $int {
+                    match self {
+                        Self::Model(atomic) if super::loads_are_exchanges() => {
+                            let never = 0xdead_beef;
+                            let seen = atomic.compare_exchange(never, never, order, order);
+                            seen.unwrap_or_else(|seen| seen)
+                        }
+                        Self::Model(atomic) => atomic.load(order),
+                        Self::Real(atomic) => atomic.load(order),
+                    }
+                }
+
+                forward!($int: swap(value: $int));
+                forward!($int: fetch_add(value: $int));
+                forward!($int: fetch_and(value: $int));
+                forward!($int: fetch_or(value: $int));
+                forward!($int: fetch_max(value: $int));
+
+                pub fn store(&self, value: $int, order: Ordering) {
+                    match self {
+                        Self::Model(atomic) => atomic.store(value, order),
+                        Self::Real(atomic) => atomic.store(value, order),
+                    }
+                }
+
+                pub fn compare_exchange(
+                    &self,
+                    from: $int,
+                    to: $int,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$int, $int> {
+                    match self {
+                        Self::Model(atomic) => atomic.compare_exchange(from, to, success, failure),
+                        Self::Real(atomic) => atomic.compare_exchange(from, to, success, failure),
+                    }
+                }
+
+                pub fn compare_exchange_weak(
+                    &self,
+                    from: $int,
+                    to: $int,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$int, $int> {
+                    self.compare_exchange(from, to, success, failure)
+                }
+            }
+        };
+    }
+
+    macro_rules! forward {
+        ($int:ty: $method:ident($($value:ident: $type:ty)?)) => {
+            pub fn $method(&self, $($value: $type,)? order: Ordering) -> $int {
+                match self {
+                    Self::Model(atomic) => atomic.$method($($value,)? order),
+                    Self::Real(atomic) => atomic.$method($($value,)? order),
+                }
+            }
+        };
+    }
+
+    atomic!(AtomicU32, u32);
+    atomic!(AtomicU64, u64);
+
+    pub fn fence(order: Ordering) {
+        if super::IN_MODEL.get() {
+            loom::sync::atomic::fence(order);
+        } else {
+            core::sync::atomic::fence(order);
+        }
+    }
+
+    pub fn pause() {
+        loom::thread::yield_now();
+    }
+}
+
+thread_local! {
+    /// Loom runs all threads of a model on the operating system's thread of the test.
+    static IN_MODEL: Cell<bool> = const { Cell::new(false) };
+    /// The second exploration: see above.
+    static EXCHANGE: Cell<bool> = const { Cell::new(false) };
+}
+
+loom::thread_local! {
+    /// This thread of the model reads without a lock.
+    static READER: Cell<bool> = Cell::new(false);
+}
+
+fn loads_are_exchanges() -> bool {
+    EXCHANGE.get() && !READER.with(Cell::get)
+}
+
+/// Runs the lock-free read `act`.
+fn reading<R>(act: impl FnOnce() -> R) -> R {
+    READER.with(|reader| reader.set(true));
+    let result = act();
+    READER.with(|reader| reader.set(false));
+    result
+}
+
+/// Explores the executions of `model` with at most `preemptions` involuntary switches.
+fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
+    use std::sync::atomic::AtomicU64;
+    let model = std::sync::Arc::new((model, AtomicU64::new(0)));
+    for exchange in [false, true] {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = preemptions;
+        builder.max_branches = 10_000;
+        let start = std::time::Instant::now();
+        IN_MODEL.set(true);
+        EXCHANGE.set(exchange);
+        let run = model.clone();
+        builder.check(move || {
+            run.1.fetch_add(1, Ordering::Relaxed);
+            (run.0)();
+        });
+        IN_MODEL.set(false);
+        EXCHANGE.set(false);
+        let count = model.1.swap(0, Ordering::Relaxed);
+        println!("exchange {exchange}: {count} executions in {:.1?}", start.elapsed());
+        assert!(count > 1 || !exchange, "nothing was explored");
+    }
+}
+
+fn owner(slot: u32) -> Owner {
+    Owner::new(slot, 0)
+}
+
+/// Mirrors the patient part of `Segment::lock`.
+fn lock(lock: &OwnedLock, owner: Owner) {
+    while lock.try_lock(owner).is_err() {
+        pause();
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// The free map.
+
+/// Items with their states, and a content that only an item's owner may touch: loom reports two
+/// owners at once, and an owner that does not see what the previous one did.
+struct Items {
+    bits: [AtomicU64; 1],
+    states: Vec<AtomicU32>,
+    content: Vec<UnsafeCell<u32>>,
+}
+
+impl States for &Items {
+    fn state(&self, item: u32) -> &AtomicU32 {
+        &self.states[item as usize]
+    }
+}
+
+impl Items {
+    /// `count` items; those in `held` belong to the given owners, the others are free.
+    fn new(count: u32, held: &[(u32, Owner)]) -> Arc<Items> {
+        let holder = |item| held.iter().find(|(other, _)| *other == item).map(|(_, owner)| *owner);
+        let free = (0..count).filter(|&item| holder(item).is_none());
+        Arc::new(Items {
+            bits: [AtomicU64::new(free.map(|item| 1 << item).sum())],
+            states: (0..count)
+                .map(|item| AtomicU32::new(holder(item).map_or(FREE, Owner::raw)))
+                .collect(),
+            content: (0..count).map(|_| UnsafeCell::new(0)).collect(),
+        })
+    }
+
+    fn map(&self) -> FreeMap<'_, &Items> {
+        FreeMap { bits: &self.bits, states: self, first: 0, count: self.states.len() as u32 }
+    }
+
+    /// Takes up to `most` items and uses them.
+    fn take(&self, owner: Owner, most: u32) -> Vec<u32> {
+        let mut mine = Vec::new();
+        self.map().take(owner, 0, most, |item| mine.push(item));
+        for &item in &mine {
+            self.content[item as usize].with_mut(|content| unsafe { *content += 1 });
+        }
+        mine
+    }
+
+    /// Every item is either in exactly one of `owned` with its owner's stamp, or free with its bit.
+    fn check(&self, owned: &[(Owner, Vec<u32>)]) {
+        let bits = self.bits[0].load(Ordering::Relaxed);
+        for item in 0..self.states.len() as u32 {
+            let owners: Vec<Owner> = owned
+                .iter()
+                .filter(|(_, items)| items.contains(&item))
+                .map(|(owner, _)| *owner)
+                .collect();
+            let state = self.states[item as usize].load(Ordering::Relaxed);
+            match owners[..] {
+                [] => assert!(state == FREE && bits >> item & 1 == 1, "item {item} is lost"),
+                [owner] => assert_eq!(state, owner.raw(), "item {item}"),
+                _ => panic!("item {item} belongs to {owners:?}"),
+            }
+        }
+    }
+}
+
+/// (a) Two takers, one of which gives everything back, and a giver.
+#[test]
+fn an_item_of_the_free_map_has_one_owner_and_is_never_lost() {
+    explore(Some(3), || {
+        let items = Items::new(3, &[(2, owner(3))]);
+        let greedy = {
+            let items = items.clone();
+            thread::spawn(move || items.take(owner(1), 2))
+        };
+        let generous = {
+            let items = items.clone();
+            thread::spawn(move || {
+                for item in items.take(owner(2), 2) {
+                    items.map().give(item);
+                }
+            })
+        };
+        items.content[2].with_mut(|content| unsafe { *content += 1 });
+        items.map().give(2);
+        let taken = greedy.join().unwrap();
+        generous.join().unwrap();
+        items.check(&[(owner(1), taken)]);
+    });
+}
+
+/// (b) A taker killed between clearing the bit and taking the item: mending restores the bit.
+#[test]
+fn mending_brings_back_what_a_killed_taker_lost() {
+    explore(None, || {
+        let items = Items::new(2, &[]);
+        // The first half of `FreeMap::take_from_word`, and no second half.
+        let killed = {
+            let items = items.clone();
+            thread::spawn(move || {
+                items.bits[0].fetch_and(!1, Ordering::Acquire);
+            })
+        };
+        let taker = {
+            let items = items.clone();
+            thread::spawn(move || items.take(owner(1), 1))
+        };
+        killed.join().unwrap();
+        items.map().mend(2);
+        let taken = taker.join().unwrap();
+        items.check(&[(owner(1), taken)]);
+    });
+}
+
+/// (b) Mending while others take and give: still one owner, and nothing is lost.
+#[test]
+fn mending_at_any_time_makes_no_second_owner() {
+    explore(Some(3), || {
+        let items = Items::new(2, &[(1, owner(2))]);
+        let taker = {
+            let items = items.clone();
+            thread::spawn(move || items.take(owner(1), 2))
+        };
+        let giver = {
+            let items = items.clone();
+            thread::spawn(move || {
+                items.content[1].with_mut(|content| unsafe { *content += 1 });
+                items.map().give(1);
+                items.take(owner(2), 1)
+            })
+        };
+        items.map().mend(2);
+        let taken = taker.join().unwrap();
+        let again = giver.join().unwrap();
+        items.check(&[(owner(1), taken), (owner(2), again)]);
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// The lock.
+
+/// A lock and two words that change together.
+struct Guarded {
+    lock: OwnedLock,
+    words: [AtomicU64; 2],
+}
+
+impl Guarded {
+    fn new() -> Arc<Guarded> {
+        let words = [AtomicU64::new(0), AtomicU64::new(0)];
+        Arc::new(Guarded { lock: OwnedLock::unheld(), words })
+    }
+
+    fn fill(&self, value: u64) {
+        for word in &self.words {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn copy(&self) -> [u64; 2] {
+        [self.words[0].load(Ordering::Relaxed), self.words[1].load(Ordering::Relaxed)]
+    }
+
+    /// A lock-free read; `None` when it has to be tried again.
+    fn read(&self) -> Option<[u64; 2]> {
+        reading(|| {
+            let first = self.lock.glance()?;
+            let pair = self.copy();
+            self.lock.unchanged_since(first).then_some(pair)
+        })
+    }
+}
+
+/// (c) A reader never accepts a pair of which one word is older than the other.
+#[test]
+fn a_reader_accepts_no_torn_pair() {
+    explore(None, || {
+        let pair = Guarded::new();
+        let writer = {
+            let pair = pair.clone();
+            thread::spawn(move || {
+                for value in 1..=2 {
+                    lock(&pair.lock, owner(1));
+                    pair.fill(value);
+                    pair.lock.unlock_changed();
+                }
+            })
+        };
+        if let Some([first, second]) = pair.read() {
+            assert_eq!(first, second);
+        }
+        writer.join().unwrap();
+        assert_eq!(pair.read(), Some([2, 2]));
+    });
+}
+
+/// (c) Two writers exclude each other, and each sees what the other did.
+#[test]
+fn writers_exclude_each_other() {
+    explore(None, || {
+        let guarded = Arc::new((OwnedLock::unheld(), UnsafeCell::new(0)));
+        let add = |slot: u32, guarded: &(OwnedLock, UnsafeCell<u32>)| {
+            lock(&guarded.0, owner(slot));
+            guarded.1.with_mut(|count| unsafe { *count += 1 });
+            guarded.0.unlock_changed();
+        };
+        let other = {
+            let guarded = guarded.clone();
+            thread::spawn(move || add(1, &guarded))
+        };
+        add(2, &guarded);
+        other.join().unwrap();
+        guarded.1.with(|count| assert_eq!(unsafe { *count }, 2));
+    });
+}
+
+/// (c) A writer killed within its change: the lock is taken over by one who changes nothing (as
+/// `Segment::lock_resident` does when the entry is another), and by one who does. Whoever looked before
+/// the killed writer came must not accept what it left.
+#[test]
+fn a_reader_notices_a_writer_that_was_killed() {
+    for changes in [false, true] {
+        explore(None, move || {
+            let pair = Guarded::new();
+            let (dead, heir) = (owner(1), owner(2));
+            let writer = {
+                let pair = pair.clone();
+                thread::spawn(move || {
+                    lock(&pair.lock, dead);
+                    pair.fill(1);
+                    // Nobody takes a lock over before its holder is dead: one after the other.
+                    assert!(pair.lock.take_over(dead, heir));
+                    if changes {
+                        pair.fill(2);
+                        pair.lock.unlock_changed();
+                    } else {
+                        pair.lock.unlock_unchanged();
+                    }
+                })
+            };
+            if let Some([first, second]) = pair.read() {
+                assert_eq!(first, second);
+            }
+            writer.join().unwrap();
+        });
+    }
+}
+
+/// A dead holder's lock is found by the reaper and by a waiting client at once: only one of them
+/// gets it. Mirrors `reap_buckets` and `Segment::lock`.
+#[test]
+fn a_dead_holders_lock_goes_to_one_heir() {
+    explore(Some(2), || {
+        let guarded = Arc::new((OwnedLock::unheld(), UnsafeCell::new(0)));
+        let (dead, reaper) = (owner(1), owner(0));
+        guarded.0.try_lock(dead).unwrap();
+        let client = move |slot: u32, guarded: &(OwnedLock, UnsafeCell<u32>)| {
+            while guarded.0.try_lock(owner(slot)).is_err()
+                && !guarded.0.take_over(dead, owner(slot))
+            {
+                pause();
+            }
+            guarded.1.with_mut(|count| unsafe { *count += 1 });
+            guarded.0.unlock_changed();
+        };
+        let clients = [2, 3].map(|slot| {
+            let guarded = guarded.clone();
+            thread::spawn(move || client(slot, &guarded))
+        });
+        if guarded.0.holder() == Some(dead) && guarded.0.take_over(dead, reaper) {
+            guarded.1.with_mut(|count| unsafe { *count += 1 });
+            guarded.0.unlock_changed();
+        }
+        for client in clients {
+            client.join().unwrap();
+        }
+        assert_eq!(guarded.0.holder(), None);
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Blocks: entries, buckets and the free map together.
+
+/// A bucket with two words of data.
+struct Bucket {
+    lock: OwnedLock,
+    state: AtomicU32,
+    data: [AtomicU64; 2],
+}
+
+/// Entries of a few blocks, and buckets 0 .. n. Every bucket is on tier 0 except those from
+/// `slots` on, which are on tier 1 and not in the free map.
+struct Pool {
+    entry: Vec<AtomicU64>,
+    buckets: Vec<Bucket>,
+    bits: [AtomicU64; 1],
+    slots: u32,
+}
+
+impl States for &Pool {
+    fn state(&self, item: u32) -> &AtomicU32 {
+        &self.buckets[item as usize].state
+    }
+}
+
+/// A resident block whose bucket is locked: `forebay_pool::buckets::Resident`.
+struct Resident {
+    word: u64,
+    bucket: u32,
+}
+
+impl Pool {
+    fn new(blocks: usize, buckets: u32, slots: u32) -> Pool {
+        let bucket = |_| Bucket {
+            lock: OwnedLock::unheld(),
+            state: AtomicU32::new(FREE),
+            data: [AtomicU64::new(0), AtomicU64::new(0)],
+        };
+        Pool {
+            entry: (0..blocks).map(|_| AtomicU64::new(Entry::EMPTY)).collect(),
+            buckets: (0..buckets + slots).map(bucket).collect(),
+            bits: [AtomicU64::new((1 << buckets) - 1)],
+            slots: buckets,
+        }
+    }
+
+    fn map(&self) -> FreeMap<'_, &Pool> {
+        FreeMap { bits: &self.bits, states: self, first: 0, count: self.slots }
+    }
+
+    fn bucket(&self, bucket: u32) -> &Bucket {
+        &self.buckets[bucket as usize]
+    }
+
+    /// `Segment::take_bucket`, without the cache.
+    fn take(&self, owner: Owner) -> Option<u32> {
+        let mut taken = None;
+        self.map().take(owner, 0, 1, |bucket| taken = Some(bucket));
+        taken
+    }
+
+    /// `Segment::dress_bucket`.
+    fn dress(&self, bucket: u32, owner: Owner) {
+        let bucket = self.bucket(bucket);
+        lock(&bucket.lock, owner);
+        bucket.state.store(USED, Ordering::Release);
+    }
+
+    /// `Segment::undress_bucket`.
+    fn undress(&self, bucket: u32) {
+        self.map().give(bucket);
+        self.bucket(bucket).lock.unlock_changed();
+    }
+
+    /// The exchange in the client's `write_new`.
+    fn publish(&self, block: usize, bucket: u32) -> bool {
+        let word = Entry::resident(0, bucket).encode();
+        self.entry[block]
+            .compare_exchange(Entry::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn fill(&self, bucket: u32, value: u64) {
+        for word in &self.bucket(bucket).data {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn copy(&self, bucket: u32) -> [u64; 2] {
+        let data = &self.bucket(bucket).data;
+        [data[0].load(Ordering::Relaxed), data[1].load(Ordering::Relaxed)]
+    }
+
+    /// `Segment::lock_resident`.
+    fn lock_resident(&self, block: usize, owner: Owner) -> Option<Resident> {
+        loop {
+            let word = self.entry[block].load(Ordering::Acquire);
+            let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
+            lock(&self.bucket(bucket).lock, owner);
+            if self.entry[block].load(Ordering::Acquire) == word {
+                return Some(Resident { word, bucket });
+            }
+            self.bucket(bucket).lock.unlock_unchanged();
+        }
+    }
+
+    /// `Segment::discard_resident`.
+    fn discard(&self, block: usize, resident: &Resident) {
+        self.entry[block].store(Entry::EMPTY, Ordering::Release);
+        self.map().give(resident.bucket);
+        self.bucket(resident.bucket).lock.unlock_changed();
+    }
+
+    /// The client's `write_part` for a whole block. Returns whether there was a bucket for it.
+    fn write(&self, block: usize, value: u64, owner: Owner) -> bool {
+        loop {
+            if let Some(resident) = self.lock_resident(block, owner) {
+                self.fill(resident.bucket, value);
+                self.bucket(resident.bucket).lock.unlock_changed();
+                return true;
+            }
+            let Some(bucket) = self.take(owner) else { return false };
+            self.dress(bucket, owner);
+            if self.publish(block, bucket) {
+                self.fill(bucket, value);
+                self.bucket(bucket).lock.unlock_changed();
+                return true;
+            }
+            self.undress(bucket);
+        }
+    }
+
+    /// One turn of the client's `read_resident`; `None` when it has to be tried again, or when
+    /// the store has the block.
+    fn read(&self, block: usize) -> Option<[u64; 2]> {
+        reading(|| {
+            let word = self.entry[block].load(Ordering::Acquire);
+            let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
+            let lock = &self.bucket(bucket).lock;
+            let first = lock.glance()?;
+            let pair = self.copy(bucket);
+            let entry = self.entry[block].load(Ordering::Acquire);
+            (entry == word && lock.unchanged_since(first)).then_some(pair)
+        })
+    }
+
+    /// The value of a resident block, once nobody is at work any more.
+    fn settled(&self, block: usize) -> Option<u64> {
+        let pair = self.read(block)?;
+        assert_eq!(pair[0], pair[1]);
+        Some(pair[0])
+    }
+
+    /// Every bucket is either named by one entry, used and unlocked, or free with its bit.
+    fn check(&self) {
+        let bits = self.bits[0].load(Ordering::Relaxed);
+        for (id, bucket) in self.buckets.iter().enumerate() {
+            assert_eq!(bucket.lock.holder(), None, "bucket {id}");
+            let names = |entry: &&AtomicU64| {
+                let entry = Entry::decode(entry.load(Ordering::Relaxed));
+                matches!(entry, Entry::Resident { bucket, .. } if bucket == id as u32)
+            };
+            let named = self.entry.iter().filter(names).count();
+            let state = bucket.state.load(Ordering::Relaxed);
+            if id < self.slots as usize {
+                let free = state == FREE && bits >> id & 1 == 1;
+                assert!(named == 1 && state == USED || named == 0 && free, "bucket {id}");
+            } else {
+                assert!(named == 1 && state == USED || named == 0 && state == FREE, "slot {id}");
+            }
+        }
+    }
+}
+
+/// (d) The only bucket goes from block 0 to block 1 and back: the reader of block 0 sees the first
+/// or the last content, whole, and never block 1's.
+#[test]
+fn a_reader_accepts_no_foreign_bytes_when_the_bucket_comes_back() {
+    explore(Some(4), || {
+        let pool = Arc::new(Pool::new(2, 1, 0));
+        assert!(pool.write(0, 10, owner(1)));
+        let mover = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                for (from, to, value) in [(0, 1, 21), (1, 0, 12)] {
+                    let resident = pool.lock_resident(from, owner(1)).unwrap();
+                    pool.discard(from, &resident);
+                    assert!(pool.write(to, value, owner(1)));
+                }
+            })
+        };
+        for _ in 0..2 {
+            if let Some(pair) = pool.read(0) {
+                assert!(pair == [10, 10] || pair == [12, 12], "{pair:?}");
+            }
+        }
+        mover.join().unwrap();
+        assert_eq!(pool.settled(0), Some(12));
+        pool.check();
+    });
+}
+
+/// (d) The same with the discarder and the new user in two threads, so that the bucket is taken
+/// from the free map before the discarder has released its lock.
+#[test]
+fn a_reader_accepts_no_foreign_bytes_when_another_takes_the_bucket() {
+    explore(Some(3), || {
+        let pool = Arc::new(Pool::new(2, 1, 0));
+        assert!(pool.write(0, 10, owner(1)));
+        let discarder = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                let resident = pool.lock_resident(0, owner(1)).unwrap();
+                pool.discard(0, &resident);
+                pool.write(0, 12, owner(1));
+            })
+        };
+        let taker = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                if pool.write(1, 21, owner(2)) {
+                    let resident = pool.lock_resident(1, owner(2)).unwrap();
+                    pool.discard(1, &resident);
+                }
+            })
+        };
+        if let Some(pair) = pool.read(0) {
+            assert!(pair == [10, 10] || pair == [12, 12], "{pair:?}");
+        }
+        discarder.join().unwrap();
+        taker.join().unwrap();
+        pool.check();
+    });
+}
+
+/// (e) Two writers publish the same block: one bucket stays, the other goes back, and the block
+/// has what one of them wrote last.
+#[test]
+fn two_writers_of_a_new_block_make_one() {
+    explore(Some(4), || {
+        let pool = Arc::new(Pool::new(1, 2, 0));
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || assert!(pool.write(0, 1, owner(1))))
+        };
+        assert!(pool.write(0, 2, owner(2)));
+        other.join().unwrap();
+        assert!(matches!(pool.settled(0), Some(1 | 2)));
+        pool.check();
+    });
+}
+
+/// The version of a lock word that nobody else can change: see [`demote`].
+fn version(lock: &OwnedLock) -> (u32, bool) {
+    // SAFETY: `OwnedLock` is a transparent wrapper of the word.
+    let word = unsafe { &*std::ptr::from_ref(lock).cast::<AtomicU64>() };
+    let seen = word.load(Ordering::Acquire);
+    (seen as u32, seen >> 32 == 0)
+}
+
+/// The design's demotion: copies a block's bucket into slot `slot` without the lock, then locks,
+/// and switches the entry only if the version is the one from before the copy.
+fn demote(pool: &Pool, block: usize, slot: u32, owner: Owner) -> bool {
+    let word = pool.entry[block].load(Ordering::Acquire);
+    let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(word) else { return false };
+    let (before, unheld) = version(&pool.bucket(bucket).lock);
+    if !unheld {
+        return false;
+    }
+    let pair = pool.copy(bucket);
+    for (place, value) in pool.bucket(slot).data.iter().zip(pair) {
+        place.store(value, Ordering::Relaxed);
+    }
+    let Some(resident) = pool.lock_resident(block, owner) else { return false };
+    let same = resident.word == word && version(&pool.bucket(bucket).lock).0 == before;
+    if !same {
+        pool.bucket(resident.bucket).lock.unlock_unchanged();
+        return false;
+    }
+    pool.bucket(slot).state.store(USED, Ordering::Release);
+    pool.entry[block].store(Entry::resident(1, slot).encode(), Ordering::Release);
+    pool.map().give(bucket);
+    pool.bucket(bucket).lock.unlock_changed();
+    true
+}
+
+/// (f) A block is demoted while it is written: what the writer wrote is never lost.
+#[test]
+fn a_demotion_loses_no_write() {
+    explore(Some(4), || {
+        let pool = Arc::new(Pool::new(1, 1, 1));
+        assert!(pool.write(0, 1, owner(1)));
+        let writer = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                assert!(pool.write(0, 2, owner(1)));
+                if let Some(pair) = pool.read(0) {
+                    assert_eq!(pair, [2, 2], "its own write is gone");
+                }
+            })
+        };
+        demote(&pool, 0, 1, owner(0));
+        writer.join().unwrap();
+        assert_eq!(pool.settled(0), Some(2));
+        pool.check();
+    });
+}
+
+/// (f) A reader beside a demotion, whose freed bucket goes to another block at once.
+#[test]
+fn a_reader_sees_the_block_before_or_after_its_demotion() {
+    explore(Some(3), || {
+        let pool = Arc::new(Pool::new(2, 1, 1));
+        assert!(pool.write(0, 1, owner(1)));
+        let demoter = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                assert!(demote(&pool, 0, 1, owner(0)));
+                assert!(pool.write(1, 7, owner(0)));
+            })
+        };
+        for _ in 0..2 {
+            if let Some(pair) = pool.read(0) {
+                assert_eq!(pair, [1, 1]);
+            }
+        }
+        demoter.join().unwrap();
+        assert_eq!((pool.settled(0), pool.settled(1)), (Some(1), Some(7)));
+        pool.check();
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Presence in a file and exclusive use of it.
+
+/// The words of `files.rs`: who has the file, a presence word for each client slot, and how many slots
+/// were ever used. The content may be read under presence and changed under exclusion.
+struct File {
+    exclusive: AtomicU32,
+    presence: [AtomicU64; 2],
+    clients_high: AtomicU32,
+    content: UnsafeCell<u32>,
+}
+
+impl File {
+    fn new(clients_high: u32) -> Arc<File> {
+        let file = File {
+            exclusive: AtomicU32::new(0),
+            presence: [AtomicU64::new(0), AtomicU64::new(0)],
+            clients_high: AtomicU32::new(clients_high),
+            content: UnsafeCell::new(0),
+        };
+        // Loom's guarantees for SeqCst begin with the first SeqCst store.
+        file.exclusive.store(0, Ordering::SeqCst);
+        file.clients_high.store(clients_high, Ordering::SeqCst);
+        for word in &file.presence {
+            word.store(0, Ordering::SeqCst);
+        }
+        Arc::new(file)
+    }
+
+    /// `Segment::try_enter` and `leave`: reads the content if nobody has the file exclusively.
+    fn visit(&self, slot: usize) -> bool {
+        let word = &self.presence[slot];
+        word.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).unwrap();
+        let free = reading(|| self.exclusive.load(Ordering::SeqCst)) == 0;
+        if free {
+            self.content.with(|content| unsafe { *content });
+        }
+        word.store(0, Ordering::Release);
+        free
+    }
+
+    /// `Segment::exclude` with `wait_for_others`, and `include`: changes the content.
+    fn change(&self, me: u32) {
+        while self.exclusive.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            pause();
+        }
+        for slot in 0..reading(|| self.clients_high.load(Ordering::SeqCst)) {
+            while reading(|| self.presence[slot as usize].load(Ordering::SeqCst)) != 0 {
+                pause();
+            }
+        }
+        self.content.with_mut(|content| unsafe { *content += 1 });
+        self.exclusive.store(0, Ordering::SeqCst);
+    }
+}
+
+/// (g) Nobody is inside a file that another has for itself; two cannot have it at once.
+#[test]
+fn exclusive_use_is_exclusive() {
+    explore(Some(4), || {
+        let file = File::new(2);
+        let visitor = {
+            let file = file.clone();
+            thread::spawn(move || file.visit(1))
+        };
+        let rival = {
+            let file = file.clone();
+            thread::spawn(move || file.change(2))
+        };
+        file.change(1);
+        visitor.join().unwrap();
+        rival.join().unwrap();
+        file.content.with(|content| assert_eq!(unsafe { *content }, 2));
+    });
+}
+
+/// (g) A visitor that comes twice: the second visit is as safe as the first.
+#[test]
+fn a_visitor_may_come_again() {
+    explore(None, || {
+        let file = File::new(1);
+        let visitor = {
+            let file = file.clone();
+            thread::spawn(move || {
+                file.visit(0);
+            })
+        };
+        file.change(1);
+        file.change(1);
+        visitor.join().unwrap();
+        assert!(file.visit(0), "nobody has the file any more");
+    });
+}
+
+/// (g) A process that claims the next client slot (`Segment::reserve_slot`) and enters the file at
+/// once is not overlooked by one who waits for those inside.
+#[test]
+fn a_new_client_is_not_overlooked() {
+    explore(None, || {
+        let file = File::new(1);
+        let visitor = {
+            let file = file.clone();
+            thread::spawn(move || {
+                file.clients_high.fetch_max(2, Ordering::SeqCst);
+                file.visit(1)
+            })
+        };
+        file.change(1);
+        visitor.join().unwrap();
+    });
+}

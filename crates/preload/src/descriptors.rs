@@ -1,0 +1,166 @@
+//! close, dup and fcntl.
+
+use crate::real::real;
+use crate::{managed, set_errno, status};
+use forebay_client::{OpenFlags, session};
+use libc::{c_int, c_uint, c_void};
+use rustix::io::Errno;
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
+    let call = || real!(c"close"(fd => c_int) -> c_int);
+    let Some(session) = session() else { return call() };
+    if session.owns(fd) {
+        return status(Err(Errno::BADF));
+    }
+    let error = session.forget(fd);
+    let result = call();
+    match error {
+        Some(errno) if result == 0 => status(Err(errno)),
+        _ => result,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let Some(session) = session() else {
+        return real!(c"close_range"(first => c_uint, last => c_uint, flags => c_int) -> c_int);
+    };
+    const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
+    if flags & CLOEXEC == 0 {
+        let doomed = |fd: c_int| (first..=last).contains(&(fd as c_uint));
+        for handle in session.handles().filter(|handle| doomed(handle.fd)) {
+            session.forget(handle.fd);
+        }
+    }
+    // Forebay's own descriptors stay; the range is closed in the pieces between them.
+    let mut from = first;
+    loop {
+        let own = (from..=last.min(4096)).find(|&fd| session.owns(fd as c_int));
+        let upto = own.map_or(Some(last), |own| own.checked_sub(1));
+        if let Some(upto) = upto.filter(|&upto| upto >= from) {
+            let result = real!(c"close_range"(from => c_uint, upto => c_uint, flags => c_int) -> c_int);
+            if result != 0 {
+                return result;
+            }
+        }
+        match own {
+            Some(own) if own < last => from = own + 1,
+            _ => return 0,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(old: c_int) -> c_int {
+    let new = real!(c"dup"(old => c_int) -> c_int);
+    if let (Some(session), true) = (session(), new >= 0) {
+        session.duplicated(old, new);
+    }
+    new
+}
+
+/// dup2 and dup3: `new` is replaced by `old` in one step.
+fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let Some(session) = session() else { return call() };
+    // A descriptor that is not open replaces nothing.
+    let open = rustix::io::fcntl_getfd(unsafe { crate::files::borrow(old.max(0)) }).is_ok();
+    if old == new || old < 0 || new < 0 || !open {
+        return call();
+    }
+    if session.owns(new) {
+        return status(Err(Errno::BADF));
+    }
+    session.forget(new);
+    let result = call();
+    if result >= 0 {
+        session.duplicated(old, result);
+        crate::stdio::redirected(result);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    replace(old, new, || real!(c"dup2"(old => c_int, new => c_int) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    replace(old, new, || real!(c"dup3"(old => c_int, new => c_int, flags => c_int) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    let call = |argument: *mut c_void| real!(c"fcntl64"(fd => c_int, command => c_int, argument => *mut c_void) -> c_int);
+    let Some((session, handle)) = managed(fd) else { return call(argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let new = call(argument);
+            if new >= 0 {
+                session.duplicated(fd, new);
+            }
+            new
+        }
+        libc::F_GETFL => match call(argument) {
+            -1 => -1,
+            flags => flags | session.hidden_flags(handle).bits() as c_int,
+        },
+        libc::F_SETFL if !session.uses_kernel_offset(handle) => {
+            let flags = OpenFlags::from_bits_retain(argument as usize as u32);
+            let kept = flags & !(OpenFlags::APPEND | OpenFlags::DIRECT);
+            let result = call(kept.bits() as usize as *mut c_void);
+            if result == 0 {
+                session.set_hidden_flags(handle, flags);
+            }
+            result
+        }
+        _ => call(argument),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    unsafe { fcntl64(fd, command, argument) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
+    use forebay_client::Whence;
+    let call = || real!(c"lseek64"(fd => c_int, offset => libc::off_t, whence => c_int) -> libc::off_t);
+    let Some((session, handle)) = managed(fd) else { return call() };
+    if session.uses_kernel_offset(handle) {
+        return call();
+    }
+    let whence = match whence {
+        libc::SEEK_SET => Whence::Start,
+        libc::SEEK_CUR => Whence::Current,
+        libc::SEEK_END => Whence::End,
+        libc::SEEK_DATA | libc::SEEK_HOLE => Whence::DataOrHole,
+        _ => {
+            set_errno(Errno::INVAL);
+            return -1;
+        }
+    };
+    let through_kernel = |_| match call() {
+        -1 => Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() })),
+        found => Ok(found as u64),
+    };
+    match session.seek(handle, offset, whence, through_kernel) {
+        Ok(offset) => offset as libc::off_t,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lseek(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
+    unsafe { lseek64(fd, offset, whence) }
+}

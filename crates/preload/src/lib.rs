@@ -1,0 +1,69 @@
+//! The LD_PRELOAD library: it exports the C library's I/O symbols, asks the client whether a
+//! descriptor is managed, and calls the client or the real function. It decides nothing itself.
+//!
+//! One file for each family of calls. `docs/posix.md` lists every symbol.
+
+// `real!` is used inside and outside of unsafe blocks.
+#![allow(non_snake_case, unused_unsafe, clippy::missing_safety_doc)]
+#![cfg(target_os = "linux")]
+
+mod copy;
+mod descriptors;
+mod files;
+mod memory;
+mod process;
+mod real;
+mod rw;
+mod spawn;
+mod stat;
+mod stdio;
+mod syscall;
+
+use forebay_client::{Handle, Session, session};
+use libc::{c_int, ssize_t};
+use rustix::io::Errno;
+
+/// Attaches the process. Runs before the program's own constructors.
+extern "C" fn start() {
+    Session::start();
+    spawn::start();
+    stdio::start();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// The session and what `fd` refers to, if it is managed.
+#[inline]
+fn managed(fd: c_int) -> Option<(&'static Session, Handle)> {
+    let session = session()?;
+    Some((session, session.handle(fd)?))
+}
+
+fn set_errno(errno: Errno) {
+    // SAFETY: the address of this thread's errno.
+    unsafe { *libc::__errno_location() = errno.raw_os_error() };
+}
+
+/// A byte count or -1 with errno.
+fn count(result: Result<usize, Errno>) -> ssize_t {
+    match result {
+        Ok(bytes) => bytes as ssize_t,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// 0 or -1 with errno.
+fn status(result: Result<(), Errno>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! fork, and descriptors that leave the process through sockets.
+
+use crate::real::real;
+use crate::{managed, status};
+use forebay_client::session;
+use libc::{c_int, msghdr, pid_t, ssize_t};
+use rustix::io::Errno;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fork() -> pid_t {
+    let call = || real!(c"fork"() -> pid_t);
+    let Some(session) = session() else { return call() };
+    let Some(prepared) = session.before_fork() else { return status(Err(Errno::AGAIN)) };
+    match call() {
+        0 => {
+            session.forked(prepared);
+            0
+        }
+        -1 => {
+            session.fork_failed(prepared);
+            -1
+        }
+        child => child,
+    }
+}
+
+/// A vforked child shares our memory but not our descriptors, so what it opens and closes would be
+/// noted for the parent. A fork is what vfork is allowed to be.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> pid_t {
+    unsafe { fork() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Fork() -> pid_t {
+    unsafe { fork() }
+}
+
+/// glibc's daemon forks and redirects the standard descriptors inside itself.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn daemon(keep_folder: c_int, keep_streams: c_int) -> c_int {
+    match unsafe { fork() } {
+        -1 => return -1,
+        0 => {}
+        _ => unsafe { libc::_exit(0) },
+    }
+    if unsafe { libc::setsid() } == -1 {
+        return -1;
+    }
+    if keep_folder == 0 && unsafe { libc::chdir(c"/".as_ptr()) } == -1 {
+        return -1;
+    }
+    if keep_streams == 0 {
+        let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+        if null == -1 {
+            return -1;
+        }
+        for fd in 0..3 {
+            unsafe { libc::dup2(null, fd) };
+        }
+        if null > 2 {
+            unsafe { libc::close(null) };
+        }
+    }
+    0
+}
+
+/// Who receives a descriptor may not run under Forebay: its file is used through the kernel.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if session().is_some() && !message.is_null() {
+        unsafe {
+            let mut control = libc::CMSG_FIRSTHDR(message);
+            while !control.is_null() {
+                let header = &*control;
+                if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+                    let data = libc::CMSG_DATA(control).cast::<c_int>();
+                    let bytes = header.cmsg_len - (data as usize - control as usize);
+                    for index in 0..bytes / size_of::<c_int>() {
+                        let fd = data.add(index).read_unaligned();
+                        if let Some((session, handle)) = managed(fd) {
+                            let _ = session.release_to_kernel(handle);
+                        }
+                    }
+                }
+                control = libc::CMSG_NXTHDR(message, control);
+            }
+        }
+    }
+    real!(c"sendmsg"(socket => c_int, message => *const msghdr, flags => c_int) -> ssize_t)
+}

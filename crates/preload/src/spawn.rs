@@ -1,0 +1,333 @@
+//! exec and posix_spawn: the new program must find the library and the pool, and if it cannot load
+//! the library, its descriptors must be the kernel's.
+
+use crate::real::real;
+use crate::{managed, set_errno};
+use core::arch::naked_asm;
+use core::ffi::CStr;
+use forebay_client::session;
+use libc::{c_char, c_int, c_void, pid_t};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// What the environment of every child has to carry.
+const CARRIED: [&CStr; 3] = [c"LD_PRELOAD", c"FOREBAY_POOL", c"FOREBAY_SOCKET"];
+
+type Strings = *const *const c_char;
+
+unsafe fn strings<'a>(list: Strings) -> impl Iterator<Item = *const c_char> + 'a {
+    (0..).map_while(move |index| {
+        let item = if list.is_null() { list.cast() } else { unsafe { *list.add(index) } };
+        (!item.is_null()).then_some(item)
+    })
+}
+
+unsafe fn defines(entry: *const c_char, name: &CStr) -> bool {
+    let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
+    bytes.strip_prefix(name.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+}
+
+/// Our own settings as this process received them, "NAME=value", from the environment it started
+/// with; programs may have cleared theirs since.
+fn own_settings() -> [*const c_char; 3] {
+    use core::sync::atomic::{AtomicPtr, Ordering};
+    static KEPT: [AtomicPtr<c_char>; 3] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 3];
+    for (place, name) in KEPT.iter().zip(CARRIED) {
+        if place.load(Ordering::Acquire).is_null() {
+            let value = unsafe { libc::getenv(name.as_ptr()) };
+            if !value.is_null() {
+                // getenv points behind "NAME=".
+                let entry = unsafe { value.sub(name.count_bytes() + 1) };
+                let copy = unsafe { libc::strdup(entry) };
+                place.store(copy, Ordering::Release);
+            }
+        }
+    }
+    core::array::from_fn(|index| KEPT[index].load(Ordering::Acquire).cast_const())
+}
+
+/// Remembers the settings while the environment is as it was given.
+pub(crate) fn start() {
+    own_settings();
+}
+
+/// An environment with our settings added where they are missing.
+struct Environment {
+    list: Strings,
+    made: *mut c_void,
+}
+
+impl Environment {
+    unsafe fn with_ours(given: Strings) -> Environment {
+        let untouched = Environment { list: given, made: core::ptr::null_mut() };
+        if session().is_none() {
+            return untouched;
+        }
+        let settings = own_settings();
+        let missing = |index: usize| {
+            !settings[index].is_null()
+                && !unsafe { strings(given) }.any(|entry| unsafe { defines(entry, CARRIED[index]) })
+        };
+        let missing = [missing(0), missing(1), missing(2)];
+        if missing == [false; 3] {
+            return untouched;
+        }
+        let count = unsafe { strings(given) }.count();
+        let made = unsafe { libc::malloc((count + 4) * size_of::<*const c_char>()) };
+        if made.is_null() {
+            return untouched;
+        }
+        let list = made.cast::<*const c_char>();
+        let mut at = 0;
+        let ours = (0..3).filter(|&index| missing[index]).map(|index| settings[index]);
+        for entry in unsafe { strings(given) }.chain(ours) {
+            unsafe { list.add(at).write(entry) };
+            at += 1;
+        }
+        unsafe { list.add(at).write(core::ptr::null()) };
+        Environment { list, made }
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        unsafe { libc::free(self.made) };
+    }
+}
+
+/// Before a program at `path` is executed: it is read from the store by the kernel, and if it
+/// cannot load us it uses the descriptors it inherits through the kernel.
+unsafe fn prepare(path: *const c_char) {
+    let Some(session) = session() else { return };
+    if path.is_null() {
+        return;
+    }
+    let path = unsafe { CStr::from_ptr(path) };
+    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return;
+    };
+    use rustix::fd::AsRawFd;
+    if let Ok(stat) = rustix::fs::fstat(&file)
+        && session.knows(stat.st_dev, stat.st_ino)
+    {
+        session.opened(file.as_raw_fd(), OFlags::RDONLY);
+        if let Some(handle) = session.handle(file.as_raw_fd()) {
+            let _ = session.with_clean(handle, || ());
+            session.forget(file.as_raw_fd());
+        }
+    }
+    if !loads_libraries(&file, 0) {
+        for handle in session.handles() {
+            let fd = unsafe { crate::files::borrow(handle.fd) };
+            let stays = rustix::io::fcntl_getfd(fd)
+                .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
+            if stays && !session.uses_kernel_offset(handle) {
+                let _ = session.release_to_kernel(handle);
+            }
+        }
+    }
+}
+
+/// Whether the kernel will start the program through a dynamic loader that honours LD_PRELOAD.
+fn loads_libraries(file: &rustix::fd::OwnedFd, depth: u32) -> bool {
+    let mut head = [0u8; 512];
+    let Ok(got) = rustix::io::pread(file, &mut head[..], 0) else { return false };
+    let head = &head[..got];
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let line = line.split(|&byte| byte == b'\n').next().unwrap_or(line);
+        let name = line
+            .split(|byte| byte.is_ascii_whitespace())
+            .find(|word| !word.is_empty())
+            .unwrap_or(b"");
+        return depth < 4
+            && rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                .is_ok_and(|interpreter| loads_libraries(&interpreter, depth + 1));
+    }
+    let privileged = rustix::fs::fstat(file).is_ok_and(|stat| {
+        let set_user = stat.st_mode & libc::S_ISUID != 0
+            && stat.st_uid != rustix::process::geteuid().as_raw();
+        let set_group = stat.st_mode & libc::S_ISGID != 0
+            && stat.st_gid != rustix::process::getegid().as_raw();
+        set_user || set_group
+    });
+    !privileged && has_interpreter(head, file).unwrap_or(false)
+}
+
+/// Whether a 64-bit ELF file has a PT_INTERP program header.
+fn has_interpreter(head: &[u8], file: &rustix::fd::OwnedFd) -> Option<bool> {
+    const PT_INTERP: u32 = 3;
+    if !head.starts_with(b"\x7fELF\x02") {
+        return None;
+    }
+    let offset = u64::from_le_bytes(head.get(32..40)?.try_into().ok()?);
+    let size = u16::from_le_bytes(head.get(54..56)?.try_into().ok()?);
+    let number = u16::from_le_bytes(head.get(56..58)?.try_into().ok()?);
+    Some((0..number.min(128)).any(|index| {
+        let mut kind = [0u8; 4];
+        let at = offset + u64::from(index) * u64::from(size);
+        rustix::io::pread(file, &mut kind[..], at) == Ok(4)
+            && u32::from_le_bytes(kind) == PT_INTERP
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
+    unsafe { prepare(path) };
+    let environment = unsafe { Environment::with_ours(variables) };
+    let list = environment.list;
+    real!(c"execve"(path => *const c_char, arguments => Strings, list => Strings) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    unsafe { execve(path, arguments, libc_environ()) }
+}
+
+unsafe fn libc_environ() -> Strings {
+    unsafe extern "C" {
+        static environ: Strings;
+    }
+    unsafe { environ }
+}
+
+/// Calls `act` with each path that `file` may mean, until it returns true.
+unsafe fn search(file: *const c_char, mut act: impl FnMut(*const c_char) -> bool) {
+    let name = unsafe { CStr::from_ptr(file) }.to_bytes();
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    if name.contains(&b'/') || path.is_null() {
+        act(file);
+        return;
+    }
+    let mut buffer = [0u8; 4096];
+    for folder in unsafe { CStr::from_ptr(path) }.to_bytes().split(|&byte| byte == b':') {
+        let folder = if folder.is_empty() { b"." } else { folder };
+        let length = folder.len() + 1 + name.len();
+        if length >= buffer.len() {
+            continue;
+        }
+        buffer[..folder.len()].copy_from_slice(folder);
+        buffer[folder.len()] = b'/';
+        buffer[folder.len() + 1..length].copy_from_slice(name);
+        buffer[length] = 0;
+        let candidate = buffer.as_ptr().cast::<c_char>();
+        if unsafe { libc::access(candidate, libc::X_OK) } == 0 && act(candidate) {
+            return;
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int {
+    if !file.is_null() {
+        unsafe {
+            search(file, |path| {
+                prepare(path);
+                true
+            });
+        }
+    }
+    let environment = unsafe { Environment::with_ours(variables) };
+    let list = environment.list;
+    real!(c"execvpe"(file => *const c_char, arguments => Strings, list => Strings) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    unsafe { execvpe(file, arguments, libc_environ()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
+    if let Some((session, handle)) = managed(fd) {
+        let _ = session.with_clean(handle, || ());
+    }
+    let environment = unsafe { Environment::with_ours(variables) };
+    let list = environment.list;
+    real!(c"fexecve"(fd => c_int, arguments => Strings, list => Strings) -> c_int)
+}
+
+type Spawn = *const c_void;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: Spawn,
+    attributes: Spawn,
+    arguments: Strings,
+    variables: Strings,
+) -> c_int {
+    unsafe { prepare(path) };
+    let environment = unsafe { Environment::with_ours(variables) };
+    let list = environment.list;
+    real!(c"posix_spawn"(pid => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: Spawn,
+    attributes: Spawn,
+    arguments: Strings,
+    variables: Strings,
+) -> c_int {
+    if file.is_null() {
+        set_errno(Errno::FAULT);
+        return Errno::FAULT.raw_os_error();
+    }
+    unsafe {
+        search(file, |path| {
+            prepare(path);
+            true
+        });
+    }
+    let environment = unsafe { Environment::with_ours(variables) };
+    let list = environment.list;
+    real!(c"posix_spawnp"(pid => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
+}
+
+/// For the C shim: execl and its kin, their arguments collected.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forebay_execve(
+    path: *const c_char,
+    arguments: Strings,
+    variables: Strings,
+) -> c_int {
+    unsafe { execve(path, arguments, variables) }
+}
+
+/// For the C shim: execlp, its arguments collected.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forebay_execvpe(
+    file: *const c_char,
+    arguments: Strings,
+    variables: Strings,
+) -> c_int {
+    unsafe { execvpe(file, arguments, variables) }
+}
+
+/// Exports a public name that jumps to a variadic function of the C shim.
+macro_rules! variadic {
+    ($($name:ident -> $target:ident;)*) => { $(
+        unsafe extern "C" { fn $target(); }
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!("jmp {}", sym $target);
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!("b {}", sym $target);
+        }
+    )* };
+}
+
+variadic! {
+    execl -> forebay_execl;
+    execlp -> forebay_execlp;
+    execle -> forebay_execle;
+    dprintf -> forebay_dprintf;
+    vdprintf -> forebay_vdprintf;
+    __dprintf_chk -> forebay_dprintf_chk;
+    __vdprintf_chk -> forebay_vdprintf_chk;
+}

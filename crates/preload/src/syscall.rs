@@ -1,0 +1,62 @@
+//! The C library's `syscall`: the numbers that concern managed descriptors are sent to the
+//! functions of the same name, which check again.
+
+use crate::real::real;
+use libc::{c_int, c_long, c_uint, c_void};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let fd = a as c_int;
+    let (pb, pc) = (b as *mut c_void, c as *mut c_void);
+    unsafe {
+        match number {
+            libc::SYS_read => libc::read(fd, pb, c as usize) as c_long,
+            libc::SYS_write => libc::write(fd, pb, c as usize) as c_long,
+            libc::SYS_pread64 => libc::pread64(fd, pb, c as usize, d) as c_long,
+            libc::SYS_pwrite64 => libc::pwrite64(fd, pb, c as usize, d) as c_long,
+            libc::SYS_readv => libc::readv(fd, pb.cast(), c as c_int) as c_long,
+            libc::SYS_writev => libc::writev(fd, pb.cast(), c as c_int) as c_long,
+            libc::SYS_lseek => libc::lseek64(fd, b, c as c_int),
+            libc::SYS_close => c_long::from(libc::close(fd)),
+            libc::SYS_fsync => c_long::from(libc::fsync(fd)),
+            libc::SYS_fdatasync => c_long::from(libc::fdatasync(fd)),
+            libc::SYS_ftruncate => c_long::from(libc::ftruncate64(fd, b)),
+            libc::SYS_fallocate => c_long::from(libc::fallocate64(fd, b as c_int, c, d)),
+            libc::SYS_dup => c_long::from(libc::dup(fd)),
+            libc::SYS_dup3 => c_long::from(libc::dup3(fd, b as c_int, c as c_int)),
+            libc::SYS_fcntl => c_long::from(libc::fcntl(fd, b as c_int, pc)),
+            libc::SYS_openat => {
+                c_long::from(libc::openat64(fd, pb.cast(), c as c_int, d as c_uint))
+            }
+            libc::SYS_copy_file_range => {
+                libc::copy_file_range(fd, pb.cast(), c as c_int, d as *mut i64, e as usize, f as c_uint)
+                    as c_long
+            }
+            libc::SYS_sendfile => libc::sendfile64(fd, b as c_int, pc.cast(), d as usize) as c_long,
+            libc::SYS_statx => {
+                c_long::from(libc::statx(fd, pb.cast(), c as c_int, d as c_uint, e as *mut _))
+            }
+            libc::SYS_fstat => c_long::from(libc::fstat64(fd, pb.cast())),
+            libc::SYS_newfstatat => {
+                c_long::from(libc::fstatat64(fd, pb.cast(), pc.cast(), d as c_int))
+            }
+            libc::SYS_mmap => {
+                let at = a as *mut c_void;
+                libc::mmap64(at, b as usize, c as c_int, d as c_int, e as c_int, f) as c_long
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_open => c_long::from(libc::open64(a as *const _, b as c_int, c as c_uint)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => c_long::from(libc::dup2(fd, b as c_int)),
+            _ => real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long, f => c_long) -> c_long),
+        }
+    }
+}

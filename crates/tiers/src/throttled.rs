@@ -1,0 +1,169 @@
+//! An emulated device: the real transfer first, then a sleep until the device would have done it.
+
+use crate::{Direction, IoClient, Transfer};
+use forebay_placement::{Speed, pace};
+use rustix::io::Errno;
+use rustix::thread::clock_nanosleep_absolute;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::ops::Deref;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Another client with the speed of an emulated device.
+///
+/// `D` leads to the moment (CLOCK_MONOTONIC, ns; 0 at first) from which the device is free. All
+/// clients of one device share that word: an `Arc`, a `&'static`, or a place in shared memory.
+pub struct Throttled<C, D> {
+    inner: C,
+    speed: Speed,
+    next_free: D,
+}
+
+impl<C: IoClient, D: Deref<Target = AtomicU64> + Send> Throttled<C, D> {
+    /// Slows `inner` down to `speed`.
+    pub fn new(inner: C, speed: Speed, next_free: D) -> Self {
+        Self { inner, speed, next_free }
+    }
+
+    /// Charges the device, as of `start_ns`; returns when the caller may go on.
+    fn charge(&self, start_ns: u64, transfer: &Transfer) -> u64 {
+        let bandwidth = match transfer.direction() {
+            Direction::Read => self.speed.read_bandwidth,
+            Direction::Write => self.speed.write_bandwidth,
+        };
+        let bytes = transfer.result().unwrap_or(0);
+        occupy(&self.next_free, start_ns, bytes, bandwidth, self.speed.latency_ns)
+    }
+}
+
+impl<C: IoClient, D: Deref<Target = AtomicU64> + Send> IoClient for Throttled<C, D> {
+    fn name(&self) -> &'static str {
+        "throttled"
+    }
+
+    /// The time that the real transfers take counts as part of the emulated time.
+    fn run(&mut self, transfers: &mut [Transfer]) {
+        let start_ns = now_ns();
+        self.inner.run(transfers);
+        let wake_ns = transfers.iter().map(|transfer| self.charge(start_ns, transfer)).max();
+        sleep_until(wake_ns.unwrap_or(0));
+    }
+
+    /// Waits for the device's queue and one latency.
+    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
+        let start_ns = now_ns();
+        let result = self.inner.sync(fd);
+        sleep_until(occupy(&self.next_free, start_ns, 0, 0, self.speed.latency_ns));
+        result
+    }
+}
+
+/// Books a transfer on an emulated device that many processes share; returns when the caller may go
+/// on (ns, same clock as `now_ns`).
+///
+/// `next_free` is when the device is free again; [`pace`] explains the other arguments. Lock-free.
+pub fn occupy(
+    next_free: &AtomicU64,
+    now_ns: u64,
+    bytes: u64,
+    bandwidth: u64,
+    latency_ns: u64,
+) -> u64 {
+    let mut seen = next_free.load(Relaxed);
+    loop {
+        let paced = pace(now_ns, seen, bytes, bandwidth, latency_ns);
+        // The word guards no other memory.
+        match next_free.compare_exchange_weak(seen, paced.next_free_ns, Relaxed, Relaxed) {
+            Ok(_) => return paced.wake_ns,
+            Err(current) => seen = current,
+        }
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, the same in all processes of a machine.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Sleeps until this moment of CLOCK_MONOTONIC (ns), whatever signals arrive.
+pub fn sleep_until(wake_ns: u64) {
+    let wake = Timespec {
+        tv_sec: (wake_ns / 1_000_000_000) as i64,
+        tv_nsec: (wake_ns % 1_000_000_000) as i64,
+    };
+    while clock_nanosleep_absolute(ClockId::Monotonic, &wake) == Err(Errno::INTR) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Null;
+    use std::sync::Arc;
+    use std::thread;
+
+    const GB_PER_S: u64 = 1_000_000_000;
+
+    #[test]
+    fn transfers_queue_up_on_the_device() {
+        let next_free = AtomicU64::new(0);
+        assert_eq!(occupy(&next_free, 1_000, 500, GB_PER_S, 70), 1_570);
+        assert_eq!(occupy(&next_free, 1_000, 500, GB_PER_S, 70), 2_070);
+        assert_eq!(occupy(&next_free, 5_000, 0, 0, 70), 5_070);
+        assert_eq!(next_free.into_inner(), 5_000);
+    }
+
+    #[test]
+    fn concurrent_callers_share_the_bandwidth() {
+        let next_free = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        occupy(&next_free, 0, 3, GB_PER_S, 0);
+                    }
+                });
+            }
+        });
+        assert_eq!(next_free.into_inner(), 4 * 10_000 * 3);
+    }
+
+    #[test]
+    fn each_direction_is_charged_what_it_moved() {
+        let speed =
+            Speed { read_bandwidth: GB_PER_S / 2, write_bandwidth: GB_PER_S, latency_ns: 70 };
+        let next_free = Arc::new(AtomicU64::new(0));
+        let client = Throttled::new(Null, speed, Arc::clone(&next_free));
+        // SAFETY: transfers without buffers.
+        let (mut read, mut write) =
+            unsafe { (Transfer::read(-1, 0, Vec::new()), Transfer::write(-1, 0, Vec::new())) };
+        read.finish(Ok(300));
+        write.finish(Ok(400));
+        assert_eq!(client.charge(1_000, &read), 1_670);
+        assert_eq!(client.charge(1_000, &write), 2_070);
+        write.finish(Err(Errno::IO));
+        assert_eq!(client.charge(1_000, &write), 2_070);
+        assert_eq!(next_free.load(Relaxed), 2_000);
+    }
+
+    #[test]
+    fn returns_no_earlier_than_the_device_is_done() {
+        let latency_ns = 2_000_000;
+        let speed = Speed { latency_ns, ..Speed::default() };
+        let mut client = Throttled::new(Null, speed, Arc::new(AtomicU64::new(0)));
+        let start_ns = now_ns();
+        // SAFETY: a transfer without buffers.
+        client.run(&mut [unsafe { Transfer::write(-1, 0, Vec::new()) }]);
+        assert!(now_ns() >= start_ns + latency_ns);
+        client.sync(-1).unwrap();
+        assert!(now_ns() >= start_ns + 2 * latency_ns);
+    }
+
+    #[test]
+    fn sleeps_at_least_until_the_moment() {
+        let wake_ns = now_ns() + 2_000_000;
+        sleep_until(wake_ns);
+        assert!(now_ns() >= wake_ns);
+        sleep_until(0);
+    }
+}
