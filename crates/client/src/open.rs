@@ -123,6 +123,13 @@ impl Session {
         (path, store)
     }
 
+    /// Looks whether a file that is not ahead of the store was changed there.
+    pub(crate) fn look_again(&self, handle: crate::session::Handle) {
+        if let Ok(stat) = rustix::fs::fstat(borrow(handle.fd)) {
+            self.refresh(handle.fd, &stat);
+        }
+    }
+
     /// Makes a known file agree with the store when nothing of it is buffered ahead of the store:
     /// another node may have changed it since it was last open here.
     fn refresh(&self, fd: RawFd, stat: &Stat) {

@@ -41,6 +41,12 @@ impl Session {
         if length == 0 {
             return Ok(0);
         }
+        let record = self.record(handle);
+        let end = offset.saturating_add(length as u64);
+        if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
+            // Somebody else may be appending to it.
+            self.look_again(handle);
+        }
         let owner = self.owner();
         let inside = self.enter(handle, owner);
         let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
@@ -74,15 +80,16 @@ impl Session {
     ) -> Result<usize, Errno> {
         let record = self.record(handle);
         let mut cursor = Cursor::new(pieces);
+        let bucket_bytes = self.segment.bucket_bytes();
         let unbuffered = record.entry0.load(Ordering::Acquire) == 0
             && record.root.load(Ordering::Acquire) == 0
             && !record.has(file_flag::AHEAD);
-        if unbuffered || record.has(file_flag::DIRECT) {
+        let wanted = self.wants_stage_in(record, length);
+        if unbuffered && !wanted || record.has(file_flag::DIRECT) {
             return unsafe { self.read_through(handle, &mut cursor, offset, length) };
         }
         let size = record.size.load(Ordering::Acquire);
         let length = (length as u64).min(size.saturating_sub(offset)) as usize;
-        let bucket_bytes = self.segment.bucket_bytes();
         let mut done = 0;
         let mut buffered = false;
         while done < length {
@@ -93,7 +100,11 @@ impl Session {
                 within,
                 bytes: (bucket_bytes - within).min(length - done),
             };
-            let place = self.segment.entry(record, part.block);
+            let mut place = self.segment.entry(record, part.block);
+            let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
+            if wanted && absent && self.stage_in(handle, part.block, owner) {
+                place = self.segment.entry(record, part.block);
+            }
             let resident = match place {
                 Some(place) => unsafe { self.read_resident(handle, place, &mut cursor, part, owner) },
                 None => Ok(false),
@@ -118,6 +129,52 @@ impl Session {
             counters.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
         }
         Ok(done)
+    }
+
+    /// Whether a block that only the store has is worth a bucket: it will be read in small pieces,
+    /// or its file is read again; and RAM is not short.
+    fn wants_stage_in(&self, record: &FileRecord, length: usize) -> bool {
+        let header = self.segment.header();
+        let again = record.opens.load(Ordering::Relaxed) > 1;
+        (again || length < self.segment.bucket_bytes())
+            && header.ram_free.load(Ordering::Relaxed) > header.ram_low.load(Ordering::Relaxed)
+    }
+
+    /// Brings a block from the store to RAM, clean. False if that is not possible now.
+    fn stage_in(&self, handle: Handle, block: u64, owner: Owner) -> bool {
+        let record = self.record(handle);
+        let bytes = self.segment.bucket_bytes();
+        let start = block * bytes as u64;
+        let known = record.store_size.load(Ordering::Acquire);
+        let length = (known.saturating_sub(start) as usize).min(bytes);
+        if length == 0 {
+            return false;
+        }
+        let Some(place) = self.segment.entry_or_insert(record, block, owner) else { return false };
+        let Some(bucket) = self.segment.take_bucket(owner) else { return false };
+        self.segment.dress_bucket(bucket, handle.file, block, owner);
+        let entry = Entry::resident(0, bucket).encode();
+        if place
+            .compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            self.segment.undress_bucket(bucket);
+            return true;
+        }
+        self.populate(bucket);
+        let data = self.segment.bucket_data(bucket);
+        let got = unsafe { self.store_read(handle, data, length, start) }.unwrap_or(0);
+        let page = self.segment.page_bytes();
+        let end = got.next_multiple_of(page);
+        unsafe { data.add(got).write_bytes(0, end - got) };
+        if let Some(meta) = self.segment.bucket(bucket) {
+            let now = forebay_pool::clock::realtime_coarse_ns();
+            meta.written.store(forebay_pool::clock::stamp(now), Ordering::Relaxed);
+            let pages = if got == 0 { 0 } else { pages(0, end, page) };
+            meta.valid.store(pages, Ordering::Release);
+            meta.lock.unlock_changed();
+        }
+        got > 0
     }
 
     /// Reads a file of which nothing is buffered: what the kernel says is true, its end included.

@@ -7,14 +7,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use forebay_pool::layout::*;
 use forebay_pool::{Identity, Marker, Owner, Segment, liveness, segment};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-/// Environment variable with the path of the pool.
-pub const POOL_VARIABLE: &str = "FOREBAY_POOL";
-/// Environment variable with the path of the node manager's socket.
-pub const SOCKET_VARIABLE: &str = "FOREBAY_SOCKET";
 
 /// Forebay's own descriptors go above this, out of the way of programs that count theirs.
 const OWN_DESCRIPTORS: RawFd = 900;
@@ -66,19 +61,15 @@ pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
 }
 
 impl Session {
-    /// Attaches this process to the pool named in the environment and takes over the managed
-    /// descriptors it inherited. Does nothing if there is none, or if the pool cannot be used: the
-    /// program then runs as without Forebay. To be called once, before the program starts.
-    pub fn start() {
+    /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
+    /// over the managed descriptors it inherited. If the pool cannot be used the program runs
+    /// as without Forebay. To be called once, before the program starts.
+    pub fn start(pool: &CStr, socket: &CStr) {
         if session().is_some() {
             return;
         }
-        let (Some(pool), Some(socket)) =
-            (std::env::var_os(POOL_VARIABLE), std::env::var_os(SOCKET_VARIABLE))
-        else {
-            return;
-        };
-        if let Some(new) = Session::attach(Path::new(&pool), &socket) {
+        let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
+        if let Some(new) = Session::attach(pool, socket.to_bytes()) {
             SESSION.store(Box::into_raw(Box::new(new)), Ordering::Release);
             if let Some(session) = session() {
                 session.adopt_inherited();
@@ -86,7 +77,7 @@ impl Session {
         }
     }
 
-    fn attach(pool: &Path, socket: &OsStr) -> Option<Session> {
+    fn attach(pool: &Path, socket: &[u8]) -> Option<Session> {
         let file = segment::open_pool(pool).ok()?;
         let segment = Segment::attach(file.as_fd()).ok()?;
         let pid = std::process::id();
@@ -111,7 +102,7 @@ impl Session {
             table: Sparse::new(DESCRIPTORS),
             references: Sparse::new(descriptions as usize),
             populated: Sparse::new(buckets as usize / 16 + 1),
-            manager: ManagerLink::new(socket.as_bytes()),
+            manager: ManagerLink::new(socket),
             tier_files: [const { AtomicU32::new(0) }; TIERS_MAX],
             threads: AtomicU32::new(0),
             highest: AtomicU32::new(0),

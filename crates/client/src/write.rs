@@ -566,7 +566,7 @@ impl Session {
 
     /// Maps a RAM bucket's pages before they are touched one by one; at most once for each
     /// sixteen buckets.
-    fn populate(&self, bucket: u32) {
+    pub(crate) fn populate(&self, bucket: u32) {
         let Some(word) = self.populated.get(bucket as usize / 16) else { return };
         if word.load(Ordering::Relaxed) != 0 || word.swap(1, Ordering::Relaxed) != 0 {
             return;

@@ -20,19 +20,22 @@ mod stdio;
 mod syscall;
 
 use forebay_client::{Handle, Session, session};
-use libc::{c_int, ssize_t};
+use libc::{c_char, c_int, ssize_t};
 use rustix::io::Errno;
 
-/// Attaches the process. Runs before the program's own constructors.
-extern "C" fn start() {
-    Session::start();
-    spawn::start();
-    stdio::start();
+/// Attaches the process. Runs before the constructors of every other library, the C library's
+/// included: `environ` is not set yet, so the variables come from the arguments.
+unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
+    unsafe { spawn::start(variables) };
+    if let [_, Some(pool), Some(socket)] = spawn::values() {
+        Session::start(pool, socket);
+        stdio::start();
+    }
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
 /// The session and what `fd` refers to, if it is managed.
 #[inline]

@@ -5,6 +5,7 @@ use crate::real::real;
 use crate::{managed, set_errno};
 use core::arch::naked_asm;
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use forebay_client::session;
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::fs::{Mode, OFlags};
@@ -27,28 +28,30 @@ unsafe fn defines(entry: *const c_char, name: &CStr) -> bool {
     bytes.strip_prefix(name.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
 }
 
-/// Our own settings as this process received them, "NAME=value", from the environment it started
-/// with; programs may have cleared theirs since.
+/// Our settings as this process received them, "NAME=value": programs clear their environment.
+static KEPT: [AtomicPtr<c_char>; 3] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 3];
+
 fn own_settings() -> [*const c_char; 3] {
-    use core::sync::atomic::{AtomicPtr, Ordering};
-    static KEPT: [AtomicPtr<c_char>; 3] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 3];
-    for (place, name) in KEPT.iter().zip(CARRIED) {
-        if place.load(Ordering::Acquire).is_null() {
-            let value = unsafe { libc::getenv(name.as_ptr()) };
-            if !value.is_null() {
-                // getenv points behind "NAME=".
-                let entry = unsafe { value.sub(name.count_bytes() + 1) };
-                let copy = unsafe { libc::strdup(entry) };
-                place.store(copy, Ordering::Release);
-            }
-        }
-    }
     core::array::from_fn(|index| KEPT[index].load(Ordering::Acquire).cast_const())
 }
 
-/// Remembers the settings while the environment is as it was given.
-pub(crate) fn start() {
-    own_settings();
+/// Remembers the settings from the environment as it was given.
+pub(crate) unsafe fn start(variables: Strings) {
+    for (place, name) in KEPT.iter().zip(CARRIED) {
+        if let Some(entry) = unsafe { strings(variables) }.find(|&e| unsafe { defines(e, name) }) {
+            place.store(unsafe { libc::strdup(entry) }, Ordering::Release);
+        }
+    }
+}
+
+/// The settings' values, in the order of `CARRIED`.
+pub(crate) fn values() -> [Option<&'static CStr>; 3] {
+    core::array::from_fn(|index| {
+        let entry = KEPT[index].load(Ordering::Acquire);
+        let name = CARRIED[index].count_bytes() + 1;
+        // SAFETY: a copy that is never freed, and begins with "NAME=".
+        (!entry.is_null()).then(|| unsafe { CStr::from_ptr(entry.add(name)) })
+    })
 }
 
 /// An environment with our settings added where they are missing.
