@@ -6,6 +6,7 @@ use clap::Args;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection, Ending, Options, serve};
+use forebay_pool::message::Message;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -104,18 +105,18 @@ pub fn join(
     trace: Option<&Path>,
 ) -> Result<(Connection, Joined), String> {
     for _ in 0..50 {
-        if let Ok(connection) = Connection::to(&runtime.socket()) {
+        if let Some(connection) = hold(runtime) {
             return Ok((connection, Joined::Running));
         }
+        runtime.prepare()?;
         // Another run may be starting it right now; the lock tells.
         match runtime.lock() {
             Ok(Some(lock)) => {
                 drop(lock);
                 start(config, runtime, trace, &["--ephemeral"])?;
-                let connection = Connection::to(&runtime.socket()).map_err(|errno| {
-                    format!("{}: {errno}; see {}", runtime.socket().display(), runtime.log().display())
-                })?;
-                return Ok((connection, Joined::Started));
+                if let Some(connection) = hold(runtime) {
+                    return Ok((connection, Joined::Started));
+                }
             }
             Ok(None) => std::thread::sleep(Duration::from_millis(100)),
             Err(errno) => return Err(format!("{}: {errno}", runtime.folder.display())),
@@ -126,6 +127,15 @@ pub fn join(
         runtime.folder.display(),
         runtime.log().display()
     ))
+}
+
+/// Connects to the instance's manager and keeps it from ending. `None` when there is none, or
+/// when it is ending already.
+fn hold(runtime: &Runtime) -> Option<Connection> {
+    let connection = Connection::to(&runtime.socket()).ok()?;
+    connection.send(Message::Hold).ok()?;
+    let answer = connection.receive(Duration::from_secs(5)).ok()?;
+    (answer == Some(Message::Held)).then_some(connection)
 }
 
 /// Starts a node manager of its own session and waits until clients can connect.
@@ -154,6 +164,8 @@ fn start(
     command
         .arg("--ready-fd")
         .arg("3")
+        .env_remove("LD_PRELOAD")
+        .env("FOREBAY_DISABLE", "1")
         .stdin(Stdio::null())
         .stdout(log.try_clone().map_err(|error| fail("log", &error))?)
         .stderr(log)
@@ -199,38 +211,68 @@ fn start(
     Err(said)
 }
 
-/// Drains what managers that are gone have left. Returns how many pools there were.
-pub fn recover_orphans(quiet: bool) -> Result<usize, String> {
-    let mut recovered = 0;
+/// Pools that managers which are gone have left.
+fn orphans() -> Result<Vec<Runtime>, String> {
+    let mut found = Vec::new();
     for runtime in Runtime::all()? {
-        let Ok(Some(lock)) = runtime.lock() else { continue };
-        if !runtime.pool.exists() {
-            // Nothing but a folder of names.
-            let _ = fs::remove_dir_all(&runtime.folder);
-            continue;
+        let Ok(Some(_lock)) = runtime.lock() else { continue };
+        if runtime.pool.exists() {
+            found.push(runtime);
         }
-        drop(lock);
-        let text = fs::read_to_string(runtime.config())
-            .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
-        let config = Config::parse(&text).map_err(|error| error.to_string())?;
-        if let Ok(observer) = Observer::of(&runtime.pool)
-            && !quiet
-        {
-            let left = drain::bytes(observer.dirty());
-            eprintln!("forebay: draining {left} that an earlier run left for {}", observer.stores().join(", "));
-        }
-        start(&config, &runtime, None, &["--drain-and-end"])?;
-        drain::wait_for_end(&runtime)?;
-        recovered += 1;
     }
-    Ok(recovered)
+    Ok(found)
+}
+
+/// Starts a manager for an orphan and waits until it has drained it.
+fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
+    let config = runtime.read_config().ok_or_else(|| {
+        format!("{}: cannot be read; {} stays", runtime.config().display(), runtime.pool.display())
+    })?;
+    if let Ok(observer) = Observer::of(&runtime.pool) {
+        let left = drain::bytes(observer.dirty());
+        let stores = observer.stores().join(", ");
+        eprintln!("forebay: draining {left} that an earlier run left for {stores}");
+    }
+    start(&config, runtime, None, &["--drain-and-end"])?;
+    drain::wait_for_end(runtime)
+}
+
+/// Before a run: drains what an earlier one with another configuration left for the same
+/// directories. What was left with this configuration is taken over by its manager; what was left for
+/// other directories is mentioned.
+pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    for orphan in orphans()?.iter().filter(|orphan| orphan.instance != runtime.instance) {
+        let overlaps = orphan.read_config().is_none_or(|theirs| {
+            theirs.backing.iter().any(|theirs| {
+                config.backing.iter().any(|ours| {
+                    ours.path.starts_with(&theirs.path) || theirs.path.starts_with(&ours.path)
+                })
+            })
+        });
+        if overlaps {
+            drain_orphan(orphan)?;
+        } else {
+            eprintln!(
+                "forebay: {} holds what another run left; `forebay recover` drains it",
+                orphan.pool.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// `forebay recover`.
 pub fn recover() -> Result<ExitCode, String> {
-    match recover_orphans(false)? {
+    let orphans = orphans()?;
+    // One store that is gone must not keep the others from being drained.
+    let failures: Vec<String> =
+        orphans.iter().filter_map(|orphan| drain_orphan(orphan).err()).collect();
+    match orphans.len() {
         0 => println!("nothing to recover"),
-        count => println!("recovered {count} pools: everything is on the backing store"),
+        count if failures.is_empty() => {
+            println!("recovered {count} pools: everything is on the backing store");
+        }
+        _ => return Err(failures.join("\n")),
     }
     Ok(ExitCode::SUCCESS)
 }

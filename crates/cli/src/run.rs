@@ -5,8 +5,8 @@ use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
 use clap::Args;
 use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
-use forebay_pool::message::Message;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -33,21 +33,29 @@ const LIBRARY: &str = "libforebay_preload.so";
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let (config, runtime) = arguments.instance.runtime()?;
     let library = find_library()?;
-    manager::recover_orphans(false)?;
-    // Recovery may have removed the folder of this very instance.
-    let runtime = Runtime::of(&config).unwrap_or(runtime);
+    manager::settle_orphans(&config, &runtime)?;
     let (mut connection, joined) = manager::join(&config, &runtime, arguments.trace.as_deref())?;
-    hold(&connection)?;
     if arguments.instance.config.is_none() && matches!(joined, Joined::Started) {
         eprintln!("forebay: {}", config.describe());
     }
-    let mut child = spawn(&arguments.command, &library, &runtime)?;
+    let mut child = match spawn(&arguments.command, &library, &runtime) {
+        Ok(child) => child,
+        Err(error) => {
+            // As shells have it: 127 for a command that is not there, 126 for one that cannot run.
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            eprintln!("forebay: {}: {error}", Path::new(&arguments.command[0]).display());
+            return Ok(ExitCode::from(if missing { 127 } else { 126 }));
+        }
+    };
     ignore_terminal_signals()?;
     let status = attend(&mut child, &config, &runtime, &mut connection)?;
     let code = exit_code(status);
     for _ in 0..10 {
         match drain::drain(&connection, &runtime)? {
-            Drained::All => return Ok(code),
+            Drained::All => {
+                mention_clients(&runtime);
+                return Ok(code);
+            }
             Drained::Kept(files) => {
                 eprintln!("forebay: {}", drain::describe(&files));
                 return Ok(ExitCode::from(crate::FAILED));
@@ -59,18 +67,29 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     Err(format!("node managers end again and again; see {}", runtime.log().display()))
 }
 
-fn hold(connection: &Connection) -> Result<(), String> {
-    connection.send(Message::Hold).map_err(|errno| format!("the node manager: {errno}"))
+/// Processes that the command left behind keep their node manager.
+fn mention_clients(runtime: &Runtime) {
+    let left = Observer::of(&runtime.pool).map_or(0, |observer| observer.clients());
+    if left > 0 {
+        // Those that are ending right now are not worth a line.
+        std::thread::sleep(Duration::from_millis(250));
+        let left = Observer::of(&runtime.pool).map_or(0, |observer| observer.clients());
+        if left > 0 {
+            eprintln!(
+                "forebay: {left} processes still use the buffered files; the node manager drains \
+                 what they write and ends after them"
+            );
+        }
+    }
 }
 
 fn rejoin(config: &Config, runtime: &Runtime) -> Result<Connection, String> {
     eprintln!("forebay: the node manager is gone; starting another");
     let (connection, _) = manager::join(config, runtime, None)?;
-    hold(&connection)?;
     Ok(connection)
 }
 
-fn spawn(words: &[OsString], library: &Path, runtime: &Runtime) -> Result<Child, String> {
+fn spawn(words: &[OsString], library: &Path, runtime: &Runtime) -> std::io::Result<Child> {
     let mut preload = OsString::from(library);
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
@@ -79,13 +98,11 @@ fn spawn(words: &[OsString], library: &Path, runtime: &Runtime) -> Result<Child,
     let mut command = Command::new(&words[0]);
     command
         .args(&words[1..])
+        .env_remove("FOREBAY_DISABLE")
         .env("LD_PRELOAD", preload)
         .env("FOREBAY_POOL", &runtime.pool)
         .env("FOREBAY_SOCKET", runtime.socket());
-    command.spawn().map_err(|error| {
-        // As shells do: 127 for not found, 126 for not executable; the text names the command.
-        format!("{}: {error}", Path::new(&words[0]).display())
-    })
+    command.spawn()
 }
 
 /// SIGINT and SIGQUIT from the terminal reach the command itself; we stay to drain.

@@ -38,7 +38,8 @@ impl Session {
     /// Takes `fd`, just opened with `flags`, under management if it is a regular file in a
     /// managed directory.
     pub fn opened(&self, fd: RawFd, flags: OpenFlags) {
-        if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
+        let retired = self.segment.header().retired.load(Ordering::Acquire) != 0;
+        if retired || flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
             return;
         }
         let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };

@@ -42,6 +42,20 @@ pub struct Handle {
     pub(crate) file: u32,
 }
 
+/// How long a process waits for a slot when all are in use: 5 s in steps of 10 ms.
+const SLOT_TRIES: u32 = 500;
+
+fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Option<u32> {
+    for _ in 0..SLOT_TRIES {
+        if let Some(slot) = segment.claim_slot(pid, start) {
+            return Some(slot);
+        }
+        forebay_pool::clock::sleep_ns(10_000_000);
+    }
+    segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
+    None
+}
+
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The session of this process, if it runs under Forebay.
@@ -92,8 +106,13 @@ impl Session {
                 });
                 slot
             }
-            None => segment.claim_slot(pid, start)?,
+            None => wait_for_slot(&segment, pid, start)?,
         };
+        // Looked at after the slot was claimed: the manager looks at the slots after it has said so.
+        if segment.header().retired.load(Ordering::SeqCst) != 0 {
+            segment.cancel_slot(slot);
+            return None;
+        }
         let buckets = segment.ram_buckets();
         let descriptions = segment.header().descriptions;
         Some(Session {

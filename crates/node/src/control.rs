@@ -76,7 +76,15 @@ impl Connection {
 /// A drain that somebody waits for.
 struct Drain {
     asked: Instant,
+    /// What was written up to here is waited for; others may go on writing.
+    until: u32,
     stop: bool,
+}
+
+impl Drain {
+    fn asked_now(node: &Node, stop: bool) -> Drain {
+        Drain { asked: Instant::now(), until: node.now(), stop }
+    }
 }
 
 struct Peer {
@@ -167,11 +175,11 @@ impl Control {
             return false;
         }
         node.want_work();
-        let bytes = node.dirty_bytes_total();
         let failing = failing_files(&node);
         let mut stop = false;
         for peer in &mut self.peers {
             let Some(drain) = &peer.drain else { continue };
+            let bytes = node.dirty_bytes_until(drain.until);
             let stuck = failing > 0
                 && drain.asked.elapsed() > GIVE_UP
                 && all_pending_are_failing(&node);
@@ -237,14 +245,15 @@ fn receive(node: &Node, peer: &mut Peer) -> bool {
                 .is_some_and(|fd| node.descriptors.offer(&node.segment, file, generation, fd)),
             Some(Message::Hold) => {
                 peer.holds = true;
-                true
+                let held = Message::Held.encode();
+                rustix::net::send(&peer.socket, &held, SendFlags::NOSIGNAL).is_ok()
             }
             Some(Message::Drain) => {
-                peer.drain = Some(Drain { asked: Instant::now(), stop: false });
+                peer.drain = Some(Drain::asked_now(node, false));
                 true
             }
             Some(Message::Stop) => {
-                peer.drain = Some(Drain { asked: Instant::now(), stop: true });
+                peer.drain = Some(Drain::asked_now(node, true));
                 true
             }
             _ => {

@@ -4,13 +4,14 @@ use crate::config::Config;
 use crate::control::{Control, all_pending_are_failing, failing_files};
 use crate::demote::Demoter;
 use crate::descriptors::Descriptors;
-use crate::flush::Flusher;
+use crate::flush::{Flusher, Which, is_pending, settle_held};
 use crate::housekeeping::{Housekeeper, is_idle};
 use crate::node::Node;
 use crate::recovery;
 use crate::runtime::Runtime;
 use crate::trace::Trace;
 use forebay_placement::Watermarks;
+use forebay_pool::layout::file_flag;
 use forebay_pool::liveness;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
@@ -70,6 +71,7 @@ pub fn serve(
     let Some(_lock) = lock else {
         return Err(format!("{}: another node manager serves it", runtime.folder.display()));
     };
+    refuse_overlap(&config, runtime)?;
     raise_descriptor_limit();
     let opened = recovery::open(&config, runtime)?;
     std::fs::write(runtime.config(), config.canonical())
@@ -108,6 +110,29 @@ pub fn serve(
         remove(&node, runtime);
     }
     Ok(ending)
+}
+
+/// Two managers must not buffer the same files: neither would see what the other holds.
+fn refuse_overlap(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    for other in Runtime::all()? {
+        let serves = other.instance != runtime.instance && matches!(other.lock(), Ok(None));
+        let Some(theirs) = serves.then(|| other.read_config()).flatten() else { continue };
+        for ours in &config.backing {
+            let overlaps = |path: &std::path::Path| {
+                ours.path.starts_with(path) || path.starts_with(&ours.path)
+            };
+            if let Some(theirs) = theirs.backing.iter().find(|theirs| overlaps(&theirs.path)) {
+                return Err(format!(
+                    "{} is served with another configuration (instance {}, directory {}); use that \
+                     one, or end it with `forebay stop`",
+                    ours.path.display(),
+                    other.instance,
+                    theirs.path.display()
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Clients must not take the manager for alive before it has taken over.
@@ -213,16 +238,47 @@ impl Manager<'_> {
                 // The flushers go on; the manager ends when they are done.
                 self.node.draining.store(true, Ordering::Release);
                 self.node.want_work();
-                if self.node.dirty_bytes_total() == 0 {
+                if self.node.dirty_bytes_total() == 0 && self.retire(true) {
                     return Ending::Drained;
                 }
             }
         }
     }
 
+    /// Before the segment is removed: no new client may join it, and those that live use the
+    /// store directly from now on. False, and nothing has changed, if that cannot be: a client
+    /// came while `only_if_idle`, or a file could not be flushed.
+    fn retire(&self, only_if_idle: bool) -> bool {
+        let node = self.node;
+        let segment = &node.segment;
+        node.header().retired.store(1, Ordering::SeqCst);
+        let mut flusher = Flusher::new(node);
+        let owner = Node::new_owner();
+        let good = !(only_if_idle && !is_idle(node))
+            && segment.live_files().all(|file| {
+                let inside = segment.enter_table(owner);
+                segment.exclude(file, owner);
+                while is_pending(node, file) && !segment.file(file).has(file_flag::FAILING) {
+                    flusher.flush(Which::File(file));
+                }
+                let clean = segment.drop_clean_blocks(file, owner);
+                if clean {
+                    settle_held(node, file);
+                    segment.file(file).set(file_flag::DIRECT);
+                }
+                segment.include(file);
+                segment.leave(owner, inside);
+                clean
+            });
+        if !good {
+            node.header().retired.store(0, Ordering::SeqCst);
+        }
+        good
+    }
+
     fn ending(&self, since: Instant) -> Option<Ending> {
         let bytes = self.node.dirty_bytes_total();
-        if bytes == 0 {
+        if bytes == 0 && self.retire(false) {
             return Some(Ending::Drained);
         }
         (since.elapsed() > GIVE_UP && all_pending_are_failing(self.node))

@@ -220,6 +220,11 @@ impl Flusher {
                 true
             }),
             Which::Aged(tier, age) => {
+                // The table of files is shorter than that of buckets.
+                let is_dirty = |file| segment.file(file).has(file_flag::DIRTY);
+                if !segment.live_files().any(is_dirty) {
+                    return found;
+                }
                 let now = self.node.now();
                 for bucket in buckets_of(segment, tier) {
                     let Some(meta) = segment.bucket(bucket) else { continue };
@@ -240,7 +245,7 @@ impl Flusher {
         found
     }
 
-    /// Whether a failing file's time has come, and an unlinked file is worth flushing at all.
+    /// Whether a failing file's time has come.
     fn may_try(&self, file: u32, now: u32) -> bool {
         let record = self.node.segment.file(file);
         !record.has(file_flag::FAILING)
@@ -263,6 +268,15 @@ impl Flusher {
                 return None;
             }
         };
+        // A file without a name is dropped with its last descriptor; until then only a want of
+        // room, a sync or a drain sends it to the store.
+        let draining = self.node.draining.load(Ordering::Acquire);
+        if matches!(which, Which::Aged(..))
+            && !draining
+            && rustix::fs::fstat(&*fd).is_ok_and(|stat| stat.st_nlink == 0)
+        {
+            return None;
+        }
         let patient = matches!(which, Which::File(_));
         let mut begun: Vec<_> =
             batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
@@ -485,15 +499,22 @@ pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
     }
     let inside = segment.enter_table(owner);
     if segment.try_exclude(file, owner) {
-        if record.intent.load(Ordering::Acquire) == 0
-            && !is_pending(node, file)
-            && let Some(fd) = node.descriptors.at_hand(segment, file)
-        {
-            agree_with_store(record, &fd);
-        }
+        settle_held(node, file);
         segment.include(file);
     }
     segment.leave(owner, inside);
+}
+
+/// The same, of a file that the caller has exclusively.
+pub(crate) fn settle_held(node: &Node, file: u32) {
+    let record = node.segment.file(file);
+    if record.has(file_flag::AHEAD)
+        && record.intent.load(Ordering::Acquire) == 0
+        && !is_pending(node, file)
+        && let Some(fd) = node.descriptors.at_hand(&node.segment, file)
+    {
+        agree_with_store(record, &fd);
+    }
 }
 
 fn agree_with_store(record: &FileRecord, fd: &OwnedFd) {

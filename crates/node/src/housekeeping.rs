@@ -222,6 +222,7 @@ impl Housekeeper {
         }
         let removed = segment.remove_file(file, self.owner, || unchanged() && empty());
         if removed {
+            segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
             self.node.descriptors.close(file);
         }
     }

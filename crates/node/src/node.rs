@@ -77,14 +77,18 @@ impl Node {
         Hierarchy::new(&snapshots).expect("the configuration has at most TIERS_MAX tiers")
     }
 
-    /// Dirty bytes of one tier, those on their way to the store included.
-    pub fn dirty_bytes(&self, tier: usize) -> u64 {
-        dirty_bytes(&self.segment, tier)
+    /// Dirty bytes of all tiers that were last written up to the stamp `until`.
+    pub fn dirty_bytes_until(&self, until: u32) -> u64 {
+        let old = |meta: &BucketMeta| {
+            let written = meta.written.load(Ordering::Relaxed);
+            written == until || clock::stamp_age(until, written) > 0
+        };
+        (0..self.tiers()).map(|tier| dirty_bytes(&self.segment, tier, old)).sum()
     }
 
     /// Dirty bytes of all tiers.
     pub fn dirty_bytes_total(&self) -> u64 {
-        (0..self.tiers()).map(|tier| self.dirty_bytes(tier)).sum()
+        (0..self.tiers()).map(|tier| dirty_bytes(&self.segment, tier, |_| true)).sum()
     }
 
     /// Wakes the flushers.
@@ -117,15 +121,20 @@ impl Node {
     }
 }
 
-/// Dirty bytes of tier `tier` of a segment.
-pub(crate) fn dirty_bytes(segment: &Segment, tier: usize) -> u64 {
+/// Dirty bytes of tier `tier` of a segment, those on their way to the store included, in buckets
+/// that `counts` accepts.
+pub(crate) fn dirty_bytes(
+    segment: &Segment,
+    tier: usize,
+    counts: impl Fn(&BucketMeta) -> bool,
+) -> u64 {
     let page = segment.page_bytes() as u64;
     let pages: u64 = buckets_of(segment, tier)
         .filter_map(|bucket| segment.bucket(bucket))
         .map(|meta| {
             let pending =
                 meta.dirty.load(Ordering::Relaxed) | meta.writeback.load(Ordering::Relaxed);
-            u64::from(pending.count_ones())
+            if pending != 0 && counts(meta) { u64::from(pending.count_ones()) } else { 0 }
         })
         .sum();
     pages * page

@@ -63,8 +63,16 @@ impl Runtime {
     /// A message that names the folder and what is wrong with it.
     pub fn of(config: &Config) -> Result<Runtime, String> {
         let runtime = Runtime::named(&base()?, &config.instance_id());
-        private_folder(&runtime.folder)?;
+        runtime.prepare()?;
         Ok(runtime)
+    }
+
+    /// Makes the instance's folder, which a manager that ends removes.
+    ///
+    /// # Errors
+    /// A message that names the folder and what is wrong with it.
+    pub fn prepare(&self) -> Result<(), String> {
+        private_folder(&self.folder)
     }
 
     fn named(base: &Path, instance: &str) -> Runtime {
@@ -105,6 +113,11 @@ impl Runtime {
     /// The configuration the instance was started with.
     pub fn config(&self) -> PathBuf {
         self.folder.join("config")
+    }
+
+    /// The configuration the instance was started with, if it can be read.
+    pub fn read_config(&self) -> Option<Config> {
+        Config::parse(&fs::read_to_string(self.config()).ok()?).ok()
     }
 
     /// Takes the instance's lock, which a node manager holds as long as it lives. `None` when

@@ -77,7 +77,7 @@ impl Observer {
                     capacity: u64::from(buckets.end - buckets.start) * bucket,
                     configured: u64::from(header.tier[tier].buckets) * bucket,
                     used: used as u64 * bucket,
-                    dirty: dirty_bytes(&self.0, tier),
+                    dirty: dirty_bytes(&self.0, tier, |_| true),
                 }
             })
             .collect()
@@ -85,7 +85,7 @@ impl Observer {
 
     /// Bytes that are not yet on the store.
     pub fn dirty(&self) -> u64 {
-        (0..self.0.header().tiers as usize).map(|tier| dirty_bytes(&self.0, tier)).sum()
+        (0..self.0.header().tiers as usize).map(|tier| dirty_bytes(&self.0, tier, |_| true)).sum()
     }
 
     /// Managed directories.

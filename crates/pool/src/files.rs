@@ -300,11 +300,9 @@ impl Segment {
     }
 
     fn take_file(&self) -> Option<u32> {
-        let files = self.header().files;
-        for _ in 0..files {
-            let file = self.header().file_cursor.fetch_add(1, Ordering::Relaxed) % files;
-            let state = &self.file(file).state;
-            if state.load(Ordering::Relaxed) == file_state::FREE
+        let free = |file: &u32| {
+            let state = &self.file(*file).state;
+            state.load(Ordering::Relaxed) == file_state::FREE
                 && state
                     .compare_exchange(
                         file_state::FREE,
@@ -313,11 +311,14 @@ impl Segment {
                         Ordering::Relaxed,
                     )
                     .is_ok()
-            {
-                return Some(file);
-            }
-        }
-        None
+        };
+        let cursor = &self.header().file_cursor;
+        let files = self.header().files;
+        let start = cursor.load(Ordering::Relaxed).min(files);
+        let file = (start..files).chain(0..start).find(free)?;
+        cursor.store(file + 1, Ordering::Relaxed);
+        self.header().files_high.fetch_max(file + 1, Ordering::AcqRel);
+        Some(file)
     }
 
     /// Removes `file` from the table if `unwanted` says so while the table cannot change under
@@ -353,7 +354,8 @@ impl Segment {
 
     /// All records in the table.
     pub fn live_files(&self) -> impl Iterator<Item = u32> {
-        (0..self.header().files)
+        let high = self.header().files_high.load(Ordering::Acquire);
+        (0..high.min(self.header().files))
             .filter(|&file| self.file(file).state.load(Ordering::Acquire) == file_state::LIVE)
     }
 }

@@ -78,8 +78,13 @@ pub struct Header {
     pub clients_high: AtomicU32,
     /// Buckets of the RAM tier that are backed by memory so far.
     pub ram_ready: AtomicU32,
-    /// Where the next search for a free file record starts.
+    /// Where the next search for a free file record starts; the manager sets it back, so that
+    /// records in use stay together.
     pub file_cursor: AtomicU32,
+    /// One past the highest file record ever used.
+    pub files_high: AtomicU32,
+    /// The manager is about to remove the segment: nothing new is buffered.
+    pub retired: AtomicU32,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
     /// Buckets: about how many of the RAM tier are free; the node manager corrects it.

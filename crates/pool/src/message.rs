@@ -15,8 +15,10 @@ pub enum Message {
         /// Its generation.
         generation: u32,
     },
-    /// This connection keeps the manager from ending: a run is under way.
+    /// This connection keeps the manager from ending: a run is under way. Answered by `Held`.
     Hold,
+    /// Answer to `Hold`.
+    Held,
     /// Flush everything; answered by `Drained` as soon as nothing is dirty, or what is cannot be
     /// written.
     Drain,
@@ -43,6 +45,7 @@ impl Message {
             Message::Stop => (4, 0, 0, 0),
             Message::Drained { failing, bytes } => (5, failing, 0, bytes),
             Message::Refused => (6, 0, 0, 0),
+            Message::Held => (7, 0, 0, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -70,6 +73,7 @@ impl Message {
                 Message::Drained { failing: word(4).ok()?, bytes }
             }
             6 => Message::Refused,
+            7 => Message::Held,
             _ => return None,
         })
     }
@@ -88,6 +92,7 @@ mod tests {
             Message::Stop,
             Message::Drained { failing: 3, bytes: u64::MAX },
             Message::Refused,
+            Message::Held,
         ];
         for message in all {
             assert_eq!(Message::decode(&message.encode()), Some(message));

@@ -14,6 +14,9 @@ use rustix::io::Errno;
 /// What the environment of every child has to carry.
 const CARRIED: [&CStr; 3] = [c"LD_PRELOAD", c"FOREBAY_POOL", c"FOREBAY_SOCKET"];
 
+/// A program that has this in its environment runs without Forebay.
+const DISABLED: &CStr = c"FOREBAY_DISABLE";
+
 type Strings = *const *const c_char;
 
 unsafe fn strings<'a>(list: Strings) -> impl Iterator<Item = *const c_char> + 'a {
@@ -28,6 +31,10 @@ unsafe fn defines(entry: *const c_char, name: &CStr) -> bool {
     bytes.strip_prefix(name.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
 }
 
+unsafe fn has(variables: Strings, name: &CStr) -> bool {
+    unsafe { strings(variables) }.any(|entry| unsafe { defines(entry, name) })
+}
+
 /// Our settings as this process received them, "NAME=value": programs clear their environment.
 static KEPT: [AtomicPtr<c_char>; 3] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 3];
 
@@ -37,6 +44,9 @@ fn own_settings() -> [*const c_char; 3] {
 
 /// Remembers the settings from the environment as it was given.
 pub(crate) unsafe fn start(variables: Strings) {
+    if unsafe { has(variables, DISABLED) } {
+        return;
+    }
     for (place, name) in KEPT.iter().zip(CARRIED) {
         if let Some(entry) = unsafe { strings(variables) }.find(|&e| unsafe { defines(e, name) }) {
             place.store(unsafe { libc::strdup(entry) }, Ordering::Release);
@@ -63,13 +73,13 @@ struct Environment {
 impl Environment {
     unsafe fn with_ours(given: Strings) -> Environment {
         let untouched = Environment { list: given, made: core::ptr::null_mut() };
-        if session().is_none() {
+        if session().is_none() || unsafe { has(given, DISABLED) } {
             return untouched;
         }
         let settings = own_settings();
         let missing = |index: usize| {
             !settings[index].is_null()
-                && !unsafe { strings(given) }.any(|entry| unsafe { defines(entry, CARRIED[index]) })
+                && !unsafe { has(given, CARRIED[index]) }
         };
         let missing = [missing(0), missing(1), missing(2)];
         if missing == [false; 3] {
