@@ -171,6 +171,11 @@ impl Session {
 
     /// Keeps the file direct for as long as this process or a child of it may have it mapped.
     pub fn hold_mapping(&self, handle: Handle) {
+        let generation = self.record(handle).generation.load(Ordering::Relaxed).wrapping_add(1);
+        let held = self.mapped.get(handle.file as usize);
+        if held.is_some_and(|held| held.swap(generation, Ordering::AcqRel) == generation) {
+            return;
+        }
         let flags = description_flag::MAPPING;
         // Without a description to spare the file may turn buffered again after its last close,
         // while a mapping still shows what was there before.

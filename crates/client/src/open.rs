@@ -164,7 +164,8 @@ impl Session {
         {
             return None;
         }
-        let flags = description_flag::KERNEL_OFFSET | description_flag::WRITE;
+        let access = rustix::fs::fcntl_getfl(borrow(fd)).ok()?;
+        let flags = description_flags(access) | description_flag::KERNEL_OFFSET;
         let owner = self.owner();
         let marker = self.find_or_insert(&stat, fd, |file| {
             self.segment.open_description(file, flags, owner)

@@ -24,6 +24,8 @@ pub struct Session {
     pub(crate) table: Sparse,
     /// Description -> descriptors of this process that refer to it.
     pub(crate) references: Sparse,
+    /// File record -> its generation (plus one) when this process mapped it.
+    pub(crate) mapped: Sparse,
     /// RAM bucket / 16 -> whether its pages are mapped here.
     pub(crate) populated: Sparse,
     pub(crate) manager: ManagerLink,
@@ -115,11 +117,13 @@ impl Session {
         }
         let buckets = segment.ram_buckets();
         let descriptions = segment.header().descriptions;
+        let files = segment.header().files;
         Some(Session {
             segment,
             slot: AtomicU32::new(slot),
             table: Sparse::new(DESCRIPTORS),
             references: Sparse::new(descriptions as usize),
+            mapped: Sparse::new(files as usize),
             populated: Sparse::new(buckets as usize / 16 + 1),
             manager: ManagerLink::new(socket),
             tier_files: [const { AtomicU32::new(0) }; TIERS_MAX],

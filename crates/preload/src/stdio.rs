@@ -222,10 +222,18 @@ pub(crate) fn start() {
 /// Called when `fd` may have become managed: if a standard stream writes to it, that stream must
 /// write through us.
 pub(crate) fn redirected(fd: c_int) {
-    if !(0..3).contains(&fd)
-        || managed(fd).is_none()
-        || REPLACED.fetch_or(1 << fd, Ordering::AcqRel) >> fd & 1 == 1
-    {
+    if !(0..3).contains(&fd) {
+        return;
+    }
+    if managed(fd).is_none() {
+        // Back on the terminal: as glibc has it there, each line at once.
+        let replaced = REPLACED.load(Ordering::Acquire) >> fd & 1 == 1;
+        if fd == 1 && replaced && unsafe { libc::isatty(fd) } == 1 {
+            unsafe { libc::setvbuf(stdout, core::ptr::null_mut(), libc::_IOLBF, 0) };
+        }
+        return;
+    }
+    if REPLACED.fetch_or(1 << fd, Ordering::AcqRel) >> fd & 1 == 1 {
         return;
     }
     let (variable, mode) = match fd {

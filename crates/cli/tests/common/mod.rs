@@ -172,6 +172,12 @@ pub struct Item {
     content: Vec<u8>,
 }
 
+impl Item {
+    pub fn bytes(&self) -> Vec<u8> {
+        self.content.clone()
+    }
+}
+
 impl std::fmt::Debug for Item {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let head = String::from_utf8_lossy(&self.content[..self.content.len().min(60)]);
@@ -212,6 +218,18 @@ pub fn assert_same_bytes(name: &str, got: &[u8], wanted: &[u8]) {
         got.len(),
         wanted.len(),
     );
+}
+
+/// The same for texts: shows the first lines that differ.
+pub fn assert_same_lines(name: &str, got: &str, wanted: &str) {
+    let (mut a, mut b) = (got.lines(), wanted.lines());
+    for number in 1.. {
+        match (a.next(), b.next()) {
+            (None, None) => break,
+            (got, wanted) => assert_eq!(got, wanted, "{name}, line {number}"),
+        }
+    }
+    assert_eq!(got.len(), wanted.len(), "{name}");
 }
 
 /// What `forebay status` says.
@@ -383,8 +401,8 @@ impl Site {
         let wanted = self.run_plainly(script);
         let (got, status) = self.run_buffered(script);
         assert_eq!(got.code, wanted.code, "got {got:#?}\nwanted {wanted:#?}\n{}", status.text);
-        assert_same_bytes("stdout", got.stdout.as_bytes(), wanted.stdout.as_bytes());
-        assert_eq!(got.stderr, wanted.stderr);
+        assert_same_lines("stdout", &got.stdout, &wanted.stdout);
+        assert_same_lines("stderr", &got.stderr, &wanted.stderr);
         self.assert_same_files();
         status.assert_live();
         status
@@ -414,7 +432,7 @@ impl Site {
         let (name, _) = source.rsplit_once('.').unwrap();
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
         let made = Command::new(compiler)
-            .args(["-O1", "-Wall", "-D_GNU_SOURCE", "-o"])
+            .args(["-O1", "-w", "-D_GNU_SOURCE", "-o"])
             .arg(self.root().join(name))
             .arg(&file)
             .args(flags)

@@ -36,6 +36,11 @@ static void where(const char *who, int fd)
 	fflush(stdout);
 }
 
+static void result(const char *what, ssize_t result)
+{
+	printf("%s: %zd %s\n", what, result, result < 0 ? strerror(errno) : "");
+}
+
 static void reap(pid_t child)
 {
 	int status;
@@ -92,8 +97,8 @@ static void duplicated(void)
 	say(77, "OTHER");
 	where("other", other);
 	where("copy", 78);
-	printf("closed: %zd %s\n", write(fd, "x", 1), strerror(errno));
-	printf("dup2 of a closed one: %d %s\n", dup2(fd, 78), strerror(errno));
+	result("write to a closed one", write(fd, "x", 1));
+	result("dup2 of a closed one", dup2(fd, 78));
 	where("copy", 78);
 	/* A file that is not managed over one that is, and back. */
 	int null = open("/dev/null", O_WRONLY);
@@ -165,7 +170,7 @@ static void spawned(void)
 	say(fd, "after spawn\n");
 	where("parent", fd);
 	fflush(stdout);
-	if (system("echo from system >> $OUT/../relay; cat $OUT/../relay; rm $OUT/../relay") != 0)
+	if (system("echo from system >> relay; cat relay; rm relay") != 0)
 		puts("system failed");
 	FILE *pipe = popen("cat", "w");
 	fputs("through a pipe\n", pipe);
@@ -185,16 +190,11 @@ static void close_all(void)
 	say(fd, "three\n");
 	where("after", fd);
 	CHECK(close_range(3, ~0u, 0));
-	printf("closed: %zd %s\n", write(fd, "x", 1), strerror(errno));
+	result("write to a closed one", write(fd, "x", 1));
 	fd = open(file, O_RDWR | O_APPEND);
 	say(fd, "four\n");
 	char text[64] = "";
 	printf("read %zd: %s", pread(fd, text, 63, 0), text);
-}
-
-static void result(const char *what, ssize_t result)
-{
-	printf("%s: %zd %s\n", what, result, result < 0 ? strerror(errno) : "");
 }
 
 static void pointers(void)
@@ -345,7 +345,7 @@ static void renamed(void)
 	where("nameless", fresh);
 	memset(text, 0, sizeof text);
 	printf("read %zd: %s", pread(fresh, text, 127, 0), text);
-	printf("stat: %d\n", access(file, F_OK));
+	result("access", access(file, F_OK));
 	close(fresh);
 	/* The number of the nameless file may come back. */
 	fresh = open(file, O_RDWR | O_CREAT, 0644);

@@ -17,9 +17,9 @@ static void show(const char *what, FILE *stream)
 
 static void show_size(const char *what)
 {
-	struct stat found;
-	printf("%s: ", what);
-	printf(stat(file, &found) == 0 ? "%lld bytes\n" : "missing\n", (long long)found.st_size);
+	struct stat found = { 0 };
+	int missing = stat(file, &found);
+	printf("%s: %d, %lld bytes\n", what, missing, (long long)found.st_size);
 }
 
 static void lines(void)
