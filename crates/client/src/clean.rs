@@ -251,18 +251,37 @@ impl Session {
         if unbuffered || record.has(file_flag::DIRECT) {
             return if durable { rustix::fs::fsync(borrow(handle.fd)) } else { Ok(()) };
         }
-        let header = self.segment.header();
-        let ticket = self.request_sync(handle.file, durable);
+        match self.await_sync(handle.file, durable) {
+            true => Ok(()),
+            false => self.flush_here(handle, durable),
+        }
+    }
+
+    /// Makes the file clean and has the node manager close its descriptor of it, because a program
+    /// that anyone has open for writing cannot be executed.
+    ///
+    /// # Errors
+    /// The errno of the flush.
+    pub fn let_go(&self, handle: Handle) -> Result<(), Errno> {
+        self.with_clean(handle, || ())?;
+        self.await_sync(handle.file, false);
+        Ok(())
+    }
+
+    /// Has the node manager flush a file, and waits. False if no manager is there to do it.
+    fn await_sync(&self, file: u32, durable: bool) -> bool {
+        let (header, record) = (self.segment.header(), self.segment.file(file));
+        let ticket = self.request_sync(file, durable);
         loop {
             let done = header.work_done.load(Ordering::Acquire);
             if self.is_done(record, ticket) {
-                return Ok(());
+                return true;
             }
             futex::wait(&header.work_done, done, 50);
             if header.work_done.load(Ordering::Acquire) == done
                 && !self.segment.manager_is_alive()
             {
-                return self.flush_here(handle, durable);
+                return false;
             }
         }
     }

@@ -489,12 +489,13 @@ pub(crate) fn is_pending(node: &Node, file: u32) -> bool {
     pending
 }
 
-/// If nothing of the file is dirty any more, gives the store its times and ends the state "ahead
-/// of the store". Done with the file held, so that no writer is in the middle of it.
+/// If nothing of the file is dirty any more, gives the store its times, ends the state "ahead
+/// of the store", and closes the manager's descriptor. Done with the file held, so that no writer is in the middle of it.
 pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
     let segment = &node.segment;
     let record = segment.file(file);
-    if !record.has(file_flag::AHEAD) || is_pending(node, file) {
+    let settled = !record.has(file_flag::AHEAD) && !record.has(file_flag::ANNOUNCED);
+    if settled || is_pending(node, file) {
         return;
     }
     let inside = segment.enter_table(owner);
@@ -508,20 +509,25 @@ pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
 /// The same, of a file that the caller has exclusively.
 pub(crate) fn settle_held(node: &Node, file: u32) {
     let record = node.segment.file(file);
-    if record.has(file_flag::AHEAD)
-        && record.intent.load(Ordering::Acquire) == 0
-        && !is_pending(node, file)
-        && let Some(fd) = node.descriptors.at_hand(&node.segment, file)
-    {
-        agree_with_store(record, &fd);
+    if record.intent.load(Ordering::Acquire) != 0 || is_pending(node, file) {
+        return;
+    }
+    let held = node.descriptors.at_hand(&node.segment, file);
+    let agrees = !record.has(file_flag::AHEAD)
+        || held.is_some_and(|fd| agree_with_store(record, &fd));
+    if agrees {
+        // A program that is open for writing cannot be executed. The next writer sends his own.
+        record.clear(file_flag::ANNOUNCED);
+        node.descriptors.close(file);
     }
 }
 
-fn agree_with_store(record: &FileRecord, fd: &OwnedFd) {
-    let Ok(stat) = rustix::fs::fstat(fd) else { return };
+/// Gives the store's file its size and times. Returns whether both agree now.
+fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let size = record.size.load(Ordering::Acquire);
     if (stat.st_size as u64) < size && rustix::fs::ftruncate(fd, size).is_err() {
-        return;
+        return false;
     }
     let mtime = record.mtime_ns.load(Ordering::Acquire);
     let times = Timestamps {
@@ -533,13 +539,13 @@ fn agree_with_store(record: &FileRecord, fd: &OwnedFd) {
     };
     // Only the owner of a file may set its times; others see the time of the flush.
     let _ = rustix::fs::futimens(fd, &times);
-    if let Ok(stat) = rustix::fs::fstat(fd) {
-        let mtime = stat.st_mtime as u64 * 1_000_000_000 + stat.st_mtime_nsec as u64;
-        record.store_mtime_ns.store(mtime, Ordering::Release);
-        record.store_size.store(stat.st_size as u64, Ordering::Release);
-        record.size.store(stat.st_size as u64, Ordering::Release);
-        record.clear(file_flag::AHEAD | file_flag::DIRTY);
-    }
+    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
+    let mtime = stat.st_mtime as u64 * 1_000_000_000 + stat.st_mtime_nsec as u64;
+    record.store_mtime_ns.store(mtime, Ordering::Release);
+    record.store_size.store(stat.st_size as u64, Ordering::Release);
+    record.size.store(stat.st_size as u64, Ordering::Release);
+    record.clear(file_flag::AHEAD | file_flag::DIRTY);
+    true
 }
 
 #[cfg(test)]

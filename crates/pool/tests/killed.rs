@@ -316,6 +316,7 @@ impl Worker<'_> {
         if meta.dirty.load(Ordering::Relaxed) != u64::MAX {
             meta.dirty.fetch_or(u64::MAX, Ordering::Release);
         }
+        linger(sequence as usize / 8);
         if meta.valid.load(Ordering::Relaxed) != u64::MAX {
             meta.valid.fetch_or(u64::MAX, Ordering::Release);
         }
@@ -344,6 +345,7 @@ impl Worker<'_> {
                     }
                     continue;
                 };
+                linger(block);
                 segment.dress_bucket(bucket, this.files[file], block_number(block), owner);
                 if publish(place, bucket) {
                     let sequence = this.fill(file, block, bucket);
@@ -773,9 +775,26 @@ impl Manager {
             if client.state.load(Ordering::SeqCst) == slot_state::LIVE
                 && client.pid.load(Ordering::SeqCst) == pid
             {
+                let generation = client.generation.load(Ordering::SeqCst);
                 self.segment.reap_slot(slot, |file, owner| complete(&self.segment, file, owner));
+                let left = self.stamped(slot);
+                // Unless a new process has the slot already.
+                if client.generation.load(Ordering::SeqCst) == generation {
+                    assert!(left.is_empty(), "{pid} still has buckets {left:?}");
+                }
             }
         }
+    }
+
+    /// Buckets that bear the stamp of `slot`, as taken or as locked.
+    fn stamped(&self, slot: u32) -> Vec<u32> {
+        let bears = |id: &u32| {
+            let meta = self.segment.bucket(*id).unwrap();
+            let state = meta.state.load(Ordering::SeqCst);
+            let taken = Owner::from_raw(state).filter(|_| state != USED);
+            [taken, meta.lock.holder()].iter().flatten().any(|owner| owner.slot() == slot)
+        };
+        (0..RAM_BUCKETS).filter(bears).collect()
     }
 
     fn check_progress(&mut self) {

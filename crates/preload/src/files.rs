@@ -303,3 +303,37 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
     }
     if FREQUENT.contains(&request) { call() } else { passed(fd, call) }
 }
+
+/// Linkers make their output executable after they have closed it.
+unsafe fn executable(result: c_int, mode: mode_t, folder: c_int, path: *const c_char) -> c_int {
+    if result == 0 && mode & 0o111 != 0 && unsafe { is_known(folder, path) } {
+        let path = unsafe { CStr::from_ptr(path) };
+        let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC;
+        let none = rustix::fs::Mode::empty();
+        let file = match folder {
+            libc::AT_FDCWD => rustix::fs::open(path, flags, none),
+            folder => rustix::fs::openat(unsafe { borrow(folder) }, path, flags, none),
+        };
+        if let Ok(file) = file {
+            crate::spawn::make_clean(&file);
+        }
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn chmod(path: *const c_char, mode: mode_t) -> c_int {
+    let result = real!(c"chmod"(path => *const c_char, mode => mode_t) -> c_int);
+    unsafe { executable(result, mode, libc::AT_FDCWD, path) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fchmodat(
+    folder: c_int,
+    path: *const c_char,
+    mode: mode_t,
+    flags: c_int,
+) -> c_int {
+    let result = real!(c"fchmodat"(folder => c_int, path => *const c_char, mode => mode_t, flags => c_int) -> c_int);
+    unsafe { executable(result, mode, folder, path) }
+}

@@ -108,6 +108,28 @@ impl Drop for Environment {
     }
 }
 
+/// Makes a file that may be executed, or loaded as a library, what it is on the store: the kernel
+/// and the loader read it there, at a time we cannot see.
+pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
+    use rustix::fd::AsRawFd;
+    let fd = file.as_fd().as_raw_fd();
+    if let (Some(session), Ok(stat)) = (session(), rustix::fs::fstat(file))
+        && session.knows(stat.st_dev, stat.st_ino)
+    {
+        let managed = session.handle(fd).is_some();
+        if !managed {
+            session.opened(fd, OFlags::RDONLY);
+        }
+        if let Some(handle) = session.handle(fd) {
+            // An error stays with the file; the program will not run, and the writer learns why.
+            let _ = session.let_go(handle);
+        }
+        if !managed {
+            session.forget(fd);
+        }
+    }
+}
+
 /// Before a program at `path` is executed: it is read from the store by the kernel, and if it
 /// cannot load us it uses the descriptors it inherits through the kernel.
 unsafe fn prepare(path: *const c_char) {
@@ -119,16 +141,7 @@ unsafe fn prepare(path: *const c_char) {
     let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
         return;
     };
-    use rustix::fd::AsRawFd;
-    if let Ok(stat) = rustix::fs::fstat(&file)
-        && session.knows(stat.st_dev, stat.st_ino)
-    {
-        session.opened(file.as_raw_fd(), OFlags::RDONLY);
-        if let Some(handle) = session.handle(file.as_raw_fd()) {
-            let _ = session.with_clean(handle, || ());
-            session.forget(file.as_raw_fd());
-        }
-    }
+    make_clean(&file);
     if !loads_libraries(&file, 0) {
         for handle in session.handles() {
             let fd = unsafe { crate::files::borrow(handle.fd) };
@@ -252,7 +265,7 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
     if let Some((session, handle)) = managed(fd) {
-        let _ = session.with_clean(handle, || ());
+        let _ = session.let_go(handle);
     }
     let environment = unsafe { Environment::with_ours(variables) };
     let list = environment.list;

@@ -1,0 +1,276 @@
+//! Programs, node managers and `forebay run` are killed; no completed write may be missing.
+
+mod common;
+
+use common::{LAZY, Running, SLOW_STORE, Setup, Site, TINY, assert_same_bytes, is_alive, kill, wait_for};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Records that the reporter writes, and bytes of each: no multiple of a page.
+const RECORDS: usize = 400;
+const BYTES: usize = 50_003;
+
+/// A hierarchy in which everything moves all the time.
+const RESTLESS: Setup = Setup {
+    flush: "trigger = \"periodic\"\nperiod = \"10ms\"",
+    store_emulate: Some("{ bandwidth = \"40MB/s\", latency = \"1ms\" }"),
+    ..TINY
+};
+
+/// `programs/reporter.c` under `forebay run`.
+struct Reporter {
+    site: Site,
+    run: Running,
+    pid: u32,
+}
+
+impl Reporter {
+    fn start(setup: &Setup, pause_us: u32) -> Option<Self> {
+        let site = Site::new(setup);
+        if !site.compile("reporter.c", &[]) {
+            return None;
+        }
+        let program = site.root().join("reporter");
+        let numbers = [RECORDS, BYTES, pause_us as usize].map(|number| number.to_string());
+        let words = [program.to_str().unwrap(), "file", &numbers[0], &numbers[1], &numbers[2]];
+        let run = site.start(site.buffered(&words));
+        let pid = wait_for("the program", Duration::from_secs(10), || {
+            run.stdout().lines().next()?.strip_prefix("pid ")?.parse().ok()
+        });
+        Some(Reporter { site, run, pid })
+    }
+
+    /// Records whose write has returned.
+    fn reported(&self) -> BTreeSet<usize> {
+        let text = self.run.stdout();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    fn wait_for_records(&self, number: usize) {
+        wait_for("records", Duration::from_secs(30), || (self.reported().len() >= number).then_some(()));
+    }
+
+    fn manager(&self) -> u32 {
+        let pid = self.site.status().manager;
+        assert!(is_alive(pid), "{}", self.site.log());
+        pid
+    }
+
+    /// Whether a kill now hits the program in the middle of its work.
+    fn is_at_work(&self) -> bool {
+        is_alive(self.pid) && self.reported().len() < RECORDS
+    }
+}
+
+/// The reported records must be in the file.
+fn assert_complete(site: &Site, reported: &BTreeSet<usize>, what: &str) {
+    let file = std::fs::read(site.store.join("file")).unwrap();
+    for &number in reported {
+        let wanted: Vec<u8> =
+            (0..BYTES).map(|i| ((number + 1) * 31 + i * 13 + (i >> 7)) as u8).collect();
+        let end = file.len().min((number + 1) * BYTES);
+        let got = &file[end.min(number * BYTES)..end];
+        assert_same_bytes(&format!("{what}: record {number}"), got, &wanted);
+    }
+}
+
+/// Moments of a run at which something is killed, as records written so far.
+const MOMENTS: [usize; 5] = [1, 37, 120, 211, 350];
+
+#[test]
+fn a_killed_program_loses_no_completed_write() {
+    let mut hits = 0;
+    for (setup, moment) in [LAZY, SLOW_STORE, RESTLESS].iter().zip(MOMENTS).chain([
+        (&RESTLESS, 350),
+        (&TINY, 90),
+        (&LAZY, 399),
+    ]) {
+        let Some(reporter) = Reporter::start(setup, 200) else { return };
+        reporter.wait_for_records(moment);
+        kill(reporter.pid, Signal::KILL);
+        let Reporter { site, run, .. } = reporter;
+        let ran = run.end();
+        let reported: BTreeSet<usize> =
+            ran.stdout.lines().filter_map(|line| line.parse().ok()).collect();
+        if reported.len() == RECORDS {
+            continue;
+        }
+        hits += 1;
+        assert_eq!(ran.code, 128 + 9, "{ran:?}");
+        assert_complete(&site, &reported, &format!("killed after {moment}"));
+    }
+    assert!(hits >= 3, "only {hits} kills hit");
+}
+
+/// Kills the manager at some moments of one run each; the program must neither hang nor fail.
+fn kill_managers(setup: &Setup, moments: &[usize], signal: Signal) {
+    let mut hits = 0;
+    for &moment in moments {
+        let Some(reporter) = Reporter::start(setup, 500) else { return };
+        reporter.wait_for_records(moment);
+        let manager = reporter.manager();
+        let hit = reporter.is_at_work();
+        kill(manager, signal);
+        let Reporter { site, run, .. } = reporter;
+        let since = Instant::now();
+        let ran = run.end();
+        assert_eq!(ran.code, 0, "manager killed after {moment}: {ran:?}\n{}", site.log());
+        let all: BTreeSet<usize> = (0..RECORDS).collect();
+        assert_complete(&site, &all, &format!("manager killed after {moment}"));
+        assert!(since.elapsed() < Duration::from_secs(20), "took {:?}", since.elapsed());
+        if hit {
+            hits += 1;
+            assert!(ran.stderr.contains("starting another"), "{ran:?}");
+        }
+    }
+    assert!(2 * hits >= moments.len(), "only {hits} kills hit");
+}
+
+#[test]
+fn a_killed_manager_is_replaced() {
+    kill_managers(&LAZY, &[1, 200], Signal::KILL);
+    kill_managers(&SLOW_STORE, &[50, 300], Signal::KILL);
+}
+
+#[test]
+fn a_manager_killed_while_everything_moves_is_replaced() {
+    kill_managers(&RESTLESS, &[10, 100, 180, 300], Signal::KILL);
+}
+
+#[test]
+fn a_terminated_manager_leaves_nothing_unwritten() {
+    kill_managers(&LAZY, &[1, 200], Signal::TERM);
+    kill_managers(&RESTLESS, &[150], Signal::TERM);
+}
+
+#[test]
+fn managers_killed_again_and_again_are_replaced() {
+    let Some(reporter) = Reporter::start(&RESTLESS, 3_000) else { return };
+    let (mut hits, mut last) = (0, 0);
+    while reporter.is_at_work() && hits < 8 {
+        let manager = reporter.site.status().manager;
+        if manager != last && is_alive(manager) {
+            last = manager;
+            kill(manager, Signal::KILL);
+            hits += 1;
+        }
+        std::thread::sleep(Duration::from_millis(130));
+    }
+    let Reporter { site, run, .. } = reporter;
+    let ran = run.end().expect(0);
+    assert!(hits >= 3, "only {hits} kills hit: {ran:?}");
+    assert_complete(&site, &(0..RECORDS).collect(), "managers killed again and again");
+}
+
+#[test]
+fn a_manager_killed_in_the_final_drain_is_replaced() {
+    let site = Site::new(&Setup {
+        store_emulate: Some("{ bandwidth = \"20MB/s\", latency = \"1ms\" }"),
+        ..LAZY
+    });
+    let script = "head -c 40M /dev/zero | tr '\\0' x > big; echo written > $OUT/written";
+    site.run_plainly(script);
+    std::fs::remove_file(site.out.join("written")).unwrap();
+    let mut run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the write", Duration::from_secs(20), || site.out.join("written").exists().then_some(()));
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(run.is_running(), "{}", run.stderr());
+    kill(site.status().manager, Signal::KILL);
+    run.end().expect(0);
+    site.assert_same_files();
+}
+
+/// Kills program, `forebay run` and manager; then recovers.
+fn kill_all(setup: &Setup, moment: usize, by_next_run: bool) {
+    let Some(reporter) = Reporter::start(setup, 300) else { return };
+    reporter.wait_for_records(moment);
+    let manager = reporter.manager();
+    assert!(reporter.is_at_work(), "the kill would not hit");
+    for pid in [reporter.run.pid(), manager, reporter.pid] {
+        kill(pid, Signal::KILL);
+    }
+    let Reporter { site, run, pid } = reporter;
+    run.end();
+    wait_for("their ends", Duration::from_secs(5), || {
+        (!is_alive(manager) && !is_alive(pid)).then_some(())
+    });
+    // What the program had said when it died.
+    let said = std::fs::read_to_string(site.root().join("stdout-0")).unwrap();
+    let whole = said.rfind('\n').map_or("", |end| &said[..end]);
+    let reported: BTreeSet<usize> = whole.lines().filter_map(|line| line.parse().ok()).collect();
+    assert!(!site.pools().is_empty(), "no pool was left");
+    let shown = site.status();
+    assert!(shown.text.contains("no node manager; run `forebay recover`"), "{}", shown.text);
+    let ran = match by_next_run {
+        true => site.end(site.buffered(&["true"])),
+        false => site.recover(),
+    };
+    assert_eq!(ran.code, 0, "{ran:?}\n{}", site.log());
+    assert_complete(&site, &reported, &format!("all killed after {moment}"));
+    let again = site.recover().expect(0);
+    assert!(again.stdout.contains("nothing to recover"), "{again:?}");
+}
+
+#[test]
+fn after_a_crash_of_everything_recover_drains_the_pool() {
+    for (setup, moment) in [(&LAZY, 5), (&LAZY, 350), (&SLOW_STORE, 120), (&RESTLESS, 60)] {
+        kill_all(setup, moment, false);
+    }
+    kill_all(&RESTLESS, 250, false);
+}
+
+#[test]
+fn after_a_crash_of_everything_the_next_run_drains_the_pool() {
+    kill_all(&LAZY, 200, true);
+    kill_all(&TINY, 200, true);
+}
+
+#[test]
+fn a_file_renamed_before_the_crash_is_found_again() {
+    let site = Site::new(&LAZY);
+    let script = "echo content > old; mkdir d; mv old d/new; echo gone > away; rm away; echo two > a; mv a b; echo three > a; echo done > $OUT/done; exec sleep 60";
+    let mut run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the script", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
+    assert!(run.is_running());
+    let doomed = site.processes();
+    assert!(doomed.len() >= 3, "{doomed:?}");
+    doomed.iter().for_each(|&pid| kill(pid, Signal::KILL));
+    run.end();
+    let ran = site.recover();
+    assert_eq!(ran.code, 0, "{ran:?}\n{}", site.log());
+    for (name, wanted) in [("d/new", "content\n"), ("b", "two\n"), ("a", "three\n")] {
+        assert_eq!(std::fs::read_to_string(site.store.join(name)).unwrap(), wanted, "{name}");
+    }
+    assert!(!site.store.join("away").exists());
+}
+
+#[test]
+fn a_terminated_manager_drains_first() {
+    let site = Site::new(&LAZY);
+    let script = "seq 200000 > file; seq 1000 > other; echo done > $OUT/done; exec sleep 60";
+    site.run_plainly("seq 200000 > file; seq 1000 > other");
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the script", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
+    let manager = site.status().manager;
+    for pid in site.processes().into_iter().filter(|&pid| pid != manager) {
+        kill(pid, Signal::KILL);
+    }
+    run.end();
+    kill(manager, Signal::TERM);
+    wait_for("the manager's end", Duration::from_secs(10), || (!is_alive(manager)).then_some(()));
+    site.assert_same_files();
+}
+
+#[test]
+fn a_terminated_run_passes_the_signal_on_and_drains() {
+    let site = Site::new(&LAZY);
+    site.run_plainly("seq 200000 > file");
+    let script = "trap 'exit 7' TERM; seq 200000 > file; echo done > $OUT/done; while :; do sleep 0.05; done";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the script", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
+    kill(run.pid(), Signal::TERM);
+    run.end().expect(7);
+    site.assert_same_files();
+}

@@ -1,0 +1,315 @@
+//! Rules that no compiler checks: who may depend on whom, what code inside a program may not do, that
+//! no file is dead, and that `docs/posix.md` names what the preload library exports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// For each crate: crates of the workspace it may use, and others it may use (`*`: any).
+const ALLOWED: &[(&str, &[&str], &[&str])] = &[
+    ("placement", &[], &[]),
+    ("pool", &[], &["rustix"]),
+    ("tiers", &["placement"], &["*"]),
+    ("client", &["pool", "placement"], &["rustix"]),
+    ("preload", &["client"], &["libc", "rustix"]),
+    ("node", &["placement", "pool", "tiers", "client"], &["*"]),
+    // preload is not called: it is named so that cargo builds it with the command.
+    ("cli", &["node", "client", "pool", "preload"], &["*"]),
+];
+
+/// Development dependencies, where they are limited.
+const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[("placement", &[]), ("pool", &["loom"])];
+
+/// What code that runs inside a program may not contain: it prints nothing, does not abort, starts no
+/// threads and installs no signal handlers.
+const BANNED_INSIDE: &[&str] = &[
+    "println!",
+    "eprintln!",
+    "print!",
+    "dbg!",
+    "panic!",
+    "unreachable!",
+    "assert!",
+    "assert_eq!",
+    "assert_ne!",
+    "unwrap()",
+    "expect(",
+    "abort(",
+    "exit(",
+    "thread::spawn",
+    "thread::Builder",
+    "thread::scope",
+    "pthread_create",
+    "sigaction",
+    "signal(",
+    "signal_hook",
+];
+
+/// Lines that contain a banned word for a good reason.
+const EXCUSED: &[&str] = &[
+    // `debug_assert!` is not in a release build, which is what runs inside programs.
+    "debug_assert",
+    // The parent that `daemon` leaves behind, as in glibc.
+    "_ => unsafe { libc::_exit(0) },",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// All files below `folder` whose name ends in `.ext`.
+fn files(folder: &Path, ext: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else { return found };
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            found.extend(files(&path, ext));
+        } else if path.extension().is_some_and(|found| found == ext) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn crates() -> Vec<PathBuf> {
+    let mut found: Vec<_> = fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("Cargo.toml").is_file())
+        .collect();
+    found.sort();
+    found
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// The dependencies in each section of a manifest, as this workspace writes them.
+fn dependencies(manifest: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut section = String::new();
+    for line in manifest.lines().map(|line| line.split('#').next().unwrap().trim()) {
+        if let Some(head) = line.strip_prefix('[') {
+            section = head.trim_end_matches(']').to_owned();
+            // [target.'cfg(..)'.dependencies] and [dependencies.name] are not in use here.
+            assert!(
+                !section.contains("dependencies.") && !section.contains(".dependencies"),
+                "write [{section}] as a line of [dependencies]"
+            );
+        } else if let Some((key, _)) = line.split_once('=')
+            && section.ends_with("dependencies")
+        {
+            let key = key.trim().split('.').next().unwrap().trim_matches('"');
+            found.entry(section.clone()).or_default().insert(key.to_owned());
+        }
+    }
+    found
+}
+
+/// Source text without comments and without what only tests compile.
+fn production(text: &str) -> String {
+    let text = text.find("#[cfg(test)]\nmod tests {").map_or(text, |end| &text[..end]);
+    let code = |line: &str| match line.find("//") {
+        Some(at) if !line[..at].contains('"') => line[..at].to_owned(),
+        _ => line.to_owned(),
+    };
+    text.lines().map(code).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn dependencies_point_up_the_list_of_rooms() {
+    let known: BTreeSet<_> = ALLOWED.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    let found: BTreeSet<_> = crates().iter().map(|path| name(path)).collect();
+    assert_eq!(found, known, "crates on the left, rooms of this test on the right");
+    for (crate_name, rooms, others) in ALLOWED {
+        let manifest = read(&root().join("crates").join(crate_name).join("Cargo.toml"));
+        for (section, names) in dependencies(&manifest) {
+            let in_tests = ALLOWED_IN_TESTS.iter().find(|(name, _)| name == crate_name);
+            for dependency in names {
+                let allowed = match (dependency.strip_prefix("forebay-"), section.as_str()) {
+                    (Some(room), _) => rooms.contains(&room),
+                    (None, "dependencies") => {
+                        others.contains(&"*") || others.contains(&dependency.as_str())
+                    }
+                    (None, "dev-dependencies") => {
+                        in_tests.is_none_or(|(_, names)| names.contains(&dependency.as_str()))
+                    }
+                    (None, _) => *crate_name == "preload" && dependency == "cc",
+                };
+                assert!(allowed, "{crate_name} may not use {dependency} in [{section}]");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_command_does_not_call_the_preload_library() {
+    for file in files(&root().join("crates/cli/src"), "rs") {
+        assert!(!read(&file).contains("forebay_preload::"), "{}", file.display());
+    }
+}
+
+#[test]
+fn code_inside_programs_is_silent_and_starts_nothing() {
+    let mut wrong = Vec::new();
+    for crate_name in ["client", "preload"] {
+        for file in files(&root().join("crates").join(crate_name).join("src"), "rs") {
+            let text = production(&read(&file));
+            for (number, line) in text.lines().enumerate() {
+                let excused = EXCUSED.iter().any(|excuse| line.contains(excuse));
+                for word in BANNED_INSIDE.iter().filter(|word| !excused && line.contains(**word)) {
+                    wrong.push(format!("{}:{}: {word}", file.display(), number + 1));
+                }
+            }
+        }
+    }
+    let shim = read(&root().join("crates/preload/src/variadic.c"));
+    for word in [" printf(", "fprintf(stderr", "abort(", "signal(", "sigaction(", "pthread_create("] {
+        if shim.contains(word) {
+            wrong.push(format!("variadic.c: {word}"));
+        }
+    }
+    assert!(wrong.is_empty(), "not allowed inside a program:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_is_left_to_do_later() {
+    for file in crates().iter().flat_map(|path| files(path, "rs")) {
+        if file.ends_with("tests/workspace.rs") {
+            continue;
+        }
+        let text = read(&file);
+        for word in ["todo!", "unimplemented!", "TODO", "FIXME", "XXX"] {
+            assert!(!text.contains(word), "{}: {word}", file.display());
+        }
+    }
+}
+
+/// Adds `file` and the modules it declares to `seen`.
+fn follow(file: &Path, is_root: bool, seen: &mut BTreeSet<PathBuf>) {
+    let Ok(file) = file.canonicalize() else { return };
+    if !seen.insert(file.clone()) {
+        return;
+    }
+    let folder = file.parent().unwrap();
+    let own = match is_root || file.ends_with("mod.rs") {
+        true => folder.to_owned(),
+        false => folder.join(file.file_stem().unwrap()),
+    };
+    let mut path = None;
+    for line in read(&file).lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("#[path = \"") {
+            path = rest.split('"').next().map(|named| folder.join(named));
+            continue;
+        }
+        let line = ["pub(crate) ", "pub(super) ", "pub "]
+            .iter()
+            .find_map(|word| line.strip_prefix(word))
+            .unwrap_or(line);
+        let module = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
+        if let Some(module) = module {
+            match path.take() {
+                // Modules inside one that is named by path lie beside it.
+                Some(named) => follow(&named, true, seen),
+                None => {
+                    follow(&own.join(format!("{module}.rs")), false, seen);
+                    follow(&own.join(module).join("mod.rs"), false, seen);
+                }
+            }
+        } else if !line.starts_with("#[") && !line.is_empty() && !line.starts_with("//") {
+            path = None;
+        }
+    }
+}
+
+#[test]
+fn no_source_file_is_dead() {
+    let mut all = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    for path in crates() {
+        all.extend(files(&path, "rs").into_iter().map(|file| file.canonicalize().unwrap()));
+        for start in ["build.rs", "src/lib.rs", "src/main.rs"] {
+            follow(&path.join(start), true, &mut seen);
+        }
+        for folder in ["tests", "benches", "examples", "src/bin"] {
+            let Ok(entries) = fs::read_dir(path.join(folder)) else { continue };
+            for file in entries.map(|entry| entry.unwrap().path()) {
+                if file.extension().is_some_and(|ext| ext == "rs") {
+                    follow(&file, true, &mut seen);
+                }
+            }
+        }
+    }
+    let dead: Vec<_> = all.difference(&seen).collect();
+    assert!(all.len() > 50 && dead.is_empty(), "declared by no module: {dead:?}");
+}
+
+/// The preload library that was built with the command.
+fn library() -> PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_forebay")).parent().unwrap();
+    let places = ["deps/libforebay_preload.so", "libforebay_preload.so"];
+    let found = places.iter().map(|place| folder.join(place)).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("{places:?} not found in {}", folder.display()))
+}
+
+/// The names of the global symbols that a 64-bit little-endian ELF library defines.
+fn exported(library: &Path) -> BTreeSet<String> {
+    const DYNSYM: u32 = 11;
+    let elf = fs::read(library).unwrap();
+    assert_eq!(&elf[..6], b"\x7fELF\x02\x01", "{}", library.display());
+    let number = |at: usize, bytes: usize| {
+        elf[at..at + bytes].iter().rev().fold(0_usize, |sum, &byte| sum << 8 | usize::from(byte))
+    };
+    let (table, entry, count) = (number(0x28, 8), number(0x3a, 2), number(0x3c, 2));
+    let section = |index: usize| table + index * entry;
+    let symbols = (0..count)
+        .map(section)
+        .find(|&at| number(at + 4, 4) == DYNSYM as usize)
+        .expect("the library has dynamic symbols");
+    let strings = number(section(number(symbols + 0x28, 4)) + 0x18, 8);
+    let (start, bytes) = (number(symbols + 0x18, 8), number(symbols + 0x20, 8));
+    (start..start + bytes)
+        .step_by(24)
+        .filter(|&at| elf[at + 4] >> 4 != 0 && number(at + 6, 2) != 0)
+        .map(|at| {
+            let name = &elf[strings + number(at, 4)..];
+            let end = name.iter().position(|&byte| byte == 0).unwrap();
+            String::from_utf8(name[..end].to_vec()).unwrap()
+        })
+        .collect()
+}
+
+/// The names in the first column of the tables headed "symbol".
+fn listed(page: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut inside = false;
+    for line in page.lines() {
+        inside = line.starts_with("| symbol |") || inside && line.starts_with('|');
+        if inside && line.starts_with("| `") {
+            let names = line.split('|').nth(1).unwrap();
+            for name in names.split('`').skip(1).step_by(2) {
+                assert!(found.insert(name.to_owned()), "docs/posix.md names {name} twice");
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_page_of_calls_names_what_the_library_exports() {
+    let exported = exported(&library());
+    let listed = listed(&read(&root().join("docs/posix.md")));
+    assert!(exported.len() > 100, "{exported:?}");
+    let missing: Vec<_> = exported.difference(&listed).collect();
+    let surplus: Vec<_> = listed.difference(&exported).collect();
+    assert!(
+        missing.is_empty() && surplus.is_empty(),
+        "docs/posix.md lacks {missing:?} and names {surplus:?}, which the library does not export"
+    );
+}
