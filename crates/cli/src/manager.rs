@@ -56,8 +56,8 @@ fn serve_instance(
 ) -> Result<ExitCode, String> {
     let (config, runtime) = match &arguments.resolved {
         Some(file) => {
-            let text = fs::read_to_string(file)
-                .map_err(|error| format!("{}: {error}", file.display()))?;
+            let text =
+                fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
             let config = Config::parse(&text).map_err(|error| error.to_string())?;
             let runtime = Runtime::of(&config)?;
             (config, runtime)
@@ -145,7 +145,9 @@ fn start(
     trace: Option<&Path>,
     flags: &[&str],
 ) -> Result<(), String> {
-    let fail = |what: &str, error: &dyn std::fmt::Display| format!("starting a node manager: {what}: {error}");
+    let fail = |what: &str, error: &dyn std::fmt::Display| {
+        format!("starting a node manager: {what}: {error}")
+    };
     let resolved = runtime.config();
     fs::write(&resolved, config.canonical()).map_err(|error| fail("config", &error))?;
     let log = OpenOptions::new()

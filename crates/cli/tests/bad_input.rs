@@ -39,7 +39,11 @@ fn refused_config(change: (&str, &str), named: &[&str]) {
 fn wrong_configurations_name_file_line_and_key() {
     for (from, to, named) in [
         ("path = \"store\"", "path = \"none\"", ["forebay.toml:5", "backing[0].path", "none"]),
-        ("path = \"store\"", "path = \"forebay.toml\"", ["forebay.toml:5", "backing[0].path", "not a directory"]),
+        (
+            "path = \"store\"",
+            "path = \"forebay.toml\"",
+            ["forebay.toml:5", "backing[0].path", "not a directory"],
+        ),
         ("path = \"store\"", "path = \"\"", ["forebay.toml:5", "backing[0].path", "empty"]),
         ("path = \"store\"", "pth = \"store\"", ["forebay.toml:5", "pth", "unknown"]),
         ("path = \"nvme\"", "path = \"store\"", ["forebay.toml", "tier[1].path", "same directory"]),
@@ -58,7 +62,10 @@ fn wrong_configurations_name_file_line_and_key() {
 #[test]
 fn two_tiers_on_one_path_are_refused() {
     let twin = "[[tier]]\nname = \"bb\"\nkind = \"file\"\npath = \"./nvme\"\ncapacity = \"64MiB\"\n[[tier]]\nname = \"nvme\"";
-    refused_config(("[[tier]]\nname = \"nvme\"", twin), &["tier[2].path", "same directory", "nvme"]);
+    refused_config(
+        ("[[tier]]\nname = \"nvme\"", twin),
+        &["tier[2].path", "same directory", "nvme"],
+    );
 }
 
 #[test]
@@ -71,7 +78,11 @@ fn wrong_options_name_the_directory() {
     let store = site.store.to_str().unwrap();
     let inside = site.store.join("inside");
     fs::create_dir(&inside).unwrap();
-    refused(&site, &["--backing", store, "--backing", inside.to_str().unwrap()], &["inside", store]);
+    refused(
+        &site,
+        &["--backing", store, "--backing", inside.to_str().unwrap()],
+        &["inside", store],
+    );
 }
 
 #[test]
@@ -192,7 +203,7 @@ fn a_full_shared_memory_is_told_before_the_command_starts() {
     let script = "mount -t tmpfs -o size=2m none /dev/shm
         dd if=/dev/zero of=/dev/shm/filler bs=64k count=30 status=none
         $FOREBAY run --config $CONFIG -- touch $OUT/witness; code=$?
-        ls /dev/shm; exit $code";
+        ls /dev/shm; $FOREBAY recover > $OUT/recovered; exit $code";
     let Some(ran) = with_mounts(&site, script) else { return };
     let ran = assert_refused(&site, ran, &["/dev/shm"]);
     assert_eq!(ran.stdout, "filler\n", "a pool was left: {ran:?}");
@@ -223,7 +234,10 @@ fn a_full_store_keeps_the_data_until_there_is_space() {
     let told = fs::read_to_string(site.out.join("recovered")).unwrap_or_default();
     let [status, _, recovered, rest @ ..] = &lines[..] else { panic!("{ran:?}") };
     assert!(*status != "status 0" && status.starts_with("status "), "{ran:?}");
-    assert!(ran.stderr.contains("No space left") && ran.stderr.contains("/store/second"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("No space left") && ran.stderr.contains("/store/second"),
+        "{ran:?}"
+    );
     assert_eq!((*recovered, rest), ("recover 0", &["same"][..]), "{told}\n{ran:?}");
 }
 
@@ -242,11 +256,17 @@ fn a_full_store_is_told_at_fsync() {
 fn a_full_store_and_full_tiers_do_not_hang_the_writer() {
     let site = Site::new(&TINY);
     let script = "mount -t tmpfs -o size=4m none $STORE; cd $STORE
-        timeout 50 $FOREBAY run --config $CONFIG -- dd if=/dev/urandom of=big bs=1M count=40 status=none; echo status $?
-        mount -o remount,size=100m $STORE; $FOREBAY recover; echo recover $?";
+        timeout 50 $FOREBAY run --config $CONFIG -- bash -c 'seq 9000000 | dd of=big bs=1M count=40 iflag=fullblock status=noxfer'; echo status $?
+        mount -o remount,size=100m $STORE; $FOREBAY recover; echo recover $?; stat -c %s big; cmp big <(seq 9000000)";
     let Some(ran) = with_mounts(&site, script) else { return };
     assert!(ran.stderr.contains("No space left"), "{ran:?}");
     let lines: Vec<_> = ran.stdout.lines().collect();
     assert!(!["status 0", "status 124"].contains(&lines[0]), "{ran:?}");
-    assert!(lines.contains(&"recover 0"), "{ran:?}");
+    let [.., "recover 0", size] = lines[..] else { panic!("{ran:?}") };
+    // What dd was told to be written is there, and nothing else.
+    let written =
+        ran.stderr.lines().find_map(|line| line.split_once('+').filter(|_| line.contains("out")));
+    let written: u64 = written.unwrap().0.parse().unwrap();
+    assert!(size.parse::<u64>().unwrap() >= written << 20, "{ran:?}");
+    assert!(ran.stderr.contains("cmp: EOF on big"), "{ran:?}");
 }

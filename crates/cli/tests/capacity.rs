@@ -11,13 +11,14 @@ const SLOW_NVME: Setup = Setup {
 };
 
 /// Pseudo-random bytes without a file to read them from.
-const SOURCE: &str = "source() { head -c $1 /dev/zero | openssl enc -aes-128-ctr -K 00 -iv 00 2> /dev/null; }";
+const SOURCE: &str =
+    "source() { head -c $1 /dev/zero | openssl enc -aes-128-ctr -K 00 -iv 00 2> /dev/null; }";
 
 #[test]
 fn a_hundred_megabytes_pass_through_tiny_tiers() {
     let site = Site::new(&TINY);
     let status = site.same(&format!(
-        "{SOURCE}; source 100M > big; sha256sum big; dd if=big of=copy bs=333333 status=none; cmp big copy && echo same"
+        "{SOURCE}; source 100M > big; sha256sum big; dd if=big of=copy bs=333333 status=none; cmp big copy && echo same; dd if=big of=one bs=60M count=1 iflag=fullblock status=none; sha256sum one"
     ));
     assert!(status.count("write_bytes") >= 200 << 20, "{}", status.text);
 }
@@ -40,5 +41,7 @@ fn overfull_tiers_with_a_lazy_flush() {
 #[ignore = "takes a minute and 9 GB of disk"]
 fn four_gigabytes_pass_through_the_usual_tiers() {
     let site = Site::new(&USUAL);
-    site.same(&format!("{SOURCE}; source 4G > big; sha256sum big; cp big copy; cmp big copy && echo same; rm copy"));
+    site.same(&format!(
+        "{SOURCE}; source 4G > big; sha256sum big; cp big copy; cmp big copy && echo same; rm copy"
+    ));
 }

@@ -68,9 +68,35 @@ fn children_without_the_environment_are_still_buffered() {
     let site = Site::new(&LAZY);
     site.same(
         "echo one > log; env -i /bin/sh -c 'echo two >> log; cat log; /bin/echo three >> log; wc -c < log' >> out; env -i /bin/cat log out
-         (unset LD_PRELOAD; /bin/echo four >> log; /bin/sh -c '/bin/cat log; echo five >> log'); LD_PRELOAD= /bin/cat log
+         (unset LD_PRELOAD; /bin/echo four >> log; /bin/sh -c '/bin/cat log; echo five >> log');
          exec 7>> log; env -i /bin/sh -c 'echo six >&7'; echo seven >&7; cat log; nohup sh -c 'echo eight' >> log 2> /dev/null; setsid sh -c 'echo nine >> log'; cat log",
     );
+}
+
+#[test]
+fn children_of_system_and_popen_are_still_buffered() {
+    same(&LAZY, "clear");
+}
+
+#[test]
+fn children_with_another_preload_are_still_right() {
+    let site = Site::new(&LAZY);
+    site.same(
+        "echo one > log; LD_PRELOAD= /bin/cat log; { echo two; LD_PRELOAD= /bin/echo three; echo four; } >> log; stat -c %s log
+         head -c 100 log; (export LD_PRELOAD=; /bin/head -c 100 log; /bin/sh -c 'echo five >> log'); head -c 100 log",
+    );
+}
+
+#[test]
+fn children_killed_at_birth_leave_nothing() {
+    let site = Site::new(&LAZY);
+    if !site.compile("descriptors.c", &[]) {
+        return;
+    }
+    let status = site.same("$BIN/descriptors newborn file");
+    let clients = status.text.lines().find_map(|line| line.trim().strip_prefix("clients "));
+    let clients: u32 = clients.unwrap().trim().parse().unwrap();
+    assert!(clients < 10, "{}", status.text);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{LAZY, Running, SLOW_STORE, Setup, Site, TINY, assert_same_bytes, is_alive, kill, wait_for};
+use common::{
+    LAZY, Running, SLOW_STORE, Setup, Site, TINY, assert_same_bytes, is_alive, kill, wait_for,
+};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -49,7 +51,9 @@ impl Reporter {
     }
 
     fn wait_for_records(&self, number: usize) {
-        wait_for("records", Duration::from_secs(30), || (self.reported().len() >= number).then_some(()));
+        wait_for("records", Duration::from_secs(30), || {
+            (self.reported().len() >= number).then_some(())
+        });
     }
 
     fn manager(&self) -> u32 {
@@ -105,10 +109,10 @@ fn a_killed_program_loses_no_completed_write() {
 }
 
 /// Kills the manager at some moments of one run each; the program must neither hang nor fail.
-fn kill_managers(setup: &Setup, moments: &[usize], signal: Signal) {
+fn kill_managers(setup: &Setup, pause_us: u32, moments: &[usize], signal: Signal) {
     let mut hits = 0;
     for &moment in moments {
-        let Some(reporter) = Reporter::start(setup, 500) else { return };
+        let Some(reporter) = Reporter::start(setup, pause_us) else { return };
         reporter.wait_for_records(moment);
         let manager = reporter.manager();
         let hit = reporter.is_at_work();
@@ -130,19 +134,21 @@ fn kill_managers(setup: &Setup, moments: &[usize], signal: Signal) {
 
 #[test]
 fn a_killed_manager_is_replaced() {
-    kill_managers(&LAZY, &[1, 200], Signal::KILL);
-    kill_managers(&SLOW_STORE, &[50, 300], Signal::KILL);
+    kill_managers(&LAZY, 500, &[1, 200], Signal::KILL);
+    kill_managers(&SLOW_STORE, 500, &[50, 300], Signal::KILL);
 }
 
 #[test]
 fn a_manager_killed_while_everything_moves_is_replaced() {
-    kill_managers(&RESTLESS, &[10, 100, 180, 300], Signal::KILL);
+    kill_managers(&RESTLESS, 500, &[10, 100, 180, 300], Signal::KILL);
 }
 
 #[test]
 fn a_terminated_manager_leaves_nothing_unwritten() {
-    kill_managers(&LAZY, &[1, 200], Signal::TERM);
-    kill_managers(&RESTLESS, &[150], Signal::TERM);
+    kill_managers(&LAZY, 500, &[1, 200], Signal::TERM);
+    // So slow that the manager finds everything drained while the program still has files open.
+    kill_managers(&LAZY, 8_000, &[20, 150], Signal::TERM);
+    kill_managers(&RESTLESS, 500, &[150], Signal::TERM);
 }
 
 #[test]
@@ -174,7 +180,9 @@ fn a_manager_killed_in_the_final_drain_is_replaced() {
     site.run_plainly(script);
     std::fs::remove_file(site.out.join("written")).unwrap();
     let mut run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the write", Duration::from_secs(20), || site.out.join("written").exists().then_some(()));
+    wait_for("the write", Duration::from_secs(20), || {
+        site.out.join("written").exists().then_some(())
+    });
     std::thread::sleep(Duration::from_millis(400));
     assert!(run.is_running(), "{}", run.stderr());
     kill(site.status().manager, Signal::KILL);
@@ -232,7 +240,9 @@ fn a_file_renamed_before_the_crash_is_found_again() {
     let site = Site::new(&LAZY);
     let script = "echo content > old; mkdir d; mv old d/new; echo gone > away; rm away; echo two > a; mv a b; echo three > a; echo done > $OUT/done; exec sleep 60";
     let mut run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the script", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
+    wait_for("the script", Duration::from_secs(10), || {
+        site.out.join("done").exists().then_some(())
+    });
     assert!(run.is_running());
     let doomed = site.processes();
     assert!(doomed.len() >= 3, "{doomed:?}");
@@ -252,7 +262,9 @@ fn a_terminated_manager_drains_first() {
     let script = "seq 200000 > file; seq 1000 > other; echo done > $OUT/done; exec sleep 60";
     site.run_plainly("seq 200000 > file; seq 1000 > other");
     let run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the script", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
+    wait_for("the script", Duration::from_secs(10), || {
+        site.out.join("done").exists().then_some(())
+    });
     let manager = site.status().manager;
     for pid in site.processes().into_iter().filter(|&pid| pid != manager) {
         kill(pid, Signal::KILL);
@@ -269,7 +281,9 @@ fn a_terminated_run_passes_the_signal_on_and_drains() {
     site.run_plainly("seq 200000 > file");
     let script = "trap 'exit 7' TERM; seq 200000 > file; echo done > $OUT/done; while :; do sleep 0.05; done";
     let run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the script", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
+    wait_for("the script", Duration::from_secs(10), || {
+        site.out.join("done").exists().then_some(())
+    });
     kill(run.pid(), Signal::TERM);
     run.end().expect(7);
     site.assert_same_files();

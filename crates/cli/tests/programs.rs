@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LAZY, SLOW_STORE, Site, USUAL, skip, works};
+use common::{LAZY, SLOW_STORE, Site, TINY, USUAL, skip, works};
 
 /// A file of `mib` pseudo-random megabytes, the same every time.
 fn seeded(site: &Site, name: &str, mib: usize) {
@@ -145,7 +145,6 @@ with open("child", "w") as f: subprocess.run(["echo", "by a child"], stdout=f); 
 with open("child") as f: print(f.read())
 pid = os.fork()
 if pid == 0:
-    os.write(src, b"") if False else None
     print(os.read(src, 10), flush=True); os._exit(0)
 os.waitpid(pid, 0); print(os.read(src, 10))
 json.dump({"a": list(range(1000))}, open("json", "w")); print(len(json.load(open("json"))["a"]))
@@ -164,7 +163,7 @@ sys.stderr.write("to stderr\n")
     for folder in [&site.store, &site.plain] {
         std::fs::write(folder.join("script.py"), script).unwrap();
     }
-    site.same("python3 -B script.py; python3 -B -u script.py > printed 2>&1; tail -n 3 printed");
+    site.same("python3 -B script.py; mkdir again; cp script.py again; cd again; python3 -B -u script.py > printed 2>&1; tail -n 3 printed");
 }
 
 #[test]
@@ -221,6 +220,15 @@ fn many_small_files_come_and_go() {
         "for i in $(seq 400); do echo $i > f$i; done; cat f* | sort -n | sha256sum; for i in $(seq 1 3 400); do rm f$i; done
          for i in $(seq 2 3 400); do mv f$i g$i; done; for i in $(seq 1 3 400); do echo again $i > f$i; done; ls | wc -l
          mkdir d; mv g* d; rm -r d; mkdir d; cp f* d; cat d/* | wc -c; rm -rf d; find . -type f | wc -l",
+    );
+}
+
+#[test]
+fn more_files_than_the_table_holds() {
+    let site = Site::new(&TINY);
+    site.same(
+        "mkdir d; cd d; for i in {1..5000}; do echo $i > $i; done; cat {1..5000} | sha256sum; for i in {1..5000..7}; do echo more >> $i; done
+         cat {1..5000} | sha256sum; exec 5> five 6>> six; echo x >&5; echo y >&6; cat five six",
     );
 }
 

@@ -60,7 +60,10 @@ fn commands(language: &str, text: &str) -> Vec<String> {
     let joined = text.replace("\\\n", " ");
     let lines = joined.lines().map(str::trim);
     match language {
-        "sh" => lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(String::from).collect(),
+        "sh" => lines
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(String::from)
+            .collect(),
         "console" => lines.filter_map(|line| line.strip_prefix("$ ")).map(String::from).collect(),
         _ => Vec::new(),
     }

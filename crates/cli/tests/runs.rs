@@ -8,7 +8,14 @@ use std::time::Duration;
 #[test]
 fn the_exit_status_passes_through() {
     let site = Site::new(&USUAL);
-    for (script, code) in [("true", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", 143), ("kill -KILL $$", 137), ("kill -ABRT $$", 134)] {
+    for (script, code) in [
+        ("true", 0),
+        ("exit 3", 3),
+        ("exit 255", 255),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+        ("kill -ABRT $$", 134),
+    ] {
         site.end(site.buffered(&["sh", "-c", script])).expect(code);
     }
 }
@@ -30,7 +37,8 @@ fn a_command_that_cannot_be_started_is_told_as_shells_do() {
 fn options_after_the_command_are_the_commands() {
     let site = Site::new(&USUAL);
     let config = site.config.to_str().unwrap();
-    let ran = site.end(site.forebay(&["run", "--config", config, "echo", "--config", "-n", "--", "x"]));
+    let ran =
+        site.end(site.forebay(&["run", "--config", config, "echo", "--config", "-n", "--", "x"]));
     assert_eq!(ran.clone().expect(0).stdout, "--config -n -- x\n", "{ran:?}");
 }
 
@@ -39,12 +47,13 @@ fn without_a_configuration_it_says_what_it_chose() {
     let site = Site::new(&USUAL);
     let store = site.store.to_str().unwrap();
     let script = "seq 10000 > file; $FOREBAY status > $OUT/status; cat file | wc -l";
-    let ran = site.end(site.forebay(&["run", "--backing", store, "--", "sh", "-c", script])).expect(0);
+    let ran =
+        site.end(site.forebay(&["run", "--backing", store, "--", "sh", "-c", script])).expect(0);
     assert_eq!(ran.stdout, "10000\n");
     let lines: Vec<_> = ran.stderr.lines().collect();
     assert!(lines.len() == 1 && lines[0].contains("ram ") && lines[0].contains(store), "{lines:?}");
     let status = std::fs::read_to_string(site.out.join("status")).unwrap();
-    assert!(status.contains("count writes       1"), "{status}");
+    assert!(status.contains("count opens        1"), "{status}");
 }
 
 #[test]
@@ -57,7 +66,12 @@ fn many_runs_at_once_share_one_manager() {
         for (n, run) in runs.into_iter().enumerate() {
             let ran = run.end();
             let lines = 20001 - n;
-            assert_eq!((ran.code, ran.stdout.trim()), (0, &lines.to_string()[..]), "{ran:?}\n{}", site.log());
+            assert_eq!(
+                (ran.code, ran.stdout.trim()),
+                (0, &lines.to_string()[..]),
+                "{ran:?}\n{}",
+                site.log()
+            );
         }
         (0..6).for_each(|n| drop(site.run_plainly(&script(n))));
     }
@@ -70,7 +84,11 @@ fn a_second_run_sees_what_the_first_has_not_drained() {
     let first = "echo one > file; echo done > $OUT/done; while [ ! -e $OUT/seen ]; do sleep 0.02; done; cat file";
     let run = site.start(site.buffered(&["bash", "-c", first]));
     wait_for("the write", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
-    let second = site.end(site.buffered(&["sh", "-c", "cat file; echo two >> file; wc -c < file; touch $OUT/seen"]));
+    let second = site.end(site.buffered(&[
+        "sh",
+        "-c",
+        "cat file; echo two >> file; wc -c < file; touch $OUT/seen",
+    ]));
     assert_eq!(second.expect(0).stdout, "one\n8\n");
     assert_eq!(run.end().expect(0).stdout, "one\ntwo\n");
     assert_eq!(std::fs::read_to_string(site.store.join("file")).unwrap(), "one\ntwo\n");
@@ -79,13 +97,28 @@ fn a_second_run_sees_what_the_first_has_not_drained() {
 #[test]
 fn a_process_left_in_the_background_is_drained_too() {
     let site = Site::new(&LAZY);
-    let script = "(sleep 1; seq 50000 > late; echo done > $OUT/done) > /dev/null 2>&1 & seq 1000 > early";
+    let script =
+        "(sleep 1; seq 50000 > late; echo done > $OUT/done) > /dev/null 2>&1 & seq 1000 > early";
     let run = site.end(site.buffered(&["bash", "-c", script])).expect(0);
     assert_eq!(run.stdout, "");
-    wait_for("the late one", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
+    wait_for("the late one", Duration::from_secs(10), || {
+        site.out.join("done").exists().then_some(())
+    });
     wait_for("the drain", Duration::from_secs(10), || site.pools().is_empty().then_some(()));
     site.run_plainly("seq 50000 > late; seq 1000 > early");
     site.assert_same_files();
+}
+
+#[test]
+fn a_run_within_a_run_joins_it() {
+    let site = Site::new(&LAZY);
+    let config = site.config.to_str().unwrap();
+    let inner =
+        format!("$FOREBAY run --config {config} -- sh -c 'cat file; echo inner >> file; exit 4'");
+    let script = format!("echo outer > file; {inner}; echo $?; echo outer >> file; cat file");
+    let ran = site.end(site.buffered(&["sh", "-c", &script])).expect(0);
+    assert_eq!(ran.stdout, "outer\n4\nouter\ninner\nouter\n");
+    assert_eq!(std::fs::read_to_string(site.store.join("file")).unwrap(), "outer\ninner\nouter\n");
 }
 
 #[test]

@@ -10,9 +10,8 @@ fn eight_processes(setup: &Setup, how: &str, records: u32, bytes: u32) {
     if !site.compile("shared.c", &[]) {
         return;
     }
-    let status = site.same(&format!(
-        "$BIN/shared {how} file 8 {records} {bytes}; sort file > sorted; rm file"
-    ));
+    let status = site
+        .same(&format!("$BIN/shared {how} file 8 {records} {bytes}; sort file > sorted; rm file"));
     assert!(status.count("writes") >= u64::from(8 * records), "{}", status.text);
 }
 
@@ -58,7 +57,8 @@ fn random_operations(setup: &Setup, offset: u64) {
     let script = format!("$BIN/random {seed} 700 3 file");
     let wanted = site.run_plainly(&script).expect(0);
     let (got, status) = site.run_buffered(&script);
-    let different = got.stdout.lines().zip(wanted.stdout.lines()).find(|(got, wanted)| got != wanted);
+    let different =
+        got.stdout.lines().zip(wanted.stdout.lines()).find(|(got, wanted)| got != wanted);
     if let Some((got, wanted)) = different {
         panic!("FOREBAY_SEED={seed}\ngot    {got}\nwanted {wanted}");
     }

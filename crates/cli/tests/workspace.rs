@@ -170,7 +170,8 @@ fn code_inside_programs_is_silent_and_starts_nothing() {
         }
     }
     let shim = read(&root().join("crates/preload/src/variadic.c"));
-    for word in [" printf(", "fprintf(stderr", "abort(", "signal(", "sigaction(", "pthread_create("] {
+    for word in [" printf(", "fprintf(stderr", "abort(", "signal(", "sigaction(", "pthread_create("]
+    {
         if shim.contains(word) {
             wrong.push(format!("variadic.c: {word}"));
         }

@@ -120,7 +120,11 @@ impl Session {
     ///
     /// # Errors
     /// The errno of the flush; `act` is not called then.
-    pub fn with_clean_offset<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> Result<R, Errno> {
+    pub fn with_clean_offset<R>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce() -> R,
+    ) -> Result<R, Errno> {
         self.positioned(handle, |offset| {
             self.with_clean(handle, || {
                 let fd = borrow(handle.fd);
@@ -246,8 +250,8 @@ impl Session {
 
     fn flush(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
         let record = self.record(handle);
-        let unbuffered = record.entry0.load(Ordering::Acquire) == 0
-            && record.root.load(Ordering::Acquire) == 0;
+        let unbuffered =
+            record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
         if unbuffered || record.has(file_flag::DIRECT) {
             return if durable { rustix::fs::fsync(borrow(handle.fd)) } else { Ok(()) };
         }
@@ -278,8 +282,7 @@ impl Session {
                 return true;
             }
             futex::wait(&header.work_done, done, 50);
-            if header.work_done.load(Ordering::Acquire) == done
-                && !self.segment.manager_is_alive()
+            if header.work_done.load(Ordering::Acquire) == done && !self.segment.manager_is_alive()
             {
                 return false;
             }
@@ -309,7 +312,8 @@ impl Session {
             let Some(resident) = self.segment.lock_resident(place, owner) else { return true };
             let Some(meta) = self.segment.bucket(resident.bucket) else { return true };
             // What a dead manager was writing may or may not have arrived.
-            let dirty = meta.dirty.load(Ordering::Acquire) | meta.writeback.swap(0, Ordering::AcqRel);
+            let dirty =
+                meta.dirty.load(Ordering::Acquire) | meta.writeback.swap(0, Ordering::AcqRel);
             meta.dirty.store(dirty, Ordering::Release);
             let pages = 0..PAGES_PER_BUCKET as usize;
             for page in pages.filter(|page| dirty >> page & 1 == 1) {

@@ -19,7 +19,7 @@ fn lies_under(path: &[u8], folder: &[u8]) -> bool {
 }
 
 pub(crate) fn mtime_ns(stat: &Stat) -> u64 {
-    (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec as u64)
+    (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec)
 }
 
 impl Session {

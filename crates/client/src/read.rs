@@ -106,7 +106,9 @@ impl Session {
                 place = self.segment.entry(record, part.block);
             }
             let resident = match place {
-                Some(place) => unsafe { self.read_resident(handle, place, &mut cursor, part, owner) },
+                Some(place) => unsafe {
+                    self.read_resident(handle, place, &mut cursor, part, owner)
+                },
                 None => Ok(false),
             };
             let result = match resident {
@@ -154,9 +156,7 @@ impl Session {
         let Some(bucket) = self.segment.take_bucket(owner) else { return false };
         self.segment.dress_bucket(bucket, handle.file, block, owner);
         let entry = Entry::resident(0, bucket).encode();
-        if place
-            .compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
+        if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             self.segment.undress_bucket(bucket);
             return true;
@@ -217,11 +217,8 @@ impl Session {
             let (to, room) = cursor.here();
             let count = room.min(bytes - done);
             let at = offset + done as u64;
-            let got = if at < known {
-                unsafe { self.store_read(handle, to, count, at) }?
-            } else {
-                0
-            };
+            let got =
+                if at < known { unsafe { self.store_read(handle, to, count, at) }? } else { 0 };
             unsafe { to.add(got).write_bytes(0, count - got) };
             cursor.advance(count);
             done += count;
@@ -250,9 +247,8 @@ impl Session {
                 continue;
             };
             let valid = meta.valid.load(Ordering::Acquire);
-            let result = unsafe {
-                self.copy_bucket(handle, usize::from(tier), bucket, valid, cursor, part)
-            };
+            let result =
+                unsafe { self.copy_bucket(handle, usize::from(tier), bucket, valid, cursor, part) };
             // Equal entry first, equal version second: see the design page.
             let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
             if same {

@@ -186,10 +186,7 @@ impl Session {
     pub fn owns(&self, fd: RawFd) -> bool {
         fd >= OWN_DESCRIPTORS
             && (self.manager.owns(fd)
-                || self
-                    .tier_files
-                    .iter()
-                    .any(|file| file.load(Ordering::Relaxed) == fd as u32 + 1))
+                || self.tier_files.iter().any(|file| file.load(Ordering::Relaxed) == fd as u32 + 1))
     }
 
     /// Binds descriptor `fd` to `description`, of which this process holds a reference.
@@ -230,14 +227,14 @@ impl Session {
     }
 
     fn closing(&self, handle: Handle) {
-        let written = self.may(handle, description_flag::WRITE)
-            && self.record(handle).has(file_flag::DIRTY);
+        let written =
+            self.may(handle, description_flag::WRITE) && self.record(handle).has(file_flag::DIRTY);
         if !written {
             return;
         }
         // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
-        let executable = rustix::fs::fstat(borrow(handle.fd))
-            .is_ok_and(|stat| stat.st_mode & 0o111 != 0);
+        let executable =
+            rustix::fs::fstat(borrow(handle.fd)).is_ok_and(|stat| stat.st_mode & 0o111 != 0);
         if executable {
             let _ = self.sync(handle, false);
         } else if self.segment.header().flush_trigger() == Trigger::PerFile {
@@ -259,9 +256,7 @@ impl Session {
         let flags = rustix::fs::OFlags::RDONLY
             | rustix::fs::OFlags::DIRECTORY
             | rustix::fs::OFlags::CLOEXEC;
-        if let Ok(folder) =
-            rustix::fs::open(c"/proc/self/fd", flags, rustix::fs::Mode::empty())
-        {
+        if let Ok(folder) = rustix::fs::open(c"/proc/self/fd", flags, rustix::fs::Mode::empty()) {
             let mut buffer = [core::mem::MaybeUninit::uninit(); 2048];
             let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
             while let Some(Ok(entry)) = entries.next() {

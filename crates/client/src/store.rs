@@ -59,7 +59,7 @@ unsafe fn pread_full(fd: RawFd, to: *mut u8, bytes: usize, offset: u64) -> Resul
             )
         };
         match rustix::io::pread(borrow(fd), rest, offset + done as u64) {
-            Ok((got, _)) if got.is_empty() => break,
+            Ok(([], _)) => break,
             Ok((got, _)) => done += got.len(),
             Err(Errno::INTR) => {}
             Err(_) if done > 0 => break,

@@ -266,9 +266,7 @@ impl Session {
         };
         self.segment.dress_bucket(bucket, handle.file, part.block, owner);
         let entry = Entry::resident(0, bucket).encode();
-        if place
-            .compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
+        if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             self.segment.undress_bucket(bucket);
             return Ok(None);
@@ -490,9 +488,7 @@ impl Session {
         owner: Owner,
     ) -> Result<Option<usize>, Errno> {
         let busy = Entry::Busy(owner).encode();
-        if place
-            .compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
+        if place.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             return Ok(None);
         }

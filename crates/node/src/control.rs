@@ -7,8 +7,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -180,9 +180,8 @@ impl Control {
         for peer in &mut self.peers {
             let Some(drain) = &peer.drain else { continue };
             let bytes = node.dirty_bytes_until(drain.until);
-            let stuck = failing > 0
-                && drain.asked.elapsed() > GIVE_UP
-                && all_pending_are_failing(&node);
+            let stuck =
+                failing > 0 && drain.asked.elapsed() > GIVE_UP && all_pending_are_failing(&node);
             if bytes == 0 || stuck {
                 let answer = Message::Drained { failing: failing as u32, bytes };
                 let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);

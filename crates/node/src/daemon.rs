@@ -9,6 +9,7 @@ use crate::housekeeping::{Housekeeper, is_idle};
 use crate::node::Node;
 use crate::recovery;
 use crate::runtime::Runtime;
+use crate::status::Observer;
 use crate::trace::Trace;
 use forebay_placement::Watermarks;
 use forebay_pool::layout::file_flag;
@@ -31,6 +32,9 @@ const ROUND_MS: i64 = 100;
 const DRAIN_ROUND_MS: i64 = 10;
 /// How long a signalled manager tries files that cannot be written.
 const GIVE_UP: Duration = Duration::from_secs(3);
+
+/// How long a starting manager waits for one that seems to be ending.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// How to run a node manager.
 #[derive(Default)]
@@ -76,8 +80,8 @@ pub fn serve(
     let opened = recovery::open(&config, runtime)?;
     std::fs::write(runtime.config(), config.canonical())
         .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
-    let trace = Trace::to(options.trace.as_deref())
-        .map_err(|error| format!("the trace file: {error}"))?;
+    let trace =
+        Trace::to(options.trace.as_deref()).map_err(|error| format!("the trace file: {error}"))?;
     let node = Arc::new(Node {
         segment: opened.segment,
         pool_file: opened.file,
@@ -114,6 +118,21 @@ pub fn serve(
 
 /// Two managers must not buffer the same files: neither would see what the other holds.
 fn refuse_overlap(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    // One without clients is probably ending.
+    let patience = Instant::now() + ENDING;
+    loop {
+        match find_overlap(config, runtime)? {
+            None => return Ok(()),
+            Some((true, _)) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Some((_, message)) => return Err(message),
+        }
+    }
+}
+
+/// Another manager that serves a directory of ours: whether it is without clients, and what to say.
+fn find_overlap(config: &Config, runtime: &Runtime) -> Result<Option<(bool, String)>, String> {
     for other in Runtime::all()? {
         let serves = other.instance != runtime.instance && matches!(other.lock(), Ok(None));
         let Some(theirs) = serves.then(|| other.read_config()).flatten() else { continue };
@@ -122,17 +141,20 @@ fn refuse_overlap(config: &Config, runtime: &Runtime) -> Result<(), String> {
                 ours.path.starts_with(path) || path.starts_with(&ours.path)
             };
             if let Some(theirs) = theirs.backing.iter().find(|theirs| overlaps(&theirs.path)) {
-                return Err(format!(
+                let unused =
+                    Observer::of(&other.pool).is_ok_and(|observer| observer.clients() == 0);
+                let message = format!(
                     "{} is served with another configuration (instance {}, directory {}); use that \
                      one, or end it with `forebay stop`",
                     ours.path.display(),
                     other.instance,
                     theirs.path.display()
-                ));
+                );
+                return Ok(Some((unused, message)));
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Clients must not take the manager for alive before it has taken over.
@@ -182,11 +204,12 @@ fn grow(node: &Node) {
             Ok(_) => node.announce_room(),
             Err(errno) => {
                 let ready = node.header().ram_ready.load(Ordering::Acquire);
+                let mib =
+                    |buckets: u32| (u64::from(buckets) * node.segment.bucket_bytes() as u64) >> 20;
                 eprintln!(
                     "the RAM tier stays at {} MiB of {} MiB: /dev/shm: {errno}",
-                    u64::from(ready) * node.segment.bucket_bytes() as u64 >> 20,
-                    u64::from(node.segment.ram_buckets()) * node.segment.bucket_bytes() as u64
-                        >> 20,
+                    mib(ready),
+                    mib(node.segment.ram_buckets()),
                 );
                 return;
             }
@@ -254,7 +277,7 @@ impl Manager<'_> {
         node.header().retired.store(1, Ordering::SeqCst);
         let mut flusher = Flusher::new(node);
         let owner = Node::new_owner();
-        let good = !(only_if_idle && !is_idle(node))
+        let good = (!only_if_idle || is_idle(node))
             && segment.live_files().all(|file| {
                 let inside = segment.enter_table(owner);
                 segment.exclude(file, owner);

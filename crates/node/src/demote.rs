@@ -126,7 +126,8 @@ impl Demoter {
                 bucket,
             };
             let age = clock::stamp_age(now, meta.written.load(Ordering::Relaxed));
-            let list = if meta.dirty.load(Ordering::Acquire) == 0 { &mut clean } else { &mut dirty };
+            let list =
+                if meta.dirty.load(Ordering::Acquire) == 0 { &mut clean } else { &mut dirty };
             list.push((std::cmp::Reverse(age), victim));
         }
         let oldest = |mut list: Vec<(std::cmp::Reverse<u32>, Victim)>| {
@@ -260,9 +261,8 @@ impl Demoter {
             vec![iovec { iov_base: base.cast(), iov_len: end - first }]
         };
         let file_of = |tier: usize| node.slots[tier].as_ref().map(|file| file.as_raw_fd());
-        let offset = |slot: u32, index: usize| {
-            segment.slot_offset(slot) + range(&copying[index]).0 as u64
-        };
+        let offset =
+            |slot: u32, index: usize| segment.slot_offset(slot) + range(&copying[index]).0 as u64;
         if self.tier > 0 {
             let Some(fd) = file_of(self.tier) else { return vec![false; copying.len()] };
             let mut reads: Vec<_> = (0..copying.len())
@@ -313,6 +313,9 @@ impl Demoter {
             meta.lock.unlock_unchanged();
             return false;
         };
+        // An entry begins to name a bucket while that is locked: a reader that found the block in the
+        // same slot long ago must not accept what it saw of the filling.
+        segment.lock(&slot.lock, self.owner);
         slot.file.store(copy.victim.file, Ordering::Relaxed);
         slot.block.store(copy.victim.block, Ordering::Relaxed);
         slot.valid.store(copy.valid, Ordering::Relaxed);
@@ -323,6 +326,7 @@ impl Demoter {
         place.store(Entry::resident(below as u8, copy.slot).encode(), Ordering::Release);
         segment.free_bucket(copy.victim.bucket);
         meta.lock.unlock_changed();
+        slot.lock.unlock_changed();
         true
     }
 }

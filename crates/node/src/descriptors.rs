@@ -62,8 +62,7 @@ impl Descriptors {
 
     /// A descriptor that is at hand already.
     pub fn at_hand(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
-        let generation =
-            segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);
+        let generation = segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);
         let map = self.map();
         map.get(&file).filter(|(kept, _)| *kept == generation).map(|(_, fd)| Arc::clone(fd))
     }

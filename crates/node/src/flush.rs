@@ -147,8 +147,12 @@ impl Flusher {
         loop {
             self.flush(Which::File(file));
             let failed = record.error.load(Ordering::Acquire) != errors;
-            if failed || !self.is_pending(file) || node.stopping() {
+            if failed || !self.is_pending(file) {
                 break;
+            }
+            if node.stopping() {
+                // Not answered: the client sees the manager gone and flushes the file itself.
+                return;
             }
             patience.wait();
         }
@@ -378,8 +382,7 @@ impl Flusher {
             let fd = node.slots[tier].as_ref().ok_or(Errno::STALE)?.as_raw_fd();
             let (first, end) = bounds(block.pages);
             let range = &mut place[first * page..end * page];
-            let buffer =
-                iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
+            let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
             let offset = node.segment.slot_offset(block.dirty.bucket) + (first * page) as u64;
             // SAFETY: the staging buffer outlives the run below, and nobody else has it.
             let read = unsafe { Transfer::read(fd, offset, vec![buffer]) };
@@ -419,8 +422,7 @@ impl Flusher {
                 let buffer = iovec { iov_base: base.cast_mut().cast(), iov_len: length };
                 match runs.last_mut() {
                     Some((start, upto, buffers, blocks))
-                        if *upto == offset
-                            && (*upto - *start) as usize + length <= WRITE_BYTES =>
+                        if *upto == offset && (*upto - *start) as usize + length <= WRITE_BYTES =>
                     {
                         *upto = end;
                         buffers.push(buffer);
@@ -513,8 +515,8 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
         return;
     }
     let held = node.descriptors.at_hand(&node.segment, file);
-    let agrees = !record.has(file_flag::AHEAD)
-        || held.is_some_and(|fd| agree_with_store(record, &fd));
+    let agrees =
+        !record.has(file_flag::AHEAD) || held.is_some_and(|fd| agree_with_store(record, &fd));
     if agrees {
         // A program that is open for writing cannot be executed. The next writer sends his own.
         record.clear(file_flag::ANNOUNCED);
@@ -540,7 +542,7 @@ fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
     // Only the owner of a file may set its times; others see the time of the flush.
     let _ = rustix::fs::futimens(fd, &times);
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
-    let mtime = stat.st_mtime as u64 * 1_000_000_000 + stat.st_mtime_nsec as u64;
+    let mtime = stat.st_mtime as u64 * 1_000_000_000 + stat.st_mtime_nsec;
     record.store_mtime_ns.store(mtime, Ordering::Release);
     record.store_size.store(stat.st_size as u64, Ordering::Release);
     record.size.store(stat.st_size as u64, Ordering::Release);

@@ -74,7 +74,9 @@ impl Housekeeper {
 
     /// Descriptors that become readable when a client dies.
     pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.clients.values().map(|(_, pidfd)| PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN))
+        self.clients
+            .values()
+            .map(|(_, pidfd)| PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN))
     }
 
     /// One round.
@@ -156,8 +158,7 @@ impl Housekeeper {
     fn reap(&mut self, slot: u32) {
         let node = Arc::clone(&self.node);
         let mut unfinished = Vec::new();
-        let inside =
-            node.segment.reap_slot(slot, |file, owner| unfinished.push((file, owner)));
+        let inside = node.segment.reap_slot(slot, |file, owner| unfinished.push((file, owner)));
         for (file, owner) in unfinished {
             finish_truncate(&node, file, owner);
         }
@@ -248,7 +249,8 @@ impl Housekeeper {
 pub(crate) fn mark_pending_files(node: &Node) {
     for file in node.segment.live_files() {
         let record = node.segment.file(file);
-        if !record.has(file_flag::DIRTY | file_flag::AHEAD) && crate::flush::is_pending(node, file) {
+        if !record.has(file_flag::DIRTY | file_flag::AHEAD) && crate::flush::is_pending(node, file)
+        {
             record.set(file_flag::AHEAD);
             record.set(file_flag::DIRTY);
         }
@@ -258,7 +260,6 @@ pub(crate) fn mark_pending_files(node: &Node) {
 /// Whether the manager has anything that some process may still want.
 pub(crate) fn is_idle(node: &Node) -> bool {
     let segment = &node.segment;
-    (1..segment.header().clients_high.load(Ordering::Acquire)).all(|slot| {
-        segment.client(slot).state.load(Ordering::Acquire) == slot_state::FREE
-    })
+    (1..segment.header().clients_high.load(Ordering::Acquire))
+        .all(|slot| segment.client(slot).state.load(Ordering::Acquire) == slot_state::FREE)
 }

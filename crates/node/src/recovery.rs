@@ -141,10 +141,10 @@ fn check_same(segment: &Segment, config: &Config) -> Result<(), String> {
     let tiers = &header.tier[..header.tiers as usize];
     let stores = &header.store[..header.stores as usize];
     let same = tiers.iter().map(|tier| tier.buckets).eq(geometry.tier_buckets.iter().copied())
-        && stores.iter().map(|store| text(&store.path).to_bytes()).eq(config
-            .backing
+        && stores
             .iter()
-            .map(|backing| backing.path.as_os_str().as_bytes()));
+            .map(|store| text(&store.path).to_bytes())
+            .eq(config.backing.iter().map(|backing| backing.path.as_os_str().as_bytes()));
     if same {
         Ok(())
     } else {

@@ -32,8 +32,7 @@ pub fn base() -> Result<PathBuf, String> {
     let session = std::env::var_os("XDG_RUNTIME_DIR")
         .map(|folder| PathBuf::from(folder).join("forebay"))
         .filter(|folder| folder.parent().is_some_and(Path::is_dir));
-    let folder =
-        named.or(session).unwrap_or_else(|| PathBuf::from(format!("/tmp/forebay-{uid}")));
+    let folder = named.or(session).unwrap_or_else(|| PathBuf::from(format!("/tmp/forebay-{uid}")));
     private_folder(&folder)?;
     Ok(folder)
 }
@@ -127,8 +126,7 @@ impl Runtime {
     /// The system's errno.
     pub fn lock(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let lock =
-            rustix::fs::open(self.folder.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
+        let lock = rustix::fs::open(self.folder.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(lock)),
             Err(Errno::WOULDBLOCK) => Ok(None),

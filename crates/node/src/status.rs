@@ -107,8 +107,7 @@ impl Observer {
                 FileStatus {
                     path: String::from_utf8_lossy(&record.path()).into_owned(),
                     size: record.size.load(Ordering::Acquire),
-                    errno: failing
-                        .then(|| (record.error.load(Ordering::Acquire) & 0xffff) as i32),
+                    errno: failing.then(|| (record.error.load(Ordering::Acquire) & 0xffff) as i32),
                 }
             })
             .collect()

@@ -5,7 +5,7 @@ use crate::free_map::USED;
 use crate::futex;
 use crate::layout::*;
 use crate::owner::{OwnedLock, Owner};
-use crate::segment::Segment;
+use crate::segment::{MANAGER_SLOT, Segment};
 use crate::sync::{AtomicU64, Ordering, pause};
 
 /// Buckets a client takes from the free map at once: 4 MiB of 256 KiB buckets.
@@ -44,14 +44,33 @@ impl Segment {
                 Ok(()) => return true,
                 Err(holder) if holder == owner && lock.holder() == Some(owner) => return false,
                 Err(holder) => {
-                    if patience.wait()
-                        && self.owner_is_dead(holder)
-                        && lock.take_over(holder, owner)
-                    {
+                    if patience.wait() && self.take_over(lock, holder, owner) {
                         return true;
                     }
                 }
             }
+        }
+    }
+
+    /// Takes `lock` from `holder` for `owner` if `holder` is dead.
+    fn take_over(&self, lock: &OwnedLock, holder: Owner, owner: Owner) -> bool {
+        let before = self.generation(holder);
+        if !self.owner_is_dead(holder) || !lock.take_over(holder, owner) {
+            return false;
+        }
+        // Between the two, the slot may have been reaped, and claimed by a process that lives.
+        let dead = self.generation(holder) == before;
+        if !dead {
+            lock.hand_back(owner, holder);
+        }
+        dead
+    }
+
+    /// Which of the processes that had `owner`'s slot one after the other has it now.
+    fn generation(&self, owner: Owner) -> u32 {
+        match owner.slot() {
+            MANAGER_SLOT => self.header().manager_epoch.load(Ordering::SeqCst),
+            slot => self.client(slot).generation.load(Ordering::SeqCst),
         }
     }
 

@@ -39,7 +39,7 @@ impl Segment {
             client.generation.fetch_add(1, Ordering::AcqRel);
             // Different clients start their searches in different places.
             client.bucket_hint.store(slot.wrapping_mul(37), Ordering::Relaxed);
-            self.header().clients_high.fetch_max(slot + 1, Ordering::AcqRel);
+            self.header().clients_high.fetch_max(slot + 1, Ordering::SeqCst);
             return Some(slot);
         }
         None
@@ -66,6 +66,12 @@ impl Segment {
     /// Gives a reserved slot back: the fork failed.
     pub fn cancel_slot(&self, slot: u32) {
         self.release_all(slot);
+        self.vacate(slot);
+    }
+
+    /// Whoever reserves the slot next must not be taken for the process that had it.
+    fn vacate(&self, slot: u32) {
+        self.client(slot).pid.store(0, Ordering::Release);
         self.client(slot).state.store(slot_state::FREE, Ordering::Release);
     }
 
@@ -96,7 +102,7 @@ impl Segment {
         let inside = self.reap_holdings(slot, unfinished);
         self.release_all(slot);
         self.add_to_past(&client.counters);
-        client.state.store(slot_state::FREE, Ordering::Release);
+        self.vacate(slot);
         inside
     }
 
@@ -104,12 +110,11 @@ impl Segment {
     /// whether it was inside a file or the table.
     pub fn reap_holdings(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> bool {
         let client = self.client(slot);
-        let inside = client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
+        // The manager's own threads lock buckets without a presence.
+        let inside = slot == MANAGER_SLOT
+            || client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
         if inside {
             self.reap_locks(slot, unfinished);
-            for word in &client.presence {
-                word.store(0, Ordering::Release);
-            }
         }
         for place in &client.buckets {
             if let Some(bucket) = place.swap(0, Ordering::AcqRel).checked_sub(1) {
@@ -121,7 +126,51 @@ impl Segment {
                 self.release_node(node);
             }
         }
+        if inside {
+            self.reap_nodes(slot);
+            // Bits whose items were not taken any more.
+            self.free_buckets(0).mend(self.header().ram_ready.load(Ordering::Acquire));
+            self.free_nodes().mend(self.header().nodes);
+            // Last: whoever completes an interrupted reaping starts again.
+            for word in &client.presence {
+                word.store(0, Ordering::Release);
+            }
+        }
         inside
+    }
+
+    /// Takes back the nodes that a dead process took and did not cache: those that it linked are
+    /// in use, the others are free.
+    fn reap_nodes(&self, slot: u32) {
+        let stamp = |node: u32| {
+            let state = self.node_state(node).load(Ordering::Acquire);
+            (Owner::from_raw(state)?.slot() == slot && !is_state(state)).then_some(state)
+        };
+        let stamped: Vec<u32> =
+            (0..self.header().nodes).filter(|&node| stamp(node).is_some()).collect();
+        if stamped.is_empty() {
+            return;
+        }
+        let mut linked = vec![false; stamped.len()];
+        let files = 0..self.header().files;
+        let used = |file: &u32| self.file(*file).state.load(Ordering::Acquire) != file_state::FREE;
+        for file in files.filter(used) {
+            self.for_each_node(self.file(file), &mut |node| {
+                if let Ok(at) = stamped.binary_search(&node) {
+                    linked[at] = true;
+                }
+            });
+        }
+        for (&node, &linked) in stamped.iter().zip(&linked) {
+            let Some(state) = stamp(node) else { continue };
+            let next = if linked { USED } else { Owner::reaper(slot).raw() };
+            // Unless it was pruned meanwhile.
+            let place = self.node_state(node);
+            let same = place.compare_exchange(state, next, Ordering::AcqRel, Ordering::Relaxed);
+            if same.is_ok() && !linked {
+                self.release_node(node);
+            }
+        }
     }
 
     fn add_to_past(&self, counters: &Counters) {
@@ -132,8 +181,9 @@ impl Segment {
     }
 
     fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(u32, Owner)) {
+        let reaper = Owner::reaper(slot);
         let take_back = |lock: &OwnedLock| match lock.holder() {
-            Some(holder) if holder.slot() == slot => lock.take_over(holder, holder),
+            Some(holder) if holder.slot() == slot => lock.take_over(holder, reaper),
             _ => false,
         };
         for stripe in self.stripes().filter(|stripe| take_back(stripe)) {
@@ -145,6 +195,7 @@ impl Segment {
                 position.unlock_unchanged();
             }
         }
+        self.reap_files(slot, reaper);
         // Buckets before files: a truncate is completed by someone who locks buckets.
         self.reap_buckets(slot);
         for file in self.live_files() {
@@ -156,10 +207,21 @@ impl Segment {
                 free_if_busy(place, slot);
                 true
             });
-            let holder = Owner::from_raw(record.exclusive.load(Ordering::Acquire));
-            if let Some(holder) = holder.filter(|holder| holder.slot() == slot) {
+            let exclusive = &record.exclusive;
+            let holder = Owner::from_raw(exclusive.load(Ordering::SeqCst));
+            // A client that waits for the file may take it first.
+            if let Some(holder) = holder.filter(|holder| holder.slot() == slot)
+                && exclusive
+                    .compare_exchange(
+                        holder.raw(),
+                        reaper.raw(),
+                        Ordering::SeqCst,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
+            {
                 if record.intent.load(Ordering::Acquire) != 0 {
-                    unfinished(file, holder);
+                    unfinished(file, reaper);
                 } else {
                     self.include(file);
                 }
@@ -172,14 +234,14 @@ impl Segment {
             let Some(meta) = self.bucket(bucket) else { continue };
             let cached = Owner::from_raw(meta.state.load(Ordering::Acquire))
                 .is_some_and(|owner| owner.slot() == slot && !is_state(owner.raw()));
-            if let Some(holder) = meta.lock.holder().filter(|holder| holder.slot() == slot) {
+            if let Some(holder) = meta.lock.holder().filter(|holder| holder.slot() == slot)
+                && meta.lock.take_over(holder, Owner::reaper(slot))
+            {
                 meta.dirty.fetch_and(meta.valid.load(Ordering::Relaxed), Ordering::Relaxed);
-                if meta.lock.take_over(holder, holder) {
-                    if meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket) {
-                        self.free_bucket(bucket);
-                    }
-                    meta.lock.unlock_changed();
+                if meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket) {
+                    self.free_bucket(bucket);
                 }
+                meta.lock.unlock_changed();
             }
             // Taken, and killed before it came into the cache. Cached ones are freed there.
             let in_cache = || {
@@ -221,6 +283,8 @@ impl Segment {
             let alive = match state {
                 slot_state::FREE => continue,
                 slot_state::REAPING => false,
+                // Just being reserved; if by a process that died, the manager's rounds see to it.
+                slot_state::RESERVED if self.client(slot).pid.load(Ordering::Acquire) == 0 => true,
                 _ => liveness::is_alive(
                     self.client(slot).pid.load(Ordering::Acquire),
                     self.client(slot).start.load(Ordering::Acquire),
@@ -242,6 +306,7 @@ impl Segment {
                 if tier == 0 { self.header().ram_ready.load(Ordering::Acquire) } else { map.count };
             map.mend(ready);
         }
+        self.free_nodes().mend(self.header().nodes);
         let free = self.free_buckets(0).available();
         self.header().ram_free.store(free, Ordering::Relaxed);
         found
@@ -269,6 +334,7 @@ impl Segment {
             if self.is_indexed(bucket) {
                 let torn = meta.writeback.swap(0, Ordering::AcqRel);
                 meta.dirty.fetch_or(torn, Ordering::AcqRel);
+                meta.dirty.fetch_and(meta.valid.load(Ordering::Acquire), Ordering::AcqRel);
                 let dirty = meta.dirty.load(Ordering::Relaxed);
                 if dirty != 0 {
                     found.dirty_pages += u64::from(dirty.count_ones());
@@ -303,8 +369,7 @@ fn free_if_busy(place: &AtomicU64, slot: u32) {
     if let Entry::Busy(owner) = Entry::decode(word)
         && owner.slot() == slot
     {
-        let _ =
-            place.compare_exchange(word, Entry::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = place.compare_exchange(word, Entry::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -352,7 +417,7 @@ mod tests {
 
         let mut undone = Vec::new();
         segment.reap_slot(slot, |file, owner| undone.push((file, owner)));
-        assert_eq!(undone, [(file, dead)]);
+        assert_eq!(undone, [(file, Owner::reaper(slot))]);
         assert_eq!(segment.free_buckets(0).available(), before - 1);
         assert_eq!(Entry::decode(place.load(Ordering::Relaxed)), Entry::resident(0, published));
         assert_eq!(meta.dirty.load(Ordering::Relaxed), 0b0010, "not valid, so not dirty");

@@ -26,7 +26,10 @@ impl Marker {
 
     /// The marker in a kernel offset, if it is one.
     pub fn decode(offset: u64) -> Option<Marker> {
-        (offset >> (16 + GENERATION_BITS) == MARKER_BASE >> (16 + GENERATION_BITS)).then(|| Marker {
+        if offset >> (16 + GENERATION_BITS) != MARKER_BASE >> (16 + GENERATION_BITS) {
+            return None;
+        }
+        Some(Marker {
             description: offset as u32 & 0xffff,
             generation: (offset >> 16) as u32 & ((1 << GENERATION_BITS) - 1),
         })
@@ -58,6 +61,15 @@ impl Segment {
         place.fetch_and(!bit, Ordering::SeqCst);
     }
 
+    /// Takes back a note that turned out wrong. If the description lives, another thread of the
+    /// process may have made the same note for good; one too many costs less than one too few.
+    fn release_unless_live(&self, slot: u32, description: u32) {
+        let word = self.description(description).word.load(Ordering::SeqCst);
+        if word as u32 != description_state::LIVE {
+            self.release(slot, description);
+        }
+    }
+
     /// Whether some other slot than `slot` holds `description`.
     pub fn held_elsewhere(&self, slot: u32, description: u32) -> bool {
         (1..self.header().clients_high.load(Ordering::Acquire)).any(|other| {
@@ -85,7 +97,7 @@ impl Segment {
                 .compare_exchange(seen, next, Ordering::SeqCst, Ordering::Relaxed)
                 .is_err()
             {
-                self.release(owner.slot(), id);
+                self.release_unless_live(owner.slot(), id);
                 continue;
             }
             let record = self.file(file);
@@ -113,7 +125,7 @@ impl Segment {
         loop {
             let seen = place.load(Ordering::SeqCst);
             if generation(seen) != marker.generation {
-                self.release(owner.slot(), marker.description);
+                self.release_unless_live(owner.slot(), marker.description);
                 return false;
             }
             if seen == live

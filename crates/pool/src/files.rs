@@ -136,9 +136,12 @@ impl Segment {
         let mut patience = Patience::default();
         loop {
             let exchange = |from: u32| {
-                record
-                    .exclusive
-                    .compare_exchange(from, owner.raw(), Ordering::SeqCst, Ordering::Relaxed)
+                record.exclusive.compare_exchange(
+                    from,
+                    owner.raw(),
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                )
             };
             match exchange(0).err().and_then(Owner::from_raw) {
                 None => break,
@@ -159,20 +162,17 @@ impl Segment {
     /// or somebody stays inside for more than a moment. Returns whether the caller has the file.
     pub fn try_exclude(&self, file: u32, owner: Owner) -> bool {
         let exclusive = &self.file(file).exclusive;
-        if exclusive
-            .compare_exchange(0, owner.raw(), Ordering::SeqCst, Ordering::Relaxed)
-            .is_err()
+        if exclusive.compare_exchange(0, owner.raw(), Ordering::SeqCst, Ordering::Relaxed).is_err()
         {
             return false;
         }
         let inside = |slot| {
             let words = &self.client(slot).presence;
             words.iter().any(|word| {
-                Presence::decode(word.load(Ordering::SeqCst))
-                    .is_some_and(|seen| seen.file == file)
+                Presence::decode(word.load(Ordering::SeqCst)).is_some_and(|seen| seen.file == file)
             })
         };
-        let slots = 0..self.header().clients_high.load(Ordering::Acquire);
+        let slots = 0..self.header().clients_high.load(Ordering::SeqCst);
         for slot in slots {
             let mut patience = Patience::default();
             for _ in 0..140 {
@@ -190,7 +190,7 @@ impl Segment {
     }
 
     fn wait_for_others(&self, file: u32, owner: Owner) {
-        for slot in 0..self.header().clients_high.load(Ordering::Acquire) {
+        for slot in 0..self.header().clients_high.load(Ordering::SeqCst) {
             for place in &self.client(slot).presence {
                 let mut patience = Patience::default();
                 loop {
@@ -257,7 +257,7 @@ impl Segment {
         let taken = self.lock(stripe, owner);
         let found = match self.search(head, identity) {
             Some(file) => Some((file, false)),
-            None => self.insert(head, identity).map(|file| (file, true)),
+            None => self.insert(head, identity, owner).map(|file| (file, true)),
         };
         let result = found.map(|(file, new)| {
             self.file(file).opens.fetch_add(1, Ordering::SeqCst);
@@ -283,8 +283,8 @@ impl Segment {
         None
     }
 
-    fn insert(&self, head: u32, identity: Identity) -> Option<u32> {
-        let file = self.take_file()?;
+    fn insert(&self, head: u32, identity: Identity, owner: Owner) -> Option<u32> {
+        let file = self.take_file(owner)?;
         let record = self.file(file);
         record.generation.fetch_add(1, Ordering::Relaxed);
         record.device.store(identity.device, Ordering::Relaxed);
@@ -296,17 +296,18 @@ impl Segment {
         let head = self.head(head);
         record.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
         head.store(file + 1, Ordering::Release);
+        record.state.store(file_state::LIVE, Ordering::Release);
         Some(file)
     }
 
-    fn take_file(&self) -> Option<u32> {
+    fn take_file(&self, owner: Owner) -> Option<u32> {
         let free = |file: &u32| {
             let state = &self.file(*file).state;
             state.load(Ordering::Relaxed) == file_state::FREE
                 && state
                     .compare_exchange(
                         file_state::FREE,
-                        file_state::LIVE,
+                        owner.raw(),
                         Ordering::AcqRel,
                         Ordering::Relaxed,
                     )
@@ -328,8 +329,11 @@ impl Segment {
         let head = record.identity().head(self.header().heads);
         let stripe = self.stripe(head);
         let taken = self.lock(stripe, owner);
-        let removed = unwanted() && self.unlink(head, file);
+        let removed = unwanted() && self.names(head, file);
         if removed {
+            // Stamped, so that whoever finds us dead in between completes or undoes it.
+            record.state.store(owner.raw(), Ordering::Release);
+            self.unlink(head, file);
             self.prune_index(record);
             record.state.store(file_state::FREE, Ordering::Release);
         }
@@ -337,6 +341,44 @@ impl Segment {
             stripe.unlock_unchanged();
         }
         removed
+    }
+
+    fn names(&self, head: u32, file: u32) -> bool {
+        let mut link = self.head(head).load(Ordering::Acquire);
+        for _ in 0..self.header().files {
+            match link.checked_sub(1) {
+                Some(at) if at == file => return true,
+                Some(at) => link = self.file(at).next.load(Ordering::Acquire),
+                None => break,
+            }
+        }
+        false
+    }
+
+    /// Brings the records that dead owners of `slot` were linking or unlinking to a state: in
+    /// the table if they are linked, else free. `reaper` is in the table.
+    pub(crate) fn reap_files(&self, slot: u32, reaper: Owner) {
+        for file in 0..self.header().files {
+            let record = self.file(file);
+            let state = record.state.load(Ordering::Acquire);
+            if matches!(state, file_state::FREE | file_state::LIVE)
+                || Owner::from_raw(state).is_none_or(|owner| owner.slot() != slot)
+            {
+                continue;
+            }
+            let head = record.identity().head(self.header().heads);
+            let stripe = self.stripe(head);
+            let taken = self.lock(stripe, reaper);
+            if self.names(head, file) {
+                record.state.store(file_state::LIVE, Ordering::Release);
+            } else {
+                self.prune_index(record);
+                record.state.store(file_state::FREE, Ordering::Release);
+            }
+            if taken {
+                stripe.unlock_unchanged();
+            }
+        }
     }
 
     fn unlink(&self, head: u32, file: u32) -> bool {

@@ -86,13 +86,7 @@ impl<S: States> FreeMap<'_, S> {
         }
     }
 
-    fn claim(
-        &self,
-        at: usize,
-        mut bits: u64,
-        owner: Owner,
-        taken: &mut impl FnMut(u32),
-    ) -> u32 {
+    fn claim(&self, at: usize, mut bits: u64, owner: Owner, taken: &mut impl FnMut(u32)) -> u32 {
         let mut found = 0;
         while bits != 0 {
             let item = at as u32 * 64 + bits.trailing_zeros();

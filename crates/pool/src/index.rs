@@ -86,11 +86,12 @@ impl Segment {
                 }
                 None => wanted,
             };
-            self.node_state(node).store(USED, Ordering::Relaxed);
             let new = pack(height, node);
             let linked =
                 file.root.compare_exchange(root, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if !linked {
+            if linked {
+                self.node_state(node).store(USED, Ordering::Release);
+            } else {
                 self.node(node)?.entry[0].store(0, Ordering::Relaxed);
                 self.give_node(node, owner);
             }
@@ -102,9 +103,12 @@ impl Segment {
             return Some(node);
         }
         let node = self.take_node(owner)?;
-        self.node_state(node).store(USED, Ordering::Relaxed);
         match place.compare_exchange(0, u64::from(node + 1), Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Some(node),
+            Ok(_) => {
+                // The owner's stamp goes when the link is there: a killed owner's is looked for.
+                self.node_state(node).store(USED, Ordering::Release);
+                Some(node)
+            }
             Err(now) => {
                 self.give_node(node, owner);
                 (now as u32).checked_sub(1)
@@ -120,10 +124,7 @@ impl Segment {
         first: u64,
         mut visit: impl FnMut(u64, &AtomicU64) -> bool,
     ) {
-        if first == 0
-            && file.entry0.load(Ordering::Acquire) != 0
-            && !visit(0, &file.entry0)
-        {
+        if first == 0 && file.entry0.load(Ordering::Acquire) != 0 && !visit(0, &file.entry0) {
             return;
         }
         if let Some((height, node)) = unpack(file.root.load(Ordering::Acquire)) {

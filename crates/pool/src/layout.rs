@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU8;
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -298,12 +298,12 @@ pub mod file_flag {
     pub const FAILING: u32 = 32;
 }
 
-/// States of a file record.
+/// States of a file record: one of these, or the owner that is about to link or unlink it.
 pub mod file_state {
     /// Nobody's.
     pub const FREE: u32 = 0;
     /// In the table.
-    pub const LIVE: u32 = 1;
+    pub const LIVE: u32 = u32::MAX;
 }
 
 /// A file with buffered blocks or with an open description.

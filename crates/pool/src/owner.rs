@@ -9,11 +9,17 @@ pub struct Owner(u32);
 impl Owner {
     /// Bits of the thread number.
     pub const THREAD_BITS: u32 = 20;
+    const REAPER: u32 = (1 << Self::THREAD_BITS) - 1;
 
     /// The owner for thread `thread` (counted from 0, wrapped into 20 bits) of `slot`.
     pub fn new(slot: u32, thread: u32) -> Owner {
-        let mask = (1 << Self::THREAD_BITS) - 1;
-        Owner((slot << Self::THREAD_BITS) | (thread % mask + 1))
+        Owner((slot << Self::THREAD_BITS) | (thread % (Self::REAPER - 1) + 1))
+    }
+
+    /// Who holds what a dead process of `slot` held until it is given back. No thread has this
+    /// number, so that nobody mistakes the reaper for the dead thread.
+    pub fn reaper(slot: u32) -> Owner {
+        Owner((slot << Self::THREAD_BITS) | Self::REAPER)
     }
 
     /// The owner stamped in a word, if any.
@@ -63,7 +69,8 @@ impl OwnedLock {
             return Err(holder);
         }
         let held = u64::from(owner.raw()) << 32 | seen;
-        match self.0.compare_exchange(seen, held, Ordering::Acquire, Ordering::Relaxed) {
+        // Release, for those who take it over and then ask for the slot's generation.
+        match self.0.compare_exchange(seen, held, Ordering::AcqRel, Ordering::Relaxed) {
             // What the holder writes must not be seen by a reader whose first look came earlier.
             Ok(_) => {
                 crate::sync::fence(Ordering::Release);
@@ -94,8 +101,25 @@ impl OwnedLock {
         if (seen >> 32) as u32 != dead.raw() {
             return false;
         }
-        let held = u64::from(owner.raw()) << 32 | (seen & u64::from(u32::MAX));
-        self.0.compare_exchange(seen, held, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        // What the dead holder changed must not pass as unchanged.
+        let version = (seen as u32).wrapping_add(1);
+        let held = u64::from(owner.raw()) << 32 | u64::from(version);
+        match self.0.compare_exchange(seen, held, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => {
+                crate::sync::fence(Ordering::Release);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Undoes a [`OwnedLock::take_over`] from a holder that turned out to live.
+    pub fn hand_back(&self, owner: Owner, holder: Owner) {
+        let seen = self.0.load(Ordering::Relaxed);
+        if (seen >> 32) as u32 == owner.raw() {
+            let held = u64::from(holder.raw()) << 32 | u64::from(seen as u32);
+            let _ = self.0.compare_exchange(seen, held, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// Who holds the lock now.

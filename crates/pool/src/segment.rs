@@ -90,11 +90,12 @@ impl Segment {
         let counts = counts_of(geometry);
         let offsets = Offsets::of(&counts);
         rustix::fs::ftruncate(file, offsets.end as u64).map_err(system("sizing the pool"))?;
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, offsets.fixed_end as u64)
-            .map_err(|errno| match errno {
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, offsets.fixed_end as u64).map_err(
+            |errno| match errno {
                 Errno::NOSPC | Errno::NOMEM => SegmentError::NoRoom(offsets.fixed_end as u64),
                 other => SegmentError::System("reserving the pool's tables", other),
-            })?;
+            },
+        )?;
         let segment = Segment::map(file, offsets, geometry.bucket_bytes(), counts.ram_buckets)?;
         // SAFETY: nobody else knows the file yet.
         let header = unsafe { &mut *segment.base.cast::<Header>() };
@@ -464,7 +465,7 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
     ok((2..=4096).contains(&header.clients), "number of clients")?;
     ok((1..=1 << 24).contains(&header.files), "number of files")?;
     ok((64..=65536).contains(&header.descriptions), "number of descriptions")?;
-    ok(header.descriptions % 64 == 0, "number of descriptions")?;
+    ok(header.descriptions.is_multiple_of(64), "number of descriptions")?;
     ok((1..1 << 31).contains(&header.nodes), "number of index nodes")?;
     ok(header.heads.is_power_of_two(), "number of hash heads")?;
     let mut first = 0u64;
@@ -509,11 +510,7 @@ impl States for NodeStates<'_> {
 /// # Errors
 /// The system's errno.
 pub fn open_pool(path: &Path) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(
-        path,
-        OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-        Mode::empty(),
-    )
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
 }
 
 /// Makes the empty pool file at `path`, readable by this user only.

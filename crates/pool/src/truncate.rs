@@ -45,8 +45,7 @@ impl Segment {
         }
         record.store_size.store(size, Ordering::Release);
         let before = record.size.swap(size, Ordering::AcqRel);
-        let result =
-            if size < before { self.cut(file, size, owner, outside) } else { Ok(()) };
+        let result = if size < before { self.cut(file, size, owner, outside) } else { Ok(()) };
         record.intent.store(0, Ordering::Release);
         result
     }
@@ -92,13 +91,7 @@ impl Segment {
     }
 
     /// Discards what lies behind `size`, and zeroes the rest of the last page.
-    fn cut(
-        &self,
-        file: u32,
-        size: u64,
-        owner: Owner,
-        outside: &impl Outside,
-    ) -> Result<(), Errno> {
+    fn cut(&self, file: u32, size: u64, owner: Owner, outside: &impl Outside) -> Result<(), Errno> {
         let bytes = self.bucket_bytes() as u64;
         let (last, within) = (size / bytes, (size % bytes) as usize);
         let mut result = Ok(());

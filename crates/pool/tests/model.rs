@@ -502,12 +502,6 @@ impl States for &Pool {
     }
 }
 
-/// A resident block whose bucket is locked: `forebay_pool::buckets::Resident`.
-struct Resident {
-    word: u64,
-    bucket: u32,
-}
-
 impl Pool {
     fn new(blocks: usize, buckets: u32, slots: u32) -> Pool {
         let bucket = |_| Bucket {
@@ -570,32 +564,32 @@ impl Pool {
         [data[0].load(Ordering::Relaxed), data[1].load(Ordering::Relaxed)]
     }
 
-    /// `Segment::lock_resident`.
-    fn lock_resident(&self, block: usize, owner: Owner) -> Option<Resident> {
+    /// `Segment::lock_resident`. Returns the locked bucket.
+    fn lock_resident(&self, block: usize, owner: Owner) -> Option<u32> {
         loop {
             let word = self.entry[block].load(Ordering::Acquire);
             let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
             lock(&self.bucket(bucket).lock, owner);
             if self.entry[block].load(Ordering::Acquire) == word {
-                return Some(Resident { word, bucket });
+                return Some(bucket);
             }
             self.bucket(bucket).lock.unlock_unchanged();
         }
     }
 
     /// `Segment::discard_resident`.
-    fn discard(&self, block: usize, resident: &Resident) {
+    fn discard(&self, block: usize, bucket: u32) {
         self.entry[block].store(Entry::EMPTY, Ordering::Release);
-        self.map().give(resident.bucket);
-        self.bucket(resident.bucket).lock.unlock_changed();
+        self.map().give(bucket);
+        self.bucket(bucket).lock.unlock_changed();
     }
 
     /// The client's `write_part` for a whole block. Returns whether there was a bucket for it.
     fn write(&self, block: usize, value: u64, owner: Owner) -> bool {
         loop {
-            if let Some(resident) = self.lock_resident(block, owner) {
-                self.fill(resident.bucket, value);
-                self.bucket(resident.bucket).lock.unlock_changed();
+            if let Some(bucket) = self.lock_resident(block, owner) {
+                self.fill(bucket, value);
+                self.bucket(bucket).lock.unlock_changed();
                 return true;
             }
             let Some(bucket) = self.take(owner) else { return false };
@@ -662,8 +656,8 @@ fn a_reader_accepts_no_foreign_bytes_when_the_bucket_comes_back() {
             let pool = pool.clone();
             thread::spawn(move || {
                 for (from, to, value) in [(0, 1, 21), (1, 0, 12)] {
-                    let resident = pool.lock_resident(from, owner(1)).unwrap();
-                    pool.discard(from, &resident);
+                    let bucket = pool.lock_resident(from, owner(1)).unwrap();
+                    pool.discard(from, bucket);
                     assert!(pool.write(to, value, owner(1)));
                 }
             })
@@ -687,8 +681,8 @@ fn a_reader_accepts_no_foreign_bytes_when_another_takes_the_bucket() {
         let discarder = {
             let pool = pool.clone();
             thread::spawn(move || {
-                let resident = pool.lock_resident(0, owner(1)).unwrap();
-                pool.discard(0, &resident);
+                let bucket = pool.lock_resident(0, owner(1)).unwrap();
+                pool.discard(0, bucket);
                 pool.write(0, 12, owner(1));
             })
         };
@@ -696,8 +690,8 @@ fn a_reader_accepts_no_foreign_bytes_when_another_takes_the_bucket() {
             let pool = pool.clone();
             thread::spawn(move || {
                 if pool.write(1, 21, owner(2)) {
-                    let resident = pool.lock_resident(1, owner(2)).unwrap();
-                    pool.discard(1, &resident);
+                    let bucket = pool.lock_resident(1, owner(2)).unwrap();
+                    pool.discard(1, bucket);
                 }
             })
         };
@@ -727,38 +721,71 @@ fn two_writers_of_a_new_block_make_one() {
     });
 }
 
-/// The version of a lock word that nobody else can change: see [`demote`].
-fn version(lock: &OwnedLock) -> (u32, bool) {
-    // SAFETY: `OwnedLock` is a transparent wrapper of the word.
-    let word = unsafe { &*std::ptr::from_ref(lock).cast::<AtomicU64>() };
-    let seen = word.load(Ordering::Acquire);
-    (seen as u32, seen >> 32 == 0)
-}
-
-/// The design's demotion: copies a block's bucket into slot `slot` without the lock, then locks,
-/// and switches the entry only if the version is the one from before the copy.
+/// A demotion into slot `slot`. Mirrors `snapshot`, `copy` and `switch` of the manager's demoter: copies
+/// without the lock, then locks, and switches the entry only if the version is the one from before
+/// the copy. The slot is locked when the entry begins to name it.
 fn demote(pool: &Pool, block: usize, slot: u32, owner: Owner) -> bool {
     let word = pool.entry[block].load(Ordering::Acquire);
     let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(word) else { return false };
-    let (before, unheld) = version(&pool.bucket(bucket).lock);
-    if !unheld {
+    let from = &pool.bucket(bucket).lock;
+    let Some(glance) = from.glance() else { return false };
+    let version = from.version();
+    if !from.unchanged_since(glance) || pool.entry[block].load(Ordering::Acquire) != word {
         return false;
     }
-    let pair = pool.copy(bucket);
-    for (place, value) in pool.bucket(slot).data.iter().zip(pair) {
+    for (place, value) in pool.bucket(slot).data.iter().zip(pool.copy(bucket)) {
         place.store(value, Ordering::Relaxed);
     }
-    let Some(resident) = pool.lock_resident(block, owner) else { return false };
-    let same = resident.word == word && version(&pool.bucket(bucket).lock).0 == before;
-    if !same {
-        pool.bucket(resident.bucket).lock.unlock_unchanged();
+    if from.try_lock(owner).is_err() {
         return false;
     }
-    pool.bucket(slot).state.store(USED, Ordering::Release);
+    if pool.entry[block].load(Ordering::Acquire) != word || from.version() != version {
+        from.unlock_unchanged();
+        return false;
+    }
+    let to = pool.bucket(slot);
+    lock(&to.lock, owner);
+    to.state.store(USED, Ordering::Release);
     pool.entry[block].store(Entry::resident(1, slot).encode(), Ordering::Release);
     pool.map().give(bucket);
-    pool.bucket(bucket).lock.unlock_changed();
+    from.unlock_changed();
+    to.lock.unlock_changed();
     true
+}
+
+/// Mirrors the client's `write_over_slot` for a whole block: a fresh bucket replaces the slot.
+fn write_over_slot(pool: &Pool, block: usize, value: u64, owner: Owner) {
+    let fresh = pool.take(owner).unwrap();
+    let slot = pool.lock_resident(block, owner).unwrap();
+    pool.dress(fresh, owner);
+    pool.fill(fresh, value);
+    pool.entry[block].store(Entry::resident(0, fresh).encode(), Ordering::Release);
+    pool.bucket(slot).state.store(FREE, Ordering::Release);
+    pool.bucket(slot).lock.unlock_changed();
+    pool.bucket(fresh).lock.unlock_changed();
+}
+
+/// (f) A block leaves its slot and comes back to the same one, which is filled without a lock: a
+/// reader that had found it there before does not accept what it sees of the filling.
+#[test]
+fn a_reader_accepts_no_half_filled_slot() {
+    explore(Some(3), || {
+        let pool = Arc::new(Pool::new(1, 1, 1));
+        assert!(pool.write(0, 1, owner(1)) && demote(&pool, 0, 1, owner(0)));
+        let mover = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                write_over_slot(&pool, 0, 2, owner(1));
+                assert!(demote(&pool, 0, 1, owner(0)));
+            })
+        };
+        if let Some(pair) = pool.read(0) {
+            assert!(pair == [1, 1] || pair == [2, 2], "{pair:?}");
+        }
+        mover.join().unwrap();
+        assert_eq!(pool.settled(0), Some(2));
+        pool.check();
+    });
 }
 
 /// (f) A block is demoted while it is written: what the writer wrote is never lost.

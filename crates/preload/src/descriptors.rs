@@ -39,7 +39,8 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         let own = (from..=last.min(4096)).find(|&fd| session.owns(fd as c_int));
         let upto = own.map_or(Some(last), |own| own.checked_sub(1));
         if let Some(upto) = upto.filter(|&upto| upto >= from) {
-            let result = real!(c"close_range"(from => c_uint, upto => c_uint, flags => c_int) -> c_int);
+            let result =
+                real!(c"close_range"(from => c_uint, upto => c_uint, flags => c_int) -> c_int);
             if result != 0 {
                 return result;
             }
@@ -132,7 +133,8 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
     use forebay_client::Whence;
-    let call = || real!(c"lseek64"(fd => c_int, offset => libc::off_t, whence => c_int) -> libc::off_t);
+    let call =
+        || real!(c"lseek64"(fd => c_int, offset => libc::off_t, whence => c_int) -> libc::off_t);
     let Some((session, handle)) = managed(fd) else { return call() };
     if session.uses_kernel_offset(handle) {
         return call();

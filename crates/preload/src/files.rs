@@ -59,9 +59,7 @@ unsafe fn is_known(folder: c_int, path: *const c_char) -> bool {
         folder if folder < 0 => return false,
         folder => rustix::fs::statat(unsafe { borrow(folder) }, path, AtFlags::empty()),
     };
-    stat.is_ok_and(|stat| {
-        session().is_some_and(|session| session.knows(stat.st_dev, stat.st_ino))
-    })
+    stat.is_ok_and(|stat| session().is_some_and(|session| session.knows(stat.st_dev, stat.st_ino)))
 }
 
 #[unsafe(no_mangle)]
@@ -72,9 +70,12 @@ pub(crate) unsafe extern "C" fn openat64(
     mode: mode_t,
 ) -> c_int {
     unsafe {
-        open_by(folder, path, flags, |flags| {
-            real!(c"openat64"(folder => c_int, path => *const c_char, flags => c_int, mode => mode_t) -> c_int)
-        })
+        open_by(
+            folder,
+            path,
+            flags,
+            |flags| real!(c"openat64"(folder => c_int, path => *const c_char, flags => c_int, mode => mode_t) -> c_int),
+        )
     }
 }
 
@@ -91,9 +92,12 @@ pub(crate) unsafe extern "C" fn openat(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     unsafe {
-        open_by(libc::AT_FDCWD, path, flags, |flags| {
-            real!(c"open64"(path => *const c_char, flags => c_int, mode => mode_t) -> c_int)
-        })
+        open_by(
+            libc::AT_FDCWD,
+            path,
+            flags,
+            |flags| real!(c"open64"(path => *const c_char, flags => c_int, mode => mode_t) -> c_int),
+        )
     }
 }
 
@@ -217,7 +221,9 @@ pub(crate) unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
 unsafe extern "C" fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, flags: u32) -> c_int {
     match managed(fd) {
         Some((session, handle)) => status(session.sync(handle, false)),
-        None => real!(c"sync_file_range"(fd => c_int, offset => off_t, bytes => off_t, flags => u32) -> c_int),
+        None => {
+            real!(c"sync_file_range"(fd => c_int, offset => off_t, bytes => off_t, flags => u32) -> c_int)
+        }
     }
 }
 
@@ -287,7 +293,8 @@ const FICLONERANGE: libc::c_ulong = 0x4020_940d;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int {
-    let call = || real!(c"ioctl"(fd => c_int, request => libc::c_ulong, argument => *mut c_void) -> c_int);
+    let call =
+        || real!(c"ioctl"(fd => c_int, request => libc::c_ulong, argument => *mut c_void) -> c_int);
     if request == FICLONE || request == FICLONERANGE {
         // Buffered blocks cannot be shared; the callers copy instead.
         let source = match request {

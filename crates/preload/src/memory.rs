@@ -2,6 +2,7 @@
 
 use crate::real::real;
 use crate::{managed, set_errno};
+use forebay_client::probe::memory_changed;
 use libc::{c_int, c_void, off_t, size_t};
 
 #[unsafe(no_mangle)]
@@ -17,6 +18,9 @@ unsafe extern "C" fn mmap64(
         real!(c"mmap64"(address => *mut c_void, length => size_t, protection => c_int, flags => c_int, fd => c_int, offset => off_t) -> isize)
             as *mut c_void
     };
+    if flags & libc::MAP_FIXED != 0 {
+        memory_changed();
+    }
     if fd < 0 || flags & libc::MAP_ANONYMOUS != 0 {
         return call();
     }
@@ -45,6 +49,35 @@ unsafe extern "C" fn mmap(
     unsafe { mmap64(address, length, protection, flags, fd, offset) }
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
+    let result = real!(c"munmap"(address => *mut c_void, length => size_t) -> c_int);
+    memory_changed();
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, protection: c_int) -> c_int {
+    let result =
+        real!(c"mprotect"(address => *mut c_void, length => size_t, protection => c_int) -> c_int);
+    memory_changed();
+    result
+}
+
+/// The fifth argument is there only with MREMAP_FIXED; the register is passed on either way.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_length: size_t,
+    new_length: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let result = real!(c"mremap"(old => *mut c_void, old_length => size_t, new_length => size_t, flags => c_int, new => *mut c_void) -> isize);
+    memory_changed();
+    result as *mut c_void
+}
+
 /// glibc's and libaio's control blocks, as far as the descriptor.
 unsafe fn goes_direct(fd: c_int) {
     if let Some((session, handle)) = managed(fd) {
@@ -71,6 +104,28 @@ asynchronous! {
     aio_read64 c"aio_read64";
     aio_write c"aio_write";
     aio_write64 c"aio_write64";
+}
+
+/// aio_fsync answers later; what was written by plain calls is made safe before it begins.
+macro_rules! synced {
+    ($($name:ident $symbol:literal;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(operation: c_int, block: *mut c_void) -> c_int {
+            if !block.is_null()
+                // SAFETY: struct aiocb begins with the descriptor.
+                && let Some((session, handle)) = managed(unsafe { *block.cast::<c_int>() })
+                && let Err(errno) = session.sync(handle, true)
+            {
+                return crate::status(Err(errno));
+            }
+            real!($symbol(operation => c_int, block => *mut c_void) -> c_int)
+        }
+    )* };
+}
+
+synced! {
+    aio_fsync c"aio_fsync";
+    aio_fsync64 c"aio_fsync64";
 }
 
 macro_rules! lists {

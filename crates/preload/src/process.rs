@@ -65,6 +65,44 @@ unsafe extern "C" fn daemon(keep_folder: c_int, keep_streams: c_int) -> c_int {
     0
 }
 
+/// glibc's forkpty forks inside itself.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forkpty(
+    main: *mut c_int,
+    name: *mut libc::c_char,
+    terminal: *const libc::termios,
+    size: *const libc::winsize,
+) -> pid_t {
+    let (mut master, mut slave) = (-1, -1);
+    if unsafe { libc::openpty(&mut master, &mut slave, name, terminal, size) } == -1 {
+        return -1;
+    }
+    let child = unsafe { fork() };
+    match child {
+        0 => unsafe {
+            libc::close(master);
+            if libc::setsid() == -1 || libc::ioctl(slave, libc::TIOCSCTTY, 0) == -1 {
+                libc::_exit(1);
+            }
+            for fd in 0..3 {
+                libc::dup2(slave, fd);
+            }
+            if slave > 2 {
+                libc::close(slave);
+            }
+        },
+        -1 => unsafe {
+            libc::close(master);
+            libc::close(slave);
+        },
+        _ => unsafe {
+            main.write(master);
+            libc::close(slave);
+        },
+    }
+    child
+}
+
 /// Who receives a descriptor may not run under Forebay: its file is used through the kernel.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {

@@ -2,38 +2,39 @@
 
 use crate::real::real;
 use crate::{count, managed};
+use forebay_client::probe::{is_readable, is_writable};
 use forebay_client::{Handle, Iovec, Session};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
-/// Addresses that no program has memory at: below the kernel's mmap_min_addr, or its own half.
-fn is_absurd(address: *const c_void, bytes: usize) -> bool {
-    let start = address as usize;
-    bytes > 0 && (start < 4096 || start.checked_add(bytes).is_none_or(|end| end > 1 << 47))
-}
+/// Whether a buffer can be used, for reading from it or for writing to it.
+type Check = fn(*const u8, usize) -> bool;
 
-fn one(buffer: *const c_void, bytes: size_t) -> Result<[Iovec; 1], Errno> {
-    if is_absurd(buffer, bytes) {
+fn one(buffer: *const c_void, bytes: size_t, check: Check) -> Result<[Iovec; 1], Errno> {
+    if !check(buffer.cast(), bytes) {
         return Err(Errno::FAULT);
     }
     Ok([Iovec { base: buffer as *mut u8, length: bytes }])
 }
 
-unsafe fn several<'a>(pieces: *const iovec, number: c_int) -> Result<&'a [Iovec], Errno> {
-    if !(0..=1024).contains(&number) {
-        return Err(Errno::INVAL);
-    }
-    if number > 0 && is_absurd(pieces.cast(), number as usize * size_of::<iovec>()) {
-        return Err(Errno::FAULT);
-    }
+unsafe fn several<'a>(
+    pieces: *const iovec,
+    number: c_int,
+    check: Check,
+) -> Result<&'a [Iovec], Errno> {
+    let number = usize::try_from(number).ok().filter(|&number| number <= 1024);
+    let number = number.ok_or(Errno::INVAL)?;
     if number == 0 {
         return Ok(&[]);
     }
-    // SAFETY: one layout, and the caller vouches for the array as for any writev.
-    let pieces = unsafe { core::slice::from_raw_parts(pieces.cast::<Iovec>(), number as usize) };
-    match pieces.iter().any(|piece| is_absurd(piece.base.cast(), piece.length)) {
-        true => Err(Errno::FAULT),
-        false => Ok(pieces),
+    if !is_readable(pieces.cast(), number * size_of::<iovec>()) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: one layout, and readable.
+    let pieces = unsafe { core::slice::from_raw_parts(pieces.cast::<Iovec>(), number) };
+    match pieces.iter().all(|piece| check(piece.base, piece.length)) {
+        true => Ok(pieces),
+        false => Err(Errno::FAULT),
     }
 }
 
@@ -49,7 +50,7 @@ unsafe fn read_pieces(session: &Session, handle: Handle, pieces: &[Iovec]) -> ss
 unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     match managed(fd) {
         Some((session, handle)) if !session.uses_kernel_offset(handle) => {
-            match one(buffer, bytes) {
+            match one(buffer, bytes, is_writable) {
                 Ok(piece) => unsafe { read_pieces(session, handle, &piece) },
                 Err(errno) => count(Err(errno)),
             }
@@ -61,9 +62,10 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssiz
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if !session.uses_kernel_offset(handle) => {
-            count(one(buffer, bytes).and_then(|piece| unsafe { session.write(handle, &piece) }))
-        }
+        Some((session, handle)) if !session.uses_kernel_offset(handle) => count(
+            one(buffer, bytes, is_readable)
+                .and_then(|piece| unsafe { session.write(handle, &piece) }),
+        ),
         _ => real!(c"write"(fd => c_int, buffer => *const c_void, bytes => size_t) -> ssize_t),
     }
 }
@@ -79,7 +81,7 @@ unsafe extern "C" fn pread64(
         return real!(c"pread64"(fd => c_int, buffer => *mut c_void, bytes => size_t, offset => off_t) -> ssize_t);
     };
     count(at(offset).and_then(|offset| {
-        let piece = one(buffer, bytes)?;
+        let piece = one(buffer, bytes, is_writable)?;
         unsafe { session.pread(handle, &piece, offset) }
     }))
 }
@@ -105,7 +107,7 @@ unsafe extern "C" fn pwrite64(
         return real!(c"pwrite64"(fd => c_int, buffer => *const c_void, bytes => size_t, offset => off_t) -> ssize_t);
     };
     count(at(offset).and_then(|offset| {
-        let piece = one(buffer, bytes)?;
+        let piece = one(buffer, bytes, is_readable)?;
         unsafe { session.pwrite(handle, &piece, offset) }
     }))
 }
@@ -124,7 +126,7 @@ unsafe extern "C" fn pwrite(
 unsafe extern "C" fn readv(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
     match managed(fd) {
         Some((session, handle)) if !session.uses_kernel_offset(handle) => {
-            match unsafe { several(pieces, number) } {
+            match unsafe { several(pieces, number, is_writable) } {
                 Ok(pieces) => unsafe { read_pieces(session, handle, pieces) },
                 Err(errno) => count(Err(errno)),
             }
@@ -137,7 +139,7 @@ unsafe extern "C" fn readv(fd: c_int, pieces: *const iovec, number: c_int) -> ss
 unsafe extern "C" fn writev(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
     match managed(fd) {
         Some((session, handle)) if !session.uses_kernel_offset(handle) => count(
-            unsafe { several(pieces, number) }
+            unsafe { several(pieces, number, is_readable) }
                 .and_then(|pieces| unsafe { session.write(handle, pieces) }),
         ),
         _ => real!(c"writev"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t),
@@ -155,7 +157,7 @@ unsafe extern "C" fn preadv64(
         return real!(c"preadv64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
     };
     count(at(offset).and_then(|offset| {
-        let pieces = unsafe { several(pieces, number) }?;
+        let pieces = unsafe { several(pieces, number, is_writable) }?;
         unsafe { session.pread(handle, pieces, offset) }
     }))
 }
@@ -181,7 +183,7 @@ unsafe extern "C" fn pwritev64(
         return real!(c"pwritev64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
     };
     count(at(offset).and_then(|offset| {
-        let pieces = unsafe { several(pieces, number) }?;
+        let pieces = unsafe { several(pieces, number, is_readable) }?;
         unsafe { session.pwrite(handle, pieces, offset) }
     }))
 }

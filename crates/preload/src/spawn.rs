@@ -67,44 +67,85 @@ pub(crate) fn values() -> [Option<&'static CStr>; 3] {
 /// An environment with our settings added where they are missing.
 struct Environment {
     list: Strings,
-    made: *mut c_void,
+    /// What was allocated for it: the list, and a merged LD_PRELOAD.
+    made: [*mut c_void; 2],
+}
+
+/// Whether an LD_PRELOAD entry names this library.
+unsafe fn names_us(entry: *const c_char) -> bool {
+    let Some(ours) = our_library() else { return true };
+    let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
+    let value = bytes.splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default();
+    value.split(|&byte| byte == b':' || byte == b' ').any(|name| name == ours)
+}
+
+/// This library's path: the first one in the LD_PRELOAD that this process was started with.
+fn our_library() -> Option<&'static [u8]> {
+    values()[0]?.to_bytes().split(|&byte| byte == b':').next()
+}
+
+/// "LD_PRELOAD=ours:theirs" in fresh memory; null if there is none.
+unsafe fn merged(entry: *const c_char) -> *mut c_char {
+    let Some(ours) = our_library() else { return core::ptr::null_mut() };
+    let name = b"LD_PRELOAD=";
+    let theirs = &unsafe { CStr::from_ptr(entry) }.to_bytes_with_nul()[name.len()..];
+    let separator: &[u8] = if theirs.len() > 1 { b":" } else { b"" };
+    let pieces: [&[u8]; 4] = [name, ours, separator, theirs];
+    let length = pieces.iter().map(|piece| piece.len()).sum();
+    let made = unsafe { libc::malloc(length) }.cast::<u8>();
+    if made.is_null() {
+        return core::ptr::null_mut();
+    }
+    let mut at = made;
+    for piece in pieces {
+        unsafe {
+            at.copy_from_nonoverlapping(piece.as_ptr(), piece.len());
+            at = at.add(piece.len());
+        }
+    }
+    made.cast()
 }
 
 impl Environment {
     unsafe fn with_ours(given: Strings) -> Environment {
-        let untouched = Environment { list: given, made: core::ptr::null_mut() };
+        let untouched = Environment { list: given, made: [core::ptr::null_mut(); 2] };
         if session().is_none() || unsafe { has(given, DISABLED) } {
             return untouched;
         }
         let settings = own_settings();
-        let missing = |index: usize| {
-            !settings[index].is_null()
-                && !unsafe { has(given, CARRIED[index]) }
-        };
-        let missing = [missing(0), missing(1), missing(2)];
-        if missing == [false; 3] {
+        let missing: [bool; 3] = core::array::from_fn(|index| {
+            !settings[index].is_null() && !unsafe { has(given, CARRIED[index]) }
+        });
+        let foreign = unsafe { strings(given) }
+            .find(|&entry| unsafe { defines(entry, CARRIED[0]) && !names_us(entry) });
+        if missing == [false; 3] && foreign.is_none() {
             return untouched;
         }
         let count = unsafe { strings(given) }.count();
-        let made = unsafe { libc::malloc((count + 4) * size_of::<*const c_char>()) };
-        if made.is_null() {
+        let list = unsafe { libc::malloc((count + 4) * size_of::<*const c_char>()) };
+        if list.is_null() {
             return untouched;
         }
-        let list = made.cast::<*const c_char>();
+        let entry = foreign.map_or(core::ptr::null_mut(), |entry| unsafe { merged(entry) });
+        let places = list.cast::<*const c_char>();
         let mut at = 0;
         let ours = (0..3).filter(|&index| missing[index]).map(|index| settings[index]);
-        for entry in unsafe { strings(given) }.chain(ours) {
-            unsafe { list.add(at).write(entry) };
+        for item in unsafe { strings(given) }.chain(ours) {
+            let replaced = Some(item) == foreign && !entry.is_null();
+            let item = if replaced { entry.cast_const() } else { item };
+            unsafe { places.add(at).write(item) };
             at += 1;
         }
-        unsafe { list.add(at).write(core::ptr::null()) };
-        Environment { list, made }
+        unsafe { places.add(at).write(core::ptr::null()) };
+        Environment { list: places.cast_const(), made: [list, entry.cast()] }
     }
 }
 
 impl Drop for Environment {
     fn drop(&mut self) {
-        unsafe { libc::free(self.made) };
+        for made in self.made {
+            unsafe { libc::free(made) };
+        }
     }
 }
 
@@ -131,8 +172,8 @@ pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
 }
 
 /// Before a program at `path` is executed: it is read from the store by the kernel, and if it
-/// cannot load us it uses the descriptors it inherits through the kernel.
-unsafe fn prepare(path: *const c_char) {
+/// does not load us it uses the descriptors it inherits through the kernel.
+unsafe fn prepare(path: *const c_char, variables: Strings) {
     let Some(session) = session() else { return };
     if path.is_null() {
         return;
@@ -142,7 +183,7 @@ unsafe fn prepare(path: *const c_char) {
         return;
     };
     make_clean(&file);
-    if !loads_libraries(&file, 0) {
+    if unsafe { has(variables, DISABLED) } || !loads_libraries(&file, 0) {
         for handle in session.handles() {
             let fd = unsafe { crate::files::borrow(handle.fd) };
             let stays = rustix::io::fcntl_getfd(fd)
@@ -170,10 +211,10 @@ fn loads_libraries(file: &rustix::fd::OwnedFd, depth: u32) -> bool {
                 .is_ok_and(|interpreter| loads_libraries(&interpreter, depth + 1));
     }
     let privileged = rustix::fs::fstat(file).is_ok_and(|stat| {
-        let set_user = stat.st_mode & libc::S_ISUID != 0
-            && stat.st_uid != rustix::process::geteuid().as_raw();
-        let set_group = stat.st_mode & libc::S_ISGID != 0
-            && stat.st_gid != rustix::process::getegid().as_raw();
+        let set_user =
+            stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != rustix::process::geteuid().as_raw();
+        let set_group =
+            stat.st_mode & libc::S_ISGID != 0 && stat.st_gid != rustix::process::getegid().as_raw();
         set_user || set_group
     });
     !privileged && has_interpreter(head, file).unwrap_or(false)
@@ -191,14 +232,13 @@ fn has_interpreter(head: &[u8], file: &rustix::fd::OwnedFd) -> Option<bool> {
     Some((0..number.min(128)).any(|index| {
         let mut kind = [0u8; 4];
         let at = offset + u64::from(index) * u64::from(size);
-        rustix::io::pread(file, &mut kind[..], at) == Ok(4)
-            && u32::from_le_bytes(kind) == PT_INTERP
+        rustix::io::pread(file, &mut kind[..], at) == Ok(4) && u32::from_le_bytes(kind) == PT_INTERP
     }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
-    unsafe { prepare(path) };
+    unsafe { prepare(path, variables) };
     let environment = unsafe { Environment::with_ours(variables) };
     let list = environment.list;
     real!(c"execve"(path => *const c_char, arguments => Strings, list => Strings) -> c_int)
@@ -247,7 +287,7 @@ unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables:
     if !file.is_null() {
         unsafe {
             search(file, |path| {
-                prepare(path);
+                prepare(path, variables);
                 true
             });
         }
@@ -283,7 +323,7 @@ unsafe extern "C" fn posix_spawn(
     arguments: Strings,
     variables: Strings,
 ) -> c_int {
-    unsafe { prepare(path) };
+    unsafe { prepare(path, variables) };
     let environment = unsafe { Environment::with_ours(variables) };
     let list = environment.list;
     real!(c"posix_spawn"(pid => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
@@ -304,7 +344,7 @@ unsafe extern "C" fn posix_spawnp(
     }
     unsafe {
         search(file, |path| {
-            prepare(path);
+            prepare(path, variables);
             true
         });
     }
@@ -356,4 +396,34 @@ variadic! {
     vdprintf -> forebay_vdprintf;
     __dprintf_chk -> forebay_dprintf_chk;
     __vdprintf_chk -> forebay_vdprintf_chk;
+}
+
+/// The child of a posix_spawn opens files before it can load us: a file that is buffered now is
+/// used through the kernel by everybody from here on.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_addopen(
+    actions: *mut c_void,
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+) -> c_int {
+    if let (Some(session), false) = (session(), path.is_null()) {
+        let name = unsafe { CStr::from_ptr(path) };
+        let known =
+            rustix::fs::stat(name).is_ok_and(|stat| session.knows(stat.st_dev, stat.st_ino));
+        if known
+            && let Ok(file) =
+                rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        {
+            use rustix::fd::AsRawFd;
+            session.opened(file.as_raw_fd(), OFlags::RDONLY);
+            if let Some(handle) = session.handle(file.as_raw_fd()) {
+                session.hold_mapping(handle);
+                let _ = session.make_direct(handle, || ());
+                session.forget(file.as_raw_fd());
+            }
+        }
+    }
+    real!(c"posix_spawn_file_actions_addopen"(actions => *mut c_void, fd => c_int, path => *const c_char, flags => c_int, mode => libc::mode_t) -> c_int)
 }

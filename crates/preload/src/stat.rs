@@ -107,7 +107,7 @@ unsafe extern "C" fn statx(
 /// After a program set a file's times: a flush that comes later must not undo it.
 unsafe fn timed(result: c_int, stat: Result<rustix::fs::Stat, rustix::io::Errno>) -> c_int {
     if let (0, Some(session), Ok(stat)) = (result, session(), stat) {
-        let mtime = stat.st_mtime as u64 * NANOSECONDS + stat.st_mtime_nsec as u64;
+        let mtime = stat.st_mtime as u64 * NANOSECONDS + stat.st_mtime_nsec;
         session.timed(stat.st_dev, stat.st_ino, mtime);
     }
     result
@@ -125,9 +125,7 @@ unsafe fn at(
     let path = unsafe { CStr::from_ptr(path) };
     match folder {
         libc::AT_FDCWD => rustix::fs::statat(rustix::fs::CWD, path, flags),
-        folder => {
-            rustix::fs::statat(unsafe { crate::files::borrow(folder.max(0)) }, path, flags)
-        }
+        folder => rustix::fs::statat(unsafe { crate::files::borrow(folder.max(0)) }, path, flags),
     }
 }
 
@@ -155,11 +153,7 @@ unsafe extern "C" fn futimes(fd: c_int, times: *const timeval) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn futimesat(
-    folder: c_int,
-    path: *const c_char,
-    times: *const timeval,
-) -> c_int {
+unsafe extern "C" fn futimesat(folder: c_int, path: *const c_char, times: *const timeval) -> c_int {
     let result = real!(c"futimesat"(folder => c_int, path => *const c_char, times => *const timeval) -> c_int);
     unsafe { timed(result, at(folder, path, 0)) }
 }

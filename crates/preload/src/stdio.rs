@@ -120,7 +120,8 @@ fn plain_mode(flags: c_int, first: u8) -> &'static CStr {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-    let call = || real!(c"fopen64"(path => *const c_char, mode => *const c_char) -> usize) as *mut FILE;
+    let call =
+        || real!(c"fopen64"(path => *const c_char, mode => *const c_char) -> usize) as *mut FILE;
     if session().is_none() || path.is_null() || mode.is_null() {
         return call();
     }

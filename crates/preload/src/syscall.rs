@@ -2,6 +2,7 @@
 //! functions of the same name, which check again.
 
 use crate::real::real;
+use forebay_client::{OpenFlags, session};
 use libc::{c_int, c_long, c_uint, c_void};
 
 #[unsafe(no_mangle)]
@@ -36,10 +37,23 @@ unsafe extern "C" fn syscall(
             libc::SYS_openat => {
                 c_long::from(libc::openat64(fd, pb.cast(), c as c_int, d as c_uint))
             }
-            libc::SYS_copy_file_range => {
-                libc::copy_file_range(fd, pb.cast(), c as c_int, d as *mut i64, e as usize, f as c_uint)
-                    as c_long
+            libc::SYS_openat2 => {
+                let opened = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long) -> c_long);
+                if let (0.., Some(session)) = (opened, session()) {
+                    // struct open_how begins with the flags.
+                    let flags = OpenFlags::from_bits_retain(*pc.cast::<u64>() as u32);
+                    session.opened(opened as c_int, flags);
+                }
+                opened
             }
+            libc::SYS_copy_file_range => libc::copy_file_range(
+                fd,
+                pb.cast(),
+                c as c_int,
+                d as *mut i64,
+                e as usize,
+                f as c_uint,
+            ) as c_long,
             libc::SYS_sendfile => libc::sendfile64(fd, b as c_int, pc.cast(), d as usize) as c_long,
             libc::SYS_statx => {
                 c_long::from(libc::statx(fd, pb.cast(), c as c_int, d as c_uint, e as *mut _))
@@ -56,7 +70,9 @@ unsafe extern "C" fn syscall(
             libc::SYS_open => c_long::from(libc::open64(a as *const _, b as c_int, c as c_uint)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => c_long::from(libc::dup2(fd, b as c_int)),
-            _ => real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long, f => c_long) -> c_long),
+            _ => {
+                real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long, f => c_long) -> c_long)
+            }
         }
     }
 }

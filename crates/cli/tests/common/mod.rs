@@ -199,6 +199,7 @@ pub fn tree(folder: &Path) -> BTreeMap<PathBuf, Item> {
             } else if found.is_symlink() {
                 fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
             } else {
+                assert!(found.len() < 8 << 30, "{}: {} bytes", path.display(), found.len());
                 fs::read(&path).unwrap()
             };
             let name = path.strip_prefix(folder).unwrap().to_owned();
@@ -304,7 +305,8 @@ impl Site {
 
     /// Writes the configuration file anew.
     pub fn configure(&self, setup: &Setup) {
-        let emulate = |given: Option<&str>| given.map_or(String::new(), |e| format!("emulate = {e}\n"));
+        let emulate =
+            |given: Option<&str>| given.map_or(String::new(), |e| format!("emulate = {e}\n"));
         let text = format!(
             "[flush]\n{}\n[[backing]]\npath = \"store\"\n{}\
              [[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"{}\"\n\

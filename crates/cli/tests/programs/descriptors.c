@@ -1,6 +1,7 @@
 /* What programs do with descriptors: descriptors WHAT FILE */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -359,6 +360,39 @@ static void renamed(void)
 	where("first", fd);
 }
 
+/* Children that are killed before they have run. */
+static void newborn(void)
+{
+	int fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0644);
+	for (int i = 0; i < 200; i++) {
+		pid_t child = fork();
+		if (child == 0)
+			pause();
+		CHECK(kill(child, SIGKILL));
+		reap(child);
+	}
+	say(fd, "all are gone\n");
+	sleep(1);
+	where("parent", fd);
+}
+
+/* Children that the C library starts by itself, with an environment that was emptied. */
+static void cleared(void)
+{
+	int fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0644);
+	say(fd, "parent\n");
+	CHECK(dup2(fd, 9));
+	clearenv();
+	if (system("echo from a shell >&9; /bin/echo from echo >&9; /bin/echo appended >> relay; /bin/cat relay") != 0)
+		puts("system failed");
+	where("parent", fd);
+	FILE *pipe = popen("/bin/cat >&9", "w");
+	fputs("through a pipe\n", pipe);
+	pclose(pipe);
+	say(fd, "parent\n");
+	where("parent", fd);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 3)
@@ -369,7 +403,7 @@ int main(int argc, char **argv)
 		{ "fork", forked }, { "dup", duplicated }, { "exec", executed },
 		{ "successor", successor }, { "spawn", spawned }, { "closeall", close_all },
 		{ "pointers", pointers }, { "pass", passed }, { "truncate", truncated },
-		{ "cut", cut }, { "rename", renamed },
+		{ "cut", cut }, { "rename", renamed }, { "newborn", newborn }, { "clear", cleared },
 	};
 	for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
 		if (strcmp(acts[i].name, argv[1]) == 0) {

@@ -1,0 +1,153 @@
+//! Whether the application's buffers are its memory. Programs pass bad pointers on purpose and
+//! expect EFAULT, and we may install no signal handler to catch a fault.
+//!
+//! The kernel is asked once for each buffer: the range that a thread used last is remembered until
+//! the program unmaps or protects something.
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+
+/// Small buffers are asked for together with what follows them: a program that walks through an
+/// array asks once for each 256 KiB.
+const AHEAD: usize = 256 << 10;
+const PAGE: usize = 4096;
+/// Above it lies the kernel's half.
+const USER_END: usize = 1 << 47;
+
+/// Raised when the program takes memory away from itself.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
+
+#[derive(Clone, Copy)]
+struct Known {
+    from: usize,
+    to: usize,
+    epoch: u32,
+}
+
+const NOTHING: Known = Known { from: 0, to: 0, epoch: 0 };
+
+thread_local! {
+    static READABLE: Cell<Known> = const { Cell::new(NOTHING) };
+    static WRITABLE: Cell<Known> = const { Cell::new(NOTHING) };
+}
+
+/// To be called after munmap, mprotect, mremap and fixed mappings.
+pub fn memory_changed() {
+    EPOCH.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Whether `bytes` at `base` can be read.
+#[inline]
+pub fn is_readable(base: *const u8, bytes: usize) -> bool {
+    READABLE.with(|known| is_known(known, base as usize, bytes, Advice::LinuxPopulateRead))
+}
+
+/// Whether `bytes` at `base` can be written.
+#[inline]
+pub fn is_writable(base: *const u8, bytes: usize) -> bool {
+    WRITABLE.with(|known| is_known(known, base as usize, bytes, Advice::LinuxPopulateWrite))
+}
+
+#[inline]
+fn is_known(known: &Cell<Known>, start: usize, bytes: usize, advice: Advice) -> bool {
+    let Known { from, to, epoch } = known.get();
+    let inside = start >= from && start.wrapping_add(bytes) <= to && start <= to;
+    bytes == 0
+        || inside && epoch == EPOCH.load(Ordering::Acquire)
+        || ask(known, start, bytes, advice)
+}
+
+#[cold]
+fn ask(known: &Cell<Known>, start: usize, bytes: usize, advice: Advice) -> bool {
+    let Some(end) = start.checked_add(bytes).filter(|&end| end <= USER_END) else { return false };
+    let epoch = EPOCH.load(Ordering::Acquire);
+    let from = start / PAGE * PAGE;
+    let to = end.next_multiple_of(PAGE);
+    let further = from.saturating_add(AHEAD).min(USER_END);
+    // Asking for write access gives the page memory, so only what is about to be written is asked for.
+    let ahead = matches!(advice, Advice::LinuxPopulateRead) && further > to;
+    for to in ahead.then_some(further).into_iter().chain([to]) {
+        let last = to != further || !ahead;
+        // SAFETY: populating changes no content.
+        match unsafe { madvise(from as *mut _, to - from, advice) } {
+            Ok(()) => {
+                known.set(Known { from, to, epoch });
+                return true;
+            }
+            // Not mapped, in part at least.
+            Err(Errno::NOMEM | Errno::FAULT) => {}
+            // Not allowed, or memory of a device, or a kernel before 5.14.
+            Err(_) => {
+                if last {
+                    return matches!(touch(start, end, advice), Ok(true) | Err(_));
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Has the kernel copy a byte of each page, and, to see whether it can be written, copy it back.
+/// An error means that it could not be found out.
+fn touch(start: usize, end: usize, advice: Advice) -> Result<bool, Errno> {
+    let scratch = rustix::fs::memfd_create("forebay-probe", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let pages = (start / PAGE + 1..end.div_ceil(PAGE)).map(|page| page * PAGE);
+    for at in core::iter::once(start).chain(pages) {
+        // SAFETY: only passed to the kernel, which checks it.
+        let copied = unsafe {
+            let byte = core::slice::from_raw_parts(at as *const u8, 1);
+            rustix::io::pwrite(&scratch, byte, 0).and_then(|_| match advice {
+                Advice::LinuxPopulateWrite => {
+                    let byte = core::slice::from_raw_parts_mut(at as *mut u8, 1);
+                    rustix::io::pread(&scratch, byte, 0).map(|_| ())
+                }
+                _ => Ok(()),
+            })
+        };
+        match copied {
+            Err(Errno::FAULT) => return Ok(false),
+            other => other?,
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+    #[test]
+    fn memory_is_told_from_none() {
+        assert!(!is_readable(core::ptr::null(), 1));
+        assert!(!is_readable(usize::MAX as *const u8, 1));
+        assert!(is_readable(core::ptr::null(), 0));
+        let buffer = [7u8; 100];
+        assert!(is_readable(buffer.as_ptr(), 100));
+        assert!(is_writable(buffer.as_ptr(), 100));
+        static CONSTANT: [u8; 4] = [1; 4];
+        assert!(is_readable(CONSTANT.as_ptr(), 4));
+        assert!(!is_writable(CONSTANT.as_ptr(), 4));
+    }
+
+    #[test]
+    fn taken_away_memory_is_noticed() {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a fresh mapping, used here only.
+        unsafe {
+            let at = rustix::mm::mmap_anonymous(core::ptr::null_mut(), 3 * PAGE, access, flags)
+                .unwrap()
+                .cast::<u8>();
+            assert!(is_readable(at, 3 * PAGE));
+            rustix::mm::mprotect(at.add(PAGE).cast(), PAGE, MprotectFlags::empty()).unwrap();
+            memory_changed();
+            assert!(is_readable(at, PAGE));
+            assert!(!is_readable(at, PAGE + 1));
+            assert!(!is_writable(at.add(PAGE), 1));
+            rustix::mm::munmap(at.cast(), 3 * PAGE).unwrap();
+        }
+        memory_changed();
+    }
+}
