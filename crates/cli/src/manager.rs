@@ -113,7 +113,13 @@ pub fn join(
         match runtime.lock() {
             Ok(Some(lock)) => {
                 drop(lock);
-                start(config, runtime, trace, &["--ephemeral"])?;
+                if let Err(message) = start(config, runtime, trace, &["--ephemeral"]) {
+                    // Another run's may have been faster.
+                    if matches!(runtime.lock(), Ok(Some(_))) {
+                        runtime.remove_unless_used();
+                        return Err(message);
+                    }
+                }
                 if let Some(connection) = hold(runtime) {
                     return Ok((connection, Joined::Started));
                 }
@@ -213,13 +219,32 @@ fn start(
     Err(said)
 }
 
-/// Pools that managers which are gone have left.
-fn orphans() -> Result<Vec<Runtime>, String> {
+/// Who answers for a pool.
+enum Keeper {
+    /// A node manager, and we are connected to it.
+    Manager(Connection),
+    /// Nobody.
+    Nobody,
+}
+
+/// All pools of this user, and who keeps them.
+fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
     let mut found = Vec::new();
     for runtime in Runtime::all()? {
-        let Ok(Some(_lock)) = runtime.lock() else { continue };
-        if runtime.pool.exists() {
-            found.push(runtime);
+        // A manager that was just killed keeps its lock until its last I/O has ended.
+        for _ in 0..100 {
+            if !runtime.pool.exists() {
+                break;
+            }
+            if let Ok(connection) = Connection::to(&runtime.socket()) {
+                found.push((runtime, Keeper::Manager(connection)));
+                break;
+            }
+            if let Ok(Some(_lock)) = runtime.lock() {
+                found.push((runtime, Keeper::Nobody));
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
     Ok(found)
@@ -243,7 +268,10 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
 /// directories. What was left with this configuration is taken over by its manager; what was left for
 /// other directories is mentioned.
 pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
-    for orphan in orphans()?.iter().filter(|orphan| orphan.instance != runtime.instance) {
+    for (orphan, keeper) in &pools()? {
+        if orphan.instance == runtime.instance || matches!(keeper, Keeper::Manager(_)) {
+            continue;
+        }
         let overlaps = orphan.read_config().is_none_or(|theirs| {
             theirs.backing.iter().any(|theirs| {
                 config.backing.iter().any(|ours| {
@@ -265,11 +293,21 @@ pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> 
 
 /// `forebay recover`.
 pub fn recover() -> Result<ExitCode, String> {
-    let orphans = orphans()?;
+    let pools = pools()?;
     // One store that is gone must not keep the others from being drained.
-    let failures: Vec<String> =
-        orphans.iter().filter_map(|orphan| drain_orphan(orphan).err()).collect();
-    match orphans.len() {
+    let failures: Vec<String> = pools
+        .iter()
+        .filter_map(|(runtime, keeper)| match keeper {
+            Keeper::Nobody => drain_orphan(runtime).err(),
+            Keeper::Manager(connection) => match drain::drain(connection, runtime) {
+                Ok(drain::Drained::All) => None,
+                Ok(drain::Drained::Kept(files)) => Some(drain::describe(&files)),
+                Ok(drain::Drained::Lost) => drain_orphan(runtime).err(),
+                Err(message) => Some(message),
+            },
+        })
+        .collect();
+    match pools.len() {
         0 => println!("nothing to recover"),
         count if failures.is_empty() => {
             println!("recovered {count} pools: everything is on the backing store");

@@ -62,6 +62,18 @@ impl Session {
         self.segment.leave(owner, inside);
     }
 
+    /// Notes that the last name of a file was removed.
+    pub fn unlinked(&self, device: u64, inode: u64) {
+        let owner = self.owner();
+        let inside = self.segment.enter_table(owner);
+        self.segment.with_file(Identity { device, inode }, owner, |file| {
+            if let Some(file) = file {
+                self.segment.file(file).set(file_flag::UNLINKED);
+            }
+        });
+        self.segment.leave(owner, inside);
+    }
+
     /// Moves the description's offset. `end_of_data` answers SEEK_DATA and SEEK_HOLE through the
     /// kernel once the file is clean.
     ///

@@ -223,12 +223,13 @@ impl Session {
         }
     }
 
-    /// Makes everything safe that is buffered in this segment, whoever wrote it.
-    pub fn sync_all(&self) {
+    /// Brings everything that is buffered in this segment to the store, whoever wrote it, and makes
+    /// it durable if asked.
+    pub fn sync_all(&self, durable: bool) {
         let ahead = |file: &u32| self.segment.file(*file).has(file_flag::AHEAD);
         // The tickets first, so that the manager works on all files while we wait for the first.
         for file in self.segment.live_files().filter(ahead) {
-            self.request_sync(file, true);
+            self.request_sync(file, durable);
         }
         let header = self.segment.header();
         for file in self.segment.live_files().filter(ahead) {

@@ -23,6 +23,12 @@ impl Session {
         Some(Fork { slot, parent: pid, start })
     }
 
+    /// In the parent: the manager can now see whether the child still lives, should it be killed
+    /// before it confirms its slot.
+    pub fn fork_succeeded(&self, fork: &Fork, child: u32) {
+        self.segment.client(fork.slot).child.store(child, Ordering::Release);
+    }
+
     /// In the parent, when the fork failed.
     pub fn fork_failed(&self, fork: Fork) {
         self.segment.cancel_slot(fork.slot);

@@ -122,7 +122,13 @@ impl Housekeeper {
         let since = *self.waiting.entry(slot).or_insert(now);
         let (pid, start) =
             (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
-        if liveness::is_alive(pid, start) {
+        let child = client.child.load(Ordering::Acquire);
+        if child != 0 && liveness::start_time(child).is_none() {
+            // Killed before it came to confirm its slot, or about to be seen as confirmed.
+            if client.state.load(Ordering::Acquire) == slot_state::RESERVED {
+                self.reap(slot);
+            }
+        } else if liveness::is_alive(pid, start) {
             self.waiting.insert(slot, now);
         } else if forebay_pool::clock::stamp_age(now, since) > FORK_MS {
             self.reap(slot);
@@ -202,7 +208,8 @@ impl Housekeeper {
         let held = self.node.descriptors.at_hand(segment, file);
         let nameless = held
             .as_ref()
-            .is_some_and(|fd| rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0));
+            .is_some_and(|fd| rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0))
+            || record.has(file_flag::UNLINKED);
         let unchanged = || record.opens.load(Ordering::SeqCst) == opens;
         if nameless && unchanged() && segment.try_exclude(file, self.owner) {
             segment.drop_all_blocks(file, self.owner);

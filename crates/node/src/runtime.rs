@@ -140,6 +140,13 @@ impl Runtime {
         let _ = fs::remove_dir_all(&self.folder);
     }
 
+    /// Removes the instance's folder if no pool goes with it: its manager could not start.
+    pub fn remove_unless_used(&self) {
+        if !self.pool.exists() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
     /// The file of a file tier's slots, in the tier's folder.
     pub fn slots(&self, folder: &Path, tier: &str) -> PathBuf {
         folder.join(format!("forebay-{}-{tier}.slots", self.instance))

@@ -36,6 +36,7 @@ impl Segment {
             }
             client.pid.store(pid, Ordering::Release);
             client.start.store(start, Ordering::Release);
+            client.child.store(0, Ordering::Release);
             client.generation.fetch_add(1, Ordering::AcqRel);
             // Different clients start their searches in different places.
             client.bucket_hint.store(slot.wrapping_mul(37), Ordering::Relaxed);

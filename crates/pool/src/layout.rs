@@ -249,8 +249,10 @@ pub struct ClientSlot {
     pub buckets: [AtomicU32; CACHED_BUCKETS],
     /// Index nodes kept for this process, plus one.
     pub nodes: [AtomicU32; CACHED_NODES],
+    /// Of a reserved slot: the child it is for, as soon as the parent knows.
+    pub child: AtomicU32,
     /// Not used.
-    pub reserved: u64,
+    pub reserved: AtomicU32,
     /// What this process did.
     pub counters: Counters,
     /// For each thread inside a buffered file: the thread and the file, see [`Presence`].
@@ -296,6 +298,8 @@ pub mod file_flag {
     pub const DURABLE: u32 = 16;
     /// A flush of this file failed and has not succeeded since.
     pub const FAILING: u32 = 32;
+    /// Its last name was removed: what nobody has open any more is dropped.
+    pub const UNLINKED: u32 = 64;
 }
 
 /// States of a file record: one of these, or the owner that is about to link or unlink it.

@@ -3,6 +3,7 @@
 use crate::real::real;
 use crate::{managed, set_errno, status};
 use core::ffi::CStr;
+use forebay_client::probe::is_readable;
 use forebay_client::{OpenFlags, session};
 use libc::{c_char, c_int, c_void, mode_t, off_t};
 use rustix::fs::AtFlags;
@@ -49,17 +50,49 @@ pub(crate) unsafe fn borrow<'a>(fd: c_int) -> rustix::fd::BorrowedFd<'a> {
 
 /// Whether the file at `path` is in the file table.
 unsafe fn is_known(folder: c_int, path: *const c_char) -> bool {
-    if path.is_null() {
-        return false;
-    }
-    let path = unsafe { CStr::from_ptr(path) };
+    unsafe { stat_known(folder, path, AtFlags::empty()) }.is_some()
+}
+
+/// What the file at `path` is, if it is in the file table.
+unsafe fn stat_known(
+    folder: c_int,
+    path: *const c_char,
+    flags: AtFlags,
+) -> Option<rustix::fs::Stat> {
+    let path = unsafe { path_at(path) }?;
     // AT_FDCWD is not a descriptor to borrow; rustix has its own name for it.
     let stat = match folder {
-        libc::AT_FDCWD => rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty()),
-        folder if folder < 0 => return false,
-        folder => rustix::fs::statat(unsafe { borrow(folder) }, path, AtFlags::empty()),
+        libc::AT_FDCWD => rustix::fs::statat(rustix::fs::CWD, path, flags),
+        folder if folder < 0 => return None,
+        folder => rustix::fs::statat(unsafe { borrow(folder) }, path, flags),
     };
-    stat.is_ok_and(|stat| session().is_some_and(|session| session.knows(stat.st_dev, stat.st_ino)))
+    let known = |stat: &rustix::fs::Stat| {
+        session().is_some_and(|session| session.knows(stat.st_dev, stat.st_ino))
+    };
+    stat.ok().filter(known)
+}
+
+/// The path at an address that the program gave; `None` if it is no memory of the program's, or
+/// longer than any path.
+pub(crate) unsafe fn path_at<'a>(path: *const c_char) -> Option<&'a CStr> {
+    let mut length = 0;
+    while length < libc::PATH_MAX as usize {
+        let at = path.wrapping_add(length).cast::<u8>();
+        let page = 4096 - at as usize % 4096;
+        if !is_readable(at, page) {
+            return None;
+        }
+        // SAFETY: just found readable.
+        let piece = unsafe { core::slice::from_raw_parts(at, page) };
+        if let Some(end) = piece.iter().position(|&byte| byte == 0) {
+            let whole = path.cast::<u8>();
+            // SAFETY: readable up to its zero.
+            let bytes = unsafe { core::slice::from_raw_parts(whole, length + end + 1) };
+            return CStr::from_bytes_with_nul(bytes).ok();
+        }
+        length += page;
+    }
+    None
 }
 
 #[unsafe(no_mangle)]
@@ -230,7 +263,7 @@ unsafe extern "C" fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, fla
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sync() {
     if let Some(session) = session() {
-        session.sync_all();
+        session.sync_all(true);
     }
     let _ = real!(c"sync"() -> c_int);
 }
@@ -238,7 +271,7 @@ unsafe extern "C" fn sync() {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
     if let Some(session) = session() {
-        session.sync_all();
+        session.sync_all(true);
     }
     real!(c"syncfs"(fd => c_int) -> c_int)
 }
@@ -313,8 +346,11 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
 
 /// Linkers make their output executable after they have closed it.
 unsafe fn executable(result: c_int, mode: mode_t, folder: c_int, path: *const c_char) -> c_int {
-    if result == 0 && mode & 0o111 != 0 && unsafe { is_known(folder, path) } {
-        let path = unsafe { CStr::from_ptr(path) };
+    if result == 0
+        && mode & 0o111 != 0
+        && unsafe { is_known(folder, path) }
+        && let Some(path) = unsafe { path_at(path) }
+    {
         let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC;
         let none = rustix::fs::Mode::empty();
         let file = match folder {
@@ -343,4 +379,89 @@ unsafe extern "C" fn fchmodat(
 ) -> c_int {
     let result = real!(c"fchmodat"(folder => c_int, path => *const c_char, mode => mode_t, flags => c_int) -> c_int);
     unsafe { executable(result, mode, folder, path) }
+}
+
+/// Passes a call through that takes the name `path` away, and notes it if it was the file's last.
+unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    let Some(session) = session() else { return call() };
+    let doomed = unsafe { stat_known(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
+    let result = call();
+    if let (0, Some(stat)) = (result, doomed.filter(|stat| stat.st_nlink == 1)) {
+        session.unlinked(stat.st_dev, stat.st_ino);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+    let call = || real!(c"unlink"(path => *const c_char) -> c_int);
+    unsafe { removing(libc::AT_FDCWD, path, call) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    let call =
+        || real!(c"unlinkat"(folder => c_int, path => *const c_char, flags => c_int) -> c_int);
+    unsafe { removing(folder, path, call) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn remove(path: *const c_char) -> c_int {
+    let call = || real!(c"remove"(path => *const c_char) -> c_int);
+    unsafe { removing(libc::AT_FDCWD, path, call) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
+    let call = || real!(c"rename"(from => *const c_char, to => *const c_char) -> c_int);
+    unsafe { replacing(libc::AT_FDCWD, from, libc::AT_FDCWD, to, call) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn renameat(
+    from_folder: c_int,
+    from: *const c_char,
+    to_folder: c_int,
+    to: *const c_char,
+) -> c_int {
+    let call = || real!(c"renameat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char) -> c_int);
+    unsafe { replacing(from_folder, from, to_folder, to, call) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn renameat2(
+    from_folder: c_int,
+    from: *const c_char,
+    to_folder: c_int,
+    to: *const c_char,
+    flags: libc::c_uint,
+) -> c_int {
+    let call = || real!(c"renameat2"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => libc::c_uint) -> c_int);
+    // Without flags the target is replaced; with them it is kept, or refused.
+    match flags {
+        0 => unsafe { replacing(from_folder, from, to_folder, to, call) },
+        _ => call(),
+    }
+}
+
+/// A rename takes the name away from what was there, unless both are names of one file.
+unsafe fn replacing(
+    from_folder: c_int,
+    from: *const c_char,
+    to_folder: c_int,
+    to: *const c_char,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    if session().is_none() {
+        return call();
+    }
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let source = unsafe { stat_known(from_folder, from, flags) };
+    let target = unsafe { stat_known(to_folder, to, flags) };
+    let one =
+        |(a, b): (rustix::fs::Stat, rustix::fs::Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+    if target.is_none() || source.zip(target).is_some_and(one) {
+        return call();
+    }
+    unsafe { removing(to_folder, to, call) }
 }

@@ -20,7 +20,10 @@ unsafe extern "C" fn fork() -> pid_t {
             session.fork_failed(prepared);
             -1
         }
-        child => child,
+        child => {
+            session.fork_succeeded(&prepared, child as u32);
+            child
+        }
     }
 }
 
@@ -101,6 +104,23 @@ unsafe extern "C" fn forkpty(
         },
     }
     child
+}
+
+/// The C library starts the shell with the environment as the program left it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn system(command: *const libc::c_char) -> c_int {
+    unsafe { crate::spawn::restore_environment() };
+    real!(c"system"(command => *const libc::c_char) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn popen(
+    command: *const libc::c_char,
+    mode: *const libc::c_char,
+) -> *mut libc::FILE {
+    unsafe { crate::spawn::restore_environment() };
+    real!(c"popen"(command => *const libc::c_char, mode => *const libc::c_char) -> isize)
+        as *mut libc::FILE
 }
 
 /// Who receives a descriptor may not run under Forebay: its file is used through the kernel.

@@ -141,6 +141,28 @@ impl Environment {
     }
 }
 
+/// Puts our settings back into this process's own environment where the program removed them.
+pub(crate) unsafe fn restore_environment() {
+    if session().is_none() || unsafe { has(libc_environ(), DISABLED) } {
+        return;
+    }
+    let settings = own_settings();
+    for (setting, name) in settings.iter().zip(CARRIED) {
+        let given = unsafe { strings(libc_environ()) }.find(|&e| unsafe { defines(e, name) });
+        let entry = match given {
+            None => setting.cast_mut(),
+            Some(given) if name == CARRIED[0] && !unsafe { names_us(given) } => unsafe {
+                merged(given)
+            },
+            Some(_) => continue,
+        };
+        if !entry.is_null() {
+            // The string becomes part of the environment and is never freed.
+            unsafe { libc::putenv(entry) };
+        }
+    }
+}
+
 impl Drop for Environment {
     fn drop(&mut self) {
         for made in self.made {
@@ -175,15 +197,14 @@ pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
 /// does not load us it uses the descriptors it inherits through the kernel.
 unsafe fn prepare(path: *const c_char, variables: Strings) {
     let Some(session) = session() else { return };
-    if path.is_null() {
-        return;
-    }
-    let path = unsafe { CStr::from_ptr(path) };
+    let Some(path) = (unsafe { crate::files::path_at(path) }) else { return };
     let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
         return;
     };
     make_clean(&file);
     if unsafe { has(variables, DISABLED) } || !loads_libraries(&file, 0) {
+        // It also opens what it likes by name.
+        session.sync_all(false);
         for handle in session.handles() {
             let fd = unsafe { crate::files::borrow(handle.fd) };
             let stays = rustix::io::fcntl_getfd(fd)
@@ -258,7 +279,8 @@ unsafe fn libc_environ() -> Strings {
 
 /// Calls `act` with each path that `file` may mean, until it returns true.
 unsafe fn search(file: *const c_char, mut act: impl FnMut(*const c_char) -> bool) {
-    let name = unsafe { CStr::from_ptr(file) }.to_bytes();
+    let Some(name) = (unsafe { crate::files::path_at(file) }) else { return };
+    let name = name.to_bytes();
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
     if name.contains(&b'/') || path.is_null() {
         act(file);
@@ -408,8 +430,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
     flags: c_int,
     mode: libc::mode_t,
 ) -> c_int {
-    if let (Some(session), false) = (session(), path.is_null()) {
-        let name = unsafe { CStr::from_ptr(path) };
+    if let (Some(session), Some(name)) = (session(), unsafe { crate::files::path_at(path) }) {
         let known =
             rustix::fs::stat(name).is_ok_and(|stat| session.knows(stat.st_dev, stat.st_ino));
         if known

@@ -5,7 +5,7 @@
 use crate::real::real;
 use crate::{descriptors, files, managed, set_errno};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use forebay_client::session;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
@@ -20,6 +20,7 @@ struct CookieFunctions {
 }
 
 unsafe extern "C" {
+    fn __fpurge(stream: *mut FILE);
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, io: CookieFunctions) -> *mut FILE;
     static mut stdin: *mut FILE;
     static mut stdout: *mut FILE;
@@ -29,6 +30,15 @@ unsafe extern "C" {
 /// Offset of `_fileno` in `struct _IO_FILE`: public in <bits/types/struct_FILE.h>, and the same on
 /// every 64-bit glibc.
 const FILENO_AT: usize = 112;
+/// `_flags`, and in it: no reading, no writing, appending.
+const FLAGS_AT: usize = 0;
+const NO_READS: u32 = 0x4;
+const NO_WRITES: u32 = 0x8;
+const APPENDING: u32 = 0x1000;
+/// `_offset`, the position that glibc remembers; -1 is none.
+const OFFSET_AT: usize = 144;
+/// The function table, behind the 216 bytes of the structure.
+const JUMPS_AT: usize = 216;
 
 unsafe extern "C" fn cookie_read(fd: *mut c_void, to: *mut c_char, bytes: size_t) -> ssize_t {
     unsafe { libc_read(fd as usize as c_int, to.cast(), bytes) }
@@ -81,9 +91,22 @@ unsafe fn cookie_stream(fd: c_int, mode: *const c_char) -> *mut FILE {
     };
     let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
     if !stream.is_null() {
-        unsafe { stream.cast::<u8>().add(FILENO_AT).cast::<c_int>().write(fd) };
+        unsafe { field::<c_int>(stream, FILENO_AT).write(fd) };
+        COOKIE_JUMPS.store(unsafe { field::<usize>(stream, JUMPS_AT).read() }, Ordering::Release);
     }
     stream
+}
+
+unsafe fn field<T>(stream: *mut FILE, at: usize) -> *mut T {
+    unsafe { stream.cast::<u8>().add(at).cast() }
+}
+
+/// glibc's function table of cookie streams, by which ours are recognized.
+static COOKIE_JUMPS: AtomicUsize = AtomicUsize::new(0);
+
+unsafe fn is_cookie_stream(stream: *mut FILE) -> bool {
+    let jumps = COOKIE_JUMPS.load(Ordering::Acquire);
+    jumps != 0 && unsafe { field::<usize>(stream, JUMPS_AT).read() } == jumps
 }
 
 /// The open flags of an fopen mode, or none.
@@ -156,17 +179,66 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         return call();
     }
     let text = unsafe { CStr::from_ptr(mode) }.to_bytes();
-    let Some(flags) = flags_of(text) else {
+    let now = unsafe { descriptors::fcntl64(fd, libc::F_GETFL, core::ptr::null_mut()) };
+    let allows = |flags: &c_int| {
+        let (has, wants) = (now & libc::O_ACCMODE, flags & libc::O_ACCMODE);
+        has == libc::O_RDWR || has == wants
+    };
+    let Some(flags) = flags_of(text).filter(allows) else {
         set_errno(Errno::INVAL);
         return core::ptr::null_mut();
     };
     if text[0] == b'a' {
         // As fdopen does: the description appends from now on.
-        let now = unsafe { descriptors::fcntl64(fd, libc::F_GETFL, core::ptr::null_mut()) };
         let append = (now | libc::O_APPEND) as usize as *mut c_void;
         unsafe { descriptors::fcntl64(fd, libc::F_SETFL, append) };
     }
     unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr()) }
+}
+
+/// A cookie stream stays one: what it reads and writes is what its descriptor refers to.
+unsafe fn reopen_cookie(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    let old = unsafe { libc::fileno(stream) };
+    unsafe { libc::fflush(stream) };
+    let flags = unsafe { files::path_at(mode) }.and_then(|mode| flags_of(mode.to_bytes()));
+    let Some(flags) = flags else {
+        set_errno(Errno::INVAL);
+        unsafe { libc::fclose(stream) };
+        return core::ptr::null_mut();
+    };
+    let mut own = [0; 32];
+    let path = if path.is_null() { own_path(old, &mut own) } else { path };
+    let new = unsafe { files::open64(path, flags, 0o666) };
+    if new < 0 {
+        let errno = unsafe { *libc::__errno_location() };
+        unsafe { libc::fclose(stream) };
+        set_errno(Errno::from_raw_os_error(errno));
+        return core::ptr::null_mut();
+    }
+    unsafe {
+        __fpurge(stream);
+        libc::clearerr(stream);
+        libc::dup3(new, old, flags & libc::O_CLOEXEC);
+        descriptors::close(new);
+        let allowed = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => NO_WRITES,
+            libc::O_WRONLY => NO_READS,
+            _ => 0,
+        };
+        let append = if flags & libc::O_APPEND != 0 { APPENDING } else { 0 };
+        let place = field::<u32>(stream, FLAGS_AT);
+        place.write(place.read() & !(NO_READS | NO_WRITES | APPENDING) | allowed | append);
+        field::<i64>(stream, OFFSET_AT).write(-1);
+    }
+    stream
+}
+
+/// The path by which a process finds its own descriptor.
+fn own_path(fd: c_int, buffer: &mut [u8; 32]) -> *const c_char {
+    use std::io::Write;
+    // Shorter than the buffer whatever the number.
+    let _ = write!(&mut buffer[..31], "/proc/self/fd/{fd}");
+    buffer.as_ptr().cast()
 }
 
 /// glibc re-opens inside itself, where we cannot follow: the stream's new file is used through
@@ -191,6 +263,9 @@ unsafe extern "C" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
+    if unsafe { is_cookie_stream(stream) } {
+        return unsafe { reopen_cookie(path, mode, stream) };
+    }
     unsafe {
         reopen(stream, || {
             real!(c"freopen64"(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> usize)

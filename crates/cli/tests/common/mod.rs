@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// The command under test.
 pub const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
 /// What no command of these tests may take.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 /// How long a site may take to be tidy after its last command.
 const TIDY: Duration = Duration::from_secs(5);
 

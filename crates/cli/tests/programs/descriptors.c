@@ -153,19 +153,18 @@ static void spawned(void)
 	posix_spawn_file_actions_t actions;
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, fd, 9);
-	printf("spawn %d\n", posix_spawn(&child, self, &actions, NULL, words, environ));
-	fflush(stdout);
+	int failed = posix_spawn(&child, self, &actions, NULL, words, environ);
 	CHECK(waitpid(child, &status, 0));
+	printf("spawn %d\n", failed);
 	where("parent", fd);
 	/* The same file, opened for the child by posix_spawn itself. */
 	posix_spawn_file_actions_t opening;
 	posix_spawn_file_actions_init(&opening);
 	posix_spawn_file_actions_addopen(&opening, 1, file, O_WRONLY | O_APPEND, 0);
 	char *echo[] = { "echo", "from echo", NULL };
-	printf("spawn %d\n", posix_spawnp(&child, "echo", &opening, NULL, echo, environ));
-	fflush(stdout);
+	failed = posix_spawnp(&child, "echo", &opening, NULL, echo, environ);
 	CHECK(waitpid(child, &status, 0));
-	printf("child ended %x\n", status);
+	printf("spawn %d, child ended %x\n", failed, status);
 	where("parent", fd);
 	lseek(fd, 0, SEEK_END);
 	say(fd, "after spawn\n");

@@ -11,7 +11,8 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 4; i++)
 		if (write(fd, block, sizeof block) != sizeof block)
 			return 1;
-	if (pread(fd, page, 1, 0) != 1 || pwrite(fd, page, sizeof page, 0) != sizeof page)
+	/* The first use of a buffer may have to look whether it is one. */
+	if (pread(fd, page, sizeof page, 0) != sizeof page || pwrite(fd, page, sizeof page, 0) != sizeof page)
 		return 1;
 	access("first-marker", F_OK);
 	for (int i = 0; i < 200; i++) {
