@@ -154,8 +154,12 @@ fn start(
     let fail = |what: &str, error: &dyn std::fmt::Display| {
         format!("starting a node manager: {what}: {error}")
     };
+    // Others may be reading it: it is replaced in one step.
     let resolved = runtime.config();
-    fs::write(&resolved, config.canonical()).map_err(|error| fail("config", &error))?;
+    let fresh = resolved.with_extension(std::process::id().to_string());
+    fs::write(&fresh, config.canonical())
+        .and_then(|()| fs::rename(&fresh, &resolved))
+        .map_err(|error| fail("config", &error))?;
     let log = OpenOptions::new()
         .create(true)
         .append(true)

@@ -78,7 +78,9 @@ pub fn serve(
     refuse_overlap(&config, runtime)?;
     raise_descriptor_limit();
     let opened = recovery::open(&config, runtime)?;
-    std::fs::write(runtime.config(), config.canonical())
+    let fresh = runtime.config().with_extension("new");
+    std::fs::write(&fresh, config.canonical())
+        .and_then(|()| std::fs::rename(&fresh, runtime.config()))
         .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
     let trace =
         Trace::to(options.trace.as_deref()).map_err(|error| format!("the trace file: {error}"))?;

@@ -1,6 +1,6 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
-use forebay_pool::layout::FileRecord;
+use forebay_pool::layout::{FileRecord, file_flag};
 use forebay_pool::{Identity, Segment};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -30,7 +30,9 @@ impl Descriptors {
     pub fn offer(&self, segment: &Segment, file: u32, generation: u32, fd: OwnedFd) -> bool {
         let fits = file < segment.header().files && {
             let record = segment.file(file);
+            // A file that was settled before the message came is not to be held open.
             record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
+                && record.has(file_flag::ANNOUNCED)
                 && is_of(&fd, record.identity())
                 && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
                     !matches!(flags & OFlags::RWMODE, OFlags::RDONLY)

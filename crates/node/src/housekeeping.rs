@@ -68,7 +68,8 @@ impl Housekeeper {
             owner: Node::new_owner(),
             clients: HashMap::new(),
             waiting: HashMap::new(),
-            last_sweep: 0,
+            // Long ago, on a clock that wraps: zero might be in the future.
+            last_sweep: node.now().wrapping_sub(1_000),
         }
     }
 

@@ -166,7 +166,7 @@ pub(crate) fn take_over(node: &Node) {
         let record = node.segment.file(file);
         // The descriptors died with the manager; whoever writes next sends his again.
         record.clear(layout::file_flag::ANNOUNCED | layout::file_flag::FAILING);
-        record.retry_at.store(0, Ordering::Relaxed);
+        record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
     }
     for (file, owner) in unfinished {
         crate::housekeeping::finish_truncate(node, file, owner);

@@ -128,7 +128,13 @@ impl Runtime {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::open(self.folder.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(lock)),
+            // A manager that ended may have removed the file between the two calls.
+            Ok(()) => {
+                let ours = rustix::fs::fstat(&lock)?;
+                let named = rustix::fs::stat(self.folder.join("lock"));
+                let same = named.is_ok_and(|named| named.st_ino == ours.st_ino);
+                Ok(same.then_some(lock))
+            }
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -137,7 +143,11 @@ impl Runtime {
     /// Removes the instance's folder and pool. For a node manager that has drained everything.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.pool);
-        let _ = fs::remove_dir_all(&self.folder);
+        // Out of the way first: a new manager may be making its own at this moment.
+        let gone = self.folder.with_extension(format!("ended-{}", std::process::id()));
+        if fs::rename(&self.folder, &gone).is_ok() {
+            let _ = fs::remove_dir_all(&gone);
+        }
     }
 
     /// Removes the instance's folder if no pool goes with it: its manager could not start.

@@ -304,7 +304,8 @@ pub(crate) fn redirected(fd: c_int) {
     if managed(fd).is_none() {
         // Back on the terminal: as glibc has it there, each line at once.
         let replaced = REPLACED.load(Ordering::Acquire) >> fd & 1 == 1;
-        if fd == 1 && replaced && unsafe { libc::isatty(fd) } == 1 {
+        let terminal = || rustix::termios::isatty(unsafe { files::borrow(fd) });
+        if fd == 1 && replaced && terminal() {
             unsafe { libc::setvbuf(stdout, core::ptr::null_mut(), libc::_IOLBF, 0) };
         }
         return;

@@ -148,9 +148,6 @@ static void mixed(void)
 	printf("mkstemp %zd\n", write(fd, "made", 4));
 	close(fd);
 	rename(name, "made");
-	stream = fopen("wide", "w");
-	fwprintf(stream, L"wide %d\n", 5);
-	fclose(stream);
 	stream = fopen(file, "r");
 	printf("unlocked %d\n", getc_unlocked(stream));
 	printf("close %d\n", fclose(stream));
