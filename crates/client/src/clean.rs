@@ -269,6 +269,7 @@ impl Session {
     /// The errno of the flush.
     pub fn let_go(&self, handle: Handle) -> Result<(), Errno> {
         self.with_clean(handle, || ())?;
+        self.record(handle).set(file_flag::LET_GO);
         self.await_sync(handle.file, false);
         Ok(())
     }

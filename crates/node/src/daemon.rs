@@ -14,7 +14,7 @@ use crate::trace::Trace;
 use forebay_placement::Watermarks;
 use forebay_pool::layout::file_flag;
 use forebay_pool::liveness;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
 use std::os::unix::net::UnixStream;
@@ -94,7 +94,9 @@ pub fn serve(
         trace,
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
-        passes: AtomicU64::new(0),
+        rounds: AtomicU64::new(0),
+        waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| format!("making an event descriptor: {errno}"))?,
     });
     if opened.found {
         recovery::take_over(&node);
@@ -250,6 +252,7 @@ impl Manager<'_> {
             if control.serve() {
                 told_to_end.get_or_insert_with(Instant::now);
             }
+            self.node.rounds.fetch_add(1, Ordering::AcqRel);
             housekeeper.look_around();
             if let Some(since) = told_to_end {
                 self.node.draining.store(true, Ordering::Release);
@@ -318,11 +321,13 @@ impl Manager<'_> {
     fn wait(&self, control: &Control, housekeeper: &Housekeeper, ending: bool) {
         let mut fds: Vec<PollFd<'_>> = control.watched().collect();
         fds.push(PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN));
+        fds.push(PollFd::from_borrowed_fd(self.node.waker.as_fd(), PollFlags::IN));
         fds.extend(housekeeper.watched());
         let busy = ending || control.is_draining();
         let round = if busy { DRAIN_ROUND_MS } else { ROUND_MS };
         let limit = Timespec { tv_sec: 0, tv_nsec: round * 1_000_000 };
         let _ = rustix::event::poll(&mut fds, Some(&limit));
+        let _ = rustix::io::read(&self.node.waker, &mut [0u8; 8][..]);
     }
 }
 

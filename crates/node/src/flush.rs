@@ -141,6 +141,7 @@ impl Flusher {
             return;
         }
         let durable = record.clear(file_flag::DURABLE);
+        let let_go = record.clear(file_flag::LET_GO);
         let errors = record.error.load(Ordering::Acquire);
         // Blocks that a tier's flusher has begun are waited for.
         let mut patience = Patience::default();
@@ -165,6 +166,10 @@ impl Flusher {
             if let Err(errno) = result {
                 self.failed(file, errno);
             }
+        }
+        if let_go {
+            node.await_messages();
+            settle(&node, file, self.owner);
         }
         record.sync_done.store(ticket, Ordering::Release);
         let done = &node.header().work_done;
@@ -197,7 +202,6 @@ impl Flusher {
                     return written;
                 }
             }
-            self.node.passes.fetch_add(1, Ordering::AcqRel);
             settle(&self.node, first.file, self.owner);
         }
         if let Which::File(file) = which {

@@ -32,8 +32,10 @@ pub(crate) struct Node {
     pub draining: AtomicBool,
     /// Threads shall end.
     pub stopping: AtomicBool,
-    /// Flush attempts so far, for "has been tried since".
-    pub passes: AtomicU64,
+    /// Rounds of the control thread: each has read everything that was sent before it began.
+    pub rounds: AtomicU64,
+    /// Ends the control thread's wait.
+    pub waker: OwnedFd,
 }
 
 impl Node {
@@ -89,6 +91,16 @@ impl Node {
     /// Dirty bytes of all tiers.
     pub fn dirty_bytes_total(&self) -> u64 {
         (0..self.tiers()).map(|tier| dirty_bytes(&self.segment, tier, |_| true)).sum()
+    }
+
+    /// Waits until every message that was sent before this call has been read.
+    pub fn await_messages(&self) {
+        // The round under way may have passed the sender by already.
+        let target = self.rounds.load(Ordering::Acquire) + 2;
+        while self.rounds.load(Ordering::Acquire) < target && !self.stopping() {
+            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+            clock::sleep_ns(100_000);
+        }
     }
 
     /// Wakes the flushers.

@@ -300,6 +300,9 @@ pub mod file_flag {
     pub const FAILING: u32 = 32;
     /// Its last name was removed: what nobody has open any more is dropped.
     pub const UNLINKED: u32 = 64;
+    /// The next sync shall also see to it that the manager has no descriptor of it, nor one on
+    /// its way.
+    pub const LET_GO: u32 = 128;
 }
 
 /// States of a file record: one of these, or the owner that is about to link or unlink it.
