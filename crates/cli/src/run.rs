@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 /// Options of `forebay run`.
@@ -116,6 +117,9 @@ fn ignore_terminal_signals() -> Result<(), String> {
     Ok(())
 }
 
+/// Process id of the command while it runs.
+static COMMAND: AtomicI32 = AtomicI32::new(0);
+
 /// Waits for the command, passes SIGTERM and SIGHUP on to it, and replaces a manager that dies.
 fn attend(
     child: &mut Child,
@@ -124,16 +128,18 @@ fn attend(
     connection: &mut Connection,
 ) -> Result<ExitStatus, String> {
     use signal_hook::consts::{SIGHUP, SIGTERM};
-    let pid = child.id();
+    COMMAND.store(child.id() as i32, Ordering::Release);
     for signal in [SIGTERM, SIGHUP] {
         // SAFETY: kill is async-signal-safe.
         unsafe {
             signal_hook::low_level::register(signal, move || {
-                if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
-                    let signal = rustix::process::Signal::from_named_raw(signal);
-                    if let Some(signal) = signal {
-                        let _ = rustix::process::kill_process(pid, signal);
-                    }
+                // Once the command has ended, the signal ends the drain; the manager goes on.
+                let Some(pid) = rustix::process::Pid::from_raw(COMMAND.load(Ordering::Acquire))
+                else {
+                    signal_hook::low_level::exit(crate::FAILED.into())
+                };
+                if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+                    let _ = rustix::process::kill_process(pid, signal);
                 }
             })
         }
@@ -141,7 +147,11 @@ fn attend(
     }
     let (ended, wait) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || ended.send(child.wait()));
+        scope.spawn(move || {
+            let status = child.wait();
+            COMMAND.store(0, Ordering::Release);
+            ended.send(status)
+        });
         loop {
             match wait.recv_timeout(Duration::from_millis(200)) {
                 Ok(status) => {

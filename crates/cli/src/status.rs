@@ -5,6 +5,14 @@ use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use std::process::ExitCode;
 
+/// A line on standard output; whoever does not read it to its end does not want it.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 /// Prints what every instance of this user holds.
 pub fn status() -> Result<ExitCode, String> {
     let mut shown = 0;
@@ -15,11 +23,11 @@ pub fn status() -> Result<ExitCode, String> {
         shown += 1;
         match Observer::of(&runtime.pool) {
             Ok(observer) => show(&runtime, &observer),
-            Err(error) => println!("{}: {error}", runtime.pool.display()),
+            Err(error) => say!("{}: {error}", runtime.pool.display()),
         }
     }
     if shown == 0 {
-        println!("no node manager runs, and none has left anything");
+        say!("no node manager runs, and none has left anything");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -29,15 +37,15 @@ fn show(runtime: &Runtime, observer: &Observer) {
         true => format!("node manager {}", observer.manager()),
         false => "no node manager; run `forebay recover` to drain it".to_owned(),
     };
-    println!("instance {}: {state}", runtime.instance);
-    println!("  stores   {}", observer.stores().join(", "));
-    println!("  clients  {}", observer.clients());
+    say!("instance {}: {state}", runtime.instance);
+    say!("  stores   {}", observer.stores().join(", "));
+    say!("  clients  {}", observer.clients());
     for tier in observer.tiers() {
         let growing = match tier.configured > tier.capacity {
             true => format!(", {} when set up", bytes(tier.configured)),
             false => String::new(),
         };
-        println!(
+        say!(
             "  tier {:8} {} of {} used, {} not yet on the store{growing}",
             tier.name,
             bytes(tier.used),
@@ -46,10 +54,10 @@ fn show(runtime: &Runtime, observer: &Observer) {
         );
     }
     for (name, value) in observer.counters() {
-        println!("  count {name:12} {value}");
+        say!("  count {name:12} {value}");
     }
     if observer.refused() > 0 {
-        println!(
+        say!(
             "  {} opens were not buffered: the tables are full; more tier capacity makes them larger",
             observer.refused()
         );
@@ -58,6 +66,6 @@ fn show(runtime: &Runtime, observer: &Observer) {
         let error = file.errno.map_or(String::new(), |errno| {
             format!("  FAILING: {}", std::io::Error::from_raw_os_error(errno))
         });
-        println!("  ahead    {} ({}){error}", file.path, bytes(file.size));
+        say!("  ahead    {} ({}){error}", file.path, bytes(file.size));
     }
 }

@@ -29,7 +29,14 @@ impl Outside for Through<'_> {
     }
 
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
-        rustix::fs::ftruncate(borrow(self.fd), size)
+        match rustix::fs::ftruncate(borrow(self.fd), size) {
+            // Completing another's truncate through a descriptor that may only read.
+            Err(Errno::INVAL | Errno::BADF) => {
+                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
+                rustix::fs::ftruncate(writable, size)
+            }
+            other => other,
+        }
     }
 }
 
@@ -256,6 +263,7 @@ impl Session {
         if unbuffered || record.has(file_flag::DIRECT) {
             return if durable { rustix::fs::fsync(borrow(handle.fd)) } else { Ok(()) };
         }
+        self.announce(handle);
         match self.await_sync(handle.file, durable) {
             true => Ok(()),
             false => self.flush_here(handle, durable),

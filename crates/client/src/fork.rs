@@ -41,6 +41,10 @@ impl Session {
         let start = liveness::start_time(pid).unwrap_or(fork.start);
         self.segment.confirm_slot(fork.slot, pid, start);
         self.set_slot(fork.slot);
+        // What other threads opened between the preparation and the fork.
+        for handle in self.handles() {
+            self.segment.hold(fork.slot, handle.description);
+        }
         self.manager.forked();
     }
 }

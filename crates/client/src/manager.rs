@@ -38,7 +38,13 @@ impl ManagerLink {
 
     /// Sends `fd` with `message`. An error means that no manager listens.
     pub fn send_descriptor(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
+        // Bounded: a signal handler may have interrupted the thread that is sending.
+        let mut turns = 0;
         while self.busy.swap(1, Ordering::Acquire) != 0 {
+            turns += 1;
+            if turns > 10_000 {
+                return Err(Errno::AGAIN);
+            }
             rustix::thread::sched_yield();
         }
         let result = self.try_send(message, fd).or_else(|_| {

@@ -8,6 +8,10 @@ use forebay_pool::segment::text;
 use forebay_pool::{Identity, clock};
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+/// How long an open waits for a description: 3 s in steps of 10 ms.
+const DESCRIPTION_TRIES: u32 = 300;
 
 /// The flags of an `open` call.
 pub type OpenFlags = OFlags;
@@ -16,6 +20,19 @@ pub type OpenFlags = OFlags;
 fn lies_under(path: &[u8], folder: &[u8]) -> bool {
     path.strip_prefix(folder)
         .is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || folder == b"/")
+}
+
+/// When the file was born; 0 where the file system does not know.
+fn birth_ns(fd: RawFd) -> u64 {
+    let flags = rustix::fs::AtFlags::EMPTY_PATH;
+    let statx = rustix::fs::statx(borrow(fd), c"", flags, rustix::fs::StatxFlags::BTIME);
+    statx.ok().filter(|found| found.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0).map_or(
+        0,
+        |found| {
+            let born = found.stx_btime;
+            (born.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(born.tv_nsec))
+        },
+    )
 }
 
 pub(crate) fn mtime_ns(stat: &Stat) -> u64 {
@@ -37,33 +54,51 @@ impl Session {
 
     /// Takes `fd`, just opened with `flags`, under management if it is a regular file in a
     /// managed directory.
-    pub fn opened(&self, fd: RawFd, flags: OpenFlags) {
+    ///
+    /// # Errors
+    /// `NFILE` when all open-file descriptions are in use and the file is, or may be, buffered.
+    pub fn opened(&self, fd: RawFd, flags: OpenFlags) -> Result<(), Errno> {
+        // Whoever had this number before closed it where we could not see.
+        self.forget(fd);
         let retired = self.segment.header().retired.load(Ordering::Acquire) != 0;
         if retired || flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
-            return;
+            return Ok(());
         }
-        let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
+        let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return Ok(()) };
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && self.is_store_device(stat.st_dev)
         {
-            self.manage(fd, flags, &stat);
+            return self.manage(fd, flags, &stat);
         }
+        Ok(())
     }
 
-    fn manage(&self, fd: RawFd, flags: OpenFlags, stat: &Stat) -> Option<()> {
+    fn manage(&self, fd: RawFd, flags: OpenFlags, stat: &Stat) -> Result<(), Errno> {
         let owner = self.owner();
         // Described under the table's lock: a record without a description may be removed.
-        let opened = self.find_or_insert(stat, fd, |file| {
-            self.segment.open_description(file, description_flags(flags), owner)
-        })?;
+        let open = || {
+            self.find_or_insert(stat, fd, |file| {
+                self.segment.open_description(file, description_flags(flags), owner)
+            })
+        };
+        let mut opened = open();
+        // All in use: the manager frees those that were closed a moment ago.
+        for _ in 0..DESCRIPTION_TRIES {
+            if !matches!(opened, Some(None)) {
+                break;
+            }
+            clock::sleep_ns(10_000_000);
+            opened = open();
+        }
+        let Some(opened) = opened else { return Ok(()) };
         let Some(marker) = opened else {
             self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
-            return None;
+            return Err(Errno::NFILE);
         };
         if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
             // A file system that cannot carry the marker: its files are too small to need us.
             self.segment.release(self.slot(), marker.description);
-            return None;
+            return Ok(());
         }
         let hidden = flags & (OFlags::APPEND | OFlags::DIRECT);
         if !hidden.is_empty()
@@ -73,8 +108,15 @@ impl Session {
         }
         self.bind(fd, marker.description);
         self.counters().opens.fetch_add(1, Ordering::Relaxed);
+        if self.segment.header().retired.load(Ordering::SeqCst) != 0 {
+            // The manager is leaving, and may not have seen this record.
+            self.segment
+                .file(self.segment.description(marker.description).file.load(Ordering::Acquire))
+                .set(file_flag::DIRECT);
+        }
+        self.part_from_namesake(fd, stat);
         self.refresh(fd, stat);
-        Some(())
+        Ok(())
     }
 
     /// Calls `then` with the record of the file behind `fd`, made if the file lies in a managed
@@ -97,6 +139,7 @@ impl Session {
             if new {
                 let record = self.segment.file(file);
                 start_record(record, stat, store.unwrap_or(0) as u32);
+                record.born_ns.store(birth_ns(fd), Ordering::Relaxed);
                 record.set_path(path);
                 let bypass = self.segment.header().store[store.unwrap_or(0)].bypass != 0;
                 if bypass {
@@ -146,18 +189,43 @@ impl Session {
             if record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
                 return;
             }
+            // Looked at again: it may have been written and flushed since.
+            let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
+            let size = stat.st_size as u64;
             if session.segment.drop_clean_blocks(handle.file, session.owner()) {
                 record.size.store(size, Ordering::Release);
                 record.store_size.store(size, Ordering::Release);
-                record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
+                record.store_mtime_ns.store(mtime_ns(&stat), Ordering::Release);
             }
+        });
+    }
+
+    /// A record of a file that was deleted while no manager held it open may meet a new file with
+    /// the same inode: the time of birth tells.
+    fn part_from_namesake(&self, fd: RawFd, stat: &Stat) {
+        let Some(handle) = self.handle(fd) else { return };
+        let record = self.record(handle);
+        let (known, born) = (record.born_ns.load(Ordering::Acquire), birth_ns(fd));
+        if known == born {
+            return;
+        }
+        self.exclusively(handle, |session| {
+            if record.born_ns.swap(born, Ordering::AcqRel) == born {
+                return;
+            }
+            session.segment.drop_all_blocks(handle.file, session.owner());
+            record.clear(!file_flag::DIRECT);
+            record.size.store(stat.st_size as u64, Ordering::Release);
+            record.store_size.store(stat.st_size as u64, Ordering::Release);
+            record.mtime_ns.store(mtime_ns(stat), Ordering::Release);
+            record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
         });
     }
 
     /// Notes that `fd` is used by code that cannot be intercepted (glibc's own, for instance): if
     /// the file would be managed, everybody uses it through the kernel until this process ends or
     /// closes `fd`.
-    pub fn opened_raw(&self, fd: RawFd) -> Option<()> {
+    pub fn opened_raw(&self, fd: RawFd) -> Option<u32> {
         let stat = rustix::fs::fstat(borrow(fd)).ok()?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
             || !self.is_store_device(stat.st_dev)
@@ -172,7 +240,8 @@ impl Session {
         })??;
         self.bind(fd, marker.description);
         let handle = self.handle(fd)?;
-        self.make_direct(handle, || ()).ok()
+        let _ = self.make_direct(handle, || ());
+        Some(marker.description)
     }
 }
 

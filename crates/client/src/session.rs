@@ -262,7 +262,7 @@ impl Session {
             while let Some(Ok(entry)) = entries.next() {
                 let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
                 if let Ok(fd) = name.parse::<RawFd>()
-                    && let Some(description) = self.adopt(fd)
+                    && let Some(description) = self.adopt(fd).or_else(|| self.opened_raw(fd))
                 {
                     keep[description as usize / 64] |= 1 << (description % 64);
                 }

@@ -113,6 +113,7 @@ impl Session {
         if length == 0 {
             return Ok(0);
         }
+        self.check_limit(handle, offset + length as u64)?;
         let mut cursor = Cursor::new(pieces);
         let written = unsafe { self.write_blocks(handle, &mut cursor, offset, length) }?;
         if self.may(handle, description_flag::SYNC) {
@@ -121,6 +122,19 @@ impl Session {
             self.request_sync(handle.file, false);
         }
         Ok(written)
+    }
+
+    /// Whether the store can have a file of `end` bytes; asked only when a file grows by a leap.
+    fn check_limit(&self, handle: Handle, end: u64) -> Result<(), Errno> {
+        const LEAP: u64 = 1 << 30;
+        if end <= self.record(handle).size.load(Ordering::Acquire).saturating_add(LEAP) {
+            return Ok(());
+        }
+        let fd = crate::session::borrow(handle.fd);
+        let seek = |to| rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(to));
+        let possible = seek(end);
+        let _ = seek(self.segment.marker(handle.description).encode());
+        possible.map(|_| ()).map_err(|_| Errno::FBIG)
     }
 
     unsafe fn write_blocks(
@@ -133,6 +147,10 @@ impl Session {
         let (owner, record) = (self.owner(), self.record(handle));
         let bucket_bytes = self.segment.bucket_bytes();
         let mut inside = self.enter(handle, owner);
+        if !record.has(file_flag::DIRECT) {
+            // First, because a write larger than RAM is flushed before it returns.
+            self.announce(handle);
+        }
         let mut done = 0;
         let mut result = Ok(());
         while done < length && result.is_ok() {
@@ -169,7 +187,7 @@ impl Session {
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
 
-    /// Notes that the file is ahead of the store, and tells the manager of it once.
+    /// Notes that the file is ahead of the store.
     fn touch(&self, handle: Handle) {
         let record = self.record(handle);
         if record.has(file_flag::DIRECT) {
@@ -182,12 +200,18 @@ impl Session {
         }
         record.set(file_flag::AHEAD);
         record.set(file_flag::DIRTY);
-        if !record.set(file_flag::ANNOUNCED) {
-            let generation = record.generation.load(Ordering::Relaxed);
-            let message = Message::Announce { file: handle.file, generation };
-            if self.manager.send_descriptor(message, handle.fd).is_err() {
-                record.clear(file_flag::ANNOUNCED);
-            }
+    }
+
+    /// Sends the node manager a descriptor of the file, once for all of its writers.
+    pub(crate) fn announce(&self, handle: Handle) {
+        let record = self.record(handle);
+        if !self.may(handle, description_flag::WRITE) || record.set(file_flag::ANNOUNCED) {
+            return;
+        }
+        let generation = record.generation.load(Ordering::Relaxed);
+        let message = Message::Announce { file: handle.file, generation };
+        if self.manager.send_descriptor(message, handle.fd).is_err() {
+            record.clear(file_flag::ANNOUNCED);
         }
     }
 

@@ -40,6 +40,9 @@ impl Descriptors {
                 })
         };
         if fits {
+            // A description of our own, if the file's permissions allow: locks that the program
+            // takes on its own end with its own.
+            let fd = reopen(&fd).unwrap_or(fd);
             self.map().insert(file, (generation, Arc::new(fd)));
         }
         fits
@@ -73,6 +76,12 @@ impl Descriptors {
     pub fn close(&self, file: u32) {
         self.map().remove(&file);
     }
+}
+
+fn reopen(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    use rustix::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn is_of(fd: impl AsFd, identity: Identity) -> bool {

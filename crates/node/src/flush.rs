@@ -2,7 +2,6 @@
 //! flight. Each tier has its own flusher, so that all tiers flush concurrently; one more serves syncs.
 
 use crate::node::{Node, buckets_of};
-use forebay_pool::buckets::Patience;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{Entry, Owner, clock, futex};
@@ -143,9 +142,9 @@ impl Flusher {
         let durable = record.clear(file_flag::DURABLE);
         let let_go = record.clear(file_flag::LET_GO);
         let errors = record.error.load(Ordering::Acquire);
-        // Blocks that a tier's flusher has begun are waited for.
-        let mut patience = Patience::default();
-        loop {
+        // What was dirty before is flushed in the first pass, unless its block moved meanwhile, which
+        // it can do once for each tier. A file that is written all the time is not waited for.
+        for _ in 0..2 + TIERS_MAX {
             self.flush(Which::File(file));
             let failed = record.error.load(Ordering::Acquire) != errors;
             if failed || !self.is_pending(file) {
@@ -155,7 +154,6 @@ impl Flusher {
                 // Not answered: the client sees the manager gone and flushes the file itself.
                 return;
             }
-            patience.wait();
         }
         if durable && record.error.load(Ordering::Acquire) == errors {
             let result = self.descriptor(file).and_then(|fd| {
@@ -221,7 +219,9 @@ impl Flusher {
             Which::File(file) => segment.for_each_entry(segment.file(file), 0, |block, place| {
                 if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire))
                     && let Some(meta) = segment.bucket(bucket)
-                    && meta.dirty.load(Ordering::Acquire) != 0
+                    // What is on its way already is waited for when its turn comes.
+                    && (meta.dirty.load(Ordering::Acquire) != 0
+                        || meta.writeback.load(Ordering::Acquire) != 0)
                 {
                     found.push(Dirty { file, block, bucket });
                 }
@@ -338,6 +338,8 @@ impl Flusher {
         let meta = segment.bucket(dirty.bucket)?;
         if patient {
             segment.lock_bucket(meta, self.owner);
+            // Another flusher's write is part of what a sync waits for.
+            segment.wait_for_writeback(meta);
         } else if meta.lock.try_lock(self.owner).is_err() {
             // A writer is at it; the next pass comes soon.
             return None;

@@ -28,6 +28,8 @@ pub(crate) struct Housekeeper {
     /// Slots whose process could not be watched since.
     waiting: HashMap<u32, u32>,
     last_sweep: u32,
+    /// Descriptions that were not free at the last sweep.
+    used: u32,
 }
 
 /// What a truncate needs, from the manager's side.
@@ -70,6 +72,7 @@ impl Housekeeper {
             waiting: HashMap::new(),
             // Long ago, on a clock that wraps: zero might be in the future.
             last_sweep: node.now().wrapping_sub(1_000),
+            used: 0,
         }
     }
 
@@ -185,12 +188,17 @@ impl Housekeeper {
         let opens: Vec<u32> =
             files.iter().map(|&file| segment.file(file).opens.load(Ordering::SeqCst)).collect();
         let mut open = vec![false; segment.header().files as usize];
-        segment.sweep_descriptions(now, ADOPTION_MS, |description| {
+        // When they are short, those that were closed wait less for an exec that wants them.
+        let grace = if self.used > segment.header().descriptions / 2 { 50 } else { ADOPTION_MS };
+        let mut used = 0;
+        segment.sweep_descriptions(now, grace, |description| {
+            used += 1;
             let description = segment.description(description);
             if let Some(open) = open.get_mut(description.file.load(Ordering::Acquire) as usize) {
                 *open = true;
             }
         });
+        self.used = used;
         let inside = segment.enter_table(self.owner);
         for (&file, &opens) in files.iter().zip(&opens) {
             if !open[file as usize] {

@@ -364,8 +364,10 @@ pub struct FileRecord {
     pub written: AtomicU32,
     /// Milliseconds: the manager does not try this file again before.
     pub retry_at: AtomicU32,
+    /// When the file was born, nanoseconds; 0 if the store does not know.
+    pub born_ns: AtomicU64,
     /// Free for later use.
-    pub spare: [u64; 3],
+    pub spare: [u64; 2],
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],
 }

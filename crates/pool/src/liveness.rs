@@ -46,11 +46,12 @@ fn stat_path(pid: u32, buffer: &mut [u8; 32]) -> &core::ffi::CStr {
 fn parse_stat(text: &[u8]) -> Option<u64> {
     let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = text[after_name..].split(|&byte| byte == b' ').filter(|f| !f.is_empty());
-    if matches!(fields.next()?, b"Z" | b"X") {
-        return None;
-    }
-    let start = fields.nth(18)?;
-    core::str::from_utf8(start).ok()?.parse().ok()
+    let ended = matches!(fields.next()?, b"Z" | b"X");
+    let number = |field: &[u8]| core::str::from_utf8(field).ok()?.parse::<u64>().ok();
+    // Field 20: the main thread may have ended while others go on.
+    let threads = number(fields.nth(16)?)?;
+    let start = number(fields.nth(1)?)?;
+    (!ended || threads > 1).then_some(start)
 }
 
 #[cfg(test)]
@@ -79,7 +80,8 @@ mod tests {
     fn names_with_parentheses_do_not_confuse() {
         let text = b"7 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
         assert_eq!(parse_stat(text), Some(4242));
-        assert_eq!(parse_stat(b"7 (x) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 9"), None);
+        assert_eq!(parse_stat(b"7 (x) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 1 18 9"), None);
+        assert_eq!(parse_stat(b"7 (x) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 9"), Some(9));
         assert_eq!(parse_stat(b"garbage"), None);
     }
 }

@@ -66,12 +66,13 @@ impl Segment {
             return Ok(());
         };
         self.settle_beyond(file, size, owner);
-        let result = outside.truncate_store(size);
+        // Left for somebody who may: what is behind the goal stays until then.
+        outside.truncate_store(size)?;
         record.store_size.store(size, Ordering::Release);
         record.size.store(size, Ordering::Release);
         let cut = self.cut(file, size, owner, outside);
         record.intent.store(0, Ordering::Release);
-        result.and(cut)
+        cut
     }
 
     /// Waits until no flush that began before the intent was set writes blocks behind `size`.

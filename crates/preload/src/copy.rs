@@ -46,7 +46,7 @@ impl End {
     }
 }
 
-unsafe fn copy(from: End, to: End, bytes: usize) -> ssize_t {
+unsafe fn copy(from: End, to: End, bytes: usize, once: bool) -> ssize_t {
     let buffer = unsafe { libc::malloc(PIECE) }.cast::<u8>();
     if buffer.is_null() {
         return count(Err(Errno::NOMEM));
@@ -73,6 +73,9 @@ unsafe fn copy(from: End, to: End, bytes: usize) -> ssize_t {
         }
         unsafe { from.advance(put as i64) };
         done += put as usize;
+        if once {
+            break;
+        }
     }
     unsafe { libc::free(buffer.cast()) };
     if failed && done == 0 { -1 } else { done as ssize_t }
@@ -93,7 +96,9 @@ unsafe extern "C" fn copy_file_range(
     if flags != 0 {
         return count(Err(Errno::INVAL));
     }
-    unsafe { copy(End { fd: from, offset: from_offset }, End { fd: to, offset: to_offset }, bytes) }
+    unsafe {
+        copy(End { fd: from, offset: from_offset }, End { fd: to, offset: to_offset }, bytes, false)
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -106,7 +111,9 @@ unsafe extern "C" fn sendfile64(
     if managed(from).is_none() && managed(to).is_none() {
         return real!(c"sendfile64"(to => c_int, from => c_int, offset => *mut off64_t, bytes => size_t) -> ssize_t);
     }
-    unsafe { copy(End { fd: from, offset }, End { fd: to, offset: core::ptr::null_mut() }, bytes) }
+    unsafe {
+        copy(End { fd: from, offset }, End { fd: to, offset: core::ptr::null_mut() }, bytes, false)
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -133,5 +140,7 @@ unsafe extern "C" fn splice(
     }
     // A pipe gives what it has; asking for more would wait for it.
     let bytes = bytes.min(PIECE);
-    unsafe { copy(End { fd: from, offset: from_offset }, End { fd: to, offset: to_offset }, bytes) }
+    unsafe {
+        copy(End { fd: from, offset: from_offset }, End { fd: to, offset: to_offset }, bytes, true)
+    }
 }

@@ -28,7 +28,11 @@ unsafe fn open_by(
     if fd < 0 {
         return fd;
     }
-    session.opened(fd, OpenFlags::from_bits_retain(flags as u32));
+    if let Err(errno) = session.opened(fd, OpenFlags::from_bits_retain(flags as u32)) {
+        unsafe { crate::descriptors::close(fd) };
+        set_errno(errno);
+        return -1;
+    }
     if ours {
         let cut = match session.handle(fd) {
             Some(handle) => session.truncate(handle, 0),
@@ -173,7 +177,10 @@ unsafe extern "C" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_i
 fn take_over(fd: c_int, flags: c_int) -> c_int {
     if let (Some(session), true) = (session(), fd >= 0) {
         let flags = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags as u32);
-        session.opened(fd, flags);
+        if let Err(errno) = session.opened(fd, flags) {
+            unsafe { crate::descriptors::close(fd) };
+            return status(Err(errno));
+        }
     }
     fd
 }

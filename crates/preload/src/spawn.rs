@@ -181,7 +181,7 @@ pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
     {
         let managed = session.handle(fd).is_some();
         if !managed {
-            session.opened(fd, OFlags::RDONLY);
+            let _ = session.opened(fd, OFlags::RDONLY);
         }
         if let Some(handle) = session.handle(fd) {
             // An error stays with the file; the program will not run, and the writer learns why.
@@ -438,7 +438,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
                 rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         {
             use rustix::fd::AsRawFd;
-            session.opened(file.as_raw_fd(), OFlags::RDONLY);
+            let _ = session.opened(file.as_raw_fd(), OFlags::RDONLY);
             if let Some(handle) = session.handle(file.as_raw_fd()) {
                 session.hold_mapping(handle);
                 let _ = session.make_direct(handle, || ());

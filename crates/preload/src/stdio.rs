@@ -5,7 +5,7 @@
 use crate::real::real;
 use crate::{descriptors, files, managed, set_errno};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use forebay_client::session;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
@@ -155,7 +155,13 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
         return core::ptr::null_mut();
     }
     let stream = match managed(fd) {
-        Some(_) => unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr()) },
+        Some(_) => {
+            if text[0] == b'a' && flags & libc::O_ACCMODE == libc::O_WRONLY {
+                // So that ftell says where the next byte goes.
+                unsafe { libc::lseek64(fd, 0, libc::SEEK_END) };
+            }
+            unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr()) }
+        }
         None => real!(c"fdopen"(fd => c_int, mode => *const c_char) -> usize) as *mut FILE,
     };
     if stream.is_null() {
@@ -293,6 +299,25 @@ pub(crate) fn start() {
             redirected(fd);
         }
     }
+    STARTED.store(true, Ordering::Release);
+}
+
+/// Whether other libraries may have taken copies of the standard streams' pointers.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// glibc closes the descriptor of a stream of its own inside itself.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
+    if let (Some(session), false) = (session(), stream.is_null())
+        && !unsafe { is_cookie_stream(stream) }
+    {
+        let fd = unsafe { libc::fileno(stream) };
+        if managed(fd).is_some() {
+            unsafe { libc::fflush(stream) };
+            session.forget(fd);
+        }
+    }
+    real!(c"fclose"(stream => *mut FILE) -> c_int)
 }
 
 /// Called when `fd` may have become managed: if a standard stream writes to it, that stream must
@@ -308,6 +333,15 @@ pub(crate) fn redirected(fd: c_int) {
         if fd == 1 && replaced && terminal() {
             unsafe { libc::setvbuf(stdout, core::ptr::null_mut(), libc::_IOLBF, 0) };
         }
+        return;
+    }
+    // C++ streams keep the pointers that they found at start.
+    let cpp = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZSt4cout".as_ptr()) };
+    if STARTED.load(Ordering::Acquire)
+        && !cpp.is_null()
+        && let Some((session, handle)) = managed(fd)
+    {
+        let _ = session.release_to_kernel(handle);
         return;
     }
     if REPLACED.fetch_or(1 << fd, Ordering::AcqRel) >> fd & 1 == 1 {

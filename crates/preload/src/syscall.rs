@@ -26,6 +26,9 @@ unsafe extern "C" fn syscall(
             libc::SYS_readv => libc::readv(fd, pb.cast(), c as c_int) as c_long,
             libc::SYS_writev => libc::writev(fd, pb.cast(), c as c_int) as c_long,
             libc::SYS_lseek => libc::lseek64(fd, b, c as c_int),
+            libc::SYS_close_range => {
+                c_long::from(libc::close_range(a as c_uint, b as c_uint, c as c_int))
+            }
             libc::SYS_close => c_long::from(libc::close(fd)),
             libc::SYS_fsync => c_long::from(libc::fsync(fd)),
             libc::SYS_fdatasync => c_long::from(libc::fdatasync(fd)),
@@ -42,7 +45,7 @@ unsafe extern "C" fn syscall(
                 if let (0.., Some(session)) = (opened, session()) {
                     // struct open_how begins with the flags.
                     let flags = OpenFlags::from_bits_retain(*pc.cast::<u64>() as u32);
-                    session.opened(opened as c_int, flags);
+                    let _ = session.opened(opened as c_int, flags);
                 }
                 opened
             }
