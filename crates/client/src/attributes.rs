@@ -146,6 +146,11 @@ impl Session {
         flags
     }
 
+    /// Notes that the description is about to be locked.
+    pub fn locking(&self, handle: Handle) {
+        self.description(handle).flags.fetch_or(description_flag::LOCKED, Ordering::AcqRel);
+    }
+
     /// Takes over O_APPEND and O_DIRECT from an F_SETFL call.
     pub fn set_hidden_flags(&self, handle: Handle, flags: rustix::fs::OFlags) {
         let place = &self.description(handle).flags;

@@ -210,7 +210,12 @@ impl Session {
         }
         let generation = record.generation.load(Ordering::Relaxed);
         let message = Message::Announce { file: handle.file, generation };
-        if self.manager.send_descriptor(message, handle.fd).is_err() {
+        let other = self
+            .may(handle, description_flag::LOCKED)
+            .then(|| crate::store::reopen(handle.fd, rustix::fs::OFlags::WRONLY).ok())
+            .flatten();
+        let fd = other.as_ref().map_or(handle.fd, rustix::fd::AsRawFd::as_raw_fd);
+        if self.manager.send_descriptor(message, fd).is_err() {
             record.clear(file_flag::ANNOUNCED);
         }
     }

@@ -398,6 +398,9 @@ pub mod description_flag {
     pub const MAPPING: u32 = 32;
     /// O_SYNC or O_DSYNC: each write is made durable before it returns.
     pub const SYNC: u32 = 64;
+    /// May carry a lock of its own, which must end with its last descriptor: no copy of it is sent
+    /// to the node manager.
+    pub const LOCKED: u32 = 128;
 }
 
 /// An open-file description: what dup, fork and exec share.

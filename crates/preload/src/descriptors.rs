@@ -121,8 +121,21 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
             }
             result
         }
+        libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+            session.locking(handle);
+            call(argument)
+        }
         _ => call(argument),
     }
+}
+
+/// The lock is the kernel's; it belongs to the description, and must end with it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
+    if let Some((session, handle)) = managed(fd) {
+        session.locking(handle);
+    }
+    real!(c"flock"(fd => c_int, operation => c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
