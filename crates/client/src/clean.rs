@@ -122,31 +122,6 @@ impl Session {
         })
     }
 
-    /// Like [`Session::with_clean`], with the kernel's offset of the descriptor set to the
-    /// description's before the call and taken from it afterwards.
-    ///
-    /// # Errors
-    /// The errno of the flush; `act` is not called then.
-    pub fn with_clean_offset<R>(
-        &self,
-        handle: Handle,
-        act: impl FnOnce() -> R,
-    ) -> Result<R, Errno> {
-        self.positioned(handle, |offset| {
-            self.with_clean(handle, || {
-                let fd = borrow(handle.fd);
-                let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(offset));
-                let result = act();
-                if let Ok(now) = rustix::fs::tell(fd) {
-                    self.description(handle).offset.store(now, Ordering::Release);
-                }
-                let marker = self.segment.marker(handle.description).encode();
-                let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(marker));
-                result
-            })
-        })
-    }
-
     /// Lets everybody use the file through the kernel from now on, until it is closed everywhere:
     /// it is used in a way that outlasts a call. `act` is called once the file is clean.
     ///

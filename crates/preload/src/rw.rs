@@ -2,8 +2,8 @@
 
 use crate::real::real;
 use crate::{count, managed};
+use forebay_client::Iovec;
 use forebay_client::probe::{is_readable, is_writable};
-use forebay_client::{Handle, Iovec, Session};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
@@ -42,18 +42,12 @@ fn at(offset: off_t) -> Result<u64, Errno> {
     u64::try_from(offset).map_err(|_| Errno::INVAL)
 }
 
-unsafe fn read_pieces(session: &Session, handle: Handle, pieces: &[Iovec]) -> ssize_t {
-    count(unsafe { session.read(handle, pieces) })
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     match managed(fd) {
         Some((session, handle)) if !session.uses_kernel_offset(handle) => {
-            match one(buffer, bytes, is_writable) {
-                Ok(piece) => unsafe { read_pieces(session, handle, &piece) },
-                Err(errno) => count(Err(errno)),
-            }
+            let piece = one(buffer, bytes, is_writable);
+            count(piece.and_then(|piece| unsafe { session.read(handle, &piece) }))
         }
         _ => real!(c"read"(fd => c_int, buffer => *mut c_void, bytes => size_t) -> ssize_t),
     }
@@ -126,10 +120,8 @@ unsafe extern "C" fn pwrite(
 unsafe extern "C" fn readv(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
     match managed(fd) {
         Some((session, handle)) if !session.uses_kernel_offset(handle) => {
-            match unsafe { several(pieces, number, is_writable) } {
-                Ok(pieces) => unsafe { read_pieces(session, handle, pieces) },
-                Err(errno) => count(Err(errno)),
-            }
+            let pieces = unsafe { several(pieces, number, is_writable) };
+            count(pieces.and_then(|pieces| unsafe { session.read(handle, pieces) }))
         }
         _ => real!(c"readv"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t),
     }

@@ -41,14 +41,14 @@ const OFFSET_AT: usize = 144;
 const JUMPS_AT: usize = 216;
 
 unsafe extern "C" fn cookie_read(fd: *mut c_void, to: *mut c_char, bytes: size_t) -> ssize_t {
-    unsafe { libc_read(fd as usize as c_int, to.cast(), bytes) }
+    unsafe { libc::read(fd as usize as c_int, to.cast(), bytes) }
 }
 
 unsafe extern "C" fn cookie_write(fd: *mut c_void, from: *const c_char, bytes: size_t) -> ssize_t {
     let mut done = 0;
     while done < bytes {
         let rest = unsafe { from.add(done) };
-        match unsafe { libc_write(fd as usize as c_int, rest.cast(), bytes - done) } {
+        match unsafe { libc::write(fd as usize as c_int, rest.cast(), bytes - done) } {
             // glibc takes 0 for an error here, and has no use for -1.
             written if written <= 0 => break,
             written => done += written as usize,
@@ -70,15 +70,6 @@ unsafe extern "C" fn cookie_seek(fd: *mut c_void, offset: *mut off64_t, whence: 
 
 unsafe extern "C" fn cookie_close(fd: *mut c_void) -> c_int {
     unsafe { descriptors::close(fd as usize as c_int) }
-}
-
-/// Our own exported symbols, called by name so that a later interposer sees them too.
-unsafe fn libc_read(fd: c_int, to: *mut c_void, bytes: size_t) -> ssize_t {
-    unsafe { libc::read(fd, to, bytes) }
-}
-
-unsafe fn libc_write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t {
-    unsafe { libc::write(fd, from, bytes) }
 }
 
 /// A stream over descriptor `fd`; null with errno if memory is short or the mode is none.
