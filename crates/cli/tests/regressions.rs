@@ -119,3 +119,20 @@ for number in range(50):
         assert_eq!(std::fs::read_to_string(name).unwrap(), "x");
     }
 }
+
+#[test]
+fn a_copy_within_one_file_followed_its_moving_end() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.write(fd, bytes(range(250)) * 2000)
+print(os.copy_file_range(fd, fd, 900000, 300000, 500000))
+print(os.fstat(fd).st_size)
+P",
+    );
+}

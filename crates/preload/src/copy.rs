@@ -38,6 +38,20 @@ impl End {
         }
     }
 
+    /// Bytes up to the end that a managed file has now: a copy within one file moves its end, and
+    /// must not follow it.
+    unsafe fn remaining(self) -> usize {
+        let mut stat = unsafe { core::mem::zeroed::<libc::stat>() };
+        if managed(self.fd).is_none() || unsafe { libc::fstat(self.fd, &mut stat) } != 0 {
+            return usize::MAX;
+        }
+        let position = match unsafe { self.offset.as_ref() } {
+            Some(&offset) => offset,
+            None => unsafe { libc::lseek64(self.fd, 0, libc::SEEK_CUR) },
+        };
+        stat.st_size.saturating_sub(position).max(0) as usize
+    }
+
     /// Takes back bytes that were read and could not be written.
     unsafe fn unread(self, bytes: i64) {
         if self.offset.is_null() {
@@ -51,8 +65,9 @@ unsafe fn copy(from: End, to: End, bytes: usize, once: bool) -> ssize_t {
     if buffer.is_null() {
         return count(Err(Errno::NOMEM));
     }
+    let bytes = bytes.min(MOST).min(unsafe { from.remaining() });
     let (mut done, mut failed) = (0usize, false);
-    while done < bytes.min(MOST) && !failed {
+    while done < bytes && !failed {
         let got = unsafe { from.read(buffer, PIECE.min(bytes - done)) };
         if got <= 0 {
             failed = got < 0;
