@@ -136,10 +136,9 @@ impl Session {
     /// Whether a block that only the store has is worth a bucket: it will be read in small pieces,
     /// or its file is read again; and RAM is not short.
     fn wants_stage_in(&self, record: &FileRecord, length: usize) -> bool {
-        let header = self.segment.header();
+        let low = self.segment.header().tier[0].low.load(Ordering::Relaxed);
         let again = record.opens.load(Ordering::Relaxed) > 1;
-        (again || length < self.segment.bucket_bytes())
-            && header.ram_free.load(Ordering::Relaxed) > header.ram_low.load(Ordering::Relaxed)
+        (again || length < self.segment.bucket_bytes()) && self.segment.free_in(0) > low
     }
 
     /// Brings a block from the store to RAM, clean. False if that is not possible now.

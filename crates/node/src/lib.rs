@@ -8,6 +8,7 @@ mod demote;
 mod descriptors;
 mod flush;
 mod housekeeping;
+mod mover;
 mod node;
 mod recovery;
 pub mod runtime;

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::descriptors::Descriptors;
+use crate::mover::Found;
 use crate::trace::Trace;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks};
 use forebay_pool::layout::*;
@@ -77,6 +78,15 @@ impl Node {
             })
             .collect();
         Hierarchy::new(&snapshots).expect("the configuration has at most TIERS_MAX tiers")
+    }
+
+    /// The index entry of a block, if the bucket it was found in still belongs to it.
+    pub fn place(&self, found: &Found) -> Option<&AtomicU64> {
+        let segment = &self.segment;
+        if found.file >= segment.header().files || !segment.is_indexed(found.bucket) {
+            return None;
+        }
+        segment.entry(segment.file(found.file), found.block)
     }
 
     /// Dirty bytes of all tiers that were last written up to the stamp `until`.

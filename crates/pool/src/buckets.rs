@@ -101,7 +101,6 @@ impl Segment {
     }
 
     fn refill(&self, owner: Owner, slot: &ClientSlot) -> Option<u32> {
-        let header = self.header();
         // A small pool is not to be hoarded by the first process that comes.
         let most = REFILL.min(self.ram_buckets() / 32).max(1);
         let mut first = None;
@@ -114,13 +113,39 @@ impl Segment {
             }
         });
         slot.bucket_hint.store(next, Ordering::Relaxed);
-        let before = header.ram_free.fetch_sub(found, Ordering::Relaxed);
-        let low = header.ram_low.load(Ordering::Relaxed);
-        let crossed = before >= low && before.saturating_sub(found) < low;
-        if crossed || found == 0 {
+        if self.count_taken(0, found) || found == 0 {
             self.want_room();
         }
         first
+    }
+
+    /// Notes that `count` buckets of tier `tier` were taken. True if it is short of them since.
+    fn count_taken(&self, tier: usize, count: u32) -> bool {
+        let header = &self.header().tier[tier];
+        let before = header.free.fetch_sub(count, Ordering::Relaxed);
+        let low = header.low.load(Ordering::Relaxed);
+        before >= low && before.saturating_sub(count) < low
+    }
+
+    /// About how many buckets of tier `tier` are free.
+    pub fn free_in(&self, tier: usize) -> u32 {
+        let header = &self.header().tier[tier];
+        let free = header.free.load(Ordering::Relaxed);
+        // Takers count after the fact: for a moment it may stand below zero.
+        if free > header.buckets { 0 } else { free }
+    }
+
+    /// Takes one bucket of the file tier `tier` for `owner`; `hint` is where the search begins, and
+    /// is set to where the next one should.
+    pub fn take_slot(&self, tier: usize, owner: Owner, hint: &mut u32) -> Option<u32> {
+        let mut slot = None;
+        let (found, next) =
+            self.free_buckets(tier).take(owner, *hint, 1, |taken| slot = Some(taken));
+        *hint = next;
+        if self.count_taken(tier, found) || found == 0 {
+            self.want_room();
+        }
+        slot
     }
 
     fn cache_bucket(&self, bucket: u32, slot: &ClientSlot) {
@@ -149,9 +174,7 @@ impl Segment {
             meta.writeback.store(0, Ordering::Relaxed);
             let tier = self.tier_of(bucket);
             self.free_buckets(tier).give(bucket);
-            if tier == 0 {
-                self.header().ram_free.fetch_add(1, Ordering::Relaxed);
-            }
+            self.header().tier[tier].free.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -165,6 +188,7 @@ impl Segment {
             meta.valid.store(0, Ordering::Relaxed);
             meta.dirty.store(0, Ordering::Relaxed);
             meta.writeback.store(0, Ordering::Relaxed);
+            meta.heat.store(0, Ordering::Relaxed);
             meta.state.store(USED, Ordering::Release);
         }
     }

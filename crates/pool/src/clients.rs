@@ -306,10 +306,9 @@ impl Segment {
             let ready =
                 if tier == 0 { self.header().ram_ready.load(Ordering::Acquire) } else { map.count };
             map.mend(ready);
+            self.header().tier[tier].free.store(map.available(), Ordering::Relaxed);
         }
         self.free_nodes().mend(self.header().nodes);
-        let free = self.free_buckets(0).available();
-        self.header().ram_free.store(free, Ordering::Relaxed);
         found
     }
 

@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU8;
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -87,10 +87,9 @@ pub struct Header {
     pub retired: AtomicU32,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
-    /// Buckets: about how many of the RAM tier are free; the node manager corrects it.
-    pub ram_free: AtomicU32,
-    /// The demoter is woken when `ram_free` falls below this.
-    pub ram_low: AtomicU32,
+    /// Raised by the node manager every 100 ms: the clock by which accesses are counted. It costs a
+    /// reader nothing, because the line is in every cache.
+    pub tick: AtomicU32,
     /// Futex of the demoters: raised when somebody wants room in RAM.
     pub room_wanted: AtomicU32,
     /// Futex of waiting clients: raised when RAM buckets became free.
@@ -160,6 +159,10 @@ pub struct TierHeader {
     pub first_bucket: u32,
     /// Buckets of the tier.
     pub buckets: u32,
+    /// About how many of them are free; the node manager corrects it.
+    pub free: AtomicU32,
+    /// The tier's demoter is woken when `free` falls below this.
+    pub low: AtomicU32,
     /// Its emulated device, if any.
     pub emulation: Emulation,
     /// Name, zero-terminated.
@@ -366,8 +369,10 @@ pub struct FileRecord {
     pub retry_at: AtomicU32,
     /// When the file was born, nanoseconds; 0 if the store does not know.
     pub born_ns: AtomicU64,
+    /// How often, and how lately, the file was accessed; what the bits mean is the organizer's.
+    pub heat: AtomicU64,
     /// Free for later use.
-    pub spare: [u64; 2],
+    pub spare: u64,
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],
 }
@@ -447,8 +452,8 @@ pub struct BucketMeta {
     pub writeback: AtomicU64,
     /// Milliseconds of the last write.
     pub written: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// How often, and how lately, the block was accessed; what the bits mean is the organizer's.
+    pub heat: AtomicU32,
 }
 
 /// A node of the block index.
@@ -464,7 +469,7 @@ pin_size!(FileRecord, 1024);
 pin_size!(IndexNode, 512);
 pin_size!(Counters, 64);
 pin_size!(ClientSlot, 768);
-pin_size!(TierHeader, 4192);
+pin_size!(TierHeader, 4200);
 pin_size!(StoreHeader, 4144);
 pin_size!(Header, 17 * 4096);
 

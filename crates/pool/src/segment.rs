@@ -120,6 +120,7 @@ impl Segment {
         for tier in 1..geometry.tier_buckets.len() {
             let map = segment.free_buckets(tier);
             map.mend(map.count);
+            segment.header().tier[tier].free.store(map.count, Ordering::Relaxed);
         }
         segment.free_nodes().mend(counts.nodes);
         segment.header().magic.store(MAGIC, Ordering::Release);
@@ -227,7 +228,7 @@ impl Segment {
         for bucket in ready..upto {
             map.offer(bucket);
         }
-        header.ram_free.fetch_add(upto - ready, Ordering::Relaxed);
+        header.tier[0].free.fetch_add(upto - ready, Ordering::Relaxed);
         Ok(upto - ready)
     }
 

@@ -965,7 +965,7 @@ impl Manager {
             }
         }
         assert_eq!(map.available(), free + spare);
-        assert_eq!(segment.header().ram_free.load(Ordering::SeqCst), free + spare);
+        assert_eq!(segment.header().tier[0].free.load(Ordering::SeqCst), free + spare);
         assert_eq!(free as usize + named.len(), RAM_BUCKETS as usize);
     }
 

@@ -1,0 +1,205 @@
+//! Moving blocks between tiers, down and up. No lock is held while bytes are copied: whether somebody
+//! wrote meanwhile is seen from the bucket's version when the index is switched over.
+
+use crate::node::Node;
+use forebay_pool::free_map::{FILLING, USED};
+use forebay_pool::{Entry, Owner, clock};
+use forebay_tiers::{IoClient, Transfer};
+use libc::iovec;
+use rustix::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that move at once.
+pub(crate) const BATCH_BYTES: usize = 16 << 20;
+
+/// A block as found in a bucket.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Found {
+    pub file: u32,
+    pub block: u64,
+    pub bucket: u32,
+}
+
+/// A block being copied to a bucket of another tier.
+struct Copying {
+    found: Found,
+    to: u32,
+    version: u32,
+    valid: u64,
+}
+
+/// A worker's means to move blocks.
+pub(crate) struct Mover {
+    node: Arc<Node>,
+    owner: Owner,
+    clients: Vec<Box<dyn IoClient>>,
+    /// Bytes on their way from one file tier to another.
+    staging: Vec<u8>,
+    hint: u32,
+}
+
+impl Mover {
+    pub fn new(node: &Arc<Node>, owner: Owner) -> Mover {
+        Mover {
+            owner,
+            clients: (0..node.tiers()).map(|tier| node.tier_client(tier)).collect(),
+            staging: Vec::new(),
+            hint: 0,
+            node: Arc::clone(node),
+        }
+    }
+
+    /// Moves blocks from tier `from` to tier `to`; returns how many arrived. Those that somebody
+    /// wrote to meanwhile stay, as do those for which there is no room.
+    pub fn shift(&mut self, blocks: &[Found], from: usize, to: usize) -> u32 {
+        let mut moved = 0;
+        let bucket = self.node.segment.bucket_bytes();
+        for batch in blocks.chunks((BATCH_BYTES / bucket).max(1)) {
+            let start = clock::realtime_ns();
+            let arrived = self.shift_batch(batch, from, to);
+            let what = if to > from { "demote" } else { "promote" };
+            let (above, below) = (self.node.tier_name(from), self.node.tier_name(to));
+            let bytes = u64::from(arrived) * bucket as u64;
+            self.node.trace.moved(start, what, above, below, bytes);
+            moved += arrived;
+        }
+        moved
+    }
+
+    fn shift_batch(&mut self, blocks: &[Found], from: usize, to: usize) -> u32 {
+        let mut copying = Vec::with_capacity(blocks.len());
+        for &found in blocks {
+            let Some(target) = self.take(to) else { break };
+            match self.snapshot(found, target) {
+                Some(copy) => copying.push(copy),
+                None => self.node.segment.free_bucket(target),
+            }
+        }
+        let good = self.copy(&copying, from, to);
+        let mut moved = 0;
+        for (copy, good) in copying.iter().zip(good) {
+            if good && self.switch(copy, to) {
+                moved += 1;
+            } else {
+                self.node.segment.free_bucket(copy.to);
+            }
+        }
+        moved
+    }
+
+    fn take(&mut self, tier: usize) -> Option<u32> {
+        let segment = &self.node.segment;
+        let taken = segment.take_slot(tier, self.owner, &mut self.hint)?;
+        segment.bucket(taken)?.state.store(FILLING, Ordering::Release);
+        Some(taken)
+    }
+
+    fn snapshot(&self, found: Found, to: u32) -> Option<Copying> {
+        let meta = self.node.segment.bucket(found.bucket)?;
+        let glance = meta.lock.glance()?;
+        let valid = meta.valid.load(Ordering::Acquire);
+        let version = meta.lock.version();
+        (meta.lock.unchanged_since(glance) && valid != 0 && self.node.place(&found).is_some())
+            .then_some(Copying { found, to, version, valid })
+    }
+
+    /// Copies the blocks' bytes, without holding any lock. Returns which arrived.
+    fn copy(&mut self, copying: &[Copying], from: usize, to: usize) -> Vec<bool> {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let (bucket, page) = (segment.bucket_bytes(), segment.page_bytes());
+        let mut good = vec![true; copying.len()];
+        if from > 0 && to > 0 {
+            self.staging.resize((copying.len() * bucket).max(self.staging.len()), 0);
+        }
+        let staging = self.staging.as_mut_ptr();
+        // Where in memory each block is on its way: in the RAM bucket that it leaves or enters.
+        let memory = |index: usize| match (from, to) {
+            (0, _) => segment.bucket_data(copying[index].found.bucket),
+            (_, 0) => segment.bucket_data(copying[index].to),
+            // SAFETY: the staging buffer was just made large enough.
+            _ => unsafe { staging.add(index * bucket) },
+        };
+        let first = |index: usize| copying[index].valid.trailing_zeros() as usize * page;
+        let buffer = |index: usize| {
+            let end = (64 - copying[index].valid.leading_zeros() as usize) * page;
+            // SAFETY: inside the bucket or its copy.
+            let base = unsafe { memory(index).add(first(index)) };
+            vec![iovec { iov_base: base.cast(), iov_len: end - first(index) }]
+        };
+        let offset = |slot: u32, index: usize| segment.slot_offset(slot) + first(index) as u64;
+        let file_of = |tier: usize| node.slots[tier].as_ref().map(|file| file.as_raw_fd());
+        if from > 0 {
+            let Some(fd) = file_of(from) else { return vec![false; copying.len()] };
+            let mut reads: Vec<_> = (0..copying.len())
+                // SAFETY: the memory is the staging buffer, or buckets that only this mover has.
+                .map(|i| unsafe {
+                    Transfer::read(fd, offset(copying[i].found.bucket, i), buffer(i))
+                })
+                .collect();
+            self.run(from, &mut reads, &mut good);
+        }
+        if to > 0 {
+            let Some(fd) = file_of(to) else { return vec![false; copying.len()] };
+            let mut writes: Vec<_> = (0..copying.len())
+                // SAFETY: a bucket's memory stays mapped whatever becomes of the bucket; bytes
+                // that change meanwhile are noticed by the version.
+                .map(|i| unsafe { Transfer::write(fd, offset(copying[i].to, i), buffer(i)) })
+                .collect();
+            self.run(to, &mut writes, &mut good);
+        }
+        good
+    }
+
+    fn run(&mut self, tier: usize, transfers: &mut [Transfer], good: &mut [bool]) {
+        self.clients[tier].run(transfers);
+        for (good, transfer) in good.iter_mut().zip(transfers.iter()) {
+            match transfer.result() {
+                Ok(bytes) => *good &= bytes == transfer.len(),
+                Err(errno) => {
+                    eprintln!("tier {}: {errno}", self.node.tier_name(tier));
+                    *good = false;
+                }
+            }
+        }
+    }
+
+    /// Lets the index name the new bucket instead of the old one, unless somebody wrote meanwhile.
+    fn switch(&self, copy: &Copying, to: usize) -> bool {
+        let segment = &self.node.segment;
+        let (Some(old), Some(new)) = (segment.bucket(copy.found.bucket), segment.bucket(copy.to))
+        else {
+            return false;
+        };
+        if old.lock.try_lock(self.owner).is_err() {
+            return false;
+        }
+        let place: Option<&AtomicU64> = self.node.place(&copy.found).filter(|_| {
+            old.lock.version() == copy.version
+                && old.state.load(Ordering::Acquire) == USED
+                && old.writeback.load(Ordering::Acquire) == 0
+                && old.valid.load(Ordering::Acquire) == copy.valid
+        });
+        let Some(place) = place else {
+            old.lock.unlock_unchanged();
+            return false;
+        };
+        // An entry begins to name a bucket while that is locked: a reader that found the block in the
+        // same bucket long ago must not accept what it saw of the filling.
+        segment.lock(&new.lock, self.owner);
+        new.file.store(copy.found.file, Ordering::Relaxed);
+        new.block.store(copy.found.block, Ordering::Relaxed);
+        new.valid.store(copy.valid, Ordering::Relaxed);
+        new.dirty.store(old.dirty.load(Ordering::Acquire), Ordering::Relaxed);
+        new.writeback.store(0, Ordering::Relaxed);
+        new.written.store(old.written.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.heat.store(old.heat.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.state.store(USED, Ordering::Release);
+        place.store(Entry::resident(to as u8, copy.to).encode(), Ordering::Release);
+        segment.free_bucket(copy.found.bucket);
+        old.lock.unlock_changed();
+        new.lock.unlock_changed();
+        true
+    }
+}
