@@ -270,7 +270,6 @@ fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
     record.store_size.store(stat.st_size as u64, Ordering::Relaxed);
     record.mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
     record.store_mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
-    record.written.store(clock::stamp(clock::realtime_coarse_ns()), Ordering::Relaxed);
     record.entry0.store(0, Ordering::Relaxed);
     record.root.store(0, Ordering::Release);
 }

@@ -18,6 +18,8 @@ struct Part {
     block: u64,
     within: usize,
     bytes: usize,
+    /// Milliseconds at which the call began.
+    stamp: u32,
 }
 
 /// What became of a part.
@@ -151,6 +153,7 @@ impl Session {
             // First, because a write larger than RAM is flushed before it returns.
             self.announce(handle);
         }
+        let now = clock::realtime_coarse_ns();
         let mut done = 0;
         let mut result = Ok(());
         while done < length && result.is_ok() {
@@ -165,6 +168,7 @@ impl Session {
                 block: at / bucket_bytes as u64,
                 within,
                 bytes: (bucket_bytes - within).min(length - done),
+                stamp: clock::stamp(now),
             };
             match unsafe { self.write_part(handle, cursor, part, owner) } {
                 Ok(Outcome::Written(bytes)) => done += bytes,
@@ -178,7 +182,7 @@ impl Session {
             }
         }
         if done > 0 {
-            self.touch(handle);
+            self.touch(handle, now);
             let counters = self.counters();
             counters.writes.fetch_add(1, Ordering::Relaxed);
             counters.write_bytes.fetch_add(done as u64, Ordering::Relaxed);
@@ -188,15 +192,13 @@ impl Session {
     }
 
     /// Notes that the file is ahead of the store.
-    fn touch(&self, handle: Handle) {
+    fn touch(&self, handle: Handle, now: u64) {
         let record = self.record(handle);
         if record.has(file_flag::DIRECT) {
             return;
         }
-        let now = clock::realtime_coarse_ns();
         if record.mtime_ns.load(Ordering::Relaxed) != now {
             record.mtime_ns.store(now, Ordering::Relaxed);
-            record.written.store(clock::stamp(now), Ordering::Relaxed);
         }
         record.set(file_flag::AHEAD);
         record.set(file_flag::DIRTY);
@@ -334,27 +336,22 @@ impl Session {
             unsafe { self.fill_page(handle, data, part, last, page) }?;
         }
         // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
-        if valid & touched & !meta.dirty.load(Ordering::Relaxed) != 0 {
-            meta.dirty.fetch_or(valid & touched, Ordering::Release);
-        }
+        soil(meta, valid & touched, part.stamp);
         unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
         self.mark_written(handle, meta, touched, part);
         Ok(part.bytes)
     }
 
     fn mark_written(&self, handle: Handle, meta: &BucketMeta, touched: u64, part: Part) {
-        if meta.dirty.load(Ordering::Relaxed) & touched != touched {
-            meta.dirty.fetch_or(touched, Ordering::Release);
-        }
+        soil(meta, touched, part.stamp);
         if meta.valid.load(Ordering::Relaxed) & touched != touched {
             meta.valid.fetch_or(touched, Ordering::Release);
         }
         // Under the lock: a flush, which takes it too, cuts at the size.
         let start = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
         raise(&self.record(handle).size, start + part.bytes as u64);
-        let written = self.record(handle).written.load(Ordering::Relaxed);
-        if meta.written.load(Ordering::Relaxed) != written {
-            meta.written.store(written, Ordering::Relaxed);
+        if meta.written.load(Ordering::Relaxed) != part.stamp {
+            meta.written.store(part.stamp, Ordering::Relaxed);
         }
     }
 
@@ -443,7 +440,7 @@ impl Session {
         {
             self.fill_slot_page(handle, bucket, part, last, page)?;
         }
-        meta.dirty.fetch_or(valid & touched, Ordering::Release);
+        soil(meta, valid & touched, part.stamp);
         let mut left = part.bytes;
         while left > 0 {
             let (from, length) = cursor.here();
@@ -608,6 +605,17 @@ impl Session {
                 rustix::mm::Advice::LinuxPopulateRead,
             )
         };
+    }
+}
+
+/// Marks pages of a locked bucket as dirty; nothing but plain loads when they are.
+fn soil(meta: &BucketMeta, pages: u64, stamp: u32) {
+    let dirty = meta.dirty.load(Ordering::Relaxed);
+    if dirty & pages != pages {
+        if dirty == 0 {
+            meta.dirtied.store(stamp, Ordering::Relaxed);
+        }
+        meta.dirty.fetch_or(pages, Ordering::Release);
     }
 }
 

@@ -194,6 +194,7 @@ impl Mover {
         new.dirty.store(old.dirty.load(Ordering::Acquire), Ordering::Relaxed);
         new.writeback.store(0, Ordering::Relaxed);
         new.written.store(old.written.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.dirtied.store(old.dirtied.load(Ordering::Relaxed), Ordering::Relaxed);
         new.heat.store(old.heat.load(Ordering::Relaxed), Ordering::Relaxed);
         new.state.store(USED, Ordering::Release);
         place.store(Entry::resident(to as u8, copy.to).encode(), Ordering::Release);

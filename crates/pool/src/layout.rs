@@ -363,8 +363,8 @@ pub struct FileRecord {
     pub error: AtomicU32,
     /// Length of `path`; 0 if it did not fit.
     pub path_length: AtomicU32,
-    /// Milliseconds of [`crate::clock::stamp`] of the last write.
-    pub written: AtomicU32,
+    /// Not used.
+    pub unused: AtomicU32,
     /// Milliseconds: the manager does not try this file again before.
     pub retry_at: AtomicU32,
     /// When the file was born, nanoseconds; 0 if the store does not know.
@@ -452,6 +452,10 @@ pub struct BucketMeta {
     pub writeback: AtomicU64,
     /// Milliseconds of the last write.
     pub written: AtomicU32,
+    /// Milliseconds of the write that made it dirty.
+    pub dirtied: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
     /// How often, and how lately, the block was accessed; what the bits mean is the organizer's.
     pub heat: AtomicU32,
 }
