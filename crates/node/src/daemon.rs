@@ -17,6 +17,7 @@ use forebay_pool::liveness;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -84,7 +85,11 @@ pub fn serve(
         .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
     let trace =
         Trace::to(options.trace.as_deref()).map_err(|error| format!("the trace file: {error}"))?;
+    let stripe_of = |backing: &crate::config::Backing| {
+        std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize())
+    };
     let node = Arc::new(Node {
+        stripes: config.backing.iter().map(stripe_of).collect(),
         segment: opened.segment,
         pool_file: opened.file,
         config,

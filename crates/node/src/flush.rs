@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes of one write to the store, at most.
-const WRITE_BYTES: usize = 4 << 20;
+/// Bytes of one write to the store, at most; more only where the store's stripes are larger.
+const WRITE_BYTES: u64 = 4 << 20;
 /// Bytes on their way to the store at once, for each flusher.
 const BATCH_BYTES: usize = 16 << 20;
 /// A file whose flush failed is tried again after this, doubled each time up to the second value.
@@ -293,8 +293,8 @@ impl Flusher {
             self.failed(file, errno);
             return None;
         }
-        let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd());
         let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd(), store);
         self.stores[store].run(&mut writes);
         let mut bytes = 0;
         let mut good = vec![true; begun.len()];
@@ -405,11 +405,18 @@ impl Flusher {
         Ok(())
     }
 
-    /// The writes for some blocks of one file in ascending order: neighbouring pages become one write.
-    /// Beside each, the range of blocks that it covers.
-    fn writes(&self, begun: &[Begun], fd: i32) -> (Vec<Transfer>, Vec<std::ops::Range<usize>>) {
+    /// The writes for some blocks of one file in ascending order: neighbouring pages become one
+    /// write, up to where the next stripes of the store begin. Beside each, the range of blocks
+    /// that it covers.
+    fn writes(
+        &self,
+        begun: &[Begun],
+        fd: i32,
+        store: usize,
+    ) -> (Vec<Transfer>, Vec<std::ops::Range<usize>>) {
         let page = self.node.segment.page_bytes();
         let bucket = self.node.segment.bucket_bytes() as u64;
+        let stripes = self.node.write_unit(store, WRITE_BYTES);
         let mut runs: Vec<(u64, u64, Vec<iovec>, std::ops::Range<usize>)> = Vec::new();
         for (index, block) in begun.iter().enumerate() {
             let mut pages = block.pages;
@@ -417,24 +424,26 @@ impl Flusher {
                 let first = pages.trailing_zeros() as usize;
                 let count = (pages >> first).trailing_ones() as usize;
                 pages &= !span(first, count);
-                let offset = block.dirty.block * bucket + (first * page) as u64;
+                let mut offset = block.dirty.block * bucket + (first * page) as u64;
                 let end = (offset + (count * page) as u64).min(block.limit);
-                if end <= offset {
-                    continue;
-                }
-                let length = (end - offset) as usize;
-                // SAFETY: inside the bucket.
-                let base = unsafe { block.data.add(first * page) };
-                let buffer = iovec { iov_base: base.cast_mut().cast(), iov_len: length };
-                match runs.last_mut() {
-                    Some((start, upto, buffers, blocks))
-                        if *upto == offset && (*upto - *start) as usize + length <= WRITE_BYTES =>
-                    {
-                        *upto = end;
-                        buffers.push(buffer);
-                        blocks.end = index + 1;
+                while offset < end {
+                    let stop = end.min((offset / stripes + 1).saturating_mul(stripes));
+                    let within = (offset - block.dirty.block * bucket) as usize;
+                    // SAFETY: inside the bucket.
+                    let base = unsafe { block.data.add(within) };
+                    let length = (stop - offset) as usize;
+                    let buffer = iovec { iov_base: base.cast_mut().cast(), iov_len: length };
+                    match runs.last_mut() {
+                        Some((_, upto, buffers, blocks))
+                            if *upto == offset && !offset.is_multiple_of(stripes) =>
+                        {
+                            *upto = stop;
+                            buffers.push(buffer);
+                            blocks.end = index + 1;
+                        }
+                        _ => runs.push((offset, stop, vec![buffer], index..index + 1)),
                     }
-                    _ => runs.push((offset, end, vec![buffer], index..index + 1)),
+                    offset = stop;
                 }
             }
         }

@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pub slots: Vec<Option<OwnedFd>>,
     pub descriptors: Descriptors,
     pub watermarks: Watermarks,
+    /// Bytes of each store's stripe, or block.
+    pub stripes: Vec<u64>,
     pub trace: Trace,
     /// Flush whatever its age.
     pub draining: AtomicBool,
@@ -78,6 +80,13 @@ impl Node {
             })
             .collect();
         Hierarchy::new(&snapshots).expect("the configuration has at most TIERS_MAX tiers")
+    }
+
+    /// Bytes between two offsets of store `store` at which a write may begin and end: the largest
+    /// multiple of its stripe (what `stat` calls its block size) up to `most`.
+    pub fn write_unit(&self, store: usize, most: u64) -> u64 {
+        let stripe = self.stripes.get(store).copied().unwrap_or(1).max(1);
+        (most / stripe).max(1) * stripe
     }
 
     /// The index entry of a block, if the bucket it was found in still belongs to it.
