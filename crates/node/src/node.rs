@@ -76,6 +76,7 @@ impl Node {
                 TierSnapshot {
                     capacity: u64::from(count) * bucket,
                     free: u64::from(map.available()) * bucket,
+                    ..TierSnapshot::default()
                 }
             })
             .collect();

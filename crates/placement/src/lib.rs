@@ -5,10 +5,21 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cost;
 mod hierarchy;
+mod memo;
 mod pace;
+mod policies;
+mod random;
+mod request;
 mod room;
+mod solve;
 
+pub use cost::{Costs, Model};
 pub use hierarchy::{Hierarchy, TIERS_MAX, TierSnapshot};
+pub use memo::Memo;
 pub use pace::{Paced, Speed, pace, transfer_ns};
+pub use policies::{Policy, PolicyId, names, policy};
+pub use random::mix;
+pub use request::{Piece, Plan, Request};
 pub use room::{Destination, Watermarks, destination, room_needed};

@@ -31,7 +31,7 @@ pub enum Destination {
 /// A whole number of `unit`s (the bucket size in bytes), but never more than what is occupied. Both
 /// watermarks are at least one unit, so that a tier of a few buckets does not wait until it is full.
 pub fn room_needed(snapshot: TierSnapshot, marks: Watermarks, wanted: u64, unit: u64) -> u64 {
-    let TierSnapshot { capacity, free } = snapshot;
+    let TierSnapshot { capacity, free, .. } = snapshot;
     let unit = unit.max(1);
     let low = watermark(capacity, marks.low, unit);
     let high = watermark(capacity, marks.high, unit).max(low);
@@ -67,7 +67,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn tier(capacity: u64, free: u64) -> TierSnapshot {
-        TierSnapshot { capacity, free }
+        TierSnapshot { capacity, free, ..Default::default() }
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! What a placement costs: speeds with the gaps filled, and the two cost models.
+
+use crate::{Hierarchy, TIERS_MAX};
+
+/// Places a byte can go to: every tier, and the backing store.
+pub const PLACES_MAX: usize = TIERS_MAX + 1;
+
+/// Bytes per second of a fastest tier whose bandwidth is not known: one core's copy into memory.
+const FIRST_BANDWIDTH: f64 = 8e9;
+/// Nanoseconds of a fastest tier whose latency is not known: a miss of the processor's caches.
+const FIRST_LATENCY_NS: f64 = 100.0;
+/// How much slower than the tier above a tier of unknown bandwidth is taken to be.
+const BANDWIDTH_STEP: f64 = 4.0;
+/// How much longer than that of the tier above an unknown latency is taken to be.
+const LATENCY_STEP: f64 = 8.0;
+
+/// How time is computed from size, bandwidth and latency. See docs/placement.md.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Model {
+    /// Latency + size / bandwidth, in nanoseconds.
+    #[default]
+    Physical,
+    /// As printed in Hermes' appendix: time multiplied by latency, by dispersion, or divided by
+    /// capacity, in each policy's own unit.
+    Paper,
+}
+
+/// What the placement engine counts as a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Costs {
+    /// How time is computed.
+    pub model: Model,
+    /// Thousandths of a move by the data organizer that the writer waits for. The rest is hidden
+    /// behind computation: 0 for a program that seldom writes, 1000 for one that always does.
+    pub exposed_permille: u16,
+}
+
+impl Costs {
+    /// The share of a move that the writer waits for.
+    pub fn exposed(&self) -> f64 {
+        f64::from(self.exposed_permille) / 1000.0
+    }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self { model: Model::Physical, exposed_permille: 500 }
+    }
+}
+
+/// The speed of one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Nanoseconds for each byte read.
+    pub read_ns: f64,
+    /// Nanoseconds for each byte written.
+    pub write_ns: f64,
+    /// Nanoseconds until the first byte moves.
+    pub latency_ns: f64,
+}
+
+/// The speeds of all places of a hierarchy, the store last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speeds {
+    paces: [Pace; PLACES_MAX],
+    len: usize,
+}
+
+impl Speeds {
+    /// The speeds of a hierarchy; what is not known is a quarter of the bandwidth, and eight times
+    /// the latency, of the tier above. So a hierarchy without any numbers is used from the top.
+    pub fn of(hierarchy: &Hierarchy) -> Self {
+        let len = hierarchy.len() + 1;
+        let mut paces = [Pace::default(); PLACES_MAX];
+        let mut read = FIRST_BANDWIDTH * BANDWIDTH_STEP;
+        let mut write = read;
+        let mut latency = FIRST_LATENCY_NS / LATENCY_STEP;
+        let tiers = hierarchy.tiers().iter().chain([&hierarchy.store]);
+        for (pace, tier) in paces.iter_mut().zip(tiers) {
+            read = known(tier.read_bandwidth).unwrap_or(read / BANDWIDTH_STEP);
+            write = known(tier.write_bandwidth).unwrap_or(write / BANDWIDTH_STEP);
+            latency = known(tier.latency_ns).unwrap_or(latency * LATENCY_STEP);
+            let sharers = f64::from(tier.sharers.max(1));
+            *pace = Pace {
+                read_ns: 1e9 * sharers / read,
+                write_ns: 1e9 * sharers / write,
+                latency_ns: latency,
+            };
+        }
+        Self { paces, len }
+    }
+
+    /// The paces of all places, fastest tier first, the store last.
+    pub fn paces(&self) -> &[Pace] {
+        &self.paces[..self.len]
+    }
+
+    /// Nanoseconds to move a byte from one place to another: the slower of reading and writing,
+    /// which the data organizer overlaps.
+    pub fn move_ns(&self, from: usize, to: usize) -> f64 {
+        self.paces[from].read_ns.max(self.paces[to].write_ns)
+    }
+}
+
+fn known(number: u64) -> Option<f64> {
+    (number > 0).then_some(number as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TierSnapshot;
+
+    #[test]
+    fn unknown_speeds_fall_from_tier_to_tier() {
+        let speeds = Speeds::of(&Hierarchy::new(&[TierSnapshot::default(); TIERS_MAX]).unwrap());
+        let paces = speeds.paces();
+        assert_eq!(paces.len(), PLACES_MAX);
+        for pair in paces.windows(2) {
+            assert!(pair[0].write_ns < pair[1].write_ns && pair[0].read_ns < pair[1].read_ns);
+            assert!(pair[0].latency_ns < pair[1].latency_ns);
+        }
+        assert_eq!((paces[0].write_ns, paces[0].latency_ns), (0.125, 100.0));
+    }
+
+    #[test]
+    fn known_speeds_count_and_are_shared() {
+        let ram = TierSnapshot { write_bandwidth: 1_000_000_000, ..Default::default() };
+        let shared = TierSnapshot { sharers: 4, ..ram };
+        let speeds = Speeds::of(&Hierarchy::new(&[ram, shared]).unwrap());
+        assert_eq!(speeds.paces()[0].write_ns, 1.0);
+        assert_eq!(speeds.paces()[1].write_ns, 4.0);
+        assert_eq!(speeds.paces()[2].write_ns, 4.0, "a quarter of what the tier itself can do");
+        assert_eq!(speeds.move_ns(0, 1), 4.0);
+    }
+}

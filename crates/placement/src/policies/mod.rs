@@ -1,0 +1,96 @@
+//! The policies. A new one is one file here, and one line in [`ALL`].
+
+mod hot_data;
+mod max_bandwidth;
+mod max_locality;
+mod noop;
+mod random;
+mod user_defined;
+
+use crate::{Hierarchy, Plan, Request};
+
+/// Decides where a request's bytes go.
+pub trait Policy: Send + Sync {
+    /// The name in configuration and schema.
+    fn name(&self) -> &'static str;
+
+    /// The placement of this request: covers it exactly, and overfills no tier once the room that its
+    /// pieces want was made.
+    fn plan(&self, hierarchy: &Hierarchy, request: &Request) -> Plan;
+
+    /// The request without what this policy does not look at. Requests of one class have one plan,
+    /// which is what [`crate::Memo`] remembers.
+    fn class(&self, request: &Request) -> Request {
+        *request
+    }
+
+    /// Whether plans depend on [`crate::TierSnapshot::coldest`].
+    fn compares_hotness(&self) -> bool {
+        true
+    }
+}
+
+/// All policies, the default first.
+const ALL: &[&dyn Policy] = &[
+    &max_bandwidth::MaxBandwidth,
+    &max_locality::MaxLocality,
+    &hot_data::HotData,
+    &user_defined::UserDefined,
+    &noop::Noop,
+    &random::Random,
+];
+
+/// A policy, as a small number that can be passed around and kept in shared memory. The default is
+/// MaxBandwidth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PolicyId(u8);
+
+impl PolicyId {
+    /// The policy of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        ALL.iter().position(|policy| policy.name() == name).map(|index| Self(index as u8))
+    }
+
+    /// The policy with this number, as [`PolicyId::number`] gave it.
+    pub fn numbered(number: u8) -> Option<Self> {
+        (usize::from(number) < ALL.len()).then_some(Self(number))
+    }
+
+    /// Its number, which is less than 256.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The policy itself.
+    pub fn policy(self) -> &'static dyn Policy {
+        ALL[usize::from(self.0)]
+    }
+}
+
+/// The policy of this name.
+pub fn policy(name: &str) -> Option<&'static dyn Policy> {
+    PolicyId::named(name).map(PolicyId::policy)
+}
+
+/// The names of all policies, the default first.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|policy| policy.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_is_found_by_name_and_number() {
+        for (number, name) in names().enumerate() {
+            assert_eq!(policy(name).unwrap().name(), name);
+            let id = PolicyId::named(name).unwrap();
+            assert_eq!(usize::from(id.number()), number);
+            assert_eq!(PolicyId::numbered(id.number()), Some(id));
+        }
+        assert!(policy("none of these").is_none());
+        assert_eq!(PolicyId::numbered(ALL.len() as u8), None);
+        assert_eq!(PolicyId::default().policy().name(), "max-bandwidth");
+    }
+}

@@ -1,0 +1,204 @@
+//! Algorithm 1 of the paper: place, skip, split or flush, by recursion over the places.
+//!
+//! A policy turns its equation into a [`Place`] for each tier and the store; what is common to all
+//! policies is here. The recursion visits the places by what a byte costs there, which in a
+//! hierarchy that is fastest first is the hierarchy's own order, and at each either takes as much as
+//! fits (*place*, or *split* if something is left) or nothing (*skip*). *Flush* is one more place:
+//! room that the data organizer makes in tier i by moving data to j. Each plan has at most one.
+//!
+//! The result is the cheapest of all splits: costs are a fixed part for each place that is used
+//! and a part for each byte, so for a given set of places it is best to fill them in order of the
+//! cost of a byte, and the recursion tries every set. It cuts off what cannot be cheaper than the
+//! best plan so far, so that a usual decision visits a few dozen nodes.
+
+use crate::cost::PLACES_MAX;
+use crate::request::{Piece, Plan};
+use crate::room::Destination;
+
+/// Cost of bytes that are placed or moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rate {
+    /// Cost of the first byte.
+    pub fixed: f64,
+    /// Cost of each byte.
+    pub byte: f64,
+}
+
+impl Rate {
+    /// The same, so many times as high.
+    pub fn times(self, factor: f64) -> Self {
+        Self { fixed: self.fixed * factor, byte: self.byte * factor }
+    }
+}
+
+/// What one tier, or the store, offers to a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Place {
+    /// Bytes it takes without further ado.
+    pub room: u64,
+    /// Bytes that could be moved out of it, if the policy allows that.
+    pub movable: u64,
+    /// What placing costs.
+    pub rate: Rate,
+}
+
+/// Tiers and store as a policy sees them, the store last.
+pub(crate) type Places = [Place; PLACES_MAX];
+
+/// Something that takes bytes: a place, or room made by a flush.
+#[derive(Clone, Copy, Default)]
+struct Item {
+    rate: Rate,
+    /// The place the bytes go to.
+    place: usize,
+    is_flush: bool,
+}
+
+/// Data of `from` moves to `to`.
+#[derive(Clone, Copy, Default)]
+struct Flush {
+    from: usize,
+    to: usize,
+}
+
+const ITEMS_MAX: usize = PLACES_MAX + 1;
+
+struct Search<'a> {
+    places: &'a [Place],
+    items: [Item; ITEMS_MAX],
+    len: usize,
+    flush: Option<Flush>,
+    /// Bytes taken from each place's own room.
+    placed: [u64; PLACES_MAX],
+    flushed: u64,
+    best: Best,
+}
+
+#[derive(Clone, Copy)]
+struct Best {
+    cost: f64,
+    placed: [u64; PLACES_MAX],
+    flushed: u64,
+    flush: Option<Flush>,
+}
+
+/// The cheapest plan for `bytes`. `moving(i, j)` is what it costs to move data from tier i to
+/// place j, a lower one. The last place takes everything.
+pub(crate) fn solve(bytes: u64, places: &[Place], moving: impl Fn(usize, usize) -> Rate) -> Plan {
+    let best = Best { cost: f64::INFINITY, placed: [0; PLACES_MAX], flushed: 0, flush: None };
+    let mut search = Search {
+        places,
+        items: [Item::default(); ITEMS_MAX],
+        len: 0,
+        flush: None,
+        placed: [0; PLACES_MAX],
+        flushed: 0,
+        best,
+    };
+    for (place, offer) in places.iter().enumerate() {
+        if offer.room > 0 {
+            search.insert(Item { rate: offer.rate, place, is_flush: false });
+        }
+    }
+    search.descend(0, bytes, 0.0);
+    let store = places.len() - 1;
+    let cheapest = search.items[0].rate.byte;
+    for from in 0..store {
+        if places[from].movable == 0 || places[from].room >= bytes {
+            continue;
+        }
+        let placing = places[from].rate;
+        for to in from + 1..=store {
+            let rate = moving(from, to);
+            let least = placing.fixed + rate.fixed + bytes as f64 * cheapest.min(placing.byte);
+            if places[to].room == 0 || least >= search.best.cost {
+                continue;
+            }
+            // The first bytes of the tier have paid for its latency, if there is room for any.
+            let first = if places[from].room > 0 { 0.0 } else { placing.fixed };
+            let rate = Rate { fixed: rate.fixed + first, byte: rate.byte + placing.byte };
+            search.flush = Some(Flush { from, to });
+            let (items, len) = (search.items, search.len);
+            search.insert(Item { rate, place: from, is_flush: true });
+            search.descend(0, bytes, 0.0);
+            (search.items, search.len) = (items, len);
+        }
+    }
+    search.best.plan(places.len())
+}
+
+impl Search<'_> {
+    /// Adds an item behind those that cost no more for each byte.
+    fn insert(&mut self, item: Item) {
+        let mut at = self.len;
+        while at > 0 && self.items[at - 1].rate.byte > item.rate.byte {
+            self.items[at] = self.items[at - 1];
+            at -= 1;
+        }
+        self.items[at] = item;
+        self.len += 1;
+    }
+
+    /// Bytes that the item can take now.
+    fn room(&self, item: &Item) -> u64 {
+        let own = self.places[item.place].room - self.placed[item.place];
+        match self.flush {
+            // Only what does not fit is a reason to move something.
+            Some(flush) if item.is_flush => {
+                let below = self.places[flush.to].room - self.placed[flush.to];
+                if own == 0 { below.min(self.places[flush.from].movable) } else { 0 }
+            }
+            Some(flush) if item.place == flush.to => own - self.flushed,
+            _ => own,
+        }
+    }
+
+    /// Distributes `left` bytes over the items from `at` on.
+    fn descend(&mut self, at: usize, left: u64, cost: f64) {
+        if left == 0 {
+            if cost < self.best.cost {
+                self.best =
+                    Best { cost, placed: self.placed, flushed: self.flushed, flush: self.flush };
+            }
+            return;
+        }
+        // No later item is cheaper by the byte.
+        if at == self.len || cost + left as f64 * self.items[at].rate.byte >= self.best.cost {
+            return;
+        }
+        let item = self.items[at];
+        let take = self.room(&item).min(left);
+        if take > 0 {
+            let taken = |search: &mut Self, bytes: u64| match item.is_flush {
+                true => search.flushed = bytes,
+                false => search.placed[item.place] = bytes,
+            };
+            taken(self, take);
+            let rate = item.rate;
+            self.descend(at + 1, left - take, cost + rate.fixed + take as f64 * rate.byte);
+            taken(self, 0);
+        }
+        self.descend(at + 1, left, cost);
+    }
+}
+
+impl Best {
+    fn plan(&self, places: usize) -> Plan {
+        let named = |place: usize| match place + 1 == places {
+            true => Destination::Store,
+            false => Destination::Tier(place),
+        };
+        let mut plan = Plan::new(self.cost);
+        for place in 0..places {
+            let mut piece = Piece::in_room(named(place), self.placed[place]);
+            if let Some(flush) = self.flush
+                && flush.from == place
+            {
+                piece.bytes += self.flushed;
+                (piece.room, piece.room_to) = (self.flushed, named(flush.to));
+            }
+            plan.push(piece);
+        }
+        plan
+    }
+}
