@@ -65,18 +65,19 @@ impl ManagerLink {
         let fds = [borrow(fd)];
         control.push(SendAncillaryMessage::ScmRights(&fds));
         let packet = message.encode();
-        loop {
-            match rustix::net::sendmsg(
-                borrow(socket),
-                &[std::io::IoSlice::new(&packet)],
-                &mut control,
-                SendFlags::NOSIGNAL,
-            ) {
+        let mut done = 0;
+        while done < packet.len() {
+            let rest = [std::io::IoSlice::new(&packet[done..])];
+            match rustix::net::sendmsg(borrow(socket), &rest, &mut control, SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
-                Ok(_) => return Ok(()),
+                Ok(sent) => {
+                    done += sent;
+                    control.clear();
+                }
             }
         }
+        Ok(())
     }
 
     fn connected(&self) -> Result<RawFd, Errno> {
@@ -87,7 +88,7 @@ impl ManagerLink {
         let address = SocketAddrUnix::new(&self.path[..self.path_length])?;
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
-            SocketType::SEQPACKET,
+            SocketType::STREAM,
             SocketFlags::CLOEXEC,
             None,
         )?;

@@ -33,7 +33,7 @@ impl Connection {
     pub fn to(path: &Path) -> Result<Connection, Errno> {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
-            SocketType::SEQPACKET,
+            SocketType::STREAM,
             SocketFlags::CLOEXEC,
             None,
         )?;
@@ -65,11 +65,11 @@ impl Connection {
             Err(errno) => return Err(errno),
         }
         let mut packet = [0u8; MESSAGE_BYTES];
-        let (length, _) = rustix::net::recv(&self.0, &mut packet[..], RecvFlags::empty())?;
-        if length == 0 {
+        let (length, _) = rustix::net::recv(&self.0, &mut packet[..], RecvFlags::WAITALL)?;
+        if length < MESSAGE_BYTES {
             return Err(Errno::PIPE);
         }
-        Message::decode(&packet[..length]).map(Some).ok_or(Errno::PROTO)
+        Message::decode(&packet).map(Some).ok_or(Errno::PROTO)
     }
 }
 
@@ -93,8 +93,55 @@ impl Drain {
 
 struct Peer {
     socket: OwnedFd,
+    /// The message that is being received: its first `received` bytes, and what came with them.
+    packet: [u8; MESSAGE_BYTES],
+    received: usize,
+    sent: Vec<OwnedFd>,
     holds: bool,
     drain: Option<Drain>,
+}
+
+impl Peer {
+    fn new(socket: OwnedFd) -> Peer {
+        let packet = [0; MESSAGE_BYTES];
+        Peer { socket, packet, received: 0, sent: Vec::new(), holds: false, drain: None }
+    }
+
+    /// The next message and the descriptors that came with it; `Ok(None)` when there is none yet.
+    ///
+    /// # Errors
+    /// What to say of a peer that is gone (nothing) or talks rubbish.
+    fn next(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Option<&'static str>> {
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let rest = &mut self.packet[self.received..];
+            let received = rustix::net::recvmsg(
+                &self.socket,
+                &mut [IoSliceMut::new(rest)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            );
+            match received {
+                Ok(received) if received.bytes > 0 => self.received += received.bytes,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                _ => return Err(None),
+            }
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.sent.extend(fds);
+                }
+            }
+            if self.sent.len() > 1 {
+                return Err(Some("too many descriptors"));
+            }
+            if self.received == MESSAGE_BYTES {
+                self.received = 0;
+                let message = Message::decode(&self.packet).ok_or(Some("rubbish"))?;
+                return Ok(Some((message, std::mem::take(&mut self.sent))));
+            }
+        }
+    }
 }
 
 /// The manager's end.
@@ -104,6 +151,8 @@ pub(crate) struct Control {
     peers: Vec<Peer>,
     /// Whether anybody ever held the manager: one that nobody wants any more ends.
     pub was_held: bool,
+    /// Descriptors came in the last round: more are probably on their way.
+    pub is_busy: bool,
 }
 
 impl Control {
@@ -112,14 +161,14 @@ impl Control {
         let _ = std::fs::remove_file(path);
         let listener = rustix::net::socket_with(
             AddressFamily::UNIX,
-            SocketType::SEQPACKET,
+            SocketType::STREAM,
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
         rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
         rustix::net::listen(&listener, 1024)?;
-        Ok(Control { node: Arc::clone(node), listener, peers: Vec::new(), was_held: false })
+        Ok(Control { node: Arc::clone(node), listener, peers: Vec::new(), was_held: false, is_busy: false })
     }
 
     /// What to wait for.
@@ -146,13 +195,14 @@ impl Control {
     pub fn serve(&mut self) -> bool {
         self.accept();
         let node = Arc::clone(&self.node);
-        let mut held = false;
+        let (mut held, mut busy) = (false, false);
         self.peers.retain_mut(|peer| {
-            let keep = receive(&node, peer);
+            let keep = receive(&node, peer, &mut busy);
             held |= peer.holds;
             keep
         });
         self.was_held |= held;
+        self.is_busy = busy;
         self.answer_drains()
     }
 
@@ -164,7 +214,7 @@ impl Control {
             if !ours {
                 eprintln!("refused a connection of another user");
             } else if self.peers.len() < CONNECTIONS_MAX {
-                self.peers.push(Peer { socket, holds: false, drain: None });
+                self.peers.push(Peer::new(socket));
             } else {
                 eprintln!("refused a connection: {CONNECTIONS_MAX} are open");
             }
@@ -215,52 +265,34 @@ pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
 }
 
 /// Reads everything that a peer has sent. False when it is gone or talks rubbish.
-fn receive(node: &Node, peer: &mut Peer) -> bool {
+fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
     loop {
-        let mut packet = [0u8; MESSAGE_BYTES + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::net::recvmsg(
-            &peer.socket,
-            &mut [IoSliceMut::new(&mut packet)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        );
-        let length = match received {
-            Ok(received) => received.bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return true,
-            Err(_) => return false,
+        let (message, mut sent) = match peer.next() {
+            Ok(Some(next)) => next,
+            Ok(None) => return true,
+            Err(what) => {
+                if let Some(what) = what {
+                    eprintln!("cut off a connection that sent {what}");
+                }
+                return false;
+            }
         };
-        let mut sent: Vec<OwnedFd> = control
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        if length == 0 {
-            return false;
-        }
-        let done = match Message::decode(&packet[..length]) {
-            Some(Message::Announce { file, generation }) if sent.len() == 1 => sent
+        *announced |= !sent.is_empty();
+        let done = match message {
+            Message::Announce { file, generation } => sent
                 .pop()
                 .is_some_and(|fd| node.descriptors.offer(&node.segment, file, generation, fd)),
-            Some(Message::Hold) => {
+            Message::Hold => {
                 peer.holds = true;
                 let held = Message::Held.encode();
                 rustix::net::send(&peer.socket, &held, SendFlags::NOSIGNAL).is_ok()
             }
-            Some(Message::Drain) => {
-                peer.drain = Some(Drain::asked_now(node, false));
+            Message::Drain | Message::Stop => {
+                peer.drain = Some(Drain::asked_now(node, message == Message::Stop));
                 true
             }
-            Some(Message::Stop) => {
-                peer.drain = Some(Drain::asked_now(node, true));
-                true
-            }
-            _ => {
-                eprintln!("cut off a connection that sent {length} bytes of rubbish");
+            Message::Held | Message::Drained { .. } | Message::Refused => {
+                eprintln!("cut off a connection that sent what only a node manager says");
                 return false;
             }
         };

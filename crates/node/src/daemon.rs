@@ -31,6 +31,8 @@ const PIECE: u64 = 16 << 20;
 const ROUND_MS: i64 = 100;
 /// The same while somebody waits for a drain.
 const DRAIN_ROUND_MS: i64 = 10;
+/// How long descriptors from clients are left to pile up.
+const PILE_UP_NS: i64 = 1_000_000;
 /// How long a signalled manager tries files that cannot be written.
 const GIVE_UP: Duration = Duration::from_secs(3);
 
@@ -328,6 +330,12 @@ impl Manager<'_> {
         fds.push(PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN));
         fds.push(PollFd::from_borrowed_fd(self.node.waker.as_fd(), PollFlags::IN));
         fds.extend(housekeeper.watched());
+        if control.is_busy {
+            // To be woken for each of them would cost their senders more than they wait for room.
+            let pile_up = Timespec { tv_sec: 0, tv_nsec: PILE_UP_NS };
+            let waker = PollFd::from_borrowed_fd(self.node.waker.as_fd(), PollFlags::IN);
+            let _ = rustix::event::poll(&mut [waker], Some(&pile_up));
+        }
         let busy = ending || control.is_draining();
         let round = if busy { DRAIN_ROUND_MS } else { ROUND_MS };
         let limit = Timespec { tv_sec: 0, tv_nsec: round * 1_000_000 };

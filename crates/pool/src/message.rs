@@ -1,4 +1,4 @@
-//! Messages on the node manager's socket: 32 bytes, versioned, one per packet.
+//! Messages on the node manager's socket: 32 bytes each, versioned.
 
 /// Raised when the format changes.
 pub const MESSAGE_VERSION: u16 = 1;
@@ -8,7 +8,7 @@ pub const MESSAGE_BYTES: usize = 32;
 /// What a client or a command says to the node manager, and what it answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// A descriptor of `file` comes with this packet; the manager flushes through it.
+    /// A descriptor of `file` comes with it; the manager flushes through it.
     Announce {
         /// File record.
         file: u32,
