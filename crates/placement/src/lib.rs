@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cost;
+pub mod glob;
 mod hierarchy;
 mod memo;
 mod pace;
@@ -13,6 +14,7 @@ mod policies;
 mod random;
 mod request;
 mod room;
+pub mod schema;
 mod solve;
 
 pub use cost::{Costs, Model};

@@ -1,0 +1,358 @@
+//! The buffering schema (Hermes sections 3.1.2 and 3.2): rules that say how the files they match are
+//! buffered, and whether a rule matches.
+//!
+//! Rules are written by people in XML or TOML, compiled by the node manager, and matched by clients
+//! at open. Nothing here allocates.
+
+use crate::glob;
+
+/// Rules of one schema: matching tries each in turn, at every open.
+pub const RULES_MAX: usize = 128;
+/// Ranges of ranks in one rule.
+pub const RANK_RANGES_MAX: usize = 8;
+/// The priority of processes that no rule gives another.
+pub const PRIORITY_DEFAULT: u8 = 128;
+
+/// Makes an enum whose values have a name, for people, and a code, for the segment.
+macro_rules! named {
+    ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $value:ident = $code:literal $name:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum $type {
+            $($(#[$doc])* $value = $code,)*
+        }
+
+        impl $type {
+            /// All values with their names, as they are written.
+            pub const ALL: &'static [(&'static str, $type)] = &[$(($name, $type::$value),)*];
+
+            /// The name, as it is written.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($type::$value => $name,)*
+                }
+            }
+
+            /// The value of a code that `as u8` gave.
+            pub fn from_code(code: u8) -> Option<$type> {
+                $type::ALL.iter().map(|&(_, value)| value).find(|&value| value as u8 == code)
+            }
+        }
+    };
+}
+
+named! {
+    /// Which placement policy (Hermes section 3.2.2).
+    PolicyName {
+        /// Minimal time, in the highest tiers.
+        MaxBandwidth = 1 "max-bandwidth",
+        /// Spread over all tiers.
+        MaxLocality = 2 "max-locality",
+        /// By how often files are used.
+        HotData = 3 "hot-data",
+        /// As the rule's `tier` says.
+        UserDefined = 4 "user-defined",
+        /// Straight to the backing store.
+        Noop = 5 "noop",
+        /// Any tier that has room.
+        Random = 6 "random",
+    }
+}
+
+named! {
+    /// The buffering mode (Hermes section 3.2.1).
+    Mode {
+        /// Persistent, asynchronous: write-back.
+        Async = 1 "async",
+        /// Persistent, synchronous: write-through; a write has returned when the store has it.
+        Sync = 2 "sync",
+        /// Not persistent: never written to the store, deleted when the run ends.
+        Scratch = 3 "scratch",
+        /// Not buffered at all: write-around.
+        Bypass = 4 "bypass",
+    }
+}
+
+named! {
+    /// When dirty blocks are flushed (Hermes section 3.2.1).
+    Trigger {
+        /// In the background, when a block has not been written for a while.
+        Periodic = 1 "periodic",
+        /// As soon as each write has returned.
+        PerOperation = 2 "per-operation",
+        /// When a file is closed.
+        PerFile = 3 "per-file",
+        /// When the run ends.
+        OnExit = 4 "on-exit",
+    }
+}
+
+named! {
+    /// Where bytes must be before fsync returns.
+    Durability {
+        /// On the backing store.
+        Store = 1 "store",
+        /// On a tier that survives loss of power.
+        NonVolatile = 2 "nonvolatile",
+        /// In memory: fsync does nothing.
+        Memory = 3 "memory",
+    }
+}
+
+/// When buffered data is no longer needed (Hermes section 3.2.1, non-persistent mode).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// The oldest is dropped when there are more versions than this.
+    KeepVersions(u32),
+    /// It may be overwritten once it was read.
+    OverwriteWhenRead,
+    /// It is dropped so many nanoseconds after it was written.
+    Expires(u64),
+}
+
+/// Ranks `first`, `first + step`, up to `last`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct RankRange {
+    /// The lowest rank.
+    pub first: u32,
+    /// No rank is higher.
+    pub last: u32,
+    /// Distance between ranks, at least 1.
+    pub step: u32,
+}
+
+impl RankRange {
+    /// Whether `rank` is one of them.
+    pub fn has(&self, rank: u32) -> bool {
+        (self.first..=self.last).contains(&rank)
+            && (rank - self.first).is_multiple_of(self.step.max(1))
+    }
+}
+
+/// What must hold of a file and of who opens it; what is left out always does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conditions<'a> {
+    /// Pattern of the path, see [`glob::matches`]: absolute if it begins with `/`, else relative to
+    /// the managed directory. Empty: any.
+    pub path: &'a [u8],
+    /// Least size of the file in bytes.
+    pub size_min: u64,
+    /// Largest size of the file in bytes.
+    pub size_max: u64,
+    /// Pattern of the HDF5 dataset's path in its file. Empty: any, also none.
+    pub dataset: &'a [u8],
+    /// User id of the process.
+    pub user: Option<u32>,
+    /// Pattern of the process' name. Empty: any.
+    pub process: &'a [u8],
+    /// The process' rank is in one of these. Empty: any, also none.
+    pub ranks: &'a [RankRange],
+}
+
+impl Default for Conditions<'_> {
+    fn default() -> Self {
+        Self {
+            path: b"",
+            size_min: 0,
+            size_max: u64::MAX,
+            dataset: b"",
+            user: None,
+            process: b"",
+            ranks: &[],
+        }
+    }
+}
+
+/// What a rule says of the files it matches; `None` leaves it to the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The placement policy.
+    pub policy: Option<PolicyName>,
+    /// The tier that new blocks go to: its position in the hierarchy.
+    pub tier: Option<u8>,
+    /// Never evicted from the tier it is in.
+    pub pin: bool,
+    /// The buffering mode.
+    pub mode: Option<Mode>,
+    /// The flush trigger.
+    pub trigger: Option<Trigger>,
+    /// The process group's, higher goes first; [`PRIORITY_DEFAULT`] if not given.
+    pub priority: Option<u8>,
+    /// When buffered data is no longer needed.
+    pub lifetime: Option<Lifetime>,
+    /// What fsync waits for.
+    pub durability: Option<Durability>,
+}
+
+/// A rule of the schema.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule<'a> {
+    /// What it matches.
+    pub when: Conditions<'a>,
+    /// What it sets.
+    pub set: Settings,
+}
+
+/// What is known of a file when it is opened, and of the process that opens it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts<'a> {
+    /// The file's canonical path.
+    pub path: &'a [u8],
+    /// The managed directory it lies in, without a `/` at its end.
+    pub directory: &'a [u8],
+    /// Bytes of the file.
+    pub size: u64,
+    /// The HDF5 dataset that is accessed; plain files have none.
+    pub dataset: Option<&'a [u8]>,
+    /// User id of the process.
+    pub user: u32,
+    /// The process' command name (at most 15 bytes, as the kernel cuts it).
+    pub command: &'a [u8],
+    /// The last part of the process' first argument.
+    pub program: &'a [u8],
+    /// The process' rank in its parallel job.
+    pub rank: Option<u32>,
+}
+
+/// Whether a rule applies to these facts.
+pub fn matches(when: &Conditions<'_>, facts: &Facts<'_>) -> bool {
+    (when.size_min..=when.size_max).contains(&facts.size)
+        && when.user.is_none_or(|user| user == facts.user)
+        && (when.ranks.is_empty()
+            || facts.rank.is_some_and(|rank| when.ranks.iter().any(|range| range.has(rank))))
+        && (when.dataset.is_empty()
+            || facts.dataset.is_some_and(|dataset| glob::matches(when.dataset, dataset)))
+        && (when.process.is_empty()
+            || glob::matches(when.process, facts.program)
+            || glob::matches(when.process, facts.command))
+        && (when.path.is_empty() || path_matches(when.path, facts))
+}
+
+fn path_matches(pattern: &[u8], facts: &Facts<'_>) -> bool {
+    if pattern[0] == b'/' {
+        return glob::matches(pattern, facts.path);
+    }
+    let rest = facts.path.strip_prefix(facts.directory).unwrap_or(facts.path);
+    glob::matches(pattern, rest.strip_prefix(b"/").unwrap_or(rest))
+}
+
+/// The position of the rule that holds: the first that matches.
+pub fn first_match<'a>(
+    rules: impl IntoIterator<Item = Rule<'a>>,
+    facts: &Facts<'_>,
+) -> Option<usize> {
+    rules.into_iter().position(|rule| matches(&rule.when, facts))
+}
+
+/// The least size above `size` at which another rule may hold; `u64::MAX` if there is none. Whoever
+/// lets a file grow to it, matches again.
+pub fn next_review<'a>(rules: impl IntoIterator<Item = Rule<'a>>, size: u64) -> u64 {
+    rules
+        .into_iter()
+        .flat_map(|rule| [rule.when.size_min, rule.when.size_max.saturating_add(1)])
+        .filter(|&bound| bound > size)
+        .min()
+        .unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts<'static> {
+        Facts {
+            path: b"/lustre/me/run/a.h5",
+            directory: b"/lustre/me",
+            size: 100,
+            dataset: None,
+            user: 1000,
+            command: b"long-name-of-pr",
+            program: b"long-name-of-program",
+            rank: Some(64),
+        }
+    }
+
+    fn when(change: impl FnOnce(&mut Conditions<'static>)) -> bool {
+        let mut conditions = Conditions::default();
+        change(&mut conditions);
+        matches(&conditions, &facts())
+    }
+
+    #[test]
+    fn a_rule_without_conditions_matches_everything() {
+        assert!(when(|_| ()) && matches(&Conditions::default(), &Facts::default()));
+    }
+
+    #[test]
+    fn each_condition_can_fail_alone() {
+        assert!(when(|c| c.path = b"run/*.h5") && !when(|c| c.path = b"*.h5"));
+        assert!(when(|c| c.path = b"/lustre/**/*.h5") && !when(|c| c.path = b"/run/*.h5"));
+        assert!(when(|c| c.size_min = 100) && !when(|c| c.size_min = 101));
+        assert!(when(|c| c.size_max = 100) && !when(|c| c.size_max = 99));
+        assert!(when(|c| c.user = Some(1000)) && !when(|c| c.user = Some(0)));
+        assert!(when(|c| c.process = b"long-name-of-program"));
+        assert!(when(|c| c.process = b"long-name-of-pr") && !when(|c| c.process = b"long"));
+        assert!(!when(|c| c.dataset = b"**"), "a plain file has no dataset");
+        let with = Facts { dataset: Some(b"/fields/rho"), ..facts() };
+        let fields = Conditions { dataset: b"/fields/*", ..Conditions::default() };
+        assert!(matches(&fields, &with));
+    }
+
+    #[test]
+    fn ranks_are_ranges_with_a_step() {
+        const EVERY_32ND: &[RankRange] = &[RankRange { first: 0, last: 1023, step: 32 }];
+        const OTHERS: &[RankRange] = &[
+            RankRange { first: 63, last: 63, step: 1 },
+            RankRange { first: 65, last: u32::MAX, step: 0 },
+        ];
+        assert!(when(|c| c.ranks = EVERY_32ND) && !when(|c| c.ranks = OTHERS));
+        let serial = Facts { rank: None, ..facts() };
+        assert!(!matches(&Conditions { ranks: EVERY_32ND, ..Conditions::default() }, &serial));
+        assert!(OTHERS[1].has(u32::MAX) && OTHERS[1].has(66));
+    }
+
+    #[test]
+    fn the_whole_store_can_be_managed() {
+        let root = Facts { path: b"/a/b", directory: b"/", ..facts() };
+        assert!(matches(&Conditions { path: b"a/b", ..Conditions::default() }, &root));
+    }
+
+    #[test]
+    fn the_first_match_holds_until_a_bound_of_size_is_passed() {
+        let sizes = |size_min, size_max| Rule {
+            when: Conditions { size_min, size_max, ..Conditions::default() },
+            ..Rule::default()
+        };
+        let rules = [sizes(200, 299), sizes(0, 149), sizes(0, u64::MAX)];
+        let at = |size| first_match(rules, &Facts { size, ..facts() });
+        assert_eq!([0, 149, 150, 199, 200, 299, 300].map(at), [1, 1, 2, 2, 0, 0, 2].map(Some));
+        assert_eq!(next_review(rules, 0), 150);
+        assert_eq!(next_review(rules, 150), 200);
+        assert_eq!(next_review(rules, 200), 300);
+        assert_eq!(next_review(rules, 300), u64::MAX);
+        // Between two reviews nothing changes.
+        let mut expected = at(0);
+        let mut review = next_review(rules, 0);
+        for size in 0..1000 {
+            if size >= review {
+                (expected, review) = (at(size), next_review(rules, size));
+            }
+            assert_eq!(at(size), expected, "{size}");
+        }
+        assert_eq!(first_match([], &facts()), None);
+    }
+
+    #[test]
+    fn names_and_codes_lead_back() {
+        for &(name, value) in PolicyName::ALL {
+            assert_eq!(value.name(), name);
+            assert_eq!(PolicyName::from_code(value as u8), Some(value));
+        }
+        for &(_, value) in Mode::ALL {
+            assert_eq!(Mode::from_code(value as u8), Some(value));
+        }
+        assert_eq!((Trigger::from_code(0), Durability::from_code(9)), (None, None));
+    }
+}
