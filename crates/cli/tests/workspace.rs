@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// For each crate: crates of the workspace it may use, and others it may use (`*`: any).
 const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("placement", &[], &[]),
-    ("pool", &[], &["rustix"]),
+    ("pool", &["placement"], &["rustix"]),
     ("tiers", &["placement"], &["*"]),
     ("client", &["pool", "placement"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),

@@ -4,8 +4,8 @@
 //! A pattern is run as a nondeterministic automaton: one bit for each of its bytes says whether what
 //! was read so far can end there. So no pattern, however hostile, backtracks.
 
-/// Longest pattern in bytes: an automaton of eight words, kept on the stack.
-pub const PATTERN_MAX: usize = 448;
+/// Longest pattern in bytes: with its end an automaton of seven words, kept on the stack.
+pub const PATTERN_MAX: usize = 447;
 /// How deep `{a,{b,c}}` may nest.
 const DEPTH_MAX: usize = 8;
 /// One bit for each position, the end included.
@@ -59,7 +59,7 @@ pub fn check(pattern: &[u8]) -> Result<(), &'static str> {
         return Err("it is empty");
     }
     if pattern.len() > PATTERN_MAX {
-        return Err("it is longer than 448 bytes");
+        return Err("it is longer than 447 bytes");
     }
     if pattern.contains(&0) {
         return Err("it contains a zero byte");
@@ -402,7 +402,7 @@ mod tests {
             ("a}", "'}' closes nothing"),
             ("a\0", "it contains a zero byte"),
             (&deep, "'{' is nested more than 8 deep"),
-            (&long, "it is longer than 448 bytes"),
+            (&long, "it is longer than 447 bytes"),
         ] {
             assert_eq!(check(pattern.as_bytes()), Err(problem), "{pattern}");
         }

@@ -3,7 +3,9 @@
 
 use crate::owner::OwnedLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use core::sync::atomic::AtomicU8;
+use core::sync::atomic::{AtomicU8, AtomicU16};
+use forebay_placement::glob::PATTERN_MAX;
+use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
@@ -65,6 +67,10 @@ pub struct Header {
     pub nodes: u32,
     /// Hash heads of the file table.
     pub heads: u32,
+    /// Rules of the buffering schema in use.
+    pub rules: u32,
+    /// Not used.
+    pub reserved: u32,
     /// Bytes of the whole segment.
     pub segment_bytes: u64,
 
@@ -152,6 +158,18 @@ pub struct Emulation {
     pub next_free_ns: AtomicU64,
 }
 
+/// How fast a device is, as far as known: what the cost model computes with. The node manager may
+/// correct it; each number is right by itself.
+#[repr(C)]
+pub struct DeviceSpeed {
+    /// Bytes per second.
+    pub read_bandwidth: AtomicU64,
+    /// Bytes per second.
+    pub write_bandwidth: AtomicU64,
+    /// Nanoseconds until the first byte.
+    pub latency_ns: AtomicU64,
+}
+
 /// A tier: its buckets are `first_bucket .. first_bucket + buckets`.
 #[repr(C)]
 pub struct TierHeader {
@@ -165,6 +183,8 @@ pub struct TierHeader {
     pub low: AtomicU32,
     /// Its emulated device, if any.
     pub emulation: Emulation,
+    /// How fast it is.
+    pub speed: DeviceSpeed,
     /// Name, zero-terminated.
     pub name: [u8; 56],
     /// The file that holds the slots of a file tier; empty for RAM.
@@ -182,6 +202,8 @@ pub struct StoreHeader {
     pub reserved: u32,
     /// Its emulated device, if any.
     pub emulation: Emulation,
+    /// How fast it is.
+    pub speed: DeviceSpeed,
     /// Canonical path, zero-terminated.
     pub path: [u8; LONG_PATH_BYTES],
 }
@@ -349,8 +371,11 @@ pub struct FileRecord {
     pub root: AtomicU64,
     /// Owner that has the file for itself, or 0.
     pub exclusive: AtomicU32,
+    /// Rule of the schema that holds, plus one; 0 is none. Set by whoever makes the record, and again
+    /// when the file grows to `rule_review`.
+    pub rule: AtomicU16,
     /// Not used.
-    pub reserved: AtomicU32,
+    pub reserved: AtomicU16,
     /// A truncate under way: its goal plus one.
     pub intent: AtomicU64,
     /// Serializes appending writes.
@@ -371,10 +396,42 @@ pub struct FileRecord {
     pub born_ns: AtomicU64,
     /// How often, and how lately, the file was accessed; what the bits mean is the organizer's.
     pub heat: AtomicU64,
-    /// Free for later use.
-    pub spare: u64,
+    /// Size in bytes from which another rule may hold; `u64::MAX` if none.
+    pub rule_review: AtomicU64,
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],
+}
+
+/// A rule of the buffering schema, see [`crate::rules`]. Texts are zero-terminated.
+#[repr(C)]
+#[derive(Clone)]
+pub struct RuleRecord {
+    /// Bytes of the file: at least, at most.
+    pub(crate) size_min: u64,
+    pub(crate) size_max: u64,
+    /// Versions or nanoseconds, as `lifetime` says.
+    pub(crate) lifetime_value: u64,
+    /// User id; all ones is any.
+    pub(crate) user: u32,
+    /// Ranges of `rank` in use; 0 is any rank.
+    pub(crate) ranks: u32,
+    pub(crate) rank: [RankRange; RANK_RANGES_MAX],
+    /// Codes of the settings; 0 is not given, but for `tier`, where it is all ones.
+    pub(crate) policy: u8,
+    pub(crate) tier: u8,
+    pub(crate) mode: u8,
+    pub(crate) trigger: u8,
+    pub(crate) durability: u8,
+    pub(crate) lifetime: u8,
+    pub(crate) priority: u8,
+    pub(crate) flags: u8,
+    /// Patterns; empty matches all.
+    pub(crate) path: [u8; PATTERN_MAX + 1],
+    pub(crate) process: [u8; 64],
+    pub(crate) dataset: [u8; 192],
+    /// For people.
+    pub(crate) name: [u8; 56],
+    pub(crate) source: [u8; 128],
 }
 
 /// States of an open-file description, in the lower half of its word; its generation is above.
@@ -473,8 +530,10 @@ pin_size!(FileRecord, 1024);
 pin_size!(IndexNode, 512);
 pin_size!(Counters, 64);
 pin_size!(ClientSlot, 768);
-pin_size!(TierHeader, 4200);
-pin_size!(StoreHeader, 4144);
+pin_size!(RuleRecord, 1024);
+pin_size!(DeviceSpeed, 24);
+pin_size!(TierHeader, 4224);
+pin_size!(StoreHeader, 4168);
 pin_size!(Header, 17 * 4096);
 
 /// What the segment is sized by.
@@ -524,6 +583,7 @@ impl Geometry {
 /// Byte offsets of the sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
+    pub(crate) rules: usize,
     pub(crate) clients: usize,
     pub(crate) bitmaps: usize,
     pub(crate) stripes: usize,
@@ -567,6 +627,7 @@ impl Offsets {
             start
         };
         let count = |n: u32, each: usize| n as usize * each;
+        let rules = section(RULES_MAX * size_of::<RuleRecord>());
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
         let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
         let stripes = section(STRIPES * size_of::<OwnedLock>());
@@ -583,6 +644,7 @@ impl Offsets {
         let bytes = u64::from(counts.ram_buckets) * counts.bucket_bytes;
         let end = data + (bytes as usize).next_multiple_of(DATA_ALIGN);
         Offsets {
+            rules,
             clients,
             bitmaps,
             stripes,

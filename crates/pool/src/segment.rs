@@ -6,6 +6,7 @@ use crate::liveness;
 use crate::owner::{OwnedLock, Owner};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::ffi::CStr;
+use forebay_placement::schema::RULES_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -87,6 +88,19 @@ impl Segment {
         geometry: &Geometry,
         fill: impl FnOnce(&mut Header),
     ) -> Result<Segment, SegmentError> {
+        Segment::create_with_rules(file, geometry, &[], fill)
+    }
+
+    /// The same, with rules of the buffering schema: the first [`RULES_MAX`].
+    ///
+    /// # Errors
+    /// Those of [`Segment::create`].
+    pub fn create_with_rules(
+        file: BorrowedFd<'_>,
+        geometry: &Geometry,
+        rules: &[RuleRecord],
+        fill: impl FnOnce(&mut Header),
+    ) -> Result<Segment, SegmentError> {
         let counts = counts_of(geometry);
         let offsets = Offsets::of(&counts);
         rustix::fs::ftruncate(file, offsets.end as u64).map_err(system("sizing the pool"))?;
@@ -117,6 +131,12 @@ impl Segment {
             first += buckets.next_multiple_of(64);
         }
         fill(header);
+        header.rules = rules.len().min(RULES_MAX) as u32;
+        let table = segment.offsets.rules;
+        for (index, rule) in rules.iter().take(RULES_MAX).enumerate() {
+            // SAFETY: the section holds RULES_MAX records, and nobody else knows the file yet.
+            unsafe { segment.base.add(table).cast::<RuleRecord>().add(index).write(rule.clone()) };
+        }
         for tier in 1..geometry.tier_buckets.len() {
             let map = segment.free_buckets(tier);
             map.mend(map.count);
@@ -244,6 +264,14 @@ impl Segment {
         // SAFETY: callers have checked the index against the header's count, and the section was
         // laid out for that count.
         unsafe { &*self.base.add(section).cast::<T>().add(index as usize) }
+    }
+
+    /// The rules of the buffering schema: the first that matches a file holds.
+    pub fn rules(&self) -> &[RuleRecord] {
+        let count = (self.header().rules as usize).min(RULES_MAX);
+        // SAFETY: the section holds RULES_MAX records of plain integers; they never change after
+        // `create`.
+        unsafe { core::slice::from_raw_parts(self.base.add(self.offsets.rules).cast(), count) }
     }
 
     /// Client slot `slot`; slots beyond the last read as the manager's.
