@@ -14,21 +14,28 @@ pub struct InstanceArguments {
     /// Directory whose files are buffered; can be given several times
     #[arg(long, value_name = "DIR")]
     pub backing: Vec<PathBuf>,
+    /// Rules that say which files are buffered how (XML), before those of the configuration
+    #[arg(long, value_name = "FILE")]
+    pub schema: Option<PathBuf>,
 }
 
 impl InstanceArguments {
     /// Whether any was given.
     pub fn is_given(&self) -> bool {
-        self.config.is_some() || !self.backing.is_empty()
+        self.config.is_some() || !self.backing.is_empty() || self.schema.is_some()
     }
 
     /// The configuration they name.
     pub fn load(&self) -> Result<Config, String> {
-        match &self.config {
+        let loaded = match &self.config {
             Some(file) => Config::load(file, &self.backing),
             None => Config::automatic(&self.backing),
-        }
-        .map_err(|error| error.to_string())
+        };
+        let with_schema = loaded.and_then(|mut config| {
+            self.schema.iter().try_for_each(|schema| config.add_schema(schema))?;
+            Ok(config)
+        });
+        with_schema.map_err(|error| error.to_string())
     }
 
     /// The instance they name.

@@ -12,6 +12,7 @@ mod mover;
 mod node;
 mod recovery;
 pub mod runtime;
+pub mod schema;
 pub mod status;
 mod trace;
 

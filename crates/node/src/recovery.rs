@@ -1,9 +1,9 @@
 //! A new segment, or the one that an earlier manager left.
 
-use crate::config::{Config, Mode, TierKind, Trigger};
+use crate::config::{Config, Mode, Speed, TierKind};
 use crate::node::Node;
 use crate::runtime::Runtime;
-use forebay_pool::layout::{self, Geometry, Header};
+use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
 use forebay_pool::{Segment, SegmentError};
 use rustix::fd::{AsFd, OwnedFd};
@@ -95,19 +95,21 @@ fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, S
         .map_err(|errno| SegmentError::System("emptying the pool", errno))?;
     let bytes: Vec<u64> = config.tiers.iter().map(|tier| tier.capacity).collect();
     let geometry = Geometry::for_tiers(config.page_size, &bytes);
-    Segment::create(file.as_fd(), &geometry, |header| describe(header, config, runtime))
+    let rules: Vec<_> = config
+        .rules
+        .iter()
+        .map(|rule| {
+            RuleRecord::new(&rule.compiled(), &rule.name, &rule.source)
+                .expect("the configuration's patterns are no longer than the segment's")
+        })
+        .collect();
+    Segment::create_with_rules(file.as_fd(), &geometry, &rules, |header| {
+        describe(header, config, runtime);
+    })
 }
 
 fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
-    header.trigger.store(
-        match config.flush.trigger {
-            Trigger::Periodic => layout::Trigger::Periodic,
-            Trigger::PerOperation => layout::Trigger::PerOperation,
-            Trigger::PerFile => layout::Trigger::PerFile,
-            Trigger::OnExit => layout::Trigger::OnExit,
-        } as u32,
-        Ordering::Relaxed,
-    );
+    header.trigger.store(config.flush.trigger as u32, Ordering::Relaxed);
     for (place, tier) in header.tier.iter_mut().zip(&config.tiers) {
         set_text(&mut place.name, tier.name.as_bytes());
         if let TierKind::File { path } = &tier.kind {
@@ -115,6 +117,7 @@ fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
             set_text(&mut place.path, slots.as_os_str().as_bytes());
         }
         emulate(&mut place.emulation, tier.emulate);
+        set_speed(&place.speed, tier.known_speed());
     }
     header.stores = config.backing.len() as u32;
     for (place, backing) in header.store.iter_mut().zip(&config.backing) {
@@ -122,7 +125,14 @@ fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
         place.bypass = u32::from(backing.mode == Mode::Bypass);
         place.device = std::fs::metadata(&backing.path).map_or(0, |found| found.dev());
         emulate(&mut place.emulation, backing.emulate);
+        set_speed(&place.speed, backing.known_speed());
     }
+}
+
+fn set_speed(place: &layout::DeviceSpeed, speed: Speed) {
+    place.read_bandwidth.store(speed.read_bandwidth, Ordering::Relaxed);
+    place.write_bandwidth.store(speed.write_bandwidth, Ordering::Relaxed);
+    place.latency_ns.store(speed.latency_ns, Ordering::Relaxed);
 }
 
 fn emulate(place: &mut layout::Emulation, emulate: Option<crate::config::Emulate>) {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_node::config::{Backing, Config, Emulate, Flush, Mode, Tier, TierKind, Trigger};
+use forebay_node::config::{Backing, Config, Emulate, Flush, Mode, Speed, Tier, TierKind, Trigger};
 
 const RAM: &str = "[[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n";
 
@@ -73,11 +73,14 @@ period = "1.5min"
 [[backing]]
 path = "pfs"
 mode = "bypass"
+latency = "5ms"
 emulate = { bandwidth = "23MB/s", latency = "4.16ms" }
 [[tier]]
 name = "ram"
 kind = "ram"
 capacity = 67_200_000
+bandwidth = { read = "12GB/s", write = "9GB/s" }
+latency = "90ns"
 [[tier]]
 name = "nvme"
 kind = "file"
@@ -98,6 +101,7 @@ emulate = { latency = "60us" }
         kind: TierKind::File { path: site.path(path) },
         capacity,
         emulate: Some(emulate),
+        speed: Speed::default(),
     };
     let expected = Config {
         page_size: 16 << 10,
@@ -110,9 +114,20 @@ emulate = { latency = "60us" }
                 write_bandwidth: 23_000_000,
                 latency_ns: 4_160_000,
             }),
+            speed: Speed { read_bandwidth: 0, write_bandwidth: 0, latency_ns: 5_000_000 },
         }],
         tiers: vec![
-            Tier { name: "ram".into(), kind: TierKind::Ram, capacity: 64 * bucket, emulate: None },
+            Tier {
+                name: "ram".into(),
+                kind: TierKind::Ram,
+                capacity: 64 * bucket,
+                emulate: None,
+                speed: Speed {
+                    read_bandwidth: 12_000_000_000,
+                    write_bandwidth: 9_000_000_000,
+                    latency_ns: 90,
+                },
+            },
             file(
                 "nvme",
                 "nvme",
@@ -126,6 +141,7 @@ emulate = { latency = "60us" }
                 Emulate { read_bandwidth: 0, write_bandwidth: 0, latency_ns: 60_000 },
             ),
         ],
+        rules: Vec::new(),
         automatic: false,
     };
     assert_eq!(site.load(text).unwrap(), expected);
@@ -236,11 +252,11 @@ fn unknown_keys() {
     let tail = "unknown key; known here:";
     site.refuses(
         &with("\nzeta = 1\nalpha = 2"),
-        &format!("site.toml:2: zeta: {tail} page_size, flush, backing, tier"),
+        &format!("site.toml:2: zeta: {tail} page_size, flush, backing, tier, rule, schema"),
     );
     site.refuses(
         &with("automatic = true"),
-        &format!("site.toml:1: automatic: {tail} page_size, flush, backing, tier"),
+        &format!("site.toml:1: automatic: {tail} page_size, flush, backing, tier, rule, schema"),
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),
@@ -248,11 +264,13 @@ fn unknown_keys() {
     );
     site.refuses(
         &then("[[backing]]\npath = \"bb\"\nmod = \"bypass\""),
-        &format!("site.toml:9: backing[1].mod: {tail} path, mode, emulate"),
+        &format!("site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, emulate"),
     );
     site.refuses(
         &file_tier("name = \"nvme\"\nsize = 1"),
-        &format!("site.toml:9: tier[1].size: {tail} name, kind, path, capacity, emulate"),
+        &format!(
+            "site.toml:9: tier[1].size: {tail} name, kind, path, capacity, bandwidth, latency, emulate"
+        ),
     );
     let tier = "name='nvme'\nkind='file'\npath='nvme'\ncapacity='64MiB'\n";
     site.refuses(
@@ -564,4 +582,129 @@ fn directories_of_the_command_line() {
     many.iter().for_each(|path| fs::create_dir(path).unwrap());
     let many = Config::automatic(&many).unwrap_err().to_string();
     assert_eq!(many, "--backing: 9 backing directories; give at most 8");
+}
+
+/// A file with a second tier and these lines of a rule, from line 13.
+fn rule(lines: &str) -> String {
+    file_tier(&format!(
+        "name='nvme'\nkind='file'\npath='nvme'\ncapacity='64MiB'\n[[rule]]\n{lines}"
+    ))
+}
+
+#[test]
+fn rules_are_the_same_in_both_syntaxes() {
+    let site = Site::new();
+    let toml = rule(
+        "name='big'\npath='**/*.h5'\nsize_min='1MiB'\nsize_max=4_294_967_296\nuser=0\n\
+         process='lmp*'\nranks='0-63:8'\ntier='nvme'\npin=true\nmode='async'\n\
+         trigger='per-file'\npriority=7\ndurability='store'\n[[rule]]\nmode='bypass'",
+    );
+    let xml = "<buffering-schema version='1'><rule name='big'><match path='**/*.h5' size-min='1MiB' \
+               size-max='4294967296' user='root' process='lmp*' ranks='0-63:8'/><set tier='nvme' \
+               pin='true' mode='async' trigger='per-file' priority='7' durability='store'/></rule>\
+               <rule><set mode='bypass'/></rule></buffering-schema>";
+    fs::write(site.path("site.xml"), xml).unwrap();
+    let of_toml = site.load(&toml).unwrap();
+    let plain = &toml[..toml.find("[[rule]]").unwrap()];
+    let of_xml = site.load(&format!("schema = 'site.xml'\n{plain}")).unwrap();
+    assert_eq!(of_toml.rules.len(), 2);
+    assert!(
+        of_toml.rules.iter().map(|r| r.compiled()).eq(of_xml.rules.iter().map(|r| r.compiled()))
+    );
+    assert!(of_toml.rules[0].source.ends_with("site.toml:12"), "{}", of_toml.rules[0].source);
+    assert!(of_xml.rules[0].source.ends_with("site.xml:1"));
+    assert_eq!(of_toml.instance_id(), of_xml.instance_id(), "where a rule stands does not matter");
+    assert_ne!(of_toml.instance_id(), site.load(plain).unwrap().instance_id());
+    for config in [&of_toml, &of_xml] {
+        assert_eq!(Config::parse(&config.canonical()).unwrap(), *config);
+    }
+
+    let mut both = of_toml.clone();
+    fs::write(site.path("first.xml"), xml.replace("big", "first")).unwrap();
+    both.add_schema(&site.path("first.xml")).unwrap();
+    let names: Vec<_> = both.rules.iter().map(|rule| rule.name.as_str()).collect();
+    assert_eq!(names, ["first", "", "big", ""]);
+}
+
+#[test]
+fn impossible_rules() {
+    let site = Site::new();
+    for (lines, message) in [
+        ("tier = 'tape'", "13: rule[0].tier: \"tape\" is unknown; give one of \"ram\", \"nvme\""),
+        (
+            "mode = 'slow'",
+            "13: rule[0].mode: \"slow\" is unknown; give one of \"async\", \"sync\", \"scratch\", \
+             \"bypass\"",
+        ),
+        ("pin = 1", "13: rule[0].pin: \"1\" is unknown; give one of \"true\", \"false\""),
+        (
+            "path = ['a']",
+            "13: rule[0].path: is of type array; give a string, a number, true or false",
+        ),
+        (
+            "pth = 'a'",
+            "13: rule[0].pth: unknown key; known here: name, path, size_min, size_max, dataset, \
+             user, process, ranks, policy, tier, pin, mode, trigger, priority, keep_versions, \
+             overwrite_when_read, expires, durability",
+        ),
+        (
+            "path = '/elsewhere/*'",
+            "13: rule[0].path: /elsewhere/* can match no buffered file; the backing directories are \
+             /pfs",
+        ),
+        (
+            "mode = 'scratch'",
+            "13: rule[0].mode: \"scratch\" is not supported yet; remove it, the schema describes it \
+             for later versions",
+        ),
+        (
+            "expires = '1s'",
+            "13: rule[0].expires: \"1s\" is not supported yet; remove it, the schema describes it \
+             for later versions",
+        ),
+    ] {
+        site.refuses(&rule(lines), &format!("site.toml:{message}"));
+    }
+    let many = rule(&"mode = 'async'\n[[rule]]\n".repeat(128));
+    site.refuses(&many, "site.toml:268: rule[128]: 129 rules; give at most 128");
+    let missing = site.load(&with("schema = 'gone.xml'")).unwrap_err();
+    assert!(missing.starts_with("site.toml:1: schema: /gone.xml: No such file"), "{missing}");
+    fs::write(site.path("site.xml"), "<buffering-schema version='1'><rule/></buffering-schema>")
+        .unwrap();
+    let of_xml = site.load(&with("schema = 'site.xml'")).unwrap_err();
+    assert!(of_xml.starts_with("site.xml:1:31: rule[0]/set: missing"), "{of_xml}");
+}
+
+#[test]
+fn absolute_patterns_follow_links_as_the_kernel_does() {
+    let site = Site::new();
+    symlink(site.path("pfs"), site.path("alias")).unwrap();
+    let path_of = |pattern: &str| {
+        let text =
+            rule(&format!("path = '{}/{pattern}'\nmode = 'bypass'", site.path("").display()));
+        site.load(&text.replace("//", "/")).unwrap().rules[0].path.clone()
+    };
+    let pfs = site.path("pfs").display().to_string();
+    assert_eq!(path_of("alias/**"), format!("{pfs}/**"));
+    assert_eq!(path_of("alias/not/there/a*"), format!("{pfs}/not/there/a*"));
+    assert_eq!(path_of("*/x"), format!("{}/x", site.path("*").display()));
+}
+
+#[test]
+fn speeds_are_said_or_emulated_or_as_usual() {
+    let site = Site::new();
+    let text = file_tier(
+        "name='nvme'\nkind='file'\npath='nvme'\ncapacity='8MiB'\nlatency='7us'\n\
+         emulate={bandwidth={read='1MB/s'},latency='3us'}\n",
+    );
+    let config = site.load(&text).unwrap();
+    let speed = |read_bandwidth, write_bandwidth, latency_ns| Speed {
+        read_bandwidth,
+        write_bandwidth,
+        latency_ns,
+    };
+    assert_eq!(config.tiers[0].known_speed(), speed(10_000_000_000, 10_000_000_000, 100));
+    assert_eq!(config.tiers[1].known_speed(), speed(1_000_000, 2_000_000_000, 7_000));
+    assert_eq!(config.backing[0].known_speed(), speed(500_000_000, 500_000_000, 5_000_000));
+    assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
 }

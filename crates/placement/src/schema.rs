@@ -77,14 +77,14 @@ named! {
 named! {
     /// When dirty blocks are flushed (Hermes section 3.2.1).
     Trigger {
-        /// In the background, when a block has not been written for a while.
-        Periodic = 1 "periodic",
         /// As soon as each write has returned.
-        PerOperation = 2 "per-operation",
+        PerOperation = 1 "per-operation",
         /// When a file is closed.
-        PerFile = 3 "per-file",
+        PerFile = 2 "per-file",
         /// When the run ends.
-        OnExit = 4 "on-exit",
+        OnExit = 3 "on-exit",
+        /// In the background, when a block has not been written for a while.
+        Periodic = 4 "periodic",
     }
 }
 

@@ -5,6 +5,7 @@ use crate::owner::OwnedLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicU8, AtomicU16};
 use forebay_placement::glob::PATTERN_MAX;
+pub use forebay_placement::schema::Trigger;
 use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 
 /// The first bytes of every segment.
@@ -119,29 +120,10 @@ pub struct Header {
     pub store: [StoreHeader; STORES_MAX],
 }
 
-/// When dirty blocks are flushed (Hermes section 3.2.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Trigger {
-    /// In the background, all the time.
-    Periodic = 0,
-    /// As soon as each write has returned.
-    PerOperation = 1,
-    /// When a file is closed.
-    PerFile = 2,
-    /// When the run ends.
-    OnExit = 3,
-}
-
 impl Header {
     /// The flush trigger in force.
     pub fn flush_trigger(&self) -> Trigger {
-        match self.trigger.load(Ordering::Relaxed) {
-            1 => Trigger::PerOperation,
-            2 => Trigger::PerFile,
-            3 => Trigger::OnExit,
-            _ => Trigger::Periodic,
-        }
+        Trigger::from_code(self.trigger.load(Ordering::Relaxed) as u8).unwrap_or(Trigger::Periodic)
     }
 }
 

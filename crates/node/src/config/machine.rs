@@ -1,0 +1,292 @@
+//! What of a configuration depends on the machine: directories, memory, space.
+
+use super::types::{Config, ConfigError, Result, Speed, Tier, TierKind};
+use super::units::{SIZE_UNITS, quantity, round_down, size};
+use super::{BUCKETS_MIN, Places};
+use forebay_placement::glob;
+use rustix::fs::{Access, access, statfs, statvfs};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{env, fmt, fs};
+
+/// The RAM tier is backed by huge pages of this size.
+const HUGE_PAGE: u64 = 2 << 20;
+
+impl Config {
+    pub(super) fn check_machine(&mut self, places: &Places) -> Result<()> {
+        self.check_directories_at(places)?;
+        for (tier, place) in self.tiers.iter().zip(&places.tiers) {
+            let (limit, what) = match &tier.kind {
+                TierKind::Ram => (memory_info("MemTotal"), "this machine's memory"),
+                TierKind::File { path } => {
+                    (statvfs(path).ok().map(|fs| fs.f_blocks * fs.f_frsize), "its file system")
+                }
+            };
+            if let Some(limit) = limit.filter(|&limit| tier.capacity > limit) {
+                let capacity = size(tier.capacity);
+                let limit = size(limit);
+                return Err(ConfigError::new(
+                    &place.capacity,
+                    format_args!("{capacity} is more than {what} ({limit}); give less"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_directories_at(&mut self, places: &Places) -> Result<()> {
+        let mut backing: Vec<Directory> = Vec::new();
+        for (entry, place) in self.backing.iter_mut().zip(&places.backing) {
+            let directory = Directory::open(&entry.path, place)?;
+            for other in &backing {
+                directory
+                    .check_apart(other, "give each backing directory once, and none in another")?;
+            }
+            entry.path.clone_from(&directory.path);
+            backing.push(directory);
+        }
+        let mut tiers: Vec<Directory> = Vec::new();
+        for (tier, place) in self.tiers.iter_mut().zip(&places.tiers) {
+            let TierKind::File { path } = &mut tier.kind else { continue };
+            let directory = Directory::open(path, &place.path)?;
+            for other in &backing {
+                directory
+                    .check_apart(other, "give the tier a directory outside the backing store")?;
+            }
+            for other in tiers.iter().filter(|other| other.id == directory.id) {
+                directory.check_apart(other, "give each tier its own directory")?;
+            }
+            path.clone_from(&directory.path);
+            tiers.push(directory);
+        }
+        self.settle_patterns(0..self.rules.len(), &places.rules)
+    }
+
+    /// Follows the symbolic links in the absolute patterns of these rules, as the kernel does in the
+    /// paths that they will be compared with, and refuses those that no buffered file can match.
+    pub(super) fn settle_patterns(&mut self, rules: Range<usize>, places: &[String]) -> Result<()> {
+        for (rule, place) in self.rules[rules].iter_mut().zip(places) {
+            if !rule.path.starts_with('/') {
+                continue;
+            }
+            let literal = glob::literal_prefix(rule.path.as_bytes()).len();
+            let folder = rule.path[..literal].rfind('/').unwrap_or(0);
+            if let Some(canonical) = existing(Path::new(&rule.path[..folder])) {
+                rule.path.replace_range(..folder, &canonical);
+            }
+            let literal = glob::literal_prefix(rule.path.as_bytes());
+            let reaches = |backing: &Path| {
+                let backing = backing.as_os_str().as_bytes();
+                literal.starts_with(backing) || backing.starts_with(literal)
+            };
+            if !self.backing.iter().any(|backing| reaches(&backing.path)) {
+                let listed: Vec<_> =
+                    self.backing.iter().map(|backing| backing.path.display().to_string()).collect();
+                return Err(ConfigError::new(
+                    place,
+                    format_args!(
+                        "{} can match no buffered file; the backing directories are {}",
+                        rule.path,
+                        listed.join(", ")
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A tier on the first candidate that is local, writable and not the backing store's device.
+    pub(super) fn scratch_tier(
+        &self,
+        candidates: impl IntoIterator<Item = PathBuf>,
+    ) -> Option<Tier> {
+        let devices: Vec<u64> =
+            self.backing.iter().filter_map(|b| Some(fs::metadata(&b.path).ok()?.dev())).collect();
+        let path = candidates.into_iter().find_map(|path| {
+            let directory = Directory::open(&path, "scratch").ok()?;
+            let local = is_local_disk(statfs(&directory.path).ok()?.f_type as u32);
+            (local && !devices.contains(&directory.id.0)).then_some(directory.path)
+        })?;
+        let capacity = round_down(free_space(&path)? / 4, self.bucket_size());
+        (capacity >= BUCKETS_MIN * self.bucket_size()).then(|| Tier {
+            name: "scratch".to_owned(),
+            kind: TierKind::File { path },
+            capacity,
+            emulate: None,
+            speed: Speed::default(),
+        })
+    }
+}
+
+/// The canonical path of a folder of which at least a beginning exists.
+fn existing(folder: &Path) -> Option<String> {
+    folder.ancestors().find_map(|ancestor| {
+        let canonical = ancestor.canonicalize().ok()?;
+        let rest = folder.strip_prefix(ancestor).ok()?;
+        let whole = if rest.as_os_str().is_empty() { canonical } else { canonical.join(rest) };
+        let whole = whole.to_str()?.trim_end_matches('/').to_owned();
+        Some(whole)
+    })
+}
+
+/// A directory that exists and may be written.
+struct Directory {
+    path: PathBuf,
+    /// Device and inode: the same for every path that leads here, bind mounts included.
+    id: (u64, u64),
+    place: String,
+}
+
+impl Directory {
+    fn open(path: &Path, place: &str) -> Result<Self> {
+        let error = |problem: fmt::Arguments<'_>| {
+            ConfigError::new(place, format_args!("{}: {problem}", path.display()))
+        };
+        let canonical = path.canonicalize().map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                error(format_args!("no such directory; create it, or give another"))
+            }
+            _ => error(format_args!("{e}; give another directory")),
+        })?;
+        let metadata = fs::metadata(&canonical)
+            .map_err(|e| error(format_args!("{e}; give another directory")))?;
+        if !metadata.is_dir() {
+            return Err(error(format_args!("not a directory; give a directory")));
+        }
+        if canonical.to_str().is_none() {
+            return Err(error(format_args!("its path is not UTF-8; give one that is")));
+        }
+        access(&canonical, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| {
+            error(format_args!(
+                "not writable ({e}); allow it with chmod, or give another directory"
+            ))
+        })?;
+        Ok(Self { path: canonical, id: (metadata.dev(), metadata.ino()), place: place.to_owned() })
+    }
+
+    fn contains(&self, other: &Directory) -> bool {
+        other.path.ancestors().any(|ancestor| {
+            fs::metadata(ancestor).is_ok_and(|found| (found.dev(), found.ino()) == self.id)
+        })
+    }
+
+    fn check_apart(&self, other: &Directory, remedy: &str) -> Result<()> {
+        let relation = if self.id == other.id {
+            "is the same directory as"
+        } else if self.contains(other) {
+            "contains"
+        } else if other.contains(self) {
+            "lies in"
+        } else {
+            return Ok(());
+        };
+        let (mine, theirs) = (self.path.display(), other.path.display());
+        let problem = format_args!("{mine} {relation} {theirs} ({}); {remedy}", other.place);
+        Err(ConfigError::new(&self.place, problem))
+    }
+}
+
+/// A field of /proc/meminfo in bytes.
+fn memory_info(field: &str) -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    quantity(&line.replace(" kB", "KiB"), SIZE_UNITS)
+}
+
+/// What the memory limits of this process's control groups (a job of a batch system) still allow.
+fn cgroup_memory() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let number = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    Path::new("/sys/fs/cgroup")
+        .join(group)
+        .ancestors()
+        .take_while(|directory| directory.starts_with("/sys/fs/cgroup"))
+        .filter_map(|directory| {
+            let limit = number(directory.join("memory.max"))?;
+            Some(limit.saturating_sub(number(directory.join("memory.current"))?))
+        })
+        .min()
+}
+
+/// A quarter of the memory that can be had, but at most half of what /dev/shm has left.
+pub(super) fn automatic_ram() -> u64 {
+    let available = memory_info("MemAvailable").unwrap_or(0);
+    let available = cgroup_memory().map_or(available, |limit| limit.min(available));
+    let shared = free_space(Path::new("/dev/shm")).unwrap_or(0);
+    round_down((available / 4).min(shared / 2), HUGE_PAGE)
+}
+
+fn free_space(path: &Path) -> Option<u64> {
+    statvfs(path).ok().map(|fs| fs.f_bavail * fs.f_frsize)
+}
+
+pub(super) fn scratch_candidates() -> impl Iterator<Item = PathBuf> {
+    let variables = ["FOREBAY_SCRATCH", "SLURM_TMPDIR", "LOCAL_SCRATCH", "TMPDIR"];
+    let places = ["/local/scratch", "/scratch/local", "/nvme"];
+    let named = variables.into_iter().filter_map(|name| env::var_os(name).map(PathBuf::from));
+    named.filter(|path| path.is_absolute()).chain(places.map(PathBuf::from))
+}
+
+/// Whether a file system of this `statfs` type keeps its data on a device of this node; memory and
+/// network file systems do not.
+fn is_local_disk(fs_type: u32) -> bool {
+    const ELSEWHERE: [u32; 21] = [
+        0x0102_1994, // tmpfs
+        0x8584_58f6, // ramfs
+        0x0000_6969, // NFS
+        0x0000_517b, // SMB
+        0xff53_4d42, // CIFS
+        0xfe53_4d42, // SMB2
+        0x0bd0_0bd0, // Lustre
+        0x4750_4653, // GPFS
+        0x1983_0326, // BeeGFS
+        0x1983_0327, // WekaFS
+        0x00c3_6400, // Ceph
+        0x2003_0528, // OrangeFS
+        0xaad7_aaea, // PanFS
+        0x6573_5546, // FUSE, virtiofs
+        0x0102_1997, // 9P
+        0x5346_414f, // AFS
+        0x6b41_4653, // kAFS
+        0x7375_7245, // Coda
+        0x0000_564c, // NCP
+        0x0116_1970, // GFS2
+        0x7461_636f, // OCFS2
+    ];
+    !ELSEWHERE.contains(&fs_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_can_be_read() {
+        let total = memory_info("MemTotal").unwrap();
+        assert!(total > 1 << 20 && memory_info("MemAvailable").unwrap() <= total);
+        assert_eq!(memory_info("NoSuchField"), None);
+        assert_eq!(automatic_ram() % HUGE_PAGE, 0);
+    }
+
+    #[test]
+    fn scratch_is_local_and_not_the_store() {
+        let shm = tempfile::tempdir_in("/dev/shm").unwrap();
+        let disk = tempfile::tempdir().unwrap();
+        if !is_local_disk(statfs(disk.path()).unwrap().f_type as u32) {
+            return; // Without a local disk there is nothing to choose.
+        }
+        let mut config = Config::automatic(&[shm.path().to_owned()]).unwrap();
+        let file = disk.path().join("file");
+        fs::write(&file, "").unwrap();
+        let candidates = [PathBuf::from("/missing"), file, shm.path().into(), disk.path().into()];
+        let tier = config.scratch_tier(candidates.clone()).unwrap();
+        assert_eq!(tier.kind, TierKind::File { path: disk.path().canonicalize().unwrap() });
+        assert!(tier.capacity > 0 && tier.capacity.is_multiple_of(config.bucket_size()));
+
+        config.backing[0].path = disk.path().to_owned();
+        assert_eq!(config.scratch_tier(candidates), None);
+    }
+}

@@ -1,0 +1,455 @@
+//! The TOML text of a configuration.
+
+use super::rules::{self, Item, RawRule};
+use super::types::{
+    Backing, Config, ConfigError, Emulate, Flush, MODES, Mode, PAGES_PER_BUCKET, Result, Speed,
+    Tier, TierKind,
+};
+use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
+use super::{BUCKETS_MIN, PAGE_SIZE_DEFAULT, Places, TierPlaces};
+use crate::schema;
+use ::toml::Spanned;
+use ::toml::de::{DeTable, DeValue};
+use forebay_placement::schema::Trigger;
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Largest page size: larger ones would make a bucket exceed the 4 MiB of one flush.
+const PAGE_SIZE_MAX: u64 = 64 << 10;
+/// Eight tiers fit in the pool's header; the last is the backing store.
+const BUFFER_TIERS_MAX: usize = 7;
+/// Longest name of a tier in bytes.
+const NAME_MAX: usize = 31;
+/// The name that status and traces give to the backing store.
+const STORE_NAME: &str = "store";
+/// A flush more often than this would only keep the processor busy.
+const PERIOD_MIN: Duration = Duration::from_millis(1);
+
+pub(super) const ROOT_KEYS: &[&str] = &["page_size", "flush", "backing", "tier", "rule", "schema"];
+/// `automatic` is not for people: it says that [`Config::automatic`] wrote the text.
+pub(super) const CANONICAL_KEYS: &[&str] =
+    &["page_size", "flush", "backing", "tier", "rule", "automatic"];
+const FLUSH_KEYS: &[&str] = &["trigger", "period"];
+const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate"];
+const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
+const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
+const BANDWIDTH_KEYS: &[&str] = &["read", "write"];
+
+/// The text of a configuration and what is needed to name a place in it.
+pub(super) struct Text<'t> {
+    pub content: &'t str,
+    /// The file; none for a canonical text.
+    pub name: Option<String>,
+    /// Where relative paths start.
+    pub folder: PathBuf,
+}
+
+impl Text<'_> {
+    pub fn read(&self, root_keys: &'static [&'static str]) -> Result<(Config, Places)> {
+        let document = DeTable::parse(self.content).map_err(|e| self.syntax_error(&e))?;
+        let root = Section::new(self, String::new(), 0, document.get_ref(), root_keys)?;
+
+        let page_size = root.get("page_size").map_or(Ok(PAGE_SIZE_DEFAULT), |e| e.page_size())?;
+        let bucket_size = u64::from(page_size) * PAGES_PER_BUCKET;
+        let flush = root.get("flush").map_or(Ok(Flush::default()), |e| e.flush())?;
+        let automatic = root.get("automatic").map_or(Ok(false), |e| e.boolean())?;
+
+        let mut places = Places::default();
+        let mut backing = Vec::new();
+        for section in root.sections("backing", BACKING_KEYS)? {
+            let path = section.require("path", "the directory to buffer")?;
+            places.backing.push(path.place());
+            backing.push(Backing {
+                path: path.path()?,
+                mode: section.get("mode").map_or(Ok(Mode::Buffered), |e| e.one_of(MODES))?,
+                emulate: section.get("emulate").map(|e| e.emulate()).transpose()?,
+                speed: section.speed()?,
+            });
+        }
+        let mut tiers: Vec<Tier> = Vec::new();
+        for section in root.sections("tier", TIER_KEYS)? {
+            let (tier, place) = section.tier(&tiers, bucket_size)?;
+            tiers.push(tier);
+            places.tiers.push(place);
+        }
+        if tiers.is_empty() {
+            return Err(ConfigError::new(
+                self.place(0, "tier"),
+                "no tier; add [[tier]] with name = \"ram\", kind = \"ram\" and a capacity",
+            ));
+        }
+        let (rules, of_rules) = rules::read(&self.rules(&root)?, &tiers)?;
+        places.rules = of_rules;
+        Ok((Config { page_size, flush, backing, tiers, rules, automatic }, places))
+    }
+
+    /// The rules of `[[rule]]`, then those of the schema's file.
+    fn rules(&self, root: &Section<'_>) -> Result<Vec<RawRule>> {
+        // Only a text that was written by this program says where its rules come from.
+        let known: Vec<&str> =
+            rules::keys().filter(|&key| key != rules::SOURCE || self.name.is_none()).collect();
+        let sections = root.sections("rule", &known)?;
+        let mut found = sections.iter().map(Section::rule).collect::<Result<Vec<_>>>()?;
+        if let Some(entry) = root.get("schema") {
+            found.extend(schema::load(&entry.path()?, &entry.place())?);
+        }
+        Ok(found)
+    }
+
+    pub fn place(&self, offset: usize, key: &str) -> String {
+        match &self.name {
+            Some(name) => format!("{name}:{}: {key}", line_of(self.content.as_bytes(), offset)),
+            None => format!("configuration: {key}"),
+        }
+    }
+
+    /// The parser speaks of a position; its line names the key.
+    fn syntax_error(&self, error: &::toml::de::Error) -> ConfigError {
+        let offset = error.span().map_or(0, |span| span.start).min(self.content.len());
+        let line = self.content.as_bytes()[..offset].iter().rposition(|&b| b == b'\n');
+        let line = self.content[line.map_or(0, |at| at + 1)..].lines().next().unwrap_or("").trim();
+        let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        ConfigError::new(self.place(offset, line), format_args!("not valid TOML: {message}"))
+    }
+}
+
+/// A table of the file, all of whose keys are known.
+pub(super) struct Section<'t> {
+    text: &'t Text<'t>,
+    /// The key of the table: `tier[1]`, empty for the root.
+    key: String,
+    offset: usize,
+    table: &'t DeTable<'t>,
+}
+
+impl<'t> Section<'t> {
+    fn new(
+        text: &'t Text<'t>,
+        key: String,
+        offset: usize,
+        table: &'t DeTable<'t>,
+        known: &[&str],
+    ) -> Result<Self> {
+        let section = Self { text, key, offset, table };
+        let unknown = table
+            .keys()
+            .filter(|key| !known.contains(&key.get_ref().as_ref()))
+            .min_by_key(|key| key.span().start);
+        match unknown {
+            Some(unknown) => Err(ConfigError::new(
+                text.place(unknown.span().start, &section.path_of(unknown.get_ref())),
+                format_args!("unknown key; known here: {}", known.join(", ")),
+            )),
+            None => Ok(section),
+        }
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) }
+    }
+
+    fn get(&self, key: &str) -> Option<Entry<'t>> {
+        let (name, value) = self.table.get_key_value(key)?;
+        Some(Entry {
+            text: self.text,
+            key: self.path_of(key),
+            span: name.span(),
+            value: value.get_ref(),
+        })
+    }
+
+    fn require(&self, key: &str, meaning: &str) -> Result<Entry<'t>> {
+        self.get(key)
+            .ok_or_else(|| self.error(key, format_args!("missing; add {key} = ... ({meaning})")))
+    }
+
+    /// An error about a key that is not there: it is shown at the head of the table.
+    fn error(&self, key: &str, problem: impl fmt::Display) -> ConfigError {
+        ConfigError::new(self.text.place(self.offset, &self.path_of(key)), problem)
+    }
+
+    /// The tables of `[[key]]`.
+    fn sections(&self, key: &str, known: &[&str]) -> Result<Vec<Section<'t>>> {
+        let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
+        let wrong = || entry.error(format_args!("must be a list of tables; write [[{key}]]"));
+        let tables = entry.value.as_array().ok_or_else(wrong)?;
+        let mut sections = Vec::new();
+        for (i, table) in tables.iter().enumerate() {
+            let offset = Spanned::span(table).start;
+            let table = table.get_ref().as_table().ok_or_else(wrong)?;
+            sections.push(Section::new(self.text, format!("{key}[{i}]"), offset, table, known)?);
+        }
+        Ok(sections)
+    }
+
+    /// How fast a device is, as far as it is said.
+    fn speed(&self) -> Result<Speed> {
+        let (read_bandwidth, write_bandwidth) =
+            self.get("bandwidth").map_or(Ok((0, 0)), |entry| entry.bandwidths())?;
+        let latency_ns = self.get("latency").map_or(Ok(0), |entry| entry.duration_ns("50us"))?;
+        Ok(Speed { read_bandwidth, write_bandwidth, latency_ns })
+    }
+
+    fn rule(&self) -> Result<RawRule> {
+        let mut entries: Vec<_> = self.table.keys().map(|key| key.get_ref()).collect();
+        entries.sort_unstable();
+        let item = |key: &str| {
+            let entry = self.get(key).expect("it is a key of this table");
+            Ok(Item { key: key.to_owned(), value: entry.plain()?, place: entry.place() })
+        };
+        let items = entries.into_iter().map(|key| item(key)).collect::<Result<_>>()?;
+        let file = self.text.name.as_deref().unwrap_or("configuration");
+        let line = line_of(self.text.content.as_bytes(), self.offset);
+        Ok(RawRule {
+            place: self.text.place(self.offset, &self.key),
+            source: format!("{file}:{line}"),
+            items,
+        })
+    }
+
+    fn tier(&self, above: &[Tier], bucket_size: u64) -> Result<(Tier, TierPlaces)> {
+        if above.len() == BUFFER_TIERS_MAX {
+            let problem = format_args!("too many tiers; give at most {BUFFER_TIERS_MAX}");
+            return Err(ConfigError::new(self.text.place(self.offset, &self.key), problem));
+        }
+        let name = self.require("name", "what status and traces call it")?.tier_name(above)?;
+        let kind = self.require("kind", "\"ram\" or \"file\"")?;
+        let path = self.get("path");
+        let emulate = self.get("emulate");
+        let capacity = self.require("capacity", "a size such as \"64MiB\"")?;
+
+        let places = TierPlaces {
+            path: path.as_ref().map_or_else(String::new, |entry| entry.place()),
+            capacity: capacity.place(),
+        };
+        let is_ram = kind.one_of(&[("ram", true), ("file", false)])?;
+        let kind = match (is_ram, path) {
+            (true, Some(path)) => {
+                return Err(path.error("a ram tier has no directory; remove path"));
+            }
+            (false, None) => {
+                return Err(self.error("path", "missing; a file tier needs a directory"));
+            }
+            (true, None) if !above.is_empty() => {
+                return Err(
+                    kind.error("only the first tier may be ram; keep one ram tier, at the top")
+                );
+            }
+            (false, Some(_)) if above.is_empty() => {
+                return Err(
+                    kind.error("the first tier must be ram; put a [[tier]] of kind ram before it")
+                );
+            }
+            (true, None) => TierKind::Ram,
+            (false, Some(path)) => TierKind::File { path: path.path()? },
+        };
+        if let (true, Some(emulate)) = (is_ram, &emulate) {
+            return Err(emulate.error("memory is not emulated; remove emulate"));
+        }
+        let capacity = capacity.capacity(bucket_size)?;
+        let emulate = emulate.map(|entry| entry.emulate()).transpose()?;
+        let speed = self.speed()?;
+        Ok((Tier { name, kind, capacity, emulate, speed }, places))
+    }
+}
+
+/// A key of the file and its value.
+struct Entry<'t> {
+    text: &'t Text<'t>,
+    key: String,
+    span: Range<usize>,
+    value: &'t DeValue<'t>,
+}
+
+impl<'t> Entry<'t> {
+    fn place(&self) -> String {
+        self.text.place(self.span.start, &self.key)
+    }
+
+    fn error(&self, problem: impl fmt::Display) -> ConfigError {
+        ConfigError::new(self.place(), problem)
+    }
+
+    fn wrong_type(&self, expected: &str) -> ConfigError {
+        let found = self.value.type_str();
+        self.error(format_args!("is of type {found}; give {expected}"))
+    }
+
+    fn section(&self, known: &[&str], example: &str) -> Result<Section<'t>> {
+        let table = self.value.as_table().ok_or_else(|| self.wrong_type(example))?;
+        Section::new(self.text, self.key.clone(), self.span.start, table, known)
+    }
+
+    fn boolean(&self) -> Result<bool> {
+        self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))
+    }
+
+    fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T> {
+        let names: Vec<String> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+        let allowed = names.join(", ");
+        let expected = format!("one of {allowed}");
+        let value = self.value.as_str().ok_or_else(|| self.wrong_type(&expected))?;
+        choices
+            .iter()
+            .find(|(name, _)| *name == value)
+            .map(|&(_, choice)| choice)
+            .ok_or_else(|| self.error(format_args!("\"{value}\" is unknown; give {expected}")))
+    }
+
+    /// A value as it would stand in XML.
+    fn plain(&self) -> Result<String> {
+        match self.value {
+            DeValue::String(string) => Ok(string.clone().into_owned()),
+            DeValue::Boolean(yes) => Ok(yes.to_string()),
+            DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
+            _ => Err(self.wrong_type("a string, a number, true or false")),
+        }
+    }
+
+    fn path(&self) -> Result<PathBuf> {
+        let example = "a directory such as \"/scratch/me\"";
+        let path = self.value.as_str().ok_or_else(|| self.wrong_type(example))?;
+        if path.is_empty() {
+            return Err(self.error(format_args!("is empty; give {example}")));
+        }
+        Ok(self.text.folder.join(path))
+    }
+
+    fn tier_name(&self, above: &[Tier]) -> Result<String> {
+        let example = "a name such as \"nvme\"";
+        let name = self.value.as_str().ok_or_else(|| self.wrong_type(example))?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
+            return Err(self.error(format_args!(
+                "{name:?} is no name; give 1 to {NAME_MAX} letters, digits, '-' or '_'"
+            )));
+        }
+        if name == STORE_NAME {
+            return Err(self.error("\"store\" means the backing store; give another name"));
+        }
+        if let Some(i) = above.iter().position(|tier| tier.name == name) {
+            return Err(self.error(format_args!(
+                "\"{name}\" is already the name of tier[{i}]; give another name"
+            )));
+        }
+        Ok(name.to_owned())
+    }
+
+    /// The value as written, for messages.
+    fn shown(&self) -> String {
+        match self.value {
+            DeValue::Integer(number) => number.to_string(),
+            DeValue::String(string) => format!("{string:?}"),
+            other => other.type_str().to_owned(),
+        }
+    }
+
+    /// A number of bytes: a bare integer, or a string of a number, a unit and `suffix`.
+    fn bytes(&self, suffix: &str, expected: &str) -> Result<u64> {
+        let bytes = match self.value {
+            DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
+            DeValue::String(s) => s
+                .strip_suffix(suffix)
+                .and_then(|s| quantity(s, SIZE_UNITS).or_else(|| s.trim().parse().ok())),
+            _ => return Err(self.wrong_type(expected)),
+        };
+        match bytes {
+            Some(0) => Err(self.error(format_args!("{} is zero; give {expected}", self.shown()))),
+            Some(bytes) => Ok(bytes),
+            None => Err(self.error(format_args!(
+                "{} cannot be read; give {expected}, in B, KB, MB, GB, TB, KiB, MiB, GiB or TiB{suffix}",
+                self.shown()
+            ))),
+        }
+    }
+
+    fn page_size(&self) -> Result<u32> {
+        let bytes = self.bytes("", "a size such as \"4KiB\"")?;
+        if !bytes.is_power_of_two() || !(4 << 10..=PAGE_SIZE_MAX).contains(&bytes) {
+            return Err(self.error(format_args!(
+                "{} is no page size; give 4KiB, 8KiB, 16KiB, 32KiB or 64KiB",
+                self.shown()
+            )));
+        }
+        Ok(bytes as u32)
+    }
+
+    fn capacity(&self, bucket_size: u64) -> Result<u64> {
+        let bytes = self.bytes("", "a size such as \"64MiB\"")?;
+        let least = BUCKETS_MIN * bucket_size;
+        if bytes < least {
+            let (limit, what) = if bytes < bucket_size {
+                (bucket_size, "one bucket")
+            } else {
+                (least, "16 buckets")
+            };
+            return Err(self.error(format_args!(
+                "{} is less than {what} ({}); give at least {}",
+                self.shown(),
+                size(limit),
+                size(least)
+            )));
+        }
+        Ok(round_down(bytes, bucket_size))
+    }
+
+    fn duration_ns(&self, example: &str) -> Result<u64> {
+        let expected = format!("a time such as \"{example}\"");
+        let value = self.value.as_str().ok_or_else(|| self.wrong_type(&expected))?;
+        quantity(value, TIME_UNITS).ok_or_else(|| {
+            self.error(format_args!(
+                "\"{value}\" cannot be read; give {expected}, in ns, us, ms, s or min"
+            ))
+        })
+    }
+
+    fn flush(&self) -> Result<Flush> {
+        let section = self.section(FLUSH_KEYS, "a table: [flush]")?;
+        let default = Flush::default();
+        let trigger =
+            section.get("trigger").map_or(Ok(default.trigger), |e| e.one_of(Trigger::ALL))?;
+        let period = section.get("period").map_or(Ok(default.period), |e| e.period())?;
+        Ok(Flush { trigger, period })
+    }
+
+    fn period(&self) -> Result<Duration> {
+        let period = Duration::from_nanos(self.duration_ns("1s")?);
+        if period < PERIOD_MIN {
+            return Err(
+                self.error(format_args!("{} is too short; give at least 1ms", self.shown()))
+            );
+        }
+        Ok(period)
+    }
+
+    fn emulate(&self) -> Result<Emulate> {
+        let example = "a table such as { bandwidth = \"23MB/s\", latency = \"4ms\" }";
+        let section = self.section(EMULATE_KEYS, example)?;
+        if section.table.is_empty() {
+            return Err(self.error(format_args!("is empty; give {example}, or remove it")));
+        }
+        let (read_bandwidth, write_bandwidth) =
+            section.get("bandwidth").map_or(Ok((0, 0)), |e| e.bandwidths())?;
+        let latency_ns = section.get("latency").map_or(Ok(0), |e| e.duration_ns("4ms"))?;
+        Ok(Emulate { read_bandwidth, write_bandwidth, latency_ns })
+    }
+
+    /// Bandwidth of reads and of writes.
+    fn bandwidths(&self) -> Result<(u64, u64)> {
+        let example = "a bandwidth such as \"23MB/s\"";
+        if !self.value.is_table() {
+            let both = self.bytes("/s", example)?;
+            return Ok((both, both));
+        }
+        let section = self.section(BANDWIDTH_KEYS, example)?;
+        let one = |key| section.get(key).map_or(Ok(0), |e| e.bytes("/s", example));
+        Ok((one("read")?, one("write")?))
+    }
+}
+
+/// The line of a byte, counted from one.
+pub(super) fn line_of(text: &[u8], offset: usize) -> usize {
+    text[..offset].iter().filter(|&&b| b == b'\n').count() + 1
+}

@@ -1,0 +1,340 @@
+//! What a configuration says, and how it is written as text.
+
+use super::rules::Rule;
+use super::units::Size;
+use forebay_placement::schema::Trigger;
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Pages in a bucket: one bit each in a 64-bit word.
+pub(super) const PAGES_PER_BUCKET: u64 = 64;
+/// Raised when the same canonical text comes to mean something else.
+const CANONICAL_VERSION: u32 = 1;
+
+pub(super) const MODES: &[(&str, Mode)] = &[("buffered", Mode::Buffered), ("bypass", Mode::Bypass)];
+
+/// A complete configuration of a node manager, every default filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes of a page, the unit of validity; a bucket is 64 pages.
+    pub page_size: u32,
+    /// When buffered data is written to the backing store.
+    pub flush: Flush,
+    /// The directories whose files are buffered.
+    pub backing: Vec<Backing>,
+    /// The tiers above the backing store, fastest first; the first is RAM.
+    pub tiers: Vec<Tier>,
+    /// How files are buffered that match; the first that does holds.
+    pub rules: Vec<Rule>,
+    /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.
+    pub automatic: bool,
+}
+
+/// When buffered data is written to the backing store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// What starts a flush.
+    pub trigger: Trigger,
+    /// The time between two flushes of [`Trigger::Periodic`].
+    pub period: Duration,
+}
+
+/// A directory on the backing store whose files are buffered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backing {
+    /// The directory; canonical once [`Config::check_directories`] has passed.
+    pub path: PathBuf,
+    /// Whether the tiers are used at all.
+    pub mode: Mode,
+    /// The slower store that this directory stands for.
+    pub emulate: Option<Emulate>,
+    /// How fast it is, as far as it was said.
+    pub speed: Speed,
+}
+
+/// How the files of a backing directory are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Data goes into the tiers and drains in the background.
+    Buffered,
+    /// Data goes straight to the store.
+    Bypass,
+}
+
+/// A tier above the backing store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// What status, traces and plans call it; unique.
+    pub name: String,
+    /// Where its buckets live.
+    pub kind: TierKind,
+    /// Bytes it may hold: a whole number of buckets.
+    pub capacity: u64,
+    /// The slower device that this tier stands for.
+    pub emulate: Option<Emulate>,
+    /// How fast it is, as far as it was said.
+    pub speed: Speed,
+}
+
+/// Where the buckets of a tier live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TierKind {
+    /// The shared-memory pool.
+    Ram,
+    /// A directory on a local device.
+    File {
+        /// The directory; canonical once [`Config::check_directories`] has passed.
+        path: PathBuf,
+    },
+}
+
+/// The speed of a device that is imitated on a faster one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emulate {
+    /// Bytes per second of all reads together; 0 is unlimited.
+    pub read_bandwidth: u64,
+    /// Bytes per second of all writes together; 0 is unlimited.
+    pub write_bandwidth: u64,
+    /// Delay of each request in nanoseconds.
+    pub latency_ns: u64,
+}
+
+/// How fast a device is: what the cost model computes with. 0 where it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Speed {
+    /// Bytes per second.
+    pub read_bandwidth: u64,
+    /// Bytes per second.
+    pub write_bandwidth: u64,
+    /// Nanoseconds until the first byte.
+    pub latency_ns: u64,
+}
+
+impl Speed {
+    /// A memory bus, as long as nobody has measured it.
+    const RAM: Speed = Speed::both_ways(10_000_000_000, 100);
+    /// An NVMe device.
+    const DEVICE: Speed = Speed::both_ways(2_000_000_000, 50_000);
+    /// A process' share of a parallel file system.
+    const STORE: Speed = Speed::both_ways(500_000_000, 5_000_000);
+
+    const fn both_ways(bandwidth: u64, latency_ns: u64) -> Speed {
+        Speed { read_bandwidth: bandwidth, write_bandwidth: bandwidth, latency_ns }
+    }
+
+    /// What is known here, else there.
+    fn or(self, other: Speed) -> Speed {
+        let first = |one: u64, two: u64| if one > 0 { one } else { two };
+        Speed {
+            read_bandwidth: first(self.read_bandwidth, other.read_bandwidth),
+            write_bandwidth: first(self.write_bandwidth, other.write_bandwidth),
+            latency_ns: first(self.latency_ns, other.latency_ns),
+        }
+    }
+
+    fn of(said: Speed, emulate: Option<Emulate>, otherwise: Speed) -> Speed {
+        let emulated = emulate.map_or(Speed::default(), |emulate| Speed {
+            read_bandwidth: emulate.read_bandwidth,
+            write_bandwidth: emulate.write_bandwidth,
+            latency_ns: emulate.latency_ns,
+        });
+        said.or(emulated).or(otherwise)
+    }
+}
+
+impl Tier {
+    /// How fast it is: as said, else as emulated, else as such devices are.
+    pub fn known_speed(&self) -> Speed {
+        let kind = if self.kind == TierKind::Ram { Speed::RAM } else { Speed::DEVICE };
+        Speed::of(self.speed, self.emulate, kind)
+    }
+}
+
+impl Backing {
+    /// How fast it is: as said, else as emulated, else as such stores are.
+    pub fn known_speed(&self) -> Speed {
+        Speed::of(self.speed, self.emulate, Speed::STORE)
+    }
+}
+
+/// Why a configuration cannot be used: where, what, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(String);
+
+impl ConfigError {
+    pub(crate) fn new(place: impl fmt::Display, problem: impl fmt::Display) -> Self {
+        Self(format!("{place}: {problem}"))
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+pub(crate) type Result<T> = std::result::Result<T, ConfigError>;
+
+impl Config {
+    /// The hierarchy and the flush trigger in one line for people.
+    pub fn describe(&self) -> String {
+        let mut line = String::new();
+        for tier in &self.tiers {
+            let _ = write!(line, "{} {}", tier.name, Size(tier.capacity));
+            if let TierKind::File { path } = &tier.kind {
+                let emulated = if tier.emulate.is_some() { ", emulated" } else { "" };
+                let _ = write!(line, " ({}{emulated})", path.display());
+            }
+            line += " -> ";
+        }
+        for (i, backing) in self.backing.iter().enumerate() {
+            let _ = write!(line, "{}{}", if i > 0 { " + " } else { "" }, backing.path.display());
+            line += match (backing.mode, backing.emulate) {
+                (Mode::Buffered, None) => "",
+                (Mode::Buffered, Some(_)) => " (emulated)",
+                (Mode::Bypass, None) => " (bypass)",
+                (Mode::Bypass, Some(_)) => " (bypass, emulated)",
+            };
+        }
+        let _ = write!(line, ", flush {}", self.flush.trigger.name());
+        if self.flush.trigger == Trigger::Periodic {
+            let _ = write!(line, " {:?}", self.flush.period);
+        }
+        line
+    }
+
+    /// The configuration as text that [`Config::parse`] reads back; equal configurations give equal
+    /// texts.
+    pub fn canonical(&self) -> String {
+        self.text(true)
+    }
+
+    /// `with_sources`: where each rule was written is said, too.
+    fn text(&self, with_sources: bool) -> String {
+        let mut text = String::new();
+        if self.automatic {
+            text += "automatic = true\n";
+        }
+        self.write_store(&mut text, with_sources);
+        for tier in &self.tiers {
+            let _ = write!(text, "[[tier]]\nname = {}\n", quoted(&tier.name));
+            match &tier.kind {
+                TierKind::Ram => text += "kind = \"ram\"\n",
+                TierKind::File { path } => {
+                    let _ = write!(text, "kind = \"file\"\npath = {}\n", quoted_path(path));
+                }
+            }
+            let _ = writeln!(text, "capacity = {}", tier.capacity);
+            write_emulate(&mut text, tier.emulate);
+            write_speed(&mut text, tier.speed);
+        }
+        text
+    }
+
+    /// The part of the canonical text that says what is buffered, not where.
+    fn write_store(&self, text: &mut String, with_sources: bool) {
+        let _ = write!(
+            text,
+            "page_size = {}\n[flush]\ntrigger = \"{}\"\nperiod = \"{}ns\"\n",
+            self.page_size,
+            self.flush.trigger.name(),
+            self.flush.period.as_nanos()
+        );
+        for backing in &self.backing {
+            let path = quoted_path(&backing.path);
+            let mode = name_in(MODES, backing.mode);
+            let _ = write!(text, "[[backing]]\npath = {path}\nmode = \"{mode}\"\n");
+            write_emulate(text, backing.emulate);
+            write_speed(text, backing.speed);
+        }
+        for rule in &self.rules {
+            rule.write(text, &self.tiers, with_sources);
+        }
+    }
+
+    /// The identity of the node manager that serves this configuration: 16 hex digits.
+    ///
+    /// Tiers that were chosen automatically are left out: free memory changes from minute to minute,
+    /// and the next run must still find the manager or the pool of the last one.
+    pub fn instance_id(&self) -> String {
+        let mut text = format!("{CANONICAL_VERSION}\n");
+        if self.automatic {
+            text += "automatic\n";
+            self.write_store(&mut text, false);
+        } else {
+            text += &self.text(false);
+        }
+        format!("{:016x}", fnv1a(text.as_bytes()))
+    }
+
+    /// Bytes of a bucket, the unit of buffering.
+    pub fn bucket_size(&self) -> u64 {
+        u64::from(self.page_size) * PAGES_PER_BUCKET
+    }
+}
+
+impl Default for Flush {
+    fn default() -> Self {
+        Self { trigger: Trigger::Periodic, period: Duration::from_secs(1) }
+    }
+}
+
+fn name_in<T: PartialEq>(choices: &[(&'static str, T)], value: T) -> &'static str {
+    choices.iter().find(|(_, choice)| *choice == value).map_or("", |(name, _)| name)
+}
+
+pub(super) fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+/// Paths are UTF-8: [`Directory::open`] refuses others.
+fn quoted_path(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
+}
+
+fn write_emulate(text: &mut String, emulate: Option<Emulate>) {
+    let Some(Emulate { read_bandwidth, write_bandwidth, latency_ns }) = emulate else { return };
+    let limits = limits(read_bandwidth, write_bandwidth);
+    let _ =
+        writeln!(text, "emulate = {{ bandwidth = {{ {limits} }}, latency = \"{latency_ns}ns\" }}");
+}
+
+fn write_speed(text: &mut String, speed: Speed) {
+    let limits = limits(speed.read_bandwidth, speed.write_bandwidth);
+    if !limits.is_empty() {
+        let _ = writeln!(text, "bandwidth = {{ {limits} }}");
+    }
+    if speed.latency_ns > 0 {
+        let _ = writeln!(text, "latency = \"{}ns\"", speed.latency_ns);
+    }
+}
+
+fn limits(read_bandwidth: u64, write_bandwidth: u64) -> String {
+    let limits: Vec<String> = [("read", read_bandwidth), ("write", write_bandwidth)]
+        .iter()
+        .filter(|(_, bandwidth)| *bandwidth > 0)
+        .map(|(name, bandwidth)| format!("{name} = {bandwidth}"))
+        .collect();
+    limits.join(", ")
+}
+
+/// 64-bit Fowler-Noll-Vo hash, variant 1a: short, and the same everywhere and for ever.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_fnv1a() {
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}
