@@ -36,7 +36,7 @@ pub struct Piece {
     /// How long it is.
     pub bytes: u64,
     /// Bytes that the data organizer has to move out of this tier first: Move, ReOrganize or Evict
-    /// of the appendix.
+    /// of the appendix. As much as there is, if it is less.
     pub room: u64,
     /// Where it moves them: the appendix's `dest`. Without meaning when `room` is 0.
     pub room_to: Destination,

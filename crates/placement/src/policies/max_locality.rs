@@ -32,17 +32,18 @@ impl Policy for MaxLocality {
                 Model::Paper => Rate { fixed: 0.0, byte: pace.write_ns * weight(place) },
             }
         });
-        for (place, left) in places.iter_mut().zip(thresholds(hierarchy, request)).take(tiers) {
-            place.room = place.room.min(left);
+        let thresholds = thresholds(hierarchy, request);
+        for (index, tier) in hierarchy.tiers().iter().enumerate() {
+            let room = places[index].room.min(thresholds[index]);
+            // ReOrganize lifts the threshold too, and not only where the tier is full.
+            let movable = tier.capacity.saturating_sub(tier.pinned).saturating_sub(room);
+            (places[index].room, places[index].movable) = (room, movable);
         }
-        // What moves away adds a tier to the unit it belongs to. None of that is hidden: locality
-        // is what this policy is for.
-        solve(request.bytes, &places[..=tiers], |from, to| {
-            let rate = match model {
-                Model::Physical => moving(model, &speeds, from, to),
-                Model::Paper => Rate { fixed: 0.0, byte: speeds.paces()[to].write_ns },
-            };
-            rate.times(degree + 1.0)
+        // Not hidden, unlike Move: the paper's MaxLocality goes on to the next tier without moving
+        // data, unless that keeps a unit together.
+        solve(request.bytes, &places[..=tiers], |from, to| match model {
+            Model::Physical => moving(model, &speeds, from, to),
+            Model::Paper => Rate { fixed: 0.0, byte: speeds.paces()[to].write_ns },
         })
     }
 
