@@ -168,7 +168,13 @@ impl Control {
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
         rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
         rustix::net::listen(&listener, 1024)?;
-        Ok(Control { node: Arc::clone(node), listener, peers: Vec::new(), was_held: false, is_busy: false })
+        Ok(Control {
+            node: Arc::clone(node),
+            listener,
+            peers: Vec::new(),
+            was_held: false,
+            is_busy: false,
+        })
     }
 
     /// What to wait for.

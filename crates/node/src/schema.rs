@@ -218,9 +218,8 @@ mod tests {
     use super::*;
     use crate::config::rules::{Values, interpret};
     use crate::config::{Rule, Speed, Tier, TierKind};
-    use forebay_placement::schema::{
-        Durability, Lifetime, Mode, PolicyName, RankRange, Settings, Trigger,
-    };
+    use forebay_placement::PolicyId;
+    use forebay_placement::schema::{Durability, Lifetime, Mode, RankRange, Settings, Trigger};
     use std::process::Command;
 
     /// The schema of docs/schema.md, which shows every key.
@@ -278,12 +277,12 @@ mod tests {
                 RankRange { first: 7, last: 7, step: 1 },
             ],
             set: Settings {
-                policy: Some(PolicyName::UserDefined),
+                policy: PolicyId::named("user-defined"),
                 tier: Some(1),
                 pin: true,
                 mode: Some(Mode::Async),
                 trigger: Some(Trigger::PerFile),
-                priority: Some(200),
+                priority: 200,
                 lifetime: Some(Lifetime::KeepVersions(2)),
                 durability: Some(Durability::Store),
             },
@@ -413,7 +412,7 @@ mod tests {
     #[test]
     fn a_tier_is_the_policy_of_the_user() {
         let found = rules(&with("<rule><set tier='ram'/></rule>")).unwrap();
-        assert_eq!(found[0].set.policy, Some(PolicyName::UserDefined));
+        assert_eq!(found[0].set.policy, PolicyId::named("user-defined"));
         assert_eq!(found[0].set.tier, Some(0));
     }
 
@@ -529,6 +528,9 @@ mod tests {
                 }
                 let values = definition(&xsd, "simpleType", type_name);
                 match key.values {
+                    Values::Policy => {
+                        assert!(forebay_placement::names().eq(facets(values, "enumeration")));
+                    }
                     Values::OneOf(names) => assert_eq!(facets(values, "enumeration"), names),
                     Values::Boolean => assert_eq!(facets(values, "enumeration"), ["true", "false"]),
                     Values::Number { min, max } => {

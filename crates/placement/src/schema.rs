@@ -4,14 +4,12 @@
 //! Rules are written by people in XML or TOML, compiled by the node manager, and matched by clients
 //! at open. Nothing here allocates.
 
-use crate::glob;
+use crate::{PolicyId, glob};
 
 /// Rules of one schema: matching tries each in turn, at every open.
 pub const RULES_MAX: usize = 128;
 /// Ranges of ranks in one rule.
 pub const RANK_RANGES_MAX: usize = 8;
-/// The priority of processes that no rule gives another.
-pub const PRIORITY_DEFAULT: u8 = 128;
 
 /// Makes an enum whose values have a name, for people, and a code, for the segment.
 macro_rules! named {
@@ -40,24 +38,6 @@ macro_rules! named {
             }
         }
     };
-}
-
-named! {
-    /// Which placement policy (Hermes section 3.2.2).
-    PolicyName {
-        /// Minimal time, in the highest tiers.
-        MaxBandwidth = 1 "max-bandwidth",
-        /// Spread over all tiers.
-        MaxLocality = 2 "max-locality",
-        /// By how often files are used.
-        HotData = 3 "hot-data",
-        /// As the rule's `tier` says.
-        UserDefined = 4 "user-defined",
-        /// Straight to the backing store.
-        Noop = 5 "noop",
-        /// Any tier that has room.
-        Random = 6 "random",
-    }
 }
 
 named! {
@@ -169,7 +149,7 @@ impl Default for Conditions<'_> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The placement policy.
-    pub policy: Option<PolicyName>,
+    pub policy: Option<PolicyId>,
     /// The tier that new blocks go to: its position in the hierarchy.
     pub tier: Option<u8>,
     /// Never evicted from the tier it is in.
@@ -178,8 +158,8 @@ pub struct Settings {
     pub mode: Option<Mode>,
     /// The flush trigger.
     pub trigger: Option<Trigger>,
-    /// The process group's, higher goes first; [`PRIORITY_DEFAULT`] if not given.
-    pub priority: Option<u8>,
+    /// The process group's: 0 is usual, 255 before all others.
+    pub priority: u8,
     /// When buffered data is no longer needed.
     pub lifetime: Option<Lifetime>,
     /// What fsync waits for.
@@ -346,11 +326,8 @@ mod tests {
 
     #[test]
     fn names_and_codes_lead_back() {
-        for &(name, value) in PolicyName::ALL {
+        for &(name, value) in Mode::ALL {
             assert_eq!(value.name(), name);
-            assert_eq!(PolicyName::from_code(value as u8), Some(value));
-        }
-        for &(_, value) in Mode::ALL {
             assert_eq!(Mode::from_code(value as u8), Some(value));
         }
         assert_eq!((Trigger::from_code(0), Durability::from_code(9)), (None, None));

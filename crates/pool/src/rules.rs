@@ -3,9 +3,9 @@
 
 use crate::layout::RuleRecord;
 use crate::segment::{set_text, text};
+use forebay_placement::PolicyId;
 use forebay_placement::schema::{
-    Conditions, Durability, Lifetime, Mode, PolicyName, RANK_RANGES_MAX, RankRange, Rule, Settings,
-    Trigger,
+    Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RankRange, Rule, Settings, Trigger,
 };
 
 /// "Not given" where 0 has a meaning.
@@ -19,7 +19,6 @@ const EXPIRES: u8 = 3;
 
 /// Flags of [`RuleRecord::flags`].
 const PIN: u8 = 1;
-const HAS_PRIORITY: u8 = 2;
 
 /// Stores a pattern; it must fit with its terminating zero.
 fn pattern(place: &mut [u8], value: &[u8], what: &'static str) -> Result<(), &'static str> {
@@ -51,15 +50,14 @@ impl RuleRecord {
             user: when.user.unwrap_or(NO_USER),
             ranks: when.ranks.len() as u32,
             rank: Default::default(),
-            policy: set.policy.map_or(0, |policy| policy as u8),
+            policy: set.policy.map_or(0, |policy| policy.number() + 1),
             tier: set.tier.unwrap_or(NO_TIER),
             mode: set.mode.map_or(0, |mode| mode as u8),
             trigger: set.trigger.map_or(0, |trigger| trigger as u8),
             durability: set.durability.map_or(0, |durability| durability as u8),
             lifetime,
-            priority: set.priority.unwrap_or(0),
-            flags: if set.pin { PIN } else { 0 }
-                | if set.priority.is_some() { HAS_PRIORITY } else { 0 },
+            priority: set.priority,
+            flags: if set.pin { PIN } else { 0 },
             path: [0; _],
             process: [0; _],
             dataset: [0; _],
@@ -94,12 +92,12 @@ impl RuleRecord {
                 ranks: self.ranks(),
             },
             set: Settings {
-                policy: PolicyName::from_code(self.policy),
+                policy: self.policy.checked_sub(1).and_then(PolicyId::numbered),
                 tier: (self.tier != NO_TIER).then_some(self.tier),
                 pin: self.flags & PIN != 0,
                 mode: Mode::from_code(self.mode),
                 trigger: Trigger::from_code(self.trigger),
-                priority: (self.flags & HAS_PRIORITY != 0).then_some(self.priority),
+                priority: self.priority,
                 lifetime,
                 durability: Durability::from_code(self.durability),
             },
@@ -142,12 +140,12 @@ mod tests {
                 ranks: RANKS,
             },
             set: Settings {
-                policy: Some(PolicyName::Random),
+                policy: PolicyId::named("random"),
                 tier: Some(0),
                 pin: true,
                 mode: Some(Mode::Bypass),
                 trigger: Some(Trigger::OnExit),
-                priority: Some(0),
+                priority: 255,
                 lifetime,
                 durability: Some(Durability::Memory),
             },

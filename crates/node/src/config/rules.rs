@@ -5,16 +5,19 @@
 
 use super::types::{ConfigError, Result, Tier, quoted};
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity};
-use forebay_placement::glob;
 use forebay_placement::schema::{
-    self, Conditions, Durability, Lifetime, Mode, PolicyName, RANK_RANGES_MAX, RULES_MAX,
-    RankRange, Settings, Trigger,
+    self, Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX, RankRange, Settings,
+    Trigger,
 };
+use forebay_placement::{PolicyId, glob, names as policies};
 use std::ffi::{CStr, CString};
 use std::fmt::{self, Write as _};
 
 /// Says where a rule was written; only in texts that this program wrote.
 pub(crate) const SOURCE: &str = "source";
+
+/// The policy that places blocks in the rule's tier.
+const USER_DEFINED: &str = "user-defined";
 
 /// Longest pattern of a process' name, and of a dataset, in bytes: what the segment has room for.
 const PROCESS_MAX: usize = 63;
@@ -57,6 +60,8 @@ pub enum Values {
     },
     /// A time with its unit.
     Time,
+    /// The name of a placement policy.
+    Policy,
     /// One of these words.
     OneOf(&'static [&'static str]),
 }
@@ -87,7 +92,6 @@ const fn names<T: Copy, const N: usize>(all: &[(&'static str, T)]) -> [&'static 
     names
 }
 
-const POLICIES: &[&str] = &names::<_, { PolicyName::ALL.len() }>(PolicyName::ALL);
 const MODES: &[&str] = &names::<_, { Mode::ALL.len() }>(Mode::ALL);
 const TRIGGERS: &[&str] = &names::<_, { Trigger::ALL.len() }>(Trigger::ALL);
 const DURABILITIES: &[&str] = &names::<_, { Durability::ALL.len() }>(Durability::ALL);
@@ -102,7 +106,7 @@ pub const KEYS: &[Key] = &[
     key("user", Part::Match, Values::User),
     key("process", Part::Match, Values::Pattern(PROCESS_MAX)),
     key("ranks", Part::Match, Values::Ranks),
-    key("policy", Part::Set, Values::OneOf(POLICIES)),
+    key("policy", Part::Set, Values::Policy),
     key("tier", Part::Set, Values::Tier),
     key("pin", Part::Set, Values::Boolean),
     key("mode", Part::Set, Values::OneOf(MODES)),
@@ -201,7 +205,7 @@ impl Rule {
             ("process", self.process.clone()),
             ("user", self.user.map_or(String::new(), |user| user.to_string())),
             ("ranks", ranks_text(&self.ranks)),
-            ("policy", self.set.policy.map_or("", PolicyName::name).to_owned()),
+            ("policy", self.set.policy.map_or("", policy_name).to_owned()),
             ("mode", self.set.mode.map_or("", Mode::name).to_owned()),
             ("trigger", self.set.trigger.map_or("", Trigger::name).to_owned()),
             ("durability", self.set.durability.map_or("", Durability::name).to_owned()),
@@ -225,8 +229,8 @@ impl Rule {
         if self.set.pin {
             line("pin", &true);
         }
-        if let Some(priority) = self.set.priority {
-            line("priority", &priority);
+        if self.set.priority > 0 {
+            line("priority", &self.set.priority);
         }
         match self.set.lifetime {
             Some(Lifetime::KeepVersions(versions)) => line("keep_versions", &versions),
@@ -288,12 +292,12 @@ pub(crate) fn interpret(raw: &RawRule, tiers: &[Tier]) -> Result<Rule> {
             "user" => rule.user = Some(item.user()?),
             "process" => rule.process = item.pattern(PROCESS_MAX)?,
             "ranks" => rule.ranks = item.ranks()?,
-            "policy" => set.policy = Some(item.one_of(PolicyName::ALL)?),
+            "policy" => set.policy = Some(item.policy()?),
             "tier" => set.tier = Some(item.tier(tiers)?),
             "pin" => set.pin = item.boolean()?,
             "mode" => set.mode = Some(item.one_of(Mode::ALL)?),
             "trigger" => set.trigger = Some(item.one_of(Trigger::ALL)?),
-            "priority" => set.priority = Some(item.number(0, 255)? as u8),
+            "priority" => set.priority = item.number(0, 255)? as u8,
             "keep_versions" => {
                 let versions = item.number(1, u32::MAX.into())? as u32;
                 set.lifetime = Some(Lifetime::KeepVersions(versions));
@@ -348,20 +352,19 @@ impl RawRule {
             let mode = set.mode.map_or("", Mode::name);
             return Err(item.error(format_args!("has no meaning with mode {mode}; remove one")));
         }
-        match (set.policy, set.tier) {
-            (None, Some(_)) => set.policy = Some(PolicyName::UserDefined),
-            (Some(PolicyName::UserDefined), None) => {
+        match (set.policy.map(policy_name), set.tier) {
+            (None, Some(_)) => set.policy = PolicyId::named(USER_DEFINED),
+            (Some(USER_DEFINED), None) => {
                 return Err(ConfigError::new(
                     at("policy"),
                     "user-defined places data in the rule's tier; add a tier",
                 ));
             }
-            (Some(policy), Some(_)) if policy != PolicyName::UserDefined => {
+            (Some(policy), Some(_)) if policy != USER_DEFINED => {
                 return Err(ConfigError::new(
                     at("policy"),
                     format_args!(
-                        "{} chooses the tier itself; remove the tier, or say user-defined",
-                        policy.name()
+                        "{policy} chooses the tier itself; remove the tier, or say user-defined"
                     ),
                 ));
             }
@@ -389,6 +392,10 @@ impl Item {
         let names: Vec<String> = allowed.map(|name| format!("\"{name}\"")).collect();
         let value = &self.value;
         self.error(format_args!("\"{value}\" is unknown; give one of {}", names.join(", ")))
+    }
+
+    fn policy(&self) -> Result<PolicyId> {
+        PolicyId::named(&self.value).ok_or_else(|| self.unknown(policies()))
     }
 
     fn tier(&self, tiers: &[Tier]) -> Result<u8> {
@@ -465,6 +472,10 @@ impl Item {
     }
 }
 
+fn policy_name(policy: PolicyId) -> &'static str {
+    policy.policy().name()
+}
+
 /// `7`, `8-15` or `0-1023:64`.
 fn rank_range(text: &str) -> Option<RankRange> {
     // Not what `parse` takes besides digits: a sign.
@@ -533,11 +544,10 @@ mod tests {
                 interpret(&raw, &[])
             };
             let allowed = match key.values {
-                Values::OneOf(names) => names
-                    .iter()
-                    .filter(|n| **n != "user-defined")
-                    .map(|n| (*n).to_owned())
-                    .collect(),
+                Values::Policy => {
+                    policies().filter(|n| *n != USER_DEFINED).map(str::to_owned).collect()
+                }
+                Values::OneOf(names) => names.iter().map(|n| (*n).to_owned()).collect(),
                 Values::Boolean => vec!["true".to_owned(), "false".to_owned()],
                 Values::Number { min, max } => vec![min.to_string(), max.to_string()],
                 Values::Pattern(longest) => vec!["x".repeat(longest)],
