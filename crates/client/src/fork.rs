@@ -46,5 +46,6 @@ impl Session {
             self.segment.hold(fork.slot, handle.description);
         }
         self.manager.forked();
+        self.engine.forked();
     }
 }

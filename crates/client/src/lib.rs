@@ -12,6 +12,7 @@ mod fork;
 mod iovec;
 mod manager;
 mod open;
+mod place;
 pub mod probe;
 mod read;
 mod session;

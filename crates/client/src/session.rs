@@ -2,6 +2,7 @@
 
 use crate::descriptors::Sparse;
 use crate::manager::ManagerLink;
+use crate::place::Engine;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use forebay_pool::layout::*;
@@ -29,6 +30,7 @@ pub struct Session {
     /// RAM bucket / 16 -> whether its pages are mapped here.
     pub(crate) populated: Sparse,
     pub(crate) manager: ManagerLink,
+    pub(crate) engine: Engine,
     pub(crate) tier_files: [AtomicU32; TIERS_MAX],
     threads: AtomicU32,
     /// Highest descriptor number that was ever managed.
@@ -118,6 +120,7 @@ impl Session {
         let buckets = segment.ram_buckets();
         let descriptions = segment.header().descriptions;
         let files = segment.header().files;
+        let engine = Engine::new(&segment);
         Some(Session {
             segment,
             slot: AtomicU32::new(slot),
@@ -126,6 +129,7 @@ impl Session {
             mapped: Sparse::new(files as usize),
             populated: Sparse::new(buckets as usize / 16 + 1),
             manager: ManagerLink::new(socket),
+            engine,
             tier_files: [const { AtomicU32::new(0) }; TIERS_MAX],
             threads: AtomicU32::new(0),
             highest: AtomicU32::new(0),

@@ -3,6 +3,7 @@
 use crate::iovec::{Cursor, Iovec, total};
 use crate::session::{Handle, Session};
 use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_placement::Destination;
 use forebay_pool::buckets::{Patience, Resident};
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
@@ -18,6 +19,8 @@ struct Part {
     block: u64,
     within: usize,
     bytes: usize,
+    /// Bytes of the call from here on.
+    ahead: u64,
     /// Milliseconds at which the call began.
     stamp: u32,
 }
@@ -168,6 +171,7 @@ impl Session {
                 block: at / bucket_bytes as u64,
                 within,
                 bytes: (bucket_bytes - within).min(length - done),
+                ahead: (length - done) as u64,
                 stamp: clock::stamp(now),
             };
             match unsafe { self.write_part(handle, cursor, part, owner) } {
@@ -282,8 +286,8 @@ impl Session {
         }
     }
 
-    /// Gives the block a RAM bucket, or writes around the tiers when there is none to be had.
-    /// `None` if somebody else was faster.
+    /// Gives the block a bucket on the tier that the placement engine chooses, or writes around the
+    /// tiers when there is none to be had. `None` if somebody else was faster.
     unsafe fn write_new(
         &self,
         handle: Handle,
@@ -292,18 +296,22 @@ impl Session {
         part: Part,
         owner: Owner,
     ) -> Result<Option<usize>, Errno> {
-        let Some(bucket) = self.room(owner) else {
+        let Some((tier, bucket)) = self.bucket_for(handle, part, owner) else {
             return unsafe { self.write_around(handle, place, cursor, part, owner) };
         };
         self.segment.dress_bucket(bucket, handle.file, part.block, owner);
-        let entry = Entry::resident(0, bucket).encode();
+        let entry = Entry::resident(tier as u8, bucket).encode();
         if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             self.segment.undress_bucket(bucket);
             return Ok(None);
         }
-        self.populate(bucket);
-        let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
+        let result = if tier == 0 {
+            self.populate(bucket);
+            unsafe { self.write_bucket(handle, bucket, cursor, part) }
+        } else {
+            unsafe { self.write_slot(handle, bucket, cursor, part) }
+        };
         if let Some(meta) = self.segment.bucket(bucket) {
             meta.lock.unlock_changed();
         }
@@ -475,6 +483,25 @@ impl Session {
             unsafe { self.slot_write(bucket, within, chunk.as_ptr(), chunk.len()) }?;
         }
         Ok(())
+    }
+
+    /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
+    /// that has room. `None`: the store.
+    fn bucket_for(&self, handle: Handle, part: Part, owner: Owner) -> Option<(usize, u32)> {
+        let first = match self.destination(handle, part.ahead) {
+            Destination::Tier(0) => return self.room(owner).map(|bucket| (0, bucket)),
+            Destination::Tier(tier) => tier,
+            Destination::Store => return None,
+        };
+        let client = self.segment.client(owner.slot());
+        for tier in first..self.segment.header().tiers as usize {
+            let mut hint = client.bucket_hint.load(Ordering::Relaxed);
+            if let Some(slot) = self.segment.take_slot(tier, owner, &mut hint) {
+                client.bucket_hint.store(hint, Ordering::Relaxed);
+                return Some((tier, slot));
+            }
+        }
+        self.room(owner).map(|bucket| (0, bucket))
     }
 
     /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it

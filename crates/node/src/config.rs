@@ -13,7 +13,9 @@ pub(crate) mod units;
 pub use forebay_placement::schema::Trigger;
 pub use rules::Rule;
 pub(crate) use types::Result;
-pub use types::{Backing, Config, ConfigError, Emulate, Flush, Mode, Speed, Tier, TierKind};
+pub use types::{
+    Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind,
+};
 
 use crate::schema;
 use machine::{automatic_ram, scratch_candidates};
@@ -57,6 +59,7 @@ impl Config {
         let mut config = Self {
             page_size: PAGE_SIZE_DEFAULT,
             flush: Flush::default(),
+            placement: Placement::default(),
             backing: Vec::new(),
             tiers: Vec::new(),
             rules: Vec::new(),
@@ -127,6 +130,7 @@ impl Config {
                 mode: Mode::Buffered,
                 emulate: None,
                 speed: Speed::default(),
+                stripe: 0,
             });
             places.backing.push("--backing".to_owned());
         }

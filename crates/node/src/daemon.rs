@@ -87,8 +87,9 @@ pub fn serve(
         .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
     let trace =
         Trace::to(options.trace.as_deref()).map_err(|error| format!("the trace file: {error}"))?;
-    let stripe_of = |backing: &crate::config::Backing| {
-        std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize())
+    let stripe_of = |backing: &crate::config::Backing| match backing.stripe {
+        0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
+        stripe => stripe,
     };
     let node = Arc::new(Node {
         stripes: config.backing.iter().map(stripe_of).collect(),
@@ -102,6 +103,7 @@ pub fn serve(
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         rounds: AtomicU64::new(0),
+        flushed_until: AtomicU64::new(0),
         waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| format!("making an event descriptor: {errno}"))?,
     });

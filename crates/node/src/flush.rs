@@ -54,7 +54,8 @@ pub(crate) struct Flusher {
 /// Which blocks to flush.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
-    /// Blocks of one tier that were last written at least so many milliseconds ago.
+    /// Blocks of one tier that were last written at least so many milliseconds ago, or have been
+    /// dirty for longer than any may be.
     Aged(usize, u32),
     /// All blocks of one file.
     File(u32),
@@ -234,11 +235,13 @@ impl Flusher {
                     return found;
                 }
                 let now = self.node.now();
+                let oldest = self.node.config.flush.max_age.as_millis() as u32;
                 for bucket in buckets_of(segment, tier) {
                     let Some(meta) = segment.bucket(bucket) else { continue };
                     if meta.dirty.load(Ordering::Acquire) == 0
                         || meta.state.load(Ordering::Acquire) != USED
                         || clock::stamp_age(now, meta.written.load(Ordering::Relaxed)) < age
+                            && clock::stamp_age(now, meta.dirtied.load(Ordering::Relaxed)) < oldest
                     {
                         continue;
                     }
@@ -285,6 +288,9 @@ impl Flusher {
         {
             return None;
         }
+        if matches!(which, Which::Aged(..)) {
+            self.node.await_turn(self.dirty_bytes(batch));
+        }
         let patient = matches!(which, Which::File(_));
         let mut begun: Vec<_> =
             batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
@@ -330,6 +336,13 @@ impl Flusher {
                 Some(bytes)
             }
         }
+    }
+
+    fn dirty_bytes(&self, batch: &[Dirty]) -> u64 {
+        let segment = &self.node.segment;
+        let metas = batch.iter().filter_map(|dirty| segment.bucket(dirty.bucket));
+        let pages: u32 = metas.map(|meta| meta.dirty.load(Ordering::Relaxed).count_ones()).sum();
+        u64::from(pages) * segment.page_bytes() as u64
     }
 
     /// Moves a block's dirty pages to writeback.

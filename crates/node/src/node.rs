@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::descriptors::Descriptors;
 use crate::mover::Found;
 use crate::trace::Trace;
-use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks};
+use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, pace};
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::{Owner, Segment, clock};
@@ -37,6 +37,8 @@ pub(crate) struct Node {
     pub stopping: AtomicBool,
     /// Rounds of the control thread: each has read everything that was sent before it began.
     pub rounds: AtomicU64,
+    /// When, on the monotonic clock in nanoseconds, flushes in the background may begin again.
+    pub flushed_until: AtomicU64,
     /// Ends the control thread's wait.
     pub waker: OwnedFd,
 }
@@ -81,6 +83,34 @@ impl Node {
             })
             .collect();
         Hierarchy::new(&snapshots).expect("the configuration has at most TIERS_MAX tiers")
+    }
+
+    /// Waits until flushes in the background may write `bytes` more: their bandwidth is limited.
+    pub fn await_turn(&self, bytes: u64) {
+        let bandwidth = self.config.flush.bandwidth;
+        if bandwidth == 0 {
+            return;
+        }
+        let now = clock::monotonic_ns();
+        let mut until = self.flushed_until.load(Ordering::Relaxed);
+        let begin = loop {
+            let next = pace(now, until, bytes, bandwidth, 0).next_free_ns;
+            let exchange = self.flushed_until.compare_exchange_weak(
+                until,
+                next,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            match exchange {
+                Ok(until) => break until,
+                Err(seen) => until = seen,
+            }
+        };
+        while !self.stopping()
+            && let Some(left) = begin.checked_sub(clock::monotonic_ns()).filter(|&left| left > 0)
+        {
+            clock::sleep_ns(left.min(50_000_000));
+        }
     }
 
     /// Bytes between two offsets of store `store` at which a write may begin and end: the largest

@@ -3,6 +3,7 @@
 use crate::config::{Config, Mode, Speed, TierKind};
 use crate::node::Node;
 use crate::runtime::Runtime;
+use forebay_placement::{Costs, Model};
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
 use forebay_pool::{Segment, SegmentError};
@@ -110,6 +111,12 @@ fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, S
 
 fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
     header.trigger.store(config.flush.trigger as u32, Ordering::Relaxed);
+    let number = config.placement.policy.number();
+    header.policy.store(u32::from(number), Ordering::Relaxed);
+    let Costs { model, exposed_permille } = config.placement.costs;
+    header.cost_model.store(u32::from(model != Model::Physical), Ordering::Relaxed);
+    header.exposed_permille.store(exposed_permille.into(), Ordering::Relaxed);
+    header.granularity.store(config.granularity(), Ordering::Relaxed);
     for (place, tier) in header.tier.iter_mut().zip(&config.tiers) {
         set_text(&mut place.name, tier.name.as_bytes());
         if let TierKind::File { path } = &tier.kind {

@@ -5,7 +5,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_node::config::{Backing, Config, Emulate, Flush, Mode, Speed, Tier, TierKind, Trigger};
+use forebay_node::config::{
+    Backing, Config, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind, Trigger,
+};
+use forebay_placement::{Costs, Model, PolicyId};
 
 const RAM: &str = "[[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n";
 
@@ -70,10 +73,18 @@ page_size = "16KiB"
 [flush]
 trigger = "per-file"
 period = "1.5min"
+max_age = "2min"
+bandwidth = "500MB/s"
+[placement]
+policy = "hot-data"
+granularity = "4MiB"
+costs = "paper"
+exposed = "12.5%"
 [[backing]]
 path = "pfs"
 mode = "bypass"
 latency = "5ms"
+stripe = "1MiB"
 emulate = { bandwidth = "23MB/s", latency = "4.16ms" }
 [[tier]]
 name = "ram"
@@ -105,7 +116,17 @@ emulate = { latency = "60us" }
     };
     let expected = Config {
         page_size: 16 << 10,
-        flush: Flush { trigger: Trigger::PerFile, period: Duration::from_secs(90) },
+        flush: Flush {
+            trigger: Trigger::PerFile,
+            period: Duration::from_secs(90),
+            max_age: Duration::from_secs(120),
+            bandwidth: 500_000_000,
+        },
+        placement: Placement {
+            policy: PolicyId::named("hot-data").unwrap(),
+            granularity: 4 << 20,
+            costs: Costs { model: Model::Paper, exposed_permille: 125 },
+        },
         backing: vec![Backing {
             path: site.path("pfs"),
             mode: Mode::Bypass,
@@ -115,6 +136,7 @@ emulate = { latency = "60us" }
                 latency_ns: 4_160_000,
             }),
             speed: Speed { read_bandwidth: 0, write_bandwidth: 0, latency_ns: 5_000_000 },
+            stripe: 1 << 20,
         }],
         tiers: vec![
             Tier {
@@ -153,7 +175,10 @@ fn defaults_and_one_line() {
     let config = site.load(&with("")).unwrap();
     assert_eq!(config.page_size, 4096);
     assert_eq!(config.bucket_size(), 256 << 10);
-    assert_eq!(config.flush, Flush { trigger: Trigger::Periodic, period: Duration::from_secs(1) });
+    assert_eq!(config.flush, Flush::default());
+    assert_eq!((config.flush.period.as_secs(), config.flush.max_age.as_secs()), (1, 30));
+    assert_eq!(config.placement, Placement::default());
+    assert_eq!(config.granularity(), 256 << 10);
     assert_eq!(config.backing[0].mode, Mode::Buffered);
     let pfs = site.path("pfs");
     let nvme = site.path("nvme");
@@ -252,19 +277,23 @@ fn unknown_keys() {
     let tail = "unknown key; known here:";
     site.refuses(
         &with("\nzeta = 1\nalpha = 2"),
-        &format!("site.toml:2: zeta: {tail} page_size, flush, backing, tier, rule, schema"),
+        &format!(
+            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, rule, schema"
+        ),
     );
     site.refuses(
         &with("automatic = true"),
-        &format!("site.toml:1: automatic: {tail} page_size, flush, backing, tier, rule, schema"),
+        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, rule, schema"),
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),
-        &format!("site.toml:2: flush.interval: {tail} trigger, period"),
+        &format!("site.toml:2: flush.interval: {tail} trigger, period, max_age, bandwidth"),
     );
     site.refuses(
         &then("[[backing]]\npath = \"bb\"\nmod = \"bypass\""),
-        &format!("site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, emulate"),
+        &format!(
+            "site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, emulate, stripe"
+        ),
     );
     site.refuses(
         &file_tier("name = \"nvme\"\nsize = 1"),
@@ -280,6 +309,27 @@ fn unknown_keys() {
     site.refuses(
         &file_tier(&format!("{tier}emulate = {{ bandwidth = {{ both = 1 }} }}")),
         &format!("site.toml:12: tier[1].emulate.bandwidth.both: {tail} read, write"),
+    );
+}
+
+#[test]
+fn placement_is_checked() {
+    let site = Site::new();
+    let refuses = |line: &str, message: &str| {
+        site.refuses(&with(&format!("[placement]\n{line}")), &format!("site.toml:2: {message}"));
+    };
+    refuses(
+        "policy = \"fastest\"",
+        "placement.policy: \"fastest\" is unknown; give one of \"max-bandwidth\", \
+         \"max-locality\", \"hot-data\", \"user-defined\", \"noop\", \"random\"",
+    );
+    refuses(
+        "exposed = \"130%\"",
+        "placement.exposed: \"130%\" is no share; give a share from \"0%\" to \"100%\"",
+    );
+    refuses(
+        "costs = 1",
+        "placement.costs: is of type integer; give one of \"physical\", \"paper\"",
     );
 }
 

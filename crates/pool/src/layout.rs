@@ -112,6 +112,16 @@ pub struct Header {
     pub trigger: AtomicU32,
     /// Opens that could not be buffered because the file table or the descriptions were full.
     pub opens_refused: AtomicU32,
+    /// The placement policy of files whose rule names none: [`forebay_placement::PolicyId`]'s number.
+    pub policy: AtomicU32,
+    /// How the placement engine computes costs: 0 physically, 1 as the paper prints it.
+    pub cost_model: AtomicU32,
+    /// Thousandths of a move by the data organizer that a writer waits for.
+    pub exposed_permille: AtomicU32,
+    /// Not used.
+    pub reserved2: AtomicU32,
+    /// Bytes to which free space is rounded before a placement is decided anew.
+    pub granularity: AtomicU64,
     /// Counters of clients that are gone; live ones are in their slots.
     pub past: Counters,
     /// Where and how fast each tier is.
@@ -163,6 +173,14 @@ pub struct TierHeader {
     pub free: AtomicU32,
     /// The tier's demoter is woken when `free` falls below this.
     pub low: AtomicU32,
+    /// About how many hold blocks that may not leave.
+    pub pinned: AtomicU32,
+    /// The bits of an f32: the lowest hotness among the files whose blocks it holds.
+    pub coldest: AtomicU32,
+    /// Raised when a block of it was read for the first time in a tick.
+    pub touched: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
     /// Its emulated device, if any.
     pub emulation: Emulation,
     /// How fast it is.
@@ -370,8 +388,8 @@ pub struct FileRecord {
     pub error: AtomicU32,
     /// Length of `path`; 0 if it did not fit.
     pub path_length: AtomicU32,
-    /// Not used.
-    pub unused: AtomicU32,
+    /// Which tiers held some of it since it was last without blocks: bit n for tier n.
+    pub placed: AtomicU32,
     /// Milliseconds: the manager does not try this file again before.
     pub retry_at: AtomicU32,
     /// When the file was born, nanoseconds; 0 if the store does not know.
@@ -514,7 +532,7 @@ pin_size!(Counters, 64);
 pin_size!(ClientSlot, 768);
 pin_size!(RuleRecord, 1024);
 pin_size!(DeviceSpeed, 24);
-pin_size!(TierHeader, 4224);
+pin_size!(TierHeader, 4240);
 pin_size!(StoreHeader, 4168);
 pin_size!(Header, 17 * 4096);
 

@@ -2,8 +2,8 @@
 
 use super::rules::{self, Item, RawRule};
 use super::types::{
-    Backing, Config, ConfigError, Emulate, Flush, MODES, Mode, PAGES_PER_BUCKET, Result, Speed,
-    Tier, TierKind,
+    Backing, Config, ConfigError, Emulate, Flush, MODELS, MODES, Mode, PAGES_PER_BUCKET, Placement,
+    Result, Speed, Tier, TierKind,
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use super::{BUCKETS_MIN, PAGE_SIZE_DEFAULT, Places, TierPlaces};
@@ -11,6 +11,7 @@ use crate::schema;
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use forebay_placement::schema::Trigger;
+use forebay_placement::{Costs, PolicyId, names};
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -27,12 +28,14 @@ const STORE_NAME: &str = "store";
 /// A flush more often than this would only keep the processor busy.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
 
-pub(super) const ROOT_KEYS: &[&str] = &["page_size", "flush", "backing", "tier", "rule", "schema"];
+pub(super) const ROOT_KEYS: &[&str] =
+    &["page_size", "flush", "placement", "backing", "tier", "rule", "schema"];
 /// `automatic` is not for people: it says that [`Config::automatic`] wrote the text.
 pub(super) const CANONICAL_KEYS: &[&str] =
-    &["page_size", "flush", "backing", "tier", "rule", "automatic"];
-const FLUSH_KEYS: &[&str] = &["trigger", "period"];
-const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate"];
+    &["page_size", "flush", "placement", "backing", "tier", "rule", "automatic"];
+const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth"];
+const PLACEMENT_KEYS: &[&str] = &["policy", "granularity", "costs", "exposed"];
+const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
 const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
 const BANDWIDTH_KEYS: &[&str] = &["read", "write"];
@@ -54,6 +57,8 @@ impl Text<'_> {
         let page_size = root.get("page_size").map_or(Ok(PAGE_SIZE_DEFAULT), |e| e.page_size())?;
         let bucket_size = u64::from(page_size) * PAGES_PER_BUCKET;
         let flush = root.get("flush").map_or(Ok(Flush::default()), |e| e.flush())?;
+        let placement =
+            root.get("placement").map_or(Ok(Placement::default()), |e| e.placement())?;
         let automatic = root.get("automatic").map_or(Ok(false), |e| e.boolean())?;
 
         let mut places = Places::default();
@@ -66,6 +71,9 @@ impl Text<'_> {
                 mode: section.get("mode").map_or(Ok(Mode::Buffered), |e| e.one_of(MODES))?,
                 emulate: section.get("emulate").map(|e| e.emulate()).transpose()?,
                 speed: section.speed()?,
+                stripe: section
+                    .get("stripe")
+                    .map_or(Ok(0), |e| e.bytes("", "a size such as \"1MiB\""))?,
             });
         }
         let mut tiers: Vec<Tier> = Vec::new();
@@ -82,7 +90,7 @@ impl Text<'_> {
         }
         let (rules, of_rules) = rules::read(&self.rules(&root)?, &tiers)?;
         places.rules = of_rules;
-        Ok((Config { page_size, flush, backing, tiers, rules, automatic }, places))
+        Ok((Config { page_size, flush, placement, backing, tiers, rules, automatic }, places))
     }
 
     /// The rules of `[[rule]]`, then those of the schema's file.
@@ -411,7 +419,39 @@ impl<'t> Entry<'t> {
         let trigger =
             section.get("trigger").map_or(Ok(default.trigger), |e| e.one_of(Trigger::ALL))?;
         let period = section.get("period").map_or(Ok(default.period), |e| e.period())?;
-        Ok(Flush { trigger, period })
+        let max_age = section.get("max_age").map_or(Ok(default.max_age), |e| e.period())?;
+        let bandwidth = section
+            .get("bandwidth")
+            .map_or(Ok(0), |e| e.bytes("/s", "a bandwidth such as \"500MB/s\""))?;
+        Ok(Flush { trigger, period, max_age, bandwidth })
+    }
+
+    fn placement(&self) -> Result<Placement> {
+        let section = self.section(PLACEMENT_KEYS, "a table: [placement]")?;
+        let default = Placement::default();
+        let policies: Vec<_> =
+            names().filter_map(|name| Some((name, PolicyId::named(name)?))).collect();
+        let policy = section.get("policy").map_or(Ok(default.policy), |e| e.one_of(&policies))?;
+        let granularity = section
+            .get("granularity")
+            .map_or(Ok(0), |e| e.bytes("", "a size such as \"16MiB\""))?;
+        let model = section.get("costs").map_or(Ok(default.costs.model), |e| e.one_of(MODELS))?;
+        let exposed_permille =
+            section.get("exposed").map_or(Ok(default.costs.exposed_permille), |e| e.permille())?;
+        let costs = Costs { model, exposed_permille };
+        Ok(Placement { policy, granularity, costs })
+    }
+
+    /// A share, in thousandths.
+    fn permille(&self) -> Result<u16> {
+        let expected = "a share from \"0%\" to \"100%\"";
+        let value = self.value.as_str().ok_or_else(|| self.wrong_type(expected))?;
+        value
+            .strip_suffix('%')
+            .and_then(|number| number.trim().parse::<f64>().ok())
+            .filter(|percent| (0.0..=100.0).contains(percent))
+            .map(|percent| (percent * 10.0).round() as u16)
+            .ok_or_else(|| self.error(format_args!("\"{value}\" is no share; give {expected}")))
     }
 
     fn period(&self) -> Result<Duration> {

@@ -3,6 +3,7 @@
 use super::rules::Rule;
 use super::units::Size;
 use forebay_placement::schema::Trigger;
+use forebay_placement::{Costs, Model, PolicyId};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +15,9 @@ const CANONICAL_VERSION: u32 = 1;
 
 pub(super) const MODES: &[(&str, Mode)] = &[("buffered", Mode::Buffered), ("bypass", Mode::Bypass)];
 
+pub(super) const MODELS: &[(&str, Model)] =
+    &[("physical", Model::Physical), ("paper", Model::Paper)];
+
 /// A complete configuration of a node manager, every default filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -21,6 +25,8 @@ pub struct Config {
     pub page_size: u32,
     /// When buffered data is written to the backing store.
     pub flush: Flush,
+    /// Where new blocks go.
+    pub placement: Placement,
     /// The directories whose files are buffered.
     pub backing: Vec<Backing>,
     /// The tiers above the backing store, fastest first; the first is RAM.
@@ -36,8 +42,25 @@ pub struct Config {
 pub struct Flush {
     /// What starts a flush.
     pub trigger: Trigger,
-    /// The time between two flushes of [`Trigger::Periodic`].
+    /// [`Trigger::Periodic`]: how long a block is left alone after a write.
     pub period: Duration,
+    /// [`Trigger::Periodic`]: how long a block stays dirty at most, however often it is written,
+    /// while the store takes it.
+    pub max_age: Duration,
+    /// Bytes per second of all flushes in the background together; 0 is unlimited.
+    pub bandwidth: u64,
+}
+
+/// Where new blocks go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The policy of files whose rule names none.
+    pub policy: PolicyId,
+    /// Bytes to which free space is rounded before a placement is decided anew; 0 is one bucket, or a
+    /// 256th of the RAM tier if that is more.
+    pub granularity: u64,
+    /// How times are computed, and how much of a move by the data organizer counts.
+    pub costs: Costs,
 }
 
 /// A directory on the backing store whose files are buffered.
@@ -51,6 +74,9 @@ pub struct Backing {
     pub emulate: Option<Emulate>,
     /// How fast it is, as far as it was said.
     pub speed: Speed,
+    /// Bytes between two offsets at which a flush preferably begins and ends; 0 is the block size
+    /// that `stat` tells.
+    pub stripe: u64,
 }
 
 /// How the files of a backing directory are treated.
@@ -238,17 +264,29 @@ impl Config {
     fn write_store(&self, text: &mut String, with_sources: bool) {
         let _ = write!(
             text,
-            "page_size = {}\n[flush]\ntrigger = \"{}\"\nperiod = \"{}ns\"\n",
+            "page_size = {}\n[flush]\ntrigger = \"{}\"\nperiod = \"{}ns\"\nmax_age = \"{}ns\"\n",
             self.page_size,
             self.flush.trigger.name(),
-            self.flush.period.as_nanos()
+            self.flush.period.as_nanos(),
+            self.flush.max_age.as_nanos()
         );
+        write_given(text, "bandwidth", self.flush.bandwidth);
+        let Placement { policy, granularity, costs } = self.placement;
+        let _ = write!(
+            text,
+            "[placement]\npolicy = \"{}\"\ncosts = \"{}\"\nexposed = \"{}%\"\n",
+            policy.policy().name(),
+            name_in(MODELS, costs.model),
+            f64::from(costs.exposed_permille) / 10.0,
+        );
+        write_given(text, "granularity", granularity);
         for backing in &self.backing {
             let path = quoted_path(&backing.path);
             let mode = name_in(MODES, backing.mode);
             let _ = write!(text, "[[backing]]\npath = {path}\nmode = \"{mode}\"\n");
             write_emulate(text, backing.emulate);
             write_speed(text, backing.speed);
+            write_given(text, "stripe", backing.stripe);
         }
         for rule in &self.rules {
             rule.write(text, &self.tiers, with_sources);
@@ -270,6 +308,13 @@ impl Config {
         format!("{:016x}", fnv1a(text.as_bytes()))
     }
 
+    /// Bytes to which free space is rounded before a placement is decided anew.
+    pub fn granularity(&self) -> u64 {
+        let ram = self.tiers.first().map_or(0, |tier| tier.capacity);
+        let automatic = (ram / 256).next_multiple_of(self.bucket_size()).max(self.bucket_size());
+        if self.placement.granularity > 0 { self.placement.granularity } else { automatic }
+    }
+
     /// Bytes of a bucket, the unit of buffering.
     pub fn bucket_size(&self) -> u64 {
         u64::from(self.page_size) * PAGES_PER_BUCKET
@@ -278,7 +323,19 @@ impl Config {
 
 impl Default for Flush {
     fn default() -> Self {
-        Self { trigger: Trigger::Periodic, period: Duration::from_secs(1) }
+        Self {
+            trigger: Trigger::Periodic,
+            period: Duration::from_secs(1),
+            max_age: Duration::from_secs(30),
+            bandwidth: 0,
+        }
+    }
+}
+
+/// A number, unless it is zero and so not given.
+fn write_given(text: &mut String, key: &str, number: u64) {
+    if number > 0 {
+        let _ = writeln!(text, "{key} = {number}");
     }
 }
 

@@ -1,0 +1,126 @@
+//! Where a new block goes: the placement engine (Hermes section 3.2.2), asked by the program itself.
+
+use crate::session::{Handle, Session};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+use forebay_placement::{
+    Costs, Destination, Hierarchy, Memo, Model, PolicyId, Request, TierSnapshot,
+};
+use forebay_pool::Segment;
+use forebay_pool::layout::*;
+
+/// Decisions of each policy that a process remembers.
+const REMEMBERED: usize = 16;
+
+/// The policies with what they remember, for one process. A thread that finds them in use decides
+/// without them: it may be a signal handler that interrupted their user.
+pub(crate) struct Engine {
+    busy: AtomicBool,
+    memos: UnsafeCell<Vec<Memo>>,
+}
+
+// The memos are touched only by the thread that set `busy`.
+unsafe impl Sync for Engine {}
+unsafe impl Send for Engine {}
+
+impl Engine {
+    pub fn new(segment: &Segment) -> Engine {
+        let granularity = segment.header().granularity.load(Ordering::Relaxed);
+        let memos = (0..=u8::MAX)
+            .map_while(PolicyId::numbered)
+            .map(|policy| Memo::new(policy, granularity, REMEMBERED))
+            .collect();
+        Engine { busy: AtomicBool::new(false), memos: UnsafeCell::new(memos) }
+    }
+
+    fn first(&self, policy: PolicyId, hierarchy: &Hierarchy, request: &Request) -> Destination {
+        if self.busy.swap(true, Ordering::Acquire) {
+            return policy.policy().plan(hierarchy, request).first();
+        }
+        // SAFETY: see `busy`.
+        let memos = unsafe { &mut *self.memos.get() };
+        let plan = match memos.get_mut(usize::from(policy.number())) {
+            Some(memo) => memo.plan(hierarchy, request),
+            None => policy.policy().plan(hierarchy, request),
+        };
+        self.busy.store(false, Ordering::Release);
+        plan.first()
+    }
+
+    /// In a forked child: a thread of the parent may have been deciding.
+    pub fn forked(&self) {
+        self.busy.store(false, Ordering::Release);
+    }
+}
+
+impl Session {
+    /// Where the next block of a write goes that has `ahead` bytes to go.
+    pub(crate) fn destination(&self, handle: Handle, ahead: u64) -> Destination {
+        let record = self.record(handle);
+        let settings = record
+            .rule
+            .load(Ordering::Relaxed)
+            .checked_sub(1)
+            .and_then(|rule| self.segment.rules().get(usize::from(rule)))
+            .map_or_else(Default::default, |rule| rule.rule().set);
+        let default =
+            PolicyId::numbered(self.segment.header().policy.load(Ordering::Relaxed) as u8)
+                .unwrap_or_default();
+        let policy = match settings.tier {
+            // A rule that names a tier leaves nothing to decide but what does not fit.
+            Some(_) => PolicyId::named("user-defined").unwrap_or(default),
+            None => settings.policy.unwrap_or(default),
+        };
+        let request = Request {
+            bytes: ahead.next_multiple_of(self.segment.bucket_bytes() as u64),
+            file_bytes: record.size.load(Ordering::Relaxed),
+            file_hotness: 0.0,
+            dispersion: record.placed.load(Ordering::Relaxed) as u8,
+            priority: settings.priority,
+            pinned: settings.tier.map(|tier| Destination::Tier(usize::from(tier))),
+            fallback: settings.policy.unwrap_or(default),
+            seed: self.counters().writes.load(Ordering::Relaxed),
+        };
+        self.engine.first(policy, &self.hierarchy(handle), &request)
+    }
+
+    /// The tiers as they are now, above the file's store.
+    fn hierarchy(&self, handle: Handle) -> Hierarchy {
+        let header = self.segment.header();
+        let bucket = self.segment.bucket_bytes() as u64;
+        let count = header.tiers as usize;
+        let mut tiers = [TierSnapshot::default(); TIERS_MAX];
+        for (index, (snapshot, tier)) in tiers.iter_mut().zip(&header.tier[..count]).enumerate() {
+            *snapshot = TierSnapshot {
+                capacity: u64::from(tier.buckets) * bucket,
+                free: u64::from(self.segment.free_in(index)) * bucket,
+                pinned: u64::from(tier.pinned.load(Ordering::Relaxed)) * bucket,
+                coldest: f32::from_bits(tier.coldest.load(Ordering::Relaxed)),
+                ..with_speed(&tier.speed)
+            };
+        }
+        let store = self.record(handle).store.load(Ordering::Relaxed) as usize % STORES_MAX;
+        let store = TierSnapshot {
+            capacity: u64::MAX,
+            free: u64::MAX,
+            ..with_speed(&header.store[store].speed)
+        };
+        let costs = Costs {
+            model: match header.cost_model.load(Ordering::Relaxed) {
+                0 => Model::Physical,
+                _ => Model::Paper,
+            },
+            exposed_permille: header.exposed_permille.load(Ordering::Relaxed) as u16,
+        };
+        Hierarchy::new(&tiers[..count]).unwrap_or_default().with_store(store).with_costs(costs)
+    }
+}
+
+fn with_speed(speed: &DeviceSpeed) -> TierSnapshot {
+    TierSnapshot {
+        read_bandwidth: speed.read_bandwidth.load(Ordering::Relaxed),
+        write_bandwidth: speed.write_bandwidth.load(Ordering::Relaxed),
+        latency_ns: speed.latency_ns.load(Ordering::Relaxed),
+        ..TierSnapshot::default()
+    }
+}
