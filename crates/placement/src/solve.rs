@@ -9,7 +9,8 @@
 //! The result is the cheapest of all splits: costs are a fixed part for each place that is used
 //! and a part for each byte, so for a given set of places it is best to fill them in order of the
 //! cost of a byte, and the recursion tries every set. It cuts off what cannot be cheaper than the
-//! best plan so far, so that a usual decision visits a few dozen nodes.
+//! best plan so far, judged by a bound that spreads each fixed cost evenly over the bytes that a
+//! place can take.
 
 use crate::cost::PLACES_MAX;
 use crate::request::{Piece, Plan};
@@ -49,6 +50,10 @@ pub(crate) type Places = [Place; PLACES_MAX];
 #[derive(Clone, Copy, Default)]
 struct Item {
     rate: Rate,
+    /// Bytes it takes at most.
+    most: u64,
+    /// At least what a byte costs, its part of the fixed cost included.
+    least: f64,
     /// The place the bytes go to.
     place: usize,
     is_flush: bool,
@@ -65,7 +70,11 @@ const ITEMS_MAX: usize = PLACES_MAX + 1;
 
 struct Search<'a> {
     places: &'a [Place],
+    bytes: u64,
+    /// By the cost of a byte.
     items: [Item; ITEMS_MAX],
+    /// Positions of the items, by [`Item::least`].
+    by_least: [usize; ITEMS_MAX],
     len: usize,
     flush: Option<Flush>,
     /// Bytes taken from each place's own room.
@@ -88,7 +97,9 @@ pub(crate) fn solve(bytes: u64, places: &[Place], moving: impl Fn(usize, usize) 
     let best = Best { cost: f64::INFINITY, placed: [0; PLACES_MAX], flushed: 0, flush: None };
     let mut search = Search {
         places,
+        bytes,
         items: [Item::default(); ITEMS_MAX],
+        by_least: [0; ITEMS_MAX],
         len: 0,
         flush: None,
         placed: [0; PLACES_MAX],
@@ -96,13 +107,10 @@ pub(crate) fn solve(bytes: u64, places: &[Place], moving: impl Fn(usize, usize) 
         best,
     };
     for (place, offer) in places.iter().enumerate() {
-        if offer.room > 0 {
-            search.insert(Item { rate: offer.rate, place, is_flush: false });
-        }
+        search.insert(offer.rate, offer.room, place, false);
     }
-    search.descend(0, bytes, 0.0);
+    search.run();
     let store = places.len() - 1;
-    let cheapest = search.items[0].rate.byte;
     for from in 0..store {
         if places[from].movable == 0 || places[from].room >= bytes {
             continue;
@@ -110,17 +118,13 @@ pub(crate) fn solve(bytes: u64, places: &[Place], moving: impl Fn(usize, usize) 
         let placing = places[from].rate;
         for to in from + 1..=store {
             let rate = moving(from, to);
-            let least = placing.fixed + rate.fixed + bytes as f64 * cheapest.min(placing.byte);
-            if places[to].room == 0 || least >= search.best.cost {
-                continue;
-            }
             // The first bytes of the tier have paid for its latency, if there is room for any.
             let first = if places[from].room > 0 { 0.0 } else { placing.fixed };
             let rate = Rate { fixed: rate.fixed + first, byte: rate.byte + placing.byte };
             search.flush = Some(Flush { from, to });
             let (items, len) = (search.items, search.len);
-            search.insert(Item { rate, place: from, is_flush: true });
-            search.descend(0, bytes, 0.0);
+            search.insert(rate, places[to].room.min(places[from].movable), from, true);
+            search.run();
             (search.items, search.len) = (items, len);
         }
     }
@@ -128,15 +132,49 @@ pub(crate) fn solve(bytes: u64, places: &[Place], moving: impl Fn(usize, usize) 
 }
 
 impl Search<'_> {
-    /// Adds an item behind those that cost no more for each byte.
-    fn insert(&mut self, item: Item) {
+    /// Adds an item behind those that cost no more for each byte, if it can take any.
+    fn insert(&mut self, rate: Rate, room: u64, place: usize, is_flush: bool) {
+        let most = room.min(self.bytes);
+        if most == 0 {
+            return;
+        }
+        let least = rate.byte + rate.fixed / most as f64;
         let mut at = self.len;
-        while at > 0 && self.items[at - 1].rate.byte > item.rate.byte {
+        while at > 0 && self.items[at - 1].rate.byte > rate.byte {
             self.items[at] = self.items[at - 1];
             at -= 1;
         }
-        self.items[at] = item;
+        self.items[at] = Item { rate, most, least, place, is_flush };
         self.len += 1;
+    }
+
+    /// Tries all sets of the items; with a flush, those that need it.
+    fn run(&mut self) {
+        for item in 0..self.len {
+            let mut at = item;
+            while at > 0 && self.items[self.by_least[at - 1]].least > self.items[item].least {
+                self.by_least[at] = self.by_least[at - 1];
+                at -= 1;
+            }
+            self.by_least[at] = item;
+        }
+        self.descend(0, self.bytes, 0.0);
+    }
+
+    /// At least what it costs to place `left` bytes in items from `at` on; infinite if they do not
+    /// take as much.
+    fn bound(&self, at: usize, mut left: u64) -> f64 {
+        let mut cost = 0.0;
+        for &index in self.by_least[..self.len].iter().filter(|&&index| index >= at) {
+            let item = &self.items[index];
+            let take = left.min(item.most);
+            cost += take as f64 * item.least;
+            left -= take;
+            if left == 0 {
+                return cost;
+            }
+        }
+        f64::INFINITY
     }
 
     /// Bytes that the item can take now.
@@ -162,8 +200,7 @@ impl Search<'_> {
             }
             return;
         }
-        // No later item is cheaper by the byte.
-        if at == self.len || cost + left as f64 * self.items[at].rate.byte >= self.best.cost {
+        if cost + self.bound(at, left) >= self.best.cost {
             return;
         }
         let item = self.items[at];
@@ -178,7 +215,10 @@ impl Search<'_> {
             self.descend(at + 1, left - take, cost + rate.fixed + take as f64 * rate.byte);
             taken(self, 0);
         }
-        self.descend(at + 1, left, cost);
+        // Plans without the flush were tried before, and it needs the tier's own room to be used up.
+        if !self.flush.is_some_and(|flush| item.place == flush.from) {
+            self.descend(at + 1, left, cost);
+        }
     }
 }
 

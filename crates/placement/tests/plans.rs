@@ -205,8 +205,11 @@ fn check(plan: &Plan, hierarchy: &Hierarchy, request: &Request, context: &str) {
             continue;
         }
         if let Destination::Tier(below) = piece.room_to {
-            let taken = plan.bytes_to(Destination::Tier(below)) + piece.room;
-            assert!(below > to && taken <= hierarchy.tiers()[below].free, "no room: {context}");
+            let of_below = plan.pieces().iter().find(|piece| piece.to == Destination::Tier(below));
+            let placed = of_below.map_or(0, |piece| piece.bytes - piece.room);
+            let moved = plan.pieces().iter().filter(|other| other.room_to == piece.room_to);
+            let moved: u64 = moved.map(|other| other.room).sum();
+            assert!(below > to && placed + moved <= hierarchy.tiers()[below].free, "{context}");
         }
     }
     assert!(plan.cost_ns.is_finite() && plan.cost_ns >= 0.0, "{context}");

@@ -49,13 +49,17 @@ fn in_tier(
     let bytes = request.bytes.min(free.saturating_add(tier.movable()));
     let room = bytes.saturating_sub(free);
     let rest = Request { bytes: request.bytes - bytes, ..*request };
+    let room_to = destination(hierarchy, wanted, room);
     let mut others = *hierarchy;
     let full = &mut others.tiers_mut()[wanted];
     (full.free, full.pinned) = (0, full.capacity);
+    if let Destination::Tier(below) = room_to {
+        others.tiers_mut()[below].free -= room;
+        others.tiers_mut()[below].pinned += room;
+    }
     let plan = fallback(request).plan(&others, &rest);
     let own = if bytes > 0 { cost_ns(wanted, bytes) } else { 0.0 };
     let mut merged = Plan::new(plan.cost_ns + own);
-    let room_to = destination(hierarchy, wanted, room);
     merged.push(Piece { to: Destination::Tier(wanted), bytes, room, room_to });
     for &piece in plan.pieces() {
         merged.push(piece);
