@@ -15,6 +15,7 @@ mod open;
 mod place;
 pub mod probe;
 mod read;
+mod rules;
 mod session;
 mod store;
 mod write;

@@ -116,6 +116,9 @@ impl Session {
         }
         self.part_from_namesake(fd, stat);
         self.refresh(fd, stat);
+        if let (Some(_), Some(handle)) = (&self.process, self.handle(fd)) {
+            self.follow_rule(handle);
+        }
         Ok(())
     }
 
@@ -157,7 +160,11 @@ impl Session {
     }
 
     /// The canonical path behind `fd`, and which store's directory it lies in.
-    fn managed_path<'a>(&self, fd: RawFd, buffer: &'a mut [u8; 4096]) -> (&'a [u8], Option<usize>) {
+    pub(crate) fn managed_path<'a>(
+        &self,
+        fd: RawFd,
+        buffer: &'a mut [u8; 4096],
+    ) -> (&'a [u8], Option<usize>) {
         let length = link_of(fd, buffer).unwrap_or(0);
         let path = &buffer[..length];
         let header = self.segment.header();
@@ -271,6 +278,7 @@ fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
     record.mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
     record.store_mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
     record.entry0.store(0, Ordering::Relaxed);
+    crate::rules::start_without_rule(record);
     record.root.store(0, Ordering::Release);
 }
 

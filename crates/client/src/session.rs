@@ -32,6 +32,8 @@ pub struct Session {
     pub(crate) manager: ManagerLink,
     pub(crate) engine: Engine,
     pub(crate) tier_files: [AtomicU32; TIERS_MAX],
+    /// What rules ask about this process; none without rules.
+    pub(crate) process: Option<crate::rules::Process>,
     threads: AtomicU32,
     /// Highest descriptor number that was ever managed.
     highest: AtomicU32,
@@ -121,8 +123,10 @@ impl Session {
         let descriptions = segment.header().descriptions;
         let files = segment.header().files;
         let engine = Engine::new(&segment);
+        let process = crate::rules::process_for(&segment);
         Some(Session {
             segment,
+            process,
             slot: AtomicU32::new(slot),
             table: Sparse::new(DESCRIPTORS),
             references: Sparse::new(descriptions as usize),
@@ -241,7 +245,7 @@ impl Session {
             rustix::fs::fstat(borrow(handle.fd)).is_ok_and(|stat| stat.st_mode & 0o111 != 0);
         if executable {
             let _ = self.sync(handle, false);
-        } else if self.segment.header().flush_trigger() == Trigger::PerFile {
+        } else if self.trigger(self.settings(self.record(handle))) == Trigger::PerFile {
             self.request_sync(handle.file, false);
         }
     }

@@ -4,6 +4,7 @@ use crate::iovec::{Cursor, Iovec, total};
 use crate::session::{Handle, Session};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
+use forebay_placement::schema::Mode;
 use forebay_pool::buckets::{Patience, Resident};
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
@@ -121,9 +122,14 @@ impl Session {
         self.check_limit(handle, offset + length as u64)?;
         let mut cursor = Cursor::new(pieces);
         let written = unsafe { self.write_blocks(handle, &mut cursor, offset, length) }?;
+        self.review_rule(handle);
+        let settings = self.settings(self.record(handle));
         if self.may(handle, description_flag::SYNC) {
             self.sync(handle, true)?;
-        } else if self.segment.header().flush_trigger() == Trigger::PerOperation {
+        } else if settings.mode == Some(Mode::Sync) {
+            // Write-through: the store has it; only a sync makes the store durable.
+            self.sync(handle, false)?;
+        } else if self.trigger(settings) == Trigger::PerOperation {
             self.request_sync(handle.file, false);
         }
         Ok(written)

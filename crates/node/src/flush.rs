@@ -54,9 +54,8 @@ pub(crate) struct Flusher {
 /// Which blocks to flush.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
-    /// Blocks of one tier that were last written at least so many milliseconds ago, or have been
-    /// dirty for longer than any may be.
-    Aged(usize, u32),
+    /// Blocks of one tier whose time has come, see [`Flusher::due_after`].
+    Due(usize),
     /// All blocks of one file.
     File(u32),
     /// These blocks of one file, with their buckets.
@@ -77,21 +76,44 @@ impl Flusher {
 
     /// The life of a tier's flusher.
     pub fn run(mut self, tier: usize) {
-        let period = self.node.config.flush.period.as_millis().clamp(1, 60_000) as u64;
+        let period = u64::from(self.period());
         while !self.node.stopping() {
             let seen = self.node.header().work_wanted.load(Ordering::Acquire);
             let draining = self.node.draining.load(Ordering::Acquire);
-            let trigger = self.node.header().flush_trigger();
-            let moved = match (draining, trigger) {
-                (true, _) | (_, Trigger::PerOperation) => self.flush(Which::Aged(tier, 0)),
-                (_, Trigger::Periodic) => self.flush(Which::Aged(tier, period as u32)),
-                (_, Trigger::PerFile | Trigger::OnExit) => 0,
-            };
+            let moved = if self.may_be_due() { self.flush(Which::Due(tier)) } else { 0 };
             if moved == 0 {
                 // Failing files are looked at again even when nobody asks.
                 let wait = if draining { 20 } else { period };
                 futex::wait(&self.node.header().work_wanted, seen, wait);
             }
+        }
+    }
+
+    /// Milliseconds for which a block must not have been written, where flushes are periodic.
+    fn period(&self) -> u32 {
+        self.node.config.flush.period.as_millis().clamp(1, 60_000) as u32
+    }
+
+    /// Whether any file's blocks can be due without anybody's asking.
+    fn may_be_due(&self) -> bool {
+        let rules = self.node.segment.rules().iter().filter_map(|rule| rule.settings().trigger);
+        rules.chain([self.node.header().flush_trigger()]).any(|trigger| self.age(trigger).is_some())
+    }
+
+    /// Milliseconds after its last write at which a block of this file is flushed; `None` if only on
+    /// demand.
+    fn due_after(&self, file: u32) -> Option<u32> {
+        let segment = &self.node.segment;
+        let rule = segment.rule_of(segment.file(file)).and_then(|rule| rule.settings().trigger);
+        self.age(rule.unwrap_or_else(|| self.node.header().flush_trigger()))
+    }
+
+    fn age(&self, trigger: Trigger) -> Option<u32> {
+        match trigger {
+            _ if self.node.draining.load(Ordering::Acquire) => Some(0),
+            Trigger::PerOperation => Some(0),
+            Trigger::Periodic => Some(self.period()),
+            Trigger::PerFile | Trigger::OnExit => None,
         }
     }
 
@@ -228,7 +250,7 @@ impl Flusher {
                 }
                 true
             }),
-            Which::Aged(tier, age) => {
+            Which::Due(tier) => {
                 // The table of files is shorter than that of buckets.
                 let is_dirty = |file| segment.file(file).has(file_flag::DIRTY);
                 if !segment.live_files().any(is_dirty) {
@@ -240,13 +262,16 @@ impl Flusher {
                     let Some(meta) = segment.bucket(bucket) else { continue };
                     if meta.dirty.load(Ordering::Acquire) == 0
                         || meta.state.load(Ordering::Acquire) != USED
-                        || clock::stamp_age(now, meta.written.load(Ordering::Relaxed)) < age
-                            && clock::stamp_age(now, meta.dirtied.load(Ordering::Relaxed)) < oldest
                     {
                         continue;
                     }
                     let file = meta.file.load(Ordering::Relaxed);
-                    if file < segment.header().files && self.may_try(file, now) {
+                    let age = clock::stamp_age(now, meta.written.load(Ordering::Relaxed));
+                    let dirty_for = clock::stamp_age(now, meta.dirtied.load(Ordering::Relaxed));
+                    let is_due = |file| {
+                        self.due_after(file).is_some_and(|after| age >= after || dirty_for >= oldest)
+                    };
+                    if file < segment.header().files && is_due(file) && self.may_try(file, now) {
                         let block = meta.block.load(Ordering::Relaxed);
                         found.push(Dirty { file, block, bucket });
                     }
@@ -282,13 +307,13 @@ impl Flusher {
         // A file without a name is dropped with its last descriptor; until then only a want of
         // room, a sync or a drain sends it to the store.
         let draining = self.node.draining.load(Ordering::Acquire);
-        if matches!(which, Which::Aged(..))
+        if matches!(which, Which::Due(_))
             && !draining
             && rustix::fs::fstat(&*fd).is_ok_and(|stat| stat.st_nlink == 0)
         {
             return None;
         }
-        if matches!(which, Which::Aged(..)) {
+        if matches!(which, Which::Due(_)) {
             self.node.await_turn(self.dirty_bytes(batch));
         }
         let patient = matches!(which, Which::File(_));

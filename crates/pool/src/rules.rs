@@ -73,34 +73,40 @@ impl RuleRecord {
         Ok(record)
     }
 
-    /// The rule, for matching. A code of another version reads as "not given".
+    /// The rule, for matching.
     pub fn rule(&self) -> Rule<'_> {
+        Rule { when: self.conditions(), set: self.settings() }
+    }
+
+    /// What it sets, without a look at its texts. A code of another version reads as "not given".
+    pub fn settings(&self) -> Settings {
         let lifetime = match self.lifetime {
             KEEP_VERSIONS => Some(Lifetime::KeepVersions(self.lifetime_value as u32)),
             OVERWRITE_WHEN_READ => Some(Lifetime::OverwriteWhenRead),
             EXPIRES => Some(Lifetime::Expires(self.lifetime_value)),
             _ => None,
         };
-        Rule {
-            when: Conditions {
-                path: text(&self.path).to_bytes(),
-                size_min: self.size_min,
-                size_max: self.size_max,
-                dataset: text(&self.dataset).to_bytes(),
-                user: (self.user != NO_USER).then_some(self.user),
-                process: text(&self.process).to_bytes(),
-                ranks: self.ranks(),
-            },
-            set: Settings {
-                policy: self.policy.checked_sub(1).and_then(PolicyId::numbered),
-                tier: (self.tier != NO_TIER).then_some(self.tier),
-                pin: self.flags & PIN != 0,
-                mode: Mode::from_code(self.mode),
-                trigger: Trigger::from_code(self.trigger),
-                priority: self.priority,
-                lifetime,
-                durability: Durability::from_code(self.durability),
-            },
+        Settings {
+            policy: self.policy.checked_sub(1).and_then(PolicyId::numbered),
+            tier: (self.tier != NO_TIER).then_some(self.tier),
+            pin: self.flags & PIN != 0,
+            mode: Mode::from_code(self.mode),
+            trigger: Trigger::from_code(self.trigger),
+            priority: self.priority,
+            lifetime,
+            durability: Durability::from_code(self.durability),
+        }
+    }
+
+    fn conditions(&self) -> Conditions<'_> {
+        Conditions {
+            path: text(&self.path).to_bytes(),
+            size_min: self.size_min,
+            size_max: self.size_max,
+            dataset: text(&self.dataset).to_bytes(),
+            user: (self.user != NO_USER).then_some(self.user),
+            process: text(&self.process).to_bytes(),
+            ranks: self.ranks(),
         }
     }
 

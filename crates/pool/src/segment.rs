@@ -274,6 +274,13 @@ impl Segment {
         unsafe { core::slice::from_raw_parts(self.base.add(self.offsets.rules).cast(), count) }
     }
 
+    /// The rule that holds for the file of a record.
+    #[inline]
+    pub fn rule_of(&self, record: &FileRecord) -> Option<&RuleRecord> {
+        let rule = record.rule.load(Ordering::Relaxed).checked_sub(1)?;
+        self.rules().get(usize::from(rule))
+    }
+
     /// Client slot `slot`; slots beyond the last read as the manager's.
     pub fn client(&self, slot: u32) -> &ClientSlot {
         let slot = if slot < self.header().clients { slot } else { MANAGER_SLOT };
