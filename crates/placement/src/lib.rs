@@ -7,10 +7,13 @@
 
 pub mod cost;
 pub mod glob;
+pub mod evict;
 mod hierarchy;
+pub mod hotness;
 mod memo;
 mod pace;
 mod policies;
+pub mod promote;
 mod random;
 mod request;
 mod room;

@@ -216,7 +216,7 @@ impl Search<'_> {
             taken(self, 0);
         }
         // Plans without the flush were tried before, and it needs the tier's own room to be used up.
-        if !self.flush.is_some_and(|flush| item.place == flush.from) {
+        if self.flush.is_none_or(|flush| item.place != flush.from) {
             self.descend(at + 1, left, cost);
         }
     }

@@ -5,6 +5,8 @@ use forebay_placement::mix;
 /// A stream of numbers: SplitMix64.
 pub struct Random(u64);
 
+// Each test program uses its part.
+#[allow(dead_code)]
 impl Random {
     /// The stream of `FOREBAY_SEED`, or of the seed given; prints which.
     pub fn seeded(default: u64) -> Self {

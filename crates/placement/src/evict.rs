@@ -1,0 +1,198 @@
+//! Which blocks leave a tier.
+//!
+//! The default is S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: "FIFO queues are all you need for cache
+//! eviction", SOSP 2023). A block that arrives is on probation. Probation is a FIFO queue of a tenth
+//! of the tier: who reaches its end unused leaves, so a scan passes through that tenth and displaces
+//! nothing else; who was used twice goes to the main queue. There, who reaches the end unused leaves,
+//! and who was used goes round again, at most three times. A use only counts, up to a limit, and
+//! moves nothing: a hot block is not written to. Who left not long ago and comes back (a *ghost*)
+//! skips probation.
+//!
+//! Queues are not linked lists: a block's place is its [`Heat`], that is the time when it joined its
+//! queue and one bit for which, so there is nothing to repair after a crash.
+
+use crate::hotness::Heat;
+use crate::random::mix;
+
+/// Share of a tier that is for blocks on probation.
+const PROBATION_SHARE: usize = 10;
+/// Uses that lead from probation to the main queue.
+const USES_TO_STAY: u32 = 2;
+/// Most rounds that uses buy in the main queue.
+const ROUNDS_MAX: u32 = 3;
+/// Milliseconds after a block's arrival in which further uses belong to the one that brought it: a
+/// program that reads a block in pieces uses it once.
+const CORRELATED_MS: u32 = 512;
+
+/// How victims are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Eviction {
+    /// Those not used for the longest time.
+    Lru,
+    /// Those used least.
+    Lfu,
+    /// S3-FIFO, which resists scans.
+    #[default]
+    S3Fifo,
+}
+
+impl Eviction {
+    /// All ways, the default last.
+    pub const ALL: [Eviction; 3] = [Eviction::Lru, Eviction::Lfu, Eviction::S3Fifo];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Eviction::Lru => "lru",
+            Eviction::Lfu => "lfu",
+            Eviction::S3Fifo => "s3-fifo",
+        }
+    }
+
+    /// The way of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| way.name() == name)
+    }
+
+    /// A block's heat after a use. Often the same: then nothing needs to be stored.
+    pub fn used(self, heat: Heat, now_ms: u32) -> Heat {
+        match self {
+            Eviction::Lru | Eviction::Lfu => heat.counted().stamped(now_ms),
+            Eviction::S3Fifo if heat.age_ms(now_ms) < CORRELATED_MS => heat,
+            Eviction::S3Fifo => heat.counted(),
+        }
+    }
+}
+
+/// A block that might leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Candidate {
+    /// The caller's name for it.
+    pub id: u32,
+    /// What is known of its use. [`choose`] may change it; the caller stores what has changed.
+    pub heat: Heat,
+    /// It must not leave.
+    pub pinned: bool,
+    /// Blocks of lower priority leave first.
+    pub priority: u8,
+    /// Set by [`choose`]: it leaves.
+    pub leaves: bool,
+}
+
+/// Chooses up to `want` victims among all blocks of a tier. They are first in `blocks` afterwards,
+/// in the order in which they should leave; the result says how many they are, which is less than
+/// `want` only if all others are pinned.
+///
+/// Sorts in place: n log n steps for n blocks, and no allocation.
+pub fn choose(eviction: Eviction, blocks: &mut [Candidate], want: usize, now_ms: u32) -> usize {
+    blocks.iter_mut().for_each(|block| block.leaves = false);
+    let uses = |block: &Candidate| match eviction {
+        Eviction::Lfu => block.heat.count(),
+        Eviction::Lru | Eviction::S3Fifo => 0,
+    };
+    let queue = |block: &Candidate| eviction == Eviction::S3Fifo && block.heat.is_main();
+    blocks.sort_unstable_by_key(|block| {
+        let age = u32::MAX - block.heat.age_ms(now_ms);
+        (block.pinned, block.priority, queue(block), uses(block), age, block.id)
+    });
+    let free_to_leave = blocks.partition_point(|block| !block.pinned);
+    let mut left = want;
+    for group in blocks[..free_to_leave].chunk_by_mut(|a, b| a.priority == b.priority) {
+        if left == 0 {
+            break;
+        }
+        left -= match eviction {
+            Eviction::Lru | Eviction::Lfu => first(group, left),
+            Eviction::S3Fifo => s3_fifo(group, left, now_ms),
+        };
+    }
+    let victims = want - left;
+    blocks.sort_by_key(|block| !block.leaves);
+    victims
+}
+
+/// The first `want` that do not leave yet.
+fn first(blocks: &mut [Candidate], want: usize) -> usize {
+    let staying = blocks.iter_mut().filter(|block| !block.leaves);
+    staying.take(want).map(|block| block.leaves = true).count()
+}
+
+/// The queues' ends, as often as it takes. `blocks`: probation and main queue, each oldest first.
+fn s3_fifo(blocks: &mut [Candidate], want: usize, now_ms: u32) -> usize {
+    let share = blocks.len() / PROBATION_SHARE;
+    let (probation, main) = blocks.split_at_mut(blocks.partition_point(|b| !b.heat.is_main()));
+    let (on_probation, on_main) = (probation.len(), main.len());
+    let mut queue = probation.iter_mut();
+    let (mut passed, mut victims, mut main_left) = (0, 0, on_main);
+    let mut end = 0;
+    while victims < want {
+        if on_probation - passed > share || main_left == 0 {
+            let Some(block) = queue.next() else { break };
+            passed += 1;
+            if block.heat.count() >= USES_TO_STAY {
+                block.heat = block.heat.in_main(true).with_count(0).stamped(now_ms);
+            } else {
+                block.leaves = true;
+                victims += 1;
+            }
+            continue;
+        }
+        let block = &mut main[end % on_main];
+        end += 1;
+        match block.heat.count() {
+            _ if block.leaves => {}
+            0 => {
+                block.leaves = true;
+                victims += 1;
+                main_left -= 1;
+            }
+            uses => {
+                let rounds = uses.min(ROUNDS_MAX) - 1;
+                block.heat = block.heat.with_count(rounds).stamped(now_ms);
+            }
+        }
+    }
+    // What has just gone from probation to the main queue, when there is nothing else.
+    victims + first(blocks, want - victims)
+}
+
+/// Blocks that left not long ago: the ghost queue of S3-FIFO, as a table of fingerprints. One that is
+/// forgotten too early only costs a second probation.
+#[derive(Debug)]
+pub struct Ghosts {
+    /// Fingerprint, and the number of the departure; 0 is empty.
+    table: Box<[(u32, u32)]>,
+    departures: u32,
+    window: u32,
+}
+
+impl Ghosts {
+    /// Remembers about the last `blocks` departures, usually as many as the tier has blocks: 16 bytes
+    /// for each, allocated now.
+    pub fn new(blocks: usize) -> Self {
+        let places = (2 * blocks).next_power_of_two();
+        let window = u32::try_from(blocks).unwrap_or(u32::MAX);
+        Self { table: vec![(0, 0); places].into_boxed_slice(), departures: 0, window }
+    }
+
+    /// A block has left.
+    pub fn left(&mut self, file: u64, block: u64) {
+        let (place, fingerprint) = self.place(file, block);
+        self.departures = self.departures.wrapping_add(1).max(1);
+        self.table[place] = (fingerprint, self.departures);
+    }
+
+    /// Whether a block that arrives has left not long ago.
+    pub fn remembers(&self, file: u64, block: u64) -> bool {
+        let (place, fingerprint) = self.place(file, block);
+        let (found, departure) = self.table[place];
+        departure != 0
+            && found == fingerprint
+            && self.departures.wrapping_sub(departure) < self.window
+    }
+
+    fn place(&self, file: u64, block: u64) -> (usize, u32) {
+        let hash = mix(mix(file) ^ block);
+        (hash as usize & (self.table.len() - 1), (hash >> 32) as u32)
+    }
+}

@@ -1,0 +1,158 @@
+//! Which blocks go up, and which must not go down: Hermes section 3.2.2 C, "demotes or promotes data
+//! based on the hotness score".
+//!
+//! **No ping-pong.** To displace another, a block must be clearly hotter ([`MARGIN`], and two uses),
+//! and each promotion in its past doubles what is asked of it. A block's count of uses ends at 7, so
+//! after three promotions it stays until one is forgiven, which [`Heat::cooled`] does once in
+//! [`FORGIVE_PASSES`](crate::hotness::FORGIVE_PASSES) half-lives: in that time at most one move up
+//! for each block, and so at most one move down, whatever the program does. Under steady use
+//! blocks come to rest: counts of blocks that are used equally often differ by one at any moment.
+
+use crate::hotness::Heat;
+use crate::{TierSnapshot, Watermarks};
+
+/// How many times hotter than its rival a block has to be.
+pub const MARGIN: f32 = 1.5;
+/// How many uses it has to have besides.
+const USES: f32 = 2.0;
+
+/// A tier, as the decision to move one block sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Level {
+    /// There is so much room that a newcomer displaces nothing.
+    pub is_roomy: bool,
+    /// So little is free that blocks have to leave.
+    pub wants_room: bool,
+    /// Uses of the coldest block that may leave.
+    pub coldest: u32,
+}
+
+impl Level {
+    /// The level of a tier whose coldest block that may leave has so many uses.
+    pub fn of(tier: &TierSnapshot, marks: Watermarks, coldest: u32) -> Self {
+        let share = |fraction: f64| (tier.capacity as f64 * fraction.clamp(0.0, 1.0)) as u64;
+        let low = share(marks.low).min(share(marks.high));
+        Self {
+            is_roomy: tier.free > share(marks.high).max(low),
+            wants_room: tier.free < low || tier.free == 0,
+            coldest,
+        }
+    }
+}
+
+/// A block that could move.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Block {
+    /// How often it was used lately: [`Heat::count`].
+    pub uses: u32,
+    /// Its promotions that are not forgiven: [`Heat::moves`].
+    pub moves: u32,
+    /// It must stay where it is.
+    pub pinned: bool,
+}
+
+impl Block {
+    /// The block with this heat.
+    pub fn of(heat: Heat, pinned: bool) -> Self {
+        Self { uses: heat.count(), moves: heat.moves(), pinned }
+    }
+}
+
+/// Whether a block goes up to the tier `above` it. Where there is room, one use is enough.
+pub fn promotes(block: &Block, above: &Level) -> bool {
+    let asked = if above.is_roomy { 1.0 } else { above.coldest as f32 * MARGIN + USES };
+    let asked = asked * f32::from(1_u16 << block.moves.min(7));
+    !block.pinned && !above.wants_room && block.uses as f32 >= asked
+}
+
+/// Whether a block may go down to make room on the tier `here`, with this tier above it. Never true
+/// of a block that [`promotes`].
+pub fn demotes(block: &Block, here: &Level, above: Option<&Level>) -> bool {
+    here.wants_room && !block.pinned && !above.is_some_and(|above| promotes(block, above))
+}
+
+/// The heat of a block that was just promoted.
+pub fn promoted(heat: Heat, now_ms: u32) -> Heat {
+    heat.with_moves(heat.moves() + 1).in_main(true).stamped(now_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotness::FORGIVE_PASSES;
+
+    const USES: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+    fn levels() -> impl Iterator<Item = Level> {
+        let kinds = [(false, false), (false, true), (true, false)];
+        kinds.into_iter().flat_map(|(is_roomy, wants_room)| {
+            USES.map(|coldest| Level { is_roomy, wants_room, coldest })
+        })
+    }
+
+    fn blocks() -> impl Iterator<Item = Block> {
+        USES.into_iter().flat_map(|uses| {
+            (0..9).flat_map(move |moves| [false, true].map(|pinned| Block { uses, moves, pinned }))
+        })
+    }
+
+    #[test]
+    fn no_block_goes_up_and_down() {
+        let (mut up, mut down) = (0, 0);
+        for block in blocks() {
+            for (here, above) in levels().flat_map(|here| levels().map(move |above| (here, above)))
+            {
+                let promotes = promotes(&block, &above);
+                let demotes = demotes(&block, &here, Some(&above));
+                assert!(!(promotes && demotes), "{block:?} {here:?} {above:?}");
+                assert!(!block.pinned || !promotes && !demotes);
+                up += u32::from(promotes);
+                down += u32::from(demotes);
+            }
+        }
+        assert!(up > 100 && down > 100, "{up} {down}");
+    }
+
+    #[test]
+    fn what_was_displaced_does_not_come_straight_back() {
+        for (block, above) in blocks().flat_map(|block| levels().map(move |above| (block, above))) {
+            if above.is_roomy || !promotes(&block, &above) {
+                continue;
+            }
+            let displaced = Block { uses: above.coldest, moves: 0, pinned: false };
+            // Now it is one of the others, or the newcomer itself, that is the coldest there.
+            for coldest in USES.into_iter().filter(|&uses| uses >= above.coldest) {
+                assert!(!promotes(&displaced, &Level { coldest, ..above }), "{block:?} {above:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn three_promotions_are_the_most_without_forgiveness() {
+        let mut heat = Heat::arriving(0, false).with_count(7);
+        let roomy = Level { is_roomy: true, ..Level::default() };
+        let mut promotions = 0;
+        while promotes(&Block::of(heat, false), &roomy) {
+            heat = promoted(heat, 0);
+            promotions += 1;
+        }
+        assert_eq!(promotions, 3);
+        let forgiven = heat.cooled(FORGIVE_PASSES).with_count(7);
+        assert!(promotes(&Block::of(forgiven, false), &roomy));
+    }
+
+    #[test]
+    fn levels_follow_the_watermarks() {
+        let at = |free| {
+            let tier = TierSnapshot { capacity: 100, free, ..TierSnapshot::default() };
+            let level = Level::of(&tier, Watermarks::default(), 0);
+            (level.is_roomy, level.wants_room)
+        };
+        assert_eq!(at(9), (false, true));
+        assert_eq!(at(10), (false, false));
+        assert_eq!(at(25), (false, false));
+        assert_eq!(at(26), (true, false));
+        let none = Level::of(&TierSnapshot::default(), Watermarks::default(), 0);
+        assert!(none.wants_room && !none.is_roomy, "a tier that failed takes nothing");
+    }
+}
