@@ -256,7 +256,12 @@ fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
 
 /// Starts a manager for an orphan and waits until it has drained it.
 fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
-    let config = runtime.read_config().ok_or_else(|| {
+    let config = runtime.read_config();
+    if config.is_none() && !runtime.pool.exists() {
+        // A manager that was about to end has drained it meanwhile.
+        return Ok(());
+    }
+    let config = config.ok_or_else(|| {
         format!("{}: cannot be read; {} stays", runtime.config().display(), runtime.pool.display())
     })?;
     if let Ok(observer) = Observer::of(&runtime.pool) {

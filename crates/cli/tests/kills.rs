@@ -126,7 +126,9 @@ fn kill_managers(setup: &Setup, pause_us: u32, moments: &[usize], signal: Signal
         assert!(since.elapsed() < Duration::from_secs(20), "took {:?}", since.elapsed());
         if hit {
             hits += 1;
-            assert!(ran.stderr.contains("starting another"), "{ran:?}");
+            // A terminated one drains first, and the program may be through before it ends.
+            let replaced = signal == Signal::KILL;
+            assert!(!replaced || ran.stderr.contains("starting another"), "{ran:?}");
         }
     }
     assert!(2 * hits >= moments.len(), "only {hits} kills hit");

@@ -9,6 +9,7 @@ mod attributes;
 mod clean;
 mod descriptors;
 mod fork;
+mod heat;
 mod iovec;
 mod manager;
 mod open;

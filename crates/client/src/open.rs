@@ -116,7 +116,8 @@ impl Session {
         }
         self.part_from_namesake(fd, stat);
         self.refresh(fd, stat);
-        if let (Some(_), Some(handle)) = (&self.process, self.handle(fd)) {
+        if let Some(handle) = self.handle(fd) {
+            self.used_file(handle);
             self.follow_rule(handle);
         }
         Ok(())
@@ -277,6 +278,8 @@ fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
     record.store_size.store(stat.st_size as u64, Ordering::Relaxed);
     record.mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
     record.store_mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
+    record.heat.store(0, Ordering::Relaxed);
+    record.placed.store(0, Ordering::Relaxed);
     record.entry0.store(0, Ordering::Relaxed);
     crate::rules::start_without_rule(record);
     record.root.store(0, Ordering::Release);

@@ -3,6 +3,7 @@
 use crate::session::{Handle, Session};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
+use forebay_placement::hotness::{HALF_LIFE_MS, Score};
 use forebay_placement::{
     Costs, Destination, Hierarchy, Memo, Model, PolicyId, Request, TierSnapshot,
 };
@@ -57,12 +58,7 @@ impl Session {
     /// Where the next block of a write goes that has `ahead` bytes to go.
     pub(crate) fn destination(&self, handle: Handle, ahead: u64) -> Destination {
         let record = self.record(handle);
-        let settings = record
-            .rule
-            .load(Ordering::Relaxed)
-            .checked_sub(1)
-            .and_then(|rule| self.segment.rules().get(usize::from(rule)))
-            .map_or_else(Default::default, |rule| rule.rule().set);
+        let settings = self.settings(record);
         let default =
             PolicyId::numbered(self.segment.header().policy.load(Ordering::Relaxed) as u8)
                 .unwrap_or_default();
@@ -71,10 +67,11 @@ impl Session {
             Some(_) => PolicyId::named("user-defined").unwrap_or(default),
             None => settings.policy.unwrap_or(default),
         };
+        let now = self.segment.header().now_ms.load(Ordering::Relaxed);
         let request = Request {
             bytes: ahead.next_multiple_of(self.segment.bucket_bytes() as u64),
             file_bytes: record.size.load(Ordering::Relaxed),
-            file_hotness: 0.0,
+            file_hotness: Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS),
             dispersion: record.placed.load(Ordering::Relaxed) as u8,
             priority: settings.priority,
             pinned: settings.tier.map(|tier| Destination::Tier(usize::from(tier))),

@@ -160,6 +160,7 @@ impl Session {
             self.segment.undress_bucket(bucket);
             return true;
         }
+        record.note_tier(0);
         self.populate(bucket);
         let data = self.segment.bucket_data(bucket);
         let got = unsafe { self.store_read(handle, data, length, start) }.unwrap_or(0);
@@ -251,6 +252,7 @@ impl Session {
             // Equal entry first, equal version second: see the design page.
             let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
             if same {
+                self.used(handle, usize::from(tier), bucket, meta);
                 return result.map(|()| true);
             }
             cursor.rewind(start);

@@ -118,6 +118,9 @@ impl Session {
             unsafe { pread_full(rustix::fd::AsRawFd::as_raw_fd(&again), to, bytes, offset) }
         };
         occupy(self.store_device(self.record(handle)), Direction::Read, bytes);
+        if let Ok(got) = result {
+            self.counters().missed_bytes.fetch_add(got as u64, Ordering::Relaxed);
+        }
         result
     }
 

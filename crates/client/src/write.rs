@@ -312,6 +312,7 @@ impl Session {
             self.segment.undress_bucket(bucket);
             return Ok(None);
         }
+        self.record(handle).note_tier(tier);
         let result = if tier == 0 {
             self.populate(bucket);
             unsafe { self.write_bucket(handle, bucket, cursor, part) }
@@ -352,11 +353,19 @@ impl Session {
         // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
         soil(meta, valid & touched, part.stamp);
         unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
-        self.mark_written(handle, meta, touched, part);
+        self.mark_written(handle, 0, bucket, meta, touched, part);
         Ok(part.bytes)
     }
 
-    fn mark_written(&self, handle: Handle, meta: &BucketMeta, touched: u64, part: Part) {
+    fn mark_written(
+        &self,
+        handle: Handle,
+        tier: usize,
+        bucket: u32,
+        meta: &BucketMeta,
+        touched: u64,
+        part: Part,
+    ) {
         soil(meta, touched, part.stamp);
         if meta.valid.load(Ordering::Relaxed) & touched != touched {
             meta.valid.fetch_or(touched, Ordering::Release);
@@ -364,6 +373,7 @@ impl Session {
         // Under the lock: a flush, which takes it too, cuts at the size.
         let start = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
         raise(&self.record(handle).size, start + part.bytes as u64);
+        self.used(handle, tier, bucket, meta);
         if meta.written.load(Ordering::Relaxed) != part.stamp {
             meta.written.store(part.stamp, Ordering::Relaxed);
         }
@@ -464,7 +474,8 @@ impl Session {
             cursor.advance(count);
             left -= count;
         }
-        self.mark_written(handle, meta, touched, part);
+        let tier = self.segment.tier_of(bucket);
+        self.mark_written(handle, tier, bucket, meta, touched, part);
         Ok(part.bytes)
     }
 

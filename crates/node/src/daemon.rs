@@ -7,6 +7,7 @@ use crate::descriptors::Descriptors;
 use crate::flush::{Flusher, Which, is_pending, settle_held};
 use crate::housekeeping::{Housekeeper, is_idle};
 use crate::node::Node;
+use crate::promote::Promoter;
 use crate::recovery;
 use crate::runtime::Runtime;
 use crate::status::Observer;
@@ -202,6 +203,8 @@ fn start_workers(node: &Arc<Node>) -> Result<Vec<JoinHandle<()>>, String> {
         let demoter = Demoter::new(node, tier);
         workers.push(start(format!("demote {name}"), Box::new(move || demoter.run()))?);
     }
+    let promoter = Promoter::new(node);
+    workers.push(start("promote".into(), Box::new(move || promoter.run()))?);
     let syncer = Flusher::new(node);
     workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
     let growing = Arc::clone(node);

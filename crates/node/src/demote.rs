@@ -1,18 +1,37 @@
-//! Making room: clean blocks are dropped, dirty ones move to the next tier that has space, or are
-//! flushed when none has. Each tier has its own demoter.
+//! Making room on a tier: clean blocks are dropped, or kept one tier down if they will be read again;
+//! dirty ones move to the next tier that has space, or are flushed when none has. Each tier has its
+//! own demoter.
 
 use crate::flush::{Flusher, Which};
 use crate::mover::{BATCH_BYTES, Found, Mover};
 use crate::node::{Node, buckets_of};
-use forebay_placement::{Destination, destination, room_needed};
+use forebay_placement::evict::{Candidate, choose};
+use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
+use forebay_placement::promote::Level;
+use forebay_placement::{Destination, Hierarchy, destination, room_needed};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
-use forebay_pool::{Owner, clock, futex};
+use forebay_pool::{Owner, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How often a tier's free space is looked at when nobody asks, in milliseconds.
 const LOOK_MS: u64 = 500;
+/// So many times as many blocks as shall leave are considered: those that cost least to move leave.
+const CHOICE: usize = 2;
+/// Hotness of a file, in uses, from which its clean blocks are worth a place below.
+const READ_AGAIN: f32 = 1.5;
+
+/// Blocks that leave a tier, by what becomes of them.
+#[derive(Default)]
+struct Leaving {
+    /// The store has them, and nobody is likely to want them.
+    dropped: Vec<Found>,
+    /// The store has them, but they are wanted again and again.
+    kept: Vec<Found>,
+    /// The store does not have them yet.
+    dirty: Vec<Found>,
+}
 
 /// The worker that makes room on one tier.
 pub(crate) struct Demoter {
@@ -21,6 +40,7 @@ pub(crate) struct Demoter {
     owner: Owner,
     mover: Mover,
     flusher: Flusher,
+    blocks: Vec<Candidate>,
 }
 
 impl Demoter {
@@ -31,6 +51,7 @@ impl Demoter {
             owner,
             mover: Mover::new(node, owner),
             flusher: Flusher::new(node),
+            blocks: Vec::new(),
             node: Arc::clone(node),
         }
     }
@@ -65,52 +86,120 @@ impl Demoter {
             }
             return 0;
         }
-        let count = (needed / unit).min((BATCH_BYTES as u64 / unit).max(1)) as usize;
-        let (clean, mut dirty) = self.victims(count);
-        let mut freed = self.evict(&clean);
-        if (freed as usize) < count && !dirty.is_empty() {
-            dirty.truncate(count - freed as usize);
-            dirty.sort_unstable();
-            freed += match destination(&hierarchy, self.tier, dirty.len() as u64 * unit) {
-                Destination::Tier(below) => self.mover.shift(&dirty, self.tier, below),
-                Destination::Store => self.flush_and_evict(&dirty),
-            };
+        let leaving = self.choose((needed / unit) as usize, &hierarchy);
+        let mut freed = self.evict(&leaving.dropped);
+        self.announce(freed);
+        // In pieces: who waits for room goes on with the first, and the next sees what changed.
+        let piece = (BATCH_BYTES / unit as usize).max(1);
+        for blocks in leaving.kept.chunks(piece) {
+            let below = self.tier + 1;
+            let moved = self.mover.shift(blocks, self.tier, below);
+            freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
+            self.announce(freed);
         }
-        if freed > 0 && self.tier == 0 {
-            self.node.announce_room();
+        for blocks in leaving.dirty.chunks(piece) {
+            let bytes = blocks.len() as u64 * unit;
+            freed += match destination(&self.node.hierarchy(), self.tier, bytes) {
+                Destination::Tier(below) => self.mover.shift(blocks, self.tier, below),
+                Destination::Store => self.flush_and_evict(blocks),
+            };
+            self.announce(freed);
+            if self.node.stopping() {
+                break;
+            }
         }
         freed
     }
 
-    /// Blocks of the tier, those written longest ago first: clean ones, and dirty ones.
-    fn victims(&self, count: usize) -> (Vec<Found>, Vec<Found>) {
+    fn announce(&self, freed: u32) {
+        if freed > 0 && self.tier == 0 {
+            self.node.announce_room();
+        }
+    }
+
+    /// The `want` blocks that leave the tier, and what is to become of them.
+    fn choose(&mut self, want: usize, hierarchy: &Hierarchy) -> Leaving {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let now = node.now();
+        self.look(now);
+        let eviction = node.config.placement.eviction;
+        let found = choose(eviction, &mut self.blocks, want * CHOICE, now);
+        for block in &self.blocks {
+            if let Some(meta) = segment.bucket(block.id)
+                && !block.leaves
+            {
+                let heat = meta.heat.load(Ordering::Relaxed);
+                if heat != block.heat.0 {
+                    meta.heat.store(block.heat.0, Ordering::Relaxed);
+                }
+            }
+        }
+        let below = hierarchy.tier(self.tier + 1);
+        let roomy = below.is_some_and(|below| Level::of(&below, node.watermarks, 0).is_roomy);
+        let mut leaving = Leaving::default();
+        for block in &self.blocks[..found] {
+            let Some(meta) = segment.bucket(block.id) else { continue };
+            let file = meta.file.load(Ordering::Relaxed);
+            let found = Found { file, block: meta.block.load(Ordering::Relaxed), bucket: block.id };
+            let list = if meta.dirty.load(Ordering::Acquire) != 0 {
+                &mut leaving.dirty
+            } else if roomy && self.is_read_again(file, now) {
+                &mut leaving.kept
+            } else {
+                &mut leaving.dropped
+            };
+            list.push(found);
+        }
+        // Cheapest first, and each list in the order in which its blocks should leave.
+        leaving.dropped.truncate(want);
+        leaving.kept.truncate(want - leaving.dropped.len());
+        leaving.dirty.truncate(want - leaving.dropped.len() - leaving.kept.len());
+        for list in [&mut leaving.kept, &mut leaving.dirty] {
+            list.sort_unstable();
+        }
+        leaving
+    }
+
+    /// Fills `blocks` with what could leave the tier, and notes what placement wants to know of it.
+    fn look(&mut self, now: u32) {
         let segment = &self.node.segment;
-        let now = self.node.now();
-        let (mut clean, mut dirty) = (Vec::new(), Vec::new());
+        let (mut pinned, mut coldest) = (0, f32::INFINITY);
+        self.blocks.clear();
         for bucket in buckets_of(segment, self.tier) {
             let Some(meta) = segment.bucket(bucket) else { continue };
+            let file = meta.file.load(Ordering::Relaxed);
             if meta.state.load(Ordering::Acquire) != USED
                 || meta.writeback.load(Ordering::Acquire) != 0
                 || meta.lock.holder().is_some()
+                || file >= segment.header().files
             {
                 continue;
             }
-            let victim = Found {
-                file: meta.file.load(Ordering::Relaxed),
-                block: meta.block.load(Ordering::Relaxed),
-                bucket,
-            };
-            let age = clock::stamp_age(now, meta.written.load(Ordering::Relaxed));
-            let list =
-                if meta.dirty.load(Ordering::Acquire) == 0 { &mut clean } else { &mut dirty };
-            list.push((std::cmp::Reverse(age), victim));
+            let record = segment.file(file);
+            let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
+            if settings.pin {
+                pinned += 1;
+            } else {
+                coldest = score(record, now).min(coldest);
+            }
+            self.blocks.push(Candidate {
+                id: bucket,
+                heat: Heat(meta.heat.load(Ordering::Relaxed)),
+                pinned: settings.pin,
+                priority: settings.priority,
+                leaves: false,
+            });
         }
-        let oldest = |mut list: Vec<(std::cmp::Reverse<u32>, Found)>| {
-            list.sort_unstable();
-            list.truncate(count);
-            list.into_iter().map(|(_, victim)| victim).collect()
-        };
-        (oldest(clean), oldest(dirty))
+        let header = &self.node.header().tier[self.tier];
+        header.pinned.store(pinned, Ordering::Relaxed);
+        let coldest = if coldest.is_finite() { coldest } else { 0.0 };
+        header.coldest.store(coldest.to_bits(), Ordering::Relaxed);
+    }
+
+    fn is_read_again(&self, file: u32, now: u32) -> bool {
+        let segment = &self.node.segment;
+        file < segment.header().files && score(segment.file(file), now) >= READ_AGAIN
     }
 
     /// Drops blocks that are clean; returns how many were.
@@ -135,19 +224,20 @@ impl Demoter {
     }
 
     fn flush_and_evict(&mut self, victims: &[Found]) -> u32 {
-        let mut files: Vec<_> = victims.iter().map(|victim| victim.file).collect();
-        files.dedup();
         let mut freed = 0;
-        for file in files {
+        for of_file in victims.chunk_by(|a, b| a.file == b.file) {
+            let file = of_file[0].file;
             if self.node.segment.file(file).has(file_flag::FAILING) {
                 continue;
             }
-            let of_file: Vec<_> =
-                victims.iter().copied().filter(|victim| victim.file == file).collect();
             let blocks = of_file.iter().map(|victim| (victim.block, victim.bucket)).collect();
             self.flusher.flush(Which::Blocks(file, blocks));
-            freed += self.evict(&of_file);
+            freed += self.evict(of_file);
         }
         freed
     }
+}
+
+fn score(record: &FileRecord, now: u32) -> f32 {
+    Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS)
 }

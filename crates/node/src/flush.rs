@@ -269,7 +269,8 @@ impl Flusher {
                     let age = clock::stamp_age(now, meta.written.load(Ordering::Relaxed));
                     let dirty_for = clock::stamp_age(now, meta.dirtied.load(Ordering::Relaxed));
                     let is_due = |file| {
-                        self.due_after(file).is_some_and(|after| age >= after || dirty_for >= oldest)
+                        self.due_after(file)
+                            .is_some_and(|after| age >= after || dirty_for >= oldest)
                     };
                     if file < segment.header().files && is_due(file) && self.may_try(file, now) {
                         let block = meta.block.load(Ordering::Relaxed);

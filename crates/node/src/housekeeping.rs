@@ -16,8 +16,6 @@ use std::sync::atomic::Ordering;
 
 /// How long a description that nobody holds can still be adopted by an exec under way.
 const ADOPTION_MS: u32 = 1_000;
-/// Milliseconds of [`Header::tick`].
-const TICK_MS: u32 = 100;
 /// How long a slot prepared for a forked child outlives a parent that is gone.
 const FORK_MS: u32 = 10_000;
 
@@ -89,7 +87,7 @@ impl Housekeeper {
     pub fn look_around(&mut self) {
         self.look_at_clients();
         let now = self.node.now();
-        self.node.header().tick.store(now / TICK_MS, Ordering::Relaxed);
+        self.node.header().now_ms.store(now, Ordering::Relaxed);
         if forebay_pool::clock::stamp_age(now, self.last_sweep) >= 200 {
             self.last_sweep = now;
             self.sweep(now);

@@ -10,6 +10,7 @@ mod flush;
 mod housekeeping;
 mod mover;
 mod node;
+mod promote;
 mod recovery;
 pub mod runtime;
 pub mod schema;

@@ -2,6 +2,8 @@
 //! wrote meanwhile is seen from the bucket's version when the index is switched over.
 
 use crate::node::Node;
+use forebay_placement::hotness::Heat;
+use forebay_placement::promote::promoted;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::{Entry, Owner, clock};
 use forebay_tiers::{IoClient, Transfer};
@@ -195,8 +197,13 @@ impl Mover {
         new.writeback.store(0, Ordering::Relaxed);
         new.written.store(old.written.load(Ordering::Relaxed), Ordering::Relaxed);
         new.dirtied.store(old.dirtied.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.heat.store(old.heat.load(Ordering::Relaxed), Ordering::Relaxed);
+        let heat = Heat(old.heat.load(Ordering::Relaxed));
+        let now = self.node.now();
+        let up = to < segment.tier_of(copy.found.bucket);
+        let heat = if up { promoted(heat, now) } else { heat.stamped(now) };
+        new.heat.store(heat.0, Ordering::Relaxed);
         new.state.store(USED, Ordering::Release);
+        segment.file(copy.found.file).note_tier(to);
         place.store(Entry::resident(to as u8, copy.to).encode(), Ordering::Release);
         segment.free_bucket(copy.found.bucket);
         old.lock.unlock_changed();

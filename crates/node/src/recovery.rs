@@ -3,6 +3,7 @@
 use crate::config::{Config, Mode, Speed, TierKind};
 use crate::node::Node;
 use crate::runtime::Runtime;
+use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model};
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
@@ -116,6 +117,8 @@ fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
     let Costs { model, exposed_permille } = config.placement.costs;
     header.cost_model.store(u32::from(model != Model::Physical), Ordering::Relaxed);
     header.exposed_permille.store(exposed_permille.into(), Ordering::Relaxed);
+    let way = Eviction::ALL.iter().position(|&way| way == config.placement.eviction);
+    header.eviction.store(way.unwrap_or(0) as u32, Ordering::Relaxed);
     header.granularity.store(config.granularity(), Ordering::Relaxed);
     for (place, tier) in header.tier.iter_mut().zip(&config.tiers) {
         set_text(&mut place.name, tier.name.as_bytes());

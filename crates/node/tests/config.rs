@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay_node::config::{
     Backing, Config, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind, Trigger,
 };
+use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model, PolicyId};
 
 const RAM: &str = "[[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n";
@@ -78,6 +79,7 @@ bandwidth = "500MB/s"
 [placement]
 policy = "hot-data"
 granularity = "4MiB"
+eviction = "lfu"
 costs = "paper"
 exposed = "12.5%"
 [[backing]]
@@ -125,6 +127,7 @@ emulate = { latency = "60us" }
         placement: Placement {
             policy: PolicyId::named("hot-data").unwrap(),
             granularity: 4 << 20,
+            eviction: Eviction::Lfu,
             costs: Costs { model: Model::Paper, exposed_permille: 125 },
         },
         backing: vec![Backing {

@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod cost;
-pub mod glob;
 pub mod evict;
+pub mod glob;
 mod hierarchy;
 pub mod hotness;
 mod memo;

@@ -7,6 +7,7 @@ use crate::layout::*;
 use crate::owner::{OwnedLock, Owner};
 use crate::segment::{MANAGER_SLOT, Segment};
 use crate::sync::{AtomicU64, Ordering, pause};
+use forebay_placement::hotness::Heat;
 
 /// Buckets a client takes from the free map at once: 4 MiB of 256 KiB buckets.
 pub const REFILL: u32 = 16;
@@ -188,7 +189,8 @@ impl Segment {
             meta.valid.store(0, Ordering::Relaxed);
             meta.dirty.store(0, Ordering::Relaxed);
             meta.writeback.store(0, Ordering::Relaxed);
-            meta.heat.store(0, Ordering::Relaxed);
+            let heat = Heat::arriving(self.header().now_ms.load(Ordering::Relaxed), false);
+            meta.heat.store(heat.0, Ordering::Relaxed);
             meta.state.store(USED, Ordering::Release);
         }
     }

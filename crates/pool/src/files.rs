@@ -53,6 +53,15 @@ impl FileRecord {
         self.flags.fetch_and(!flag, Ordering::AcqRel) & flag != 0
     }
 
+    /// Notes that tier `tier` holds some of it.
+    #[inline]
+    pub fn note_tier(&self, tier: usize) {
+        let bit = 1 << tier;
+        if self.placed.load(Ordering::Relaxed) & bit == 0 {
+            self.placed.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
     /// The path it was opened by; empty if that was too long to keep.
     pub fn path(&self) -> Vec<u8> {
         let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);

@@ -94,9 +94,9 @@ pub struct Header {
     pub retired: AtomicU32,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
-    /// Raised by the node manager every 100 ms: the clock by which accesses are counted. It costs a
-    /// reader nothing, because the line is in every cache.
-    pub tick: AtomicU32,
+    /// The node manager's clock in milliseconds, at most 100 of them late: good enough for hotness,
+    /// and free for readers, because the line is in every cache.
+    pub now_ms: AtomicU32,
     /// Futex of the demoters: raised when somebody wants room in RAM.
     pub room_wanted: AtomicU32,
     /// Futex of waiting clients: raised when RAM buckets became free.
@@ -118,8 +118,8 @@ pub struct Header {
     pub cost_model: AtomicU32,
     /// Thousandths of a move by the data organizer that a writer waits for.
     pub exposed_permille: AtomicU32,
-    /// Not used.
-    pub reserved2: AtomicU32,
+    /// How victims are chosen: the index in [`forebay_placement::Eviction::ALL`].
+    pub eviction: AtomicU32,
     /// Bytes to which free space is rounded before a placement is decided anew.
     pub granularity: AtomicU64,
     /// Counters of clients that are gone; live ones are in their slots.
@@ -177,8 +177,8 @@ pub struct TierHeader {
     pub pinned: AtomicU32,
     /// The bits of an f32: the lowest hotness among the files whose blocks it holds.
     pub coldest: AtomicU32,
-    /// Raised when a block of it was read for the first time in a tick.
-    pub touched: AtomicU32,
+    /// Raised when a block of it that might be promoted was used.
+    pub used: AtomicU32,
     /// Not used.
     pub reserved: AtomicU32,
     /// Its emulated device, if any.
@@ -227,11 +227,13 @@ pub struct Counters {
     pub waits: AtomicU64,
     /// Calls passed through after the file was made clean.
     pub passed: AtomicU64,
+    /// Bytes read from the store by programs that waited for them.
+    pub missed_bytes: AtomicU64,
 }
 
 impl Counters {
     /// All counters with their names.
-    pub fn all(&self) -> [(&'static str, &AtomicU64); 8] {
+    pub fn all(&self) -> [(&'static str, &AtomicU64); 9] {
         [
             ("opens", &self.opens),
             ("writes", &self.writes),
@@ -241,6 +243,7 @@ impl Counters {
             ("arounds", &self.arounds),
             ("waits", &self.waits),
             ("passed", &self.passed),
+            ("missed_bytes", &self.missed_bytes),
         ]
     }
 }
@@ -276,8 +279,8 @@ pub struct ClientSlot {
     pub nodes: [AtomicU32; CACHED_NODES],
     /// Of a reserved slot: the child it is for, as soon as the parent knows.
     pub child: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// The bucket that was used last, plus one: uses that follow each other count as one.
+    pub last_bucket: AtomicU32,
     /// What this process did.
     pub counters: Counters,
     /// For each thread inside a buffered file: the thread and the file, see [`Presence`].
@@ -394,7 +397,7 @@ pub struct FileRecord {
     pub retry_at: AtomicU32,
     /// When the file was born, nanoseconds; 0 if the store does not know.
     pub born_ns: AtomicU64,
-    /// How often, and how lately, the file was accessed; what the bits mean is the organizer's.
+    /// How often, and how lately, the file was used: a [`forebay_placement::hotness::Score`].
     pub heat: AtomicU64,
     /// Size in bytes from which another rule may hold; `u64::MAX` if none.
     pub rule_review: AtomicU64,
@@ -513,7 +516,7 @@ pub struct BucketMeta {
     pub dirtied: AtomicU32,
     /// Not used.
     pub reserved: AtomicU32,
-    /// How often, and how lately, the block was accessed; what the bits mean is the organizer's.
+    /// How often, and how lately, the block was used: a [`forebay_placement::hotness::Heat`].
     pub heat: AtomicU32,
 }
 
@@ -528,8 +531,8 @@ pin_size!(BucketMeta, 64);
 pin_size!(Description, 64);
 pin_size!(FileRecord, 1024);
 pin_size!(IndexNode, 512);
-pin_size!(Counters, 64);
-pin_size!(ClientSlot, 768);
+pin_size!(Counters, 72);
+pin_size!(ClientSlot, 896);
 pin_size!(RuleRecord, 1024);
 pin_size!(DeviceSpeed, 24);
 pin_size!(TierHeader, 4240);

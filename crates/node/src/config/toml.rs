@@ -10,6 +10,7 @@ use super::{BUCKETS_MIN, PAGE_SIZE_DEFAULT, Places, TierPlaces};
 use crate::schema;
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
+use forebay_placement::evict::Eviction;
 use forebay_placement::schema::Trigger;
 use forebay_placement::{Costs, PolicyId, names};
 use std::fmt;
@@ -34,7 +35,7 @@ pub(super) const ROOT_KEYS: &[&str] =
 pub(super) const CANONICAL_KEYS: &[&str] =
     &["page_size", "flush", "placement", "backing", "tier", "rule", "automatic"];
 const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth"];
-const PLACEMENT_KEYS: &[&str] = &["policy", "granularity", "costs", "exposed"];
+const PLACEMENT_KEYS: &[&str] = &["policy", "granularity", "eviction", "costs", "exposed"];
 const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
 const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
@@ -435,11 +436,13 @@ impl<'t> Entry<'t> {
         let granularity = section
             .get("granularity")
             .map_or(Ok(0), |e| e.bytes("", "a size such as \"16MiB\""))?;
+        let ways = Eviction::ALL.map(|eviction| (eviction.name(), eviction));
+        let eviction = section.get("eviction").map_or(Ok(default.eviction), |e| e.one_of(&ways))?;
         let model = section.get("costs").map_or(Ok(default.costs.model), |e| e.one_of(MODELS))?;
         let exposed_permille =
             section.get("exposed").map_or(Ok(default.costs.exposed_permille), |e| e.permille())?;
         let costs = Costs { model, exposed_permille };
-        Ok(Placement { policy, granularity, costs })
+        Ok(Placement { policy, granularity, eviction, costs })
     }
 
     /// A share, in thousandths.

@@ -2,6 +2,7 @@
 
 use super::rules::Rule;
 use super::units::Size;
+use forebay_placement::evict::Eviction;
 use forebay_placement::schema::Trigger;
 use forebay_placement::{Costs, Model, PolicyId};
 use std::fmt::{self, Write as _};
@@ -59,6 +60,8 @@ pub struct Placement {
     /// Bytes to which free space is rounded before a placement is decided anew; 0 is one bucket, or a
     /// 256th of the RAM tier if that is more.
     pub granularity: u64,
+    /// How victims are chosen in RAM.
+    pub eviction: Eviction,
     /// How times are computed, and how much of a move by the data organizer counts.
     pub costs: Costs,
 }
@@ -271,11 +274,12 @@ impl Config {
             self.flush.max_age.as_nanos()
         );
         write_given(text, "bandwidth", self.flush.bandwidth);
-        let Placement { policy, granularity, costs } = self.placement;
+        let Placement { policy, granularity, eviction, costs } = self.placement;
         let _ = write!(
             text,
-            "[placement]\npolicy = \"{}\"\ncosts = \"{}\"\nexposed = \"{}%\"\n",
+            "[placement]\npolicy = \"{}\"\neviction = \"{}\"\ncosts = \"{}\"\nexposed = \"{}%\"\n",
             policy.policy().name(),
+            eviction.name(),
             name_in(MODELS, costs.model),
             f64::from(costs.exposed_permille) / 10.0,
         );

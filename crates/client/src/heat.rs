@@ -1,0 +1,50 @@
+//! Counting uses of blocks and files, for eviction, promotion and the HotData policy.
+
+use crate::session::{Handle, Session};
+use core::sync::atomic::Ordering;
+use forebay_placement::evict::Eviction;
+use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
+use forebay_pool::layout::*;
+
+/// One in so many reads of another block counts as a use of the file.
+const SAMPLE: u64 = 8;
+
+impl Session {
+    /// Notes that a block in `bucket` was used. Uses of one bucket that follow each other, as of a
+    /// program that reads in small pieces, count as one.
+    #[inline]
+    pub(crate) fn used(&self, handle: Handle, tier: usize, bucket: u32, meta: &BucketMeta) {
+        let slot = self.segment.client(self.slot());
+        if slot.last_bucket.load(Ordering::Relaxed) != bucket + 1 {
+            slot.last_bucket.store(bucket + 1, Ordering::Relaxed);
+            self.count(handle, tier, meta);
+        }
+    }
+
+    fn count(&self, handle: Handle, tier: usize, meta: &BucketMeta) {
+        let header = self.segment.header();
+        let now = header.now_ms.load(Ordering::Relaxed);
+        let heat = Heat(meta.heat.load(Ordering::Relaxed));
+        let eviction = Eviction::ALL[header.eviction.load(Ordering::Relaxed) as usize % 3];
+        let after = eviction.used(heat, now);
+        if after != heat {
+            meta.heat.store(after.0, Ordering::Relaxed);
+            if tier > 0 {
+                header.tier[tier].used.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if self.counters().reads.load(Ordering::Relaxed).is_multiple_of(SAMPLE) {
+            self.used_file(handle);
+        }
+    }
+
+    /// Notes that a file was used: at each open, and at some reads.
+    pub(crate) fn used_file(&self, handle: Handle) {
+        let now = self.segment.header().now_ms.load(Ordering::Relaxed);
+        let heat = &self.record(handle).heat;
+        let score = Score(heat.load(Ordering::Relaxed));
+        // Who comes in between has counted a use as well.
+        let after = score.touch(now, HALF_LIFE_MS).0;
+        let _ = heat.compare_exchange(score.0, after, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
