@@ -73,7 +73,7 @@ fn best_ns(
 fn hierarchy(model: Model, free: impl Fn(u64) -> u64, latency_ns: u64) -> Hierarchy {
     let tiers: Vec<_> = (0..TIERS_MAX as u32)
         .map(|n| {
-            let capacity = 256 * MIB << (2 * n);
+            let capacity = (256 * MIB) << (2 * n);
             TierSnapshot {
                 capacity,
                 free: free(capacity),

@@ -7,12 +7,16 @@
 
 pub mod cost;
 pub mod evict;
+pub mod flush_order;
 pub mod glob;
 mod hierarchy;
 pub mod hotness;
 mod memo;
+pub mod observe;
+pub mod organizer;
 mod pace;
 mod policies;
+pub mod prefetch;
 pub mod promote;
 mod random;
 mod request;

@@ -1,0 +1,371 @@
+//! The data organizer's decisions (Hermes section 3.1.2: "an event-based component"): an event and a
+//! snapshot in, tasks out. Whoever runs the tasks may run all of them at the same time.
+
+use crate::promote::Level;
+use crate::{Destination, Hierarchy, Plan, TIERS_MAX, Watermarks, destination, room_needed};
+
+/// The most tasks of one event: a flush and a demotion for each tier.
+const TASKS_MAX: usize = 2 * TIERS_MAX;
+
+/// What the organizer goes by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// When room is made on a tier, and how much.
+    pub marks: Watermarks,
+    /// Bytes of a bucket: room is made in whole ones.
+    pub unit: u64,
+    /// Most bytes per second that all flushes together may take from the store; 0 = not limited.
+    pub flush_bandwidth: u64,
+    /// Nanoseconds between two [`Event::Periodic`].
+    pub period_ns: u64,
+}
+
+/// Something that makes the organizer act.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// Time has passed: dirty bytes are flushed, and watermarks looked at.
+    Periodic,
+    /// A tier's free space has changed, or so many bytes of writers wait for it.
+    Space {
+        /// The tier.
+        tier: usize,
+        /// Bytes that writers wait for.
+        wanted: u64,
+    },
+    /// The placement engine wants Move, ReOrganize or Evict.
+    Placed(&'a Plan),
+    /// A file was used so often that its blocks might go up.
+    Hotter {
+        /// Where they are.
+        from: Destination,
+        /// How many bytes of them.
+        bytes: u64,
+        /// The file's hotness score.
+        hotness: f32,
+    },
+    /// Somebody asks that everything be safe on the store.
+    Flush,
+    /// Somebody asks that a tier be emptied.
+    Empty {
+        /// The tier.
+        tier: usize,
+    },
+}
+
+/// Something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Copy dirty bytes to the store, up to so many.
+    Flush {
+        /// The tier they lie in.
+        tier: usize,
+        /// How many.
+        bytes: u64,
+    },
+    /// Move bytes down. Which of them, [`crate::evict::choose`] says.
+    Demote {
+        /// The tier they lie in.
+        from: usize,
+        /// Where they go: a lower tier, or the store, that is flush and drop.
+        to: Destination,
+        /// How many.
+        bytes: u64,
+    },
+    /// Move bytes up. Which of them, [`crate::promote::promotes`] says.
+    Promote {
+        /// Where they lie.
+        from: Destination,
+        /// The tier they go to.
+        to: usize,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// What is to be done about one event.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tasks {
+    tasks: [Option<Task>; TASKS_MAX],
+    len: usize,
+}
+
+impl Tasks {
+    /// The tasks. None needs another to be done first.
+    pub fn iter(&self) -> impl Iterator<Item = Task> + '_ {
+        self.tasks.iter().flatten().copied()
+    }
+
+    fn push(&mut self, task: Task) {
+        self.tasks[self.len] = Some(task);
+        self.len += 1;
+    }
+}
+
+/// What is to be done about an event.
+///
+/// Tasks of one answer never count on the same free space, nor on space that another is still to
+/// make, and no byte is both demoted and promoted.
+pub fn organize(event: &Event<'_>, hierarchy: &Hierarchy, settings: &Settings) -> Tasks {
+    let mut tasks = Tasks { tasks: [None; TASKS_MAX], len: 0 };
+    let mut space = *hierarchy;
+    match *event {
+        Event::Periodic => {
+            flush(hierarchy, budget(settings), &mut tasks);
+            for tier in 0..hierarchy.len() {
+                make_room(&mut space, tier, 0, settings, &mut tasks);
+            }
+        }
+        Event::Space { tier, wanted } => {
+            make_room(&mut space, tier, wanted, settings, &mut tasks);
+        }
+        Event::Placed(plan) => {
+            for piece in plan.pieces() {
+                let Destination::Tier(from) = piece.to else { continue };
+                let Some(tier) = space.tier(from) else { continue };
+                let unit = settings.unit.max(1);
+                let wanted = piece.room.checked_next_multiple_of(unit).unwrap_or(u64::MAX);
+                let bytes = wanted.min(tier.movable());
+                demote(&mut space, from, Some(piece.room_to), bytes, &mut tasks);
+            }
+        }
+        Event::Hotter { from, bytes, hotness } => {
+            tasks_up(hierarchy, from, bytes, hotness, settings, &mut tasks);
+        }
+        Event::Flush => flush(hierarchy, u64::MAX, &mut tasks),
+        Event::Empty { tier } => {
+            let bytes = hierarchy.tier(tier).map_or(0, |tier| tier.movable());
+            demote(&mut space, tier, None, bytes, &mut tasks);
+        }
+    }
+    tasks
+}
+
+/// Bytes that may be flushed in one period.
+fn budget(settings: &Settings) -> u64 {
+    const NS_PER_S: u128 = 1_000_000_000;
+    match settings.flush_bandwidth {
+        0 => u64::MAX,
+        bandwidth => {
+            let bytes = u128::from(bandwidth) * u128::from(settings.period_ns) / NS_PER_S;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        }
+    }
+}
+
+/// Flushes all tiers at the same time; each has the part of the budget that its dirty bytes are of
+/// all.
+fn flush(hierarchy: &Hierarchy, budget: u64, tasks: &mut Tasks) {
+    let all: u128 = hierarchy.tiers().iter().map(|tier| u128::from(tier.dirty)).sum();
+    let budget = u128::from(budget).min(all);
+    let mut left = budget;
+    for (index, tier) in hierarchy.tiers().iter().enumerate().filter(|(_, tier)| tier.dirty > 0) {
+        let part = (budget * u128::from(tier.dirty)).div_ceil(all).min(left);
+        left -= part;
+        if part > 0 {
+            tasks.push(Task::Flush { tier: index, bytes: part as u64 });
+        }
+    }
+}
+
+fn make_room(
+    space: &mut Hierarchy,
+    index: usize,
+    wanted: u64,
+    settings: &Settings,
+    tasks: &mut Tasks,
+) {
+    let Some(tier) = space.tier(index) else { return };
+    let needed = room_needed(tier, settings.marks, wanted, settings.unit);
+    demote(space, index, None, needed.min(tier.movable()), tasks);
+}
+
+/// Moves bytes out of a tier, to the place given if it has room, and takes that room.
+fn demote(
+    space: &mut Hierarchy,
+    from: usize,
+    to: Option<Destination>,
+    bytes: u64,
+    tasks: &mut Tasks,
+) {
+    if bytes == 0 {
+        return;
+    }
+    let has_room = |to: &Destination| match *to {
+        Destination::Tier(to) => to > from && space.tier(to).is_some_and(|to| to.free >= bytes),
+        Destination::Store => true,
+    };
+    let to = to.filter(has_room).unwrap_or_else(|| destination(space, from, bytes));
+    if let Destination::Tier(below) = to {
+        // What is on its way to a tier does not leave it in the same turn.
+        let below = &mut space.tiers_mut()[below];
+        below.free -= bytes;
+        below.pinned += bytes;
+    }
+    tasks.push(Task::Demote { from, to, bytes });
+}
+
+/// The fastest tier that a hot file's blocks may go to: one with room, or one whose coldest blocks
+/// are clearly colder.
+fn tasks_up(
+    hierarchy: &Hierarchy,
+    from: Destination,
+    bytes: u64,
+    hotness: f32,
+    settings: &Settings,
+    tasks: &mut Tasks,
+) {
+    let lowest = match from {
+        Destination::Tier(tier) => tier.min(hierarchy.len()),
+        Destination::Store => hierarchy.len(),
+    };
+    for (to, tier) in hierarchy.tiers()[..lowest].iter().enumerate() {
+        let level = Level::of(tier, settings.marks, 0);
+        let bytes = match level.is_roomy {
+            true => bytes.min(tier.free),
+            false => bytes.min(tier.free.saturating_add(tier.movable())),
+        };
+        let hotter = hotness >= tier.coldest.max(0.0) * crate::promote::MARGIN + 1.0;
+        if !level.wants_room && bytes > 0 && (level.is_roomy || hotter) {
+            tasks.push(Task::Promote { from, to, bytes });
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Piece, Request, TierSnapshot, policy};
+
+    const MIB: u64 = 1 << 20;
+
+    fn settings() -> Settings {
+        Settings {
+            marks: Watermarks::default(),
+            unit: MIB,
+            flush_bandwidth: 0,
+            period_ns: 1_000_000_000,
+        }
+    }
+
+    fn tier(capacity: u64, free: u64, dirty: u64) -> TierSnapshot {
+        TierSnapshot {
+            capacity: capacity * MIB,
+            free: free * MIB,
+            dirty: dirty * MIB,
+            ..TierSnapshot::default()
+        }
+    }
+
+    fn tasks(event: Event<'_>, tiers: &[TierSnapshot], settings: &Settings) -> Vec<Task> {
+        organize(&event, &Hierarchy::new(tiers).unwrap(), settings).iter().collect()
+    }
+
+    #[test]
+    fn all_tiers_flush_at_once_within_the_budget() {
+        let tiers = [tier(100, 50, 30), tier(100, 50, 0), tier(100, 40, 60)];
+        let flush = |tier, mib: u64| Task::Flush { tier, bytes: mib * MIB };
+        assert_eq!(tasks(Event::Periodic, &tiers, &settings()), [flush(0, 30), flush(2, 60)]);
+        let limited = Settings { flush_bandwidth: 9 * MIB, ..settings() };
+        assert_eq!(tasks(Event::Periodic, &tiers, &limited), [flush(0, 3), flush(2, 6)]);
+        assert_eq!(tasks(Event::Flush, &tiers, &limited), [flush(0, 30), flush(2, 60)]);
+        let slow = Settings { flush_bandwidth: 1, ..settings() };
+        assert_eq!(tasks(Event::Periodic, &tiers, &slow), [Task::Flush { tier: 0, bytes: 1 }]);
+    }
+
+    #[test]
+    fn full_tiers_do_not_count_on_the_same_room() {
+        let tiers = [tier(100, 0, 0), tier(100, 0, 0), tier(100, 30, 0)];
+        let demote = |from, to| Task::Demote { from, to, bytes: 25 * MIB };
+        let expected = [demote(0, Destination::Tier(2)), demote(1, Destination::Store)];
+        assert_eq!(tasks(Event::Periodic, &tiers, &settings())[..2], expected);
+        let space = Event::Space { tier: 1, wanted: 0 };
+        assert_eq!(tasks(space, &tiers, &settings()), [demote(1, Destination::Tier(2))]);
+        let wanted = Event::Space { tier: 2, wanted: 40 * MIB };
+        let expected = Task::Demote { from: 2, to: Destination::Store, bytes: 10 * MIB };
+        assert_eq!(tasks(wanted, &tiers, &settings()), [expected]);
+        assert_eq!(tasks(Event::Space { tier: 9, wanted: 1 }, &tiers, &settings()), []);
+    }
+
+    #[test]
+    fn a_plans_move_is_carried_out_as_planned() {
+        let hierarchy = Hierarchy::new(&[tier(10, 2, 0), tier(100, 50, 0)]).unwrap();
+        let request = Request {
+            bytes: 5 * MIB - 7,
+            pinned: Some(Destination::Tier(0)),
+            ..Request::default()
+        };
+        let plan = policy("user-defined").unwrap().plan(&hierarchy, &request);
+        let piece: Piece = plan.pieces()[0];
+        assert_eq!((piece.room, piece.room_to), (3 * MIB - 7, Destination::Tier(1)));
+        let expected = Task::Demote { from: 0, to: Destination::Tier(1), bytes: 3 * MIB };
+        let done: Vec<_> =
+            organize(&Event::Placed(&plan), &hierarchy, &settings()).iter().collect();
+        assert_eq!(done, [expected]);
+        // Meanwhile the tier below has filled up.
+        let full = Hierarchy::new(&[tier(10, 2, 0), tier(100, 1, 0)]).unwrap();
+        let done: Vec<_> = organize(&Event::Placed(&plan), &full, &settings()).iter().collect();
+        let expected = Task::Demote { from: 0, to: Destination::Store, bytes: 3 * MIB };
+        assert_eq!(done, [expected]);
+    }
+
+    #[test]
+    fn hot_files_go_to_the_fastest_tier_they_may() {
+        let cold = TierSnapshot { coldest: 1.0, ..tier(100, 20, 0) };
+        let event = |hotness| Event::Hotter { from: Destination::Store, bytes: 8 * MIB, hotness };
+        let up = |to| [Task::Promote { from: Destination::Store, to, bytes: 8 * MIB }];
+        let roomy = tier(1000, 600, 0);
+        assert_eq!(tasks(event(2.5), &[cold, roomy], &settings()), up(0));
+        assert_eq!(tasks(event(2.4), &[cold, roomy], &settings()), up(1));
+        assert_eq!(tasks(event(9.9), &[tier(100, 2, 0), roomy], &settings()), up(1));
+        assert_eq!(tasks(event(1.0), &[cold], &settings()), []);
+        let event = Event::Hotter { from: Destination::Tier(0), bytes: MIB, hotness: 99.0 };
+        assert_eq!(tasks(event, &[cold, roomy], &settings()), [], "it is as high as can be");
+    }
+
+    #[test]
+    fn emptying_a_tier_leaves_its_pins() {
+        let pinned = TierSnapshot { pinned: 10 * MIB, ..tier(100, 20, 0) };
+        let expected = Task::Demote { from: 0, to: Destination::Tier(1), bytes: 70 * MIB };
+        let event = Event::Empty { tier: 0 };
+        assert_eq!(tasks(event, &[pinned, tier(200, 90, 0)], &settings()), [expected]);
+    }
+
+    /// Every hierarchy of up to three tiers of 4 MiB, at every level of use and dirt.
+    #[test]
+    fn no_answer_moves_more_than_there_is_or_fits() {
+        let states: Vec<_> = (0..=4)
+            .flat_map(|free| (0..=4 - free).map(move |pinned| (free, pinned)))
+            .flat_map(|(free, pinned)| [0, 4 - free].map(|dirty| (free, pinned, dirty)))
+            .map(|(free, pinned, dirty)| TierSnapshot {
+                pinned: pinned * MIB,
+                ..tier(4, free, dirty)
+            })
+            .collect();
+        for code in 0..states.len().pow(3) {
+            let n = states.len();
+            let tiers = [states[code % n], states[code / n % n], states[code / n / n]];
+            for event in [Event::Periodic, Event::Space { tier: 0, wanted: 3 * MIB }, Event::Flush]
+            {
+                let (mut taken, mut left) = ([0; 3], [0; 3]);
+                for task in tasks(event, &tiers, &settings()) {
+                    match task {
+                        Task::Flush { tier, bytes } => assert!(bytes <= tiers[tier].dirty),
+                        Task::Demote { from, to, bytes } => {
+                            left[from] += bytes;
+                            if let Destination::Tier(to) = to {
+                                assert!(to > from);
+                                taken[to] += bytes;
+                            }
+                        }
+                        Task::Promote { .. } => panic!("nothing got hotter"),
+                    }
+                }
+                for index in 0..3 {
+                    assert!(taken[index] <= tiers[index].free, "{event:?} {tiers:?}");
+                    assert!(left[index] <= tiers[index].movable(), "{event:?} {tiers:?}");
+                }
+            }
+        }
+    }
+}

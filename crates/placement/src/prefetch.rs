@@ -1,0 +1,223 @@
+//! What will be read next: one detector for each open-file description.
+//!
+//! As in Linux' readahead (mm/readahead.c), a window doubles while reading goes on as expected, and
+//! the next window is asked for when reading enters the latest one, so that it arrives while that is
+//! still being read. Unlike there, reads at a constant distance from each other (a column of a
+//! matrix, one variable of many) are followed too, in both directions.
+
+/// What to stage in: `count` pieces of `bytes`, each `stride` further than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// Offset of the first piece.
+    pub offset: u64,
+    /// Bytes of each piece.
+    pub bytes: u64,
+    /// From each piece to the next; negative when reading backwards.
+    pub stride: i64,
+    /// How many pieces.
+    pub count: u64,
+}
+
+impl Ahead {
+    /// The pieces: offset and bytes; none before the file's begin.
+    pub fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        (0..self.count).map_while(|n| {
+            let distance = i64::try_from(n).ok()?.checked_mul(self.stride)?;
+            Some((self.offset.checked_add_signed(distance)?, self.bytes))
+        })
+    }
+}
+
+/// How far to look ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Bytes of the first window: one bucket.
+    pub first: u64,
+    /// Bytes of the largest window.
+    pub most: u64,
+}
+
+/// The reads of one open-file description, and what they lead one to expect: 48 bytes, no allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stream {
+    /// The last read.
+    offset: u64,
+    bytes: u64,
+    /// Distance from the read before it to the last one, 0 if there was none.
+    stride: i64,
+    /// Reads in a row at this distance, the first two not counted.
+    expected: u32,
+    /// The latest window: bytes of a sequence, or pieces of a pattern.
+    window: u64,
+    /// How much of what was asked for is still to be read, likewise.
+    ahead: u64,
+}
+
+impl Stream {
+    /// A read happens; returns what should be staged in for the next ones.
+    pub fn on_read(&mut self, offset: u64, bytes: u64, reach: Reach) -> Option<Ahead> {
+        if bytes == 0 {
+            return None;
+        }
+        // A file that is read from its beginning is expected to be read on.
+        let end = self.offset.checked_add(self.bytes);
+        let is_sequential = end == Some(offset) && (self.bytes > 0 || offset == 0);
+        let stride = distance(self.offset, offset).filter(|_| self.bytes > 0).unwrap_or(0);
+        let is_repeated = stride != 0 && stride == self.stride && bytes == self.bytes;
+        let was_sequential = u64::try_from(self.stride) == Ok(self.bytes) && self.bytes > 0;
+        if is_sequential {
+            // A pattern may turn out to be one, of windows counted in pieces.
+            let goes_on = self.bytes == 0 || was_sequential;
+            let (window, ahead) = if goes_on { (self.window, self.ahead) } else { (0, 0) };
+            let ahead = ahead.saturating_sub(bytes);
+            let forward = i64::try_from(bytes).unwrap_or(0);
+            *self = Self { offset, bytes, stride: forward, expected: 0, window, ahead };
+            return self.sequence_ahead(reach);
+        }
+        let (expected, window, ahead) = match is_repeated {
+            true => (self.expected.saturating_add(1), self.window, self.ahead.saturating_sub(1)),
+            false => (0, 0, 0),
+        };
+        *self = Self { offset, bytes, stride, expected, window, ahead };
+        // Three reads with the same distance between them make a pattern.
+        if expected == 0 { None } else { self.pattern_ahead(reach) }
+    }
+
+    fn sequence_ahead(&mut self, reach: Reach) -> Option<Ahead> {
+        let bytes = self.next_window(reach.first, reach.most)?;
+        let offset = self.offset.checked_add(self.bytes)?.checked_add(self.ahead)?;
+        self.ahead = self.ahead.saturating_add(bytes);
+        Some(Ahead { offset, bytes, stride: 0, count: 1 })
+    }
+
+    fn pattern_ahead(&mut self, reach: Reach) -> Option<Ahead> {
+        let pieces = |bytes: u64| bytes.div_ceil(self.bytes);
+        let count = self.next_window(pieces(reach.first), pieces(reach.most))?;
+        let skipped = i64::try_from(self.ahead).ok()?.checked_add(1)?.checked_mul(self.stride)?;
+        let offset = self.offset.checked_add_signed(skipped)?;
+        self.ahead = self.ahead.saturating_add(count);
+        Some(Ahead { offset, bytes: self.bytes, stride: self.stride, count })
+    }
+
+    /// The size of the next window, if the latest is half read.
+    fn next_window(&mut self, first: u64, most: u64) -> Option<u64> {
+        if self.ahead > self.window / 2 {
+            return None;
+        }
+        let most = most.max(1);
+        self.window = match self.window {
+            0 => first.clamp(1, most),
+            window => window.saturating_mul(2).min(most),
+        };
+        Some(self.window)
+    }
+}
+
+/// From one offset to another.
+fn distance(from: u64, to: u64) -> Option<i64> {
+    i64::try_from(i128::from(to) - i128::from(from)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix;
+    use std::collections::BTreeSet;
+
+    const REACH: Reach = Reach { first: 16 * 1024, most: 128 * 1024 };
+    const READ: u64 = 4096;
+
+    /// Reads at these offsets; returns what was staged, what of the reads was staged before, and how
+    /// often something was asked for.
+    fn follow(offsets: impl Iterator<Item = u64>) -> (BTreeSet<u64>, usize, usize) {
+        let mut stream = Stream::default();
+        let mut staged = BTreeSet::new();
+        let (mut hits, mut asked) = (0, 0);
+        for offset in offsets {
+            hits += usize::from(staged.contains(&offset));
+            let Some(ahead) = stream.on_read(offset, READ, REACH) else { continue };
+            asked += 1;
+            for (offset, bytes) in ahead.pieces() {
+                staged.extend((offset..offset + bytes).step_by(READ as usize));
+            }
+        }
+        (staged, hits, asked)
+    }
+
+    #[test]
+    fn a_sequence_is_staged_before_it_is_read_in_doubling_windows() {
+        let (staged, hits, asked) = follow((0..1_000).map(|n| n * READ));
+        assert_eq!(hits, 999);
+        assert!(staged.len() <= 1_000 + 64, "at most two windows too far: {}", staged.len());
+        assert!(asked <= 1_000 / 32 + 8, "{asked} for 1000 reads");
+        let mut stream = Stream::default();
+        let windows: Vec<_> = (0..200)
+            .filter_map(|n| stream.on_read(n * READ, READ, REACH))
+            .map(|ahead| ahead.bytes / READ)
+            .collect();
+        assert_eq!(windows[..5], [4, 8, 16, 32, 32]);
+    }
+
+    #[test]
+    fn strides_are_followed_both_ways() {
+        let column = (0..500).map(|row| row * 1_000_000 + 8);
+        let (staged, hits, _) = follow(column);
+        assert!(hits >= 496, "{hits}");
+        assert!(staged.iter().all(|offset| offset % 1_000_000 == 8));
+        let (_, hits, _) = follow((0..500).rev().map(|n| n * READ));
+        assert!(hits >= 496, "backwards: {hits}");
+    }
+
+    #[test]
+    fn random_reads_stage_nothing() {
+        let (staged, ..) = follow((1..2_000).map(|n| mix(n) >> 20));
+        assert!(staged.is_empty(), "{}", staged.len());
+    }
+
+    #[test]
+    fn reading_the_same_again_stages_nothing_more() {
+        let (staged, ..) = follow(std::iter::repeat_n(77 * READ, 100));
+        assert!(staged.is_empty());
+    }
+
+    #[test]
+    fn a_jump_begins_anew_with_a_small_window() {
+        let mut stream = Stream::default();
+        for n in 0..100 {
+            stream.on_read(n * READ, READ, REACH);
+        }
+        assert_eq!(stream.on_read(1 << 40, READ, REACH), None);
+        let ahead = stream.on_read((1 << 40) + READ, READ, REACH).unwrap();
+        assert_eq!((ahead.offset, ahead.bytes), ((1 << 40) + 2 * READ, REACH.first));
+    }
+
+    #[test]
+    fn changing_sizes_stay_a_sequence() {
+        let mut stream = Stream::default();
+        let (mut offset, mut end, mut late) = (0, 0, 0);
+        for n in 0..1_000 {
+            let bytes = 1 + mix(n) % 10_000;
+            late += u32::from(n > 0 && offset + bytes > end);
+            if let Some(ahead) = stream.on_read(offset, bytes, REACH) {
+                assert_eq!(ahead.count, 1);
+                end = end.max(ahead.offset + ahead.bytes);
+            }
+            offset += bytes;
+        }
+        assert!(late < 100, "{late} of 1000 reads were not staged");
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let mut stream = Stream::default();
+        let extremes = [0, 1, 4096, 1 << 62, 1 << 63, u64::MAX - 1, u64::MAX];
+        for n in 0..50_000 {
+            let pick = |n: u64| extremes[(mix(n) % 7) as usize];
+            let (offset, bytes) = (pick(n), pick(n + 1_000_000));
+            let reach = Reach { first: pick(n + 2_000_000), most: pick(n + 3_000_000) };
+            if let Some(ahead) = stream.on_read(offset, bytes, reach) {
+                assert!(ahead.pieces().take(10).all(|(_, bytes)| bytes > 0));
+            }
+        }
+    }
+}
