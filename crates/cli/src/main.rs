@@ -4,6 +4,7 @@ mod demo;
 mod drain;
 mod instance;
 mod manager;
+mod profile;
 mod run;
 mod status;
 mod timeline;
@@ -31,6 +32,8 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = "forebay-demo")]
         output: PathBuf,
     },
+    /// Find this machine's devices, measure them, and write a configuration
+    Profile(profile::ProfileArguments),
     /// Show the node managers of this user: tiers, clients, files not yet on the store
     Status,
     /// Drain everything that node managers which are gone have left, and end them
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Demo { output } => {
             demo::Options::new(output).and_then(|options| demo::demo(&options))
         }
+        Command::Profile(arguments) => profile::profile(&arguments),
         Command::Status => status::status(),
         Command::Recover => manager::recover(),
         Command::Stop(arguments) => manager::stop(&arguments),

@@ -18,6 +18,7 @@ pub use types::{
 };
 
 use crate::schema;
+pub(crate) use machine::{automatic_ram as machine_ram, available_memory};
 use machine::{automatic_ram, scratch_candidates};
 use std::fs;
 use std::path::{Path, PathBuf};

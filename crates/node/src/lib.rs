@@ -11,6 +11,7 @@ mod housekeeping;
 mod mover;
 mod node;
 mod promote;
+pub mod profile;
 mod recovery;
 pub mod runtime;
 pub mod schema;

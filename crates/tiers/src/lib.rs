@@ -7,6 +7,7 @@
 mod faulty;
 mod null;
 mod positional;
+pub mod probe;
 mod throttled;
 mod transfer;
 mod uring;

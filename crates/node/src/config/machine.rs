@@ -211,10 +211,15 @@ fn cgroup_memory() -> Option<u64> {
         .min()
 }
 
-/// A quarter of the memory that can be had, but at most half of what /dev/shm has left.
-pub(super) fn automatic_ram() -> u64 {
+/// Bytes of memory that can be had without paging.
+pub(crate) fn available_memory() -> u64 {
     let available = memory_info("MemAvailable").unwrap_or(0);
-    let available = cgroup_memory().map_or(available, |limit| limit.min(available));
+    cgroup_memory().map_or(available, |limit| limit.min(available))
+}
+
+/// A quarter of the memory that can be had, but at most half of what /dev/shm has left.
+pub(crate) fn automatic_ram() -> u64 {
+    let available = available_memory();
     let shared = free_space(Path::new("/dev/shm")).unwrap_or(0);
     round_down((available / 4).min(shared / 2), HUGE_PAGE)
 }
