@@ -2,6 +2,7 @@
 
 mod demo;
 mod drain;
+mod explain;
 mod instance;
 mod manager;
 mod profile;
@@ -10,6 +11,7 @@ mod status;
 mod timeline;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -36,6 +38,10 @@ enum Command {
     Profile(profile::ProfileArguments),
     /// Show the node managers of this user: tiers, clients, files not yet on the store
     Status,
+    /// Say which rule holds for a file, where its bytes are, and where new ones would go
+    Explain(explain::ExplainArguments),
+    /// Print the XML Schema definition of buffering schemas, for editors and validators
+    Schema,
     /// Drain everything that node managers which are gone have left, and end them
     Recover,
     /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
@@ -51,7 +57,13 @@ fn main() -> ExitCode {
             demo::Options::new(output).and_then(|options| demo::demo(&options))
         }
         Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Explain(arguments) => explain::explain(&arguments),
         Command::Status => status::status(),
+        Command::Schema => {
+            // Whoever does not read it to its end does not want it.
+            let _ = std::io::stdout().write_all(forebay_node::schema::XSD.as_bytes());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Recover => manager::recover(),
         Command::Stop(arguments) => manager::stop(&arguments),
         Command::Node(arguments) => manager::node(&arguments),

@@ -193,8 +193,11 @@ fn describe(probe: &Probe) -> String {
 /// All runs of a place: the median, and the least and the most of the others.
 fn table(found: &Measured) -> String {
     let Place { path, kind, device, free } = &found.place;
-    let mut text =
-        format!("{}: {}, {device}, {} free", path.display(), kind.describe(), bytes(*free));
+    let what = match kind {
+        Kind::Memory if path == Path::new("memory") => "memory".to_owned(),
+        kind => format!("{}: {}", path.display(), kind.describe()),
+    };
+    let mut text = format!("{what}, {device}, {} free", bytes(*free));
     if !found.direct {
         text += ", without direct I/O: writes are synchronous, reads may come from the page cache";
     }

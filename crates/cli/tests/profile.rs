@@ -21,7 +21,7 @@ fn what_it_writes_can_be_run() {
     let mut command = site.forebay(&words);
     command.args(["--backing", store, "--write"]).arg(&file);
     let ran = site.end(command).expect(0);
-    for wanted in ["memory:", store, nvme, "sequential write", "random read", "4.00 KiB x 16"] {
+    for wanted in ["memory, ", store, nvme, "sequential write", "random read", "4.00 KiB x 16"] {
         assert!(ran.stdout.contains(wanted), "no {wanted:?} in {}", ran.stdout);
     }
     assert!(is_empty(&site.store) && is_empty(&site.nvme), "something was left behind");

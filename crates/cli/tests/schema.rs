@@ -113,6 +113,13 @@ fn the_first_rule_that_matches_holds_and_the_last_open_decides() {
 }
 
 #[test]
+fn the_definition_is_printed() {
+    let site = Site::new(&USUAL);
+    let printed = site.end(site.forebay(&["schema"])).expect(0).stdout;
+    assert!(printed.starts_with("<?xml") && printed.contains("buffering-schema"), "{printed}");
+}
+
+#[test]
 fn a_schema_with_an_error_starts_nothing() {
     let site = Site::new(&USUAL);
     let schema = site.root().join("bad.xml");

@@ -25,4 +25,5 @@ pub use attributes::{StatFields, Whence};
 pub use fork::Fork;
 pub use iovec::Iovec;
 pub use open::OpenFlags;
+pub use place::{hierarchy, question};
 pub use session::{Handle, Session, session};

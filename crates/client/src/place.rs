@@ -4,6 +4,7 @@ use crate::session::{Handle, Session};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_placement::hotness::{HALF_LIFE_MS, Score};
+use forebay_placement::schema::Settings;
 use forebay_placement::{
     Costs, Destination, Hierarchy, Memo, Model, PolicyId, Request, TierSnapshot,
 };
@@ -58,59 +59,66 @@ impl Session {
     /// Where the next block of a write goes that has `ahead` bytes to go.
     pub(crate) fn destination(&self, handle: Handle, ahead: u64) -> Destination {
         let record = self.record(handle);
-        let settings = self.settings(record);
-        let default =
-            PolicyId::numbered(self.segment.header().policy.load(Ordering::Relaxed) as u8)
-                .unwrap_or_default();
-        let policy = match settings.tier {
-            // A rule that names a tier leaves nothing to decide but what does not fit.
-            Some(_) => PolicyId::named("user-defined").unwrap_or(default),
-            None => settings.policy.unwrap_or(default),
-        };
+        let seed = self.counters().writes.load(Ordering::Relaxed);
+        let size = record.size.load(Ordering::Relaxed);
+        let dispersion = record.placed.load(Ordering::Relaxed) as u8;
+        let (policy, request) = question(&self.segment, self.settings(record), ahead);
         let now = self.segment.header().now_ms.load(Ordering::Relaxed);
-        let request = Request {
-            bytes: ahead.next_multiple_of(self.segment.bucket_bytes() as u64),
-            file_bytes: record.size.load(Ordering::Relaxed),
-            file_hotness: Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS),
-            dispersion: record.placed.load(Ordering::Relaxed) as u8,
-            priority: settings.priority,
-            pinned: settings.tier.map(|tier| Destination::Tier(usize::from(tier))),
-            fallback: settings.policy.unwrap_or(default),
-            seed: self.counters().writes.load(Ordering::Relaxed),
-        };
-        self.engine.first(policy, &self.hierarchy(handle), &request)
+        let file_hotness = Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS);
+        let request = Request { file_bytes: size, file_hotness, dispersion, seed, ..request };
+        let store = record.store.load(Ordering::Relaxed) as usize;
+        self.engine.first(policy, &hierarchy(&self.segment, store), &request)
     }
+}
 
-    /// The tiers as they are now, above the file's store.
-    fn hierarchy(&self, handle: Handle) -> Hierarchy {
-        let header = self.segment.header();
-        let bucket = self.segment.bucket_bytes() as u64;
-        let count = header.tiers as usize;
-        let mut tiers = [TierSnapshot::default(); TIERS_MAX];
-        for (index, (snapshot, tier)) in tiers.iter_mut().zip(&header.tier[..count]).enumerate() {
-            *snapshot = TierSnapshot {
-                capacity: u64::from(tier.buckets) * bucket,
-                free: u64::from(self.segment.free_in(index)) * bucket,
-                pinned: u64::from(tier.pinned.load(Ordering::Relaxed)) * bucket,
-                coldest: f32::from_bits(tier.coldest.load(Ordering::Relaxed)),
-                ..with_speed(&tier.speed)
-            };
-        }
-        let store = self.record(handle).store.load(Ordering::Relaxed) as usize % STORES_MAX;
-        let store = TierSnapshot {
-            capacity: u64::MAX,
-            free: u64::MAX,
-            ..with_speed(&header.store[store].speed)
+/// What the placement engine is asked about `bytes` more of a file whose rule sets this, and which
+/// policy answers. Of the file itself nothing is said yet.
+pub fn question(segment: &Segment, settings: Settings, bytes: u64) -> (PolicyId, Request) {
+    let default = PolicyId::numbered(segment.header().policy.load(Ordering::Relaxed) as u8)
+        .unwrap_or_default();
+    let policy = match settings.tier {
+        // A rule that names a tier leaves nothing to decide but what does not fit.
+        Some(_) => PolicyId::named("user-defined").unwrap_or(default),
+        None => settings.policy.unwrap_or(default),
+    };
+    let request = Request {
+        bytes: bytes.next_multiple_of(segment.bucket_bytes() as u64),
+        priority: settings.priority,
+        pinned: settings.tier.map(|tier| Destination::Tier(usize::from(tier))),
+        fallback: settings.policy.unwrap_or(default),
+        ..Request::default()
+    };
+    (policy, request)
+}
+
+/// The tiers as they are now, above store `store`.
+pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
+    let header = segment.header();
+    let bucket = segment.bucket_bytes() as u64;
+    let count = header.tiers as usize;
+    let mut tiers = [TierSnapshot::default(); TIERS_MAX];
+    for (index, (snapshot, tier)) in tiers.iter_mut().zip(&header.tier[..count]).enumerate() {
+        *snapshot = TierSnapshot {
+            capacity: u64::from(tier.buckets) * bucket,
+            free: u64::from(segment.free_in(index)) * bucket,
+            pinned: u64::from(tier.pinned.load(Ordering::Relaxed)) * bucket,
+            coldest: f32::from_bits(tier.coldest.load(Ordering::Relaxed)),
+            ..with_speed(&tier.speed)
         };
-        let costs = Costs {
-            model: match header.cost_model.load(Ordering::Relaxed) {
-                0 => Model::Physical,
-                _ => Model::Paper,
-            },
-            exposed_permille: header.exposed_permille.load(Ordering::Relaxed) as u16,
-        };
-        Hierarchy::new(&tiers[..count]).unwrap_or_default().with_store(store).with_costs(costs)
     }
+    let store = TierSnapshot {
+        capacity: u64::MAX,
+        free: u64::MAX,
+        ..with_speed(&header.store[store % STORES_MAX].speed)
+    };
+    let costs = Costs {
+        model: match header.cost_model.load(Ordering::Relaxed) {
+            0 => Model::Physical,
+            _ => Model::Paper,
+        },
+        exposed_permille: header.exposed_permille.load(Ordering::Relaxed) as u16,
+    };
+    Hierarchy::new(&tiers[..count]).unwrap_or_default().with_store(store).with_costs(costs)
 }
 
 fn with_speed(speed: &DeviceSpeed) -> TierSnapshot {

@@ -50,6 +50,10 @@ impl Observer {
         Segment::attach(file.as_fd()).map(Observer)
     }
 
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.0
+    }
+
     /// Whether a node manager serves the pool.
     pub fn is_served(&self) -> bool {
         self.0.manager_is_alive()

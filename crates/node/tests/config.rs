@@ -761,3 +761,57 @@ fn speeds_are_said_or_emulated_or_as_usual() {
     assert_eq!(config.backing[0].known_speed(), speed(500_000_000, 500_000_000, 5_000_000));
     assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
 }
+
+/// Whatever is done to a configuration, it is read or refused with a place; nothing panics.
+#[test]
+fn mutations_are_read_or_refused() {
+    let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(|| std::process::id().into());
+    println!("FOREBAY_SEED={seed}");
+    let mut state = seed;
+    let mut below = |limit: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % limit
+    };
+    let example = rule(
+        "name='big'\npath='/pfs/**/{a,[b-d]}*.h5'\nsize_min='1MiB'\nsize_max=4_294_967_296\n\
+         user=0\nprocess='lmp*'\nranks='0-63:8,7'\ntier='nvme'\npin=true\nmode='async'\n\
+         trigger='per-file'\npriority=7\ndurability='store'\n",
+    );
+    let example = example.replace("'pfs'", "'/pfs'");
+    assert!(Config::parse(&example).is_ok(), "{:?}", Config::parse(&example));
+    let (mut good, mut bad) = (0, 0);
+    for _ in 0..5_000 {
+        let mut text = example.clone().into_bytes();
+        for _ in 0..=below(4) {
+            let at = below(text.len());
+            let end = (at + below(20)).min(text.len());
+            match below(3) {
+                0 => text[at] = below(256) as u8,
+                1 => drop(text.drain(at..end)),
+                _ => {
+                    let copy = text[at..end].to_vec();
+                    let to = below(text.len());
+                    text.splice(to..to, copy);
+                }
+            }
+        }
+        match Config::parse(&String::from_utf8_lossy(&text)) {
+            Ok(config) => {
+                good += 1;
+                assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
+            }
+            Err(error) => {
+                bad += 1;
+                assert!(error.to_string().starts_with("configuration"), "{error}");
+            }
+        }
+    }
+    assert!(good > 100 && bad > 100, "{good} read, {bad} refused");
+    for deep in
+        ["[".repeat(100_000), "a=".to_owned() + &"{a=".repeat(100_000), "a.".repeat(100_000)]
+    {
+        assert!(Config::parse(&format!("x = {deep}")).is_err());
+        assert!(Config::parse(&deep).is_err());
+    }
+}

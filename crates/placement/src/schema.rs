@@ -198,16 +198,34 @@ pub struct Facts<'a> {
 
 /// Whether a rule applies to these facts.
 pub fn matches(when: &Conditions<'_>, facts: &Facts<'_>) -> bool {
-    (when.size_min..=when.size_max).contains(&facts.size)
-        && when.user.is_none_or(|user| user == facts.user)
-        && (when.ranks.is_empty()
-            || facts.rank.is_some_and(|rank| when.ranks.iter().any(|range| range.has(rank))))
-        && (when.dataset.is_empty()
-            || facts.dataset.is_some_and(|dataset| glob::matches(when.dataset, dataset)))
-        && (when.process.is_empty()
-            || glob::matches(when.process, facts.program)
-            || glob::matches(when.process, facts.command))
-        && (when.path.is_empty() || path_matches(when.path, facts))
+    mismatch(when, facts).is_none()
+}
+
+/// The first condition that does not hold, by its key in the schema.
+pub fn mismatch(when: &Conditions<'_>, facts: &Facts<'_>) -> Option<&'static str> {
+    // The cheap ones first.
+    if facts.size < when.size_min {
+        return Some("size-min");
+    }
+    if facts.size > when.size_max {
+        return Some("size-max");
+    }
+    if when.user.is_some_and(|user| user != facts.user) {
+        return Some("user");
+    }
+    let in_ranks = |rank| when.ranks.iter().any(|range| range.has(rank));
+    if !when.ranks.is_empty() && !facts.rank.is_some_and(in_ranks) {
+        return Some("ranks");
+    }
+    let of_dataset = |dataset| glob::matches(when.dataset, dataset);
+    if !when.dataset.is_empty() && !facts.dataset.is_some_and(of_dataset) {
+        return Some("dataset");
+    }
+    let called = |name| glob::matches(when.process, name);
+    if !when.process.is_empty() && !called(facts.program) && !called(facts.command) {
+        return Some("process");
+    }
+    (!when.path.is_empty() && !path_matches(when.path, facts)).then_some("path")
 }
 
 fn path_matches(pattern: &[u8], facts: &Facts<'_>) -> bool {
@@ -275,6 +293,11 @@ mod tests {
         assert!(when(|c| c.process = b"long-name-of-program"));
         assert!(when(|c| c.process = b"long-name-of-pr") && !when(|c| c.process = b"long"));
         assert!(!when(|c| c.dataset = b"**"), "a plain file has no dataset");
+        let why = |when: Conditions<'_>| mismatch(&when, &facts());
+        let never = Conditions { path: b"x", process: b"x", ..Conditions::default() };
+        assert_eq!(why(never), Some("process"));
+        assert_eq!(why(Conditions { process: b"", ..never }), Some("path"));
+        assert_eq!(why(Conditions { size_max: 0, user: Some(1), ..never }), Some("size-max"));
         let with = Facts { dataset: Some(b"/fields/rho"), ..facts() };
         let fields = Conditions { dataset: b"/fields/*", ..Conditions::default() };
         assert!(matches(&fields, &with));

@@ -273,6 +273,10 @@ pub(super) fn find(mounts: &[Mount], hints: &Hints) -> (Vec<Place>, Vec<Skipped>
             |path: &&PathBuf| fs::metadata(path).is_ok_and(|found| found.dev() == seen.dev());
         let candidates: Vec<&PathBuf> = hints.scratch.iter().chain(&own).filter(on_it).collect();
         let writable = candidates.iter().find_map(|path| usable(path).ok());
+        let is_kernels = ["/proc", "/sys", "/run"].iter().any(|own| mount.point.starts_with(own));
+        if kind == Kind::Memory && (is_kernels || mount.read_only) {
+            continue;
+        }
         let why = match (kind, writable) {
             (Kind::Memory, _) => "is memory, which the RAM tier uses already",
             _ if mount.read_only => "is mounted read-only",

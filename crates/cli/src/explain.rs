@@ -1,0 +1,211 @@
+//! `forebay explain`.
+
+use crate::drain::bytes;
+use clap::Args;
+use forebay_node::explain::{Candidate, Explanation, Extent, Placement};
+use forebay_node::profile::{bandwidth, latency};
+use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Options of `forebay explain`.
+#[derive(Args)]
+pub struct ExplainArguments {
+    /// A file in a buffered directory; it need not exist
+    path: PathBuf,
+    /// Bytes of the write that is asked about
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    bytes: u64,
+    /// Show every part of the file, however many there are
+    #[arg(long)]
+    all: bool,
+}
+
+/// Parts of a file that are shown without `--all`.
+const EXTENTS_SHOWN: usize = 20;
+
+/// Says which rule holds for a file, where its bytes are, and where new ones would go.
+pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
+    let path = canonical(&arguments.path)?;
+    for runtime in Runtime::all()?.iter().filter(|runtime| runtime.pool.exists()) {
+        // One of another version, or that ends right now, is not this file's.
+        let Ok(observer) = Observer::of(&runtime.pool) else { continue };
+        if let Some(explanation) = observer.explain(&path, arguments.bytes.max(1)) {
+            let text = show(&observer, runtime, &explanation, arguments.all);
+            // Whoever does not read it to its end does not want it.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    Err(format!(
+        "{} is in no directory that a node manager of yours buffers now; `forebay status` lists them",
+        path.display()
+    ))
+}
+
+/// The path as the kernel has it; the last name need not exist.
+fn canonical(path: &Path) -> Result<PathBuf, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    if let Ok(found) = path.canonicalize() {
+        return Ok(found);
+    }
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(format!("{}: not a file", path.display()));
+    };
+    Ok(folder.canonicalize().map_err(failed)?.join(name))
+}
+
+fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) -> String {
+    let mut text = String::new();
+    let line = &mut text;
+    let _ = writeln!(line, "{}", found.path.display());
+    let bypass = if found.bypass { ", not buffered (mode bypass)" } else { "" };
+    let _ = writeln!(
+        line,
+        "  instance  {}, directory {}{bypass}",
+        runtime.instance,
+        found.directory.display()
+    );
+    match &found.file {
+        Some(file) => {
+            let behind =
+                if file.ahead { "ahead of the store's" } else { "the store's is the same" };
+            let direct = if file.direct { "; used through the kernel" } else { "" };
+            let store = bytes(file.store_size);
+            let _ = writeln!(line, "  file      {}, {behind} {store}{direct}", bytes(found.size));
+            if let Some(errno) = file.errno {
+                let error = std::io::Error::from_raw_os_error(errno);
+                let _ = writeln!(line, "            its last flush failed: {error}");
+            }
+        }
+        None => {
+            let _ = writeln!(line, "  file      {}, nothing of it is buffered", bytes(found.size));
+        }
+    }
+    rules(line, found);
+    extents(line, &found.extents, all);
+    if !found.bypass {
+        placement(line, observer, &found.placement);
+    }
+    text
+}
+
+fn rules(text: &mut String, found: &Explanation) {
+    if found.rules.is_empty() {
+        let _ = writeln!(text, "  rule      none; there is no schema");
+        return;
+    }
+    if found.rules.iter().all(|rule| !rule.holds) {
+        let _ = writeln!(text, "  rule      none matches");
+    }
+    for rule in &found.rules {
+        let name = if rule.name.is_empty() { "without a name" } else { &rule.name };
+        let source = &rule.source;
+        match (rule.holds, rule.mismatch) {
+            (true, _) => {
+                let _ = writeln!(text, "  rule      {name} ({source}) holds: {}", settings(found));
+                // Those below are not asked.
+                break;
+            }
+            (false, Some(key)) => {
+                let _ = writeln!(text, "            {name} ({source}) does not match: {key}");
+            }
+            (false, None) => {
+                let _ = writeln!(
+                    text,
+                    "            {name} ({source}) did not match who opened it last"
+                );
+            }
+        }
+    }
+}
+
+fn settings(found: &Explanation) -> String {
+    let set = found.settings;
+    let mut parts = Vec::new();
+    let mut part = |key: &str, value: Option<&str>| {
+        parts.extend(value.map(|value| format!("{key} {value}")));
+    };
+    part("policy", set.policy.map(|policy| policy.policy().name()));
+    let tier = set.tier.and_then(|tier| found.placement.candidates.get(usize::from(tier)));
+    part("tier", tier.map(|tier| tier.name.as_str()));
+    part("mode", set.mode.map(|mode| mode.name()));
+    part("trigger", set.trigger.map(|trigger| trigger.name()));
+    part("durability", set.durability.map(|durability| durability.name()));
+    part("pin", set.pin.then_some("true"));
+    let priority = set.priority.to_string();
+    part("priority", (set.priority > 0).then_some(&priority));
+    if parts.is_empty() { "it sets nothing".to_owned() } else { parts.join(", ") }
+}
+
+fn extents(text: &mut String, extents: &[Extent], all: bool) {
+    let shown = if all { extents.len() } else { extents.len().min(EXTENTS_SHOWN) };
+    for (index, extent) in extents[..shown].iter().enumerate() {
+        let head = if index == 0 { "lies" } else { "" };
+        let place = extent.tier.as_deref().unwrap_or("store");
+        let length = extent.end - extent.start;
+        let mut what = match (&extent.tier, extent.dirty) {
+            (None, _) => String::new(),
+            (Some(_), 0) => ", clean".to_owned(),
+            (Some(_), dirty) => format!(", {} not yet on the store", bytes(dirty)),
+        };
+        if extent.tier.is_some() && extent.valid < length {
+            let _ = write!(what, ", {} only on the store", bytes(length - extent.valid));
+        }
+        let range = format!("{} .. {}", extent.start, extent.end);
+        let _ = writeln!(text, "  {head:8}  {range:28} {place:10} {}{what}", bytes(length));
+    }
+    if shown < extents.len() {
+        let _ = writeln!(text, "            and {} more parts (--all)", extents.len() - shown);
+        let mut sums = BTreeMap::<&str, u64>::new();
+        for extent in extents {
+            *sums.entry(extent.tier.as_deref().unwrap_or("store")).or_default() +=
+                extent.end - extent.start;
+        }
+        let sums: Vec<_> =
+            sums.iter().map(|(name, sum)| format!("{name} {}", bytes(*sum))).collect();
+        let _ = writeln!(text, "            in all {}", sums.join(", "));
+    }
+}
+
+fn placement(text: &mut String, observer: &Observer, placement: &Placement) {
+    let _ =
+        writeln!(text, "  new data  {} by policy {}:", bytes(placement.bytes), placement.policy);
+    let _ = writeln!(
+        text,
+        "            {:10} {:>24} {:>12} {:>10} {:>9} {:>10}",
+        "place", "free", "pinned", "bandwidth", "latency", "time"
+    );
+    for Candidate { name, space, pinned, write_bandwidth, latency_ns, cost_ns } in
+        &placement.candidates
+    {
+        let free = space.map_or("as the store says".to_owned(), |(free, capacity)| {
+            format!("{} of {}", bytes(free), bytes(capacity))
+        });
+        let _ = writeln!(
+            text,
+            "            {name:10} {free:>24} {:>12} {:>10} {:>9} {:>10}",
+            bytes(*pinned),
+            bandwidth(*write_bandwidth),
+            latency(*latency_ns),
+            latency(*cost_ns as u64)
+        );
+    }
+    for piece in placement.plan.pieces() {
+        let room = match piece.room {
+            0 => String::new(),
+            room => format!(
+                ", after {} of it moved to {}",
+                bytes(room),
+                observer.name_of(piece.room_to)
+            ),
+        };
+        let to = observer.name_of(piece.to);
+        let _ = writeln!(text, "            -> {} to {to}{room}", bytes(piece.bytes));
+    }
+}
