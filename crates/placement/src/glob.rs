@@ -26,11 +26,19 @@ const WORDS: usize = PATTERN_MAX / 64 + 1;
 /// themselves; one longer than [`PATTERN_MAX`] matches nothing. Text need not be UTF-8: a byte that
 /// is not counts as one character.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    if pattern.len() > PATTERN_MAX {
+    if pattern.len() > PATTERN_MAX || !ends_agree(pattern, text) {
         return false;
     }
-    let shape = Shape::of(pattern);
-    let mut now = Positions::default();
+    match pattern.len() {
+        // Most patterns are this short, and then a set of positions is a register.
+        0..64 => run::<1>(pattern, text),
+        _ => run::<WORDS>(pattern, text),
+    }
+}
+
+fn run<const W: usize>(pattern: &[u8], text: &[u8]) -> bool {
+    let shape = Shape::<W>::of(pattern);
+    let mut now = Positions::<W>::EMPTY;
     now.add(0);
     let mut at = 0;
     while at < text.len() {
@@ -43,6 +51,16 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
         at += length;
     }
     step(pattern, &shape, now, starts_name(text, at), None).0.has(pattern.len())
+}
+
+/// Whether the text begins and ends as the pattern does up to its first, and from its last, special
+/// character: most texts are told apart by that alone.
+fn ends_agree(pattern: &[u8], text: &[u8]) -> bool {
+    let last = pattern.iter().rposition(|byte| b"*?[]{},\\".contains(byte));
+    let suffix = &pattern[last.map_or(0, |last| last + 1)..];
+    // The slash of `**/` may stand for nothing.
+    let suffix = suffix.strip_prefix(b"/").filter(|_| last.is_some()).unwrap_or(suffix);
+    text.starts_with(literal_prefix(pattern)) && text.ends_with(suffix)
 }
 
 /// Whether a name of the path begins at `at`.
@@ -91,14 +109,14 @@ pub fn literal_prefix(pattern: &[u8]) -> &[u8] {
 
 /// Follows what needs no character, and reads `character` if there is one; `at_name` says whether a
 /// name of the path begins here. Returns the positions before and after the character.
-fn step(
+fn step<const W: usize>(
     pattern: &[u8],
-    shape: &Shape,
-    mut now: Positions,
+    shape: &Shape<W>,
+    mut now: Positions<W>,
     at_name: bool,
     character: Option<u32>,
-) -> (Positions, Positions) {
-    let mut next = Positions::default();
+) -> (Positions<W>, Positions<W>) {
+    let mut next = Positions::EMPTY;
     let mut from = 0;
     // Whatever needs no character leads on to later positions, so one pass follows all.
     while let Some(at) = now.first_from(from) {
@@ -190,17 +208,17 @@ fn character(text: &[u8], at: usize) -> (u32, usize) {
 }
 
 /// How the braces of a pattern belong together.
-struct Shape {
+struct Shape<const W: usize> {
     /// Of `{` and of `,` in braces: the `,` or `}` that ends this alternative. Of a `}` that closes
     /// braces: itself. 0 elsewhere.
     next: [u16; PATTERN_MAX],
     /// Where a name of the path can begin.
-    name_starts: Positions,
+    name_starts: Positions<W>,
 }
 
-impl Shape {
-    fn of(pattern: &[u8]) -> Shape {
-        let mut shape = Shape { next: [0; PATTERN_MAX], name_starts: Positions::default() };
+impl<const W: usize> Shape<W> {
+    fn of(pattern: &[u8]) -> Self {
+        let mut shape = Shape { next: [0; PATTERN_MAX], name_starts: Positions::EMPTY };
         shape.name_starts.add(0);
         // Open braces: where they are, and where their current alternative began.
         let mut open = [(0_usize, 0_usize); DEPTH_MAX];
@@ -291,10 +309,12 @@ impl<'p> Class<'p> {
 }
 
 /// A set of positions in a pattern.
-#[derive(Clone, Copy, Default)]
-struct Positions([u64; WORDS]);
+#[derive(Clone, Copy)]
+struct Positions<const W: usize>([u64; W]);
 
-impl Positions {
+impl<const W: usize> Positions<W> {
+    const EMPTY: Self = Self([0; W]);
+
     fn add(&mut self, at: usize) {
         self.0[at / 64] |= 1 << (at % 64);
     }
@@ -304,14 +324,14 @@ impl Positions {
     }
 
     fn is_empty(&self) -> bool {
-        self.0 == [0; WORDS]
+        self.0 == [0; W]
     }
 
     /// The first position of the set that is not before `from`.
     fn first_from(&self, from: usize) -> Option<usize> {
         let first = from / 64;
         let mask = u64::MAX << (from % 64);
-        (first..WORDS).find_map(|word| {
+        (first..W).find_map(|word| {
             let bits = self.0[word] & if word == first { mask } else { u64::MAX };
             (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)
         })
