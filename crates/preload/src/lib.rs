@@ -14,10 +14,12 @@ mod memory;
 mod process;
 mod real;
 mod rw;
+mod scan;
 mod spawn;
 mod stat;
 mod stdio;
 mod syscall;
+mod wide;
 
 use forebay_client::{Handle, Session, session};
 use libc::{c_char, c_int, ssize_t};
@@ -47,6 +49,17 @@ fn managed(fd: c_int) -> Option<(&'static Session, Handle)> {
 fn set_errno(errno: Errno) {
     // SAFETY: the address of this thread's errno.
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
+}
+
+fn errno() -> c_int {
+    // SAFETY: the address of this thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Puts errno back to what it was.
+fn restore_errno(errno: c_int) {
+    // SAFETY: the address of this thread's errno.
+    unsafe { *libc::__errno_location() = errno }
 }
 
 /// A byte count or -1 with errno.

@@ -119,8 +119,16 @@ unsafe extern "C" fn popen(
     mode: *const libc::c_char,
 ) -> *mut libc::FILE {
     unsafe { crate::spawn::restore_environment() };
-    real!(c"popen"(command => *const libc::c_char, mode => *const libc::c_char) -> isize)
-        as *mut libc::FILE
+    let stream = real!(c"popen"(command => *const libc::c_char, mode => *const libc::c_char) -> isize)
+        as *mut libc::FILE;
+    unsafe { crate::stdio::carries(stream, true) };
+    stream
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pclose(stream: *mut libc::FILE) -> c_int {
+    unsafe { crate::stdio::carries(stream, false) };
+    real!(c"pclose"(stream => *mut libc::FILE) -> c_int)
 }
 
 /// Who receives a descriptor may not run under Forebay: its file is used through the kernel.

@@ -418,6 +418,16 @@ variadic! {
     vdprintf -> forebay_vdprintf;
     __dprintf_chk -> forebay_dprintf_chk;
     __vdprintf_chk -> forebay_vdprintf_chk;
+    fwprintf -> forebay_fwprintf;
+    wprintf -> forebay_wprintf;
+    __fwprintf_chk -> forebay_fwprintf_chk;
+    __wprintf_chk -> forebay_wprintf_chk;
+    fwscanf -> forebay_fwscanf;
+    wscanf -> forebay_wscanf;
+    __isoc99_fwscanf -> forebay_isoc99_fwscanf;
+    __isoc99_wscanf -> forebay_isoc99_wscanf;
+    __isoc23_fwscanf -> forebay_isoc23_fwscanf;
+    __isoc23_wscanf -> forebay_isoc23_wscanf;
 }
 
 /// The child of a posix_spawn opens files before it can load us: a file that is buffered now is

@@ -1,11 +1,15 @@
 //! FILE streams. glibc's own stdio never calls the public `write`, so a stream on a managed file
 //! is a cookie stream over our functions, with the real descriptor in its `_fileno`: all
 //! of stdio (printf, scanf, getline, ungetc, fileno ...) then works on it as it is.
+//!
+//! stdin, stdout and stderr are cookie streams from the start, whatever their descriptors are:
+//! whoever keeps their pointers has streams that follow every later dup2.
 
 use crate::real::real;
-use crate::{descriptors, files, managed, set_errno};
+use crate::wide::Wide;
+use crate::{descriptors, errno, files, managed, restore_errno, set_errno};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use forebay_client::session;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
@@ -21,34 +25,74 @@ struct CookieFunctions {
 
 unsafe extern "C" {
     fn __fpurge(stream: *mut FILE);
-    fn fopencookie(cookie: *mut c_void, mode: *const c_char, io: CookieFunctions) -> *mut FILE;
-    static mut stdin: *mut FILE;
-    static mut stdout: *mut FILE;
-    static mut stderr: *mut FILE;
+    fn flockfile(stream: *mut FILE);
+    fn funlockfile(stream: *mut FILE);
+    pub(crate) static mut stdin: *mut FILE;
+    pub(crate) static mut stdout: *mut FILE;
+    pub(crate) static mut stderr: *mut FILE;
 }
 
-/// Offset of `_fileno` in `struct _IO_FILE`: public in <bits/types/struct_FILE.h>, and the same on
-/// every 64-bit glibc.
-const FILENO_AT: usize = 112;
-/// `_flags`, and in it: no reading, no writing, appending.
-const FLAGS_AT: usize = 0;
+// Places in `struct _IO_FILE`, which is public in <bits/types/struct_FILE.h>, and the same on every
+// 64-bit glibc.
+/// The flags, and some of them.
+pub(crate) const FLAGS_AT: usize = 0;
+const UNBUFFERED: u32 = 0x2;
 const NO_READS: u32 = 0x4;
-const NO_WRITES: u32 = 0x8;
+pub(crate) const NO_WRITES: u32 = 0x8;
+pub(crate) const EOF_SEEN: u32 = 0x10;
+pub(crate) const ERROR_SEEN: u32 = 0x20;
+const LINE_BUFFERED: u32 = 0x200;
+const WRITING: u32 = 0x800;
 const APPENDING: u32 = 0x1000;
+/// Begin and end of what was read and not yet taken.
+pub(crate) const READ_POINTER_AT: usize = 8;
+pub(crate) const READ_END_AT: usize = 16;
+/// All eight pointers of the buffer; the begin of the buffer itself is the seventh.
+const POINTERS_AT: usize = 8;
+const BUFFER_AT: usize = 56;
+/// `_fileno`.
+const FILENO_AT: usize = 112;
 /// `_offset`, the position that glibc remembers; -1 is none.
 const OFFSET_AT: usize = 144;
+/// `_wide_data`, which ours do not have.
+const WIDE_DATA_AT: usize = 160;
+/// `_mode`, the orientation: bytes if negative, none yet if zero.
+pub(crate) const ORIENTATION_AT: usize = 192;
 /// The function table, behind the 216 bytes of the structure.
 const JUMPS_AT: usize = 216;
+/// In a cookie stream the cookie follows, and its functions, of which the first reads.
+const COOKIE_AT: usize = 224;
+const READER_AT: usize = 232;
 
-unsafe extern "C" fn cookie_read(fd: *mut c_void, to: *mut c_char, bytes: size_t) -> ssize_t {
-    unsafe { libc::read(fd as usize as c_int, to.cast(), bytes) }
+/// What belongs to one of our streams. It is used by whoever holds the stream's lock.
+pub(crate) struct Cookie {
+    /// The descriptor; -1 when a standard stream was closed.
+    fd: AtomicI32,
+    /// Standard streams are never freed: programs use them after they have closed them.
+    standard: bool,
+    /// Whether it is line-buffered because its descriptor was a terminal.
+    by_terminal: bool,
+    /// What wide characters need.
+    pub(crate) wide: Wide,
 }
 
-unsafe extern "C" fn cookie_write(fd: *mut c_void, from: *const c_char, bytes: size_t) -> ssize_t {
+unsafe fn descriptor(cookie: *mut c_void) -> c_int {
+    unsafe { &*cookie.cast::<Cookie>() }.fd.load(Ordering::Relaxed)
+}
+
+unsafe extern "C" fn cookie_read(cookie: *mut c_void, to: *mut c_char, bytes: size_t) -> ssize_t {
+    unsafe { libc::read(descriptor(cookie), to.cast(), bytes) }
+}
+
+unsafe extern "C" fn cookie_write(
+    cookie: *mut c_void,
+    from: *const c_char,
+    bytes: size_t,
+) -> ssize_t {
     let mut done = 0;
     while done < bytes {
         let rest = unsafe { from.add(done) };
-        match unsafe { libc::write(fd as usize as c_int, rest.cast(), bytes - done) } {
+        match unsafe { libc::write(descriptor(cookie), rest.cast(), bytes - done) } {
             // glibc takes 0 for an error here, and has no use for -1.
             written if written <= 0 => break,
             written => done += written as usize,
@@ -57,52 +101,137 @@ unsafe extern "C" fn cookie_write(fd: *mut c_void, from: *const c_char, bytes: s
     done as ssize_t
 }
 
-unsafe extern "C" fn cookie_seek(fd: *mut c_void, offset: *mut off64_t, whence: c_int) -> c_int {
-    let fd = fd as usize as c_int;
-    match unsafe { libc::lseek64(fd, *offset, whence) } {
+unsafe extern "C" fn cookie_seek(
+    cookie: *mut c_void,
+    offset: *mut off64_t,
+    whence: c_int,
+) -> c_int {
+    let asks_only = whence == libc::SEEK_CUR && unsafe { *offset } == 0;
+    match unsafe { libc::lseek64(descriptor(cookie), *offset, whence) } {
         -1 => -1,
         now => {
             unsafe { *offset = now };
+            if !asks_only {
+                unsafe { &mut *cookie.cast::<Cookie>() }.wide.moved();
+            }
             0
         }
     }
 }
 
-unsafe extern "C" fn cookie_close(fd: *mut c_void) -> c_int {
-    unsafe { descriptors::close(fd as usize as c_int) }
+unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
+    let result = unsafe { descriptors::close(descriptor(cookie)) };
+    unsafe {
+        cookie.cast::<Cookie>().drop_in_place();
+        libc::free(cookie);
+    }
+    result
 }
 
 /// A stream over descriptor `fd`; null with errno if memory is short or the mode is none.
-unsafe fn cookie_stream(fd: c_int, mode: *const c_char) -> *mut FILE {
+unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut FILE {
     let functions = CookieFunctions {
         read: Some(cookie_read),
         write: Some(cookie_write),
         seek: Some(cookie_seek),
         close: Some(cookie_close),
     };
-    let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
-    if !stream.is_null() {
-        unsafe { field::<c_int>(stream, FILENO_AT).write(fd) };
-        COOKIE_JUMPS.store(unsafe { field::<usize>(stream, JUMPS_AT).read() }, Ordering::Release);
+    let cookie = unsafe { libc::malloc(size_of::<Cookie>()) }.cast::<Cookie>();
+    if cookie.is_null() {
+        return core::ptr::null_mut();
+    }
+    let fresh =
+        Cookie { fd: AtomicI32::new(fd), standard, by_terminal: false, wide: Wide::default() };
+    unsafe { cookie.write(fresh) };
+    let stream = real!(c"fopencookie"(cookie.cast() => *mut c_void, mode => *const c_char, functions => CookieFunctions) -> usize)
+        as *mut FILE;
+    if stream.is_null() {
+        unsafe { libc::free(cookie.cast()) };
+        return stream;
+    }
+    unsafe {
+        field::<c_int>(stream, FILENO_AT).write(fd);
+        // A cookie stream is one of bytes; ours become so by their first use, as others do.
+        field::<c_int>(stream, ORIENTATION_AT).write(0);
+        field::<*mut u8>(stream, WIDE_DATA_AT).write(core::ptr::null_mut());
+        COOKIE_READER.store(field::<usize>(stream, READER_AT).read(), Ordering::Relaxed);
+        COOKIE_JUMPS.store(field::<usize>(stream, JUMPS_AT).read(), Ordering::Release);
+        follow_terminal(stream);
     }
     stream
 }
 
-unsafe fn field<T>(stream: *mut FILE, at: usize) -> *mut T {
+/// A field of the stream's structure.
+pub(crate) unsafe fn field<T>(stream: *mut FILE, at: usize) -> *mut T {
     unsafe { stream.cast::<u8>().add(at).cast() }
 }
 
-/// glibc's function table of cookie streams, by which ours are recognized.
-static COOKIE_JUMPS: AtomicUsize = AtomicUsize::new(0);
+pub(crate) unsafe fn flags_place<'a>(stream: *mut FILE) -> &'a mut u32 {
+    unsafe { &mut *field::<u32>(stream, FLAGS_AT) }
+}
 
-unsafe fn is_cookie_stream(stream: *mut FILE) -> bool {
+/// glibc's function table of cookie streams, and our reading function as they have it: by these ours
+/// are recognized.
+static COOKIE_JUMPS: AtomicUsize = AtomicUsize::new(0);
+static COOKIE_READER: AtomicUsize = AtomicUsize::new(0);
+
+/// What belongs to the stream if it is one of ours.
+#[inline]
+pub(crate) unsafe fn ours<'a>(stream: *mut FILE) -> Option<&'a mut Cookie> {
     let jumps = COOKIE_JUMPS.load(Ordering::Acquire);
-    jumps != 0 && unsafe { field::<usize>(stream, JUMPS_AT).read() } == jumps
+    if stream.is_null() || jumps == 0 {
+        return None;
+    }
+    // The program may have cookie streams too.
+    let is_ours = unsafe {
+        field::<usize>(stream, JUMPS_AT).read() == jumps
+            && field::<usize>(stream, READER_AT).read() == COOKIE_READER.load(Ordering::Relaxed)
+    };
+    is_ours.then(|| unsafe { &mut **field::<*mut Cookie>(stream, COOKIE_AT) })
+}
+
+/// Holds a stream's lock.
+pub(crate) struct Locked(*mut FILE);
+
+impl Locked {
+    pub(crate) unsafe fn new(stream: *mut FILE) -> Locked {
+        unsafe { flockfile(stream) };
+        Locked(stream)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        unsafe { funlockfile(self.0) };
+    }
+}
+
+/// A stream on a terminal is line-buffered from its first use on. glibc finds that out when it
+/// takes a buffer, which it cannot for cookie streams.
+unsafe fn follow_terminal(stream: *mut FILE) {
+    let Some(cookie) = (unsafe { ours(stream) }) else { return };
+    let fd = cookie.fd.load(Ordering::Relaxed);
+    let flags = unsafe { flags_place(stream) };
+    let used = !unsafe { field::<*mut u8>(stream, BUFFER_AT).read() }.is_null();
+    let chosen = *flags & LINE_BUFFERED != 0 && !cookie.by_terminal;
+    if used || chosen || fd < 0 {
+        return;
+    }
+    let before = errno();
+    cookie.by_terminal =
+        managed(fd).is_none() && rustix::termios::isatty(unsafe { files::borrow(fd) });
+    restore_errno(before);
+    *flags &= !LINE_BUFFERED;
+    if cookie.by_terminal {
+        *flags |= LINE_BUFFERED;
+    }
 }
 
 /// The open flags of an fopen mode, or none.
 fn flags_of(mode: &[u8]) -> Option<c_int> {
     let (&first, rest) = mode.split_first()?;
+    // glibc looks at six characters.
+    let rest = &rest[..rest.len().min(6)];
     let rest = rest.split(|&byte| byte == b',').next().unwrap_or(rest);
     let access = match (first, rest.contains(&b'+')) {
         (b'r' | b'w' | b'a', true) => libc::O_RDWR,
@@ -120,6 +249,13 @@ fn flags_of(mode: &[u8]) -> Option<c_int> {
     Some(access | creation | exclusive | at_exec)
 }
 
+/// The character set that a mode names.
+fn charset_of(mode: &[u8]) -> Option<&[u8]> {
+    let mark = b",ccs=";
+    let at = mode.windows(mark.len()).position(|piece| piece == mark)?;
+    mode[at + mark.len()..].split(|&byte| byte == b',').next()
+}
+
 /// The access part of a mode, as fopencookie wants it.
 fn plain_mode(flags: c_int, first: u8) -> &'static CStr {
     match (first, flags & libc::O_ACCMODE == libc::O_RDWR) {
@@ -130,6 +266,20 @@ fn plain_mode(flags: c_int, first: u8) -> &'static CStr {
         (_, false) => c"a",
         (_, true) => c"a+",
     }
+}
+
+/// So that ftell of a stream that only appends says where the next byte goes.
+fn to_the_end(fd: c_int, flags: c_int) {
+    if flags & libc::O_APPEND != 0 && flags & libc::O_ACCMODE == libc::O_WRONLY {
+        unsafe { libc::lseek64(fd, 0, libc::SEEK_END) };
+    }
+}
+
+/// Closes a descriptor and leaves errno as it is.
+fn close_quietly(fd: c_int) {
+    let before = errno();
+    unsafe { descriptors::close(fd) };
+    restore_errno(before);
 }
 
 #[unsafe(no_mangle)]
@@ -145,20 +295,26 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     if fd < 0 {
         return core::ptr::null_mut();
     }
-    let stream = match managed(fd) {
-        Some(_) => {
-            if text[0] == b'a' && flags & libc::O_ACCMODE == libc::O_WRONLY {
-                // So that ftell says where the next byte goes.
-                unsafe { libc::lseek64(fd, 0, libc::SEEK_END) };
-            }
-            unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr()) }
-        }
-        None => real!(c"fdopen"(fd => c_int, mode => *const c_char) -> usize) as *mut FILE,
+    let charset = charset_of(text);
+    // glibc's fdopen knows no character sets.
+    let stream = if managed(fd).is_some() || charset.is_some() {
+        to_the_end(fd, flags);
+        unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr(), false) }
+    } else {
+        unsafe { foreign_stream(fd, mode) }
     };
     if stream.is_null() {
-        let errno = unsafe { *libc::__errno_location() };
-        unsafe { descriptors::close(fd) };
-        set_errno(Errno::from_raw_os_error(errno));
+        close_quietly(fd);
+        return stream;
+    }
+    if let (Some(charset), Some(cookie)) = (charset, unsafe { ours(stream) })
+        && !cookie.wide.choose(charset)
+    {
+        set_errno(Errno::INVAL);
+        let before = errno();
+        unsafe { fclose(stream) };
+        restore_errno(before);
+        return core::ptr::null_mut();
     }
     stream
 }
@@ -168,12 +324,18 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
     unsafe { fopen64(path, mode) }
 }
 
+/// glibc's own stream.
+unsafe fn foreign_stream(fd: c_int, mode: *const c_char) -> *mut FILE {
+    let stream = real!(c"fdopen"(fd => c_int, mode => *const c_char) -> usize) as *mut FILE;
+    unsafe { carries(stream, true) };
+    stream
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let call = || real!(c"fdopen"(fd => c_int, mode => *const c_char) -> usize) as *mut FILE;
-    let Some((session, handle)) = managed(fd) else { return call() };
+    let Some((session, handle)) = managed(fd) else { return unsafe { foreign_stream(fd, mode) } };
     if mode.is_null() || session.uses_kernel_offset(handle) {
-        return call();
+        return unsafe { foreign_stream(fd, mode) };
     }
     let text = unsafe { CStr::from_ptr(mode) }.to_bytes();
     let now = unsafe { descriptors::fcntl64(fd, libc::F_GETFL, core::ptr::null_mut()) };
@@ -189,45 +351,112 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         // As fdopen does: the description appends from now on.
         let append = (now | libc::O_APPEND) as usize as *mut c_void;
         unsafe { descriptors::fcntl64(fd, libc::F_SETFL, append) };
+        to_the_end(fd, flags);
     }
-    unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr()) }
+    unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr(), false) }
+}
+
+/// glibc makes these files without a name; ours is one too, and buffered.
+unsafe fn temporary(call: impl FnOnce() -> *mut FILE) -> *mut FILE {
+    if session().is_some() {
+        let flags = libc::O_RDWR | libc::O_TMPFILE | libc::O_EXCL;
+        let fd = unsafe { files::open64(c"/tmp".as_ptr(), flags, 0o600) };
+        if fd >= 0 && managed(fd).is_some() {
+            let stream = unsafe { cookie_stream(fd, c"w+".as_ptr(), false) };
+            if stream.is_null() {
+                close_quietly(fd);
+            }
+            return stream;
+        }
+        if fd >= 0 {
+            unsafe { descriptors::close(fd) };
+        }
+    }
+    let stream = call();
+    unsafe { carries(stream, true) };
+    stream
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn tmpfile64() -> *mut FILE {
+    unsafe { temporary(|| real!(c"tmpfile64"() -> usize) as *mut FILE) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn tmpfile() -> *mut FILE {
+    unsafe { tmpfile64() }
 }
 
 /// A cookie stream stays one: what it reads and writes is what its descriptor refers to.
-unsafe fn reopen_cookie(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-    let old = unsafe { libc::fileno(stream) };
+unsafe fn reopen_ours(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+    cookie: &mut Cookie,
+) -> *mut FILE {
+    let locked = unsafe { Locked::new(stream) };
+    let old = cookie.fd.load(Ordering::Relaxed);
     unsafe { libc::fflush(stream) };
-    let flags = unsafe { files::path_at(mode) }.and_then(|mode| flags_of(mode.to_bytes()));
-    let Some(flags) = flags else {
-        set_errno(Errno::INVAL);
-        unsafe { libc::fclose(stream) };
-        return core::ptr::null_mut();
-    };
+    let text = unsafe { files::path_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
     let mut own = [0; 32];
     let path = if path.is_null() { own_path(old, &mut own) } else { path };
-    let new = unsafe { files::open64(path, flags, 0o666) };
+    let new = match flags_of(text) {
+        Some(flags) => unsafe { files::open64(path, flags, 0o666) },
+        None => {
+            set_errno(Errno::INVAL);
+            -1
+        }
+    };
     if new < 0 {
-        let errno = unsafe { *libc::__errno_location() };
-        unsafe { libc::fclose(stream) };
-        set_errno(Errno::from_raw_os_error(errno));
+        let before = errno();
+        drop(locked);
+        unsafe { fclose(stream) };
+        restore_errno(before);
         return core::ptr::null_mut();
     }
+    let flags = flags_of(text).unwrap_or_default();
     unsafe {
-        __fpurge(stream);
-        libc::clearerr(stream);
-        libc::dup3(new, old, flags & libc::O_CLOEXEC);
-        descriptors::close(new);
+        if old < 0 {
+            cookie.fd.store(new, Ordering::Relaxed);
+            field::<c_int>(stream, FILENO_AT).write(new);
+        } else if new != old {
+            libc::dup3(new, old, flags & libc::O_CLOEXEC);
+            descriptors::close(new);
+        }
+        forget_buffer(stream);
         let allowed = match flags & libc::O_ACCMODE {
             libc::O_RDONLY => NO_WRITES,
             libc::O_WRONLY => NO_READS,
             _ => 0,
         };
         let append = if flags & libc::O_APPEND != 0 { APPENDING } else { 0 };
-        let place = field::<u32>(stream, FLAGS_AT);
-        place.write(place.read() & !(NO_READS | NO_WRITES | APPENDING) | allowed | append);
+        let place = flags_place(stream);
+        let state = NO_READS | NO_WRITES | APPENDING | EOF_SEEN | ERROR_SEEN | WRITING;
+        *place = *place & !(state | LINE_BUFFERED | UNBUFFERED) | allowed | append;
         field::<i64>(stream, OFFSET_AT).write(-1);
+        field::<c_int>(stream, ORIENTATION_AT).write(0);
+        cookie.wide = Wide::default();
+        cookie.by_terminal = false;
+        to_the_end(cookie.fd.load(Ordering::Relaxed), flags);
+        follow_terminal(stream);
+    }
+    if let Some(charset) = charset_of(text) {
+        cookie.wide.choose(charset);
     }
     stream
+}
+
+/// Takes a stream's buffer away: it has to be chosen anew, as at first use.
+unsafe fn forget_buffer(stream: *mut FILE) {
+    /// It belongs to the program, or is none: not to be freed.
+    const USER_BUFFER: u32 = 0x1;
+    unsafe {
+        __fpurge(stream);
+        // Frees it if it is glibc's, and takes the one byte inside the structure instead.
+        libc::setvbuf(stream, core::ptr::null_mut(), libc::_IONBF, 0);
+        field::<[usize; 8]>(stream, POINTERS_AT).write([0; 8]);
+        *flags_place(stream) &= !USER_BUFFER;
+    }
 }
 
 /// The path by which a process finds its own descriptor.
@@ -240,7 +469,7 @@ fn own_path(fd: c_int, buffer: &mut [u8; 32]) -> *const c_char {
 
 /// glibc re-opens inside itself, where we cannot follow: the stream's new file is used through
 /// the kernel by everybody.
-unsafe fn reopen(stream: *mut FILE, call: impl FnOnce() -> *mut FILE) -> *mut FILE {
+unsafe fn reopen_foreign(stream: *mut FILE, call: impl FnOnce() -> *mut FILE) -> *mut FILE {
     let Some(session) = session() else { return call() };
     let fd = unsafe { libc::fileno(stream) };
     if fd >= 0 {
@@ -260,11 +489,11 @@ unsafe extern "C" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    if unsafe { is_cookie_stream(stream) } {
-        return unsafe { reopen_cookie(path, mode, stream) };
+    if let Some(cookie) = unsafe { ours(stream) } {
+        return unsafe { reopen_ours(path, mode, stream, cookie) };
     }
     unsafe {
-        reopen(stream, || {
+        reopen_foreign(stream, || {
             real!(c"freopen64"(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> usize)
                 as *mut FILE
         })
@@ -280,83 +509,148 @@ unsafe extern "C" fn freopen(
     unsafe { freopen64(path, mode, stream) }
 }
 
-/// Which of the three standard streams are cookie streams already.
-static REPLACED: AtomicU32 = AtomicU32::new(0);
-
-/// Replaces the standard streams whose descriptors are managed.
+/// Makes the standard streams ours, before anybody can have a copy of their pointers.
 pub(crate) fn start() {
-    if session().is_some() {
-        for fd in 0..3 {
-            redirected(fd);
+    if session().is_none() {
+        return;
+    }
+    let all = [
+        (0, &raw mut stdin, c"r"),
+        (1, &raw mut stdout, c"w"),
+        // Last, because the exit flushes the newest stream first.
+        (2, &raw mut stderr, c"w"),
+    ];
+    for (fd, variable, mode) in all {
+        // SAFETY: the C library's own variables, which programs may assign to.
+        unsafe {
+            let stream = cookie_stream(fd, mode.as_ptr(), true);
+            if stream.is_null() {
+                continue;
+            }
+            if fd == 2 {
+                libc::setvbuf(stream, core::ptr::null_mut(), libc::_IONBF, 0);
+            }
+            variable.write(stream);
         }
     }
-    STARTED.store(true, Ordering::Release);
 }
 
-/// Whether other libraries may have taken copies of the standard streams' pointers.
-static STARTED: AtomicBool = AtomicBool::new(false);
-
-/// glibc closes the descriptor of a stream of its own inside itself.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
-    if let (Some(session), false) = (session(), stream.is_null())
-        && !unsafe { is_cookie_stream(stream) }
-    {
-        let fd = unsafe { libc::fileno(stream) };
-        if managed(fd).is_some() {
-            unsafe { libc::fflush(stream) };
-            session.forget(fd);
-        }
-    }
-    real!(c"fclose"(stream => *mut FILE) -> c_int)
-}
-
-/// Called when `fd` may have become managed: if a standard stream writes to it, that stream must
-/// write through us.
+/// Called when `fd` refers to something else than before.
 pub(crate) fn redirected(fd: c_int) {
-    if !(0..3).contains(&fd) {
-        return;
-    }
-    if managed(fd).is_none() {
-        // Back on the terminal: as glibc has it there, each line at once.
-        let replaced = REPLACED.load(Ordering::Acquire) >> fd & 1 == 1;
-        let terminal = || rustix::termios::isatty(unsafe { files::borrow(fd) });
-        if fd == 1 && replaced && terminal() {
-            unsafe { libc::setvbuf(stdout, core::ptr::null_mut(), libc::_IOLBF, 0) };
-        }
-        return;
-    }
-    // C++ streams keep the pointers that they found at start.
-    let cpp = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZSt4cout".as_ptr()) };
-    if STARTED.load(Ordering::Acquire)
-        && !cpp.is_null()
+    if carries_foreign(fd)
         && let Some((session, handle)) = managed(fd)
     {
+        // glibc's stream reads and writes it inside itself.
         let _ = session.release_to_kernel(handle);
+    }
+    if let 0 | 1 = fd {
+        unsafe { follow_terminal(if fd == 0 { stdin } else { stdout }) };
+    }
+}
+
+/// Descriptors that carry a stream of glibc's own, one bit each.
+static FOREIGN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+fn carries_foreign(fd: c_int) -> bool {
+    let word = FOREIGN.get(fd as usize / 64);
+    word.is_some_and(|word| word.load(Ordering::Acquire) >> (fd % 64) & 1 == 1)
+}
+
+/// Notes that glibc's own `stream` was opened, or is about to be closed.
+pub(crate) unsafe fn carries(stream: *mut FILE, opened: bool) {
+    if stream.is_null() || session().is_none() {
         return;
     }
-    if REPLACED.fetch_or(1 << fd, Ordering::AcqRel) >> fd & 1 == 1 {
-        return;
+    let fd = unsafe { field::<c_int>(stream, FILENO_AT).read() };
+    if let Some(word) = FOREIGN.get(fd as usize / 64) {
+        match opened {
+            true => word.fetch_or(1 << (fd % 64), Ordering::AcqRel),
+            false => word.fetch_and(!(1 << (fd % 64)), Ordering::AcqRel),
+        };
     }
-    let (variable, mode) = match fd {
-        0 => (&raw mut stdin, c"r"),
-        1 => (&raw mut stdout, c"w"),
-        _ => (&raw mut stderr, c"w"),
-    };
-    // SAFETY: the C library's own variables, which programs may assign to.
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
+    let call = || real!(c"fclose"(stream => *mut FILE) -> c_int);
+    match unsafe { ours(stream) } {
+        Some(cookie) if cookie.standard => unsafe { close_standard(stream, cookie) },
+        Some(_) => call(),
+        None => {
+            if let (Some(session), false) = (session(), stream.is_null()) {
+                unsafe { carries(stream, false) };
+                // glibc closes the descriptor of a stream of its own inside itself.
+                let fd = unsafe { libc::fileno(stream) };
+                if managed(fd).is_some() {
+                    unsafe { libc::fflush(stream) };
+                    session.forget(fd);
+                }
+            }
+            call()
+        }
+    }
+}
+
+/// As glibc does with its static streams: it stays, closed.
+unsafe fn close_standard(stream: *mut FILE, cookie: &mut Cookie) -> c_int {
+    let _locked = unsafe { Locked::new(stream) };
+    let fd = cookie.fd.load(Ordering::Relaxed);
+    if fd < 0 {
+        set_errno(Errno::BADF);
+        return libc::EOF;
+    }
+    let writing = unsafe { *flags_place(stream) } & WRITING != 0;
+    let flushed = if writing { unsafe { libc::fflush(stream) } } else { 0 };
+    let before = errno();
     unsafe {
-        let old = variable.read();
-        if fd > 0 && !old.is_null() {
-            libc::fflush(old);
-        }
-        let stream = cookie_stream(fd, mode.as_ptr());
-        if stream.is_null() {
-            REPLACED.fetch_and(!(1 << fd), Ordering::AcqRel);
-            return;
-        }
-        if fd == 2 {
-            libc::setvbuf(stream, core::ptr::null_mut(), libc::_IONBF, 0);
-        }
-        variable.write(stream);
+        forget_buffer(stream);
+        *flags_place(stream) |= NO_READS | NO_WRITES;
+        *flags_place(stream) &= !(WRITING | LINE_BUFFERED | UNBUFFERED);
+        field::<c_int>(stream, FILENO_AT).write(-1);
+    }
+    cookie.fd.store(-1, Ordering::Relaxed);
+    let closed = unsafe { descriptors::close(fd) };
+    if flushed != 0 {
+        restore_errno(before);
+    }
+    if flushed == 0 && closed == 0 { 0 } else { libc::EOF }
+}
+
+/// glibc writes through a stream of its own on a copy of the descriptor, so that stderr keeps
+/// having no orientation.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn perror(text: *const c_char) {
+    let stream = unsafe { stderr };
+    let call = || {
+        let _ = real!(c"perror"(text => *const c_char) -> c_int);
+    };
+    if unsafe { ours(stream) }.is_none() {
+        return call();
+    }
+    let before = errno();
+    let _locked = unsafe { Locked::new(stream) };
+    let orientation = unsafe { field::<c_int>(stream, ORIENTATION_AT) };
+    let before = unsafe { orientation.read() };
+    unsafe { orientation.write(-1) };
+    restore_errno(before);
+    call();
+    unsafe { orientation.write(before) };
+}
+
+/// glibc writes inside itself: to memory first, then.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn backtrace_symbols_fd(calls: *const *mut c_void, number: c_int, fd: c_int) {
+    use rustix::fd::AsRawFd;
+    let call = |fd: c_int| {
+        let _ = real!(c"backtrace_symbols_fd"(calls => *const *mut c_void, number => c_int, fd => c_int) -> c_int);
+    };
+    let memory = rustix::fs::memfd_create(c"backtrace", rustix::fs::MemfdFlags::CLOEXEC);
+    let (Some(_), Ok(memory)) = (managed(fd), memory) else { return call(fd) };
+    call(memory.as_raw_fd());
+    let mut buffer = [0u8; 1024];
+    let mut at = 0;
+    while let Ok(bytes @ 1..) = rustix::io::pread(&memory, &mut buffer[..], at) {
+        at += bytes as u64;
+        unsafe { libc::write(fd, buffer.as_ptr().cast(), bytes) };
     }
 }

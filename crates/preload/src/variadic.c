@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include <wchar.h>
 
 extern int forebay_execve(const char *path, char *const argv[], char *const envp[]);
 extern int forebay_execvpe(const char *file, char *const argv[], char *const envp[]);
@@ -59,6 +60,50 @@ int forebay_dprintf_chk(int fd, int flag, const char *format, ...)
 	int result = forebay_vdprintf(fd, format, arguments);
 	va_end(arguments);
 	return result;
+}
+
+/* Wide printing and scanning: each ends in its va_list form. */
+extern int __vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_list arguments);
+extern int __vwprintf_chk(int flag, const wchar_t *format, va_list arguments);
+
+#define VARIADIC(name, target, parameters, last, ...)                           \
+	int name parameters                                                     \
+	{                                                                       \
+		va_list arguments;                                              \
+		va_start(arguments, last);                                      \
+		int result = target(__VA_ARGS__, arguments);                    \
+		va_end(arguments);                                              \
+		return result;                                                  \
+	}
+
+#define FORMAT const wchar_t *format, ...
+VARIADIC(forebay_fwprintf, vfwprintf, (FILE *stream, FORMAT), format, stream, format)
+VARIADIC(forebay_wprintf, vwprintf, (FORMAT), format, format)
+VARIADIC(forebay_fwprintf_chk, __vfwprintf_chk, (FILE *stream, int flag, FORMAT), format, stream, flag, format)
+VARIADIC(forebay_wprintf_chk, __vwprintf_chk, (int flag, FORMAT), format, flag, format)
+
+/* The headers rename the plain scanners to those of the C standard in use. */
+#define SCANNER(prefix, public)                                                 \
+	extern int prefix##stream(FILE *, const wchar_t *, va_list) __asm__(#public "vfwscanf"); \
+	extern int prefix##stdin(const wchar_t *, va_list) __asm__(#public "vwscanf"); \
+	VARIADIC(prefix##fwscanf, prefix##stream, (FILE *stream, FORMAT), format, stream, format) \
+	VARIADIC(prefix##wscanf, prefix##stdin, (FORMAT), format, format)
+
+SCANNER(forebay_, )
+SCANNER(forebay_isoc99_, __isoc99_)
+SCANNER(forebay_isoc23_, __isoc23_)
+
+/* The pointer at a place of a list of pointers, which stays as it is. */
+void *forebay_pointer_at(va_list arguments, unsigned index)
+{
+	va_list list;
+	va_copy(list, arguments);
+	void *pointer;
+	do
+		pointer = va_arg(list, void *);
+	while (index-- > 0);
+	va_end(list);
+	return pointer;
 }
 
 /* Collects the arguments of an execl call up to its null pointer. */
