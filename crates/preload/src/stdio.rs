@@ -166,6 +166,11 @@ pub(crate) unsafe fn field<T>(stream: *mut FILE, at: usize) -> *mut T {
     unsafe { stream.cast::<u8>().add(at).cast() }
 }
 
+/// The stream's descriptor; negative if it has none. errno stays as it is.
+unsafe fn number(stream: *mut FILE) -> c_int {
+    unsafe { field::<c_int>(stream, FILENO_AT).read() }
+}
+
 pub(crate) unsafe fn flags_place<'a>(stream: *mut FILE) -> &'a mut u32 {
     unsafe { &mut *field::<u32>(stream, FLAGS_AT) }
 }
@@ -232,7 +237,6 @@ fn flags_of(mode: &[u8]) -> Option<c_int> {
     let (&first, rest) = mode.split_first()?;
     // glibc looks at six characters.
     let rest = &rest[..rest.len().min(6)];
-    let rest = rest.split(|&byte| byte == b',').next().unwrap_or(rest);
     let access = match (first, rest.contains(&b'+')) {
         (b'r' | b'w' | b'a', true) => libc::O_RDWR,
         (b'r', false) => libc::O_RDONLY,
@@ -347,7 +351,7 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         set_errno(Errno::INVAL);
         return core::ptr::null_mut();
     };
-    if text[0] == b'a' {
+    if text[0] == b'a' && now & libc::O_APPEND == 0 {
         // As fdopen does: the description appends from now on.
         let append = (now | libc::O_APPEND) as usize as *mut c_void;
         unsafe { descriptors::fcntl64(fd, libc::F_SETFL, append) };
@@ -471,14 +475,14 @@ fn own_path(fd: c_int, buffer: &mut [u8; 32]) -> *const c_char {
 /// the kernel by everybody.
 unsafe fn reopen_foreign(stream: *mut FILE, call: impl FnOnce() -> *mut FILE) -> *mut FILE {
     let Some(session) = session() else { return call() };
-    let fd = unsafe { libc::fileno(stream) };
+    let fd = unsafe { number(stream) };
     if fd >= 0 {
         unsafe { libc::fflush(stream) };
         session.forget(fd);
     }
     let result = call();
     if !result.is_null() {
-        session.opened_raw(unsafe { libc::fileno(result) });
+        session.opened_raw(unsafe { number(result) });
     }
     result
 }
@@ -561,7 +565,7 @@ pub(crate) unsafe fn carries(stream: *mut FILE, opened: bool) {
     if stream.is_null() || session().is_none() {
         return;
     }
-    let fd = unsafe { field::<c_int>(stream, FILENO_AT).read() };
+    let fd = unsafe { number(stream) };
     if let Some(word) = FOREIGN.get(fd as usize / 64) {
         match opened {
             true => word.fetch_or(1 << (fd % 64), Ordering::AcqRel),
@@ -580,7 +584,7 @@ unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
             if let (Some(session), false) = (session(), stream.is_null()) {
                 unsafe { carries(stream, false) };
                 // glibc closes the descriptor of a stream of its own inside itself.
-                let fd = unsafe { libc::fileno(stream) };
+                let fd = unsafe { number(stream) };
                 if managed(fd).is_some() {
                     unsafe { libc::fflush(stream) };
                     session.forget(fd);
@@ -627,12 +631,9 @@ unsafe extern "C" fn perror(text: *const c_char) {
     if unsafe { ours(stream) }.is_none() {
         return call();
     }
-    let before = errno();
     let _locked = unsafe { Locked::new(stream) };
     let orientation = unsafe { field::<c_int>(stream, ORIENTATION_AT) };
-    let before = unsafe { orientation.read() };
-    unsafe { orientation.write(-1) };
-    restore_errno(before);
+    let before = unsafe { orientation.replace(-1) };
     call();
     unsafe { orientation.write(before) };
 }

@@ -95,6 +95,12 @@ enum Decoded {
 impl Wide {
     /// Makes the stream one of wide characters in `charset`. False if there is no such set.
     pub(crate) fn choose(&mut self, charset: &[u8]) -> bool {
+        // Streams have no byte order marks: they use the machine's order.
+        let charset = match charset {
+            b"UTF-16" if cfg!(target_endian = "little") => b"UTF-16LE",
+            b"UTF-32" if cfg!(target_endian = "little") => b"UTF-32LE",
+            charset => charset,
+        };
         let Some(room) = self.charset.get_mut(..charset.len() + 1) else { return false };
         room[..charset.len()].copy_from_slice(charset);
         room[charset.len()] = 0;
