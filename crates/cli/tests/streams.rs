@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LAZY, SLOW_STORE, Site};
+use common::{LAZY, SLOW_STORE, Site, TINY, skip, works};
 
 #[test]
 fn stdio_streams() {
@@ -33,5 +33,80 @@ fn cpp_streams() {
     let site = Site::new(&LAZY);
     if site.compile("streams_cpp.cc", &[]) {
         site.same("$BIN/streams_cpp file; $BIN/streams_cpp file > out 2>> err; $BIN/streams_cpp file >> out 2>> err; cat out err");
+    }
+}
+
+#[test]
+fn every_corner_of_the_family() {
+    let site = Site::new(&LAZY);
+    if site.compile("family.c", &["-w", "-pthread"]) {
+        site.same("$BIN/family file; $BIN/family file > out 2> err; cat out err");
+    }
+}
+
+#[test]
+fn the_family_while_blocks_move() {
+    let site = Site::new(&TINY);
+    if site.compile("family.c", &["-w", "-pthread", "-O2", "-D_FORTIFY_SOURCE=2"]) {
+        site.same("$BIN/family file > out 2> err; cat out err");
+    }
+}
+
+/// Pointers to the standard streams that a program keeps are good for whatever dup2 puts there.
+#[test]
+fn standard_streams_follow_their_descriptors() {
+    let site = Site::new(&LAZY);
+    if site.compile("standard.c", &[]) {
+        site.same("$BIN/standard a; $BIN/standard b > out 2>> err < a.in; cat *.report out err");
+    }
+}
+
+/// A shell that redirects itself stays buffered: nothing has to be flushed for its streams.
+#[test]
+fn a_shell_that_redirects_itself_is_buffered() {
+    let site = Site::new(&LAZY);
+    let status = site.same(
+        "exec 3>&1 > log; for i in 1 2 3; do echo line $i; done; ls log
+         while read line; do echo got $line; done < log > log2; printf '%s\n' end >> log2
+         exec >&3; cat log log2",
+    );
+    assert_eq!(status.count("passed"), 0, "{}", status.text);
+}
+
+/// The character set of most locales, which the streams of these tests are in.
+fn has_utf8() -> bool {
+    let has = works(&["sh", "-c", "test \"$(LC_ALL=C.UTF-8 locale charmap)\" = UTF-8"]);
+    if !has {
+        skip("there is no locale C.UTF-8");
+    }
+    has
+}
+
+#[test]
+fn wide_characters() {
+    let site = Site::new(&LAZY);
+    if has_utf8() && site.compile("wide.c", &[]) {
+        site.same(
+            "export LC_ALL=C.UTF-8; $BIN/wide a; $BIN/wide b > out 2> err; cat *.out out err
+             export LC_ALL=C; $BIN/wide c; cat c.out",
+        );
+    }
+}
+
+#[test]
+fn fortified_wide_characters() {
+    let site = Site::new(&LAZY);
+    if has_utf8() && site.compile("wide.c", &["-O2", "-D_FORTIFY_SOURCE=2"]) {
+        site.same("export LC_ALL=C.UTF-8; $BIN/wide a > out; cat a.out out");
+    }
+}
+
+#[test]
+fn the_cpp_library() {
+    let site = Site::new(&LAZY);
+    if has_utf8() && site.compile("library.cc", &["-std=c++17"]) {
+        site.same(
+            "$BIN/library a; rm -r folder.copy; $BIN/library b async > out 2> err; cat out err",
+        );
     }
 }

@@ -393,6 +393,11 @@ impl Scanner<'_, '_> {
         if write_format(conversion, &mut text).is_none() {
             return Err(End::Matching);
         }
+        // There must be a character; the bytes of one that cannot be decoded are the end.
+        match unsafe { self.get() } {
+            WEOF => return Err(End::Input),
+            first => unsafe { self.unget(first) },
+        }
         let target = unsafe { self.target(conversion) };
         let format = text.as_ptr().cast::<c_char>();
         let mut bytes: c_int = -1;

@@ -390,6 +390,15 @@ unsafe fn put_one(character: wchar_t, stream: *mut FILE, cookie: &mut Cookie) ->
     if unsafe { put_all(&[character], stream, cookie) } { character } else { WEOF }
 }
 
+/// The same where glibc does not look at the orientation: a stream of bytes gets the lowest one,
+/// by which cout and wcout share stdout.
+unsafe fn put_any(character: wchar_t, stream: *mut FILE, cookie: &mut Cookie) -> Character {
+    match unsafe { Stream::oriented(stream, cookie) } {
+        Some(_) => unsafe { put_one(character, stream, cookie) },
+        None => unsafe { libc::fputc(character, stream) as Character },
+    }
+}
+
 unsafe fn put_text(text: *const wchar_t, stream: *mut FILE, cookie: &mut Cookie) -> c_int {
     if unsafe { put_all(text_at(text), stream, cookie) } { 1 } else { -1 }
 }
@@ -480,11 +489,11 @@ wide_functions! {
     getwchar c"getwchar" true () stdin, |s, c| unsafe { get_one(s, c) } => Character;
     getwchar_unlocked c"getwchar_unlocked" false () stdin, |s, c| unsafe { get_one(s, c) } => Character;
     fputwc c"fputwc" true (character: wchar_t, to: *mut FILE) to, |s, c, w, _| unsafe { put_one(w, s, c) } => Character;
-    putwc c"putwc" true (character: wchar_t, to: *mut FILE) to, |s, c, w, _| unsafe { put_one(w, s, c) } => Character;
+    putwc c"putwc" true (character: wchar_t, to: *mut FILE) to, |s, c, w, _| unsafe { put_any(w, s, c) } => Character;
     fputwc_unlocked c"fputwc_unlocked" false (character: wchar_t, to: *mut FILE) to, |s, c, w, _| unsafe { put_one(w, s, c) } => Character;
-    putwc_unlocked c"putwc_unlocked" false (character: wchar_t, to: *mut FILE) to, |s, c, w, _| unsafe { put_one(w, s, c) } => Character;
-    putwchar c"putwchar" true (character: wchar_t) stdout, |s, c, w| unsafe { put_one(w, s, c) } => Character;
-    putwchar_unlocked c"putwchar_unlocked" false (character: wchar_t) stdout, |s, c, w| unsafe { put_one(w, s, c) } => Character;
+    putwc_unlocked c"putwc_unlocked" false (character: wchar_t, to: *mut FILE) to, |s, c, w, _| unsafe { put_any(w, s, c) } => Character;
+    putwchar c"putwchar" true (character: wchar_t) stdout, |s, c, w| unsafe { put_any(w, s, c) } => Character;
+    putwchar_unlocked c"putwchar_unlocked" false (character: wchar_t) stdout, |s, c, w| unsafe { put_any(w, s, c) } => Character;
     fputws c"fputws" true (text: *const wchar_t, to: *mut FILE) to, |s, c, t, _| unsafe { put_text(t, s, c) } => c_int;
     fputws_unlocked c"fputws_unlocked" false (text: *const wchar_t, to: *mut FILE) to, |s, c, t, _| unsafe { put_text(t, s, c) } => c_int;
     ungetwc c"ungetwc" true (character: Character, to: *mut FILE) to, |s, c, w, _| unsafe { unget_one(w, s, c) } => Character;

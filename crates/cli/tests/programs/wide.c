@@ -52,10 +52,13 @@ static void orientations(void)
 	SAY("fwide %d", fwide(stream, 1));
 	SAY("fputwc %x", fputwc(L'a', stream));
 	SAY("fputws %d", fputws(L"a", stream));
+	/* It does not look at the orientation. */
+	SAY("putwc %x %x %x", putwc(L'b', stream), putwc_unlocked(L'c', stream), putwc(0x20ac, stream));
 	SAY("fwprintf %d", fwprintf(stream, L"a"));
 	SAY("fgetwc %x", fgetwc(stream));
 	show("bytes", stream);
 	fclose(stream);
+	dump("bytes");
 	stream = fopen(file, "w+");
 	SAY("fwide %d", fwide(stream, 5));
 	SAY("fwide %d", fwide(stream, -5));
@@ -143,7 +146,8 @@ static void reads(void)
 		SAY("%x", i % 2 ? getwc(stream) : fgetwc_unlocked(stream));
 		show("one", stream);
 	}
-	clearerr(stream);
+	fclose(stream);
+	stream = fopen(file, "r");
 	fseek(stream, 10, SEEK_SET);
 	wchar_t line[30];
 	while (fgetws(line, 8, stream) != NULL) {
