@@ -44,6 +44,10 @@ impl Descriptors {
             // takes on its own end with its own.
             let fd = reopen(&fd).unwrap_or(fd);
             self.map().insert(file, (generation, Arc::new(fd)));
+            // It may have been settled since we looked, by somebody who found nothing to close.
+            if !segment.file(file).has(file_flag::ANNOUNCED) {
+                self.close(file);
+            }
         }
         fits
     }

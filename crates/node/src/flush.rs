@@ -164,6 +164,8 @@ impl Flusher {
         }
         let durable = record.clear(file_flag::DURABLE);
         let let_go = record.clear(file_flag::LET_GO);
+        // Before the flush, which closes it when it has settled the file.
+        let held = durable.then(|| self.descriptor(file));
         let errors = record.error.load(Ordering::Acquire);
         // What was dirty before is flushed in the first pass, unless its block moved meanwhile, which
         // it can do once for each tier. A file that is written all the time is not waited for.
@@ -178,8 +180,10 @@ impl Flusher {
                 return;
             }
         }
-        if durable && record.error.load(Ordering::Acquire) == errors {
-            let result = self.descriptor(file).and_then(|fd| {
+        if let Some(held) = held
+            && record.error.load(Ordering::Acquire) == errors
+        {
+            let result = held.and_then(|fd| {
                 let store = record.store.load(Ordering::Relaxed) as usize;
                 let client = self.stores.get_mut(store).ok_or(Errno::STALE)?;
                 client.sync(fd.as_raw_fd())
@@ -550,7 +554,9 @@ pub(crate) fn is_pending(node: &Node, file: u32) -> bool {
 pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
     let segment = &node.segment;
     let record = segment.file(file);
-    let settled = !record.has(file_flag::AHEAD) && !record.has(file_flag::ANNOUNCED);
+    let settled = !record.has(file_flag::AHEAD)
+        && !record.has(file_flag::ANNOUNCED)
+        && node.descriptors.at_hand(segment, file).is_none();
     if settled || is_pending(node, file) {
         return;
     }
