@@ -5,19 +5,8 @@ use crate::{managed, set_errno};
 use forebay_client::probe::memory_changed;
 use libc::{c_int, c_void, off_t, size_t};
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    let call = || {
-        real!(c"mmap64"(address => *mut c_void, length => size_t, protection => c_int, flags => c_int, fd => c_int, offset => off_t) -> isize)
-            as *mut c_void
-    };
+/// Maps through `call`, a file that is managed once it is clean.
+pub(crate) fn map(flags: c_int, fd: c_int, call: impl FnOnce() -> *mut c_void) -> *mut c_void {
     if flags & libc::MAP_FIXED != 0 {
         memory_changed();
     }
@@ -34,6 +23,21 @@ unsafe extern "C" fn mmap64(
     result.unwrap_or_else(|errno| {
         set_errno(errno);
         libc::MAP_FAILED
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    map(flags, fd, || {
+        real!(c"mmap64"(address => *mut c_void, length => size_t, protection => c_int, flags => c_int, fd => c_int, offset => off_t) -> isize)
+            as *mut c_void
     })
 }
 

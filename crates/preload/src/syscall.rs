@@ -65,9 +65,16 @@ unsafe extern "C" fn syscall(
             libc::SYS_newfstatat => {
                 c_long::from(libc::fstatat64(fd, pb.cast(), pc.cast(), d as c_int))
             }
-            libc::SYS_mmap => {
-                let at = a as *mut c_void;
-                libc::mmap64(at, b as usize, c as c_int, d as c_int, e as c_int, f) as c_long
+            // Calls on memory do not go to the C library's functions: a library that replaces
+            // those (UCX does) comes back here for the call itself.
+            libc::SYS_mmap => crate::memory::map(d as c_int, e as c_int, || {
+                real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long, f => c_long) -> c_long)
+                    as *mut c_void
+            }) as c_long,
+            libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_mremap => {
+                let result = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long) -> c_long);
+                forebay_client::probe::memory_changed();
+                result
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_open => c_long::from(libc::open64(a as *const _, b as c_int, c as c_uint)),
