@@ -235,7 +235,9 @@ impl Session {
         let record = self.record(handle);
         let unbuffered =
             record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
-        if unbuffered || record.has(file_flag::DIRECT) {
+        // Nothing that was written is missing there; the kernel knows how to make it durable.
+        let on_store = !record.has(file_flag::AHEAD) && !record.has(file_flag::DIRTY);
+        if unbuffered || durable && on_store || record.has(file_flag::DIRECT) {
             return if durable { rustix::fs::fsync(borrow(handle.fd)) } else { Ok(()) };
         }
         self.announce(handle);

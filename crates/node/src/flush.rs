@@ -167,6 +167,8 @@ impl Flusher {
         // Before the flush, which closes it when it has settled the file.
         let held = durable.then(|| self.descriptor(file));
         let errors = record.error.load(Ordering::Acquire);
+        // Taken now: once the file is settled it may be the only one of a file without a name.
+        let held = durable.then(|| self.descriptor(file));
         // What was dirty before is flushed in the first pass, unless its block moved meanwhile, which
         // it can do once for each tier. A file that is written all the time is not waited for.
         for _ in 0..2 + TIERS_MAX {
@@ -294,9 +296,17 @@ impl Flusher {
     }
 
     fn descriptor(&self, file: u32) -> Result<Arc<OwnedFd>, Errno> {
-        let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        let record = self.node.segment.file(file);
+        let store = record.store.load(Ordering::Relaxed) as usize;
         let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
-        self.node.descriptors.of(&self.node.segment, file, folder)
+        let descriptors = &self.node.descriptors;
+        // One that is on its way may be the only one there is: the file may have no name.
+        if record.has(file_flag::ANNOUNCED)
+            && descriptors.at_hand(&self.node.segment, file).is_none()
+        {
+            self.node.await_messages();
+        }
+        descriptors.of(&self.node.segment, file, folder)
     }
 
     /// Flushes some blocks of one file. `None` after an error: the rest would fail too.

@@ -315,9 +315,27 @@ static off_t *offset_or_null(off_t *variable, long given)
 	return given == -2 ? 0 : variable;
 }
 
+/* Whether a copy may be compared: O_DIRECT wants what Forebay does not, and how far a copy within
+ * one file gets before it meets its own writes depends on how much is moved at once. */
+static int comparable(int within)
+{
+	struct stat from, to;
+	if (slot(2)->direct || slot(3)->direct) {
+		say(" direct");
+		return 0;
+	}
+	if (!within && fstat(fd_of(2), &from) == 0 && fstat(fd_of(3), &to) == 0 && from.st_ino == to.st_ino) {
+		say(" one file");
+		return 0;
+	}
+	return 1;
+}
+
 /* copy FROM TO OFFSET OFFSET BYTES FLAGS */
 static void copied(void)
 {
+	if (!comparable(1))
+		return;
 	off_t from, to;
 	off_t *from_at = offset_or_null(&from, value(4)), *to_at = offset_or_null(&to, value(5));
 	gave(copy_file_range(fd_of(2), from_at, fd_of(3), to_at, bytes_of(6), value(7)));
@@ -327,6 +345,8 @@ static void copied(void)
 /* sendfile TO FROM OFFSET BYTES */
 static void sent(void)
 {
+	if (!comparable(0))
+		return;
 	off_t from;
 	off_t *at = offset_or_null(&from, value(4));
 	gave(sendfile(fd_of(2), fd_of(3), at, bytes_of(5)));
@@ -336,6 +356,8 @@ static void sent(void)
 /* splice FROM TO OFFSET OFFSET BYTES: through a pipe, as many pieces as it takes. */
 static void spliced(void)
 {
+	if (!comparable(0))
+		return;
 	int ends[2];
 	off_t from, to;
 	off_t *from_at = offset_or_null(&from, value(4)), *to_at = offset_or_null(&to, value(5));
