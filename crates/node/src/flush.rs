@@ -164,8 +164,6 @@ impl Flusher {
         }
         let durable = record.clear(file_flag::DURABLE);
         let let_go = record.clear(file_flag::LET_GO);
-        // Before the flush, which closes it when it has settled the file.
-        let held = durable.then(|| self.descriptor(file));
         let errors = record.error.load(Ordering::Acquire);
         // Taken now: once the file is settled it may be the only one of a file without a name.
         let held = durable.then(|| self.descriptor(file));
