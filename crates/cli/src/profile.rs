@@ -203,8 +203,8 @@ fn table(found: &Measured) -> String {
     }
     let _ = writeln!(
         text,
-        "\n  {:34}  {:>9}  {:19}  {:>7}  {}",
-        "what", "bandwidth", "least .. most", "time", "least .. most"
+        "\n  {:34}  {:>9}  {:19}  {:>7}  least .. most",
+        "what", "bandwidth", "least .. most", "time"
     );
     for row in &found.rows {
         let [least, median, most] = row.bandwidths().map(|value| bandwidth(value as u64));

@@ -2,7 +2,7 @@
 
 use crate::session::{Handle, Session};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forebay_placement::hotness::{HALF_LIFE_MS, Score};
 use forebay_placement::schema::Settings;
 use forebay_placement::{
@@ -121,11 +121,17 @@ pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
     Hierarchy::new(&tiers[..count]).unwrap_or_default().with_store(store).with_costs(costs)
 }
 
+/// In steps of an eighth: small corrections are no reason to decide anew.
 fn with_speed(speed: &DeviceSpeed) -> TierSnapshot {
+    let in_steps = |number: &AtomicU64| {
+        let number = number.load(Ordering::Relaxed);
+        let step = number.checked_ilog2().map_or(0, |log| log.saturating_sub(3));
+        number >> step << step
+    };
     TierSnapshot {
-        read_bandwidth: speed.read_bandwidth.load(Ordering::Relaxed),
-        write_bandwidth: speed.write_bandwidth.load(Ordering::Relaxed),
-        latency_ns: speed.latency_ns.load(Ordering::Relaxed),
+        read_bandwidth: in_steps(&speed.read_bandwidth),
+        write_bandwidth: in_steps(&speed.write_bandwidth),
+        latency_ns: in_steps(&speed.latency_ns),
         ..TierSnapshot::default()
     }
 }

@@ -5,6 +5,7 @@ use crate::control::{Control, all_pending_are_failing, failing_files};
 use crate::demote::Demoter;
 use crate::descriptors::Descriptors;
 use crate::flush::{Flusher, Which, is_pending, settle_held};
+use crate::gauge::Gauge;
 use crate::housekeeping::{Housekeeper, is_idle};
 use crate::node::Node;
 use crate::promote::Promoter;
@@ -92,7 +93,11 @@ pub fn serve(
         0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
         stripe => stripe,
     };
+    let header = opened.segment.header();
+    let tiers = header.tier.iter().map(|tier| &tier.speed);
+    let stores = header.store.iter().map(|store| &store.speed);
     let node = Arc::new(Node {
+        gauges: tiers.chain(stores).map(Gauge::new).collect(),
         stripes: config.backing.iter().map(stripe_of).collect(),
         segment: opened.segment,
         pool_file: opened.file,

@@ -7,8 +7,9 @@ use crate::mover::{BATCH_BYTES, Found, Mover};
 use crate::node::{Node, buckets_of};
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
+use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
-use forebay_placement::{Destination, Hierarchy, destination, room_needed};
+use forebay_placement::{Destination, Hierarchy, destination};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{Owner, futex};
@@ -79,14 +80,22 @@ impl Demoter {
         let low = (snapshot.capacity as f64 * self.node.watermarks.low) as u64 / unit;
         header.low.store(low.max(1) as u32, Ordering::Relaxed);
         let wanted = if asked && self.tier == 0 { unit } else { 0 };
-        let needed = room_needed(snapshot, self.node.watermarks, wanted, unit);
-        if needed == 0 {
+        let event = Event::Space { tier: self.tier, wanted };
+        let tasks = organize(&event, &hierarchy, &self.node.organizer_settings());
+        let bytes: u64 = tasks
+            .iter()
+            .map(|task| match task {
+                Task::Demote { bytes, .. } => bytes,
+                _ => 0,
+            })
+            .sum();
+        if bytes == 0 {
             if asked && self.tier == 0 {
                 self.node.announce_room();
             }
             return 0;
         }
-        let leaving = self.choose((needed / unit) as usize, &hierarchy);
+        let leaving = self.choose((bytes / unit) as usize, &hierarchy);
         let mut freed = self.evict(&leaving.dropped);
         self.announce(freed);
         // In pieces: who waits for room goes on with the first, and the next sees what changed.

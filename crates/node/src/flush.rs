@@ -2,6 +2,7 @@
 //! flight. Each tier has its own flusher, so that all tiers flush concurrently; one more serves syncs.
 
 use crate::node::{Node, buckets_of};
+use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{Entry, Owner, clock, futex};
@@ -467,44 +468,47 @@ impl Flusher {
     ) -> (Vec<Transfer>, Vec<std::ops::Range<usize>>) {
         let page = self.node.segment.page_bytes();
         let bucket = self.node.segment.bucket_bytes() as u64;
-        let stripes = self.node.write_unit(store, WRITE_BYTES);
-        let mut runs: Vec<(u64, u64, Vec<iovec>, std::ops::Range<usize>)> = Vec::new();
+        let mut extents = Vec::new();
         for (index, block) in begun.iter().enumerate() {
             let mut pages = block.pages;
             while pages != 0 {
                 let first = pages.trailing_zeros() as usize;
                 let count = (pages >> first).trailing_ones() as usize;
                 pages &= !span(first, count);
-                let mut offset = block.dirty.block * bucket + (first * page) as u64;
+                let offset = block.dirty.block * bucket + (first * page) as u64;
                 let end = (offset + (count * page) as u64).min(block.limit);
-                while offset < end {
-                    let stop = end.min((offset / stripes + 1).saturating_mul(stripes));
-                    let within = (offset - block.dirty.block * bucket) as usize;
-                    // SAFETY: inside the bucket.
-                    let base = unsafe { block.data.add(within) };
-                    let length = (stop - offset) as usize;
-                    let buffer = iovec { iov_base: base.cast_mut().cast(), iov_len: length };
-                    match runs.last_mut() {
-                        Some((_, upto, buffers, blocks))
-                            if *upto == offset && !offset.is_multiple_of(stripes) =>
-                        {
-                            *upto = stop;
-                            buffers.push(buffer);
-                            blocks.end = index + 1;
-                        }
-                        _ => runs.push((offset, stop, vec![buffer], index..index + 1)),
-                    }
-                    offset = stop;
+                if offset < end {
+                    let bytes = end - offset;
+                    extents.push(Extent {
+                        file: block.dirty.file,
+                        offset,
+                        bytes,
+                        id: index as u32,
+                    });
                 }
             }
         }
-        runs.into_iter()
-            .map(|(offset, _, buffers, blocks)| {
-                // SAFETY: pages under writeback stay where they are until the flush has ended;
-                // staged ones are this flusher's.
-                (unsafe { Transfer::write(fd, offset, buffers) }, blocks)
-            })
-            .unzip()
+        let stripe = self.node.stripes.get(store).copied().unwrap_or(1);
+        let limits = Limits { most: WRITE_BYTES.max(stripe), stripe };
+        let writes: Vec<Write> = order(&mut extents, limits).collect();
+        let transfer = |write: Write| {
+            let of_write = &extents[write.extents];
+            let end = write.offset + write.bytes;
+            let buffers = of_write.iter().map(|extent| {
+                let block = &begun[extent.id as usize];
+                let from = extent.offset.max(write.offset);
+                let length = (extent.offset + extent.bytes).min(end) - from;
+                // SAFETY: inside the bucket.
+                let base = unsafe { block.data.add((from - block.dirty.block * bucket) as usize) };
+                iovec { iov_base: base.cast_mut().cast(), iov_len: length as usize }
+            });
+            let index = |extent: Option<&Extent>| extent.map_or(0, |extent| extent.id as usize);
+            let blocks = index(of_write.first())..index(of_write.last()) + 1;
+            // SAFETY: pages under writeback stay where they are until the flush has ended; staged
+            // ones are this flusher's.
+            (unsafe { Transfer::write(fd, write.offset, buffers.collect()) }, blocks)
+        };
+        writes.into_iter().map(transfer).unzip()
     }
 
     /// Ends a block's flush. Needs no lock: nobody else touches pages under writeback.

@@ -8,6 +8,7 @@ mod demote;
 mod descriptors;
 pub mod explain;
 mod flush;
+mod gauge;
 mod housekeeping;
 mod mover;
 mod node;

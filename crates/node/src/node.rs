@@ -2,8 +2,10 @@
 
 use crate::config::Config;
 use crate::descriptors::Descriptors;
+use crate::gauge::{Device, Gauge, Gauged};
 use crate::mover::Found;
 use crate::trace::Trace;
+use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, pace};
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
@@ -28,6 +30,8 @@ pub(crate) struct Node {
     pub slots: Vec<Option<OwnedFd>>,
     pub descriptors: Descriptors,
     pub watermarks: Watermarks,
+    /// Of each tier, and behind [`TIERS_MAX`] of each store.
+    pub gauges: Vec<Gauge>,
     /// Bytes of each store's stripe, or block.
     pub stripes: Vec<u64>,
     pub trace: Trace,
@@ -85,6 +89,16 @@ impl Node {
         Hierarchy::new(&snapshots).expect("the configuration has at most TIERS_MAX tiers")
     }
 
+    /// What the organizer's decisions go by.
+    pub fn organizer_settings(&self) -> Settings {
+        Settings {
+            marks: self.watermarks,
+            unit: self.segment.bucket_bytes() as u64,
+            flush_bandwidth: self.config.flush.bandwidth,
+            period_ns: self.config.flush.period.as_nanos() as u64,
+        }
+    }
+
     /// Waits until flushes in the background may write `bytes` more: their bandwidth is limited.
     pub fn await_turn(&self, bytes: u64) {
         let bandwidth = self.config.flush.bandwidth;
@@ -111,13 +125,6 @@ impl Node {
         {
             clock::sleep_ns(left.min(50_000_000));
         }
-    }
-
-    /// Bytes between two offsets of store `store` at which a write may begin and end: the largest
-    /// multiple of its stripe (what `stat` calls its block size) up to `most`.
-    pub fn write_unit(&self, store: usize, most: u64) -> u64 {
-        let stripe = self.stripes.get(store).copied().unwrap_or(1).max(1);
-        (most / stripe).max(1) * stripe
     }
 
     /// The index entry of a block, if the bucket it was found in still belongs to it.
@@ -169,12 +176,24 @@ impl Node {
 
     /// An I/O client for tier `tier`'s slots, slowed down if the tier is emulated.
     pub fn tier_client(self: &Arc<Node>, tier: usize) -> Box<dyn IoClient> {
-        throttled(&self.header().tier[tier].emulation, self)
+        let client = throttled(&self.header().tier[tier].emulation, self);
+        Box::new(Gauged::new(client, self, Device::Tier(tier)))
     }
 
     /// An I/O client for files of store `store`.
     pub fn store_client(self: &Arc<Node>, store: usize) -> Box<dyn IoClient> {
-        throttled(&self.header().store[store % STORES_MAX].emulation, self)
+        let client = throttled(&self.header().store[store % STORES_MAX].emulation, self);
+        Box::new(Gauged::new(client, self, Device::Store(store % STORES_MAX)))
+    }
+
+    /// The estimates of a device, and where clients read them.
+    pub fn gauge(&self, device: Device) -> (&Gauge, &DeviceSpeed) {
+        match device {
+            Device::Tier(tier) => (&self.gauges[tier], &self.header().tier[tier].speed),
+            Device::Store(store) => {
+                (&self.gauges[TIERS_MAX + store], &self.header().store[store].speed)
+            }
+        }
     }
 
     /// Milliseconds of the clock that stamps writes.
@@ -214,15 +233,15 @@ pub(crate) fn buckets_of(segment: &Segment, tier: usize) -> std::ops::Range<u32>
 }
 
 /// The token bucket of an emulated device lies in the segment, which the node keeps mapped.
-struct Device {
+struct TokenBucket {
     _node: Arc<Node>,
     emulation: *const Emulation,
 }
 
 // The pointer is into the segment that `node` holds, and only its atomic is used.
-unsafe impl Send for Device {}
+unsafe impl Send for TokenBucket {}
 
-impl std::ops::Deref for Device {
+impl std::ops::Deref for TokenBucket {
     type Target = AtomicU64;
 
     fn deref(&self) -> &AtomicU64 {
@@ -241,6 +260,6 @@ fn throttled(emulation: &Emulation, node: &Arc<Node>) -> Box<dyn IoClient> {
     if speed.read_bandwidth == 0 && speed.write_bandwidth == 0 && speed.latency_ns == 0 {
         return client;
     }
-    let device = Device { _node: Arc::clone(node), emulation };
+    let device = TokenBucket { _node: Arc::clone(node), emulation };
     Box::new(Throttled::new(client, speed, device))
 }

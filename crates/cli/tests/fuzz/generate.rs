@@ -226,7 +226,15 @@ impl Generator {
     /// Now and then one that cannot be.
     fn any_offset(&mut self) -> i64 {
         if self.rng.once_in(60) {
-            return self.rng.pick(&[-1, i64::MIN, i64::MAX, 1 << 44, (1 << 44) - 1, 1 << 62, 9 << 20]);
+            return self.rng.pick(&[
+                -1,
+                i64::MIN,
+                i64::MAX,
+                1 << 44,
+                (1 << 44) - 1,
+                1 << 62,
+                9 << 20,
+            ]);
         }
         self.offset()
     }
@@ -266,7 +274,8 @@ impl Generator {
                 return format!("mkstemp {slot} {append}");
             }
             2 => {
-                let access = self.rng.pick(&["RDWR", "WRONLY", "RDWR|EXCL", "RDWR|APPEND", "RDONLY"]);
+                let access =
+                    self.rng.pick(&["RDWR", "WRONLY", "RDWR|EXCL", "RDWR|APPEND", "RDONLY"]);
                 let folder = self.rng.pick(&[".", "D", "none"]);
                 return format!("open {slot} {folder} TMPFILE|{access} 0600");
             }
@@ -613,8 +622,7 @@ impl Generator {
     }
 
     fn races(&mut self) -> String {
-        let kind =
-            self.rng.pick(&["append", "disjoint", "lock", "offset", "replace", "truncate"]);
+        let kind = self.rng.pick(&["append", "disjoint", "lock", "offset", "replace", "truncate"]);
         if !self.rng.once_in(6) {
             return format!("check {}", self.name());
         }
@@ -627,9 +635,14 @@ impl Generator {
         match self.rng.below(3) {
             0 => format!("readahead {slot} {offset} {bytes}"),
             _ => {
-                let advice = self
-                    .rng
-                    .pick(&["NORMAL", "SEQUENTIAL", "RANDOM", "WILLNEED", "DONTNEED", "77"]);
+                let advice = self.rng.pick(&[
+                    "NORMAL",
+                    "SEQUENTIAL",
+                    "RANDOM",
+                    "WILLNEED",
+                    "DONTNEED",
+                    "77",
+                ]);
                 format!("fadvise {slot} {offset} {bytes} {advice}")
             }
         }

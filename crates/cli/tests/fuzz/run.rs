@@ -70,7 +70,8 @@ pub struct Outcome {
 
 /// The compiled executor, or nothing if there is no compiler.
 fn compiled(source: &str, flags: &[&str]) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{}", std::process::id()));
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
     let program = folder.join(source.rsplit('/').next().unwrap().trim_end_matches(".c"));
@@ -220,7 +221,8 @@ fn left_in(folder: &Path) -> BTreeMap<PathBuf, Left> {
                 true => fs::read(&path).unwrap(),
                 false => Vec::new(),
             };
-            let hash = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            let hash =
+                |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             let left = Left {
                 mode: stat.mode(),
                 links: if regular { stat.nlink() } else { 0 },

@@ -80,7 +80,8 @@ impl Shrinker<'_> {
                     if self.out_of_time() {
                         return;
                     }
-                    let mut words: Vec<_> = best.lines[line].split(' ').map(str::to_owned).collect();
+                    let mut words: Vec<_> =
+                        best.lines[line].split(' ').map(str::to_owned).collect();
                     words[word] = smaller.to_string();
                     let mut lines = best.lines.clone();
                     lines[line] = words.join(" ");
