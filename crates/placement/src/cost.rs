@@ -30,8 +30,8 @@ pub enum Model {
 pub struct Costs {
     /// How time is computed.
     pub model: Model,
-    /// Thousandths of a move by the data organizer that the writer waits for. The rest is hidden
-    /// behind computation: 0 for a program that seldom writes, 1000 for one that always does.
+    /// Thousandths of a move by the data organizer that count as waiting; the rest is taken to be
+    /// hidden behind computation. All of it, unless measured otherwise: docs/placement.md.
     pub exposed_permille: u16,
 }
 
@@ -44,7 +44,7 @@ impl Costs {
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { model: Model::Physical, exposed_permille: 500 }
+        Self { model: Model::Physical, exposed_permille: 1000 }
     }
 }
 

@@ -173,3 +173,5 @@ fn rounded_down(score: f32) -> f32 {
 fn rounded_up(score: f32) -> f32 {
     if score > 0.0 { f32::from_bits((score.to_bits() + FINE) & !FINE) } else { 0.0 }
 }
+
+const _: () = assert!(size_of::<Option<Entry>>() <= 640);

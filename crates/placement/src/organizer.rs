@@ -14,6 +14,9 @@ pub struct Settings {
     pub marks: Watermarks,
     /// Bytes of a bucket: room is made in whole ones.
     pub unit: u64,
+    /// Whether room is made by moving to a lower tier, if one has room: what
+    /// [`crate::Policy::moves_down`] says.
+    pub moves_down: bool,
     /// Most bytes per second that all flushes together may take from the store; 0 = not limited.
     pub flush_bandwidth: u64,
     /// Nanoseconds between two [`Event::Periodic`].
@@ -176,7 +179,8 @@ fn make_room(
 ) {
     let Some(tier) = space.tier(index) else { return };
     let needed = room_needed(tier, settings.marks, wanted, settings.unit);
-    demote(space, index, None, needed.min(tier.movable()), tasks);
+    let to = if settings.moves_down { None } else { Some(Destination::Store) };
+    demote(space, index, to, needed.min(tier.movable()), tasks);
 }
 
 /// Moves bytes out of a tier, to the place given if it has room, and takes that room.
@@ -243,6 +247,7 @@ mod tests {
         Settings {
             marks: Watermarks::default(),
             unit: MIB,
+            moves_down: true,
             flush_bandwidth: 0,
             period_ns: 1_000_000_000,
         }
@@ -285,6 +290,14 @@ mod tests {
         let expected = Task::Demote { from: 2, to: Destination::Store, bytes: 10 * MIB };
         assert_eq!(tasks(wanted, &tiers, &settings()), [expected]);
         assert_eq!(tasks(Event::Space { tier: 9, wanted: 1 }, &tiers, &settings()), []);
+    }
+
+    #[test]
+    fn a_policy_may_leave_data_where_it_is_until_it_is_flushed() {
+        let stays = Settings { moves_down: false, ..settings() };
+        let tiers = [tier(100, 0, 0), tier(100, 90, 0)];
+        let expected = Task::Demote { from: 0, to: Destination::Store, bytes: 25 * MIB };
+        assert_eq!(tasks(Event::Periodic, &tiers, &stays), [expected]);
     }
 
     #[test]

@@ -192,15 +192,20 @@ fn every_costs() -> impl Iterator<Item = Costs> {
 }
 
 /// What must hold of any plan.
-fn check(plan: &Plan, hierarchy: &Hierarchy, request: &Request, context: &str) {
+fn check(plan: &Plan, hierarchy: &Hierarchy, request: &Request, name: &str) {
+    let context = || format!("{name}\n{request:?}\n{hierarchy:#?}\n{plan:#?}");
     let sum: u64 = plan.pieces().iter().map(|piece| piece.bytes).sum();
-    assert_eq!(sum, request.bytes, "not covered once: {context}");
+    assert_eq!(sum, request.bytes, "not covered once: {}", context());
     for (index, piece) in plan.pieces().iter().enumerate() {
-        assert!(piece.bytes > 0, "{context}");
-        assert!(plan.pieces()[..index].iter().all(|other| other.to != piece.to), "{context}");
+        assert!(piece.bytes > 0, "{}", context());
+        assert!(plan.pieces()[..index].iter().all(|other| other.to != piece.to), "{}", context());
         let Destination::Tier(to) = piece.to else { continue };
         let tier = hierarchy.tiers()[to];
-        assert!(piece.bytes <= tier.free + piece.room.min(tier.movable()), "overfilled: {context}");
+        assert!(
+            piece.bytes <= tier.free + piece.room.min(tier.movable()),
+            "overfilled: {}",
+            context()
+        );
         if piece.room == 0 {
             continue;
         }
@@ -209,20 +214,23 @@ fn check(plan: &Plan, hierarchy: &Hierarchy, request: &Request, context: &str) {
             let placed = of_below.map_or(0, |piece| piece.bytes - piece.room);
             let moved = plan.pieces().iter().filter(|other| other.room_to == piece.room_to);
             let moved: u64 = moved.map(|other| other.room).sum();
-            assert!(below > to && placed + moved <= hierarchy.tiers()[below].free, "{context}");
+            assert!(below > to && placed + moved <= hierarchy.tiers()[below].free, "{}", context());
         }
     }
-    assert!(plan.cost_ns.is_finite() && plan.cost_ns >= 0.0, "{context}");
+    assert!(plan.cost_ns.is_finite() && plan.cost_ns >= 0.0, "{}", context());
 }
 
 /// As [`check`], and as cheap as the best split.
 fn check_best(name: &str, hierarchy: &Hierarchy, request: &Request) -> f64 {
     let plan = policy(name).unwrap().plan(hierarchy, request);
-    let context = format!("{name}\n{request:?}\n{hierarchy:#?}\n{plan:#?}");
-    check(&plan, hierarchy, request, &context);
+    check(&plan, hierarchy, request, name);
     let best = brute_force(&equation(name, hierarchy, request), request.bytes);
     let off = (plan.cost_ns - best).abs();
-    assert!(off <= 1e-9 * best.max(1.0), "{} but {best} is possible: {context}", plan.cost_ns);
+    assert!(
+        off <= 1e-9 * best.max(1.0),
+        "{} but {best} is possible: {name}\n{request:?}\n{hierarchy:#?}\n{plan:#?}",
+        plan.cost_ns
+    );
     plan.cost_ns
 }
 
@@ -353,8 +361,7 @@ fn plans_of_every_policy_cover_and_fit() {
         request.fallback = PolicyId::named(random.of(&all)).unwrap();
         for name in all {
             let plan = policy(name).unwrap().plan(&hierarchy, &request);
-            let context = format!("{name}\n{request:?}\n{hierarchy:#?}\n{plan:#?}");
-            check(&plan, &hierarchy, &request, &context);
+            check(&plan, &hierarchy, &request, name);
         }
     }
 }
@@ -442,11 +449,11 @@ fn remembered_plans_fit_and_are_the_policys_own() {
                 tier.free -= tier.free % unit;
                 tier.pinned = tier.pinned.next_multiple_of(unit);
             }
-            let context = format!("{name} round {round}\n{request:?}\n{hierarchy:#?}\n{plan:#?}");
-            check(&plan, &hierarchy, &request, &context);
+            check(&plan, &hierarchy, &request, name);
             // Sizes and scores of these requests have at most three significant bits, but 9 and 11.
             if request.file_bytes < 8 << 20 {
-                assert_eq!(plan, id.policy().plan(&rounded, &request), "{context}");
+                let expected = id.policy().plan(&rounded, &request);
+                assert_eq!(plan, expected, "{name} round {round}\n{request:?}\n{hierarchy:#?}");
             }
         }
         let (hits, misses) = memo.hits_and_misses();

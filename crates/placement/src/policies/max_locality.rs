@@ -57,6 +57,11 @@ impl Policy for MaxLocality {
         }
     }
 
+    /// "Without any data movement between layers" (section 4.2.1).
+    fn moves_down(&self) -> bool {
+        false
+    }
+
     fn compares_hotness(&self) -> bool {
         false
     }

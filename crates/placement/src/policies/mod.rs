@@ -24,6 +24,12 @@ pub trait Policy: Send + Sync {
         *request
     }
 
+    /// Whether the data organizer moves blocks to lower tiers to keep room in the upper ones. If
+    /// not, blocks stay where they were placed until they are flushed and dropped.
+    fn moves_down(&self) -> bool {
+        true
+    }
+
     /// Whether plans depend on [`crate::TierSnapshot::coldest`].
     fn compares_hotness(&self) -> bool {
         true
