@@ -31,7 +31,7 @@ pub struct Costs {
     /// How time is computed.
     pub model: Model,
     /// Thousandths of a move by the data organizer that count as waiting; the rest is taken to be
-    /// hidden behind computation. All of it, unless measured otherwise: docs/placement.md.
+    /// hidden behind computation. Usually 980: docs/placement.md says why.
     pub exposed_permille: u16,
 }
 
@@ -44,7 +44,7 @@ impl Costs {
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { model: Model::Physical, exposed_permille: 1000 }
+        Self { model: Model::Physical, exposed_permille: 980 }
     }
 }
 
