@@ -204,8 +204,14 @@ fn the_readme_can_be_followed() {
 /// machine has it.
 fn localised(text: &str, place: &Path) -> String {
     let mut lines = Vec::new();
+    let mut table = "";
     for line in text.lines() {
-        if let Some(path) = line.strip_prefix("path = \"").and_then(|rest| rest.strip_suffix('"')) {
+        if line.starts_with('[') {
+            table = line;
+        }
+        // The path of a rule is a pattern.
+        let value = line.strip_prefix("path = \"").filter(|_| table != "[[rule]]");
+        if let Some(path) = value.and_then(|rest| rest.strip_suffix('"')) {
             let folder = place.join(path.trim_start_matches('/'));
             fs::create_dir_all(&folder).unwrap();
             lines.push(format!("path = \"{}\"", folder.display()));

@@ -1,6 +1,6 @@
 //! Rules of the buffering schema: one meaning for both syntaxes.
 //!
-//! The readers of TOML and XML give a [`RawRule`]: keys, values and where they stand. What they mean,
+//! The readers of TOML and XML give a `RawRule`: keys, values and where they stand. What they mean,
 //! and which values are allowed, is decided here, so that a rule is the same in both.
 
 use super::types::{ConfigError, Result, Tier, quoted};
