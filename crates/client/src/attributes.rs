@@ -1,10 +1,15 @@
 //! Sizes, times and offsets as programs see them.
 
+use crate::open::SET_ID_BITS;
 use crate::session::{Handle, Session};
+use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
-use forebay_pool::Identity;
+use forebay_pool::buckets::Patience;
+use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
+use forebay_pool::{Identity, Owner, clock};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 /// The fields of a `stat` that buffering changes. The caller fills in what the kernel said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +22,10 @@ pub struct StatFields {
     pub size: u64,
     /// Units of 512 bytes.
     pub blocks: u64,
-    /// Last modification, nanoseconds of CLOCK_REALTIME; status changes follow it.
+    /// Last modification, nanoseconds of CLOCK_REALTIME.
     pub mtime_ns: u64,
+    /// Last change of status, nanoseconds of CLOCK_REALTIME.
+    pub changed_ns: u64,
 }
 
 impl Session {
@@ -31,35 +38,127 @@ impl Session {
         }
         let owner = self.owner();
         let inside = self.segment.enter_table(owner);
-        let changed = self.segment.with_file(identity, owner, |file| {
-            let Some(record) = file.map(|file| self.segment.file(file)) else { return false };
-            if !record.has(file_flag::AHEAD) || record.has(file_flag::DIRECT) {
-                return false;
+        let ahead = self.segment.with_file(identity, owner, |file| {
+            let file = file.filter(|&file| !self.segment.file(file).has(file_flag::DIRECT))?;
+            let record = self.segment.file(file);
+            record.set(file_flag::LOOKED_AT);
+            let changed = record.changed_ns.load(Ordering::Relaxed);
+            if !record.has(file_flag::AHEAD) {
+                // What the flush did to the time of change is not the program's doing.
+                let ours = record.store_changed_ns.load(Ordering::Relaxed) == fields.changed_ns;
+                if ours && changed < fields.changed_ns {
+                    fields.changed_ns = changed;
+                    return Some(None);
+                }
+                return None;
             }
-            let size = record.size.load(Ordering::Acquire);
-            let beyond = size.saturating_sub(fields.size);
-            fields.blocks += beyond.div_ceil(4096) * 8;
-            fields.size = size;
-            fields.mtime_ns = fields.mtime_ns.max(record.mtime_ns.load(Ordering::Relaxed));
-            true
+            fields.size = record.size.load(Ordering::Acquire);
+            fields.mtime_ns = record.mtime_ns.load(Ordering::Relaxed);
+            fields.changed_ns = changed;
+            Some(Some(file))
         });
+        if let Some(Some(file)) = ahead {
+            fields.blocks = self.blocks(file, fields.size, fields.blocks);
+        }
         self.segment.leave(owner, inside);
-        changed
+        ahead.is_some()
     }
 
-    /// Notes that a program set the times of a file itself: a flush restores `mtime_ns` after it.
-    pub fn timed(&self, device: u64, inode: u64, mtime_ns: u64) {
-        if !self.knows(device, inode) {
-            return;
+    /// Units of 512 bytes of a file that is ahead of the store: what the store has, and what it
+    /// will get, but not more than a file without holes.
+    fn blocks(&self, file: u32, size: u64, stored: u64) -> u64 {
+        const RUNS_MAX: u32 = 1024;
+        let dense = size.div_ceil(4096) * 8;
+        let (mut pending, mut runs) = (0, 0);
+        self.segment.for_each_pending(file, 0, |range| {
+            pending += (range.end - range.start) / 512;
+            runs += 1;
+            // A file of so many runs is not looked at to its end.
+            runs < RUNS_MAX
+        });
+        let pending = if runs < RUNS_MAX { pending } else { dense };
+        stored.max(dense.min(stored + pending))
+    }
+
+    /// Calls `act`, which sets the times of a file, while no flush can set them too. If it says so,
+    /// programs see `mtime` from then on, and a later flush restores it.
+    pub fn set_times(&self, device: u64, inode: u64, mtime: NewTime, act: impl FnOnce() -> bool) {
+        let identity = Identity { device, inode };
+        let owner = self.owner();
+        let table = self.segment.enter_table(owner);
+        let file = self.segment.with_file(identity, owner, |file| file);
+        let inside = file.and_then(|file| self.enter_known(file, owner));
+        if act()
+            && let (Some(file), Some(_)) = (file, inside)
+        {
+            let record = self.segment.file(file);
+            if record.identity() == identity {
+                let now = time_of_change(record, clock::realtime_coarse_ns());
+                record.changed_ns.store(now, Ordering::Relaxed);
+                match mtime {
+                    NewTime::Kept => {}
+                    NewTime::Now => record.mtime_ns.store(now, Ordering::Release),
+                    NewTime::At(mtime) => record.mtime_ns.store(mtime, Ordering::Release),
+                }
+            }
         }
+        if let Some(inside) = inside {
+            self.segment.leave(owner, inside);
+        }
+        self.segment.leave(owner, table);
+    }
+
+    /// Enters a file of which this process may have no descriptor. `None` if a dead process has it
+    /// for itself.
+    fn enter_known(&self, file: u32, owner: Owner) -> Option<Inside> {
+        let mut patience = Patience::default();
+        loop {
+            match self.segment.try_enter(file, owner) {
+                Ok(inside) => return Some(inside),
+                Err(holder) if patience.wait() && self.segment.owner_is_dead(holder) => {
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Notes that a program changed a file's status: its mode, its owner, its names. A write that
+    /// follows clears set-id bits of `mode`.
+    pub fn status_changed(&self, device: u64, inode: u64, mode: u32) {
         let owner = self.owner();
         let inside = self.segment.enter_table(owner);
         self.segment.with_file(Identity { device, inode }, owner, |file| {
             if let Some(file) = file {
-                self.segment.file(file).mtime_ns.store(mtime_ns, Ordering::Release);
+                let record = self.segment.file(file);
+                record
+                    .changed_ns
+                    .store(time_of_change(record, clock::realtime_coarse_ns()), Ordering::Relaxed);
+                if mode & SET_ID_BITS != 0 {
+                    record.set(file_flag::SET_ID);
+                }
             }
         });
         self.segment.leave(owner, inside);
+    }
+
+    /// Before a write to a file that has a set-id bit: takes the bit away, as the kernel does,
+    /// unless this process may keep it.
+    #[cold]
+    pub(crate) fn clear_set_id(&self, handle: Handle) {
+        self.record(handle).clear(file_flag::SET_ID);
+        let fd = crate::session::borrow(handle.fd);
+        let Ok(stat) = rustix::fs::fstat(fd) else { return };
+        // Without the group's right to execute, the bit once meant mandatory locking.
+        let group = if stat.st_mode & 0o010 != 0 { 0o2000 } else { 0 };
+        let doomed = stat.st_mode & (0o4000 | group);
+        let kept = rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::FSETID));
+        if doomed != 0 && !kept {
+            // Not the owner's process: the flush, which is a real write, does it.
+            let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
+            let _ = rustix::fs::fchmod(fd, mode);
+        }
     }
 
     /// Notes that the last name of a file was removed.
@@ -74,34 +173,20 @@ impl Session {
         self.segment.leave(owner, inside);
     }
 
-    /// Moves the description's offset. `end_of_data` answers SEEK_DATA and SEEK_HOLE through the
-    /// kernel once the file is clean.
+    /// Moves the description's offset.
     ///
     /// # Errors
-    /// `INVAL` for a negative or overflowing result or an unknown `whence`; `NXIO` from the
-    /// kernel.
-    pub fn seek(
-        &self,
-        handle: Handle,
-        offset: i64,
-        whence: Whence,
-        end_of_data: impl FnOnce(i64) -> Result<u64, Errno>,
-    ) -> Result<u64, Errno> {
+    /// `INVAL` for a negative or overflowing result or an unknown `whence`; `NXIO` where there is
+    /// no data, or no file.
+    pub fn seek(&self, handle: Handle, offset: i64, whence: Whence) -> Result<u64, Errno> {
         let description = self.description(handle);
-        if self.may(handle, description_flag::KERNEL_OFFSET) {
-            return end_of_data(offset);
-        }
         self.positioned(handle, |current| {
             let base = match whence {
                 Whence::Start => 0,
                 Whence::Current => current,
                 Whence::End => self.size(handle)?,
-                Whence::DataOrHole => {
-                    let found = self.with_clean(handle, || end_of_data(offset))?;
-                    let marker = self.segment.marker(handle.description).encode();
-                    let start = rustix::fs::SeekFrom::Start(marker);
-                    let _ = rustix::fs::seek(crate::session::borrow(handle.fd), start);
-                    let found = found?;
+                Whence::Data | Whence::Hole => {
+                    let found = self.seek_data_or_hole(handle, offset, whence == Whence::Hole)?;
                     description.offset.store(found, Ordering::Release);
                     return Ok(found);
                 }
@@ -167,6 +252,17 @@ impl Session {
     }
 }
 
+/// What becomes of a modification time that a program sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewTime {
+    /// It stays.
+    Kept,
+    /// The time of the call.
+    Now,
+    /// Nanoseconds of CLOCK_REALTIME.
+    At(u64),
+}
+
 /// From where an offset counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
@@ -176,6 +272,8 @@ pub enum Whence {
     Current,
     /// The file's size.
     End,
-    /// The next data or hole, as the kernel knows them.
-    DataOrHole,
+    /// The next data at or behind the offset.
+    Data,
+    /// The next hole at or behind the offset; there is one at the end.
+    Hole,
 }

@@ -2,20 +2,22 @@
 //! kernel.
 
 use crate::session::{Handle, Session, borrow};
-use crate::write::raise;
+use crate::write::{raise, time_of_change};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::buckets::Patience;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::truncate::Outside;
-use forebay_pool::{Owner, futex};
+use forebay_pool::{Owner, clock, futex};
 use rustix::fd::RawFd;
+use rustix::fs::{FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 /// What a truncate needs: this process's descriptor of the file, and the tier files.
-struct Through<'a> {
-    session: &'a Session,
-    fd: RawFd,
+pub(crate) struct Through<'a> {
+    pub session: &'a Session,
+    pub fd: RawFd,
 }
 
 impl Outside for Through<'_> {
@@ -34,6 +36,18 @@ impl Outside for Through<'_> {
             Err(Errno::INVAL | Errno::BADF) => {
                 let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
                 rustix::fs::ftruncate(writable, size)
+            }
+            other => other,
+        }
+    }
+
+    fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let bytes = range.end - range.start;
+        match rustix::fs::fallocate(borrow(self.fd), mode, range.start, bytes) {
+            Err(Errno::BADF) => {
+                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
+                rustix::fs::fallocate(writable, mode, range.start, bytes)
             }
             other => other,
         }
@@ -64,7 +78,7 @@ impl Session {
         let inside = self.segment.enter_table(owner);
         let taken = self.segment.exclude(handle.file, owner);
         let outside = Through { session: self, fd: handle.fd };
-        if taken && self.record(handle).intent.load(Ordering::Acquire) != 0 {
+        if taken && self.record(handle).has_intent() {
             let _ = self.segment.complete_intent(handle.file, owner, &outside);
         }
         let result = act(self);
@@ -102,7 +116,9 @@ impl Session {
             let outside = Through { session, fd: handle.fd };
             session.segment.truncate(handle.file, size, session.owner(), &outside)?;
             let record = session.record(handle);
-            record.mtime_ns.store(forebay_pool::clock::realtime_coarse_ns(), Ordering::Relaxed);
+            let now = time_of_change(record, clock::realtime_coarse_ns());
+            record.mtime_ns.store(now, Ordering::Relaxed);
+            record.changed_ns.store(now, Ordering::Relaxed);
             Ok(())
         })
     }
@@ -116,6 +132,7 @@ impl Session {
         self.counters().passed.fetch_add(1, Ordering::Relaxed);
         self.exclusively(handle, |session| {
             session.clean(handle)?;
+            session.restore_times(handle);
             let result = act();
             session.resize_from_store(handle);
             Ok(result)
@@ -155,6 +172,14 @@ impl Session {
         })
     }
 
+    /// Whether some process has the file open for writing, so that a private mapping of it, too, may
+    /// be expected to follow it.
+    pub fn may_change(&self, handle: Handle) -> bool {
+        self.may(handle, description_flag::WRITE)
+            || self.record(handle).has(file_flag::ANNOUNCED)
+                && self.segment.is_open_for_writing(handle.file)
+    }
+
     /// Keeps the file direct for as long as this process or a child of it may have it mapped.
     pub fn hold_mapping(&self, handle: Handle) {
         let generation = self.record(handle).generation.load(Ordering::Relaxed).wrapping_add(1);
@@ -182,12 +207,35 @@ impl Session {
         Err(self.last_error(handle).unwrap_or(Errno::IO))
     }
 
+    /// Gives the store's file, which was just flushed, the times that programs see. The caller has
+    /// the file exclusively.
+    fn restore_times(&self, handle: Handle) {
+        let record = self.record(handle);
+        if !record.has(file_flag::AHEAD) || record.has(file_flag::DIRECT) {
+            return;
+        }
+        let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
+        };
+        // Only the owner of a file may set its times; others see the time of the flush.
+        let _ = rustix::fs::futimens(borrow(handle.fd), &times);
+        if let Ok(stat) = rustix::fs::fstat(borrow(handle.fd)) {
+            record.store_changed_ns.store(crate::open::ctime_ns(&stat), Ordering::Release);
+        }
+    }
+
     fn resize_from_store(&self, handle: Handle) {
         let record = self.record(handle);
         if let Ok(stat) = rustix::fs::fstat(borrow(handle.fd)) {
             record.size.store(stat.st_size as u64, Ordering::Release);
             record.store_size.store(stat.st_size as u64, Ordering::Release);
             record.store_mtime_ns.store(crate::open::mtime_ns(&stat), Ordering::Release);
+            let changed = crate::open::ctime_ns(&stat);
+            if record.store_changed_ns.swap(changed, Ordering::AcqRel) != changed {
+                record.changed_ns.store(changed, Ordering::Release);
+            }
         }
         record.clear(file_flag::AHEAD | file_flag::DIRTY);
     }
@@ -211,24 +259,19 @@ impl Session {
         let ahead = |file: &u32| self.segment.file(*file).has(file_flag::AHEAD);
         // The tickets first, so that the manager works on all files while we wait for the first.
         for file in self.segment.live_files().filter(ahead) {
-            self.request_sync(file, durable);
+            self.segment.request_sync(file, durable);
         }
         let header = self.segment.header();
         for file in self.segment.live_files().filter(ahead) {
             let record = self.segment.file(file);
             let ticket = record.sync_wanted.load(Ordering::Acquire);
-            while !self.is_done(record, ticket) && self.segment.manager_is_alive() {
+            while !self.segment.is_synced(file, ticket) && self.segment.manager_is_alive() {
                 let done = header.work_done.load(Ordering::Acquire);
-                if !self.is_done(record, ticket) {
+                if !self.segment.is_synced(file, ticket) {
                     futex::wait(&header.work_done, done, 50);
                 }
             }
         }
-    }
-
-    fn is_done(&self, record: &FileRecord, ticket: u32) -> bool {
-        let behind = ticket.wrapping_sub(record.sync_done.load(Ordering::Acquire));
-        behind == 0 || behind > u32::MAX / 2
     }
 
     fn flush(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
@@ -261,11 +304,11 @@ impl Session {
 
     /// Has the node manager flush a file, and waits. False if no manager is there to do it.
     fn await_sync(&self, file: u32, durable: bool) -> bool {
-        let (header, record) = (self.segment.header(), self.segment.file(file));
-        let ticket = self.request_sync(file, durable);
+        let header = self.segment.header();
+        let ticket = self.segment.request_sync(file, durable);
         loop {
             let done = header.work_done.load(Ordering::Acquire);
-            if self.is_done(record, ticket) {
+            if self.segment.is_synced(file, ticket) {
                 return true;
             }
             futex::wait(&header.work_done, done, 50);
@@ -276,24 +319,11 @@ impl Session {
         }
     }
 
-    /// Asks the node manager to flush a file; returns the ticket to wait for.
-    pub(crate) fn request_sync(&self, file: u32, durable: bool) -> u32 {
-        let record = self.segment.file(file);
-        if durable {
-            record.set(file_flag::DURABLE);
-        }
-        let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-        self.segment.hint_sync(file);
-        let wanted = &self.segment.header().work_wanted;
-        wanted.fetch_add(1, Ordering::AcqRel);
-        futex::wake_all(wanted);
-        ticket
-    }
-
     /// Flushes the file from this process: no node manager is there to do it.
     fn flush_here(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
         let (record, owner) = (self.record(handle), self.owner());
-        let inside = self.segment.enter_table(owner);
+        // Not while somebody truncates or punches: it must not come to the store after that.
+        let inside = self.enter(handle, owner);
         let mut result = Ok(());
         self.segment.for_each_entry(record, 0, |block, place| {
             let Some(resident) = self.segment.lock_resident(place, owner) else { return true };

@@ -13,6 +13,9 @@ use rustix::io::Errno;
 /// How long an open waits for a description: 3 s in steps of 10 ms.
 const DESCRIPTION_TRIES: u32 = 300;
 
+/// S_ISUID and S_ISGID.
+pub(crate) const SET_ID_BITS: u32 = 0o6000;
+
 /// The flags of an `open` call.
 pub type OpenFlags = OFlags;
 
@@ -36,7 +39,11 @@ fn birth_ns(fd: RawFd) -> u64 {
 }
 
 pub(crate) fn mtime_ns(stat: &Stat) -> u64 {
-    (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec)
+    clock::joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64)
+}
+
+pub(crate) fn ctime_ns(stat: &Stat) -> u64 {
+    clock::joined_ns(stat.st_ctime, stat.st_ctime_nsec as i64)
 }
 
 impl Session {
@@ -113,6 +120,11 @@ impl Session {
             self.segment
                 .file(self.segment.description(marker.description).file.load(Ordering::Acquire))
                 .set(file_flag::DIRECT);
+        }
+        if stat.st_mode & SET_ID_BITS != 0
+            && let Some(handle) = self.handle(fd)
+        {
+            self.record(handle).set(file_flag::SET_ID);
         }
         self.part_from_namesake(fd, stat);
         self.refresh(fd, stat);
@@ -227,6 +239,8 @@ impl Session {
             record.store_size.store(stat.st_size as u64, Ordering::Release);
             record.mtime_ns.store(mtime_ns(stat), Ordering::Release);
             record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
+            record.changed_ns.store(ctime_ns(stat), Ordering::Release);
+            record.store_changed_ns.store(ctime_ns(stat), Ordering::Release);
         });
     }
 
@@ -278,6 +292,8 @@ fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
     record.store_size.store(stat.st_size as u64, Ordering::Relaxed);
     record.mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
     record.store_mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
+    record.changed_ns.store(ctime_ns(stat), Ordering::Relaxed);
+    record.store_changed_ns.store(ctime_ns(stat), Ordering::Relaxed);
     record.heat.store(0, Ordering::Relaxed);
     record.placed.store(0, Ordering::Relaxed);
     record.entry0.store(0, Ordering::Relaxed);

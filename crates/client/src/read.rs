@@ -1,6 +1,7 @@
 //! Reading: lock-free from RAM buckets, through the kernel from slots and from the store.
 
 use crate::iovec::{Cursor, Iovec, total};
+use crate::range::READ_AHEAD_BLOCKS;
 use crate::session::{Handle, Session};
 use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -84,7 +85,7 @@ impl Session {
         let unbuffered = record.entry0.load(Ordering::Acquire) == 0
             && record.root.load(Ordering::Acquire) == 0
             && !record.has(file_flag::AHEAD);
-        let wanted = self.wants_stage_in(record, length);
+        let wanted = self.wants_stage_in(handle, length);
         if unbuffered && !wanted || record.has(file_flag::DIRECT) {
             return unsafe { self.read_through(handle, &mut cursor, offset, length) };
         }
@@ -102,8 +103,13 @@ impl Session {
             };
             let mut place = self.segment.entry(record, part.block);
             let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
-            if wanted && absent && self.stage_in(handle, part.block, owner) {
-                place = self.segment.entry(record, part.block);
+            if wanted && absent {
+                if self.may(handle, description_flag::SEQUENTIAL) {
+                    self.want_staged(handle, part.block + 1, READ_AHEAD_BLOCKS);
+                }
+                if self.stage_in(handle, part.block, owner) {
+                    place = self.segment.entry(record, part.block);
+                }
             }
             let resident = match place {
                 Some(place) => unsafe {
@@ -135,9 +141,14 @@ impl Session {
 
     /// Whether a block that only the store has is worth a bucket: it will be read in small pieces,
     /// or its file is read again; and RAM is not short.
-    fn wants_stage_in(&self, record: &FileRecord, length: usize) -> bool {
+    fn wants_stage_in(&self, handle: Handle, length: usize) -> bool {
+        let advice = self.description(handle).flags.load(Ordering::Relaxed);
+        if advice & description_flag::RANDOM != 0 {
+            return false;
+        }
         let low = self.segment.header().tier[0].low.load(Ordering::Relaxed);
-        let again = record.opens.load(Ordering::Relaxed) > 1;
+        let again = self.record(handle).opens.load(Ordering::Relaxed) > 1
+            || advice & description_flag::SEQUENTIAL != 0;
         (again || length < self.segment.bucket_bytes()) && self.segment.free_in(0) > low
     }
 

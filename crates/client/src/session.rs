@@ -4,10 +4,11 @@ use crate::descriptors::Sparse;
 use crate::manager::ManagerLink;
 use crate::place::Engine;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
 use forebay_pool::{Identity, Marker, Owner, Segment, liveness, segment};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,6 +17,10 @@ use std::path::Path;
 const OWN_DESCRIPTORS: RawFd = 900;
 /// Descriptor numbers that can be managed; the map costs nothing until it is used.
 const DESCRIPTORS: usize = 1 << 22;
+
+/// Descriptors of our own for files that the program has open in a way that we cannot use: for
+/// writing only, mostly. More are made and closed at each use.
+const READERS: usize = 64;
 
 /// This process's attachment to a segment; one for each process, for ever.
 pub struct Session {
@@ -34,6 +39,9 @@ pub struct Session {
     pub(crate) tier_files: [AtomicU32; TIERS_MAX],
     /// What rules ask about this process; none without rules.
     pub(crate) process: Option<crate::rules::Process>,
+    /// Descriptors for reading of our own (upper half), and the descriptions (plus one) that they
+    /// are for; see [`Session::reader`].
+    readers: [AtomicU64; READERS],
     threads: AtomicU32,
     /// Highest descriptor number that was ever managed.
     highest: AtomicU32,
@@ -106,8 +114,9 @@ impl Session {
             // The same process before its exec: its other threads ended inside whatever they did.
             Some(slot) => {
                 segment.reap_holdings(slot, |file, _| {
-                    // A truncate that never returned, by a thread that the exec ended.
+                    // A truncate or a punch that never returned, by a thread that the exec ended.
                     segment.file(file).intent.store(0, Ordering::Release);
+                    segment.file(file).range_end.store(0, Ordering::Release);
                     segment.include(file);
                 });
                 slot
@@ -135,6 +144,7 @@ impl Session {
             manager: ManagerLink::new(socket),
             engine,
             tier_files: [const { AtomicU32::new(0) }; TIERS_MAX],
+            readers: [const { AtomicU64::new(0) }; READERS],
             threads: AtomicU32::new(0),
             highest: AtomicU32::new(0),
         })
@@ -194,7 +204,53 @@ impl Session {
     pub fn owns(&self, fd: RawFd) -> bool {
         fd >= OWN_DESCRIPTORS
             && (self.manager.owns(fd)
-                || self.tier_files.iter().any(|file| file.load(Ordering::Relaxed) == fd as u32 + 1))
+                || self.tier_files.iter().any(|file| file.load(Ordering::Relaxed) == fd as u32 + 1)
+                || self.readers.iter().any(|word| {
+                    let word = word.load(Ordering::Relaxed);
+                    word != 0 && (word >> 32) as RawFd == fd
+                }))
+    }
+
+    /// Calls `act` with a descriptor of our own through which the handle's file can be read. It is
+    /// kept until the program closes the description: closing any descriptor of a file ends all
+    /// fcntl locks that the process has on it.
+    ///
+    /// # Errors
+    /// The errno of opening the file again, or that of `act`.
+    pub(crate) fn reader<R>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(RawFd) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let mine = |word: u64| word as u32 == handle.description + 1;
+        let kept = self.readers.iter().map(|word| word.load(Ordering::Acquire)).find(|&w| mine(w));
+        if let Some(word) = kept {
+            return act((word >> 32) as RawFd);
+        }
+        let flags = rustix::fs::OFlags::RDONLY;
+        let fd = Session::hide(crate::store::reopen(handle.fd, flags)?);
+        let word = (fd as u64) << 32 | u64::from(handle.description + 1);
+        let keeps = self.readers.iter().any(|place| {
+            place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        let result = act(fd);
+        if !keeps {
+            // SAFETY: just opened here, known to nobody else.
+            unsafe { rustix::io::close(fd) };
+        }
+        result
+    }
+
+    fn close_readers(&self, description: u32) {
+        for place in &self.readers {
+            let word = place.load(Ordering::Relaxed);
+            if word as u32 == description + 1
+                && place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                // SAFETY: our own descriptor, which nobody uses any more.
+                unsafe { rustix::io::close((word >> 32) as RawFd) };
+            }
+        }
     }
 
     /// Binds descriptor `fd` to `description`, of which this process holds a reference.
@@ -215,7 +271,7 @@ impl Session {
 
     /// Forgets descriptor `fd`, which is about to be closed or replaced. Returns the errno that a
     /// flush of its file reported and this description has not yet learned of.
-    pub fn forget(&self, fd: RawFd) -> Option<rustix::io::Errno> {
+    pub fn forget(&self, fd: RawFd) -> Option<Errno> {
         let word = self.table.get(fd as usize)?;
         if word.load(Ordering::Relaxed) == 0 {
             return None;
@@ -229,6 +285,7 @@ impl Session {
             .is_some_and(|references| references.fetch_sub(1, Ordering::AcqRel) == 1);
         if last {
             self.closing(handle);
+            self.close_readers(description);
             self.segment.release(self.slot(), description);
         }
         error
@@ -246,7 +303,7 @@ impl Session {
         if executable {
             let _ = self.sync(handle, false);
         } else if self.trigger(self.settings(self.record(handle))) == Trigger::PerFile {
-            self.request_sync(handle.file, false);
+            self.segment.request_sync(handle.file, false);
         }
     }
 

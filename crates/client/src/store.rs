@@ -114,8 +114,7 @@ impl Session {
         let result = if self.may(handle, description_flag::READ) {
             unsafe { pread_full(handle.fd, to, bytes, offset) }
         } else {
-            let again = reopen(handle.fd, OFlags::RDONLY)?;
-            unsafe { pread_full(rustix::fd::AsRawFd::as_raw_fd(&again), to, bytes, offset) }
+            self.reader(handle, |fd| unsafe { pread_full(fd, to, bytes, offset) })
         };
         occupy(self.store_device(self.record(handle)), Direction::Read, bytes);
         if let Ok(got) = result {

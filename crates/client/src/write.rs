@@ -130,7 +130,7 @@ impl Session {
             // Write-through: the store has it; only a sync makes the store durable.
             self.sync(handle, false)?;
         } else if self.trigger(settings) == Trigger::PerOperation {
-            self.request_sync(handle.file, false);
+            self.segment.request_sync(handle.file, false);
         }
         Ok(written)
     }
@@ -161,6 +161,9 @@ impl Session {
         if !record.has(file_flag::DIRECT) {
             // First, because a write larger than RAM is flushed before it returns.
             self.announce(handle);
+            if record.has(file_flag::SET_ID) {
+                self.clear_set_id(handle);
+            }
         }
         let now = clock::realtime_coarse_ns();
         let mut done = 0;
@@ -207,8 +210,10 @@ impl Session {
         if record.has(file_flag::DIRECT) {
             return;
         }
+        let now = time_of_change(record, now);
         if record.mtime_ns.load(Ordering::Relaxed) != now {
             record.mtime_ns.store(now, Ordering::Relaxed);
+            record.changed_ns.store(now, Ordering::Relaxed);
         }
         record.set(file_flag::AHEAD);
         record.set(file_flag::DIRTY);
@@ -661,6 +666,17 @@ fn soil(meta: &BucketMeta, pages: u64, stamp: u32) {
         }
         meta.dirty.fetch_or(pages, Ordering::Release);
     }
+}
+
+/// The time of a change that happens at `now`, coarsely: later than what somebody has seen, and than
+/// the change before.
+pub(crate) fn time_of_change(record: &FileRecord, now: u64) -> u64 {
+    let mut now = now;
+    if record.has(file_flag::LOOKED_AT) {
+        record.clear(file_flag::LOOKED_AT);
+        now = clock::realtime_ns();
+    }
+    now.max(record.changed_ns.load(Ordering::Relaxed))
 }
 
 /// Raises a size; a plain load when it is large enough already.

@@ -5,6 +5,7 @@ use forebay_pool::layout::file_flag;
 use forebay_pool::message::{MESSAGE_BYTES, Message};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -288,6 +289,15 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
             Message::Announce { file, generation } => sent
                 .pop()
                 .is_some_and(|fd| node.descriptors.offer(&node.segment, file, generation, fd)),
+            Message::Stage { file, generation, first, blocks } => {
+                // A description of our own: the program's may be open for writing, or locked.
+                let fd = sent.pop().map(|fd| crate::descriptors::reopen(&fd, OFlags::RDONLY));
+                if let Some(Ok(fd)) = fd {
+                    let request = crate::stage::Request { file, generation, first, blocks, fd };
+                    node.stage_requests.push(request);
+                }
+                true
+            }
             Message::Hold => {
                 peer.holds = true;
                 let held = Message::Held.encode();

@@ -11,6 +11,7 @@ use crate::node::Node;
 use crate::promote::Promoter;
 use crate::recovery;
 use crate::runtime::Runtime;
+use crate::stage::Stager;
 use crate::status::Observer;
 use crate::trace::Trace;
 use forebay_placement::Watermarks;
@@ -104,6 +105,7 @@ pub fn serve(
         config,
         slots: opened.slots,
         descriptors: Descriptors::new(),
+        stage_requests: crate::stage::Requests::default(),
         watermarks: Watermarks::default(),
         trace,
         draining: AtomicBool::new(false),
@@ -212,6 +214,8 @@ fn start_workers(node: &Arc<Node>) -> Result<Vec<JoinHandle<()>>, String> {
     workers.push(start("promote".into(), Box::new(move || promoter.run()))?);
     let syncer = Flusher::new(node);
     workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
+    let stager = Stager::new(node);
+    workers.push(start("stage".into(), Box::new(move || stager.run()))?);
     let growing = Arc::clone(node);
     workers.push(start("grow".into(), Box::new(move || grow(&growing)))?);
     Ok(workers)

@@ -42,7 +42,7 @@ impl Descriptors {
         if fits {
             // A description of our own, if the file's permissions allow: locks that the program
             // takes on its own end with its own.
-            let fd = reopen(&fd).unwrap_or(fd);
+            let fd = reopen(&fd, OFlags::WRONLY).unwrap_or(fd);
             self.map().insert(file, (generation, Arc::new(fd)));
             // It may have been settled since we looked, by somebody who found nothing to close.
             if !segment.file(file).has(file_flag::ANNOUNCED) {
@@ -82,10 +82,11 @@ impl Descriptors {
     }
 }
 
-fn reopen(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+/// A description of our own of the file behind `fd`.
+pub(crate) fn reopen(fd: &OwnedFd, access: OFlags) -> Result<OwnedFd, Errno> {
     use rustix::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn is_of(fd: impl AsFd, identity: Identity) -> bool {

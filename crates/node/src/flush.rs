@@ -3,6 +3,7 @@
 
 use crate::node::{Node, buckets_of};
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
+use forebay_pool::buckets::Patience;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{Entry, Owner, clock, futex};
@@ -331,6 +332,9 @@ impl Flusher {
             self.node.await_turn(self.dirty_bytes(batch));
         }
         let patient = matches!(which, Which::File(_));
+        if patient {
+            self.await_punch(file);
+        }
         let mut begun: Vec<_> =
             batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
         if let Err(errno) = self.stage(&mut begun) {
@@ -400,7 +404,8 @@ impl Flusher {
             && meta.file.load(Ordering::Relaxed) == dirty.file
             && meta.block.load(Ordering::Relaxed) == dirty.block
             && segment.is_indexed(dirty.bucket)
-            && meta.writeback.load(Ordering::Acquire) == 0;
+            && meta.writeback.load(Ordering::Acquire) == 0
+            && !self.is_being_punched(dirty);
         let mut begun = None;
         if still {
             let record = segment.file(dirty.file);
@@ -420,6 +425,28 @@ impl Flusher {
         }
         meta.lock.unlock_unchanged();
         begun
+    }
+
+    /// Whether a punch under way touches the block: it must not reach the store after the punch.
+    fn is_being_punched(&self, dirty: Dirty) -> bool {
+        let bytes = self.node.segment.bucket_bytes() as u64;
+        let (start, end) = (dirty.block * bytes, (dirty.block + 1) * bytes);
+        let punched = self.node.segment.file(dirty.file).punched();
+        punched.is_some_and(|punched| punched.start < end && start < punched.end)
+    }
+
+    /// Waits until no punch of the file is under way, or its owner is dead. The caller holds
+    /// nothing that the punch could wait for.
+    fn await_punch(&self, file: u32) {
+        let record = self.node.segment.file(file);
+        let mut patience = Patience::default();
+        while record.punched().is_some() && !self.node.stopping() {
+            let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
+            let dead = |holder| self.node.segment.owner_is_dead(holder);
+            if patience.wait() && holder.is_none_or(dead) {
+                break;
+            }
+        }
     }
 
     /// Reads blocks that lie on file tiers to memory.
@@ -583,7 +610,7 @@ pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
 /// The same, of a file that the caller has exclusively.
 pub(crate) fn settle_held(node: &Node, file: u32) {
     let record = node.segment.file(file);
-    if record.intent.load(Ordering::Acquire) != 0 || is_pending(node, file) {
+    if record.has_intent() || is_pending(node, file) {
         return;
     }
     let held = node.descriptors.at_hand(&node.segment, file);
@@ -603,19 +630,18 @@ fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
     if (stat.st_size as u64) < size && rustix::fs::ftruncate(fd, size).is_err() {
         return false;
     }
-    let mtime = record.mtime_ns.load(Ordering::Acquire);
+    let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
     let times = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec {
-            tv_sec: (mtime / 1_000_000_000) as i64,
-            tv_nsec: (mtime % 1_000_000_000) as _,
-        },
+        last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
     };
     // Only the owner of a file may set its times; others see the time of the flush.
     let _ = rustix::fs::futimens(fd, &times);
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
-    let mtime = stat.st_mtime as u64 * 1_000_000_000 + stat.st_mtime_nsec;
+    let mtime = clock::joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64);
+    let changed = clock::joined_ns(stat.st_ctime, stat.st_ctime_nsec as i64);
     record.store_mtime_ns.store(mtime, Ordering::Release);
+    record.store_changed_ns.store(changed, Ordering::Release);
     record.store_size.store(stat.st_size as u64, Ordering::Release);
     record.size.store(stat.st_size as u64, Ordering::Release);
     record.clear(file_flag::AHEAD | file_flag::DIRTY);

@@ -8,6 +8,7 @@ use forebay_pool::truncate::Outside;
 use forebay_pool::{Owner, liveness};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
@@ -52,9 +53,17 @@ impl Outside for FromManager<'_> {
         let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
         rustix::fs::ftruncate(&*fd, size)
     }
+
+    fn punch_store(&self, range: std::ops::Range<u64>) -> Result<(), Errno> {
+        let store = self.node.segment.file(self.file).store.load(Ordering::Relaxed) as usize;
+        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
+        let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&*fd, mode, range.start, range.end - range.start)
+    }
 }
 
-/// Completes a truncate whose owner died, and lets everybody in again.
+/// Completes a truncate or a punch whose owner died, and lets everybody in again.
 pub(crate) fn finish_truncate(node: &Node, file: u32, owner: Owner) {
     let outside = FromManager { node, file };
     if let Err(errno) = node.segment.complete_intent(file, owner, &outside) {

@@ -17,6 +17,7 @@ mod promote;
 mod recovery;
 pub mod runtime;
 pub mod schema;
+mod stage;
 pub mod status;
 mod trace;
 

@@ -29,6 +29,7 @@ pub(crate) struct Node {
     /// The file of each file tier's slots; `None` for RAM.
     pub slots: Vec<Option<OwnedFd>>,
     pub descriptors: Descriptors,
+    pub stage_requests: crate::stage::Requests,
     pub watermarks: Watermarks,
     /// Of each tier, and behind [`TIERS_MAX`] of each store.
     pub gauges: Vec<Gauge>,

@@ -136,7 +136,7 @@ impl Segment {
         if free > header.buckets { 0 } else { free }
     }
 
-    /// Takes one bucket of the file tier `tier` for `owner`; `hint` is where the search begins, and
+    /// Takes one bucket of tier `tier`, past the cache, for `owner`; `hint` is where the search begins, and
     /// is set to where the next one should.
     pub fn take_slot(&self, tier: usize, owner: Owner, hint: &mut u32) -> Option<u32> {
         let mut slot = None;

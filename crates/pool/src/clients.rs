@@ -221,7 +221,7 @@ impl Segment {
                     )
                     .is_ok()
             {
-                if record.intent.load(Ordering::Acquire) != 0 {
+                if record.has_intent() {
                     unfinished(file, reaper);
                 } else {
                     self.include(file);

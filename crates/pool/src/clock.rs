@@ -19,6 +19,16 @@ pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
+/// Nanoseconds since 1970 of a file's time. Times before that wrap, and come back by [`parted_ns`].
+pub fn joined_ns(seconds: i64, nanoseconds: i64) -> u64 {
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds) as u64
+}
+
+/// Seconds and nanoseconds of a file's time.
+pub fn parted_ns(ns: u64) -> (i64, i64) {
+    ((ns as i64).div_euclid(1_000_000_000), (ns as i64).rem_euclid(1_000_000_000))
+}
+
 /// Milliseconds of a wrapping clock, for ages up to 24 days: the stamp for `ns` nanoseconds.
 #[inline]
 pub fn stamp(ns: u64) -> u32 {

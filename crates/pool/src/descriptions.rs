@@ -142,6 +142,22 @@ impl Segment {
         Marker { description, generation: generation(word) }
     }
 
+    /// Whether some process holds a description of `file` that can write.
+    pub fn is_open_for_writing(&self, file: u32) -> bool {
+        let slots = self.header().clients_high.load(Ordering::Acquire);
+        let writes = |&id: &u32| {
+            let description = self.description(id);
+            description.word.load(Ordering::Acquire) as u32 == description_state::LIVE
+                && description.file.load(Ordering::Acquire) == file
+                && description.flags.load(Ordering::Relaxed) & description_flag::WRITE != 0
+        };
+        let held = |id: u32| {
+            (1..slots)
+                .any(|slot| self.held(slot, id / 64).load(Ordering::Acquire) >> (id % 64) & 1 == 1)
+        };
+        (0..self.header().descriptions).filter(writes).any(held)
+    }
+
     /// Frees descriptions that nobody has held for `grace_ms`: first they become zombies, which
     /// an exec under way can still adopt. For the node manager. `named` is called with each
     /// description that is not free, afterwards.

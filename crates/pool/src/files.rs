@@ -1,6 +1,7 @@
 //! The file table: records found by identity, and exclusive use of a file.
 
 use crate::buckets::Patience;
+use crate::futex;
 use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::Segment;
@@ -78,6 +79,17 @@ impl FileRecord {
             }
             self.path_length.store(path.len() as u32, Ordering::Release);
         }
+    }
+
+    /// Whether a truncate or a punch is under way, or was left undone by a dead owner.
+    pub fn has_intent(&self) -> bool {
+        self.intent.load(Ordering::Acquire) != 0 || self.range_end.load(Ordering::Acquire) != 0
+    }
+
+    /// The bytes that a punch under way takes away.
+    pub fn punched(&self) -> Option<core::ops::Range<u64>> {
+        let end = self.range_end.load(Ordering::Acquire);
+        (end != 0).then(|| self.range_start.load(Ordering::Relaxed)..end)
     }
 
     /// Notes a flush error for every description to learn of once.
@@ -253,6 +265,27 @@ impl Segment {
         }
     }
 
+    /// Asks the node manager to bring what is buffered of `file` to the store, and to sync the store
+    /// if `durable`. Returns the ticket to wait for.
+    pub fn request_sync(&self, file: u32, durable: bool) -> u32 {
+        let record = self.file(file);
+        if durable {
+            record.set(file_flag::DURABLE);
+        }
+        let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.hint_sync(file);
+        let wanted = &self.header().work_wanted;
+        wanted.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(wanted);
+        ticket
+    }
+
+    /// Whether the sync of `ticket` is done; it may have failed.
+    pub fn is_synced(&self, file: u32, ticket: u32) -> bool {
+        let behind = ticket.wrapping_sub(self.file(file).sync_done.load(Ordering::Acquire));
+        behind == 0 || behind > u32::MAX / 2
+    }
+
     /// Finds or makes the record of `identity` and calls `act` with it and whether it is new,
     /// while the table cannot change under it. `None` when the table is full.
     pub fn with_file_or_new<R>(
@@ -302,6 +335,7 @@ impl Segment {
             word.store(0, Ordering::Relaxed);
         }
         record.intent.store(0, Ordering::Relaxed);
+        record.range_end.store(0, Ordering::Relaxed);
         let head = self.head(head);
         record.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
         head.store(file + 1, Ordering::Release);

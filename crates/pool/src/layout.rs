@@ -11,7 +11,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -29,7 +29,7 @@ pub const NODE_ENTRIES: usize = 64;
 /// log2 of [`NODE_ENTRIES`].
 pub const NODE_BITS: u32 = 6;
 /// Bytes of the path kept in a file record, for recovery and for people.
-pub const PATH_BYTES: usize = 816;
+pub const PATH_BYTES: usize = 784;
 /// Places of [`Header::sync_hints`].
 pub const SYNC_HINTS: usize = 64;
 /// Locks of the file table.
@@ -331,6 +331,10 @@ pub mod file_flag {
     /// The next sync shall also see to it that the manager has no descriptor of it, nor one on
     /// its way.
     pub const LET_GO: u32 = 128;
+    /// Its times were looked at since the last write: the next write must show in them.
+    pub const LOOKED_AT: u32 = 256;
+    /// Has a set-user-id or set-group-id bit that a write has to clear.
+    pub const SET_ID: u32 = 512;
 }
 
 /// States of a file record: one of these, or the owner that is about to link or unlink it.
@@ -401,6 +405,15 @@ pub struct FileRecord {
     pub heat: AtomicU64,
     /// Size in bytes from which another rule may hold; `u64::MAX` if none.
     pub rule_review: AtomicU64,
+    /// A punch under way: where it starts. Holds only while `range_end` is not 0.
+    pub range_start: AtomicU64,
+    /// A punch under way: where it ends, or 0.
+    pub range_end: AtomicU64,
+    /// Last status change as programs see it, CLOCK_REALTIME nanoseconds.
+    pub changed_ns: AtomicU64,
+    /// Status change time of the store's file that is due to our own flush: what is later was
+    /// somebody else.
+    pub store_changed_ns: AtomicU64,
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],
 }
@@ -466,6 +479,10 @@ pub mod description_flag {
     /// May carry a lock of its own, which must end with its last descriptor: no copy of it is sent
     /// to the node manager.
     pub const LOCKED: u32 = 128;
+    /// POSIX_FADV_RANDOM: nothing is brought to RAM but what is asked for.
+    pub const RANDOM: u32 = 256;
+    /// POSIX_FADV_SEQUENTIAL: what follows is brought to RAM ahead of the reader.
+    pub const SEQUENTIAL: u32 = 512;
 }
 
 /// An open-file description: what dup, fork and exec share.

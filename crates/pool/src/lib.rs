@@ -17,6 +17,7 @@ pub mod layout;
 pub mod liveness;
 pub mod message;
 pub mod owner;
+pub mod pending;
 pub mod rules;
 pub mod segment;
 pub mod sync;

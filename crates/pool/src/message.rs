@@ -1,7 +1,7 @@
 //! Messages on the node manager's socket: 32 bytes each, versioned.
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 1;
+pub const MESSAGE_VERSION: u16 = 3;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -14,6 +14,18 @@ pub enum Message {
         file: u32,
         /// Its generation.
         generation: u32,
+    },
+    /// Blocks of `file` will be read: bring them to RAM while there is room. A descriptor that can
+    /// be read comes with this packet.
+    Stage {
+        /// File record.
+        file: u32,
+        /// Its generation.
+        generation: u32,
+        /// First block.
+        first: u64,
+        /// How many.
+        blocks: u32,
     },
     /// This connection keeps the manager from ending: a run is under way. Answered by `Held`.
     Hold,
@@ -38,14 +50,17 @@ pub enum Message {
 impl Message {
     /// The packet.
     pub fn encode(self) -> [u8; MESSAGE_BYTES] {
-        let (kind, a, b, c) = match self {
-            Message::Announce { file, generation } => (1, file, generation, 0),
-            Message::Hold => (2, 0, 0, 0),
-            Message::Drain => (3, 0, 0, 0),
-            Message::Stop => (4, 0, 0, 0),
-            Message::Drained { failing, bytes } => (5, failing, 0, bytes),
-            Message::Refused => (6, 0, 0, 0),
-            Message::Held => (7, 0, 0, 0),
+        let (kind, a, b, c, d) = match self {
+            Message::Announce { file, generation } => (1, file, generation, 0, 0),
+            Message::Hold => (2, 0, 0, 0, 0),
+            Message::Drain => (3, 0, 0, 0, 0),
+            Message::Stop => (4, 0, 0, 0, 0),
+            Message::Drained { failing, bytes } => (5, failing, 0, bytes, 0),
+            Message::Refused => (6, 0, 0, 0, 0),
+            Message::Held => (7, 0, 0, 0, 0),
+            Message::Stage { file, generation, first, blocks } => {
+                (8, file, generation, first, blocks)
+            }
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -53,6 +68,7 @@ impl Message {
         packet[4..8].copy_from_slice(&u32::to_le_bytes(a));
         packet[8..12].copy_from_slice(&u32::to_le_bytes(b));
         packet[16..24].copy_from_slice(&u64::to_le_bytes(c));
+        packet[24..28].copy_from_slice(&u32::to_le_bytes(d));
         packet
     }
 
@@ -60,6 +76,7 @@ impl Message {
     pub fn decode(packet: &[u8]) -> Option<Message> {
         let packet: &[u8; MESSAGE_BYTES] = packet.try_into().ok()?;
         let word = |at: usize| packet[at..at + 4].try_into().map(u32::from_le_bytes);
+        let long = |at: usize| packet[at..at + 8].try_into().map(u64::from_le_bytes);
         if u16::from_le_bytes([packet[0], packet[1]]) != MESSAGE_VERSION {
             return None;
         }
@@ -68,12 +85,15 @@ impl Message {
             2 => Message::Hold,
             3 => Message::Drain,
             4 => Message::Stop,
-            5 => {
-                let bytes = packet[16..24].try_into().map(u64::from_le_bytes).ok()?;
-                Message::Drained { failing: word(4).ok()?, bytes }
-            }
+            5 => Message::Drained { failing: word(4).ok()?, bytes: long(16).ok()? },
             6 => Message::Refused,
             7 => Message::Held,
+            8 => Message::Stage {
+                file: word(4).ok()?,
+                generation: word(8).ok()?,
+                first: long(16).ok()?,
+                blocks: word(24).ok()?,
+            },
             _ => return None,
         })
     }
@@ -93,6 +113,7 @@ mod tests {
             Message::Drained { failing: 3, bytes: u64::MAX },
             Message::Refused,
             Message::Held,
+            Message::Stage { file: 1, generation: 2, first: u64::MAX - 3, blocks: 4 },
         ];
         for message in all {
             assert_eq!(Message::decode(&message.encode()), Some(message));

@@ -1,9 +1,10 @@
-//! Cutting and extending a file, as a roll-forward operation: its goal stands in the record, so
-//! that whoever finds its owner dead completes it.
+//! Cutting and extending a file, and taking a range out of it, as roll-forward operations: the
+//! goal stands in the record, so that whoever finds its owner dead completes it.
 
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::Ordering;
+use core::ops::Range;
 use rustix::io::Errno;
 
 /// What a truncate needs from outside shared memory.
@@ -18,6 +19,11 @@ pub trait Outside {
     /// # Errors
     /// The store's errno; nothing has changed then.
     fn truncate_store(&self, size: u64) -> Result<(), Errno>;
+    /// Makes the bytes of a range of the file on the backing store zero.
+    ///
+    /// # Errors
+    /// The store's errno; nothing has changed then.
+    fn punch_store(&self, range: Range<u64>) -> Result<(), Errno>;
 }
 
 impl Segment {
@@ -50,8 +56,40 @@ impl Segment {
         result
     }
 
-    /// Completes the truncate that a dead owner left in the record. The caller has the file
-    /// exclusively.
+    /// Makes the bytes of `range` zero, in the tiers and on the store. The caller has the file
+    /// exclusively. The store goes first, by `on_store`: if it refuses, nothing has happened.
+    ///
+    /// # Errors
+    /// The store's or a tier's errno.
+    pub fn punch(
+        &self,
+        file: u32,
+        range: Range<u64>,
+        owner: Owner,
+        outside: &impl Outside,
+        on_store: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let record = self.file(file);
+        record.range_start.store(range.start, Ordering::Relaxed);
+        // From here on no flush of a block in the range begins.
+        record.range_end.store(range.end, Ordering::Release);
+        self.settle_range(file, range.clone(), owner);
+        let result = on_store().and_then(|()| {
+            self.cut_range(file, range.clone(), owner, outside)?;
+            let size = record.size.load(Ordering::Acquire);
+            if range.end >= size && record.store_size.load(Ordering::Acquire) < size {
+                // No flush of a last page will give the store's file its size.
+                outside.truncate_store(size)?;
+                record.store_size.store(size, Ordering::Release);
+            }
+            Ok(())
+        });
+        record.range_end.store(0, Ordering::Release);
+        result
+    }
+
+    /// Completes the truncate or the punch that a dead owner left in the record. The caller has the
+    /// file exclusively.
     ///
     /// # Errors
     /// The store's or a tier's errno.
@@ -62,6 +100,9 @@ impl Segment {
         outside: &impl Outside,
     ) -> Result<(), Errno> {
         let record = self.file(file);
+        if let Some(range) = record.punched() {
+            self.punch(file, range.clone(), owner, outside, || outside.punch_store(range))?;
+        }
         let Some(size) = record.intent.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(());
         };
@@ -77,8 +118,16 @@ impl Segment {
 
     /// Waits until no flush that began before the intent was set writes blocks behind `size`.
     fn settle_beyond(&self, file: u32, size: u64, owner: Owner) {
-        let first = size / self.bucket_bytes() as u64;
-        self.for_each_entry(self.file(file), first, |_, place| {
+        self.settle_range(file, size..u64::MAX, owner);
+    }
+
+    /// Waits until no flush that began before the intent was set writes blocks of `range`.
+    fn settle_range(&self, file: u32, range: Range<u64>, owner: Owner) {
+        let bytes = self.bucket_bytes() as u64;
+        self.for_each_entry(self.file(file), range.start / bytes, |block, place| {
+            if block >= range.end.div_ceil(bytes) {
+                return false;
+            }
             if let Some(resident) = self.lock_resident(place, owner)
                 && let Some(meta) = self.bucket(resident.bucket)
             {
@@ -128,6 +177,62 @@ impl Segment {
         result
     }
 
+    /// Makes the buffered bytes of `range` zero: whole pages are forgotten, so that the store's
+    /// hole shows, parts of pages are overwritten.
+    fn cut_range(
+        &self,
+        file: u32,
+        range: Range<u64>,
+        owner: Owner,
+        outside: &impl Outside,
+    ) -> Result<(), Errno> {
+        let (bytes, page) = (self.bucket_bytes() as u64, self.page_bytes());
+        let mut result = Ok(());
+        self.for_each_entry(self.file(file), range.start / bytes, |block, place| {
+            let start = block * bytes;
+            if start >= range.end {
+                return false;
+            }
+            let Some(resident) = self.lock_resident(place, owner) else { return true };
+            let Some(meta) = self.bucket(resident.bucket) else { return true };
+            let from = range.start.saturating_sub(start) as usize;
+            let to = (range.end - start).min(bytes) as usize;
+            let (first, end) = (from.div_ceil(page), to / page);
+            let upto = |n: usize| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+            let whole = if first < end { upto(end) & !upto(first) } else { 0 };
+            if meta.valid.load(Ordering::Relaxed) & !whole == 0 {
+                self.discard_resident(place, resident);
+                return true;
+            }
+            // Not valid first: what is dirty and not valid is nothing.
+            meta.valid.fetch_and(!whole, Ordering::AcqRel);
+            meta.dirty.fetch_and(!whole, Ordering::AcqRel);
+            let head = from..to.min(first * page);
+            let tail = (end * page).max(head.end)..to;
+            for part in [head, tail] {
+                let valid = |at: usize| meta.valid.load(Ordering::Relaxed) >> (at / page) & 1 == 1;
+                if part.is_empty() || !valid(part.start) {
+                    continue;
+                }
+                if resident.tier == 0 {
+                    // SAFETY: inside the bucket, whose lock is held.
+                    unsafe {
+                        let at = self.bucket_data(resident.bucket).add(part.start);
+                        at.write_bytes(0, part.len());
+                    }
+                } else if let Err(errno) = outside.zero_slot(resident.bucket, part.start, part.end)
+                {
+                    result = Err(errno);
+                }
+            }
+            if resident.taken {
+                meta.lock.unlock_changed();
+            }
+            true
+        });
+        result
+    }
+
     /// Drops every block of `file` that is clean. The caller has the file exclusively. Returns
     /// whether nothing is left.
     pub fn drop_clean_blocks(&self, file: u32, owner: Owner) -> bool {
@@ -159,5 +264,111 @@ impl Segment {
             }
             true
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Entry;
+    use crate::layout::Geometry;
+    use crate::segment::anonymous;
+    use core::cell::RefCell;
+
+    /// A store that notes what it is asked, or refuses.
+    #[derive(Default)]
+    struct Store {
+        said: RefCell<Vec<String>>,
+        refuses: bool,
+    }
+
+    impl Outside for Store {
+        fn zero_slot(&self, _: u32, from: usize, to: usize) -> Result<(), Errno> {
+            self.said.borrow_mut().push(format!("zero {from}..{to}"));
+            Ok(())
+        }
+
+        fn truncate_store(&self, size: u64) -> Result<(), Errno> {
+            self.said.borrow_mut().push(format!("size {size}"));
+            Ok(())
+        }
+
+        fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
+            self.said.borrow_mut().push(format!("punch {range:?}"));
+            if self.refuses { Err(Errno::IO) } else { Ok(()) }
+        }
+    }
+
+    const PAGE: u64 = 4096;
+    const BLOCK: u64 = 64 * PAGE;
+
+    /// A segment whose file 3 has three full dirty blocks of ones.
+    fn full() -> (Segment, rustix::fd::OwnedFd, Owner) {
+        let (segment, memory) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let me = Owner::new(1, 0);
+        for block in 0..3 {
+            let bucket = segment.take_bucket(me).unwrap();
+            segment.dress_bucket(bucket, 3, block, me);
+            let meta = segment.bucket(bucket).unwrap();
+            meta.valid.store(u64::MAX, Ordering::Relaxed);
+            meta.dirty.store(u64::MAX, Ordering::Relaxed);
+            // SAFETY: a bucket of this test's own.
+            unsafe { segment.bucket_data(bucket).write_bytes(1, BLOCK as usize) };
+            let place = segment.entry_or_insert(segment.file(3), block, me).unwrap();
+            place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+            meta.lock.unlock_changed();
+        }
+        segment.file(3).size.store(3 * BLOCK, Ordering::Relaxed);
+        (segment, memory, me)
+    }
+
+    /// The byte of each page start that is valid, for a block.
+    fn page_bytes(segment: &Segment, block: u64) -> Option<Vec<Option<u8>>> {
+        let word = segment.entry(segment.file(3), block)?.load(Ordering::Relaxed);
+        let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
+        let valid = segment.bucket(bucket)?.valid.load(Ordering::Relaxed);
+        assert_eq!(segment.bucket(bucket)?.dirty.load(Ordering::Relaxed), valid);
+        let at = |page: usize| unsafe { *segment.bucket_data(bucket).add(page * PAGE as usize) };
+        Some((0..64).map(|page| (valid >> page & 1 == 1).then(|| at(page))).collect())
+    }
+
+    #[test]
+    fn a_punch_forgets_whole_pages_and_zeroes_parts() {
+        let (segment, _memory, me) = full();
+        let store = Store::default();
+        let range = 62 * PAGE + 10..2 * BLOCK + PAGE + 1;
+        segment.punch(3, range.clone(), me, &store, || store.punch_store(range)).unwrap();
+        let first = page_bytes(&segment, 0).unwrap();
+        assert_eq!(first[62..], [Some(1), None]);
+        assert_eq!(page_bytes(&segment, 1), None);
+        let last = page_bytes(&segment, 2).unwrap();
+        assert_eq!(last[..3], [None, Some(0), Some(1)]);
+        assert_eq!(segment.pending_bytes(3), (63 + 63) * PAGE);
+        assert_eq!(*store.said.borrow(), ["punch 253962..528385"]);
+        assert!(!segment.file(3).has_intent());
+    }
+
+    #[test]
+    fn a_punch_that_the_store_refuses_changes_nothing() {
+        let (segment, _memory, me) = full();
+        let store = Store { refuses: true, ..Store::default() };
+        let result = segment.punch(3, 0..3 * BLOCK, me, &store, || store.punch_store(0..3 * BLOCK));
+        assert_eq!(result, Err(Errno::IO));
+        assert_eq!(segment.pending_bytes(3), 3 * BLOCK);
+        assert!(!segment.file(3).has_intent());
+    }
+
+    #[test]
+    fn what_a_dead_owner_left_of_a_punch_is_completed() {
+        let (segment, _memory, me) = full();
+        let store = Store::default();
+        segment.file(3).range_start.store(BLOCK, Ordering::Relaxed);
+        segment.file(3).range_end.store(3 * BLOCK, Ordering::Relaxed);
+        assert!(segment.file(3).has_intent());
+        segment.complete_intent(3, me, &store).unwrap();
+        assert_eq!(segment.pending_bytes(3), BLOCK);
+        // Nothing is left at the end whose flush would make the store's file as long as ours.
+        assert_eq!(*store.said.borrow(), ["punch 262144..786432", "size 786432"]);
+        assert!(!segment.file(3).has_intent());
     }
 }

@@ -156,17 +156,14 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, whence: c_int) -> l
         libc::SEEK_SET => Whence::Start,
         libc::SEEK_CUR => Whence::Current,
         libc::SEEK_END => Whence::End,
-        libc::SEEK_DATA | libc::SEEK_HOLE => Whence::DataOrHole,
+        libc::SEEK_DATA => Whence::Data,
+        libc::SEEK_HOLE => Whence::Hole,
         _ => {
             set_errno(Errno::INVAL);
             return -1;
         }
     };
-    let through_kernel = |_| match call() {
-        -1 => Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() })),
-        found => Ok(found as u64),
-    };
-    match session.seek(handle, offset, whence, through_kernel) {
+    match session.seek(handle, offset, whence) {
         Ok(offset) => offset as libc::off_t,
         Err(errno) => {
             set_errno(errno);

@@ -4,8 +4,8 @@ use crate::real::real;
 use crate::{managed, set_errno, status};
 use core::ffi::CStr;
 use forebay_client::probe::is_readable;
-use forebay_client::{OpenFlags, session};
-use libc::{c_char, c_int, c_void, mode_t, off_t};
+use forebay_client::{Advice, AllocateMode, OpenFlags, session};
+use libc::{c_char, c_int, c_void, gid_t, mode_t, off_t, uid_t};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -57,12 +57,20 @@ unsafe fn is_known(folder: c_int, path: *const c_char) -> bool {
     unsafe { stat_known(folder, path, AtFlags::empty()) }.is_some()
 }
 
+/// What the file behind `fd` is, if it is in the file table.
+pub(crate) unsafe fn fstat_known(fd: c_int) -> Option<rustix::fs::Stat> {
+    let session = session()?;
+    let stat = rustix::fs::fstat(unsafe { borrow((fd >= 0).then_some(fd)?) }).ok()?;
+    session.knows(stat.st_dev, stat.st_ino).then_some(stat)
+}
+
 /// What the file at `path` is, if it is in the file table.
-unsafe fn stat_known(
+pub(crate) unsafe fn stat_known(
     folder: c_int,
     path: *const c_char,
     flags: AtFlags,
 ) -> Option<rustix::fs::Stat> {
+    session()?;
     let path = unsafe { path_at(path) }?;
     // AT_FDCWD is not a descriptor to borrow; rustix has its own name for it.
     let stat = match folder {
@@ -296,10 +304,15 @@ pub(crate) fn passed(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int {
-    passed(
-        fd,
-        || real!(c"fallocate64"(fd => c_int, mode => c_int, offset => off_t, bytes => off_t) -> c_int),
-    )
+    match managed(fd) {
+        Some((session, handle)) => {
+            let mode = AllocateMode::from_bits_retain(mode as u32);
+            status(session.allocate(handle, mode, offset, bytes))
+        }
+        None => {
+            real!(c"fallocate64"(fd => c_int, mode => c_int, offset => off_t, bytes => off_t) -> c_int)
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -307,22 +320,62 @@ unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off
     unsafe { fallocate64(fd, mode, offset, bytes) }
 }
 
+/// This one returns its error. Where the store cannot allocate, the C library writes zeros, behind
+/// our back: the file is clean then.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
     let call =
         || real!(c"posix_fallocate64"(fd => c_int, offset => off_t, bytes => off_t) -> c_int);
-    match managed(fd) {
-        // This one returns its error.
-        Some((session, handle)) => {
+    let Some((session, handle)) = managed(fd) else { return call() };
+    match session.allocate(handle, AllocateMode::empty(), offset, bytes) {
+        Ok(()) => 0,
+        Err(Errno::OPNOTSUPP) => {
             session.with_clean(handle, call).unwrap_or_else(Errno::raw_os_error)
         }
-        None => call(),
+        Err(errno) => errno.raw_os_error(),
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
     unsafe { posix_fallocate64(fd, offset, bytes) }
+}
+
+/// The kernel judges the call, and takes its own share of the advice; then it is ours.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn posix_fadvise64(
+    fd: c_int,
+    offset: off_t,
+    bytes: off_t,
+    advice: c_int,
+) -> c_int {
+    let result = real!(c"posix_fadvise64"(fd => c_int, offset => off_t, bytes => off_t, advice => c_int) -> c_int);
+    let meant = match advice {
+        libc::POSIX_FADV_NORMAL => Advice::Normal,
+        libc::POSIX_FADV_SEQUENTIAL => Advice::Sequential,
+        libc::POSIX_FADV_RANDOM => Advice::Random,
+        libc::POSIX_FADV_WILLNEED => Advice::WillNeed,
+        libc::POSIX_FADV_DONTNEED => Advice::DontNeed,
+        _ => return result,
+    };
+    if let (0, Some((session, handle))) = (result, managed(fd)) {
+        session.advise(handle, offset.max(0) as u64, bytes as u64, meant);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_fadvise(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int {
+    unsafe { posix_fadvise64(fd, offset, bytes, advice) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn readahead(fd: c_int, offset: off_t, bytes: usize) -> isize {
+    let result = real!(c"readahead"(fd => c_int, offset => off_t, bytes => usize) -> isize);
+    if let (0, Some((session, handle)), 1..) = (result, managed(fd), bytes) {
+        session.advise(handle, offset.max(0) as u64, bytes as u64, Advice::WillNeed);
+    }
+    result
 }
 
 /// Requests that a terminal or a pipe gets, too often to look twice.
@@ -351,6 +404,14 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
     if FREQUENT.contains(&request) { call() } else { passed(fd, call) }
 }
 
+/// Notes that a call changed the status of the file that `stat` describes.
+fn changed(result: c_int, stat: Option<rustix::fs::Stat>) -> c_int {
+    if let (0, Some(session), Some(stat)) = (result, session(), stat) {
+        session.status_changed(stat.st_dev, stat.st_ino, stat.st_mode);
+    }
+    result
+}
+
 /// Linkers make their output executable after they have closed it.
 unsafe fn executable(result: c_int, mode: mode_t, folder: c_int, path: *const c_char) -> c_int {
     if result == 0
@@ -374,6 +435,7 @@ unsafe fn executable(result: c_int, mode: mode_t, folder: c_int, path: *const c_
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chmod(path: *const c_char, mode: mode_t) -> c_int {
     let result = real!(c"chmod"(path => *const c_char, mode => mode_t) -> c_int);
+    changed(result, unsafe { stat_known(libc::AT_FDCWD, path, AtFlags::empty()) });
     unsafe { executable(result, mode, libc::AT_FDCWD, path) }
 }
 
@@ -385,7 +447,67 @@ unsafe extern "C" fn fchmodat(
     flags: c_int,
 ) -> c_int {
     let result = real!(c"fchmodat"(folder => c_int, path => *const c_char, mode => mode_t, flags => c_int) -> c_int);
+    changed(result, unsafe { stat_known(folder, path, link_flags(flags)) });
     unsafe { executable(result, mode, folder, path) }
+}
+
+/// AT_SYMLINK_NOFOLLOW, as far as a call has it.
+fn link_flags(flags: c_int) -> AtFlags {
+    AtFlags::from_bits_retain(flags as u32) & AtFlags::SYMLINK_NOFOLLOW
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+    let result = real!(c"fchmod"(fd => c_int, mode => mode_t) -> c_int);
+    changed(result, unsafe { fstat_known(fd) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int {
+    let result = real!(c"fchown"(fd => c_int, user => uid_t, group => gid_t) -> c_int);
+    changed(result, unsafe { fstat_known(fd) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn chown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
+    let result = real!(c"chown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
+    changed(result, unsafe { stat_known(libc::AT_FDCWD, path, AtFlags::empty()) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lchown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
+    let result = real!(c"lchown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
+    changed(result, unsafe { stat_known(libc::AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fchownat(
+    folder: c_int,
+    path: *const c_char,
+    user: uid_t,
+    group: gid_t,
+    flags: c_int,
+) -> c_int {
+    let result = real!(c"fchownat"(folder => c_int, path => *const c_char, user => uid_t, group => gid_t, flags => c_int) -> c_int);
+    changed(result, unsafe { stat_known(folder, path, link_flags(flags)) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
+    let result = real!(c"link"(from => *const c_char, to => *const c_char) -> c_int);
+    changed(result, unsafe { stat_known(libc::AT_FDCWD, to, AtFlags::SYMLINK_NOFOLLOW) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn linkat(
+    from_folder: c_int,
+    from: *const c_char,
+    to_folder: c_int,
+    to: *const c_char,
+    flags: c_int,
+) -> c_int {
+    let result = real!(c"linkat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => c_int) -> c_int);
+    changed(result, unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) })
 }
 
 /// Passes a call through that takes the name `path` away, and notes it if it was the file's last.
@@ -396,7 +518,7 @@ unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_
     if let (0, Some(stat)) = (result, doomed.filter(|stat| stat.st_nlink == 1)) {
         session.unlinked(stat.st_dev, stat.st_ino);
     }
-    result
+    changed(result, doomed)
 }
 
 #[unsafe(no_mangle)]
@@ -468,7 +590,8 @@ unsafe fn replacing(
     let one =
         |(a, b): (rustix::fs::Stat, rustix::fs::Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
     if target.is_none() || source.zip(target).is_some_and(one) {
-        return call();
+        return changed(call(), source);
     }
-    unsafe { removing(to_folder, to, call) }
+    let result = unsafe { removing(to_folder, to, call) };
+    changed(result, source)
 }

@@ -14,7 +14,10 @@ pub(crate) fn map(flags: c_int, fd: c_int, call: impl FnOnce() -> *mut c_void) -
         return call();
     }
     let Some((session, handle)) = managed(fd) else { return call() };
-    let result = if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
+    // A private mapping of a file that is being written shows the writes, and the file's growth, until
+    // the program changes a page of it.
+    let keeps = flags & libc::MAP_TYPE != libc::MAP_PRIVATE || session.may_change(handle);
+    let result = if !keeps {
         session.with_clean(handle, call)
     } else {
         session.hold_mapping(handle);

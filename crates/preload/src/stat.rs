@@ -1,11 +1,11 @@
 //! stat in all its forms, and setting times.
 
+use crate::files::{fstat_known, stat_known};
 use crate::real::real;
-use core::ffi::CStr;
-use forebay_client::{StatFields, session};
-use libc::{c_char, c_int, c_uint, c_void, stat as Stat, statx as Statx, timespec, timeval};
-
-const NANOSECONDS: u64 = 1_000_000_000;
+use forebay_client::probe::is_readable;
+use forebay_client::{NewTime, StatFields, joined_ns, parted_ns, session};
+use libc::{c_char, c_int, c_uint, stat as Stat, statx as Statx, timespec, timeval, utimbuf};
+use rustix::fs::AtFlags;
 
 /// Corrects what the kernel said about a buffered file.
 unsafe fn correct(result: c_int, stat: *mut Stat) -> c_int {
@@ -18,17 +18,14 @@ unsafe fn correct(result: c_int, stat: *mut Stat) -> c_int {
                 inode: stat.st_ino,
                 size: stat.st_size as u64,
                 blocks: stat.st_blocks as u64,
-                mtime_ns: stat.st_mtime as u64 * NANOSECONDS + stat.st_mtime_nsec as u64,
+                mtime_ns: joined_ns(stat.st_mtime, stat.st_mtime_nsec),
+                changed_ns: joined_ns(stat.st_ctime, stat.st_ctime_nsec),
             };
             if session.correct(&mut fields) {
                 stat.st_size = fields.size as i64;
                 stat.st_blocks = fields.blocks as i64;
-                stat.st_mtime = (fields.mtime_ns / NANOSECONDS) as i64;
-                stat.st_mtime_nsec = (fields.mtime_ns % NANOSECONDS) as i64;
-                if (stat.st_ctime, stat.st_ctime_nsec) < (stat.st_mtime, stat.st_mtime_nsec) {
-                    stat.st_ctime = stat.st_mtime;
-                    stat.st_ctime_nsec = stat.st_mtime_nsec;
-                }
+                (stat.st_mtime, stat.st_mtime_nsec) = parted_ns(fields.mtime_ns);
+                (stat.st_ctime, stat.st_ctime_nsec) = parted_ns(fields.changed_ns);
             }
         }
     }
@@ -83,56 +80,85 @@ unsafe extern "C" fn statx(
     if statx.stx_mask & known != known {
         return result;
     }
-    let mtime = &mut statx.stx_mtime;
+    let (mtime, ctime) = (&mut statx.stx_mtime, &mut statx.stx_ctime);
     let mut fields = StatFields {
         device: libc::makedev(statx.stx_dev_major, statx.stx_dev_minor),
         inode: statx.stx_ino,
         size: statx.stx_size,
         blocks: statx.stx_blocks,
-        mtime_ns: mtime.tv_sec as u64 * NANOSECONDS + u64::from(mtime.tv_nsec),
+        mtime_ns: joined_ns(mtime.tv_sec, mtime.tv_nsec.into()),
+        changed_ns: joined_ns(ctime.tv_sec, ctime.tv_nsec.into()),
     };
     if session.correct(&mut fields) {
         statx.stx_size = fields.size;
         statx.stx_blocks = fields.blocks;
-        mtime.tv_sec = (fields.mtime_ns / NANOSECONDS) as i64;
-        mtime.tv_nsec = (fields.mtime_ns % NANOSECONDS) as u32;
-        let ctime = &mut statx.stx_ctime;
-        if (ctime.tv_sec, ctime.tv_nsec) < (mtime.tv_sec, mtime.tv_nsec) {
-            (ctime.tv_sec, ctime.tv_nsec) = (mtime.tv_sec, mtime.tv_nsec);
+        let times = [
+            (mtime, fields.mtime_ns, libc::STATX_MTIME),
+            (ctime, fields.changed_ns, libc::STATX_CTIME),
+        ];
+        // What the kernel did not fill in stays empty.
+        for (time, ns, _) in times.into_iter().filter(|(.., bit)| statx.stx_mask & bit != 0) {
+            let (seconds, nanoseconds) = parted_ns(ns);
+            (time.tv_sec, time.tv_nsec) = (seconds, nanoseconds as u32);
         }
     }
     result
 }
 
-/// After a program set a file's times: a flush that comes later must not undo it.
-unsafe fn timed(result: c_int, stat: Result<rustix::fs::Stat, rustix::io::Errno>) -> c_int {
-    if let (0, Some(session), Ok(stat)) = (result, session(), stat) {
-        let mtime = stat.st_mtime as u64 * NANOSECONDS + stat.st_mtime_nsec;
-        session.timed(stat.st_dev, stat.st_ino, mtime);
-    }
+/// Sets the times of a file through `call`. One that is in the file table is held meanwhile, so
+/// that no flush sets its times in between; a later flush restores what was set here.
+unsafe fn timed(stat: Option<rustix::fs::Stat>, mtime: NewTime, call: impl Fn() -> c_int) -> c_int {
+    let (Some(session), Some(stat)) = (session(), stat) else { return call() };
+    let mut result = -1;
+    session.set_times(stat.st_dev, stat.st_ino, mtime, || {
+        result = call();
+        result == 0
+    });
     result
 }
 
-unsafe fn at(
-    folder: c_int,
-    path: *const c_char,
-    flags: c_int,
-) -> Result<rustix::fs::Stat, rustix::io::Errno> {
-    let flags = rustix::fs::AtFlags::from_bits_retain(flags as u32);
+/// The modification time of a call.
+///
+/// SAFETY: `times` is null or what the kernel will read, too.
+unsafe fn of_timespec(times: *const timespec) -> NewTime {
+    if times.is_null() {
+        return NewTime::Now;
+    }
+    if !is_readable(times.cast(), 2 * size_of::<timespec>()) {
+        return NewTime::Kept;
+    }
+    let mtime = unsafe { &*times.add(1) };
+    match mtime.tv_nsec {
+        libc::UTIME_OMIT => NewTime::Kept,
+        libc::UTIME_NOW => NewTime::Now,
+        nanoseconds => NewTime::At(joined_ns(mtime.tv_sec, nanoseconds)),
+    }
+}
+
+/// The same for calls with microseconds.
+unsafe fn of_timeval(times: *const timeval) -> NewTime {
+    if times.is_null() {
+        return NewTime::Now;
+    }
+    if !is_readable(times.cast(), 2 * size_of::<timeval>()) {
+        return NewTime::Kept;
+    }
+    let mtime = unsafe { &*times.add(1) };
+    NewTime::At(joined_ns(mtime.tv_sec, mtime.tv_usec.wrapping_mul(1000)))
+}
+
+unsafe fn at(folder: c_int, path: *const c_char, flags: c_int) -> Option<rustix::fs::Stat> {
+    let flags = AtFlags::from_bits_retain(flags as u32);
     if path.is_null() {
-        return rustix::fs::fstat(unsafe { crate::files::borrow(folder.max(0)) });
+        return unsafe { fstat_known(folder) };
     }
-    let path = unsafe { CStr::from_ptr(path) };
-    match folder {
-        libc::AT_FDCWD => rustix::fs::statat(rustix::fs::CWD, path, flags),
-        folder => rustix::fs::statat(unsafe { crate::files::borrow(folder.max(0)) }, path, flags),
-    }
+    unsafe { stat_known(folder, path, flags) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimens(fd: c_int, times: *const timespec) -> c_int {
-    let result = real!(c"futimens"(fd => c_int, times => *const timespec) -> c_int);
-    unsafe { timed(result, at(fd, core::ptr::null(), 0)) }
+    let call = || real!(c"futimens"(fd => c_int, times => *const timespec) -> c_int);
+    unsafe { timed(fstat_known(fd), of_timespec(times), call) }
 }
 
 #[unsafe(no_mangle)]
@@ -142,36 +168,42 @@ unsafe extern "C" fn utimensat(
     times: *const timespec,
     flags: c_int,
 ) -> c_int {
-    let result = real!(c"utimensat"(folder => c_int, path => *const c_char, times => *const timespec, flags => c_int) -> c_int);
-    unsafe { timed(result, at(folder, path, flags)) }
+    let call = || real!(c"utimensat"(folder => c_int, path => *const c_char, times => *const timespec, flags => c_int) -> c_int);
+    unsafe { timed(at(folder, path, flags), of_timespec(times), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimes(fd: c_int, times: *const timeval) -> c_int {
-    let result = real!(c"futimes"(fd => c_int, times => *const timeval) -> c_int);
-    unsafe { timed(result, at(fd, core::ptr::null(), 0)) }
+    let call = || real!(c"futimes"(fd => c_int, times => *const timeval) -> c_int);
+    unsafe { timed(fstat_known(fd), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimesat(folder: c_int, path: *const c_char, times: *const timeval) -> c_int {
-    let result = real!(c"futimesat"(folder => c_int, path => *const c_char, times => *const timeval) -> c_int);
-    unsafe { timed(result, at(folder, path, 0)) }
+    let call = || real!(c"futimesat"(folder => c_int, path => *const c_char, times => *const timeval) -> c_int);
+    unsafe { timed(at(folder, path, 0), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn utimes(path: *const c_char, times: *const timeval) -> c_int {
-    let result = real!(c"utimes"(path => *const c_char, times => *const timeval) -> c_int);
-    unsafe { timed(result, at(libc::AT_FDCWD, path, 0)) }
+    let call = || real!(c"utimes"(path => *const c_char, times => *const timeval) -> c_int);
+    unsafe { timed(stat_known(libc::AT_FDCWD, path, AtFlags::empty()), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lutimes(path: *const c_char, times: *const timeval) -> c_int {
-    let result = real!(c"lutimes"(path => *const c_char, times => *const timeval) -> c_int);
-    unsafe { timed(result, at(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)) }
+    let call = || real!(c"lutimes"(path => *const c_char, times => *const timeval) -> c_int);
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    unsafe { timed(stat_known(libc::AT_FDCWD, path, flags), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn utime(path: *const c_char, times: *const c_void) -> c_int {
-    let result = real!(c"utime"(path => *const c_char, times => *const c_void) -> c_int);
-    unsafe { timed(result, at(libc::AT_FDCWD, path, 0)) }
+unsafe extern "C" fn utime(path: *const c_char, times: *const utimbuf) -> c_int {
+    let call = || real!(c"utime"(path => *const c_char, times => *const utimbuf) -> c_int);
+    let mtime = match () {
+        () if times.is_null() => NewTime::Now,
+        () if !is_readable(times.cast(), size_of::<utimbuf>()) => NewTime::Kept,
+        () => NewTime::At(joined_ns(unsafe { (*times).modtime }, 0)),
+    };
+    unsafe { timed(stat_known(libc::AT_FDCWD, path, AtFlags::empty()), mtime, call) }
 }

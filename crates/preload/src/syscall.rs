@@ -34,6 +34,15 @@ unsafe extern "C" fn syscall(
             libc::SYS_fdatasync => c_long::from(libc::fdatasync(fd)),
             libc::SYS_ftruncate => c_long::from(libc::ftruncate64(fd, b)),
             libc::SYS_fallocate => c_long::from(libc::fallocate64(fd, b as c_int, c, d)),
+            libc::SYS_fadvise64 => match crate::files::posix_fadvise64(fd, b, c, d as c_int) {
+                0 => 0,
+                error => crate::status(Err(rustix::io::Errno::from_raw_os_error(error))).into(),
+            },
+            libc::SYS_readahead => crate::files::readahead(fd, b, c as usize) as c_long,
+            libc::SYS_splice => {
+                libc::splice(fd, pb.cast(), c as c_int, d as *mut i64, e as usize, f as c_uint)
+                    as c_long
+            }
             libc::SYS_dup => c_long::from(libc::dup(fd)),
             libc::SYS_dup3 => c_long::from(libc::dup3(fd, b as c_int, c as c_int)),
             libc::SYS_fcntl => c_long::from(libc::fcntl(fd, b as c_int, pc)),
