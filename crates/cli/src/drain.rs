@@ -29,7 +29,9 @@ pub enum Drained {
     Lost,
 }
 
-struct Progress {
+/// How a drain comes along, for people.
+pub struct Progress {
+    what: &'static str,
     since: Instant,
     most: u64,
     bar: Option<ProgressBar>,
@@ -37,12 +39,14 @@ struct Progress {
 }
 
 impl Progress {
-    fn new() -> Progress {
+    /// Of `what` is being done.
+    pub fn new(what: &'static str) -> Progress {
         let now = Instant::now();
-        Progress { since: now, most: 0, bar: None, line: now }
+        Progress { what, since: now, most: 0, bar: None, line: now }
     }
 
-    fn show(&mut self, left: u64) {
+    /// Shows that `left` bytes are left, if it takes long enough for that.
+    pub fn show(&mut self, left: u64) {
         self.most = self.most.max(left);
         if self.since.elapsed() < SHORT || self.most == 0 {
             return;
@@ -51,11 +55,12 @@ impl Progress {
         if std::io::stderr().is_terminal() {
             let most = self.most;
             let bar = self.bar.get_or_insert_with(|| {
-                let style = "draining {bar:30} {binary_bytes}/{binary_total_bytes} \
+                let style = "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} \
                              {binary_bytes_per_sec}, {eta} left";
                 let style = ProgressStyle::with_template(style);
                 let bar = ProgressBar::new(most);
-                bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+                bar.with_message(self.what)
+                    .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
             });
             bar.set_length(self.most);
             bar.set_position(done);
@@ -65,7 +70,8 @@ impl Progress {
             let rate = done as f64 / seconds;
             let left_seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
             eprintln!(
-                "forebay: draining: {} of {} done, {}/s, {left_seconds:.0} s left",
+                "forebay: {}: {} of {} done, {}/s, {left_seconds:.0} s left",
+                self.what,
                 bytes(done),
                 bytes(self.most),
                 bytes(rate as u64),
@@ -73,7 +79,8 @@ impl Progress {
         }
     }
 
-    fn end(self) {
+    /// Takes the bar away.
+    pub fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }
@@ -90,7 +97,7 @@ fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<
         return Ok(Drained::Lost);
     }
     let observer = Observer::of(&runtime.pool);
-    let mut progress = Progress::new();
+    let mut progress = Progress::new("draining");
     let result = loop {
         match connection.receive(Duration::from_millis(50)) {
             Ok(Some(Message::Drained { bytes: 0, .. })) => break Drained::All,
@@ -120,7 +127,7 @@ pub fn stop(connection: &Connection, runtime: &Runtime) -> Result<(), String> {
 
 /// Waits until no manager serves the instance any more.
 pub fn wait_for_end(runtime: &Runtime) -> Result<(), String> {
-    let mut progress = Progress::new();
+    let mut progress = Progress::new("draining");
     let observer = Observer::of(&runtime.pool);
     loop {
         match runtime.lock() {

@@ -3,12 +3,14 @@
 mod demo;
 mod drain;
 mod explain;
+mod flush;
 mod instance;
 mod manager;
 mod profile;
 mod run;
 mod status;
 mod timeline;
+mod wait;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -42,6 +44,10 @@ enum Command {
     Explain(explain::ExplainArguments),
     /// Print the XML Schema definition of buffering schemas, for editors and validators
     Schema,
+    /// Bring files to the backing store now, and make them durable
+    Flush(flush::FlushArguments),
+    /// Wait until files are on the backing store, without pushing them there
+    Wait(wait::WaitArguments),
     /// Drain everything that node managers which are gone have left, and end them
     Recover,
     /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
@@ -64,6 +70,8 @@ fn main() -> ExitCode {
             let _ = std::io::stdout().write_all(forebay_node::schema::XSD.as_bytes());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Flush(arguments) => flush::flush(&arguments),
+        Command::Wait(arguments) => wait::wait(&arguments),
         Command::Recover => manager::recover(),
         Command::Stop(arguments) => manager::stop(&arguments),
         Command::Node(arguments) => manager::node(&arguments),

@@ -1,0 +1,80 @@
+//! `forebay wait`: waits until files are on the store, without pushing them there.
+
+use crate::drain::{Progress, bytes};
+use crate::flush::{Named, Pool, report, say};
+use clap::Args;
+use forebay_pool::layout::Trigger;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+/// Files that cannot be written are given up on when nothing else has been left for so long.
+const GIVE_UP: Duration = Duration::from_secs(3);
+
+/// Options of `forebay wait`.
+#[derive(Args)]
+pub struct WaitArguments {
+    /// Wait until the store was synced, too
+    #[arg(long)]
+    durable: bool,
+    /// Files, and directories with everything below them
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+/// `forebay wait`.
+pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
+    let looked = arguments.paths.iter().map(|path| Named::of(path));
+    let (named, missing): (Vec<_>, Vec<_>) = looked.partition(Result::is_ok);
+    let named: Vec<Named> = named.into_iter().flatten().collect();
+    let mut errors: Vec<String> = missing.into_iter().filter_map(Result::err).collect();
+    let mut count = 0;
+    for pool in Pool::all()? {
+        let files = pool.ahead(&named);
+        count += files.len();
+        await_files(&pool, &files, &mut errors);
+    }
+    if arguments.durable {
+        errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
+    }
+    if errors.is_empty() {
+        say!("safe: {count} files were not yet on the store, now they are");
+    }
+    Ok(report(&errors))
+}
+
+/// Waits until nothing of `files` is pending, or what is cannot be written.
+fn await_files(pool: &Pool, files: &[u32], errors: &mut Vec<String>) {
+    let pending = || files.iter().map(|&file| pool.segment.pending_bytes(file)).sum::<u64>();
+    let first = pending();
+    if first > 0 && pool.segment.header().flush_trigger() == Trigger::OnExit {
+        eprintln!(
+            "forebay: {} wait for the end of their run (trigger on-exit); `forebay flush` writes \
+             them now",
+            bytes(first)
+        );
+    }
+    let mut progress = Progress::new("waiting");
+    let mut stuck: Option<Instant> = None;
+    let mut left = first;
+    while left > 0 {
+        progress.show(left);
+        if let Some(error) = pool.abandoned() {
+            errors.push(error);
+            break;
+        }
+        let failing = pool.failing(files);
+        let others = files.iter().filter(|&&file| pool.segment.pending_bytes(file) > 0).count();
+        if failing.is_empty() || failing.len() < others {
+            stuck = None;
+        } else if stuck.get_or_insert_with(Instant::now).elapsed() > GIVE_UP {
+            errors.extend(failing);
+            break;
+        }
+        std::thread::sleep(LOOK);
+        left = pending();
+    }
+    progress.end();
+}

@@ -1,0 +1,256 @@
+//! `forebay flush` and `forebay wait`, and what a process without Forebay sees, and when.
+
+mod common;
+
+use common::{LAZY, Running, SLOW_STORE, Setup, Site, USUAL, wait_for};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A shell script under `forebay run` that stops wherever it says `step NAME`, until the test has
+/// looked.
+struct Steps<'a> {
+    site: &'a Site,
+    running: Running,
+}
+
+impl<'a> Steps<'a> {
+    fn of(site: &'a Site, script: &str) -> Steps<'a> {
+        let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }\n";
+        let words = ["bash", "-c", &format!("{step}{script}")];
+        Steps { site, running: site.start(site.buffered(&words)) }
+    }
+
+    /// Waits until the script is at `step`.
+    fn at(&self, step: &str) {
+        let mark = self.site.out.join(format!("at-{step}"));
+        wait_for(&format!("step {step}"), LONG, || mark.exists().then_some(()));
+    }
+
+    /// Lets the script go on.
+    fn past(&self, step: &str) {
+        fs::write(self.site.out.join(format!("past-{step}")), "").unwrap();
+    }
+
+    fn end(self) {
+        self.running.end().expect(0);
+    }
+}
+
+fn sees(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| error.to_string())
+}
+
+fn becomes(path: &Path, wanted: &str) {
+    wait_for(wanted, LONG, || (sees(path) == wanted).then_some(()));
+}
+
+#[test]
+fn a_flushed_file_is_on_the_store_while_the_program_goes_on() {
+    let site = Site::new(&LAZY);
+    let steps = Steps::of(&site, "exec 3> file; echo one >&3; step 1; echo two >&3; step 2");
+    let file = site.store.join("file");
+    steps.at("1");
+    assert_eq!(sees(&file), "", "nothing flushes it by itself");
+    let said = site.end(site.forebay(&["flush", "file"])).expect(0);
+    assert_eq!(said.stdout, "flushed 1 files (4.00 KiB)\n");
+    assert_eq!(sees(&file), "one\n");
+    steps.past("1");
+    steps.at("2");
+    assert_eq!(sees(&file), "one\n");
+    site.end(site.forebay(&["flush", file.to_str().unwrap()])).expect(0);
+    assert_eq!(sees(&file), "one\ntwo\n");
+    assert_eq!(
+        site.end(site.forebay(&["flush", "file"])).expect(0).stdout,
+        "flushed 0 files (0 B)\n"
+    );
+    steps.past("2");
+    steps.end();
+}
+
+#[test]
+fn a_flushed_directory_has_everything_below_it_on_the_store() {
+    let site = Site::new(&SLOW_STORE);
+    site.configure(&Setup { flush: LAZY.flush, ..SLOW_STORE });
+    let steps = Steps::of(
+        &site,
+        "mkdir -p a/b c; for number in 1 2 3 4 5; do seq $number 50000 > a/b/$number; done
+         echo moved > a/old; mv a a2; echo elsewhere > c/file; ln a2/b/1 c/linked; step 1",
+    );
+    steps.at("1");
+    site.end(site.forebay(&["flush", "a2"])).expect(0);
+    for number in 1..=5 {
+        let wanted: String = (number..=50_000).map(|line| format!("{line}\n")).collect();
+        assert!(sees(&site.store.join(format!("a2/b/{number}"))) == wanted, "a2/b/{number}");
+    }
+    assert_eq!(sees(&site.store.join("a2/old")), "moved\n");
+    assert_eq!(sees(&site.store.join("c/file")), "", "nobody asked for it");
+    site.end(site.forebay(&["flush", "c/../c", "."])).expect(0);
+    assert_eq!(sees(&site.store.join("c/file")), "elsewhere\n");
+    steps.past("1");
+    steps.end();
+}
+
+#[test]
+fn the_program_itself_may_flush() {
+    let site = Site::new(&LAZY);
+    let script = "echo text > file; $FOREBAY flush file && $FOREBAY wait --durable file; \
+                  LD_PRELOAD= FOREBAY_DISABLE=1 cat file";
+    let (ran, status) = site.run_buffered(script);
+    assert_eq!(ran.expect(0).stdout.lines().last(), Some("text"));
+    status.assert_live();
+}
+
+#[test]
+fn what_cannot_be_found_is_named_and_the_rest_is_flushed() {
+    let site = Site::new(&LAZY);
+    let steps = Steps::of(&site, "echo text > file; step 1");
+    steps.at("1");
+    let ran = site.end(site.forebay(&["flush", "missing", "file"])).expect(1);
+    assert!(ran.stderr.contains("missing: No such file"), "{ran:?}");
+    assert_eq!(sees(&site.store.join("file")), "text\n");
+    let ran = site.end(site.forebay(&["wait", "missing"])).expect(1);
+    assert!(ran.stderr.contains("missing: No such file"), "{ran:?}");
+    for words in [&["flush"][..], &["wait", "--durable"]] {
+        assert!(site.end(site.forebay(words)).expect(2).stderr.contains("PATH"));
+    }
+    steps.past("1");
+    steps.end();
+    // Without any node manager everything is where it belongs.
+    site.end(site.forebay(&["flush", "."])).expect(0);
+    site.end(site.forebay(&["wait", "file"])).expect(0);
+}
+
+#[test]
+fn waiting_pushes_nothing_and_ends_when_all_is_safe() {
+    let site = Site::new(&LAZY);
+    let steps = Steps::of(&site, "seq 100000 > file; echo other > other; step 1");
+    steps.at("1");
+    let mut waiting = site.start(site.forebay(&["wait", "--durable", "file"]));
+    wait_for("its note", LONG, || waiting.stderr().contains("on-exit").then_some(()));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(waiting.is_running());
+    assert_eq!(sees(&site.store.join("file")), "");
+    site.end(site.forebay(&["flush", "file"])).expect(0);
+    let said = waiting.end().expect(0);
+    assert!(said.stdout.starts_with("safe: 1 files"), "{said:?}");
+    assert_eq!(sees(&site.store.join("other")), "");
+    steps.past("1");
+    steps.end();
+}
+
+#[test]
+fn waiting_says_how_long_it_takes() {
+    let slow = Setup {
+        store_emulate: Some("{ bandwidth = \"8MB/s\", latency = \"1ms\" }"),
+        flush: "trigger = \"periodic\"\nperiod = \"50ms\"",
+        ..USUAL
+    };
+    let site = Site::new(&slow);
+    let steps = Steps::of(&site, "head -c 30000000 /dev/zero > file; step 1");
+    steps.at("1");
+    let said = site.end(site.forebay(&["wait", "file"])).expect(0);
+    assert!(said.stderr.contains("waiting: ") && said.stderr.contains("s left"), "{said:?}");
+    assert_eq!(fs::metadata(site.store.join("file")).unwrap().len(), 30_000_000);
+    steps.past("1");
+    steps.end();
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    if !common::works(&["unshare", "-m", "mount", "-t", "tmpfs", "none", "/dev/shm"]) {
+        return common::skip("a private mount is not allowed here");
+    }
+    let site = Site::new(&LAZY);
+    let script = "mount -t tmpfs -o size=1m none $STORE; cd $STORE
+        $FOREBAY run --config $CONFIG -- bash -c '
+            echo text > small; head -c 3000000 /dev/zero > large
+            $FOREBAY flush large small; echo $?; $FOREBAY wait large small; echo $?
+            LD_PRELOAD= FOREBAY_DISABLE=1 cat small; rm large'; echo $?";
+    let mut command = site.command(&site.out, "unshare");
+    command.args(["-m", "bash", "-c", script]);
+    command.env("CONFIG", &site.config).env("STORE", &site.store);
+    let ran = site.end(command).expect(0);
+    let lines: Vec<_> = ran.stdout.lines().collect();
+    assert_eq!(lines, ["1", "1", "text", "0"], "{ran:?}");
+    let named = ran.stderr.matches("/store/large: No space left").count();
+    assert_eq!((named, ran.stderr.matches("/store/small").count()), (2, 0), "{ran:?}");
+}
+
+#[test]
+fn without_a_node_manager_nothing_can_be_flushed() {
+    let site = Site::new(&LAZY);
+    let mut steps = Steps::of(&site, "echo text > file; step 1");
+    steps.at("1");
+    let manager = site.status().manager;
+    common::kill(manager, rustix::process::Signal::KILL);
+    wait_for("its end", LONG, || (!common::is_alive(manager)).then_some(()));
+    for command in ["flush", "wait"] {
+        let ran = site.end(site.forebay(&[command, "file"])).expect(1);
+        assert!(ran.stderr.contains("forebay recover"), "{ran:?}");
+    }
+    assert!(steps.running.is_running());
+    steps.past("1");
+    steps.end();
+    assert_eq!(sees(&site.store.join("file")), "text\n");
+}
+
+#[test]
+fn a_process_without_forebay_sees_what_the_table_says() {
+    // Periodic: some time after the write.
+    let site = Site::new(&Setup { flush: "trigger = \"periodic\"\nperiod = \"100ms\"", ..USUAL });
+    let steps = Steps::of(&site, "exec 3> file; echo text >&3; step 1");
+    becomes(&site.store.join("file"), "text\n");
+    steps.past("1");
+    steps.end();
+
+    // Per-operation: soon after each write, the file still open.
+    let site = Site::new(&Setup { flush: "trigger = \"per-operation\"", ..USUAL });
+    let steps = Steps::of(&site, "exec 3> file; echo text >&3; step 1");
+    becomes(&site.store.join("file"), "text\n");
+    steps.past("1");
+    steps.end();
+
+    // Per-file: not while it is open, soon after it was closed.
+    let site = Site::new(&Setup { flush: "trigger = \"per-file\"", ..USUAL });
+    let steps = Steps::of(&site, "exec 3> file; echo text >&3; step 1; exec 3>&-; step 2");
+    steps.at("1");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(sees(&site.store.join("file")), "");
+    steps.past("1");
+    becomes(&site.store.join("file"), "text\n");
+    steps.past("2");
+    steps.end();
+
+    // On-exit: names and truncation at once, bytes by fsync, sync, or at the end; times and size as
+    // the program sees them.
+    let site = Site::new(&LAZY);
+    fs::write(site.store.join("before"), "what others wrote").unwrap();
+    let steps = Steps::of(
+        &site,
+        "cat before; : > before; echo text > file; mv file moved; step 1
+         sync moved; step 2; echo late > late; sync; step 3; echo last > last; touch -d @1000 last; step 4
+         cat others",
+    );
+    steps.at("1");
+    assert_eq!(sees(&site.store.join("before")), "");
+    assert_eq!(sees(&site.store.join("moved")), "");
+    steps.past("1");
+    steps.at("2");
+    assert_eq!(sees(&site.store.join("moved")), "text\n");
+    steps.past("2");
+    steps.at("3");
+    assert_eq!(sees(&site.store.join("late")), "late\n");
+    steps.past("3");
+    steps.at("4");
+    assert_eq!(sees(&site.store.join("last")), "");
+    fs::write(site.store.join("others"), "from outside").unwrap();
+    steps.past("4");
+    let ran = steps.running.end().expect(0);
+    assert_eq!(ran.stdout, "what others wrotefrom outside");
+    assert_eq!(sees(&site.store.join("last")), "last\n");
+    let modified = fs::metadata(site.store.join("last")).unwrap().modified().unwrap();
+    assert_eq!(modified, std::time::UNIX_EPOCH + Duration::from_secs(1000));
+}
