@@ -222,10 +222,16 @@ impl Session {
         handle: Handle,
         act: impl FnOnce(RawFd) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let mine = |word: u64| word as u32 == handle.description + 1;
-        let kept = self.readers.iter().map(|word| word.load(Ordering::Acquire)).find(|&w| mine(w));
-        if let Some(word) = kept {
-            return act((word >> 32) as RawFd);
+        for place in &self.readers {
+            let word = place.load(Ordering::Acquire);
+            if word as u32 != handle.description + 1 {
+                continue;
+            }
+            let fd = (word >> 32) as RawFd;
+            if self.is_of(fd, handle.file) {
+                return act(fd);
+            }
+            let _ = place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         let flags = rustix::fs::OFlags::RDONLY;
         let fd = Session::hide(crate::store::reopen(handle.fd, flags)?);
@@ -241,11 +247,19 @@ impl Session {
         result
     }
 
-    fn close_readers(&self, description: u32) {
+    /// Whether `fd` is still what we opened: a program may close what is not its own.
+    fn is_of(&self, fd: RawFd, file: u32) -> bool {
+        let identity = self.segment.file(file).identity();
+        rustix::fs::fstat(borrow(fd))
+            .is_ok_and(|stat| Identity { device: stat.st_dev, inode: stat.st_ino } == identity)
+    }
+
+    fn close_readers(&self, description: u32, file: u32) {
         for place in &self.readers {
             let word = place.load(Ordering::Relaxed);
             if word as u32 == description + 1
                 && place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                && self.is_of((word >> 32) as RawFd, file)
             {
                 // SAFETY: our own descriptor, which nobody uses any more.
                 unsafe { rustix::io::close((word >> 32) as RawFd) };
@@ -285,7 +299,7 @@ impl Session {
             .is_some_and(|references| references.fetch_sub(1, Ordering::AcqRel) == 1);
         if last {
             self.closing(handle);
-            self.close_readers(description);
+            self.close_readers(description, handle.file);
             self.segment.release(self.slot(), description);
         }
         error
