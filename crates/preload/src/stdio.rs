@@ -9,7 +9,7 @@ use crate::real::real;
 use crate::wide::Wide;
 use crate::{descriptors, errno, files, managed, restore_errno, set_errno};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use forebay_client::session;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
@@ -36,22 +36,31 @@ unsafe extern "C" {
 // 64-bit glibc.
 /// The flags, and some of them.
 pub(crate) const FLAGS_AT: usize = 0;
+/// The buffer is not glibc's to free.
+const USER_BUFFER: u32 = 0x1;
 const UNBUFFERED: u32 = 0x2;
-const NO_READS: u32 = 0x4;
+pub(crate) const NO_READS: u32 = 0x4;
 pub(crate) const NO_WRITES: u32 = 0x8;
 pub(crate) const EOF_SEEN: u32 = 0x10;
 pub(crate) const ERROR_SEEN: u32 = 0x20;
+/// What is read next was pushed back.
+pub(crate) const IN_BACKUP: u32 = 0x100;
 const LINE_BUFFERED: u32 = 0x200;
-const WRITING: u32 = 0x800;
+pub(crate) const WRITING: u32 = 0x800;
 const APPENDING: u32 = 0x1000;
 /// Begin and end of what was read and not yet taken.
 pub(crate) const READ_POINTER_AT: usize = 8;
 pub(crate) const READ_END_AT: usize = 16;
-/// All eight pointers of the buffer; the begin of the buffer itself is the seventh.
+/// All eight pointers, of which the last two are the buffer itself.
 const POINTERS_AT: usize = 8;
+pub(crate) const READ_BASE_AT: usize = 24;
+const WRITE_BASE_AT: usize = 32;
 const BUFFER_AT: usize = 56;
 /// `_fileno`.
 const FILENO_AT: usize = 112;
+/// `_flags2`, and in it: the lock is needed.
+const FLAGS2_AT: usize = 116;
+const NEEDS_LOCK: u32 = 0x80;
 /// `_offset`, the position that glibc remembers; -1 is none.
 const OFFSET_AT: usize = 144;
 /// `_wide_data`, which ours do not have.
@@ -72,8 +81,17 @@ pub(crate) struct Cookie {
     standard: bool,
     /// Whether it is line-buffered because its descriptor was a terminal.
     by_terminal: bool,
+    /// The buffer that was chosen for it; null if it is glibc's.
+    buffer: *mut u8,
     /// What wide characters need.
     pub(crate) wide: Wide,
+}
+
+impl Cookie {
+    /// Reads through the descriptor.
+    pub(crate) unsafe fn read(&self, to: *mut u8, bytes: usize) -> ssize_t {
+        unsafe { libc::read(self.fd.load(Ordering::Relaxed), to.cast(), bytes) }
+    }
 }
 
 unsafe fn descriptor(cookie: *mut c_void) -> c_int {
@@ -122,6 +140,7 @@ unsafe extern "C" fn cookie_seek(
 unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
     let result = unsafe { descriptors::close(descriptor(cookie)) };
     unsafe {
+        libc::free((*cookie.cast::<Cookie>()).buffer.cast());
         cookie.cast::<Cookie>().drop_in_place();
         libc::free(cookie);
     }
@@ -140,8 +159,13 @@ unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut 
     if cookie.is_null() {
         return core::ptr::null_mut();
     }
-    let fresh =
-        Cookie { fd: AtomicI32::new(fd), standard, by_terminal: false, wide: Wide::default() };
+    let fresh = Cookie {
+        fd: AtomicI32::new(fd),
+        standard,
+        by_terminal: false,
+        buffer: core::ptr::null_mut(),
+        wide: Wide::default(),
+    };
     unsafe { cookie.write(fresh) };
     let stream = real!(c"fopencookie"(cookie.cast() => *mut c_void, mode => *const c_char, functions => CookieFunctions) -> usize)
         as *mut FILE;
@@ -156,9 +180,27 @@ unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut 
         field::<*mut u8>(stream, WIDE_DATA_AT).write(core::ptr::null_mut());
         COOKIE_READER.store(field::<usize>(stream, READER_AT).read(), Ordering::Relaxed);
         COOKIE_JUMPS.store(field::<usize>(stream, JUMPS_AT).read(), Ordering::Release);
-        follow_terminal(stream);
+        share_need_of_locks(stream);
+        choose_buffer(stream);
     }
     stream
+}
+
+/// glibc's own stdin, which nobody uses any more.
+static GLIBC_STDIN: AtomicPtr<FILE> = AtomicPtr::new(core::ptr::null_mut());
+
+/// glibc locks cookie streams even where there is one thread, because their functions might start
+/// others. Ours do not: a stream needs its lock when others do, which is from the first
+/// thread on.
+unsafe fn share_need_of_locks(stream: *mut FILE) {
+    let other = GLIBC_STDIN.load(Ordering::Acquire);
+    if !other.is_null() {
+        unsafe {
+            let needs = field::<u32>(other, FLAGS2_AT).read() & NEEDS_LOCK;
+            let flags = field::<u32>(stream, FLAGS2_AT);
+            flags.write(flags.read() & !NEEDS_LOCK | needs);
+        }
+    }
 }
 
 /// A field of the stream's structure.
@@ -211,24 +253,47 @@ impl Drop for Locked {
     }
 }
 
-/// A stream on a terminal is line-buffered from its first use on. glibc finds that out when it
-/// takes a buffer, which it cannot for cookie streams.
-unsafe fn follow_terminal(stream: *mut FILE) {
+/// glibc chooses a stream's buffer at first use, as its descriptor is then: of the file system's block
+/// size, and line by line on a terminal. For cookie streams it cannot, so we do.
+unsafe fn choose_buffer(stream: *mut FILE) {
+    /// What glibc takes when it knows nothing, or at most.
+    const LARGEST: i64 = 8192;
     let Some(cookie) = (unsafe { ours(stream) }) else { return };
     let fd = cookie.fd.load(Ordering::Relaxed);
     let flags = unsafe { flags_place(stream) };
-    let used = !unsafe { field::<*mut u8>(stream, BUFFER_AT).read() }.is_null();
-    let chosen = *flags & LINE_BUFFERED != 0 && !cookie.by_terminal;
-    if used || chosen || fd < 0 {
+    let [base, end] = [BUFFER_AT, BUFFER_AT + 8].map(|at| unsafe { field::<*mut u8>(stream, at) });
+    let used = [READ_BASE_AT, WRITE_BASE_AT]
+        .into_iter()
+        .any(|at| !unsafe { field::<*mut u8>(stream, at).read() }.is_null());
+    let by_lines = *flags & LINE_BUFFERED != 0 && !cookie.by_terminal;
+    let by_program =
+        by_lines || *flags & UNBUFFERED != 0 || unsafe { base.read() } != cookie.buffer;
+    if used || by_program || fd < 0 {
         return;
     }
-    let before = errno();
-    cookie.by_terminal =
-        managed(fd).is_none() && rustix::termios::isatty(unsafe { files::borrow(fd) });
-    restore_errno(before);
-    *flags &= !LINE_BUFFERED;
+    let stat = rustix::fs::fstat(unsafe { files::borrow(fd) }).ok();
+    cookie.by_terminal = stat.is_some_and(|stat| {
+        rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice
+            && rustix::termios::isatty(unsafe { files::borrow(fd) })
+    });
+    *flags &= !(LINE_BUFFERED | USER_BUFFER);
     if cookie.by_terminal {
         *flags |= LINE_BUFFERED;
+    }
+    let wanted = stat.map_or(LARGEST, |stat| stat.st_blksize as i64);
+    unsafe { libc::free(cookie.buffer.cast()) };
+    cookie.buffer = match wanted {
+        1..LARGEST => unsafe { libc::malloc(wanted as usize) }.cast(),
+        // glibc's own choice.
+        _ => core::ptr::null_mut(),
+    };
+    unsafe {
+        base.write(cookie.buffer);
+        end.write(core::ptr::null_mut());
+        if !cookie.buffer.is_null() {
+            *flags |= USER_BUFFER;
+            end.write(cookie.buffer.add(wanted as usize));
+        }
     }
 }
 
@@ -442,7 +507,7 @@ unsafe fn reopen_ours(
         cookie.wide = Wide::default();
         cookie.by_terminal = false;
         to_the_end(cookie.fd.load(Ordering::Relaxed), flags);
-        follow_terminal(stream);
+        choose_buffer(stream);
     }
     if let Some(charset) = charset_of(text) {
         cookie.wide.choose(charset);
@@ -452,14 +517,16 @@ unsafe fn reopen_ours(
 
 /// Takes a stream's buffer away: it has to be chosen anew, as at first use.
 unsafe fn forget_buffer(stream: *mut FILE) {
-    /// It belongs to the program, or is none: not to be freed.
-    const USER_BUFFER: u32 = 0x1;
     unsafe {
         __fpurge(stream);
         // Frees it if it is glibc's, and takes the one byte inside the structure instead.
         libc::setvbuf(stream, core::ptr::null_mut(), libc::_IONBF, 0);
         field::<[usize; 8]>(stream, POINTERS_AT).write([0; 8]);
         *flags_place(stream) &= !USER_BUFFER;
+        if let Some(cookie) = ours(stream) {
+            libc::free(cookie.buffer.cast());
+            cookie.buffer = core::ptr::null_mut();
+        }
     }
 }
 
@@ -518,6 +585,7 @@ pub(crate) fn start() {
     if session().is_none() {
         return;
     }
+    GLIBC_STDIN.store(unsafe { stdin }, Ordering::Release);
     let all = [
         (0, &raw mut stdin, c"r"),
         (1, &raw mut stdout, c"w"),
@@ -548,7 +616,7 @@ pub(crate) fn redirected(fd: c_int) {
         let _ = session.release_to_kernel(handle);
     }
     if let 0 | 1 = fd {
-        unsafe { follow_terminal(if fd == 0 { stdin } else { stdout }) };
+        unsafe { choose_buffer(if fd == 0 { stdin } else { stdout }) };
     }
 }
 

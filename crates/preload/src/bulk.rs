@@ -1,0 +1,77 @@
+//! Large reads of streams: glibc fills the buffer of a cookie stream over and over, where it reads
+//! straight to the program's memory for its own streams. So do we.
+
+use crate::real::real;
+use crate::stdio::{
+    Cookie, EOF_SEEN, ERROR_SEEN, IN_BACKUP, Locked, NO_READS, READ_BASE_AT, READ_END_AT,
+    READ_POINTER_AT, WRITING, field, flags_place, ours,
+};
+use libc::{FILE, c_void, size_t};
+
+/// What is read straight is a multiple of this, in bytes: glibc's usual buffer.
+const BLOCK: usize = 4096;
+/// Below this a buffer or two are as good.
+const LARGE: usize = 4 * BLOCK;
+
+/// Reads `wanted` bytes of our locked stream. Returns how many there were.
+unsafe fn read(stream: *mut FILE, cookie: &Cookie, to: *mut u8, wanted: usize) -> usize {
+    let buffered = || unsafe {
+        let pointer = |at| field::<usize>(stream, at).read();
+        pointer(READ_END_AT) - pointer(READ_POINTER_AT)
+    };
+    let flags = || unsafe { *flags_place(stream) };
+    let mut reading = flags() & WRITING == 0
+        && !unsafe { field::<*mut u8>(stream, READ_BASE_AT).read() }.is_null();
+    let mut done = 0;
+    while done < wanted {
+        let (left, ready) = (wanted - done, buffered());
+        let to = unsafe { to.add(done) };
+        if reading && ready == 0 && left >= BLOCK && flags() & (IN_BACKUP | NO_READS) == 0 {
+            match unsafe { cookie.read(to, left - left % BLOCK) } {
+                got @ 1.. => done += got as usize,
+                end => {
+                    let seen = if end == 0 { EOF_SEEN } else { ERROR_SEEN };
+                    unsafe { *flags_place(stream) |= seen };
+                    break;
+                }
+            }
+            continue;
+        }
+        // What is in the buffer, what does not fill one, or one byte to begin reading.
+        let some = match ready {
+            0 if left < BLOCK => left,
+            ready => left.min(ready.max(1)),
+        };
+        let got = real!(c"fread_unlocked"(to.cast() => *mut c_void, 1 => size_t, some => size_t, stream => *mut FILE) -> size_t);
+        done += got;
+        reading = true;
+        if got < some {
+            break;
+        }
+    }
+    done
+}
+
+macro_rules! readers {
+    ($($name:ident $symbol:literal $locks:literal ($($room:ident)?);)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(to: *mut c_void, $($room: size_t,)? size: size_t, number: size_t, stream: *mut FILE) -> size_t {
+            let bytes = size.checked_mul(number).filter(|&bytes| bytes >= LARGE);
+            $(let bytes = bytes.filter(|&bytes| bytes <= $room);)?
+            match (bytes, unsafe { ours(stream) }) {
+                (Some(bytes), Some(cookie)) => {
+                    let _locked = $locks.then(|| unsafe { Locked::new(stream) });
+                    unsafe { read(stream, cookie, to.cast(), bytes) / size }
+                }
+                _ => real!($symbol(to => *mut c_void, $($room => size_t,)? size => size_t, number => size_t, stream => *mut FILE) -> size_t),
+            }
+        }
+    )* };
+}
+
+readers! {
+    fread c"fread" true ();
+    fread_unlocked c"fread_unlocked" false ();
+    __fread_chk c"__fread_chk" true (room);
+    __fread_unlocked_chk c"__fread_unlocked_chk" false (room);
+}
