@@ -75,6 +75,8 @@ const READER_AT: usize = 232;
 
 /// What belongs to one of our streams. It is used by whoever holds the stream's lock.
 pub(crate) struct Cookie {
+    /// The stream itself.
+    stream: *mut FILE,
     /// The descriptor; -1 when a standard stream was closed.
     fd: AtomicI32,
     /// Standard streams are never freed: programs use them after they have closed them.
@@ -88,9 +90,22 @@ pub(crate) struct Cookie {
 }
 
 impl Cookie {
-    /// Reads through the descriptor.
+    /// Reads through the descriptor, past the stream's buffer.
     pub(crate) unsafe fn read(&self, to: *mut u8, bytes: usize) -> ssize_t {
-        unsafe { libc::read(self.fd.load(Ordering::Relaxed), to.cast(), bytes) }
+        let got = unsafe { libc::read(self.fd.load(Ordering::Relaxed), to.cast(), bytes) };
+        self.advance(got.max(0) as usize);
+        got
+    }
+
+    /// Where glibc has noted the position it goes on: its cookie streams forget that when they
+    /// write, and would then seek from where they wrote.
+    fn advance(&self, bytes: usize) {
+        if !self.stream.is_null() {
+            let position = unsafe { &mut *field::<i64>(self.stream, OFFSET_AT) };
+            if *position >= 0 {
+                *position += bytes as i64;
+            }
+        }
     }
 }
 
@@ -116,6 +131,7 @@ unsafe extern "C" fn cookie_write(
             written => done += written as usize,
         }
     }
+    unsafe { &*cookie.cast::<Cookie>() }.advance(done);
     done as ssize_t
 }
 
@@ -160,6 +176,7 @@ unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut 
         return core::ptr::null_mut();
     }
     let fresh = Cookie {
+        stream: core::ptr::null_mut(),
         fd: AtomicI32::new(fd),
         standard,
         by_terminal: false,
@@ -174,6 +191,7 @@ unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut 
         return stream;
     }
     unsafe {
+        (*cookie).stream = stream;
         field::<c_int>(stream, FILENO_AT).write(fd);
         // A cookie stream is one of bytes; ours become so by their first use, as others do.
         field::<c_int>(stream, ORIENTATION_AT).write(0);
@@ -364,10 +382,10 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     if fd < 0 {
         return core::ptr::null_mut();
     }
+    to_the_end(fd, flags);
     let charset = charset_of(text);
     // glibc's fdopen knows no character sets.
     let stream = if managed(fd).is_some() || charset.is_some() {
-        to_the_end(fd, flags);
         unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr(), false) }
     } else {
         unsafe { foreign_stream(fd, mode) }
@@ -540,16 +558,35 @@ fn own_path(fd: c_int, buffer: &mut [u8; 32]) -> *const c_char {
 
 /// glibc re-opens inside itself, where we cannot follow: the stream's new file is used through
 /// the kernel by everybody.
-unsafe fn reopen_foreign(stream: *mut FILE, call: impl FnOnce() -> *mut FILE) -> *mut FILE {
+unsafe fn reopen_foreign(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+    call: impl FnOnce() -> *mut FILE,
+) -> *mut FILE {
     let Some(session) = session() else { return call() };
     let fd = unsafe { number(stream) };
     if fd >= 0 {
         unsafe { libc::fflush(stream) };
         session.forget(fd);
     }
+    let text = unsafe { files::path_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
+    let flags = flags_of(text).unwrap_or_default();
+    if flags & (libc::O_TRUNC | libc::O_EXCL) == libc::O_TRUNC && !path.is_null() {
+        // What is buffered has to go too. An error will be glibc's as well.
+        let errno = errno();
+        let cut = unsafe { files::open64(path, flags & !libc::O_CREAT, 0) };
+        if cut >= 0 {
+            unsafe { descriptors::close(cut) };
+        }
+        restore_errno(errno);
+    }
     let result = call();
     if !result.is_null() {
-        session.opened_raw(unsafe { number(result) });
+        let fd = unsafe { number(result) };
+        session.opened_raw(fd);
+        // glibc looked for the end before the file was clean.
+        to_the_end(fd, flags);
     }
     result
 }
@@ -564,7 +601,7 @@ unsafe extern "C" fn freopen64(
         return unsafe { reopen_ours(path, mode, stream, cookie) };
     }
     unsafe {
-        reopen_foreign(stream, || {
+        reopen_foreign(path, mode, stream, || {
             real!(c"freopen64"(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> usize)
                 as *mut FILE
         })

@@ -532,7 +532,12 @@ static void reopened(void)
 		SAY("close %d", fclose(again));
 		dump("reopened");
 	}
-	FILE *stream = fopen(file, "w");
+	fill("what is buffered of a file that another stream cuts");
+	FILE *stream = freopen(file, "w", fopen(outside, "r"));
+	fputs("cut", stream);
+	fclose(stream);
+	dump("cut");
+	stream = fopen(file, "w");
 	fputs("some text", stream);
 	FILE *again = freopen(NULL, "r", stream);
 	SAY("freopen of none %d", again == stream);

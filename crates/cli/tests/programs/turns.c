@@ -1,6 +1,6 @@
 /*
- * Random calls on streams, which share files, descriptors and turns of reading and writing: turns SEED STEPS.
- * Every result goes to stdout.
+ * Random calls on streams that read and write in turns: turns SEED STEPS. Every result goes to stdout. Each stream has files
+ * of its own: glibc may keep in its buffer what others have changed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -66,11 +66,11 @@ static void open_one(int i)
 	static const char *const modes[] = { "r", "w", "a", "r+", "w+", "a+", "rb+", "we" };
 	const char *mode = modes[below(8)], *name = names[below(3)];
 	char path[400];
-	snprintf(path, sizeof path, "%s%s%s", name[1] ? getenv("OUT") : "", name[1] ? "/turns-" : "", name);
-	/* Wide ones have their own, so that nobody cuts their characters. */
+	snprintf(path, sizeof path, "%s%s%s%d", name[1] ? getenv("OUT") : "", name[1] ? "/turns-" : "", name, i);
+	/* Wide ones so that nobody cuts their characters, and without updates, in which glibc does not find its place. */
 	int wide = below(3) == 0;
 	if (wide)
-		snprintf(path, sizeof path, "wide%d", i), name = path;
+		snprintf(path, sizeof path, "wide%d", i), name = path, mode = modes[below(3)];
 	if (all[i].stream != NULL && below(2)) {
 		all[i].stream = freopen(below(8) ? path : NULL, mode, all[i].stream);
 		printf("%d: freopen ", i);
@@ -82,7 +82,7 @@ static void open_one(int i)
 			all[i].stream = fopen(path, mode);
 			printf("%d: fopen ", i);
 		} else {
-			int fd = open(path, O_RDWR | O_CREAT | (below(4) ? 0 : O_TRUNC) | (below(4) ? 0 : O_APPEND), 0644);
+			int fd = open(path, O_RDWR | O_CREAT | (below(4) ? 0 : O_TRUNC) | (mode[0] == 'a' && below(2) ? O_APPEND : 0), 0644);
 			lseek(fd, wide ? 0 : below(100), SEEK_SET);
 			all[i].stream = fdopen(fd, mode);
 			printf("%d: fdopen ", i);
@@ -145,6 +145,8 @@ static void read_wide(int i)
 {
 	FILE *stream = all[i].stream;
 	int number = -1;
+	/* What does not match is pushed back. */
+	all[i].pushed = 1;
 	memset(wide_text, 0, sizeof wide_text);
 	memset(text, 0, sizeof text);
 	switch (below(7)) {
@@ -157,7 +159,7 @@ static void read_wide(int i)
 	default: {
 		wint_t c = getwc(stream);
 		if (c != WEOF)
-			show("ungetwc", ungetwc(c, stream), "", 0), all[i].pushed = 1;
+			show("ungetwc", ungetwc(c, stream), "", 0);
 	}
 	}
 }
@@ -178,9 +180,15 @@ static void move(int i)
 {
 	FILE *stream = all[i].stream;
 	fpos_t here;
-	switch (below(all[i].wide ? 2 : 5)) {
-	case 0: show("to the end", fseek(stream, 0, SEEK_END), "", 0); break;
-	case 1: rewind(stream); break;
+	/* Writing over characters would leave halves. */
+	if (all[i].wide && all[i].writes) {
+		show("to the end", fseek(stream, 0, SEEK_END), "", 0);
+		return;
+	}
+	/* glibc decodes the last block of a wide stream from its start, which may be within a character. */
+	switch (all[i].wide ? 0 : below(5)) {
+	case 0: rewind(stream); break;
+	case 1: show("to the end", fseek(stream, 0, SEEK_END), "", 0); break;
 	case 2: show("fseek", fseek(stream, below(3000), SEEK_SET), "", 0); break;
 	case 3: show("fseeko", fseeko(stream, (int)below(200) - 100, SEEK_CUR), "", 0); break;
 	default:
@@ -210,8 +218,10 @@ static void step(void)
 		break;
 	case 3: {
 		struct stat now = { 0 };
-		fflush(NULL);
-		show("fstat", fstat(fileno(stream), &now), &now.st_size, sizeof now.st_size);
+		if (!(all[i].turn == READING && all[i].wide))
+			fflush(stream);
+		fstat(fileno(stream), &now);
+		show("size", now.st_size, "", 0);
 		break;
 	}
 	default: {
@@ -223,9 +233,6 @@ static void step(void)
 		/* Large reads of a stream that may not read do read in glibc. */
 		if ((all[i].wide || turn == READING) && !(turn == READING ? all[i].reads : all[i].writes))
 			break;
-		/* Characters are only appended: over others they would leave halves. */
-		if (all[i].wide && turn == WRITING && all[i].turn == NONE)
-			show("to the end", fseek(stream, 0, SEEK_END), "", 0);
 		all[i].turn = turn;
 		if (all[i].wide)
 			(turn == READING ? read_wide : write_wide)(i);
