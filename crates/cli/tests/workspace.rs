@@ -55,6 +55,12 @@ const EXCUSED: &[&str] = &[
     "libc::_exit(1);",
 ];
 
+/// Files that are about a banned word, with the words.
+const ABOUT: &[(&str, &[&str])] = &[
+    // The program's handlers are entered through ours; none is installed unasked.
+    ("preload/src/signals.rs", &["sigaction", "signal("]),
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
@@ -165,7 +171,15 @@ fn code_inside_programs_is_silent_and_starts_nothing() {
             let text = production(&read(&file));
             for (number, line) in text.lines().enumerate() {
                 let excused = EXCUSED.iter().any(|excuse| line.contains(excuse));
-                for word in BANNED_INSIDE.iter().filter(|word| !excused && line.contains(**word)) {
+                let allowed = |word: &str| {
+                    excused
+                        || ABOUT
+                            .iter()
+                            .any(|(at, words)| file.ends_with(at) && words.contains(&word))
+                };
+                for word in
+                    BANNED_INSIDE.iter().filter(|word| line.contains(**word) && !allowed(word))
+                {
                     wrong.push(format!("{}:{}: {word}", file.display(), number + 1));
                 }
             }

@@ -11,6 +11,7 @@ mod descriptors;
 mod fork;
 mod heat;
 mod iovec;
+mod limits;
 mod manager;
 mod open;
 mod place;
@@ -24,8 +25,10 @@ mod write;
 
 pub use attributes::{NewTime, StatFields, Whence};
 pub use forebay_pool::clock::{joined_ns, parted_ns};
+pub use forebay_pool::interruption;
 pub use fork::Fork;
 pub use iovec::Iovec;
+pub use limits::limits_changed;
 pub use open::OpenFlags;
 pub use place::{hierarchy, question};
 pub use range::{Advice, AllocateMode};

@@ -5,7 +5,7 @@
 //! the program unmaps or protects something.
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -19,7 +19,7 @@ const USER_END: usize = 1 << 47;
 /// Raised when the program takes memory away from itself.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Known {
     from: usize,
     to: usize,
@@ -50,10 +50,66 @@ pub fn is_writable(base: *const u8, bytes: usize) -> bool {
     WRITABLE.with(|known| is_known(known, base as usize, bytes, Advice::LinuxPopulateWrite))
 }
 
+/// How many of `bytes` at `base` can be read before the first that cannot.
+///
+/// # Errors
+/// `FAULT` if the buffer reaches beyond what can be a program's memory.
+#[inline]
+pub fn readable_part(base: *const u8, bytes: usize) -> Result<usize, Errno> {
+    match is_readable(base, bytes) {
+        true => Ok(bytes),
+        false => part(base as usize, bytes, Advice::LinuxPopulateRead),
+    }
+}
+
+/// How many of `bytes` at `base` can be written before the first that cannot.
+///
+/// # Errors
+/// `FAULT` if the buffer reaches beyond what can be a program's memory.
+#[inline]
+pub fn writable_part(base: *const u8, bytes: usize) -> Result<usize, Errno> {
+    match is_writable(base, bytes) {
+        true => Ok(bytes),
+        false => part(base as usize, bytes, Advice::LinuxPopulateWrite),
+    }
+}
+
+/// The bytes before the first page that cannot be used, of a buffer that has one.
+#[cold]
+fn part(start: usize, bytes: usize, advice: Advice) -> Result<usize, Errno> {
+    let end = start.checked_add(bytes).filter(|&end| end <= USER_END).ok_or(Errno::FAULT)?;
+    let first = start / PAGE * PAGE;
+    // Pages that can be used, and pages of which one cannot.
+    let (mut good, mut bad) = (0, end.div_ceil(PAGE) - start / PAGE);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        let upto = first + middle * PAGE;
+        if can_be_used(start.max(first + good * PAGE), upto, advice) {
+            good = middle;
+        } else {
+            bad = middle;
+        }
+    }
+    Ok((first + good * PAGE).saturating_sub(start))
+}
+
+fn can_be_used(start: usize, end: usize, advice: Advice) -> bool {
+    let (from, to) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
+    // SAFETY: populating changes no content.
+    match unsafe { madvise(from as *mut _, to - from, advice) } {
+        Ok(()) => true,
+        Err(Errno::NOMEM | Errno::FAULT) => false,
+        Err(_) => matches!(touch(start, end, advice), Ok(true) | Err(_)),
+    }
+}
+
 #[inline]
 fn is_known(known: &Cell<Known>, start: usize, bytes: usize, advice: Advice) -> bool {
     let Known { from, to, epoch } = known.get();
-    let inside = start >= from && start.wrapping_add(bytes) <= to && start <= to;
+    // A handler between two of the loads would have left something else.
+    compiler_fence(Ordering::SeqCst);
+    let torn = known.get() != Known { from, to, epoch };
+    let inside = !torn && start >= from && start.wrapping_add(bytes) <= to && start <= to;
     bytes == 0
         || inside && epoch == EPOCH.load(Ordering::Acquire)
         || ask(known, start, bytes, advice)
@@ -145,6 +201,9 @@ mod tests {
             memory_changed();
             assert!(is_readable(at, PAGE));
             assert!(!is_readable(at, PAGE + 1));
+            assert_eq!(readable_part(at.add(10), 2 * PAGE), Ok(PAGE - 10));
+            assert_eq!(writable_part(at.add(PAGE), 2 * PAGE), Ok(0));
+            assert_eq!(readable_part(at, usize::MAX / 2), Err(Errno::FAULT));
             assert!(!is_writable(at.add(PAGE), 1));
             rustix::mm::munmap(at.cast(), 3 * PAGE).unwrap();
         }

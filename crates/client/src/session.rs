@@ -98,6 +98,7 @@ impl Session {
         }
         let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
         if let Some(new) = Session::attach(pool, socket.to_bytes()) {
+            crate::limits::limits_changed();
             SESSION.store(Box::into_raw(Box::new(new)), Ordering::Release);
             if let Some(session) = session() {
                 session.adopt_inherited();

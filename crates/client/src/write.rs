@@ -44,7 +44,7 @@ impl Session {
     /// Writes `pieces` at `offset`.
     ///
     /// # Errors
-    /// The store's or a tier's errno if nothing was written.
+    /// As of [`Session::write_placed`].
     ///
     /// # Safety
     /// The pieces are readable.
@@ -54,31 +54,58 @@ impl Session {
         pieces: &[Iovec],
         offset: u64,
     ) -> Result<usize, Errno> {
-        if self.may(handle, description_flag::APPEND) {
-            // As Linux does: a positional write on an appending descriptor appends.
-            return unsafe { self.append(handle, pieces) }.map(|(_, written)| written);
-        }
-        unsafe { self.write_at(handle, pieces, offset) }
+        // As Linux does: a positional write on an appending descriptor appends.
+        unsafe { self.write_placed(handle, pieces, Some(offset), self.appends(handle)) }
     }
 
     /// Writes `pieces` at the description's offset, and moves it.
     ///
     /// # Errors
-    /// The store's or a tier's errno if nothing was written.
+    /// As of [`Session::write_placed`].
     ///
     /// # Safety
     /// The pieces are readable.
     pub unsafe fn write(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
-        let description = self.description(handle);
-        self.positioned(handle, |offset| {
-            let (start, written) = if self.may(handle, description_flag::APPEND) {
-                unsafe { self.append(handle, pieces) }?
-            } else {
-                (offset, unsafe { self.write_at(handle, pieces, offset) }?)
-            };
-            description.offset.store(start + written as u64, Ordering::Release);
-            Ok(written)
-        })
+        unsafe { self.write_placed(handle, pieces, None, self.appends(handle)) }
+    }
+
+    /// Whether the description was opened with O_APPEND.
+    pub fn appends(&self, handle: Handle) -> bool {
+        self.may(handle, description_flag::APPEND)
+    }
+
+    /// Writes `pieces`: at the end of the file if `append`, else at `offset`, or, without one, at
+    /// the description's, which moves behind them.
+    ///
+    /// # Errors
+    /// The store's or a tier's errno if nothing was written; `FBIG` beyond what the store, or
+    /// RLIMIT_FSIZE, allows.
+    ///
+    /// # Safety
+    /// The pieces are readable.
+    pub unsafe fn write_placed(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: Option<u64>,
+        append: bool,
+    ) -> Result<usize, Errno> {
+        match offset {
+            Some(_) if append => unsafe { self.append(handle, pieces) }.map(|(_, bytes)| bytes),
+            Some(offset) => unsafe { self.write_at(handle, pieces, offset) },
+            None => self.positioned(handle, |offset| {
+                let (start, written) = if append {
+                    unsafe { self.append(handle, pieces) }?
+                } else {
+                    (offset, unsafe { self.write_at(handle, pieces, offset) }?)
+                };
+                if written > 0 {
+                    let moved = start + written as u64;
+                    self.description(handle).offset.store(moved, Ordering::Release);
+                }
+                Ok(written)
+            }),
+        }
     }
 
     /// Appends `pieces` in one go. Returns where they start and how many bytes were written.
@@ -112,14 +139,10 @@ impl Session {
             return Err(Errno::BADF);
         }
         let length = total(pieces).ok_or(Errno::INVAL)?;
-        offset
-            .checked_add(length as u64)
-            .filter(|&end| end <= i64::MAX as u64)
-            .ok_or(Errno::FBIG)?;
         if length == 0 {
             return Ok(0);
         }
-        self.check_limit(handle, offset + length as u64)?;
+        let length = self.allowed(handle, offset, length)?;
         let mut cursor = Cursor::new(pieces);
         let written = unsafe { self.write_blocks(handle, &mut cursor, offset, length) }?;
         self.review_rule(handle);
@@ -133,19 +156,6 @@ impl Session {
             self.segment.request_sync(handle.file, false);
         }
         Ok(written)
-    }
-
-    /// Whether the store can have a file of `end` bytes; asked only when a file grows by a leap.
-    fn check_limit(&self, handle: Handle, end: u64) -> Result<(), Errno> {
-        const LEAP: u64 = 1 << 30;
-        if end <= self.record(handle).size.load(Ordering::Acquire).saturating_add(LEAP) {
-            return Ok(());
-        }
-        let fd = crate::session::borrow(handle.fd);
-        let seek = |to| rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(to));
-        let possible = seek(end);
-        let _ = seek(self.segment.marker(handle.description).encode());
-        possible.map(|_| ()).map_err(|_| Errno::FBIG)
     }
 
     unsafe fn write_blocks(

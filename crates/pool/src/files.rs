@@ -2,6 +2,7 @@
 
 use crate::buckets::Patience;
 use crate::futex;
+use crate::interruption;
 use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::Segment;
@@ -127,6 +128,7 @@ impl Segment {
         let slot = self.client(owner.slot());
         let word = Presence { thread: owner.thread(), file }.encode();
         let mut patience = Patience::default();
+        interruption::enter();
         loop {
             for turn in 0..PRESENCES {
                 let place = (owner.thread() as usize + turn) % PRESENCES;
@@ -147,6 +149,7 @@ impl Segment {
     #[inline]
     pub fn leave(&self, owner: Owner, inside: Inside) {
         self.client(owner.slot()).presence[inside.0].store(0, Ordering::Release);
+        interruption::leave();
     }
 
     /// Takes `file` for `owner` alone and waits until no other thread is inside it. The caller is

@@ -13,6 +13,7 @@ pub mod files;
 pub mod free_map;
 pub mod futex;
 pub mod index;
+pub mod interruption;
 pub mod layout;
 pub mod liveness;
 pub mod message;

@@ -1,6 +1,6 @@
 //! close, dup and fcntl.
 
-use crate::real::real;
+use crate::real::{real, without_cancellation};
 use crate::{managed, set_errno, status};
 use forebay_client::{OpenFlags, session};
 use libc::{c_int, c_uint, c_void};
@@ -8,17 +8,22 @@ use rustix::io::Errno;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
-    let call = || real!(c"close"(fd => c_int) -> c_int);
-    let Some(session) = session() else { return call() };
+    let Some(session) = session() else { return really_close(fd) };
     if session.owns(fd) {
         return status(Err(Errno::BADF));
     }
     let error = session.forget(fd);
-    let result = call();
+    let result = really_close(fd);
     match error {
         Some(errno) if result == 0 => status(Err(errno)),
         _ => result,
     }
+}
+
+/// No thread is cancelled here: what Rust's library closes for us comes this way too, and its
+/// frames are not to be unwound.
+fn really_close(fd: c_int) -> c_int {
+    without_cancellation(|| real!(c"close"(fd => c_int) -> c_int))
 }
 
 #[unsafe(no_mangle)]

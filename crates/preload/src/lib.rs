@@ -16,6 +16,7 @@ mod process;
 mod real;
 mod rw;
 mod scan;
+mod signals;
 mod spawn;
 mod stat;
 mod stdio;

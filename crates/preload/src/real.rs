@@ -44,3 +44,47 @@ macro_rules! real {
     }};
 }
 pub(crate) use real;
+
+/// Calls a real function in which the thread may be cancelled: the C library then unwinds the
+/// stack, through us. The caller is `extern "C-unwind"`, and holds nothing meanwhile.
+macro_rules! cancellable {
+    ($name:literal ( $($argument:expr => $type:ty),* $(,)? ) -> $result:ty) => {{
+        static SYMBOL: $crate::real::Symbol = $crate::real::Symbol::new($name);
+        let address = SYMBOL.address();
+        if address.is_null() {
+            $crate::set_errno(rustix::io::Errno::NOSYS);
+            -1isize as $result
+        } else {
+            let function: unsafe extern "C-unwind" fn($($type),*) -> $result =
+                unsafe { core::mem::transmute(address) };
+            unsafe { function($($argument),*) }
+        }
+    }};
+}
+pub(crate) use cancellable;
+
+/// Ends the thread here if it was cancelled. Buffered calls have no other place for that. The
+/// caller is `extern "C-unwind"`, and holds nothing.
+#[inline]
+pub fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: returns, or unwinds.
+    unsafe { pthread_testcancel() };
+}
+
+/// Calls `act`, in which the thread cannot be cancelled.
+#[inline]
+pub fn without_cancellation<R>(act: impl FnOnce() -> R) -> R {
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+    }
+    const DISABLE: i32 = 1;
+    let mut before = 0;
+    // SAFETY: changes a word of this thread's.
+    unsafe { pthread_setcancelstate(DISABLE, &mut before) };
+    let result = act();
+    unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
+    result
+}

@@ -1,40 +1,136 @@
 //! read, write and their positional, vectored and fortified forms.
+//!
+//! As in the kernel, a buffer that is invalid in part is used up to there, and one call moves at
+//! most [`MOST`] bytes.
 
-use crate::real::real;
+use crate::real::{cancellable, cancellation_point};
 use crate::{count, managed};
-use forebay_client::Iovec;
-use forebay_client::probe::{is_readable, is_writable};
+use forebay_client::probe::{is_readable, readable_part, writable_part};
+use forebay_client::{Handle, Iovec, Session, Whence};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
-/// Whether a buffer can be used, for reading from it or for writing to it.
-type Check = fn(*const u8, usize) -> bool;
+/// Bytes that one call moves at most: the kernel's MAX_RW_COUNT.
+const MOST: usize = 0x7fff_f000;
+/// Pieces that one call takes at most: IOV_MAX.
+const PIECES: usize = 1024;
 
-fn one(buffer: *const c_void, bytes: size_t, check: Check) -> Result<[Iovec; 1], Errno> {
-    if !check(buffer.cast(), bytes) {
-        return Err(Errno::FAULT);
-    }
-    Ok([Iovec { base: buffer as *mut u8, length: bytes }])
+/// How much of a buffer can be used, for reading from it or for writing to it.
+type Check = fn(*const u8, usize) -> Result<usize, Errno>;
+
+/// The program's buffers, and how many of their bytes can be used.
+struct Buffers<'a> {
+    pieces: &'a [Iovec],
+    usable: usize,
+    /// Bytes that were asked for, as far as one call goes.
+    asked: usize,
 }
 
-unsafe fn several<'a>(
-    pieces: *const iovec,
-    number: c_int,
-    check: Check,
-) -> Result<&'a [Iovec], Errno> {
-    let number = usize::try_from(number).ok().filter(|&number| number <= 1024);
-    let number = number.ok_or(Errno::INVAL)?;
-    if number == 0 {
-        return Ok(&[]);
+impl<'a> Buffers<'a> {
+    #[inline]
+    fn one(piece: &'a Iovec, check: Check) -> Result<Buffers<'a>, Errno> {
+        let asked = piece.length.min(MOST);
+        // The whole must lie where memory can be, although not all of it may be used.
+        let usable = if asked < piece.length { check(piece.base, piece.length)? } else { asked };
+        let usable = check(piece.base, asked.min(usable))?;
+        Ok(Buffers { pieces: core::slice::from_ref(piece), usable, asked })
     }
-    if !is_readable(pieces.cast(), number * size_of::<iovec>()) {
-        return Err(Errno::FAULT);
+
+    unsafe fn several(
+        pieces: *const iovec,
+        number: c_int,
+        check: Check,
+    ) -> Result<Buffers<'a>, Errno> {
+        let number = usize::try_from(number).ok().filter(|&number| number <= PIECES);
+        let number = number.ok_or(Errno::INVAL)?;
+        if number == 0 {
+            return Ok(Buffers { pieces: &[], usable: 0, asked: 0 });
+        }
+        if !is_readable(pieces.cast(), number * size_of::<iovec>()) {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: one layout, and readable.
+        let pieces = unsafe { core::slice::from_raw_parts(pieces.cast::<Iovec>(), number) };
+        if pieces.iter().any(|piece| piece.length > isize::MAX as usize) {
+            return Err(Errno::INVAL);
+        }
+        let (mut usable, mut asked) = (0, 0);
+        for piece in pieces {
+            let length = piece.length.min(MOST - asked);
+            let part = check(piece.base, length)?;
+            if usable == asked {
+                usable += part;
+            }
+            asked += length;
+        }
+        Ok(Buffers { pieces, usable, asked })
     }
-    // SAFETY: one layout, and readable.
-    let pieces = unsafe { core::slice::from_raw_parts(pieces.cast::<Iovec>(), number) };
-    match pieces.iter().all(|piece| check(piece.base, piece.length)) {
-        true => Ok(pieces),
-        false => Err(Errno::FAULT),
+
+    /// Calls `act` with the usable part.
+    #[inline]
+    fn with<R>(&self, act: impl FnOnce(&[Iovec]) -> R) -> R {
+        match self.pieces {
+            [one] => act(&[Iovec { base: one.base, length: self.usable }]),
+            pieces if self.usable == self.asked && self.asked < MOST => act(pieces),
+            _ => self.with_part(act),
+        }
+    }
+
+    #[cold]
+    fn with_part<R>(&self, act: impl FnOnce(&[Iovec]) -> R) -> R {
+        let mut part = [const { Iovec { base: core::ptr::null_mut(), length: 0 } }; PIECES];
+        let mut left = self.usable;
+        for (place, piece) in part.iter_mut().zip(self.pieces) {
+            *place = Iovec { base: piece.base, length: piece.length.min(left) };
+            left -= place.length;
+        }
+        act(&part[..self.pieces.len()])
+    }
+
+    fn is_faulty(&self) -> bool {
+        self.usable == 0 && self.asked > 0
+    }
+}
+
+/// Reads from `offset`, or from the description's.
+unsafe fn read_managed(
+    session: &Session,
+    handle: Handle,
+    buffers: Result<Buffers<'_>, Errno>,
+    offset: Option<u64>,
+) -> Result<usize, Errno> {
+    let read = |pieces: &[Iovec]| unsafe {
+        match offset {
+            Some(offset) => session.pread(handle, pieces, offset),
+            None => session.read(handle, pieces),
+        }
+    };
+    // Whether the descriptor may be read at all comes first.
+    let buffers = match buffers {
+        Ok(buffers) if !buffers.is_faulty() => return buffers.with(read),
+        other => read(&[]).and(other)?,
+    };
+    let from = match offset {
+        Some(offset) => offset,
+        None => session.seek(handle, 0, Whence::Current, |_| Err(Errno::INVAL))?,
+    };
+    // At the end nothing is copied, wherever to.
+    if buffers.asked > 0 && from < session.size(handle)? { Err(Errno::FAULT) } else { Ok(0) }
+}
+
+/// Writes at the end if `append`, else at `offset`, or at the description's.
+unsafe fn write_managed(
+    session: &Session,
+    handle: Handle,
+    buffers: Result<Buffers<'_>, Errno>,
+    offset: Option<u64>,
+    append: bool,
+) -> Result<usize, Errno> {
+    let write = |pieces: &[Iovec]| unsafe { session.write_placed(handle, pieces, offset, append) };
+    match buffers {
+        Ok(buffers) if !buffers.is_faulty() => buffers.with(write),
+        Ok(_) => write(&[]).and(Err(Errno::FAULT)),
+        Err(errno) => write(&[]).and(Err(errno)),
     }
 }
 
@@ -42,46 +138,59 @@ fn at(offset: off_t) -> Result<u64, Errno> {
     u64::try_from(offset).map_err(|_| Errno::INVAL)
 }
 
+fn piece(buffer: *const c_void, bytes: size_t) -> Iovec {
+    Iovec { base: buffer as *mut u8, length: bytes }
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     match managed(fd) {
         Some((session, handle)) if !session.uses_kernel_offset(handle) => {
-            let piece = one(buffer, bytes, is_writable);
-            count(piece.and_then(|piece| unsafe { session.read(handle, &piece) }))
+            cancellation_point();
+            let piece = piece(buffer, bytes);
+            let buffers = Buffers::one(&piece, writable_part);
+            count(unsafe { read_managed(session, handle, buffers, None) })
         }
-        _ => real!(c"read"(fd => c_int, buffer => *mut c_void, bytes => size_t) -> ssize_t),
+        _ => cancellable!(c"read"(fd => c_int, buffer => *mut c_void, bytes => size_t) -> ssize_t),
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if !session.uses_kernel_offset(handle) => count(
-            one(buffer, bytes, is_readable)
-                .and_then(|piece| unsafe { session.write(handle, &piece) }),
-        ),
-        _ => real!(c"write"(fd => c_int, buffer => *const c_void, bytes => size_t) -> ssize_t),
+        Some((session, handle)) if !session.uses_kernel_offset(handle) => {
+            cancellation_point();
+            let piece = piece(buffer, bytes);
+            let buffers = Buffers::one(&piece, readable_part);
+            let append = session.appends(handle);
+            count(unsafe { write_managed(session, handle, buffers, None, append) })
+        }
+        _ => {
+            cancellable!(c"write"(fd => c_int, buffer => *const c_void, bytes => size_t) -> ssize_t)
+        }
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pread64(
+pub(crate) unsafe extern "C-unwind" fn pread64(
     fd: c_int,
     buffer: *mut c_void,
     bytes: size_t,
     offset: off_t,
 ) -> ssize_t {
     let Some((session, handle)) = managed(fd) else {
-        return real!(c"pread64"(fd => c_int, buffer => *mut c_void, bytes => size_t, offset => off_t) -> ssize_t);
+        return cancellable!(c"pread64"(fd => c_int, buffer => *mut c_void, bytes => size_t, offset => off_t) -> ssize_t);
     };
+    cancellation_point();
+    let piece = piece(buffer, bytes);
     count(at(offset).and_then(|offset| {
-        let piece = one(buffer, bytes, is_writable)?;
-        unsafe { session.pread(handle, &piece, offset) }
+        let buffers = Buffers::one(&piece, writable_part);
+        unsafe { read_managed(session, handle, buffers, Some(offset)) }
     }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pread(
+unsafe extern "C-unwind" fn pread(
     fd: c_int,
     buffer: *mut c_void,
     bytes: size_t,
@@ -91,23 +200,26 @@ unsafe extern "C" fn pread(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pwrite64(
+pub(crate) unsafe extern "C-unwind" fn pwrite64(
     fd: c_int,
     buffer: *const c_void,
     bytes: size_t,
     offset: off_t,
 ) -> ssize_t {
     let Some((session, handle)) = managed(fd) else {
-        return real!(c"pwrite64"(fd => c_int, buffer => *const c_void, bytes => size_t, offset => off_t) -> ssize_t);
+        return cancellable!(c"pwrite64"(fd => c_int, buffer => *const c_void, bytes => size_t, offset => off_t) -> ssize_t);
     };
+    cancellation_point();
+    let piece = piece(buffer, bytes);
     count(at(offset).and_then(|offset| {
-        let piece = one(buffer, bytes, is_readable)?;
-        unsafe { session.pwrite(handle, &piece, offset) }
+        let buffers = Buffers::one(&piece, readable_part);
+        let append = session.appends(handle);
+        unsafe { write_managed(session, handle, buffers, Some(offset), append) }
     }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pwrite(
+unsafe extern "C-unwind" fn pwrite(
     fd: c_int,
     buffer: *const c_void,
     bytes: size_t,
@@ -117,45 +229,53 @@ unsafe extern "C" fn pwrite(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn readv(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
     match managed(fd) {
         Some((session, handle)) if !session.uses_kernel_offset(handle) => {
-            let pieces = unsafe { several(pieces, number, is_writable) };
-            count(pieces.and_then(|pieces| unsafe { session.read(handle, pieces) }))
+            cancellation_point();
+            let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
+            count(unsafe { read_managed(session, handle, buffers, None) })
         }
-        _ => real!(c"readv"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t),
+        _ => {
+            cancellable!(c"readv"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t)
+        }
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if !session.uses_kernel_offset(handle) => count(
-            unsafe { several(pieces, number, is_readable) }
-                .and_then(|pieces| unsafe { session.write(handle, pieces) }),
-        ),
-        _ => real!(c"writev"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t),
+        Some((session, handle)) if !session.uses_kernel_offset(handle) => {
+            cancellation_point();
+            let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
+            let append = session.appends(handle);
+            count(unsafe { write_managed(session, handle, buffers, None, append) })
+        }
+        _ => {
+            cancellable!(c"writev"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t)
+        }
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv64(
+unsafe extern "C-unwind" fn preadv64(
     fd: c_int,
     pieces: *const iovec,
     number: c_int,
     offset: off_t,
 ) -> ssize_t {
     let Some((session, handle)) = managed(fd) else {
-        return real!(c"preadv64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
+        return cancellable!(c"preadv64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
     };
+    cancellation_point();
     count(at(offset).and_then(|offset| {
-        let pieces = unsafe { several(pieces, number, is_writable) }?;
-        unsafe { session.pread(handle, pieces, offset) }
+        let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
+        unsafe { read_managed(session, handle, buffers, Some(offset)) }
     }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv(
+unsafe extern "C-unwind" fn preadv(
     fd: c_int,
     pieces: *const iovec,
     number: c_int,
@@ -165,23 +285,25 @@ unsafe extern "C" fn preadv(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pwritev64(
+unsafe extern "C-unwind" fn pwritev64(
     fd: c_int,
     pieces: *const iovec,
     number: c_int,
     offset: off_t,
 ) -> ssize_t {
     let Some((session, handle)) = managed(fd) else {
-        return real!(c"pwritev64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
+        return cancellable!(c"pwritev64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
     };
+    cancellation_point();
     count(at(offset).and_then(|offset| {
-        let pieces = unsafe { several(pieces, number, is_readable) }?;
-        unsafe { session.pwrite(handle, pieces, offset) }
+        let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
+        let append = session.appends(handle);
+        unsafe { write_managed(session, handle, buffers, Some(offset), append) }
     }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pwritev(
+unsafe extern "C-unwind" fn pwritev(
     fd: c_int,
     pieces: *const iovec,
     number: c_int,
@@ -190,31 +312,50 @@ unsafe extern "C" fn pwritev(
     unsafe { pwritev64(fd, pieces, number, offset) }
 }
 
-/// Flags of the second forms that change nothing for buffered data, or only how fast it is.
-const HARMLESS: c_int = libc::RWF_HIPRI | libc::RWF_NOWAIT;
+/// Flags of the second forms that are newer than the libc crate.
+const RWF_NOAPPEND: c_int = 0x20;
+const RWF_DONTCACHE: c_int = 0x80;
+const SYNCED: c_int = libc::RWF_SYNC | libc::RWF_DSYNC;
+/// Flags that both directions take, although some say nothing to a read, or only how fast a
+/// transfer shall be. What is buffered is at hand, and so never EAGAIN.
+const KNOWN: c_int =
+    libc::RWF_HIPRI | libc::RWF_NOWAIT | libc::RWF_APPEND | RWF_NOAPPEND | RWF_DONTCACHE | SYNCED;
+
+/// The place that the second forms mean by `offset`: -1 is the description's.
+fn place(offset: off_t, flags: c_int) -> Result<Option<u64>, Errno> {
+    if flags & !KNOWN != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if flags & libc::RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
+        return Err(Errno::INVAL);
+    }
+    if offset == -1 { Ok(None) } else { at(offset).map(Some) }
+}
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv64v2(
+unsafe extern "C-unwind" fn preadv64v2(
     fd: c_int,
     pieces: *const iovec,
     number: c_int,
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    if managed(fd).is_none() {
-        return real!(c"preadv64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t);
-    }
-    if flags & !HARMLESS != 0 {
-        return count(Err(Errno::OPNOTSUPP));
-    }
-    match offset {
-        -1 => unsafe { readv(fd, pieces, number) },
-        _ => unsafe { preadv64(fd, pieces, number, offset) },
+    match managed(fd) {
+        Some((session, handle)) if offset != -1 || !session.uses_kernel_offset(handle) => {
+            cancellation_point();
+            count(place(offset, flags).and_then(|place| {
+                let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
+                unsafe { read_managed(session, handle, buffers, place) }
+            }))
+        }
+        _ => {
+            cancellable!(c"preadv64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t)
+        }
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv2(
+unsafe extern "C-unwind" fn preadv2(
     fd: c_int,
     pieces: *const iovec,
     number: c_int,
@@ -225,35 +366,37 @@ unsafe extern "C" fn preadv2(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pwritev64v2(
+unsafe extern "C-unwind" fn pwritev64v2(
     fd: c_int,
     pieces: *const iovec,
     number: c_int,
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    let Some((session, handle)) = managed(fd) else {
-        return real!(c"pwritev64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t);
-    };
-    let sync = libc::RWF_SYNC | libc::RWF_DSYNC;
-    if flags & !(HARMLESS | sync) != 0 {
-        return count(Err(Errno::OPNOTSUPP));
+    match managed(fd) {
+        Some((session, handle)) if offset != -1 || !session.uses_kernel_offset(handle) => {
+            cancellation_point();
+            count(place(offset, flags).and_then(|place| {
+                let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
+                let append = match flags & (libc::RWF_APPEND | RWF_NOAPPEND) {
+                    0 => session.appends(handle),
+                    chosen => chosen == libc::RWF_APPEND,
+                };
+                let written = unsafe { write_managed(session, handle, buffers, place, append) }?;
+                if written > 0 && flags & SYNCED != 0 {
+                    session.sync(handle, true)?;
+                }
+                Ok(written)
+            }))
+        }
+        _ => {
+            cancellable!(c"pwritev64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t)
+        }
     }
-    let written = match offset {
-        -1 => unsafe { writev(fd, pieces, number) },
-        _ => unsafe { pwritev64(fd, pieces, number, offset) },
-    };
-    if written > 0
-        && flags & sync != 0
-        && let Err(errno) = session.sync(handle, true)
-    {
-        return count(Err(errno));
-    }
-    written
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pwritev2(
+unsafe extern "C-unwind" fn pwritev2(
     fd: c_int,
     pieces: *const iovec,
     number: c_int,
@@ -276,7 +419,7 @@ fn check(bytes: size_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(
+unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: size_t,
@@ -287,7 +430,7 @@ unsafe extern "C" fn __read_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __pread_chk(
+unsafe extern "C-unwind" fn __pread_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: size_t,
@@ -299,7 +442,7 @@ unsafe extern "C" fn __pread_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __pread64_chk(
+unsafe extern "C-unwind" fn __pread64_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: size_t,

@@ -1,12 +1,25 @@
 //! The C library's `syscall`: the numbers that concern managed descriptors are sent to the
 //! functions of the same name, which check again.
 
-use crate::real::real;
+use crate::real::{real, without_cancellation};
 use forebay_client::{OpenFlags, session};
 use libc::{c_int, c_long, c_uint, c_void};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // Unlike the functions that it goes to, it is no cancellation point.
+    without_cancellation(|| unsafe { dispatch(number, a, b, c, d, e, f) })
+}
+
+unsafe fn dispatch(
     number: c_long,
     a: c_long,
     b: c_long,

@@ -1,0 +1,88 @@
+//! How large a file may become: RLIMIT_FSIZE, and what its store can have.
+
+use crate::session::{Handle, Session};
+use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::layout::STORES_MAX;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+/// A store that cannot have larger files than this cannot carry our markers either, and its files
+/// are not managed.
+const ALWAYS_POSSIBLE: u64 = 1 << 42;
+const SIGXFSZ: i32 = 25;
+
+unsafe extern "C" {
+    fn raise(signal: i32) -> i32;
+}
+
+/// RLIMIT_FSIZE in bytes, as last seen.
+static FILE_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Largest size of a file on each store; 0 is not known yet.
+static LARGEST: [AtomicU64; STORES_MAX] = [const { AtomicU64::new(0) }; STORES_MAX];
+
+/// To be called at the start and whenever the program may have set a limit of its own.
+pub fn limits_changed() {
+    let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+    FILE_LIMIT.store(limit, Ordering::Relaxed);
+}
+
+impl Session {
+    /// How many of `length` bytes may be written at `offset`: at least one.
+    ///
+    /// # Errors
+    /// `FBIG` if none; the thread also gets SIGXFSZ where it is RLIMIT_FSIZE that forbids it.
+    #[inline]
+    pub(crate) fn allowed(
+        &self,
+        handle: Handle,
+        offset: u64,
+        length: usize,
+    ) -> Result<usize, Errno> {
+        let end = offset.saturating_add(length as u64);
+        if end <= ALWAYS_POSSIBLE.min(FILE_LIMIT.load(Ordering::Relaxed)) {
+            return Ok(length);
+        }
+        self.limited(handle, offset, length)
+    }
+
+    #[cold]
+    fn limited(&self, handle: Handle, offset: u64, length: usize) -> Result<usize, Errno> {
+        let limit = FILE_LIMIT.load(Ordering::Relaxed);
+        if offset >= limit {
+            // SAFETY: as the kernel does.
+            unsafe { raise(SIGXFSZ) };
+            return Err(Errno::FBIG);
+        }
+        let largest = self.largest(handle)?;
+        if offset >= largest {
+            return Err(Errno::FBIG);
+        }
+        Ok((length as u64).min(limit - offset).min(largest - offset) as usize)
+    }
+
+    /// The largest size that the store can have, found by seeking.
+    fn largest(&self, handle: Handle) -> Result<u64, Errno> {
+        let store = self.record(handle).store.load(Ordering::Relaxed) as usize;
+        let place = &LARGEST[store % STORES_MAX];
+        let known = place.load(Ordering::Relaxed);
+        if known != 0 {
+            return Ok(known);
+        }
+        // A description of its own: the program's offset carries the marker.
+        let flags = rustix::fs::OFlags::RDONLY;
+        let other = crate::store::reopen(handle.fd, flags)
+            .or_else(|_| crate::store::reopen(handle.fd, rustix::fs::OFlags::WRONLY))?;
+        let possible = |size| rustix::fs::seek(&other, rustix::fs::SeekFrom::Start(size)).is_ok();
+        let (mut low, mut high) = (ALWAYS_POSSIBLE, i64::MAX as u64);
+        while low < high {
+            let middle = high - (high - low) / 2;
+            if possible(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        place.store(low, Ordering::Relaxed);
+        Ok(low)
+    }
+}

@@ -1,0 +1,106 @@
+//! Signal handlers are held off while their thread is inside a file or the table.
+//!
+//! A handler of the program's that ran between two steps of its own thread would find that
+//! thread's locks held and a change half made; one that jumped away would leave both for ever. So
+//! every presence is counted here. Whoever is about to call a handler asks [`is_inside`], and if so
+//! has the kernel keep the signal and all others until the thread has left, see [`hold_off`].
+
+use core::cell::Cell;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+const SIG_SETMASK: i32 = 2;
+
+unsafe extern "C" {
+    /// A `sigset_t` has 1024 bits, of which the kernel knows the first 64.
+    fn pthread_sigmask(how: i32, set: *const [u64; 16], old: *mut [u64; 16]) -> i32;
+}
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// The signals that were blocked before all were.
+    static MASK: Cell<u64> = const { Cell::new(0) };
+    static HELD_OFF: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is inside a file or the table.
+pub fn is_inside() -> bool {
+    DEPTH.with(Cell::get) > 0
+}
+
+/// For a handler that came while its thread [`is_inside`], and that makes the interrupted code
+/// go on with all signals blocked: `mask` is what that code had blocked. It is put back when the
+/// thread leaves, and the kernel then delivers what came meanwhile.
+pub fn hold_off(mask: u64) {
+    MASK.with(|place| place.set(mask));
+    HELD_OFF.with(|place| place.set(true));
+}
+
+/// Before a presence is claimed.
+#[inline]
+pub(crate) fn enter() {
+    DEPTH.with(|depth| depth.set(depth.get() + 1));
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// After it was given up.
+#[inline]
+pub(crate) fn leave() {
+    compiler_fence(Ordering::SeqCst);
+    let left = DEPTH.with(|depth| {
+        depth.set(depth.get().saturating_sub(1));
+        depth.get() == 0
+    });
+    compiler_fence(Ordering::SeqCst);
+    if left && HELD_OFF.with(Cell::get) {
+        resume();
+    }
+}
+
+#[cold]
+fn resume() {
+    HELD_OFF.with(|place| place.set(false));
+    let mut set = [0; 16];
+    set[0] = MASK.with(Cell::get);
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: a set of the C library's size; what is pending is delivered before it returns.
+    unsafe { pthread_sigmask(SIG_SETMASK, &set, core::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_inside_until_it_left_as_often_as_it_entered() {
+        assert!(!is_inside());
+        enter();
+        enter();
+        leave();
+        assert!(is_inside());
+        leave();
+        assert!(!is_inside());
+    }
+
+    #[test]
+    fn the_mask_is_put_back_at_the_last_leave() {
+        const SIGUSR1: u64 = 1 << 9;
+        let blocked = || {
+            let mut set = [0; 16];
+            // SAFETY: reads the mask.
+            unsafe { pthread_sigmask(SIG_SETMASK, core::ptr::null(), &mut set) };
+            set[0]
+        };
+        let before = blocked();
+        enter();
+        enter();
+        hold_off(before | SIGUSR1);
+        leave();
+        assert_eq!(blocked(), before);
+        leave();
+        assert_eq!(blocked(), before | SIGUSR1);
+        hold_off(before);
+        enter();
+        leave();
+        assert_eq!(blocked(), before);
+    }
+}

@@ -1,0 +1,191 @@
+//! The program's signal handlers, entered through ours: one that comes while its thread is inside
+//! a file is held off until it has left.
+//!
+//! The kernel then keeps the signal, and all others, for that thread; nothing is queued here.
+//! Handlers of faults are the program's alone: a fault cannot wait.
+
+use crate::real::real;
+use crate::set_errno;
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use forebay_client::interruption;
+use libc::{c_int, c_void, sighandler_t, siginfo_t, ucontext_t};
+use rustix::io::Errno;
+
+/// Signal numbers end at 64.
+const SIGNALS: usize = 65;
+
+/// What the program asked for.
+struct Wanted {
+    handler: AtomicUsize,
+    /// SA_SIGINFO and SA_RESETHAND; the kernel has the other flags.
+    flags: AtomicI32,
+}
+
+static WANTED: [Wanted; SIGNALS] =
+    [const { Wanted { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
+
+/// Flags that are kept from the kernel.
+const KEPT: c_int = libc::SA_SIGINFO | libc::SA_RESETHAND;
+
+const fn bit(number: c_int) -> u64 {
+    1 << (number - 1)
+}
+
+/// Signals of faults, and those by which the C library cancels threads and changes users.
+const UNTOUCHED: u64 = bit(libc::SIGSEGV)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGTRAP)
+    | bit(libc::SIGSYS)
+    | bit(32)
+    | bit(33);
+
+fn entrance() -> usize {
+    enter as unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) as usize
+}
+
+/// Where the kernel enters. A handler may jump away, or end the thread.
+unsafe extern "C-unwind" fn enter(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    if interruption::is_inside() && unsafe { hold_off(number, info, context) } {
+        return;
+    }
+    let wanted = &WANTED[number as usize % SIGNALS];
+    if wanted.flags.load(Ordering::Acquire) & libc::SA_RESETHAND != 0 {
+        let mut default: libc::sigaction = unsafe { core::mem::zeroed() };
+        default.sa_sigaction = libc::SIG_DFL;
+        unsafe { real_sigaction(number, &default, core::ptr::null_mut()) };
+    }
+    let handler = wanted.handler.load(Ordering::Acquire);
+    if handler != 0 {
+        // A handler of one argument ignores the other two.
+        let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+            unsafe { core::mem::transmute(handler) };
+        unsafe { handler(number, info, context) };
+    }
+}
+
+/// Gives the signal back to the kernel, and blocks all in the code that it interrupted. False if
+/// the kernel does not take it.
+unsafe fn hold_off(number: c_int, info: *mut siginfo_t, context: *mut c_void) -> bool {
+    let errno = unsafe { *libc::__errno_location() };
+    // At once, for this handler as well: with SA_NODEFER it would come again here.
+    let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
+    let words = (&raw mut all).cast::<u64>();
+    unsafe { words.write(!UNTOUCHED) };
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, core::ptr::null_mut()) };
+    let queued = unsafe {
+        let (process, thread) = (libc::getpid(), rustix::thread::gettid().as_raw_nonzero().get());
+        real!(c"syscall"(libc::SYS_rt_tgsigqueueinfo => i64, process => c_int, thread => c_int, number => c_int, info => *mut siginfo_t) -> i64)
+    };
+    if queued == 0 {
+        let mask = unsafe { (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>() };
+        // One that came in between has noted this handler's mask; this one is the program's.
+        interruption::hold_off(unsafe { mask.read() });
+        unsafe { mask.write(mask.read() | !UNTOUCHED) };
+    }
+    unsafe { *libc::__errno_location() = errno };
+    queued == 0
+}
+
+unsafe fn real_sigaction(
+    number: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    real!(c"sigaction"(number => c_int, new => *const libc::sigaction, old => *mut libc::sigaction) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigaction(
+    number: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    let ours = (1..SIGNALS as c_int).contains(&number) && UNTOUCHED & bit(number) == 0;
+    if !ours || forebay_client::session().is_none() {
+        return unsafe { real_sigaction(number, new, old) };
+    }
+    let wanted = &WANTED[number as usize];
+    let before = (wanted.handler.load(Ordering::Acquire), wanted.flags.load(Ordering::Acquire));
+    let mut changed = unsafe { new.as_ref() }.copied();
+    if let Some(new) = &mut changed
+        && !matches!(new.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+    {
+        wanted.flags.store(new.sa_flags & KEPT, Ordering::Release);
+        wanted.handler.store(new.sa_sigaction, Ordering::Release);
+        new.sa_sigaction = entrance();
+        new.sa_flags = new.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
+    }
+    let asked = changed.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let mut seen: libc::sigaction = unsafe { core::mem::zeroed() };
+    let result = unsafe { real_sigaction(number, asked, &mut seen) };
+    if result != 0 {
+        wanted.handler.store(before.0, Ordering::Release);
+        wanted.flags.store(before.1, Ordering::Release);
+    } else if !old.is_null() {
+        if seen.sa_sigaction == entrance() {
+            seen.sa_sigaction = before.0;
+            seen.sa_flags = seen.sa_flags & !KEPT | before.1;
+        }
+        unsafe { old.write(seen) };
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __sigaction(
+    number: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    unsafe { sigaction(number, new, old) }
+}
+
+/// The older calls, each with flags of its own and the signal itself as the mask or none.
+unsafe fn install(
+    number: c_int,
+    handler: sighandler_t,
+    flags: c_int,
+    itself: bool,
+) -> sighandler_t {
+    if handler == libc::SIG_ERR || !(1..SIGNALS as c_int).contains(&number) {
+        set_errno(Errno::INVAL);
+        return libc::SIG_ERR;
+    }
+    let mut new: libc::sigaction = unsafe { core::mem::zeroed() };
+    let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
+    new.sa_sigaction = handler;
+    new.sa_flags = flags;
+    if itself {
+        unsafe { libc::sigaddset(&mut new.sa_mask, number) };
+    }
+    match unsafe { sigaction(number, &new, &mut old) } {
+        0 => old.sa_sigaction,
+        _ => libc::SIG_ERR,
+    }
+}
+
+macro_rules! lasting {
+    ($($name:ident)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
+            unsafe { install(number, handler, libc::SA_RESTART, true) }
+        }
+    )* };
+}
+
+lasting! { signal bsd_signal ssignal }
+
+macro_rules! single {
+    ($($name:ident)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
+            const SA_INTERRUPT: c_int = 0x2000_0000;
+            let flags = libc::SA_RESETHAND | libc::SA_NODEFER | SA_INTERRUPT;
+            unsafe { install(number, handler, flags, false) }
+        }
+    )* };
+}
+
+single! { sysv_signal __sysv_signal }
