@@ -196,6 +196,9 @@ impl Session {
                 .and_then(|base| base.checked_add(offset))
                 .ok_or(Errno::OVERFLOW)?;
             let target = u64::try_from(target).map_err(|_| Errno::INVAL)?;
+            if !self.can_have(handle, target) {
+                return Err(Errno::INVAL);
+            }
             description.offset.store(target, Ordering::Release);
             Ok(target)
         })

@@ -30,7 +30,7 @@ impl Session {
     /// How many of `length` bytes may be written at `offset`: at least one.
     ///
     /// # Errors
-    /// `FBIG` if none; the thread also gets SIGXFSZ where it is RLIMIT_FSIZE that forbids it.
+    /// `INVAL` if the end is no offset; `FBIG` if none may be; the thread also gets SIGXFSZ where it is RLIMIT_FSIZE that forbids it.
     #[inline]
     pub(crate) fn allowed(
         &self,
@@ -39,10 +39,18 @@ impl Session {
         length: usize,
     ) -> Result<usize, Errno> {
         let end = offset.saturating_add(length as u64);
+        if end > i64::MAX as u64 {
+            return Err(Errno::INVAL);
+        }
         if end <= ALWAYS_POSSIBLE.min(FILE_LIMIT.load(Ordering::Relaxed)) {
             return Ok(length);
         }
         self.limited(handle, offset, length)
+    }
+
+    /// Whether the description's offset may be `offset`.
+    pub(crate) fn can_have(&self, handle: Handle, offset: u64) -> bool {
+        offset <= ALWAYS_POSSIBLE || self.largest(handle).is_ok_and(|largest| offset <= largest)
     }
 
     #[cold]

@@ -50,37 +50,37 @@ pub fn is_writable(base: *const u8, bytes: usize) -> bool {
     WRITABLE.with(|known| is_known(known, base as usize, bytes, Advice::LinuxPopulateWrite))
 }
 
-/// How many of `bytes` at `base` can be read before the first that cannot.
-///
-/// # Errors
-/// `FAULT` if the buffer reaches beyond what can be a program's memory.
+/// Whether `bytes` at `base` can be memory of a program's at all.
 #[inline]
-pub fn readable_part(base: *const u8, bytes: usize) -> Result<usize, Errno> {
+pub fn is_possible(base: *const u8, bytes: usize) -> bool {
+    (base as usize).checked_add(bytes).is_some_and(|end| end <= USER_END)
+}
+
+/// How many of `bytes` at `base` can be read before the first that cannot.
+#[inline]
+pub fn readable_part(base: *const u8, bytes: usize) -> usize {
     match is_readable(base, bytes) {
-        true => Ok(bytes),
+        true => bytes,
         false => part(base as usize, bytes, Advice::LinuxPopulateRead),
     }
 }
 
 /// How many of `bytes` at `base` can be written before the first that cannot.
-///
-/// # Errors
-/// `FAULT` if the buffer reaches beyond what can be a program's memory.
 #[inline]
-pub fn writable_part(base: *const u8, bytes: usize) -> Result<usize, Errno> {
+pub fn writable_part(base: *const u8, bytes: usize) -> usize {
     match is_writable(base, bytes) {
-        true => Ok(bytes),
+        true => bytes,
         false => part(base as usize, bytes, Advice::LinuxPopulateWrite),
     }
 }
 
 /// The bytes before the first page that cannot be used, of a buffer that has one.
 #[cold]
-fn part(start: usize, bytes: usize, advice: Advice) -> Result<usize, Errno> {
-    let end = start.checked_add(bytes).filter(|&end| end <= USER_END).ok_or(Errno::FAULT)?;
+fn part(start: usize, bytes: usize, advice: Advice) -> usize {
+    let end = start.saturating_add(bytes).min(USER_END);
     let first = start / PAGE * PAGE;
     // Pages that can be used, and pages of which one cannot.
-    let (mut good, mut bad) = (0, end.div_ceil(PAGE) - start / PAGE);
+    let (mut good, mut bad) = (0, end.div_ceil(PAGE).saturating_sub(start / PAGE));
     while bad - good > 1 {
         let middle = good + (bad - good) / 2;
         let upto = first + middle * PAGE;
@@ -90,7 +90,7 @@ fn part(start: usize, bytes: usize, advice: Advice) -> Result<usize, Errno> {
             bad = middle;
         }
     }
-    Ok((first + good * PAGE).saturating_sub(start))
+    (first + good * PAGE).saturating_sub(start)
 }
 
 fn can_be_used(start: usize, end: usize, advice: Advice) -> bool {
@@ -109,7 +109,7 @@ fn is_known(known: &Cell<Known>, start: usize, bytes: usize, advice: Advice) -> 
     // A handler between two of the loads would have left something else.
     compiler_fence(Ordering::SeqCst);
     let torn = known.get() != Known { from, to, epoch };
-    let inside = !torn && start >= from && start.wrapping_add(bytes) <= to && start <= to;
+    let inside = !torn && (from..=to).contains(&start) && bytes <= to - start;
     bytes == 0
         || inside && epoch == EPOCH.load(Ordering::Acquire)
         || ask(known, start, bytes, advice)
@@ -201,9 +201,11 @@ mod tests {
             memory_changed();
             assert!(is_readable(at, PAGE));
             assert!(!is_readable(at, PAGE + 1));
-            assert_eq!(readable_part(at.add(10), 2 * PAGE), Ok(PAGE - 10));
-            assert_eq!(writable_part(at.add(PAGE), 2 * PAGE), Ok(0));
-            assert_eq!(readable_part(at, usize::MAX / 2), Err(Errno::FAULT));
+            assert_eq!(readable_part(at.add(10), 2 * PAGE), PAGE - 10);
+            assert_eq!(writable_part(at.add(PAGE), 2 * PAGE), 0);
+            assert_eq!(readable_part(at, usize::MAX), PAGE);
+            assert_eq!(readable_part(usize::MAX as *const u8, 9), 0);
+            assert!(is_possible(at, PAGE) && !is_possible(at, usize::MAX));
             assert!(!is_writable(at.add(PAGE), 1));
             rustix::mm::munmap(at.cast(), 3 * PAGE).unwrap();
         }

@@ -82,7 +82,7 @@ pub fn serve(
         return Err(format!("{}: another node manager serves it", runtime.folder.display()));
     };
     refuse_overlap(&config, runtime)?;
-    raise_descriptor_limit();
+    raise_limits();
     let opened = recovery::open(&config, runtime)?;
     let fresh = runtime.config().with_extension("new");
     std::fs::write(&fresh, config.canonical())
@@ -187,12 +187,23 @@ fn announce_manager(node: &Node) {
     header.manager_epoch.fetch_add(1, Ordering::AcqRel);
 }
 
-/// The manager keeps a descriptor of every file that is being drained.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Without it fewer files can be dirty at once.
-    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+/// The limits that a program was given are not meant for the manager: it keeps a descriptor of
+/// every file that is being drained, maps all of RAM, and writes what all programs wrote.
+fn raise_limits() {
+    for resource in [Resource::Nofile, Resource::Fsize, Resource::As, Resource::Data, Resource::Cpu]
+    {
+        let limit = rustix::process::getrlimit(resource);
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        let without = Rlimit { current: None, maximum: None };
+        // Only the administrator may lift a hard limit; without that less can be buffered.
+        let lifted = !matches!(resource, Resource::Nofile)
+            && rustix::process::setrlimit(resource, without).is_ok();
+        if !lifted {
+            let _ = rustix::process::setrlimit(resource, raised);
+        }
+    }
+    // A file that is too large is an error to report, not the end.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
 fn start_workers(node: &Arc<Node>) -> Result<Vec<JoinHandle<()>>, String> {

@@ -7,6 +7,7 @@
 #![allow(non_snake_case, unused_unsafe, clippy::missing_safety_doc)]
 #![cfg(target_os = "linux")]
 
+mod aio;
 mod bulk;
 mod copy;
 mod descriptors;

@@ -131,6 +131,25 @@ unsafe extern "C" fn pclose(stream: *mut libc::FILE) -> c_int {
     real!(c"pclose"(stream => *mut libc::FILE) -> c_int)
 }
 
+/// The cached limit on the size of files follows what the program sets.
+macro_rules! limits {
+    ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*);)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            let result = real!($symbol($($argument => $type),*) -> c_int);
+            forebay_client::limits_changed();
+            result
+        }
+    )* };
+}
+
+limits! {
+    setrlimit c"setrlimit" (resource: c_int, limit: *const libc::rlimit);
+    setrlimit64 c"setrlimit64" (resource: c_int, limit: *const libc::rlimit);
+    prlimit c"prlimit" (process: pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit);
+    prlimit64 c"prlimit64" (process: pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit);
+}
+
 /// Who receives a descriptor may not run under Forebay: its file is used through the kernel.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {

@@ -5,7 +5,7 @@
 
 use crate::real::{cancellable, cancellation_point};
 use crate::{count, managed};
-use forebay_client::probe::{is_readable, readable_part, writable_part};
+use forebay_client::probe::{is_possible, is_readable, readable_part, writable_part};
 use forebay_client::{Handle, Iovec, Session, Whence};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ const MOST: usize = 0x7fff_f000;
 const PIECES: usize = 1024;
 
 /// How much of a buffer can be used, for reading from it or for writing to it.
-type Check = fn(*const u8, usize) -> Result<usize, Errno>;
+type Check = fn(*const u8, usize) -> usize;
 
 /// The program's buffers, and how many of their bytes can be used.
 struct Buffers<'a> {
@@ -29,10 +29,11 @@ struct Buffers<'a> {
 impl<'a> Buffers<'a> {
     #[inline]
     fn one(piece: &'a Iovec, check: Check) -> Result<Buffers<'a>, Errno> {
+        if !is_possible(piece.base, piece.length) {
+            return Err(Errno::FAULT);
+        }
         let asked = piece.length.min(MOST);
-        // The whole must lie where memory can be, although not all of it may be used.
-        let usable = if asked < piece.length { check(piece.base, piece.length)? } else { asked };
-        let usable = check(piece.base, asked.min(usable))?;
+        let usable = check(piece.base, asked);
         Ok(Buffers { pieces: core::slice::from_ref(piece), usable, asked })
     }
 
@@ -54,12 +55,14 @@ impl<'a> Buffers<'a> {
         if pieces.iter().any(|piece| piece.length > isize::MAX as usize) {
             return Err(Errno::INVAL);
         }
+        if pieces.iter().any(|piece| !is_possible(piece.base, piece.length)) {
+            return Err(Errno::FAULT);
+        }
         let (mut usable, mut asked) = (0, 0);
         for piece in pieces {
             let length = piece.length.min(MOST - asked);
-            let part = check(piece.base, length)?;
             if usable == asked {
-                usable += part;
+                usable += check(piece.base, length);
             }
             asked += length;
         }

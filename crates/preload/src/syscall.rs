@@ -98,6 +98,19 @@ unsafe fn dispatch(
                 forebay_client::probe::memory_changed();
                 result
             }
+            libc::SYS_preadv => libc::preadv64(fd, pb.cast(), c as c_int, d) as c_long,
+            libc::SYS_pwritev => libc::pwritev64(fd, pb.cast(), c as c_int, d) as c_long,
+            // The offset is in two halves, of which the first is all on 64 bits.
+            libc::SYS_preadv2 => {
+                libc::preadv64v2(fd, pb.cast(), c as c_int, d, f as c_int) as c_long
+            }
+            libc::SYS_pwritev2 => {
+                libc::pwritev64v2(fd, pb.cast(), c as c_int, d, f as c_int) as c_long
+            }
+            libc::SYS_prlimit64 => {
+                c_long::from(libc::prlimit64(a as libc::pid_t, b as _, pc.cast(), d as *mut _))
+            }
+            libc::SYS_setrlimit => c_long::from(libc::setrlimit64(a as _, pb.cast())),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_open => c_long::from(libc::open64(a as *const _, b as c_int, c as c_uint)),
             #[cfg(target_arch = "x86_64")]
