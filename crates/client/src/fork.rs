@@ -9,7 +9,6 @@ use forebay_pool::liveness;
 pub struct Fork {
     slot: u32,
     parent: u32,
-    start: u64,
 }
 
 impl Session {
@@ -20,7 +19,7 @@ impl Session {
         let start = self.segment.client(self.slot()).start.load(Ordering::Acquire);
         let slot = self.segment.reserve_slot(pid, start)?;
         self.segment.inherit(self.slot(), slot);
-        Some(Fork { slot, parent: pid, start })
+        Some(Fork { slot, parent: pid })
     }
 
     /// In the parent: the manager can now see whether the child still lives, should it be killed
@@ -38,7 +37,8 @@ impl Session {
     pub fn forked(&self, fork: Fork) {
         let pid = std::process::id();
         debug_assert_ne!(pid, fork.parent);
-        let start = liveness::start_time(pid).unwrap_or(fork.start);
+        // Unknown without /proc; the manager will fill it in.
+        let start = liveness::start_time(pid).unwrap_or(0);
         self.segment.confirm_slot(fork.slot, pid, start);
         self.set_slot(fork.slot);
         // What other threads opened between the preparation and the fork.

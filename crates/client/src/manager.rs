@@ -36,9 +36,25 @@ impl ManagerLink {
         self.socket.load(Ordering::Relaxed) == fd
     }
 
-    /// Sends `fd` with `message`. An error means that no manager listens.
-    pub fn send_descriptor(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
-        // Bounded: a signal handler may have interrupted the thread that is sending.
+    /// Gives number `fd`, which is the socket's, up to the program.
+    pub fn make_way(&self, fd: RawFd) -> bool {
+        self.alone(|| {
+            if self.socket.load(Ordering::Relaxed) == fd {
+                self.disconnect();
+            }
+            let _ = self.connected();
+        })
+        .is_ok()
+    }
+
+    /// Connects before it may not be possible any more.
+    pub fn connect(&self) {
+        let _ = self.alone(|| self.connected());
+    }
+
+    /// Calls `act` while no other thread uses the socket.
+    fn alone<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        // Bounded: a thread may have been cancelled while it was sending.
         let mut turns = 0;
         while self.busy.swap(1, Ordering::Acquire) != 0 {
             turns += 1;
@@ -47,15 +63,23 @@ impl ManagerLink {
             }
             rustix::thread::sched_yield();
         }
-        let result = self.try_send(message, fd).or_else(|_| {
-            self.disconnect();
-            self.try_send(message, fd)
-        });
-        if result.is_err() {
-            self.disconnect();
-        }
+        let result = act();
         self.busy.store(0, Ordering::Release);
-        result
+        Ok(result)
+    }
+
+    /// Sends `fd` with `message`. An error means that no manager listens.
+    pub fn send_descriptor(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
+        self.alone(|| {
+            let result = self.try_send(message, fd).or_else(|_| {
+                self.disconnect();
+                self.try_send(message, fd)
+            });
+            if result.is_err() {
+                self.disconnect();
+            }
+            result
+        })?
     }
 
     fn try_send(&self, message: Message, fd: RawFd) -> Result<(), Errno> {

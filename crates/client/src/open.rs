@@ -75,6 +75,10 @@ impl Session {
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && self.is_store_device(stat.st_dev)
         {
+            if self.is_kernel_only() {
+                self.opened_raw(fd);
+                return Ok(());
+            }
             return self.manage(fd, flags, &stat);
         }
         Ok(())

@@ -4,7 +4,7 @@ use crate::descriptors::Sparse;
 use crate::manager::ManagerLink;
 use crate::place::Engine;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
 use forebay_pool::{Identity, Marker, Owner, Segment, liveness, segment};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -15,6 +15,11 @@ use std::path::Path;
 
 /// Forebay's own descriptors go above this, out of the way of programs that count theirs.
 const OWN_DESCRIPTORS: RawFd = 900;
+/// Or above the program's limit, if that is not higher than this: the kernel's table of
+/// descriptors grows with the highest.
+const LIMIT_MAX: u64 = 4096;
+/// The lowest of them.
+static LOWEST_OWN: AtomicI32 = AtomicI32::new(RawFd::MAX);
 /// Descriptor numbers that can be managed; the map costs nothing until it is used.
 const DESCRIPTORS: usize = 1 << 22;
 
@@ -45,6 +50,8 @@ pub struct Session {
     threads: AtomicU32,
     /// Highest descriptor number that was ever managed.
     highest: AtomicU32,
+    /// See [`Session::use_kernel_only`].
+    kernel_only: AtomicBool,
 }
 
 /// A managed descriptor at the time of a call.
@@ -148,6 +155,7 @@ impl Session {
             readers: [const { AtomicU64::new(0) }; READERS],
             threads: AtomicU32::new(0),
             highest: AtomicU32::new(0),
+            kernel_only: AtomicBool::new(false),
         })
     }
 
@@ -203,7 +211,7 @@ impl Session {
 
     /// Whether `fd` is one of Forebay's own, which a program must not close.
     pub fn owns(&self, fd: RawFd) -> bool {
-        fd >= OWN_DESCRIPTORS
+        fd >= LOWEST_OWN.load(Ordering::Relaxed)
             && (self.manager.owns(fd)
                 || self.tier_files.iter().any(|file| file.load(Ordering::Relaxed) == fd as u32 + 1)
                 || self.readers.iter().any(|word| {
@@ -379,9 +387,96 @@ impl Session {
 
     /// Moves a descriptor of Forebay's own out of the program's way.
     pub(crate) fn hide(fd: OwnedFd) -> RawFd {
-        match rustix::io::fcntl_dupfd_cloexec(&fd, OWN_DESCRIPTORS) {
-            Ok(high) => high.into_raw_fd(),
-            Err(_) => fd.into_raw_fd(),
+        let hidden = match above_limit(&fd) {
+            Some(high) => high.into_raw_fd(),
+            None => match rustix::io::fcntl_dupfd_cloexec(&fd, OWN_DESCRIPTORS) {
+                Ok(high) => high.into_raw_fd(),
+                Err(_) => fd.into_raw_fd(),
+            },
+        };
+        LOWEST_OWN.fetch_min(hidden, Ordering::Relaxed);
+        hidden
+    }
+
+    /// Gives number `fd`, one of Forebay's own, up to the program. False if no other is to be had.
+    pub fn make_way(&self, fd: RawFd) -> bool {
+        if self.manager.owns(fd) {
+            return self.manager.make_way(fd);
+        }
+        let mine = |file: &&AtomicU32| file.load(Ordering::Acquire) == fd as u32 + 1;
+        if let Some(place) = self.tier_files.iter().find(mine) {
+            let Ok(other) = rustix::io::fcntl_dupfd_cloexec(borrow(fd), OWN_DESCRIPTORS) else {
+                return false;
+            };
+            let other = other.into_raw_fd();
+            LOWEST_OWN.fetch_min(other, Ordering::Relaxed);
+            place.store(other as u32 + 1, Ordering::SeqCst);
+            self.wait_for_threads();
+        }
+        true
+    }
+
+    /// Waits until each thread that was inside a file has left it: what it looked up before, it
+    /// does not use any more.
+    fn wait_for_threads(&self) {
+        for place in &self.segment.client(self.slot()).presence {
+            let seen = place.load(Ordering::SeqCst);
+            let mut patience = forebay_pool::buckets::Patience::default();
+            while seen != 0 && place.load(Ordering::SeqCst) == seen {
+                patience.wait();
+            }
         }
     }
+
+    /// Opens what may be out of reach when the process has another root directory or is another
+    /// user's.
+    pub fn keep_reach(&self) {
+        for tier in 1..self.segment.header().tiers as usize {
+            let _ = self.tier_file(tier);
+        }
+        self.manager.connect();
+    }
+
+    /// Whether a process under this one's limits has the address space to join.
+    pub fn fits(&self) -> bool {
+        /// The maps of descriptors and buckets, and what a program needs for itself.
+        const BESIDE: u64 = 64 << 20;
+        let needed = self.segment.header().segment_bytes + BESIDE;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+        limit.is_none_or(|limit| limit >= needed)
+    }
+
+    /// The program submits I/O in ways that cannot be seen: all files that it has or will open
+    /// are used through the kernel.
+    ///
+    /// # Errors
+    /// The errno of a flush; the program is not to begin then.
+    pub fn use_kernel_only(&self) -> Result<(), rustix::io::Errno> {
+        self.kernel_only.store(true, Ordering::Release);
+        self.handles().try_for_each(|handle| match self.uses_kernel_offset(handle) {
+            true => Ok(()),
+            false => self.release_to_kernel(handle),
+        })
+    }
+
+    pub(crate) fn is_kernel_only(&self) -> bool {
+        self.kernel_only.load(Ordering::Acquire)
+    }
+}
+
+/// A duplicate of `fd` that no program under the present limit can have asked for.
+fn above_limit(fd: &OwnedFd) -> Option<OwnedFd> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    /// Numbers that are searched for a free one.
+    const ROOM: u64 = 64;
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.current.filter(|&current| current <= LIMIT_MAX)?;
+    let raised = current + ROOM;
+    if limit.maximum.is_some_and(|maximum| maximum < raised) {
+        return None;
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit.clone() }).ok()?;
+    let other = rustix::io::fcntl_dupfd_cloexec(fd, current as RawFd);
+    let _ = setrlimit(Resource::Nofile, limit);
+    other.ok()
 }

@@ -140,7 +140,7 @@ impl Session {
     }
 
     /// The descriptor of the file that holds tier `tier`'s slots.
-    fn tier_file(&self, tier: usize) -> Result<RawFd, Errno> {
+    pub(crate) fn tier_file(&self, tier: usize) -> Result<RawFd, Errno> {
         let place = &self.tier_files[tier];
         if let Some(fd) = place.load(Ordering::Acquire).checked_sub(1) {
             return Ok(fd as RawFd);

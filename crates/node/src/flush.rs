@@ -190,7 +190,11 @@ impl Flusher {
                 let client = self.stores.get_mut(store).ok_or(Errno::STALE)?;
                 client.sync(fd.as_raw_fd())
             });
-            if let Err(errno) = result {
+            // What has no name is gone after a reboot anyway.
+            let nameless = result == Err(Errno::STALE) && record.has(file_flag::UNLINKED);
+            if let Err(errno) = result
+                && !nameless
+            {
                 self.failed(file, errno);
             }
         }

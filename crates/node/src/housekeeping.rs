@@ -137,7 +137,7 @@ impl Housekeeper {
         let (pid, start) =
             (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
         let child = client.child.load(Ordering::Acquire);
-        if child != 0 && liveness::start_time(child).is_none() {
+        if child != 0 && !liveness::is_alive(child, 0) {
             // Killed before it came to confirm its slot, or about to be seen as confirmed.
             if client.state.load(Ordering::Acquire) == slot_state::RESERVED {
                 self.reap(slot);
@@ -152,6 +152,10 @@ impl Housekeeper {
     fn watch(&mut self, slot: u32) -> bool {
         let client = self.node.segment.client(slot);
         let pid = client.pid.load(Ordering::Acquire);
+        if client.start.load(Ordering::Acquire) == 0 {
+            // Forked where it has no /proc to look at.
+            client.start.store(liveness::start_time(pid).unwrap_or(0), Ordering::Release);
+        }
         let start = client.start.load(Ordering::Acquire);
         let opened = Pid::from_raw(pid as i32)
             .ok_or(Errno::SRCH)

@@ -1,21 +1,42 @@
 //! Whether a process still runs, by pid and start time, so that a re-used pid is not mistaken.
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Pid;
 
 /// Start time of process `pid` in clock ticks after boot; `None` when it is gone, or has ended
-/// and only waits for its parent to notice.
+/// and only waits for its parent to notice, or when /proc cannot be read.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let mut name = [0u8; 32];
-    let path = stat_path(pid, &mut name);
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0u8; 1024];
-    let length = rustix::io::read(&file, &mut text[..]).ok()?;
-    parse_stat(&text[..length])
+    look(pid).ok().flatten()
 }
 
-/// Whether the process `pid` that started at `start` still runs.
+/// Whether the process `pid` that started at `start` still runs; a `start` of zero is not known.
+/// Where /proc does not tell, a process of this number is taken for the same one.
 pub fn is_alive(pid: u32, start: u64) -> bool {
-    start_time(pid) == Some(start)
+    match look(pid) {
+        Ok(found) => found.is_some_and(|found| found == start || start == 0),
+        Err(_) => Pid::from_raw(pid as i32).is_some_and(|pid| {
+            !matches!(rustix::process::test_kill_process(pid), Err(Errno::SRCH))
+        }),
+    }
+}
+
+/// What /proc says of `pid`. An error if it says nothing: not mounted, or no descriptor is left.
+fn look(pid: u32) -> Result<Option<u64>, Errno> {
+    let mut name = [0u8; 32];
+    let path = stat_path(pid, &mut name);
+    let file = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => {
+            rustix::fs::access(c"/proc/self/stat", rustix::fs::Access::EXISTS)?;
+            return Ok(None);
+        }
+        other => other?,
+    };
+    let mut text = [0u8; 1024];
+    match rustix::io::read(&file, &mut text[..]) {
+        Err(Errno::SRCH) => Ok(None),
+        length => Ok(parse_stat(&text[..length?])),
+    }
 }
 
 fn stat_path(pid: u32, buffer: &mut [u8; 32]) -> &core::ffi::CStr {
@@ -64,6 +85,7 @@ mod tests {
         let start = start_time(me).unwrap();
         assert!(is_alive(me, start));
         assert!(!is_alive(me, start + 1));
+        assert!(is_alive(me, 0));
     }
 
     #[test]

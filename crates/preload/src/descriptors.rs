@@ -79,7 +79,7 @@ fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if old == new || old < 0 || new < 0 || !open {
         return call();
     }
-    if session.owns(new) {
+    if session.owns(new) && !session.make_way(new) {
         return status(Err(Errno::BADF));
     }
     session.forget(new);

@@ -150,6 +150,28 @@ limits! {
     prlimit64 c"prlimit64" (process: pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit);
 }
 
+/// A process that becomes another user's, or gets another root directory, takes along what it
+/// could not open again.
+macro_rules! parting {
+    ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*);)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            if let Some(session) = session() {
+                session.keep_reach();
+            }
+            real!($symbol($($argument => $type),*) -> c_int)
+        }
+    )* };
+}
+
+parting! {
+    chroot c"chroot" (path: *const libc::c_char);
+    setuid c"setuid" (user: libc::uid_t);
+    seteuid c"seteuid" (user: libc::uid_t);
+    setreuid c"setreuid" (real: libc::uid_t, effective: libc::uid_t);
+    setresuid c"setresuid" (real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t);
+}
+
 /// Who receives a descriptor may not run under Forebay: its file is used through the kernel.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {

@@ -202,7 +202,8 @@ unsafe fn prepare(path: *const c_char, variables: Strings) {
         return;
     };
     make_clean(&file);
-    if unsafe { has(variables, DISABLED) } || !loads_libraries(&file, 0) {
+    let joins = !unsafe { has(variables, DISABLED) } && loads_libraries(&file, 0);
+    if !joins || !can_join(session) {
         // It also opens what it likes by name.
         session.sync_all(false);
         for handle in session.handles() {
@@ -214,6 +215,22 @@ unsafe fn prepare(path: *const c_char, variables: Strings) {
             }
         }
     }
+}
+
+/// Whether a program that this process executes now finds the library and the pool, may use them
+/// as the user it will be, and has the address space for them.
+fn can_join(session: &forebay_client::Session) -> bool {
+    let library = our_library().is_some_and(|library| {
+        let flags = rustix::fs::AtFlags::EACCESS;
+        rustix::fs::accessat(rustix::fs::CWD, library, rustix::fs::Access::READ_OK, flags).is_ok()
+    });
+    let pool = values()[1].is_some_and(|pool| {
+        let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+        let flags = rustix::fs::AtFlags::EACCESS;
+        rustix::fs::accessat(rustix::fs::CWD, pool, access, flags).is_ok()
+    });
+    let proc = rustix::fs::access(c"/proc/self/stat", rustix::fs::Access::READ_OK).is_ok();
+    library && pool && proc && session.fits()
 }
 
 /// Whether the kernel will start the program through a dynamic loader that honours LD_PRELOAD.

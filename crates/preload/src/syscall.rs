@@ -111,6 +111,53 @@ unsafe fn dispatch(
                 c_long::from(libc::prlimit64(a as libc::pid_t, b as _, pc.cast(), d as *mut _))
             }
             libc::SYS_setrlimit => c_long::from(libc::setrlimit64(a as _, pb.cast())),
+            libc::SYS_truncate => c_long::from(libc::truncate64(a as *const _, b)),
+            libc::SYS_sync_file_range => c_long::from(libc::sync_file_range(fd, b, c, d as c_uint)),
+            libc::SYS_syncfs => c_long::from(libc::syncfs(fd)),
+            libc::SYS_sync => {
+                libc::sync();
+                0
+            }
+            libc::SYS_splice => {
+                libc::splice(fd, pb.cast(), c as c_int, d as *mut i64, e as usize, f as c_uint)
+                    as c_long
+            }
+            libc::SYS_flock => c_long::from(libc::flock(fd, b as c_int)),
+            libc::SYS_unlinkat => c_long::from(libc::unlinkat(fd, pb.cast(), c as c_int)),
+            libc::SYS_renameat => {
+                c_long::from(libc::renameat(fd, pb.cast(), c as c_int, d as *const _))
+            }
+            libc::SYS_renameat2 => {
+                c_long::from(libc::renameat2(fd, pb.cast(), c as c_int, d as *const _, e as c_uint))
+            }
+            libc::SYS_fchmodat => c_long::from(libc::fchmodat(fd, pb.cast(), c as libc::mode_t, 0)),
+            libc::SYS_munmap => c_long::from(libc::munmap(a as *mut _, b as usize)),
+            libc::SYS_mprotect => c_long::from(libc::mprotect(a as *mut _, b as usize, c as c_int)),
+            libc::SYS_execve => c_long::from(libc::execve(a as *const _, pb.cast(), pc.cast())),
+            libc::SYS_chroot => c_long::from(libc::chroot(a as *const _)),
+            // Where its requests go cannot be seen later.
+            libc::SYS_io_uring_setup => {
+                if let Some(session) = session()
+                    && let Err(errno) = session.use_kernel_only()
+                {
+                    return c_long::from(crate::status(Err(errno)));
+                }
+                real!(c"syscall"(number => c_long, a => c_long, b => c_long) -> c_long)
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_creat => c_long::from(libc::creat64(a as *const _, b as libc::mode_t)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_stat => c_long::from(libc::stat64(a as *const _, pb.cast())),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_lstat => c_long::from(libc::lstat64(a as *const _, pb.cast())),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_rename => c_long::from(libc::rename(a as *const _, pb.cast())),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_unlink => c_long::from(libc::unlink(a as *const _)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_chmod => c_long::from(libc::chmod(a as *const _, b as libc::mode_t)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork | libc::SYS_vfork => c_long::from(libc::fork()),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_open => c_long::from(libc::open64(a as *const _, b as c_int, c as c_uint)),
             #[cfg(target_arch = "x86_64")]
