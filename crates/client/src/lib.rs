@@ -14,6 +14,7 @@ mod iovec;
 mod limits;
 mod manager;
 mod open;
+mod passing;
 mod place;
 pub mod probe;
 mod range;

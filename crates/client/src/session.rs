@@ -341,21 +341,11 @@ impl Session {
     /// Takes over descriptors that were managed before an exec, by the marker in their offset.
     fn adopt_inherited(&self) {
         let mut keep = [0u64; 1024];
-        let flags = rustix::fs::OFlags::RDONLY
-            | rustix::fs::OFlags::DIRECTORY
-            | rustix::fs::OFlags::CLOEXEC;
-        if let Ok(folder) = rustix::fs::open(c"/proc/self/fd", flags, rustix::fs::Mode::empty()) {
-            let mut buffer = [core::mem::MaybeUninit::uninit(); 2048];
-            let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
-            while let Some(Ok(entry)) = entries.next() {
-                let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
-                if let Ok(fd) = name.parse::<RawFd>()
-                    && let Some(description) = self.adopt(fd).or_else(|| self.opened_raw(fd))
-                {
-                    keep[description as usize / 64] |= 1 << (description % 64);
-                }
+        each_descriptor(|fd| {
+            if let Some(description) = self.adopt(fd).or_else(|| self.opened_raw(fd)) {
+                keep[description as usize / 64] |= 1 << (description % 64);
             }
-        }
+        });
         // What the image before the exec held and this one has not inherited.
         for word in 0..self.segment.header().descriptions / 64 {
             let held = self.segment.held(self.slot(), word);
@@ -462,6 +452,24 @@ impl Session {
     pub(crate) fn is_kernel_only(&self) -> bool {
         self.kernel_only.load(Ordering::Acquire)
     }
+}
+
+/// Calls `act` with each descriptor of this process. False if they cannot be listed.
+pub(crate) fn each_descriptor(mut act: impl FnMut(RawFd)) -> bool {
+    let flags =
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    let Ok(folder) = rustix::fs::open(c"/proc/self/fd", flags, rustix::fs::Mode::empty()) else {
+        return false;
+    };
+    let mut buffer = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
+        if let Ok(fd) = name.parse::<RawFd>() {
+            act(fd);
+        }
+    }
+    true
 }
 
 /// A duplicate of `fd` that no program under the present limit can have asked for.

@@ -17,6 +17,10 @@ use std::sync::atomic::Ordering;
 
 /// How long a description that nobody holds can still be adopted by an exec under way.
 const ADOPTION_MS: u32 = 1_000;
+/// How long a description may be on its way through a socket; when descriptions are short, how
+/// long it still may.
+const FLIGHT_MS: u32 = 10 * 60_000;
+const SHORT_FLIGHT_MS: u32 = 10_000;
 /// How long a slot prepared for a forked child outlives a parent that is gone.
 const FORK_MS: u32 = 10_000;
 
@@ -203,9 +207,12 @@ impl Housekeeper {
             files.iter().map(|&file| segment.file(file).opens.load(Ordering::SeqCst)).collect();
         let mut open = vec![false; segment.header().files as usize];
         // When they are short, those that were closed wait less for an exec that wants them.
-        let grace = if self.used > segment.header().descriptions / 2 { 50 } else { ADOPTION_MS };
+        let (grace, flight) = match self.used > segment.header().descriptions / 2 {
+            true => (50, SHORT_FLIGHT_MS),
+            false => (ADOPTION_MS, FLIGHT_MS),
+        };
         let mut used = 0;
-        segment.sweep_descriptions(now, grace, |description| {
+        segment.sweep_descriptions(now, grace, flight, |description| {
             used += 1;
             let description = segment.description(description);
             if let Some(open) = open.get_mut(description.file.load(Ordering::Acquire) as usize) {

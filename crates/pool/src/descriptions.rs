@@ -107,6 +107,7 @@ impl Segment {
                 .store(record.generation.load(Ordering::Relaxed), Ordering::Relaxed);
             description.flags.store(flags, Ordering::Relaxed);
             description.offset.store(0, Ordering::Relaxed);
+            description.in_flight.store(0, Ordering::Relaxed);
             description.error_seen.store(record.error.load(Ordering::Relaxed), Ordering::Release);
             return Some(Marker { description: id, generation: generation(next) });
         }
@@ -158,10 +159,32 @@ impl Segment {
         (0..self.header().descriptions).filter(writes).any(held)
     }
 
-    /// Frees descriptions that nobody has held for `grace_ms`: first they become zombies, which
-    /// an exec under way can still adopt. For the node manager. `named` is called with each
-    /// description that is not free, afterwards.
-    pub fn sweep_descriptions(&self, now: u32, grace_ms: u32, mut named: impl FnMut(u32)) {
+    /// Notes at `now` that a descriptor of a held description is about to be sent to another
+    /// process. It then lives without a holder until it is received, or until the sweep loses
+    /// patience.
+    pub fn take_off(&self, description: u32, now: u32) {
+        let description = self.description(description);
+        description.sent.store(now, Ordering::Relaxed);
+        description.in_flight.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Notes that a descriptor of a held description was received, or could not be sent.
+    pub fn land(&self, description: u32) {
+        let in_flight = &self.description(description).in_flight;
+        let one_less = |count: u32| count.checked_sub(1);
+        let _ = in_flight.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_less);
+    }
+
+    /// Frees descriptions that nobody has held for `grace_ms`, nor sent to anybody for
+    /// `flight_ms`: first they become zombies, which an exec under way can still adopt. For the
+    /// node manager. `named` is called with each description that is not free, afterwards.
+    pub fn sweep_descriptions(
+        &self,
+        now: u32,
+        grace_ms: u32,
+        flight_ms: u32,
+        mut named: impl FnMut(u32),
+    ) {
         let slots = self.header().clients_high.load(Ordering::Acquire);
         for chunk in 0..self.header().descriptions / 64 {
             let held = || {
@@ -184,7 +207,13 @@ impl Segment {
                     description_state::LIVE => description_state::ZOMBIE,
                     _ => {
                         let since = description.zombie_since.load(Ordering::Relaxed);
-                        if crate::clock::stamp_age(now, since) < grace_ms {
+                        if crate::clock::stamp_age(now, since) < grace_ms
+                            || description.in_flight.load(Ordering::SeqCst) > 0
+                                && crate::clock::stamp_age(
+                                    now,
+                                    description.sent.load(Ordering::Relaxed),
+                                ) < flight_ms
+                        {
                             continue;
                         }
                         description_state::FREE
@@ -228,6 +257,30 @@ mod tests {
     }
 
     #[test]
+    fn a_description_in_flight_lives_without_a_holder_for_a_while() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        segment.header().clients_high.store(4, Ordering::Relaxed);
+        let (sender, receiver) = (Owner::new(1, 0), Owner::new(2, 0));
+        let marker = segment.open_description(3, description_flag::READ, sender).unwrap();
+        segment.take_off(marker.description, 10);
+        segment.release(1, marker.description);
+        for now in [20, 30, 40] {
+            segment.sweep_descriptions(now, 0, 100, |_| {});
+        }
+        assert!(segment.adopt(marker, receiver));
+        segment.land(marker.description);
+        segment.land(marker.description);
+        segment.release(2, marker.description);
+        segment.take_off(marker.description, 50);
+        for now in [60, 160] {
+            segment.sweep_descriptions(now, 0, 100, |_| {});
+        }
+        let again = || segment.open_description(4, description_flag::READ, sender);
+        while again().is_some_and(|other| other.description != marker.description) {}
+        assert!(!segment.adopt(marker, receiver), "used for another file by now");
+    }
+
+    #[test]
     fn a_description_lives_as_long_as_a_slot_holds_it() {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         segment.header().clients_high.store(4, Ordering::Relaxed);
@@ -235,20 +288,20 @@ mod tests {
         let marker = segment.open_description(3, description_flag::READ, parent).unwrap();
         assert!(segment.adopt(marker, child));
         segment.release(1, marker.description);
-        segment.sweep_descriptions(1, 0, |_| {});
+        segment.sweep_descriptions(1, 0, 0, |_| {});
         assert!(segment.held_elsewhere(1, marker.description));
         segment.release(2, marker.description);
 
-        segment.sweep_descriptions(2, 5, |_| {});
-        segment.sweep_descriptions(3, 5, |_| {});
+        segment.sweep_descriptions(2, 5, 0, |_| {});
+        segment.sweep_descriptions(3, 5, 0, |_| {});
         assert!(segment.adopt(marker, child), "a zombie can be revived");
         segment.release(2, marker.description);
-        segment.sweep_descriptions(4, 5, |_| {});
-        segment.sweep_descriptions(10, 5, |_| {});
+        segment.sweep_descriptions(4, 5, 0, |_| {});
+        segment.sweep_descriptions(10, 5, 0, |_| {});
         assert!(segment.adopt(marker, child), "so can a freed one that was not used again");
         segment.release(2, marker.description);
-        segment.sweep_descriptions(20, 0, |_| {});
-        segment.sweep_descriptions(21, 0, |_| {});
+        segment.sweep_descriptions(20, 0, 0, |_| {});
+        segment.sweep_descriptions(21, 0, 0, |_| {});
         segment.header().description_cursor.store(marker.description, Ordering::Relaxed);
         segment.open_description(4, 0, parent).unwrap();
         assert!(!segment.adopt(marker, child));

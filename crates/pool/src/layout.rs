@@ -128,6 +128,9 @@ pub struct Header {
     pub tier: [TierHeader; TIERS_MAX],
     /// The managed directories.
     pub store: [StoreHeader; STORES_MAX],
+    /// A program without the library may be at the other end of a socket: descriptors that are
+    /// sent are used through the kernel.
+    pub strangers: AtomicU32,
 }
 
 impl Header {
@@ -504,10 +507,12 @@ pub struct Description {
     pub error_seen: AtomicU32,
     /// Milliseconds when it became a zombie.
     pub zombie_since: AtomicU32,
+    /// Messages to other processes that carry a descriptor of it and have not been received.
+    pub in_flight: AtomicU32,
+    /// Milliseconds when the last of them was sent.
+    pub sent: AtomicU32,
     /// Not used.
     pub reserved: AtomicU32,
-    /// Free for later use.
-    pub spare: u64,
 }
 
 /// A bucket of any tier.

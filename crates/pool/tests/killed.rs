@@ -840,7 +840,7 @@ impl Manager {
 
     fn sweep(&self) {
         let now = clock::stamp(clock::monotonic_ns());
-        self.segment.sweep_descriptions(now, 3, |_| {});
+        self.segment.sweep_descriptions(now, 3, 0, |_| {});
     }
 
     /// Kills one worker, leaves the others alone with what it held for a while, and replaces it.
@@ -1056,10 +1056,10 @@ impl Manager {
         for slot in 0..self.segment.header().clients {
             assert_eq!(self.segment.held(slot, 0).load(Ordering::SeqCst), 0, "slot {slot}");
         }
-        self.segment.sweep_descriptions(0, 0, |_| {});
-        self.segment.sweep_descriptions(0, 0, |_| {});
+        self.segment.sweep_descriptions(0, 0, 0, |_| {});
+        self.segment.sweep_descriptions(0, 0, 0, |_| {});
         let mut left = 0;
-        self.segment.sweep_descriptions(0, 0, |_| left += 1);
+        self.segment.sweep_descriptions(0, 0, 0, |_| left += 1);
         assert_eq!(left, 0, "descriptions are left");
     }
 }

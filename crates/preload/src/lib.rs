@@ -18,6 +18,7 @@ mod real;
 mod rw;
 mod scan;
 mod signals;
+mod sockets;
 mod spawn;
 mod stat;
 mod stdio;

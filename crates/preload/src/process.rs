@@ -1,9 +1,9 @@
-//! fork, and descriptors that leave the process through sockets.
+//! fork, and what changes the whole process.
 
 use crate::real::real;
-use crate::{managed, status};
+use crate::status;
 use forebay_client::session;
-use libc::{c_int, msghdr, pid_t, ssize_t};
+use libc::{c_int, pid_t};
 use rustix::io::Errno;
 
 #[unsafe(no_mangle)]
@@ -170,29 +170,4 @@ parting! {
     seteuid c"seteuid" (user: libc::uid_t);
     setreuid c"setreuid" (real: libc::uid_t, effective: libc::uid_t);
     setresuid c"setresuid" (real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t);
-}
-
-/// Who receives a descriptor may not run under Forebay: its file is used through the kernel.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if session().is_some() && !message.is_null() {
-        unsafe {
-            let mut control = libc::CMSG_FIRSTHDR(message);
-            while !control.is_null() {
-                let header = &*control;
-                if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-                    let data = libc::CMSG_DATA(control).cast::<c_int>();
-                    let bytes = header.cmsg_len - (data as usize - control as usize);
-                    for index in 0..bytes / size_of::<c_int>() {
-                        let fd = data.add(index).read_unaligned();
-                        if let Some((session, handle)) = managed(fd) {
-                            let _ = session.release_to_kernel(handle);
-                        }
-                    }
-                }
-                control = libc::CMSG_NXTHDR(message, control);
-            }
-        }
-    }
-    real!(c"sendmsg"(socket => c_int, message => *const msghdr, flags => c_int) -> ssize_t)
 }

@@ -204,6 +204,7 @@ unsafe fn prepare(path: *const c_char, variables: Strings) {
     make_clean(&file);
     let joins = !unsafe { has(variables, DISABLED) } && loads_libraries(&file, 0);
     if !joins || !can_join(session) {
+        session.stranger_starts();
         // It also opens what it likes by name.
         session.sync_all(false);
         for handle in session.handles() {

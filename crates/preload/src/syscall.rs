@@ -131,6 +131,12 @@ unsafe fn dispatch(
                 c_long::from(libc::renameat2(fd, pb.cast(), c as c_int, d as *const _, e as c_uint))
             }
             libc::SYS_fchmodat => c_long::from(libc::fchmodat(fd, pb.cast(), c as libc::mode_t, 0)),
+            libc::SYS_sendmsg => libc::sendmsg(fd, pb.cast(), c as c_int) as c_long,
+            libc::SYS_recvmsg => libc::recvmsg(fd, pb.cast(), c as c_int) as c_long,
+            libc::SYS_sendmmsg => c_long::from(libc::sendmmsg(fd, pb.cast(), c as c_uint, d as _)),
+            libc::SYS_recvmmsg => {
+                c_long::from(libc::recvmmsg(fd, pb.cast(), c as c_uint, d as _, e as *mut _))
+            }
             libc::SYS_munmap => c_long::from(libc::munmap(a as *mut _, b as usize)),
             libc::SYS_mprotect => c_long::from(libc::mprotect(a as *mut _, b as usize, c as c_int)),
             libc::SYS_execve => c_long::from(libc::execve(a as *const _, pb.cast(), pc.cast())),

@@ -1,0 +1,78 @@
+//! Descriptors that go to other processes through sockets.
+//!
+//! The marker in the kernel's offset travels with a descriptor, so that a receiver with the library
+//! shares description and offset with the sender. Whether the receiver has it can only be
+//! concluded: the peer is a client of this pool, and no program without the library was started
+//! with a socket that it could receive from.
+
+use crate::session::{Handle, Session, borrow};
+use core::sync::atomic::Ordering;
+use forebay_pool::{Marker, clock, liveness};
+use rustix::fd::RawFd;
+use rustix::fs::FileType;
+
+impl Session {
+    /// Whether a descriptor that is sent to `socket` stays buffered.
+    pub fn may_pass(&self, socket: RawFd) -> bool {
+        if self.segment.header().strangers.load(Ordering::SeqCst) != 0 {
+            return false;
+        }
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(borrow(socket)) else { return false };
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        liveness::start_time(pid).is_some_and(|start| self.segment.slot_of(pid, start).is_some())
+    }
+
+    /// Notes that a descriptor is about to be sent.
+    pub fn passing(&self, handle: Handle) {
+        let now = clock::stamp(clock::realtime_coarse_ns());
+        self.segment.take_off(handle.description, now);
+    }
+
+    /// Takes back [`Session::passing`]: it was not sent.
+    pub fn not_passed(&self, handle: Handle) {
+        self.segment.land(handle.description);
+    }
+
+    /// Takes over `fd`, which was just received; `again` if it will be received once more. False
+    /// if it was on its way for so long that its offset is lost: it must not be used.
+    pub fn received(&self, fd: RawFd, again: bool) -> bool {
+        // Whoever had this number before closed it where we could not see.
+        self.forget(fd);
+        let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return true };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+            || !self.is_store_device(stat.st_dev)
+        {
+            return true;
+        }
+        let marked = rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode).is_some();
+        match self.adopt(fd) {
+            Some(description) if !again => self.segment.land(description),
+            Some(_) => {}
+            None if marked => return false,
+            None => {
+                self.opened_raw(fd);
+            }
+        }
+        true
+    }
+
+    /// A program without the library is about to start: if it inherits a socket, descriptors
+    /// are from now on sent for use through the kernel.
+    pub fn stranger_starts(&self) {
+        let strangers = &self.segment.header().strangers;
+        if strangers.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let inherited = |fd: RawFd| {
+            let socket = rustix::fs::fstat(borrow(fd))
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
+            socket
+                && rustix::io::fcntl_getfd(borrow(fd))
+                    .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
+        };
+        let mut found = false;
+        if !crate::session::each_descriptor(|fd| found |= inherited(fd)) || found {
+            strangers.store(1, Ordering::SeqCst);
+        }
+    }
+}
