@@ -483,7 +483,7 @@ fn above_limit(fd: &OwnedFd) -> Option<OwnedFd> {
     if limit.maximum.is_some_and(|maximum| maximum < raised) {
         return None;
     }
-    setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit.clone() }).ok()?;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit }).ok()?;
     let other = rustix::io::fcntl_dupfd_cloexec(fd, current as RawFd);
     let _ = setrlimit(Resource::Nofile, limit);
     other.ok()

@@ -29,12 +29,12 @@ struct Block {
     reserved: [u8; 32],
 }
 
-const _: () = {
-    assert!(size_of::<Block>() == size_of::<libc::aiocb>());
-    assert!(offset_of!(Block, event) == offset_of!(libc::aiocb, aio_sigevent));
-    assert!(offset_of!(Block, error) == 112 && offset_of!(Block, result) == 120);
-    assert!(offset_of!(Block, offset) == offset_of!(libc::aiocb, aio_offset));
-};
+// Arrays of two lengths are of two types.
+const _: [(); size_of::<libc::aiocb>()] = [(); size_of::<Block>()];
+const _: [(); offset_of!(libc::aiocb, aio_sigevent)] = [(); offset_of!(Block, event)];
+const _: [(); offset_of!(libc::aiocb, aio_offset)] = [(); offset_of!(Block, offset)];
+const _: [(); 112] = [(); offset_of!(Block, error)];
+const _: [(); 120] = [(); offset_of!(Block, result)];
 
 /// glibc's AIO_PRIO_DELTA_MAX.
 const PRIORITY_MAX: c_int = 20;
