@@ -74,7 +74,7 @@ static void on_timer(int number)
 		CHECK(close(fd) == 0);
 		fd = open("made by the handler", O_RDWR | O_CREAT | O_TRUNC, 0644);
 		CHECK(fd >= 0);
-		record(fd, 'n', turn);
+		record(fd, 'n', 0);
 		CHECK(close(fd) == 0);
 	}
 	if (turn % 200 == 0) {
