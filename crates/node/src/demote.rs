@@ -81,7 +81,8 @@ impl Demoter {
         header.low.store(low.max(1) as u32, Ordering::Relaxed);
         let wanted = if asked && self.tier == 0 { unit } else { 0 };
         let event = Event::Space { tier: self.tier, wanted };
-        let tasks = organize(&event, &hierarchy, &self.node.organizer_settings());
+        let settings = self.node.organizer_settings();
+        let tasks = organize(&event, &hierarchy, &settings);
         let bytes: u64 = tasks
             .iter()
             .map(|task| match task {
@@ -109,8 +110,10 @@ impl Demoter {
         for blocks in leaving.dirty.chunks(piece) {
             let bytes = blocks.len() as u64 * unit;
             freed += match destination(&self.node.hierarchy(), self.tier, bytes) {
-                Destination::Tier(below) => self.mover.shift(blocks, self.tier, below),
-                Destination::Store => self.flush_and_evict(blocks),
+                Destination::Tier(below) if settings.moves_down => {
+                    self.mover.shift(blocks, self.tier, below)
+                }
+                _ => self.flush_and_evict(blocks),
             };
             self.announce(freed);
             if self.node.stopping() {

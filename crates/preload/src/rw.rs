@@ -115,7 +115,7 @@ unsafe fn read_managed(
     };
     let from = match offset {
         Some(offset) => offset,
-        None => session.seek(handle, 0, Whence::Current, |_| Err(Errno::INVAL))?,
+        None => session.seek(handle, 0, Whence::Current)?,
     };
     // At the end nothing is copied, wherever to.
     if buffers.asked > 0 && from < session.size(handle)? { Err(Errno::FAULT) } else { Ok(0) }

@@ -298,7 +298,7 @@ unsafe fn choose_buffer(stream: *mut FILE) {
     if cookie.by_terminal {
         *flags |= LINE_BUFFERED;
     }
-    let wanted = stat.map_or(LARGEST, |stat| stat.st_blksize as i64);
+    let wanted = stat.map_or(LARGEST, |stat| stat.st_blksize);
     unsafe { libc::free(cookie.buffer.cast()) };
     cookie.buffer = match wanted {
         1..LARGEST => unsafe { libc::malloc(wanted as usize) }.cast(),

@@ -118,10 +118,6 @@ unsafe fn dispatch(
                 libc::sync();
                 0
             }
-            libc::SYS_splice => {
-                libc::splice(fd, pb.cast(), c as c_int, d as *mut i64, e as usize, f as c_uint)
-                    as c_long
-            }
             libc::SYS_flock => c_long::from(libc::flock(fd, b as c_int)),
             libc::SYS_unlinkat => c_long::from(libc::unlinkat(fd, pb.cast(), c as c_int)),
             libc::SYS_renameat => {
@@ -137,8 +133,6 @@ unsafe fn dispatch(
             libc::SYS_recvmmsg => {
                 c_long::from(libc::recvmmsg(fd, pb.cast(), c as c_uint, d as _, e as *mut _))
             }
-            libc::SYS_munmap => c_long::from(libc::munmap(a as *mut _, b as usize)),
-            libc::SYS_mprotect => c_long::from(libc::mprotect(a as *mut _, b as usize, c as c_int)),
             libc::SYS_execve => c_long::from(libc::execve(a as *const _, pb.cast(), pc.cast())),
             libc::SYS_chroot => c_long::from(libc::chroot(a as *const _)),
             // Where its requests go cannot be seen later.
