@@ -174,22 +174,26 @@ fn extents(text: &mut String, extents: &[Extent], all: bool) {
 }
 
 fn placement(text: &mut String, observer: &Observer, placement: &Placement) {
-    let _ =
-        writeln!(text, "  new data  {} by policy {}:", bytes(placement.bytes), placement.policy);
+    let Placement { policy, bytes: asked, hotness, .. } = placement;
     let _ = writeln!(
         text,
-        "            {:10} {:>24} {:>12} {:>10} {:>9} {:>10}",
-        "place", "free", "pinned", "bandwidth", "latency", "time"
+        "  new data  {} by policy {policy}, hotness of the file {hotness:.1}:",
+        bytes(*asked)
     );
-    for Candidate { name, space, pinned, write_bandwidth, latency_ns, cost_ns } in
-        &placement.candidates
-    {
+    let _ = writeln!(
+        text,
+        "            {:10} {:>24} {:>11} {:>8} {:>10} {:>8} {:>9}",
+        "place", "free", "pinned", "coldest", "bandwidth", "latency", "time"
+    );
+    for candidate in &placement.candidates {
+        let Candidate { name, space, pinned, coldest, write_bandwidth, latency_ns, cost_ns } =
+            candidate;
         let free = space.map_or("as the store says".to_owned(), |(free, capacity)| {
             format!("{} of {}", bytes(free), bytes(capacity))
         });
         let _ = writeln!(
             text,
-            "            {name:10} {free:>24} {:>12} {:>10} {:>9} {:>10}",
+            "            {name:10} {free:>24} {:>11} {coldest:>8.1} {:>10} {:>8} {:>9}",
             bytes(*pinned),
             bandwidth(*write_bandwidth),
             latency(*latency_ns),

@@ -41,7 +41,7 @@ fn rules_places_and_plans_are_told() {
     has(&by_dd, "rule      of dd (");
     has(&by_dd, "site.xml:4) holds: policy max-bandwidth");
     has(&by_dd, "0 .. 3145728                 ram        3.00 MiB, 3.00 MiB not yet on the store");
-    has(&by_dd, "new data  1.00 MiB by policy max-bandwidth:");
+    has(&by_dd, "new data  1.00 MiB by policy max-bandwidth, hotness of the file ");
     for place in ["ram  ", "nvme  ", "store  "] {
         has(&by_dd, place);
     }
@@ -55,7 +55,7 @@ fn rules_places_and_plans_are_told() {
     let new = explain(&["run/new", "--bytes", "3000000"]).expect(0).stdout;
     has(&new, "file      0 B, nothing of it is buffered");
     has(&new, "site.xml:3) holds: policy user-defined, tier nvme, trigger on-exit, priority 9");
-    has(&new, "new data  3.00 MiB by policy user-defined:");
+    has(&new, "new data  3.00 MiB by policy user-defined, hotness of the file 0.0:");
     has(&new, "-> 3.00 MiB to nvme\n");
     assert!(!new.contains("of dd"), "rules below the one that holds are not asked: {new}");
 

@@ -60,20 +60,22 @@ impl Session {
     pub(crate) fn destination(&self, handle: Handle, ahead: u64) -> Destination {
         let record = self.record(handle);
         let seed = self.counters().writes.load(Ordering::Relaxed);
-        let size = record.size.load(Ordering::Relaxed);
-        let dispersion = record.placed.load(Ordering::Relaxed) as u8;
-        let (policy, request) = question(&self.segment, self.settings(record), ahead);
-        let now = self.segment.header().now_ms.load(Ordering::Relaxed);
-        let file_hotness = Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS);
-        let request = Request { file_bytes: size, file_hotness, dispersion, seed, ..request };
+        let settings = self.settings(record);
+        let (policy, request) = question(&self.segment, Some(record), settings, ahead);
+        let request = Request { seed, ..request };
         let store = record.store.load(Ordering::Relaxed) as usize;
         self.engine.first(policy, &hierarchy(&self.segment, store), &request)
     }
 }
 
 /// What the placement engine is asked about `bytes` more of a file whose rule sets this, and which
-/// policy answers. Of the file itself nothing is said yet.
-pub fn question(segment: &Segment, settings: Settings, bytes: u64) -> (PolicyId, Request) {
+/// policy answers. A file without a record is new.
+pub fn question(
+    segment: &Segment,
+    record: Option<&FileRecord>,
+    settings: Settings,
+    bytes: u64,
+) -> (PolicyId, Request) {
     let default = PolicyId::numbered(segment.header().policy.load(Ordering::Relaxed) as u8)
         .unwrap_or_default();
     let policy = match settings.tier {
@@ -86,9 +88,20 @@ pub fn question(segment: &Segment, settings: Settings, bytes: u64) -> (PolicyId,
         priority: settings.priority,
         pinned: settings.tier.map(|tier| Destination::Tier(usize::from(tier))),
         fallback: settings.policy.unwrap_or(default),
-        ..Request::default()
+        ..record.map_or_else(Request::default, |record| about(segment, record))
     };
     (policy, request)
+}
+
+/// What is known of a file.
+fn about(segment: &Segment, record: &FileRecord) -> Request {
+    let now = segment.header().now_ms.load(Ordering::Relaxed);
+    Request {
+        file_bytes: record.size.load(Ordering::Relaxed),
+        file_hotness: Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS),
+        dispersion: record.placed.load(Ordering::Relaxed) as u8,
+        ..Request::default()
+    }
 }
 
 /// The tiers as they are now, above store `store`.

@@ -88,6 +88,8 @@ pub struct Placement {
     pub policy: &'static str,
     /// Bytes that it was asked about.
     pub bytes: u64,
+    /// The file's hotness: its accesses, each counting half after every half-life.
+    pub hotness: f32,
     /// Every place they could go to, the store last.
     pub candidates: Vec<Candidate>,
     /// The answer.
@@ -103,6 +105,8 @@ pub struct Candidate {
     pub space: Option<(u64, u64)>,
     /// Bytes that may not leave.
     pub pinned: u64,
+    /// The lowest hotness among what may leave.
+    pub coldest: f32,
     /// Bytes per second written.
     pub write_bandwidth: u64,
     /// Nanoseconds until the first byte.
@@ -128,12 +132,7 @@ impl Observer {
         let on_store = metadata.map_or(0, |found| found.len());
         let size = record.map_or(on_store, |record| record.size.load(Ordering::Acquire));
         let (rules, settings) = judge(segment, record, path, &directory, size);
-        let (policy, request) = question(segment, settings, bytes);
-        let request = forebay_placement::Request {
-            file_bytes: size,
-            dispersion: record.map_or(0, |record| record.placed.load(Ordering::Relaxed) as u8),
-            ..request
-        };
+        let (policy, request) = question(segment, record, settings, bytes);
         let tiers = hierarchy(segment, store);
         let policy = policy.policy();
         let paces = Speeds::of(&tiers);
@@ -142,6 +141,7 @@ impl Observer {
             name: place_name(segment, index),
             space: (index < tiers.len()).then_some((tier.free, tier.capacity)),
             pinned: tier.pinned,
+            coldest: tier.coldest,
             write_bandwidth: (1e9 / pace.write_ns) as u64,
             latency_ns: pace.latency_ns as u64,
             cost_ns: pace.latency_ns + request.bytes as f64 * pace.write_ns,
@@ -158,6 +158,7 @@ impl Observer {
             placement: Placement {
                 policy: policy.name(),
                 bytes: request.bytes,
+                hotness: request.file_hotness,
                 candidates: candidates.collect(),
                 plan: policy.plan(&tiers, &request),
             },
