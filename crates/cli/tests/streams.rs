@@ -110,3 +110,34 @@ fn the_cpp_library() {
         );
     }
 }
+
+/// Random calls in turns; every result, every position and all content as without Forebay.
+#[test]
+fn random_turns_of_reading_and_writing() {
+    let first = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
+    let first = first.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        now.as_nanos() as u32 / 16
+    });
+    println!("FOREBAY_SEED={first}");
+    let site = Site::new(&TINY);
+    if has_utf8() && site.compile("turns.c", &[]) {
+        site.same(&format!(
+            "for i in 0 1 2 3 4 5 6 7 8 9; do
+                 rm -f $OUT/turns-*; echo seed $(({first} + i)); $BIN/turns $(({first} + i)) 2000
+                 cat $OUT/turns-* | md5sum; echo code $?
+             done"
+        ));
+    }
+}
+
+/// valgrind takes the vDSO away and says so to libc only.
+#[test]
+fn a_program_under_valgrind() {
+    let site = Site::new(&LAZY);
+    if !works(&["valgrind", "--version"]) {
+        skip("there is no valgrind");
+    } else if site.compile("streams.c", &[]) {
+        site.same("valgrind -q --error-exitcode=9 $BIN/streams file > out; echo $?; cat out");
+    }
+}

@@ -188,6 +188,19 @@ static void positions(void)
 	show("truncated", stream);
 	SAY("close %d", fclose(stream));
 	dump("positions");
+	/* A write in the middle of what was read, and a step from there. */
+	stream = fopen(file, "w+");
+	for (int i = 0; i < 2000; i++)
+		fprintf(stream, "%05d\n", i);
+	fseek(stream, 3000, SEEK_SET);
+	SAY("%s", fgets(text, sizeof text, stream));
+	fseek(stream, 2500, SEEK_SET);
+	fputs("seven b", stream);
+	fseek(stream, 5, SEEK_CUR);
+	show("behind what was written", stream);
+	SAY("%s", fgets(text, sizeof text, stream));
+	fclose(stream);
+	fill("twenty bytes of text");
 	/* Appending. */
 	stream = fopen(file, "a+");
 	show("a+", stream);
