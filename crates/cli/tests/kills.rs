@@ -221,6 +221,10 @@ fn kill_all(setup: &Setup, moment: usize, by_next_run: bool) {
     };
     assert_eq!(ran.code, 0, "{ran:?}\n{}", site.log());
     assert_complete(&site, &reported, &format!("all killed after {moment}"));
+    // The manager of the next run ends a moment after it.
+    wait_for("the end of the pool", Duration::from_secs(5), || {
+        site.pools().is_empty().then_some(())
+    });
     let again = site.recover().expect(0);
     assert!(again.stdout.contains("nothing to recover"), "{again:?}");
 }
