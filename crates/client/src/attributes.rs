@@ -239,6 +239,11 @@ impl Session {
         self.description(handle).flags.fetch_or(description_flag::LOCKED, Ordering::AcqRel);
     }
 
+    /// Notes that a process is about to lock the file for itself.
+    pub fn locking_process(&self, handle: Handle) {
+        self.record(handle).set(file_flag::FCNTL_LOCKED);
+    }
+
     /// Takes over O_APPEND and O_DIRECT from an F_SETFL call.
     pub fn set_hidden_flags(&self, handle: Handle, flags: rustix::fs::OFlags) {
         let place = &self.description(handle).flags;

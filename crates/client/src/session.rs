@@ -243,7 +243,12 @@ impl Session {
             let _ = place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         let flags = rustix::fs::OFlags::RDONLY;
-        let fd = Session::hide(crate::store::reopen(handle.fd, flags)?);
+        let own = crate::store::reopen(handle.fd, flags)?;
+        // To move it out of the program's way is to close the one that was opened.
+        let fd = match self.record(handle).has(file_flag::FCNTL_LOCKED) {
+            true => own.into_raw_fd(),
+            false => Session::hide(own),
+        };
         let word = (fd as u64) << 32 | u64::from(handle.description + 1);
         let keeps = self.readers.iter().any(|place| {
             place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()

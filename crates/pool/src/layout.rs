@@ -338,6 +338,9 @@ pub mod file_flag {
     pub const LOOKED_AT: u32 = 256;
     /// Has a set-user-id or set-group-id bit that a write has to clear.
     pub const SET_ID: u32 = 512;
+    /// Some process may have a fcntl lock on it, which ends when that process closes any descriptor
+    /// of the file.
+    pub const FCNTL_LOCKED: u32 = 1024;
 }
 
 /// States of a file record: one of these, or the owner that is about to link or unlink it.

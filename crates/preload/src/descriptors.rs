@@ -126,6 +126,10 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
             }
             result
         }
+        libc::F_SETLK | libc::F_SETLKW => {
+            session.locking_process(handle);
+            call(argument)
+        }
         libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
             session.locking(handle);
             call(argument)
