@@ -12,14 +12,11 @@ use rustix::fd::RawFd;
 use rustix::fs::FileType;
 
 impl Session {
-    /// Whether a descriptor that is sent to `socket` stays buffered.
-    pub fn may_pass(&self, socket: RawFd) -> bool {
-        if self.segment.header().strangers.load(Ordering::SeqCst) != 0 {
-            return false;
-        }
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(borrow(socket)) else { return false };
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
-        liveness::start_time(pid).is_some_and(|start| self.segment.slot_of(pid, start).is_some())
+    /// Whether a descriptor that is sent to process `peer` stays buffered.
+    pub fn may_pass(&self, peer: u32) -> bool {
+        self.segment.header().strangers.load(Ordering::SeqCst) == 0
+            && liveness::start_time(peer)
+                .is_some_and(|start| self.segment.slot_of(peer, start).is_some())
     }
 
     /// Notes that a descriptor is about to be sent.

@@ -19,18 +19,41 @@ const USER_END: usize = 1 << 47;
 /// Raised when the program takes memory away from itself.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A range that was found usable in an epoch.
 struct Known {
-    from: usize,
-    to: usize,
-    epoch: u32,
+    from: Cell<usize>,
+    to: Cell<usize>,
+    epoch: Cell<u32>,
 }
 
-const NOTHING: Known = Known { from: 0, to: 0, epoch: 0 };
+impl Known {
+    const fn nothing() -> Known {
+        Known { from: Cell::new(0), to: Cell::new(0), epoch: Cell::new(0) }
+    }
+
+    fn note(&self, from: usize, to: usize, epoch: u32) {
+        // A handler in between finds a range without an end.
+        self.to.set(0);
+        compiler_fence(Ordering::SeqCst);
+        self.from.set(from);
+        self.epoch.set(epoch);
+        compiler_fence(Ordering::SeqCst);
+        self.to.set(to);
+    }
+
+    #[inline]
+    fn has(&self, start: usize, bytes: usize) -> bool {
+        let (from, to, epoch) = (self.from.get(), self.to.get(), self.epoch.get());
+        // Another beginning: a handler came between the loads, and found another range.
+        compiler_fence(Ordering::SeqCst);
+        let inside = (from..=to).contains(&start) && bytes <= to - start;
+        inside && epoch == EPOCH.load(Ordering::Acquire) && from == self.from.get()
+    }
+}
 
 thread_local! {
-    static READABLE: Cell<Known> = const { Cell::new(NOTHING) };
-    static WRITABLE: Cell<Known> = const { Cell::new(NOTHING) };
+    static READABLE: Known = const { Known::nothing() };
+    static WRITABLE: Known = const { Known::nothing() };
 }
 
 /// To be called after munmap, mprotect, mremap and fixed mappings.
@@ -104,19 +127,12 @@ fn can_be_used(start: usize, end: usize, advice: Advice) -> bool {
 }
 
 #[inline]
-fn is_known(known: &Cell<Known>, start: usize, bytes: usize, advice: Advice) -> bool {
-    let Known { from, to, epoch } = known.get();
-    // A handler between two of the loads would have left something else.
-    compiler_fence(Ordering::SeqCst);
-    let torn = known.get() != Known { from, to, epoch };
-    let inside = !torn && (from..=to).contains(&start) && bytes <= to - start;
-    bytes == 0
-        || inside && epoch == EPOCH.load(Ordering::Acquire)
-        || ask(known, start, bytes, advice)
+fn is_known(known: &Known, start: usize, bytes: usize, advice: Advice) -> bool {
+    bytes == 0 || known.has(start, bytes) || ask(known, start, bytes, advice)
 }
 
 #[cold]
-fn ask(known: &Cell<Known>, start: usize, bytes: usize, advice: Advice) -> bool {
+fn ask(known: &Known, start: usize, bytes: usize, advice: Advice) -> bool {
     let Some(end) = start.checked_add(bytes).filter(|&end| end <= USER_END) else { return false };
     let epoch = EPOCH.load(Ordering::Acquire);
     let from = start / PAGE * PAGE;
@@ -129,7 +145,7 @@ fn ask(known: &Cell<Known>, start: usize, bytes: usize, advice: Advice) -> bool 
         // SAFETY: populating changes no content.
         match unsafe { madvise(from as *mut _, to - from, advice) } {
             Ok(()) => {
-                known.set(Known { from, to, epoch });
+                known.note(from, to, epoch);
                 return true;
             }
             // Not mapped, in part at least.

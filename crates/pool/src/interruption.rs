@@ -15,30 +15,42 @@ unsafe extern "C" {
     fn pthread_sigmask(how: i32, set: *const [u64; 16], old: *mut [u64; 16]) -> i32;
 }
 
-thread_local! {
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+struct Thread {
+    /// Presences.
+    depth: Cell<u32>,
+    /// Whether a handler was held off. A word of its own: a handler may come, and set it, while
+    /// the depth is being changed.
+    held_off: Cell<bool>,
     /// The signals that were blocked before all were.
-    static MASK: Cell<u64> = const { Cell::new(0) };
-    static HELD_OFF: Cell<bool> = const { Cell::new(false) };
+    mask: Cell<u64>,
+}
+
+thread_local! {
+    // One structure: its address is looked up once for each presence.
+    static THREAD: Thread = const {
+        Thread { depth: Cell::new(0), held_off: Cell::new(false), mask: Cell::new(0) }
+    };
 }
 
 /// Whether the calling thread is inside a file or the table.
 pub fn is_inside() -> bool {
-    DEPTH.with(Cell::get) > 0
+    THREAD.with(|thread| thread.depth.get() > 0)
 }
 
 /// For a handler that came while its thread [`is_inside`], and that makes the interrupted code
 /// go on with all signals blocked: `mask` is what that code had blocked. It is put back when the
 /// thread leaves, and the kernel then delivers what came meanwhile.
 pub fn hold_off(mask: u64) {
-    MASK.with(|place| place.set(mask));
-    HELD_OFF.with(|place| place.set(true));
+    THREAD.with(|thread| {
+        thread.mask.set(mask);
+        thread.held_off.set(true);
+    });
 }
 
 /// Before a presence is claimed.
 #[inline]
 pub(crate) fn enter() {
-    DEPTH.with(|depth| depth.set(depth.get() + 1));
+    THREAD.with(|thread| thread.depth.set(thread.depth.get() + 1));
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -46,21 +58,21 @@ pub(crate) fn enter() {
 #[inline]
 pub(crate) fn leave() {
     compiler_fence(Ordering::SeqCst);
-    let left = DEPTH.with(|depth| {
-        depth.set(depth.get().saturating_sub(1));
-        depth.get() == 0
+    THREAD.with(|thread| {
+        let depth = thread.depth.get().saturating_sub(1);
+        thread.depth.set(depth);
+        compiler_fence(Ordering::SeqCst);
+        if depth == 0 && thread.held_off.get() {
+            resume(thread);
+        }
     });
-    compiler_fence(Ordering::SeqCst);
-    if left && HELD_OFF.with(Cell::get) {
-        resume();
-    }
 }
 
 #[cold]
-fn resume() {
-    HELD_OFF.with(|place| place.set(false));
+fn resume(thread: &Thread) {
+    thread.held_off.set(false);
     let mut set = [0; 16];
-    set[0] = MASK.with(Cell::get);
+    set[0] = thread.mask.get();
     compiler_fence(Ordering::SeqCst);
     // SAFETY: a set of the C library's size; what is pending is delivered before it returns.
     unsafe { pthread_sigmask(SIG_SETMASK, &set, core::ptr::null_mut()) };

@@ -79,7 +79,9 @@ impl<'a> Buffers<'a> {
         }
     }
 
+    /// Apart, because a handler's stack may be small.
     #[cold]
+    #[inline(never)]
     fn with_part<R>(&self, act: impl FnOnce(&[Iovec]) -> R) -> R {
         let mut part = [const { Iovec { base: core::ptr::null_mut(), length: 0 } }; PIECES];
         let mut left = self.usable;

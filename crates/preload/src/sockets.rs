@@ -26,6 +26,15 @@ unsafe fn each_rights(
     }
 }
 
+/// The process that connected `socket`'s other end, or listened there, or made both; 0 if unknown.
+fn peer(socket: c_int) -> u32 {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    let at = (&raw mut peer).cast();
+    unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut bytes) };
+    peer.pid as u32
+}
+
 /// Before a message is sent: whoever receives its descriptors either shares what they refer to, or
 /// finds them the kernel's.
 unsafe fn before(socket: c_int, message: *const msghdr) {
@@ -35,7 +44,7 @@ unsafe fn before(socket: c_int, message: *const msghdr) {
             if let Some((session, handle)) = managed(unsafe { fds.add(index).read_unaligned() })
                 && !session.uses_kernel_offset(handle)
             {
-                if *shared.get_or_insert_with(|| session.may_pass(socket)) {
+                if *shared.get_or_insert_with(|| session.may_pass(peer(socket))) {
                     session.passing(handle);
                 } else {
                     // An error stays with the file.
