@@ -1,7 +1,7 @@
 //! Copies inside the kernel between descriptors, done here when one of them is managed.
 
 use crate::files::borrow;
-use crate::real::real;
+use crate::real::{real, without_cancellation};
 use crate::{count, managed};
 use forebay_client::probe::is_writable;
 use libc::{c_int, c_uint, off64_t, size_t, ssize_t};
@@ -228,7 +228,10 @@ unsafe extern "C" fn copy_file_range(
     if managed(from).is_none() && managed(to).is_none() {
         return real!(c"copy_file_range"(from => c_int, from_offset => *mut off64_t, to => c_int, to_offset => *mut off64_t, bytes => size_t, flags => c_uint) -> ssize_t);
     }
-    count(unsafe { copy_range((from, from_offset), (to, to_offset), bytes, flags) })
+    // Whose frames hold a buffer.
+    without_cancellation(|| {
+        count(unsafe { copy_range((from, from_offset), (to, to_offset), bytes, flags) })
+    })
 }
 
 unsafe fn send(to: c_int, from: c_int, offset: *mut off64_t, bytes: usize) -> Result<usize, Errno> {
@@ -256,7 +259,8 @@ unsafe extern "C" fn sendfile64(
     if managed(from).is_none() && managed(to).is_none() {
         return real!(c"sendfile64"(to => c_int, from => c_int, offset => *mut off64_t, bytes => size_t) -> ssize_t);
     }
-    count(unsafe { send(to, from, offset, bytes) })
+    // Whose frames hold a buffer.
+    without_cancellation(|| count(unsafe { send(to, from, offset, bytes) }))
 }
 
 #[unsafe(no_mangle)]
@@ -392,5 +396,8 @@ unsafe extern "C" fn splice(
     if managed(from).is_none() && managed(to).is_none() {
         return real!(c"splice"(from => c_int, from_offset => *mut off64_t, to => c_int, to_offset => *mut off64_t, bytes => size_t, flags => c_uint) -> ssize_t);
     }
-    count(unsafe { splice_range((from, from_offset), (to, to_offset), bytes, flags) })
+    // Whose frames hold a buffer.
+    without_cancellation(|| {
+        count(unsafe { splice_range((from, from_offset), (to, to_offset), bytes, flags) })
+    })
 }

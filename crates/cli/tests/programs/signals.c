@@ -268,6 +268,25 @@ static void *in_a_file(void *unused)
 	return NULL;
 }
 
+static void *in_a_stream(void *unused)
+{
+	for (;;) {
+		CHECK(fseek(unused, 0, SEEK_SET) == 0);
+		CHECK(fprintf(unused, "%5000d", 7) == 5000);
+	}
+	return NULL;
+}
+
+static void *in_a_copy(void *unused)
+{
+	for (;;) {
+		off_t from = 0, to = 100000;
+		copy_file_range(cells, &from, stream, &to, 50000, 0);
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
 /* Threads are cancelled where they wait, and where they write. */
 static void cancelled(void)
 {
@@ -290,6 +309,19 @@ static void cancelled(void)
 		CHECK(pwrite(cells, "mine!", 5, 0) == 5);
 	}
 	printf("cancelled in a file\n");
+	fflush(stdout);
+	stream = open("other", O_RDWR | O_CREAT | O_TRUNC, 0644);
+	CHECK(ftruncate(cells, 50000) == 0);
+	FILE *opened = fopen("stream", "w+");
+	for (int turn = 0; turn < 50; turn++) {
+		CHECK(pthread_create(&thread, NULL, turn % 2 ? in_a_stream : in_a_copy, opened) == 0);
+		usleep(500);
+		CHECK(pthread_cancel(thread) == 0);
+		CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+	}
+	printf("cancelled in a stream and in a copy\n");
+	fflush(stdout);
+	_exit(unlink("stream") || unlink("other") || unlink(file));
 }
 
 int main(int count, char **words)
