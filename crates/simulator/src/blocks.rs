@@ -1,0 +1,155 @@
+//! Files and blocks: where each piece of data is, and what the store does not have yet.
+
+use forebay_placement::TIERS_MAX;
+use forebay_placement::hotness::{Heat, Score};
+
+/// The number of a block in [`Blocks`].
+pub(crate) type BlockId = u32;
+const NONE: BlockId = BlockId::MAX;
+
+/// Where a block's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a tier of the node that is its home.
+    Tier(u8),
+    /// Only on the backing store, or nowhere yet.
+    Store,
+}
+
+/// A block of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub file: u32,
+    pub number: u32,
+    /// The node whose tier has it, or has reserved the shared tier's space for it.
+    pub home: u32,
+    pub place: Place,
+    /// Its position in its shelf's list.
+    pub at: u32,
+    /// Bytes that have content.
+    pub valid: u64,
+    /// Bytes that the store does not have yet.
+    pub dirty: u64,
+    /// Rises when content changes.
+    pub version: u32,
+    /// Writers that are copying into it.
+    pub writers: u16,
+    /// Being copied to another tier.
+    pub moving: bool,
+    /// Being written to the store.
+    pub flushing: bool,
+    /// What was acknowledged is gone, and nothing was written since.
+    pub lost: bool,
+    pub written_ns: u64,
+    pub heat: Heat,
+}
+
+/// A file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct File {
+    blocks: Vec<BlockId>,
+    /// Blocks in each level.
+    pub levels: [u32; TIERS_MAX],
+    /// Ranks that have it open.
+    pub open: u32,
+    /// How often it was used, and how lately.
+    pub score: Score,
+}
+
+impl File {
+    /// Which levels hold some of it, one bit each.
+    pub fn dispersion(&self) -> u8 {
+        let bit = |(level, count): (usize, &u32)| u8::from(*count > 0) << level;
+        self.levels.iter().enumerate().map(bit).fold(0, |mask, bit| mask | bit)
+    }
+
+    /// Blocks that are in some tier.
+    pub fn placed(&self) -> u64 {
+        self.levels.iter().map(|count| u64::from(*count)).sum()
+    }
+}
+
+/// All files and blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Blocks {
+    files: Vec<File>,
+    all: Vec<Block>,
+}
+
+impl Blocks {
+    /// The file of this number, which is made if it is new.
+    pub fn file(&mut self, file: u32) -> &mut File {
+        let index = file as usize;
+        if self.files.len() <= index {
+            self.files.resize_with(index + 1, File::default);
+        }
+        &mut self.files[index]
+    }
+
+    /// A file's hotness; of a file that is not there, none.
+    pub fn hotness(&self, file: u32, now_ms: u32, half_life_ms: u32) -> f32 {
+        let file = self.files.get(file as usize);
+        file.map_or(0.0, |file| file.score.value_at(now_ms, half_life_ms))
+    }
+
+    /// The block of a file, if there is one.
+    pub fn known(&self, file: u32, number: u64) -> Option<BlockId> {
+        let id = *self.files.get(file as usize)?.blocks.get(usize::try_from(number).ok()?)?;
+        (id != NONE).then_some(id)
+    }
+
+    /// All blocks.
+    pub fn all_mut(&mut self) -> &mut [Block] {
+        &mut self.all
+    }
+
+    /// Whether somebody has the file open.
+    pub fn is_open(&self, file: u32) -> bool {
+        self.files.get(file as usize).is_some_and(|file| file.open > 0)
+    }
+
+    /// The block of a file, which is made if it is new; `home` is then its home.
+    pub fn find(&mut self, file: u32, number: u32, home: u32) -> BlockId {
+        let next = self.all.len() as BlockId;
+        let blocks = &mut self.file(file).blocks;
+        let index = number as usize;
+        if blocks.len() <= index {
+            blocks.resize(index + 1, NONE);
+        }
+        if blocks[index] != NONE {
+            return blocks[index];
+        }
+        blocks[index] = next;
+        self.all.push(Block {
+            file,
+            number,
+            home,
+            place: Place::Store,
+            at: 0,
+            valid: 0,
+            dirty: 0,
+            version: 0,
+            writers: 0,
+            moving: false,
+            flushing: false,
+            lost: false,
+            written_ns: 0,
+            heat: Heat::default(),
+        });
+        next
+    }
+}
+
+impl std::ops::Index<BlockId> for Blocks {
+    type Output = Block;
+
+    fn index(&self, id: BlockId) -> &Block {
+        &self.all[id as usize]
+    }
+}
+
+impl std::ops::IndexMut<BlockId> for Blocks {
+    fn index_mut(&mut self, id: BlockId) -> &mut Block {
+        &mut self.all[id as usize]
+    }
+}

@@ -1,0 +1,27 @@
+//! A modelled cluster on a virtual clock, on which Forebay's own placement decisions are run.
+//!
+//! [`simulate`] takes a [`Run`] and returns its [`Outcome`]. Where data goes and what moves is decided
+//! by `forebay-placement`, the code that the node manager runs; how long it takes is decided by the
+//! [fluid model](fluid). See docs/design/simulator.md.
+
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod cluster;
+mod faults;
+pub mod fluid;
+mod machine;
+mod organizer;
+mod outcome;
+pub mod random;
+mod scenario;
+mod simulation;
+mod strategy;
+mod workload;
+
+pub use cluster::{Cluster, Device, Store, Tier};
+pub use outcome::{Outcome, TierOutcome};
+pub use scenario::{Fault, FaultKind, Run, Target};
+pub use simulation::simulate;
+pub use strategy::{Movers, Strategy, Tiers, Trigger};
+pub use workload::{Op, Phases, Range, ReadFrom, Workload};

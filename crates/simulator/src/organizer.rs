@@ -1,0 +1,437 @@
+//! The data organizer's decisions carried out on modelled tiers: room is made, blocks are flushed,
+//! demoted, promoted and dropped. What to do is decided by `placement`.
+
+use forebay_placement::evict::{Candidate, Eviction, choose};
+use forebay_placement::flush_order::{Extent, Limits, order};
+use forebay_placement::hotness::Heat;
+use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
+use forebay_placement::promote::{Block, Level, promoted, promotes};
+use forebay_placement::{Destination, Plan, Watermarks, destination};
+
+use crate::blocks::{BlockId, Place};
+use crate::simulation::{HALF_LIFE_MS, Simulation, Task};
+use crate::strategy::Trigger;
+
+/// Bytes that move or are flushed at once, by each worker, but at least one block.
+const BATCH_BYTES: u64 = 64 << 20;
+
+impl Simulation {
+    /// Blocks of a batch.
+    fn batch(&self) -> usize {
+        (BATCH_BYTES / self.run.cluster.block).max(1) as usize
+    }
+
+    /// What the data organizer of a node decides about an event.
+    fn decide(&self, node: u32, event: &Event<'_>) -> impl Iterator<Item = Decided> + use<> {
+        let mut hierarchy = self.hierarchy(node);
+        if let Event::Hotter { .. } = event {
+            self.add_coldest(node, &mut hierarchy);
+        }
+        let settings = Settings {
+            marks: self.watermarks(),
+            unit: self.run.cluster.block,
+            flush_bandwidth: 0,
+            period_ns: 0,
+        };
+        let tasks: Vec<Decided> = organize(event, &hierarchy, &settings).iter().collect();
+        tasks.into_iter()
+    }
+
+    /// Makes room on a shelf if its watermarks or waiting ranks want it. One batch at a time, as the
+    /// node manager has one demoter for each tier.
+    pub fn make_room(&mut self, shelf: usize) {
+        let state = &self.shelves[shelf];
+        // Nobody needs room any more when all ranks have ended.
+        if state.demoting || !state.alive || self.ended {
+            return;
+        }
+        let (node, level) = self.owner(shelf);
+        let wanted = state.wanted;
+        let mut tasks = self.decide(node, &Event::Space { tier: level, wanted });
+        match tasks.next() {
+            Some(Decided::Demote { bytes, .. }) => self.demote(shelf, None, bytes, wanted > 0),
+            _ => self.wake(shelf),
+        }
+    }
+
+    /// Makes the room that a plan wants: Move, ReOrganize, Evict of the paper's appendix.
+    pub fn make_room_for(&mut self, node: u32, plan: Plan) {
+        for task in self.decide(node, &Event::Placed(&plan)) {
+            if let Decided::Demote { from, to, bytes } = task {
+                let shelf = self.shelf(node, from);
+                if !self.shelves[shelf].demoting {
+                    self.demote(shelf, Some(to), bytes, true);
+                }
+            }
+        }
+    }
+
+    /// The periodic look at a node's tiers.
+    pub fn look(&mut self, node: u32) {
+        for task in self.decide(node, &Event::Periodic) {
+            match task {
+                Decided::Flush { tier, .. } => self.flush(self.shelf(node, tier)),
+                Decided::Demote { from, .. } => self.make_room(self.shelf(node, from)),
+                Decided::Promote { .. } => {}
+            }
+        }
+    }
+
+    /// Takes blocks out of a shelf: the first batch of what is to leave. Where a plan did not say where
+    /// to, that is decided for the batch, as in the node manager: all at once would often find no tier
+    /// with so much room but the store.
+    fn demote(&mut self, shelf: usize, to: Option<Destination>, bytes: u64, is_wanted: bool) {
+        let (node, level) = self.owner(shelf);
+        let size = self.run.cluster.block;
+        let count = bytes.div_ceil(size) as usize;
+        let (clean, mut dirty) = self.victims(shelf, count, is_wanted);
+        let now_ms = self.now_ms();
+        for &id in &clean {
+            let block = &self.blocks[id];
+            self.outcome.tiers[level].evicted += block.valid;
+            self.shelves[shelf].ghosts.left(u64::from(block.file), u64::from(block.number));
+            self.drop_block(id);
+            self.blocks[id].heat = Heat::arriving(now_ms, false);
+        }
+        dirty.truncate(self.batch());
+        if !dirty.is_empty() {
+            dirty.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
+            self.shelves[shelf].demoting = true;
+            let batch = dirty.len() as u64 * size;
+            let hierarchy = self.hierarchy(node);
+            match to.unwrap_or_else(|| destination(&hierarchy, level, batch)) {
+                Destination::Tier(below) => {
+                    self.start_move(node, Place::Tier(level as u8), below, &dirty);
+                }
+                Destination::Store => self.start_flush(node, level, &dirty, true),
+            }
+        }
+        if !clean.is_empty() {
+            self.wake(shelf);
+        } else if dirty.is_empty() && !self.shelves[shelf].flushing && self.nothing_moves(shelf) {
+            self.write_around(shelf);
+        }
+    }
+
+    /// When room is made on a tier, and how much.
+    fn watermarks(&self) -> Watermarks {
+        Watermarks::default()
+    }
+
+    /// Blocks of a shelf that are to leave it, first those that should leave first: clean ones, and
+    /// dirty ones.
+    fn victims(
+        &mut self,
+        shelf: usize,
+        count: usize,
+        is_wanted: bool,
+    ) -> (Vec<BlockId>, Vec<BlockId>) {
+        let may_move = self.run.strategy.demote || is_wanted;
+        let may_leave = |id: &&BlockId| {
+            let block = &self.blocks[**id];
+            let quiet = block.writers == 0 && !block.moving && !block.flushing;
+            quiet && (may_move || block.dirty == 0)
+        };
+        let mut candidates: Vec<Candidate> = self.shelves[shelf]
+            .list
+            .iter()
+            .filter(may_leave)
+            .map(|&id| Candidate { id, heat: self.blocks[id].heat, ..Candidate::default() })
+            .collect();
+        let chosen = choose(Eviction::default(), &mut candidates, count, self.now_ms());
+        for candidate in &candidates {
+            self.blocks[candidate.id].heat = candidate.heat;
+        }
+        let chosen = candidates[..chosen].iter().map(|candidate| candidate.id);
+        chosen.partition(|id| self.blocks[*id].dirty == 0)
+    }
+
+    fn nothing_moves(&self, shelf: usize) -> bool {
+        let is_quiet = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            block.writers == 0 && !block.moving && !block.flushing
+        };
+        self.shelves[shelf].list.iter().all(is_quiet)
+    }
+
+    /// Nobody can make room: those who wait write to the store.
+    pub fn write_around(&mut self, shelf: usize) {
+        while let Some(rank) = self.next_waiting(shelf) {
+            if let Some(portion) = self.ranks[rank as usize].todo.front_mut() {
+                portion.to = Destination::Store;
+            }
+            self.write_on(rank);
+        }
+    }
+
+    /// Moves blocks of a node to another level, where space is taken now.
+    fn start_move(&mut self, node: u32, from: Place, to: usize, blocks: &[BlockId]) {
+        let size = self.run.cluster.block;
+        let target = self.shelf(node, to);
+        let file = self.blocks[blocks[0]].file;
+        let mut moving = Vec::with_capacity(blocks.len());
+        let mut bytes = 0;
+        for &id in blocks {
+            self.reserve(target, size);
+            let block = &mut self.blocks[id];
+            block.moving = true;
+            bytes += block.valid;
+            moving.push((id, block.version));
+        }
+        let target = self.spot(node, to, file);
+        let way = match from {
+            Place::Tier(level) => {
+                let source = self.spot(self.blocks[blocks[0]].home, usize::from(level), file);
+                self.machine.transfer(source, target)
+            }
+            Place::Store => self.machine.stage_in(target),
+        };
+        self.start(way, bytes, Task::Move { node, from, to, blocks: moving });
+    }
+
+    /// Blocks have been copied; those that changed meanwhile stay where they are.
+    pub fn moved(&mut self, node: u32, from: Place, to: usize, blocks: &[(BlockId, u32)]) {
+        let size = self.run.cluster.block;
+        let target = self.shelf(node, to);
+        let now_ms = self.now_ms();
+        for &(id, version) in blocks {
+            let block = &mut self.blocks[id];
+            block.moving = false;
+            if block.version != version || block.writers > 0 || block.place != from {
+                self.shelves[target].used -= size;
+                continue;
+            }
+            let valid = block.valid;
+            match from {
+                Place::Tier(level) if usize::from(level) < to => {
+                    self.outcome.tiers[usize::from(level)].demoted += valid;
+                    block.heat = Heat::arriving(now_ms, false).with_moves(block.heat.moves());
+                }
+                _ => {
+                    self.outcome.tiers[to].promoted += valid;
+                    block.heat = match from {
+                        Place::Tier(_) => promoted(block.heat, now_ms),
+                        Place::Store => Heat::arriving(now_ms, false).counted(),
+                    };
+                }
+            }
+            self.drop_block(id);
+            self.blocks[id].home = node;
+            self.enlist(id, to);
+        }
+        match from {
+            Place::Tier(level) if usize::from(level) < to => {
+                let source = self.shelf(node, usize::from(level));
+                self.shelves[source].demoting = false;
+                self.wake(source);
+                self.make_room(source);
+            }
+            _ => self.shelves[target].promoting = false,
+        }
+        self.make_room(target);
+        if self.ended {
+            // Blocks that were on their way when all that is dirty began to be flushed.
+            self.flush_all();
+        }
+    }
+
+    /// Flushes on all shelves: all tiers concurrently.
+    pub fn flush_all(&mut self) {
+        for shelf in 0..self.shelves.len() {
+            self.flush(shelf);
+        }
+    }
+
+    /// Flushes blocks of a shelf that are due, in file order; one batch at a time, as the node
+    /// manager has one flusher for each tier.
+    pub fn flush(&mut self, shelf: usize) {
+        let state = &self.shelves[shelf];
+        if state.flushing || state.dirty_blocks == 0 || !state.alive {
+            return;
+        }
+        let size = self.run.cluster.block;
+        let mut due: Vec<Extent> = { state.list.iter() }
+            .filter(|&&id| self.is_due(id))
+            .map(|&id| {
+                let block = &self.blocks[id];
+                let offset = u64::from(block.number) * size;
+                Extent { file: block.file, offset, bytes: block.dirty, id }
+            })
+            .collect();
+        let limits = Limits { most: self.run.cluster.store.flush_request, stripe: 0 };
+        let mut ends = 0;
+        let mut first = None;
+        for write in order(&mut due, limits) {
+            // A batch goes to one file's servers.
+            let is_of_file = *first.get_or_insert(write.file) == write.file;
+            if !is_of_file || write.extents.start >= self.batch() {
+                break;
+            }
+            ends = write.extents.end;
+        }
+        due.truncate(ends.min(self.batch()));
+        let batch: Vec<BlockId> = due.into_iter().map(|extent| extent.id).collect();
+        if batch.is_empty() {
+            return;
+        }
+        let (node, level) = self.owner(shelf);
+        self.shelves[shelf].flushing = true;
+        self.start_flush(node, level, &batch, false);
+    }
+
+    fn is_due(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        if block.dirty == 0 || block.writers > 0 || block.moving || block.flushing {
+            return false;
+        }
+        match self.run.strategy.trigger {
+            Trigger::Never => false,
+            _ if self.ended => true,
+            Trigger::PerOperation => true,
+            Trigger::PerFile => !self.blocks.is_open(block.file),
+            Trigger::OnExit => false,
+            Trigger::Periodic(period_ns) => self.now_ns() - block.written_ns >= period_ns,
+        }
+    }
+
+    fn start_flush(&mut self, node: u32, level: usize, blocks: &[BlockId], evict: bool) {
+        let mut total = 0;
+        let mut flushing = Vec::with_capacity(blocks.len());
+        for &id in blocks {
+            let block = &mut self.blocks[id];
+            block.flushing = true;
+            total += block.dirty;
+            flushing.push((id, block.version, block.dirty));
+        }
+        let spot = self.spot(node, level, self.blocks[blocks[0]].file);
+        let way = self.machine.flush(spot, self.run.strategy.movers);
+        self.start(way, total, Task::Flush { node, level, blocks: flushing, evict });
+    }
+
+    /// Blocks are on the store. Those that changed meanwhile stay dirty.
+    pub fn flushed(
+        &mut self,
+        node: u32,
+        level: usize,
+        blocks: &[(BlockId, u32, u64)],
+        evict: bool,
+    ) {
+        let shelf = self.shelf(node, level);
+        self.flush_end_ns = self.now_ns();
+        for &(id, version, bytes) in blocks {
+            let block = &mut self.blocks[id];
+            block.flushing = false;
+            self.outcome.flushed += bytes;
+            if block.version != version {
+                continue;
+            }
+            block.dirty = 0;
+            self.shelves[shelf].dirty -= bytes;
+            self.shelves[shelf].dirty_blocks -= 1;
+            self.outcome.safe += bytes;
+            if evict && self.blocks[id].writers == 0 {
+                self.outcome.tiers[level].evicted += self.blocks[id].valid;
+                self.drop_block(id);
+            }
+        }
+        match evict {
+            true => {
+                self.shelves[shelf].demoting = false;
+                self.wake(shelf);
+            }
+            false => {
+                self.shelves[shelf].flushing = false;
+                self.flush(shelf);
+            }
+        }
+        self.make_room(shelf);
+    }
+
+    /// Blocks that were just read come up to the fastest tier of the reader's node for which they are
+    /// hot enough. One batch at a time for each tier.
+    pub fn promote(&mut self, node: u32, blocks: &[(BlockId, u64)]) {
+        let from = self.blocks[blocks[0].0].place;
+        let below = match from {
+            Place::Tier(level) => usize::from(level),
+            Place::Store => self.levels.len(),
+        };
+        if !self.run.strategy.promote || below == 0 {
+            return;
+        }
+        let (first, _) = blocks[0];
+        let hotness = self.blocks.hotness(self.blocks[first].file, self.now_ms(), HALF_LIFE_MS);
+        let bytes = blocks.len() as u64 * self.run.cluster.block;
+        let from_tier = match from {
+            Place::Tier(level) => Destination::Tier(usize::from(level)),
+            Place::Store => Destination::Store,
+        };
+        self.refresh_coldest(node);
+        let event = Event::Hotter { from: from_tier, bytes, hotness };
+        for task in self.decide(node, &event) {
+            let Decided::Promote { to, .. } = task else { continue };
+            self.promote_to(node, from, to, blocks);
+        }
+    }
+
+    /// Brings blocks up to the fastest tier of a node, as far as there is room to spare.
+    pub fn stage_in(&mut self, node: u32, blocks: &[BlockId]) {
+        let target = self.shelf(node, 0);
+        let Some(tier) = self.hierarchy(node).tier(0) else { return };
+        if self.shelves[target].promoting || Level::of(&tier, self.watermarks(), 0).wants_room {
+            return;
+        }
+        let is_above = |place: Place| place == Place::Tier(0);
+        let below = blocks.iter().find(|id| !is_above(self.blocks[**id].place));
+        let Some((from, home)) = below.map(|id| (self.blocks[*id].place, self.blocks[*id].home))
+        else {
+            return;
+        };
+        let room = (tier.free / self.run.cluster.block) as usize;
+        let staged: Vec<BlockId> = { blocks.iter().copied() }
+            .filter(|id| {
+                let block = &self.blocks[*id];
+                block.place == from && (from == Place::Store || block.home == home)
+            })
+            .filter(|id| self.may_come(*id))
+            .take(room.min(self.batch()))
+            .collect();
+        if !staged.is_empty() {
+            self.shelves[target].promoting = true;
+            self.start_move(node, from, 0, &staged);
+        }
+    }
+
+    /// Whether a block has content, and nothing else is being done to it.
+    fn may_come(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        let quiet = block.writers == 0 && !block.moving && !block.flushing;
+        quiet && !block.lost && block.valid > 0
+    }
+
+    /// Moves those of the blocks up that are hot enough.
+    fn promote_to(&mut self, node: u32, from: Place, to: usize, blocks: &[(BlockId, u64)]) {
+        let target = self.shelf(node, to);
+        let Some(tier) = self.hierarchy(node).tier(to) else { return };
+        if self.shelves[target].promoting {
+            return;
+        }
+        let uses = self.shelves[target].list.iter().map(|id| self.blocks[*id].heat.count());
+        let level = Level::of(&tier, self.watermarks(), uses.min().unwrap_or(0));
+        let room = (tier.free / self.run.cluster.block) as usize;
+        let hot: Vec<BlockId> = { blocks.iter() }
+            .map(|(id, _)| *id)
+            .filter(|id| self.blocks[*id].place == from && self.may_come(*id))
+            .filter(|id| promotes(&Block::of(self.blocks[*id].heat, false), &level))
+            .take(room.min(self.batch()))
+            .collect();
+        if !hot.is_empty() {
+            self.shelves[target].promoting = true;
+            self.start_move(node, from, to, &hot);
+        }
+    }
+
+    fn owner(&self, shelf: usize) -> (u32, usize) {
+        let levels = self.levels.len();
+        ((shelf / levels) as u32, shelf % levels)
+    }
+}

@@ -1,0 +1,62 @@
+//! How data is buffered: which tiers, by which policy, and when it is flushed by whom.
+
+use forebay_placement::Costs;
+
+/// The tiers that a strategy knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiers {
+    /// None: everything goes straight to the store.
+    None,
+    /// The shared ones, as staging systems do.
+    Shared,
+    /// All.
+    All,
+}
+
+/// What starts a flush; see the glossary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// Every completed write.
+    PerOperation,
+    /// The last close of a file.
+    PerFile,
+    /// The end of the application.
+    OnExit,
+    /// Blocks that were not written for so many nanoseconds.
+    Periodic(u64),
+    /// Nothing: the data is scratch, and goes to the store only if the tiers overflow.
+    Never,
+}
+
+/// Who carries data from a shared tier to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Movers {
+    /// Processes on the compute nodes: the bytes come to the node and leave it again.
+    Nodes,
+    /// The servers of the shared tier.
+    Servers,
+}
+
+/// A way of buffering to compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// What results call it; unique.
+    pub name: String,
+    /// The tiers it uses.
+    pub tiers: Tiers,
+    /// The name of its placement policy.
+    pub policy: String,
+    /// What starts a flush.
+    pub trigger: Trigger,
+    /// Who flushes a shared tier.
+    pub movers: Movers,
+    /// Whether the watermarks also move dirty blocks down. Otherwise they only drop clean ones, and
+    /// dirty ones move when a write waits for their room.
+    pub demote: bool,
+    /// Whether blocks that are read often come up.
+    pub promote: bool,
+    /// Whether blocks that will probably be read next are brought up before.
+    pub prefetch: bool,
+    /// How the placement engine computes costs.
+    pub costs: Costs,
+}
