@@ -8,6 +8,7 @@ mod instance;
 mod manager;
 mod profile;
 mod run;
+mod simulate;
 mod status;
 mod timeline;
 mod wait;
@@ -38,6 +39,8 @@ enum Command {
     },
     /// Find this machine's devices, measure them, and write a configuration
     Profile(profile::ProfileArguments),
+    /// Simulate a cluster, and compare ways of buffering on it
+    Simulate(simulate::SimulateArguments),
     /// Show the node managers of this user: tiers, clients, files not yet on the store
     Status,
     /// Say which rule holds for a file, where its bytes are, and where new ones would go
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         }
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Status => status::status(),
         Command::Schema => {
             // Whoever does not read it to its end does not want it.

@@ -13,8 +13,9 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("client", &["pool", "placement"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),
     ("node", &["placement", "pool", "tiers", "client"], &["*"]),
+    ("simulator", &["placement"], &[]),
     // preload is not called: it is named so that cargo builds it with the command.
-    ("cli", &["node", "client", "pool", "preload"], &["*"]),
+    ("cli", &["node", "client", "pool", "placement", "simulator", "preload"], &["*"]),
 ];
 
 /// Development dependencies, where they are limited.

@@ -1,0 +1,265 @@
+//! Reading a scenario's TOML so that each error names file, line, key and what is allowed.
+
+use std::fmt;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+pub(super) type Result<T> = std::result::Result<T, String>;
+
+const SIZE_UNITS: &[(&str, u64)] = &[
+    ("B", 1),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+];
+const TIME_UNITS: &[(&str, u64)] =
+    &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000)];
+/// More would only be a mistake: the model's numbers stay exact below.
+const NUMBER_MAX: u64 = 1 << 53;
+
+/// A text and the name that errors give it.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'t> {
+    pub name: &'t str,
+    pub text: &'t str,
+}
+
+impl<'t> Source<'t> {
+    /// The parsed text; hand it to [`Source::root`].
+    pub fn parse(self) -> Result<Spanned<DeTable<'t>>> {
+        DeTable::parse(self.text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start).min(self.text.len());
+            let start = self.text[..offset].rfind('\n').map_or(0, |at| at + 1);
+            let line = self.text[start..].lines().next().unwrap_or("").trim();
+            let message = error.message().lines().collect::<Vec<_>>().join(", ");
+            format!("{}: not valid TOML: {message}", self.place(offset, line))
+        })
+    }
+
+    pub fn root<'d>(self, document: &'d Spanned<DeTable<'t>>, known: &[&str]) -> Result<Table<'d>>
+    where
+        't: 'd,
+    {
+        Table::new(self, String::new(), 0, document.get_ref(), known)
+    }
+
+    fn place(self, offset: usize, key: &str) -> String {
+        let line = self.text.as_bytes()[..offset].iter().filter(|&&b| b == b'\n').count() + 1;
+        format!("{}:{line}: {key}", self.name)
+    }
+}
+
+/// A table, all of whose keys are known.
+pub(super) struct Table<'d> {
+    source: Source<'d>,
+    path: String,
+    offset: usize,
+    table: &'d DeTable<'d>,
+}
+
+impl<'d> Table<'d> {
+    fn new(
+        source: Source<'d>,
+        path: String,
+        offset: usize,
+        table: &'d DeTable<'d>,
+        known: &[&str],
+    ) -> Result<Self> {
+        let table = Self { source, path, offset, table };
+        let unknown = { table.table.keys() }
+            .filter(|key| !known.contains(&key.get_ref().as_ref()))
+            .min_by_key(|key| key.span().start);
+        match unknown {
+            Some(key) => Err(format!(
+                "{}: unknown key; known here: {}",
+                source.place(key.span().start, &table.path_of(key.get_ref())),
+                known.join(", ")
+            )),
+            None => Ok(table),
+        }
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<Value<'d>> {
+        let (name, value) = self.table.get_key_value(key)?;
+        let (offset, path) = (name.span().start, self.path_of(key));
+        Some(Value { source: self.source, path, offset, value: value.get_ref() })
+    }
+
+    /// The value of a key that must be there.
+    pub fn require(&self, key: &str, meaning: &str) -> Result<Value<'d>> {
+        self.get(key).ok_or_else(|| self.error(key, format_args!("missing; add {key} = {meaning}")))
+    }
+
+    /// An error about a key that is not there, shown at the head of the table.
+    pub fn error(&self, key: &str, problem: impl fmt::Display) -> String {
+        format!("{}: {problem}", self.source.place(self.offset, &self.path_of(key)))
+    }
+
+    /// The table of `[key]`.
+    pub fn table(&self, key: &str, known: &[&str]) -> Result<Option<Table<'d>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.table(known).map(Some)
+    }
+
+    /// The tables of `[[key]]`.
+    pub fn tables(&self, key: &str, known: &[&str]) -> Result<Vec<Table<'d>>> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        let wrong = || value.error(format_args!("must be a list of tables; write [[{key}]]"));
+        let tables = value.value.as_array().ok_or_else(wrong)?;
+        let read = |(index, table): (usize, &'d Spanned<DeValue<'d>>)| {
+            let (offset, path) = (table.span().start, format!("{}[{index}]", value.path));
+            let table = table.get_ref().as_table().ok_or_else(wrong)?;
+            Table::new(self.source, path, offset, table, known)
+        };
+        tables.iter().enumerate().map(read).collect()
+    }
+}
+
+/// The value of a key.
+pub(super) struct Value<'d> {
+    source: Source<'d>,
+    path: String,
+    offset: usize,
+    value: &'d DeValue<'d>,
+}
+
+impl<'d> Value<'d> {
+    pub fn error(&self, problem: impl fmt::Display) -> String {
+        format!("{}: {problem}", self.source.place(self.offset, &self.path))
+    }
+
+    fn wrong_type(&self, expected: &str) -> String {
+        self.error(format_args!("is of type {}; give {expected}", self.value.type_str()))
+    }
+
+    pub fn table(&self, known: &[&str]) -> Result<Table<'d>> {
+        let table = self.value.as_table().ok_or_else(|| self.wrong_type("a table"))?;
+        Table::new(self.source, self.path.clone(), self.offset, table, known)
+    }
+
+    pub fn boolean(&self) -> Result<bool> {
+        self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))
+    }
+
+    /// A text that is not empty.
+    pub fn text(&self) -> Result<&'d str> {
+        let text = self.value.as_str().ok_or_else(|| self.wrong_type("a text in quotes"))?;
+        if text.trim().is_empty() {
+            return Err(self.error("is empty; give a text"));
+        }
+        Ok(text)
+    }
+
+    /// One of the names, or what it stands for.
+    pub fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T> {
+        let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+        let expected = format!("one of {}", names.join(", "));
+        let value = self.value.as_str().ok_or_else(|| self.wrong_type(&expected))?;
+        let found = choices.iter().find(|(name, _)| *name == value);
+        let unknown = || self.error(format_args!("\"{value}\" is unknown; give {expected}"));
+        found.map(|(_, choice)| *choice).ok_or_else(unknown)
+    }
+
+    /// A whole number from `least` to `most`.
+    pub fn number(&self, least: u64, most: u64) -> Result<u64> {
+        let expected = format!("a whole number from {least} to {most}");
+        let DeValue::Integer(number) = self.value else { return Err(self.wrong_type(&expected)) };
+        match u64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) if (least..=most).contains(&number) => Ok(number),
+            _ => {
+                Err(self
+                    .error(format_args!("{} is out of range; give {expected}", number.as_str())))
+            }
+        }
+    }
+
+    /// [`Value::number`] in 32 bits.
+    pub fn count(&self, least: u32, most: u32) -> Result<u32> {
+        Ok(self.number(u64::from(least), u64::from(most))? as u32)
+    }
+
+    /// A number from 0 to `most`, whole or not.
+    pub fn fraction(&self, most: f64) -> Result<f64> {
+        let expected = format!("a number from 0 to {most}");
+        let number: Option<f64> = match self.value {
+            DeValue::Integer(number) => number.as_str().parse().ok(),
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            _ => return Err(self.wrong_type(&expected)),
+        };
+        let is_good = |number: &f64| number.is_finite() && (0.0..=most).contains(number);
+        number
+            .filter(is_good)
+            .ok_or_else(|| self.error(format_args!("is out of range; give {expected}")))
+    }
+
+    /// A size in bytes, such as "64MiB".
+    pub fn size(&self) -> Result<u64> {
+        self.quantity("", SIZE_UNITS, "a size such as \"64MiB\"")
+    }
+
+    /// Bytes per second, such as "735MiB/s".
+    pub fn bandwidth(&self) -> Result<u64> {
+        self.quantity("/s", SIZE_UNITS, "a bandwidth such as \"735MiB/s\"")
+    }
+
+    /// Nanoseconds, such as "4.16ms".
+    pub fn time(&self) -> Result<u64> {
+        self.quantity("", TIME_UNITS, "a time such as \"4.16ms\"")
+    }
+
+    fn quantity(&self, suffix: &str, units: &[(&str, u64)], expected: &str) -> Result<u64> {
+        let names: Vec<_> = units.iter().map(|(name, _)| format!("{name}{suffix}")).collect();
+        let value = self.value.as_str().ok_or_else(|| self.wrong_type(expected))?;
+        let number = value.strip_suffix(suffix).and_then(|value| quantity(value, units));
+        number.filter(|number| *number <= NUMBER_MAX).ok_or_else(|| {
+            self.error(format_args!(
+                "\"{value}\" cannot be read; give {expected}, in {}",
+                names.join(", ")
+            ))
+        })
+    }
+}
+
+/// Reads a decimal number and its unit, exactly; none if malformed or too large.
+fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(digits);
+    let (_, scale) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    if fraction.is_empty() || fraction.len() > 18 {
+        return None;
+    }
+    let scale = u128::from(*scale);
+    let whole = u128::from(whole.parse::<u64>().ok()?) * scale;
+    let fraction =
+        u128::from(fraction.parse::<u64>().ok()?) * scale / 10u128.pow(fraction.len() as u32);
+    u64::try_from(whole + fraction).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_exact() {
+        for (text, bytes) in [("1B", 1), ("1.5 MiB", 3 << 19), ("27.6MB", 27_600_000)] {
+            assert_eq!(quantity(text, SIZE_UNITS), Some(bytes), "{text}");
+        }
+        assert_eq!(quantity("4.16ms", TIME_UNITS), Some(4_160_000));
+        for text in ["", "MiB", "1", "-1KB", "1.KB", ".5KB", "1kb", "1e3KB", "16777216TiB"] {
+            assert_eq!(quantity(text, SIZE_UNITS), None, "{text}");
+        }
+    }
+}
