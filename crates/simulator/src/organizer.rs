@@ -30,6 +30,7 @@ impl Simulation {
         let settings = Settings {
             marks: self.watermarks(),
             unit: self.run.cluster.block,
+            moves_down: self.run.strategy.demote,
             flush_bandwidth: 0,
             period_ns: 0,
         };
