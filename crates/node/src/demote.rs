@@ -134,7 +134,10 @@ impl Demoter {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let now = node.now();
-        self.look(now);
+        let unit = segment.bucket_bytes() as u64;
+        let moves = node.organizer_settings().moves_down
+            && matches!(destination(hierarchy, self.tier, unit), Destination::Tier(_));
+        self.look(now, moves);
         let eviction = node.config.placement.eviction;
         let found = choose(eviction, &mut self.blocks, want * CHOICE, now);
         for block in &self.blocks {
@@ -174,7 +177,8 @@ impl Demoter {
     }
 
     /// Fills `blocks` with what could leave the tier, and notes what placement wants to know of it.
-    fn look(&mut self, now: u32) {
+    /// `moves`: a lower tier has room, so that even what the store refuses can leave.
+    fn look(&mut self, now: u32, moves: bool) {
         let segment = &self.node.segment;
         let (mut pinned, mut coldest) = (0, f32::INFINITY);
         self.blocks.clear();
@@ -189,6 +193,10 @@ impl Demoter {
                 continue;
             }
             let record = segment.file(file);
+            let stuck = !moves && record.has(file_flag::FAILING);
+            if stuck && meta.dirty.load(Ordering::Acquire) != 0 {
+                continue;
+            }
             let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
             if settings.pin {
                 pinned += 1;
