@@ -50,7 +50,7 @@ impl Simulation {
         let wanted = state.wanted;
         let mut tasks = self.decide(node, &Event::Space { tier: level, wanted });
         match tasks.next() {
-            Some(Decided::Demote { bytes, .. }) => self.demote(shelf, None, bytes, wanted > 0),
+            Some(Decided::Demote { bytes, .. }) => self.demote(shelf, None, bytes),
             _ => self.wake(shelf),
         }
     }
@@ -61,7 +61,7 @@ impl Simulation {
             if let Decided::Demote { from, to, bytes } = task {
                 let shelf = self.shelf(node, from);
                 if !self.shelves[shelf].demoting {
-                    self.demote(shelf, Some(to), bytes, true);
+                    self.demote(shelf, Some(to), bytes);
                 }
             }
         }
@@ -81,11 +81,11 @@ impl Simulation {
     /// Takes blocks out of a shelf: the first batch of what is to leave. Where a plan did not say where
     /// to, that is decided for the batch, as in the node manager: all at once would often find no tier
     /// with so much room but the store.
-    fn demote(&mut self, shelf: usize, to: Option<Destination>, bytes: u64, is_wanted: bool) {
+    fn demote(&mut self, shelf: usize, to: Option<Destination>, bytes: u64) {
         let (node, level) = self.owner(shelf);
         let size = self.run.cluster.block;
         let count = bytes.div_ceil(size) as usize;
-        let (clean, mut dirty) = self.victims(shelf, count, is_wanted);
+        let (clean, mut dirty) = self.victims(shelf, count);
         let now_ms = self.now_ms();
         for &id in &clean {
             let block = &self.blocks[id];
@@ -100,7 +100,11 @@ impl Simulation {
             self.shelves[shelf].demoting = true;
             let batch = dirty.len() as u64 * size;
             let hierarchy = self.hierarchy(node);
-            match to.unwrap_or_else(|| destination(&hierarchy, level, batch)) {
+            let decided = || match self.run.strategy.demote {
+                true => destination(&hierarchy, level, batch),
+                false => Destination::Store,
+            };
+            match to.unwrap_or_else(decided) {
                 Destination::Tier(below) => {
                     self.start_move(node, Place::Tier(level as u8), below, &dirty);
                 }
@@ -121,17 +125,10 @@ impl Simulation {
 
     /// Blocks of a shelf that are to leave it, first those that should leave first: clean ones, and
     /// dirty ones.
-    fn victims(
-        &mut self,
-        shelf: usize,
-        count: usize,
-        is_wanted: bool,
-    ) -> (Vec<BlockId>, Vec<BlockId>) {
-        let may_move = self.run.strategy.demote || is_wanted;
+    fn victims(&mut self, shelf: usize, count: usize) -> (Vec<BlockId>, Vec<BlockId>) {
         let may_leave = |id: &&BlockId| {
             let block = &self.blocks[**id];
-            let quiet = block.writers == 0 && !block.moving && !block.flushing;
-            quiet && (may_move || block.dirty == 0)
+            block.writers == 0 && !block.moving && !block.flushing
         };
         let mut candidates: Vec<Candidate> = self.shelves[shelf]
             .list

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use forebay_placement::{Costs, Model, names};
+use forebay_placement::{Costs, Model, PolicyId, names};
 use forebay_simulator::{
     Cluster, Device, Fault, FaultKind, Movers, Phases, ReadFrom, Run, Store, Strategy, Target,
     Tier, Tiers, Trigger, Workload,
@@ -83,8 +83,10 @@ const CASE: &[&str] = &[
     "repeat",
     "opens",
 ];
-const STRATEGY: &[&str] =
-    &["name", "kind", "policy", "flush", "period", "demote", "promote", "prefetch", "costs"];
+const STRATEGY: &[&str] = &[
+    "name", "kind", "policy", "flush", "period", "demote", "promote", "prefetch", "costs",
+    "exposed",
+];
 const FAULT: &[&str] = &["at", "kind", "tier", "node", "device", "factor"];
 const REFERENCE: &[&str] = &["case", "strategy", "open", "write", "read", "io", "flush", "total"];
 const RATIO: &[&str] = &["case", "measure", "of", "over", "paper"];
@@ -596,11 +598,15 @@ fn strategy(table: &Table, name: String) -> Result<Strategy> {
         Buffering::Forebay => (Tiers::All, trigger(Trigger::Periodic(period_ns)), Movers::Nodes),
     };
     let policy = policy.unwrap_or("max-bandwidth").to_owned();
-    let demote = table.get("demote").map_or(Ok(true), |value| value.boolean())?;
+    let moves_down = PolicyId::named(&policy).is_none_or(|id| id.policy().moves_down());
+    let demote = table.get("demote").map_or(Ok(moves_down), |value| value.boolean())?;
     let promote = table.get("promote").map_or(Ok(policy == "hot-data"), |v| v.boolean())?;
     let prefetch = table.get("prefetch").map_or(Ok(false), |v| v.boolean())?;
     let model = table.get("costs").map_or(Ok(Model::Physical), |v| v.one_of(MODELS))?;
-    let costs = Costs { model, ..Costs::default() };
+    let exposed = table.get("exposed").map(|v| v.fraction(1.0)).transpose()?;
+    let default = Costs::default().exposed_permille;
+    let exposed_permille = exposed.map_or(default, |share| (share * 1000.0).round() as u16);
+    let costs = Costs { model, exposed_permille };
     Ok(Strategy { name, tiers, policy, trigger, movers, demote, promote, prefetch, costs })
 }
 
