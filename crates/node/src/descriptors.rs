@@ -100,7 +100,7 @@ fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
     let known = PathBuf::from(OsString::from_vec(record.path()));
     let identity = record.identity();
     match open_checked(&known, identity) {
-        Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::LOOP) => {}
+        Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP) => {}
         result => return result,
     }
     let found = search(store, identity).ok_or(Errno::STALE)?;

@@ -10,7 +10,7 @@ use forebay_pool::{Entry, Owner, clock, futex};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Timespec, Timestamps};
+use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -185,16 +185,13 @@ impl Flusher {
         if let Some(held) = held
             && record.error.load(Ordering::Acquire) == errors
         {
-            let result = held.and_then(|fd| {
-                let store = record.store.load(Ordering::Relaxed) as usize;
-                let client = self.stores.get_mut(store).ok_or(Errno::STALE)?;
-                client.sync(fd.as_raw_fd())
-            });
-            // What has no name is gone after a reboot anyway.
-            let nameless = result == Err(Errno::STALE) && record.has(file_flag::UNLINKED);
-            if let Err(errno) = result
-                && !nameless
-            {
+            let store = record.store.load(Ordering::Relaxed) as usize;
+            let result = match held {
+                Ok(fd) => self.stores[store].sync(fd.as_raw_fd()),
+                // Its last writer's descriptor is closed, and it cannot be found by its name.
+                Err(_) => self.sync_all_of(store),
+            };
+            if let Err(errno) = result {
                 self.failed(file, errno);
             }
         }
@@ -206,6 +203,13 @@ impl Flusher {
         let done = &node.header().work_done;
         done.fetch_add(1, Ordering::AcqRel);
         futex::wake_all(done);
+    }
+
+    /// Makes durable all that the store's file system has.
+    fn sync_all_of(&self, store: usize) -> Result<(), Errno> {
+        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::syncfs(rustix::fs::open(folder, flags, Mode::empty())?)
     }
 
     /// Whether any block of the file is dirty or being flushed.
@@ -316,19 +320,13 @@ impl Flusher {
     /// Flushes some blocks of one file. `None` after an error: the rest would fail too.
     fn flush_batch(&mut self, file: u32, batch: &[Dirty], which: &Which) -> Option<u64> {
         let start = clock::realtime_ns();
-        let fd = match self.descriptor(file) {
-            Ok(fd) => fd,
-            Err(errno) => {
-                self.failed(file, errno);
-                return None;
-            }
-        };
         // A file without a name is dropped with its last descriptor; until then only a want of
         // room, a sync or a drain sends it to the store.
         let draining = self.node.draining.load(Ordering::Acquire);
+        let nameless = |fd: Arc<OwnedFd>| rustix::fs::fstat(&*fd).is_ok_and(|s| s.st_nlink == 0);
         if matches!(which, Which::Due(_))
             && !draining
-            && rustix::fs::fstat(&*fd).is_ok_and(|stat| stat.st_nlink == 0)
+            && self.node.descriptors.at_hand(&self.node.segment, file).is_some_and(nameless)
         {
             return None;
         }
@@ -341,6 +339,19 @@ impl Flusher {
         }
         let mut begun: Vec<_> =
             batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
+        if begun.is_empty() {
+            return Some(0);
+        }
+        // Only now: while the file has blocks in writeback nobody settles it, and closes the
+        // descriptor that may be the only one of a file without a name.
+        let fd = match self.descriptor(file) {
+            Ok(fd) => fd,
+            Err(errno) => {
+                begun.iter().for_each(|block| self.end(block, false));
+                self.failed(file, errno);
+                return None;
+            }
+        };
         if let Err(errno) = self.stage(&mut begun) {
             begun.iter().for_each(|block| self.end(block, false));
             self.failed(file, errno);
