@@ -177,6 +177,14 @@ unsafe fn copy_range(
     bytes: usize,
     flags: c_uint,
 ) -> Result<usize, Errno> {
+    if flags != 0 {
+        let open = |fd: c_int| {
+            // SAFETY: only asked about.
+            let flags = (fd >= 0).then(|| rustix::fs::fcntl_getfl(unsafe { borrow(fd) }));
+            flags.is_some_and(|flags| flags.is_ok_and(|flags| !flags.contains(OFlags::PATH)))
+        };
+        return Err(if open(from) && open(to) { Errno::INVAL } else { Errno::BADF });
+    }
     let (from, to) = (End::of(from, false)?, End::of(to, true)?);
     for end in [from, to] {
         match end.kind {
@@ -187,9 +195,6 @@ unsafe fn copy_range(
     }
     let at = unsafe { from.position(from_offset) }?;
     let to_at = unsafe { to.position(to_offset) }?;
-    if flags != 0 {
-        return Err(Errno::INVAL);
-    }
     if to.flags.contains(OFlags::APPEND) {
         return Err(Errno::BADF);
     }
