@@ -259,6 +259,10 @@ impl Session {
             return None;
         }
         let access = rustix::fs::fcntl_getfl(borrow(fd)).ok()?;
+        // Nothing can be read or written through such a one.
+        if access.contains(OFlags::PATH) {
+            return None;
+        }
         let flags = description_flags(access) | description_flag::KERNEL_OFFSET;
         let owner = self.owner();
         let marker = self.find_or_insert(&stat, fd, |file| {
