@@ -42,8 +42,11 @@ impl Session {
         if length == 0 {
             return Ok(0);
         }
+        let end = offset
+            .checked_add(length as u64)
+            .filter(|&end| end <= i64::MAX as u64)
+            .ok_or(Errno::INVAL)?;
         let record = self.record(handle);
-        let end = offset.saturating_add(length as u64);
         if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
             // Somebody else may be appending to it.
             self.look_again(handle);
