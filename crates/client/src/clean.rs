@@ -9,7 +9,7 @@ use forebay_pool::buckets::Patience;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::truncate::Outside;
-use forebay_pool::{Owner, clock, futex};
+use forebay_pool::{Identity, Owner, clock, futex};
 use rustix::fd::RawFd;
 use rustix::fs::{FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -112,6 +112,26 @@ impl Session {
         if !self.may(handle, description_flag::WRITE) {
             return Err(Errno::INVAL);
         }
+        self.set_size(handle, size)
+    }
+
+    /// A descriptor of this process through which that file can be written.
+    pub fn writer(&self, device: u64, inode: u64) -> Option<Handle> {
+        self.handles().find(|&handle| {
+            self.may(handle, description_flag::WRITE)
+                && self.record(handle).identity() == Identity { device, inode }
+        })
+    }
+
+    /// Cuts the whole file, as an open with O_TRUNC does, whatever the descriptor may do.
+    ///
+    /// # Errors
+    /// The store's errno, `ACCES` for a file that this process may not write.
+    pub fn empty(&self, handle: Handle) -> Result<(), Errno> {
+        self.set_size(handle, 0)
+    }
+
+    fn set_size(&self, handle: Handle, size: u64) -> Result<(), Errno> {
         self.exclusively(handle, |session| {
             let outside = Through { session, fd: handle.fd };
             session.segment.truncate(handle.file, size, session.owner(), &outside)?;

@@ -20,9 +20,7 @@ unsafe fn open_by(
     call: impl Fn(c_int) -> c_int,
 ) -> c_int {
     let Some(session) = session() else { return call(flags) };
-    let truncates = flags & libc::O_TRUNC != 0
-        && flags & libc::O_ACCMODE != libc::O_RDONLY
-        && flags & libc::O_PATH == 0;
+    let truncates = flags & libc::O_TRUNC != 0 && flags & libc::O_PATH == 0;
     let ours = truncates && unsafe { is_known(folder, path) };
     let fd = call(if ours { flags & !libc::O_TRUNC } else { flags });
     if fd < 0 {
@@ -35,7 +33,7 @@ unsafe fn open_by(
     }
     if ours {
         let cut = match session.handle(fd) {
-            Some(handle) => session.truncate(handle, 0),
+            Some(handle) => session.empty(handle),
             None => rustix::fs::ftruncate(unsafe { borrow(fd) }, 0),
         };
         if let Err(errno) = cut {
@@ -229,8 +227,16 @@ unsafe extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
-    if size < 0 || !unsafe { is_known(libc::AT_FDCWD, path) } {
+    let known = unsafe { stat_known(libc::AT_FDCWD, path, AtFlags::empty()) };
+    let (Some(session), Some(known), true) = (session(), known, size >= 0) else {
         return real!(c"truncate64"(path => *const c_char, size => off_t) -> c_int);
+    };
+    // Closing a descriptor of a file ends the locks that the process has on it, so that none is
+    // opened for a file that it has open.
+    if unsafe { libc::euidaccess(path, libc::W_OK) } == 0
+        && let Some(writer) = session.writer(known.st_dev, known.st_ino)
+    {
+        return status(session.truncate(writer, size));
     }
     let fd = unsafe { open64(path, libc::O_WRONLY | libc::O_CLOEXEC, 0) };
     if fd < 0 {
@@ -267,11 +273,11 @@ pub(crate) unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, flags: u32) -> c_int {
+    // The kernel says whether the range and the flags are possible.
+    let result = real!(c"sync_file_range"(fd => c_int, offset => off_t, bytes => off_t, flags => u32) -> c_int);
     match managed(fd) {
-        Some((session, handle)) => status(session.sync(handle, false)),
-        None => {
-            real!(c"sync_file_range"(fd => c_int, offset => off_t, bytes => off_t, flags => u32) -> c_int)
-        }
+        Some((session, handle)) if result == 0 && flags != 0 => status(session.sync(handle, false)),
+        _ => result,
     }
 }
 
