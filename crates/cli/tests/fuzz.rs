@@ -139,6 +139,50 @@ fn for_as_long_as_wanted() {
     println!("{done} operations");
 }
 
+/// What `programs/fuzz/faults.c` can do wrong.
+const FAULTS: [&str; 13] = [
+    "a write in 40 is dropped",
+    "a write in 20 is torn",
+    "a read in 40 has a page of zeros",
+    "a size in 10 is that of before",
+    "O_APPEND is lost",
+    "O_TRUNC is lost",
+    "O_EXCL is lost",
+    "dup has an offset of its own",
+    "a cut in 3 is not done",
+    "locks are always granted",
+    "times are not set",
+    "a rename keeps the old name",
+    "an fwrite in 5 is lost",
+];
+
+/// Scripts within which each must be noticed; most are in the first.
+const FAULTY_SCRIPTS: usize = 20;
+
+#[test]
+fn each_planted_error_is_noticed() {
+    if run::executor().is_none() {
+        return;
+    }
+    let first = number_in("FOREBAY_SEED").unwrap_or_else(new_seed);
+    println!("FOREBAY_SEED={first}");
+    let mut seeds = Rng(first);
+    let scripts: Vec<_> =
+        (0..FAULTY_SCRIPTS).map(|_| Generator::script(seeds.next() >> 24, LENGTH)).collect();
+    // So that what is noticed is the error, and not that there is a library more.
+    assert_eq!(run(place("ram"), &scripts[0], Some("none")).mismatch.map(|found| found.text), None);
+    let mut missed = Vec::new();
+    for fault in FAULTS {
+        let fails = |lines: &Vec<_>| run(place("ram"), lines, Some(fault)).mismatch.is_some();
+        let noticed = scripts.iter().position(fails);
+        match noticed {
+            Some(before) => println!("{fault}: noticed after {before} scripts"),
+            None => missed.push(fault),
+        }
+    }
+    assert!(missed.is_empty(), "FOREBAY_SEED={first}: not noticed: {missed:?}");
+}
+
 /// Scripts that showed an error once. The first line names the place.
 #[test]
 fn the_corpus() {

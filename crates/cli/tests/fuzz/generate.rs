@@ -452,7 +452,7 @@ impl Generator {
             11 => format!("remove {}", self.rng.pick(&[one, other, "D", "E"])),
             12 | 13 => format!("link {one} {other}"),
             14 | 15 => format!("linkfd {} {other}", self.slot(process)),
-            16 => format!("symlink {} {other}", self.rng.pick(&[one, "a", "../a", "gone"])),
+            16 => format!("symlink {} {other}", self.rng.pick(&[one, "a", "D/a", "gone"])),
             17 => format!("readlink {one}"),
             18 => format!("rename {}", self.rng.pick(&["D E", "E D", "D F", "F D", "a D", "D a"])),
             _ => self.rng.pick(&["mkdir D", "mkdir E", "rmdir D", "rmdir E", "mkdir a"]).to_owned(),

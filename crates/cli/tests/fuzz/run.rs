@@ -118,12 +118,15 @@ fn run_both(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
     let wanted = site.run_plainly(&format!("exec {program} $OUT/script $OUT/plain"));
     let preload = match fault {
         Some(fault) => format!(
-            "FAULT={fault} LD_PRELOAD={}:$LD_PRELOAD ",
+            "FAULT='{fault}' LD_PRELOAD={}:$LD_PRELOAD ",
             faults().expect("a compiler").display()
         ),
         None => String::new(),
     };
-    let (got, status) = site.run_buffered(&format!("{preload}{program} $OUT/script $OUT/managed"));
+    let (got, status) = site.run_buffered(&format!(
+        "{preload}{program} $OUT/script $OUT/managed; code=$?; \
+         cat $FOREBAY_RUNTIME_DIR/*/log > $OUT/log; exit $code"
+    ));
     let read = |name: &str| {
         let log = fs::read(site.out.join(name)).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -137,6 +140,10 @@ fn run_both(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
     }
     if mismatch.is_none() {
         mismatch = compare_trees(&site.store, &site.plain);
+    }
+    let log = fs::read_to_string(site.out.join("log")).unwrap_or_default();
+    if let (Some(mismatch), false) = (&mut mismatch, log.is_empty()) {
+        mismatch.text += &format!("\n    node manager: {}", log.trim().replace('\n', "\n    "));
     }
     let buffered = ["reads", "writes", "passed", "arounds"].map(|name| status.count(name));
     Outcome { mismatch, operations: wanted_log.lines().count(), buffered: buffered.iter().sum() }

@@ -39,14 +39,14 @@ static int fd_of(int word)
 }
 
 /* Puts a new descriptor into a slot; what was there is closed. */
-static void keep(struct slot *slot, int fd, int direct)
+static void keep(struct slot *slot, int fd)
 {
 	gave(fd);
 	if (fd < 0)
 		return;
 	if (slot->fd >= 0 && slot->fd != fd && close(slot->fd) != 0)
 		say(" (close %s)", strerrorname_np(errno));
-	*slot = (struct slot){ fd, direct };
+	slot->fd = fd;
 }
 
 static size_t bytes_of(int word)
@@ -56,15 +56,15 @@ static size_t bytes_of(int word)
 }
 
 /* O_DIRECT wants aligned transfers; relaxing that is a liberty Forebay takes. */
-static long aligned(struct slot *slot, long number)
+static int is_direct(int fd)
 {
-	return slot->direct && number > 0 ? number & -PAGE : number;
+	int flags = S->direct ? fcntl(fd, F_GETFL) : 0;
+	return flags != -1 && flags & O_DIRECT;
 }
 
-/* Where data goes; odd addresses now and then. */
-static char *place(struct slot *slot, size_t bytes)
+static long aligned(int direct, long number)
 {
-	return buffer + (slot->direct ? 0 : bytes % 7);
+	return direct && number > 0 ? number & -PAGE : number;
 }
 
 static int split(struct iovec *pieces, char *at, size_t bytes, int count)
@@ -87,12 +87,14 @@ static void transfer(int writes, enum how how)
 {
 	int first = writes ? 4 : 3;
 	struct slot *s = slot(2);
-	size_t bytes = aligned(s, bytes_of(first));
-	long offset = aligned(s, how == PLAIN || how == VECTOR ? 0 : value(first + 1));
-	char *at = place(s, bytes);
+	int direct = is_direct(s->fd);
+	size_t bytes = aligned(direct, bytes_of(first));
+	long offset = aligned(direct, how == PLAIN || how == VECTOR ? 0 : value(first + 1));
+	/* Odd addresses now and then. */
+	char *at = buffer + (direct ? 0 : bytes % 7);
 	struct iovec pieces[16];
 	int count = split(pieces, at, bytes, how == VECTOR ? value(first + 1) : value(first + 2));
-	if (s->direct)
+	if (direct)
 		/* An implicit offset may be anywhere. */
 		how = how == PLAIN ? POSITION : how == VECTOR ? VECTOR_POSITION : how;
 	if (writes)
@@ -136,8 +138,18 @@ static void bad_buffer(int writes)
 	size_t bytes = bytes_of(4);
 	char *at = kind == 0 ? 0 : kind == 1 ? cliff + CLIFF : kind == 2 ? (char *)(1L << 62) : 0;
 	struct iovec pieces[2] = { { buffer, 0 }, { at, bytes } };
+	struct stat stat;
 	memset(buffer, 7, PAGE);
-	long done;
+	long done, where = kind >= 3 && kind <= 5 ? lseek(fd_of(2), 0, SEEK_CUR) : offset;
+	if (is_direct(fd_of(2))) {
+		say(" direct");
+		return;
+	}
+	if (writes && fstat(fd_of(2), &stat) == 0 && where + (long)bytes > stat.st_size) {
+		/* The kernel lets such a write extend the file or allocate blocks, though it fails. */
+		say(" beyond");
+		return;
+	}
 	if (kind < 3)
 		done = writes ? pwrite(fd_of(2), at, bytes, offset) : pread(fd_of(2), at, bytes, offset);
 	else if (kind == 3)
@@ -206,7 +218,8 @@ static void opened(const char *how)
 	int fd = *how == 'c' ? creat(text(3), mode)
 		 : how[4] == 'a' ? openat(AT_FDCWD, text(3), flags, mode)
 				 : open(text(3), flags, mode);
-	keep(s, fd, *how != 'c' && flags & O_DIRECT && !(flags & O_PATH));
+	S->direct |= flags & O_DIRECT;
+	keep(s, fd);
 }
 
 /* Whence DATA or HOLE, loosely: the answer must be possible, not the kernel's own. */
@@ -320,7 +333,7 @@ static off_t *offset_or_null(off_t *variable, long given)
 static int comparable(int within)
 {
 	struct stat from, to;
-	if (slot(2)->direct || slot(3)->direct) {
+	if (is_direct(fd_of(2)) || is_direct(fd_of(3))) {
 		say(" direct");
 		return 0;
 	}
@@ -413,7 +426,7 @@ enum { SOCKETS = 600 };
 
 static void pass_descriptor(void)
 {
-	char byte = slot(2)->direct;
+	char byte = 0;
 	struct iovec piece = { &byte, 1 };
 	union {
 		struct cmsghdr header;
@@ -443,7 +456,7 @@ static void receive_descriptor(void)
 	}
 	int fd;
 	memcpy(&fd, CMSG_DATA(header), sizeof fd);
-	keep(slot(2), fd, byte);
+	keep(slot(2), fd);
 }
 
 static int by_name(const void *a, const void *b)
@@ -505,7 +518,7 @@ static void made_temporary(void)
 	int fd = value(3) ? mkostemp(name, O_APPEND | O_CLOEXEC) : mkstemp(name);
 	if (fd >= 0)
 		unlink(name);
-	keep(slot(2), fd, 0);
+	keep(slot(2), fd);
 }
 
 /* dup2 and dup3 replace what the slot has; an empty one gets a number of its own. */
@@ -521,5 +534,5 @@ static void duplicated(int which)
 	int fd = which == 2 ? dup2(from->fd, target(3)) : dup3(from->fd, target(3), value(4));
 	gave(fd);
 	if (fd >= 0)
-		*to = (struct slot){ fd, from->direct };
+		to->fd = fd;
 }

@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -43,13 +44,14 @@ enum {
 	PAGE = 4096,
 };
 
-/* A descriptor, and whether its transfers have to be aligned. */
 struct slot {
-	int fd, direct;
+	int fd;
 };
 
 struct shared {
 	uint32_t next, lines, over, progress;
+	/* Whether any descriptor was opened with O_DIRECT. */
+	uint32_t direct;
 	struct timespec start;
 	struct {
 		uint32_t alive, process, turn;

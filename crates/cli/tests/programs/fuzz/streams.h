@@ -7,6 +7,8 @@ static struct {
 	char *room;
 	/* 'r' or 'w' was last; between the two a stream has to be positioned. */
 	char last;
+	/* Whether it was opened to append. */
+	char appends;
 } streams[STREAMS];
 
 static unsigned stream_of(int word)
@@ -32,6 +34,7 @@ static void stream_kept(unsigned n, FILE *file, long buffering)
 		return;
 	}
 	streams[n].file = file;
+	streams[n].appends = text(4)[0] == 'a';
 	streams[n].room = buffering > 2 ? malloc(buffering) : 0;
 	if (buffering > 0)
 		gave(setvbuf(file, streams[n].room, buffering == 1 ? _IONBF : buffering == 2 ? _IOLBF : _IOFBF,
@@ -52,6 +55,7 @@ static void stream_opened(char how)
 		gave(file ? 0 : -1);
 		streams[n].file = file;
 		streams[n].last = 0;
+		streams[n].appends = text(4)[0] == 'a';
 		return;
 	}
 	if (streams[n].file)
@@ -75,6 +79,14 @@ static void stream_turned(unsigned n, char to)
 	streams[n].last = to;
 }
 
+/* What a stream may not do gives errors, after which its position is anybody's guess. */
+static int stream_may(unsigned n, unsigned step)
+{
+	static const char WRITES[] = "ww   w       w  ", READS[] = "  rrr rr    r   ";
+	FILE *file = streams[n].file;
+	return (WRITES[step] != 'w' || __fwritable(file)) && (READS[step] != 'r' || __freadable(file));
+}
+
 static void stream_step(unsigned n, uint64_t *seed)
 {
 	static const size_t SIZES[] = { 1, 2, 7, 100, 1000, 4095, 4096, 4097, 20000, 65536, 262145 };
@@ -82,6 +94,8 @@ static void stream_step(unsigned n, uint64_t *seed)
 	uint64_t what = mix(seed), extra = mix(seed);
 	size_t bytes = SIZES[extra % (what >> 32 & 1 ? 11 : 6)];
 	long at = (extra >> 8) % (what >> 33 & 1 ? 600000 : 5000);
+	if (!stream_may(n, what % 16))
+		return;
 	switch (what % 16) {
 	case 0: case 1: {
 		stream_turned(n, 'w');
@@ -167,8 +181,32 @@ static void stream_burst(void)
 		say(" none");
 		return;
 	}
+	if (fcntl(fileno(streams[n].file), F_GETFL) & O_APPEND && !streams[n].appends) {
+		/* The library does not know where its bytes go. */
+		say(" appends");
+		return;
+	}
 	for (long step = value(4); step > 0; step--)
 		stream_step(n, &seed);
 	say(" flush%d", fflush(streams[n].file));
 	streams[n].last = 0;
+}
+
+/* closeslots SLOT SLOT FLAGS: the range from one's descriptor to the other's, but no stream's. */
+static void close_slots(void)
+{
+	int a = fd_of(2), b = fd_of(3), low = a < b ? a : b, high = a < b ? b : a, flags = value(4);
+	int possible = low >= 0 && high <= 120;
+	for (int n = 0; n < STREAMS; n++) {
+		int fd = streams[n].file ? fileno(streams[n].file) : -1;
+		possible = possible && (fd < low || fd > high);
+	}
+	if (!possible) {
+		say(" none");
+		return;
+	}
+	gave(close_range(low, high, flags));
+	for (struct slot *s = S->processes[process].slots; !flags && s < S->processes[process].slots + SLOTS; s++)
+		if (s->fd >= low && s->fd <= high)
+			s->fd = -1;
 }
