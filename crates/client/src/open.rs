@@ -131,6 +131,13 @@ impl Session {
             self.record(handle).set(file_flag::SET_ID);
         }
         self.part_from_namesake(fd, stat);
+        if stat.st_nlink > 0
+            && let Some(handle) = self.handle(fd)
+            && self.record(handle).has(file_flag::UNLINKED)
+        {
+            // A new file that got the inode in the clock tick in which the old one was made.
+            self.record(handle).clear(file_flag::UNLINKED);
+        }
         self.refresh(fd, stat);
         if let Some(handle) = self.handle(fd) {
             self.used_file(handle);

@@ -235,15 +235,20 @@ impl Housekeeper {
     fn look_at_closed(&self, file: u32, opens: u32) {
         let segment = &self.node.segment;
         let record = segment.file(file);
-        let held = self.node.descriptors.at_hand(segment, file);
-        let nameless = held
-            .as_ref()
-            .is_some_and(|fd| rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0))
-            || record.has(file_flag::UNLINKED);
+        // What the kernel says comes first: the inode may belong to a new file by now.
+        let nameless = || match self.node.descriptors.at_hand(segment, file) {
+            Some(fd) => rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_nlink == 0),
+            None => record.has(file_flag::UNLINKED),
+        };
         let unchanged = || record.opens.load(Ordering::SeqCst) == opens;
-        if nameless && unchanged() && segment.try_exclude(file, self.owner) {
-            segment.drop_all_blocks(file, self.owner);
-            record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::FAILING);
+        let mut dropped = false;
+        if nameless() && segment.try_exclude(file, self.owner) {
+            // Nobody can write to it now, so nobody who opened it meanwhile loses anything.
+            if unchanged() && nameless() {
+                segment.drop_all_blocks(file, self.owner);
+                record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::FAILING);
+                dropped = true;
+            }
             segment.include(file);
         }
         settle(&self.node, file, self.owner);
@@ -253,7 +258,7 @@ impl Housekeeper {
                 empty = false;
                 false
             });
-            empty && (!record.has(file_flag::AHEAD) || nameless)
+            empty && (!record.has(file_flag::AHEAD) || dropped)
         };
         if !empty() {
             return;
