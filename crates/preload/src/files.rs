@@ -3,8 +3,8 @@
 use crate::real::real;
 use crate::{managed, set_errno, status};
 use core::ffi::CStr;
-use forebay_client::probe::is_readable;
-use forebay_client::{Advice, AllocateMode, OpenFlags, session};
+use forebay_client::probe::{is_readable, is_writable};
+use forebay_client::{Advice, AllocateMode, OpenFlags, Whence, session};
 use libc::{c_char, c_int, c_void, gid_t, mode_t, off_t, uid_t};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -399,13 +399,32 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
         let source = match request {
             FICLONE => argument as usize as c_int,
             // SAFETY: struct file_clone_range begins with the source descriptor.
-            _ if !argument.is_null() => unsafe { *argument.cast::<i64>() as c_int },
+            _ if is_readable(argument.cast(), size_of::<i64>()) => unsafe {
+                *argument.cast::<i64>() as c_int
+            },
             _ => -1,
         };
         if managed(fd).is_some() || managed(source).is_some() {
             return status(Err(Errno::OPNOTSUPP));
         }
         return call();
+    }
+    if request == libc::FIONREAD
+        && let Some((session, handle)) = managed(fd)
+        && !session.uses_kernel_offset(handle)
+    {
+        let left = session.seek(handle, 0, Whence::Current).and_then(|offset| {
+            // As the kernel does: what does not fit into the int is cut off.
+            Ok(session.size(handle)?.wrapping_sub(offset) as c_int)
+        });
+        return status(left.and_then(|left| {
+            if !is_writable(argument.cast(), size_of::<c_int>()) {
+                return Err(Errno::FAULT);
+            }
+            // SAFETY: just found writable.
+            unsafe { argument.cast::<c_int>().write(left) };
+            Ok(())
+        }));
     }
     if FREQUENT.contains(&request) { call() } else { passed(fd, call) }
 }
