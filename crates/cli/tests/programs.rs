@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LAZY, SLOW_STORE, Site, TINY, USUAL, skip, works};
+use common::{LAZY, SLOW_STORE, SMALL, Site, TINY, USUAL, have, skip, works};
 
 /// A file of `mib` pseudo-random megabytes, the same every time.
 fn seeded(site: &Site, name: &str, mib: usize) {
@@ -245,4 +245,66 @@ fn git_makes_and_clones_a_repository() {
          git log --oneline; git gc -q; git fsck --no-progress; git status --short; cd ..; git clone -q r c; cd c; git rev-parse HEAD; git diff HEAD~1 --stat | tail -1
          cd ..; rm -rf r/.git c/.git",
     );
+}
+
+#[test]
+fn every_days_tools_on_files_larger_than_the_tiers() {
+    if have(&["python3", "perl", "patch"]) {
+        let status = Site::new(&SMALL).same("bash $SCRIPTS/tools.sh");
+        assert!(status.count("writes") > 5_000, "{}", status.text);
+    }
+}
+
+#[test]
+fn archives_of_a_large_tree() {
+    if have(&["python3", "tar", "gzip"]) {
+        let status = Site::new(&SMALL).same("bash $SCRIPTS/archives.sh");
+        assert!(status.count("writes") > 5_000, "{}", status.text);
+    }
+}
+
+#[test]
+fn rsync_in_its_ways_of_writing() {
+    if have(&["rsync"]) {
+        Site::new(&SMALL).same("bash $SCRIPTS/rsync.sh");
+    }
+}
+
+#[test]
+fn editors_save() {
+    if have(&["python3"]) {
+        Site::new(&SMALL).same("bash $SCRIPTS/editors.sh");
+    }
+}
+
+#[test]
+fn git_keeps_two_thousand_files() {
+    if have(&["git", "python3"]) {
+        let status = Site::new(&SMALL).same("bash $SCRIPTS/git.sh");
+        assert!(status.count("opens") > 5_000, "{}", status.text);
+    }
+}
+
+#[test]
+fn a_c_project_is_built_and_run() {
+    if have(&["python3", "make", "gcc", "g++", "strip"]) {
+        Site::new(&SMALL).same("bash $SCRIPTS/build.sh");
+    }
+}
+
+#[test]
+fn a_program_that_was_synced_and_closed_could_not_be_executed() {
+    if have(&["python3"]) {
+        // The node manager still had it open for writing.
+        Site::new(&LAZY).same(
+            "python3 - <<'P'
+import os, shutil, subprocess
+for turn in range(100):
+    with open('program', 'wb') as f:
+        f.write(open('/bin/true', 'rb').read()); f.flush(); os.fsync(f.fileno())
+    os.chmod('program', 0o755)
+    subprocess.run(['./program'], check=True)
+P",
+        );
+    }
 }

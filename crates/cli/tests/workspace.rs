@@ -1,5 +1,6 @@
 //! Rules that no compiler checks: who may depend on whom, what code inside a program may not do, that
-//! no file is dead, and that `docs/posix.md` names what the preload library exports.
+//! no file is dead, that `docs/posix.md` names what the preload library exports, and that
+//! `docs/posix-tests.md` names a test for each of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -329,5 +330,83 @@ fn the_page_of_calls_names_what_the_library_exports() {
     assert!(
         missing.is_empty() && surplus.is_empty(),
         "docs/posix.md lacks {missing:?} and names {surplus:?}, which the library does not export"
+    );
+}
+
+/// Symbols that no test program names: libaio's, which fio calls, and what the library calls itself.
+const UNNAMED: &[&str] = &["io_submit", "forebay_execve", "forebay_execvpe"];
+
+/// The words in backquotes of a table's cell.
+fn quoted(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The text of a test file and of the programs that it names, or that lie in a folder of its name.
+fn test_sources(file: &str) -> String {
+    let tests = root().join("crates/cli/tests");
+    let mut text = read(&tests.join(file).with_extension("rs"));
+    let mut folders = vec![tests.join("programs")];
+    let mut programs = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() { folders.push(path) } else { programs.push(path) }
+        }
+    }
+    let own = |path: &Path| path.parent().is_some_and(|folder| folder.ends_with(file));
+    let named: Vec<_> =
+        programs.into_iter().filter(|path| own(path) || text.contains(&name(path))).collect();
+    named.iter().for_each(|path| text.push_str(&read(path)));
+    text
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    let inside = |letter: Option<char>| letter.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    text.match_indices(word).any(|(at, _)| {
+        !inside(text[..at].chars().next_back()) && !inside(text[at + word.len()..].chars().next())
+    })
+}
+
+#[test]
+fn the_page_of_tests_has_one_that_exists_for_each_call() {
+    let page = read(&root().join("docs/posix-tests.md"));
+    let mut sources: BTreeMap<String, String> = BTreeMap::new();
+    let mut proved = BTreeSet::new();
+    let mut wrong = Vec::new();
+    let (mut table, mut rows) = (String::new(), 0);
+    for line in page.lines() {
+        let cells: Vec<_> = line.split('|').collect();
+        let [_, left, right, _] = cells[..] else { continue };
+        if !right.contains('`') {
+            if !right.contains("---") {
+                left.trim().clone_into(&mut table);
+            }
+            continue;
+        }
+        rows += 1;
+        let mut text = String::new();
+        for test in quoted(right) {
+            let (file, function) = test.split_once("::").unwrap_or_else(|| panic!("{test}"));
+            let source = sources.entry(file.to_owned()).or_insert_with(|| test_sources(file));
+            if !source.contains(&format!("\nfn {function}() {{")) {
+                wrong.push(format!("{test} does not exist"));
+            }
+            text.push_str(source);
+        }
+        for symbol in quoted(left).iter().filter(|_| table == "call") {
+            if !has_word(&text, symbol) && !UNNAMED.contains(&symbol.as_str()) {
+                wrong.push(format!("no program of {right} names {symbol}"));
+            }
+            if !proved.insert(symbol.clone()) {
+                wrong.push(format!("{symbol} is listed twice"));
+            }
+        }
+    }
+    let exported = exported(&library());
+    let missing: Vec<_> = exported.difference(&proved).collect();
+    let surplus: Vec<_> = proved.difference(&exported).collect();
+    assert!(rows > 20, "{page}");
+    assert!(
+        wrong.is_empty() && missing.is_empty() && surplus.is_empty(),
+        "docs/posix-tests.md: {wrong:#?}, lacks {missing:?}, and names {surplus:?} for nothing"
     );
 }

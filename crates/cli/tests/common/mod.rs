@@ -37,6 +37,29 @@ pub fn works(words: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// Whether all `programs` are installed; says so loudly if not.
+pub fn have(programs: &[&str]) -> bool {
+    let there = |program: &&&str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    };
+    let missing: Vec<_> = programs.iter().filter(|program| !there(program)).collect();
+    if !missing.is_empty() {
+        skip(&format!("{missing:?} are not installed"));
+    }
+    missing.is_empty()
+}
+
+/// The Python in which `.ci/run` has installed `modules`; says so loudly if it is not there.
+pub fn python_with(modules: &str) -> Option<String> {
+    let python = std::env::var("FOREBAY_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let there = works(&[&python, "-c", &format!("import {modules}")]);
+    if !there {
+        skip(&format!("{python} has not all of {modules}; FOREBAY_TEST_PYTHON names one that has"));
+    }
+    there.then_some(python)
+}
+
 /// Calls `check` until it gives something.
 pub fn wait_for<T>(what: &str, limit: Duration, mut check: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
@@ -74,6 +97,15 @@ pub const SLOW_STORE: Setup =
 
 /// Tiers that a few megabytes fill.
 pub const TINY: Setup = Setup { ram: "4MiB", nvme: "8MiB", nvme_emulate: None, ..USUAL };
+
+/// Tiers that real programs overfill: their blocks move down and are flushed all the time.
+pub const SMALL: Setup = Setup {
+    ram: "6MiB",
+    nvme: "12MiB",
+    nvme_emulate: None,
+    flush: "trigger = \"periodic\"\nperiod = \"200ms\"",
+    ..USUAL
+};
 
 /// Nothing reaches the store before the run ends.
 pub const LAZY: Setup = Setup { flush: "trigger = \"on-exit\"", ..USUAL };
@@ -338,7 +370,8 @@ impl Site {
             .env("FOREBAY", FOREBAY)
             .env("FOREBAY_RUNTIME_DIR", self.runtime())
             .env("OUT", &self.out)
-            .env("BIN", self.root());
+            .env("BIN", self.root())
+            .env("SCRIPTS", Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs"));
         command
     }
 
