@@ -111,9 +111,11 @@ pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
     let count = header.tiers as usize;
     let mut tiers = [TierSnapshot::default(); TIERS_MAX];
     for (index, (snapshot, tier)) in tiers.iter_mut().zip(&header.tier[..count]).enumerate() {
+        // What the store has is as good as free: it is dropped when somebody wants its room.
+        let (free, clean) = (segment.free_in(index), tier.clean.load(Ordering::Relaxed));
         *snapshot = TierSnapshot {
             capacity: u64::from(tier.buckets) * bucket,
-            free: u64::from(segment.free_in(index)) * bucket,
+            free: u64::from(free.saturating_add(clean).min(tier.buckets)) * bucket,
             pinned: u64::from(tier.pinned.load(Ordering::Relaxed)) * bucket,
             coldest: f32::from_bits(tier.coldest.load(Ordering::Relaxed)),
             ..with_speed(&tier.speed)

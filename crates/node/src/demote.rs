@@ -180,7 +180,7 @@ impl Demoter {
     /// `moves`: a lower tier has room, so that even what the store refuses can leave.
     fn look(&mut self, now: u32, moves: bool) {
         let segment = &self.node.segment;
-        let (mut pinned, mut coldest) = (0, f32::INFINITY);
+        let (mut pinned, mut clean, mut coldest) = (0, 0, f32::INFINITY);
         self.blocks.clear();
         for bucket in buckets_of(segment, self.tier) {
             let Some(meta) = segment.bucket(bucket) else { continue };
@@ -201,6 +201,7 @@ impl Demoter {
             if settings.pin {
                 pinned += 1;
             } else {
+                clean += u32::from(meta.dirty.load(Ordering::Acquire) == 0);
                 coldest = score(record, now).min(coldest);
             }
             self.blocks.push(Candidate {
@@ -213,6 +214,7 @@ impl Demoter {
         }
         let header = &self.node.header().tier[self.tier];
         header.pinned.store(pinned, Ordering::Relaxed);
+        header.clean.store(clean, Ordering::Relaxed);
         let coldest = if coldest.is_finite() { coldest } else { 0.0 };
         header.coldest.store(coldest.to_bits(), Ordering::Relaxed);
     }
@@ -240,6 +242,10 @@ impl Demoter {
                 meta.lock.unlock_unchanged();
             }
         }
+        let clean = &self.node.header().tier[self.tier].clean;
+        let _ = clean.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            Some(count.saturating_sub(freed))
+        });
         freed
     }
 

@@ -559,7 +559,11 @@ impl Flusher {
             if !good {
                 meta.dirty.fetch_or(block.pages, Ordering::AcqRel);
             }
-            meta.writeback.fetch_and(!block.pages, Ordering::AcqRel);
+            let left = meta.writeback.fetch_and(!block.pages, Ordering::AcqRel) & !block.pages;
+            if left | meta.dirty.load(Ordering::Acquire) == 0 {
+                let tier = self.node.segment.tier_of(block.dirty.bucket);
+                self.node.header().tier[tier].clean.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 

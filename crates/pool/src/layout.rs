@@ -182,8 +182,9 @@ pub struct TierHeader {
     pub coldest: AtomicU32,
     /// Raised when a block of it that might be promoted was used.
     pub used: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// About how many hold blocks that the store has, and that may leave: dropping them takes no
+    /// time.
+    pub clean: AtomicU32,
     /// Its emulated device, if any.
     pub emulation: Emulation,
     /// How fast it is.
