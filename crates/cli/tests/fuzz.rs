@@ -20,6 +20,10 @@
 //!   its page cache has. It must be possible;
 //! - unaligned O_DIRECT, which Forebay allows; transfers of such descriptors are aligned;
 //! - the kernel's offset of a managed descriptor (/proc/self/fdinfo), which is Forebay's marker;
+//! - descriptor numbers once a file was locked by fcntl: Forebay then keeps what it had to open at
+//!   the lowest free number, because moving it would end the locks;
+//! - failing writes beyond the end, which let ext4 grow the file or its blocks;
+//! - streams without "a" on descriptors that append: the C library does not know where they are;
 //! - RWF_NOWAIT, and at how many bytes splice stops when the pipe is full.
 
 mod common;

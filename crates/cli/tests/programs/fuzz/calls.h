@@ -41,7 +41,7 @@ static int fd_of(int word)
 /* Puts a new descriptor into a slot; what was there is closed. */
 static void keep(struct slot *slot, int fd)
 {
-	gave(fd);
+	gave_descriptor(fd);
 	if (fd < 0)
 		return;
 	if (slot->fd >= 0 && slot->fd != fd && close(slot->fd) != 0)
@@ -411,6 +411,7 @@ static int owner_of(pid_t pid)
 static void locked(int command)
 {
 	struct flock lock = { .l_type = value(3), .l_start = value(4), .l_len = value(5) };
+	S->locked = 1;
 	int result = fcntl(fd_of(2), command, &lock);
 	gave(result);
 	if (result == 0 && command == F_GETLK) {
@@ -488,7 +489,7 @@ static void checked(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	struct stat stat;
-	gave(fd);
+	gave_descriptor(fd);
 	if (fd < 0)
 		return;
 	if (fstat(fd, &stat) == 0)
@@ -532,7 +533,7 @@ static void duplicated(int which)
 {
 	struct slot *from = slot(2), *to = slot(3);
 	int fd = which == 2 ? dup2(from->fd, target(3)) : dup3(from->fd, target(3), value(4));
-	gave(fd);
+	gave_descriptor(fd);
 	if (fd >= 0)
 		to->fd = fd;
 }

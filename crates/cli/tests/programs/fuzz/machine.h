@@ -52,6 +52,8 @@ struct shared {
 	uint32_t next, lines, over, progress;
 	/* Whether any descriptor was opened with O_DIRECT. */
 	uint32_t direct;
+	/* Whether any file was locked by fcntl. */
+	uint32_t locked;
 	struct timespec start;
 	struct {
 		uint32_t alive, process, turn;
@@ -173,6 +175,16 @@ static void gave(long result)
 		say(" -1 %s", strerrorname_np(error));
 	else
 		say(" %ld", result);
+}
+
+/* Which descriptor a call returned. Forebay must not close what it opens of a file that is locked
+ * by fcntl, and so keeps it at the lowest free number: numbers are not compared from then on. */
+static void gave_descriptor(int fd)
+{
+	if (fd >= 0 && S->locked)
+		say(" fd");
+	else
+		gave(fd);
 }
 
 static void pieces_summed(long result, const char *from)
