@@ -29,8 +29,10 @@ fn bytes(result: ssize_t) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| last_error())
 }
 
-fn from_start(at: i64) -> Result<i64, Errno> {
-    if at < 0 { Err(Errno::INVAL) } else { Ok(at) }
+/// A position from which so many bytes have offsets.
+fn from_start(at: i64, bytes: usize) -> Result<i64, Errno> {
+    let end = i64::try_from(bytes).ok().and_then(|bytes| at.checked_add(bytes));
+    if at < 0 || end.is_none() { Err(Errno::INVAL) } else { Ok(at) }
 }
 
 /// Memory for the piece under way.
@@ -244,7 +246,7 @@ unsafe fn send(to: c_int, from: c_int, offset: *mut off64_t, bytes: usize) -> Re
     if !matches!(from.kind, FileType::RegularFile | FileType::BlockDevice) {
         return Err(if offset.is_null() { Errno::INVAL } else { Errno::SPIPE });
     }
-    let at = from_start(unsafe { from.position(offset) }?)?;
+    let at = from_start(unsafe { from.position(offset) }?, bytes)?;
     let to = End::of(to, true)?;
     if to.flags.contains(OFlags::APPEND) {
         return Err(Errno::INVAL);
@@ -369,7 +371,7 @@ unsafe fn splice_range(
         if !to_offset.is_null() {
             return Err(Errno::SPIPE);
         }
-        let at = from_start(unsafe { from.position(from_offset) }?)?;
+        let at = from_start(unsafe { from.position(from_offset) }?, bytes)?;
         let done = fill_pipe(from, at, to, bytes, waits(to))?;
         unsafe { from.settle(from_offset, at + done as i64) };
         Ok(done)
@@ -377,7 +379,7 @@ unsafe fn splice_range(
         if !from_offset.is_null() {
             return Err(Errno::SPIPE);
         }
-        let at = from_start(unsafe { to.position(to_offset) }?)?;
+        let at = from_start(unsafe { to.position(to_offset) }?, bytes)?;
         if to.flags.contains(OFlags::APPEND) {
             return Err(Errno::INVAL);
         }
