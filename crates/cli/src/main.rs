@@ -1,5 +1,6 @@
 //! The `forebay` command.
 
+mod bench;
 mod demo;
 mod drain;
 mod explain;
@@ -37,6 +38,11 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = "forebay-demo")]
         output: PathBuf,
     },
+    /// Repeat a paper's evaluation on emulated tiers, against the systems it compares
+    Bench(bench::BenchArguments),
+    /// What `bench` runs to move files as a staging system does
+    #[command(hide = true)]
+    BenchWorker(bench::WorkerArguments),
     /// Find this machine's devices, measure them, and write a configuration
     Profile(profile::ProfileArguments),
     /// Simulate a cluster, and compare ways of buffering on it
@@ -65,6 +71,8 @@ fn main() -> ExitCode {
         Command::Demo { output } => {
             demo::Options::new(output).and_then(|options| demo::demo(&options))
         }
+        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::BenchWorker(arguments) => bench::worker(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),

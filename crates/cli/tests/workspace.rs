@@ -16,7 +16,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("node", &["placement", "pool", "tiers", "client"], &["*"]),
     ("simulator", &["placement"], &[]),
     // preload is not called: it is named so that cargo builds it with the command.
-    ("cli", &["node", "client", "pool", "placement", "simulator", "preload"], &["*"]),
+    ("bench", &[], &["plotters", "rustix"]),
+    ("cli", &["bench", "node", "client", "pool", "placement", "simulator", "preload"], &["*"]),
 ];
 
 /// Development dependencies, where they are limited.

@@ -1,0 +1,69 @@
+//! The evaluation of the Hermes paper (HPDC'18, Figures 8 to 11), repeated on emulated tiers of one
+//! machine: unmodified C programs, directly on the store, on two staging systems, and under Forebay.
+//!
+//! One file for each figure in `figures`, one for each competitor in `systems`.
+
+mod chart;
+mod figures;
+mod hierarchy;
+mod report;
+mod runner;
+mod site;
+pub mod stage;
+mod systems;
+
+pub use figures::{Figure, figure, names};
+pub use report::Report;
+pub use runner::now_us;
+
+use std::path::PathBuf;
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// A thousandth of what a node did in the paper, in about 90 seconds.
+    Usual,
+    /// Only whether everything works, in a few seconds: the ratios say nothing.
+    Small,
+}
+
+impl Scale {
+    /// Every `n` of the usual scale is this here.
+    fn of<T>(self, usual: T, small: T) -> T {
+        match self {
+            Scale::Usual => usual,
+            Scale::Small => small,
+        }
+    }
+}
+
+/// What is run, with what, and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `forebay` command.
+    pub forebay: PathBuf,
+    /// How much.
+    pub scale: Scale,
+    /// How often each run is repeated; without it 3 times, once at small scale.
+    pub rounds: Option<u32>,
+    /// Where the emulated devices keep their bytes; without it /dev/shm, where no real device is in
+    /// their way, or the directory for temporary files.
+    pub folder: Option<PathBuf>,
+}
+
+/// Runs a figure; `say` is told what is being done.
+///
+/// # Errors
+/// What could not be made or run, or which bytes were wrong. The files are kept then.
+pub fn bench(
+    figure: &'static Figure,
+    options: &Options,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report, String> {
+    let site = site::Site::new(options)?;
+    let result = runner::run(figure, options, &site, say);
+    if result.is_err() {
+        say(&format!("the files are kept in {}", site.keep().display()));
+    }
+    result
+}

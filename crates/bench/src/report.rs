@@ -1,0 +1,240 @@
+//! What came out: a table, JSON, and the figure.
+
+use crate::chart::{self, Bar, Group};
+use crate::figures::{Claim, Figure, Measure};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Seconds of one run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// What the program waited for its writes; as MPI programs do, for the slowest rank of each phase.
+    pub write: f64,
+    /// The same for reads.
+    pub read: f64,
+    /// From the program's end until all was on the store.
+    pub flush: f64,
+}
+
+impl Times {
+    fn of(&self, measure: Measure) -> f64 {
+        match measure {
+            Measure::Write => self.write,
+            Measure::Read => self.read,
+            Measure::Flush => self.flush,
+            Measure::Access => self.write + self.read,
+            Measure::Total => self.write + self.read + self.flush,
+        }
+    }
+}
+
+/// All runs of a case on a system.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub case: usize,
+    pub system: &'static str,
+    pub runs: Vec<Times>,
+}
+
+/// Median, least and most of all runs, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Row {
+    fn spread(&self, measure: Measure) -> Spread {
+        let mut all: Vec<f64> = self.runs.iter().map(|times| times.of(measure)).collect();
+        all.sort_by(f64::total_cmp);
+        let at = |index: usize| all.get(index).copied().unwrap_or(f64::NAN);
+        let middle = all.len() / 2;
+        let median = match all.len() % 2 {
+            0 => (at(middle.saturating_sub(1)) + at(middle)) / 2.0,
+            _ => at(middle),
+        };
+        Spread { median, least: at(0), most: at(all.len().saturating_sub(1)) }
+    }
+
+    fn median(&self, measure: Measure) -> f64 {
+        self.spread(measure).median
+    }
+}
+
+/// The results of a figure.
+#[derive(Clone)]
+pub struct Report {
+    pub(crate) figure: &'static Figure,
+    pub(crate) cases: Vec<&'static str>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) is_small: bool,
+}
+
+/// What the table and the JSON tell of each row.
+const MEASURES: [Measure; 4] = [Measure::Write, Measure::Read, Measure::Flush, Measure::Total];
+
+impl Report {
+    /// The row of a system; one that is steady has its row in the first case.
+    fn row(&self, case: usize, system: &str) -> Option<&Row> {
+        let of = |case| self.rows.iter().find(|row| row.case == case && row.system == system);
+        of(case).or_else(|| of(0))
+    }
+
+    fn ratio(&self, claim: &Claim) -> f64 {
+        let median = |system| self.row(claim.case, system).map(|row| row.median(claim.measure));
+        match (median(claim.of), median(claim.over)) {
+            (Some(of), Some(over)) => of / over,
+            _ => f64::NAN,
+        }
+    }
+
+    fn rounds(&self) -> usize {
+        self.rows.first().map_or(0, |row| row.runs.len())
+    }
+
+    /// The tables, for people.
+    pub fn table(&self) -> String {
+        let mut text = format!("{}\n", self.figure.title);
+        let rounds = match self.rounds() {
+            1 => "one round".to_owned(),
+            rounds => format!("medians of {rounds} rounds, (least - most)"),
+        };
+        let _ = write!(text, "seconds, {rounds}; all data compared byte by byte\n\n");
+        let _ = write!(text, "{:<24}", "");
+        let shown: Vec<Measure> = MEASURES.into_iter().filter(|m| self.is_shown(*m)).collect();
+        for measure in &shown {
+            let name = if *measure == Measure::Total { "sum" } else { measure.name() };
+            let _ = write!(text, "{name:>24}");
+        }
+        for (case, name) in self.cases.iter().enumerate() {
+            let _ = write!(text, "\n{name}\n");
+            for row in self.rows.iter().filter(|row| row.case == case) {
+                let _ = write!(text, "  {:<22}", row.system);
+                for measure in &shown {
+                    let Spread { median, least, most } = row.spread(*measure);
+                    let spread = match row.runs.len() {
+                        1 => format!("{median:.3}"),
+                        _ => format!("{median:.3} ({least:.3} - {most:.3})"),
+                    };
+                    let _ = write!(text, "{spread:>24}");
+                }
+                text.push('\n');
+            }
+        }
+        text + &self.ratios()
+    }
+
+    fn is_shown(&self, measure: Measure) -> bool {
+        let longest = self.rows.iter().map(|row| row.spread(measure).most).fold(0.0, f64::max);
+        longest > 0.0
+    }
+
+    fn ratios(&self) -> String {
+        let mut text = format!("\n{:<78}{:>9}{:>8}\n", "ratio", "measured", "paper");
+        for claim in self.figure.claims {
+            let what = format!(
+                "{}: {} / {}, {}",
+                claim.measure.name(),
+                claim.of,
+                claim.over,
+                self.cases[claim.case]
+            );
+            let (measured, paper) = (self.ratio(claim), claim.paper);
+            let _ = writeln!(text, "{what:<78}{:>9}{:>8}", times(measured), times(paper));
+        }
+        if self.is_small {
+            text += "\nAt small scale everything runs, but the ratios mean nothing.\n";
+        }
+        text
+    }
+
+    /// All numbers, as JSON.
+    pub fn json(&self) -> String {
+        let rows = self.rows.iter().map(|row| {
+            let measures = MEASURES.map(|measure| {
+                let Spread { median, least, most } = row.spread(measure);
+                format!(
+                    "\"{}_s\":{{\"median\":{median:.6},\"least\":{least:.6},\"most\":{most:.6}}}",
+                    measure.name().replace(" + ", "_")
+                )
+            });
+            let (case, system) = (self.cases[row.case], row.system);
+            format!("{{\"case\":\"{case}\",\"system\":\"{system}\",{}}}", measures.join(","))
+        });
+        let ratios = self.figure.claims.iter().map(|claim| {
+            format!(
+                "{{\"measure\":\"{}\",\"case\":\"{}\",\"of\":\"{}\",\"over\":\"{}\",\
+                 \"measured\":{:.3},\"paper\":{:.3}}}",
+                claim.measure.name(),
+                self.cases[claim.case],
+                claim.of,
+                claim.over,
+                self.ratio(claim),
+                claim.paper
+            )
+        });
+        format!(
+            "{{\"figure\":\"{}\",\"title\":\"{}\",\"scale\":\"{}\",\"rounds\":{},\n\"rows\":[\n{}\n],\n\
+             \"ratios\":[\n{}\n]}}\n",
+            self.figure.name,
+            self.figure.title,
+            if self.is_small { "small" } else { "usual" },
+            self.rounds(),
+            rows.collect::<Vec<_>>().join(",\n"),
+            ratios.collect::<Vec<_>>().join(",\n")
+        )
+    }
+
+    /// Draws the figure as SVG.
+    ///
+    /// # Errors
+    /// A message that names the file.
+    pub fn draw(&self, picture: &Path) -> Result<(), String> {
+        let bar = |row: &Row| Bar {
+            name: row.system.to_owned(),
+            parts: [Measure::Write, Measure::Read, Measure::Flush].map(|part| row.median(part)),
+        };
+        let groups: Vec<Group> = (0..self.cases.len())
+            .map(|case| Group {
+                name: self.cases[case].to_owned(),
+                bars: self.rows.iter().filter(|row| row.case == case).map(bar).collect(),
+            })
+            .collect();
+        let svg = chart::draw(self.figure.title, &groups);
+        svg.and_then(|svg| std::fs::write(picture, svg).map_err(|e| e.to_string()))
+            .map_err(|e| format!("cannot draw {}: {e}", picture.display()))
+    }
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.1}x")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(writes: &[f64]) -> Row {
+        let runs = writes.iter().map(|&write| Times { write, read: 0.0, flush: 1.0 }).collect();
+        Row { case: 0, system: "no buffering", runs }
+    }
+
+    #[test]
+    fn medians_stand_between_the_extremes() {
+        let spread = row(&[5.0, 1.0, 2.0]).spread(Measure::Write);
+        assert_eq!((spread.least, spread.median, spread.most), (1.0, 2.0, 5.0));
+        assert_eq!(row(&[4.0, 2.0]).median(Measure::Total), 4.0);
+    }
+
+    #[test]
+    fn ratios_are_of_medians() {
+        let figure = crate::figure("hermes-fig10").unwrap();
+        let fast = Row { system: "Forebay max-bandwidth", ..row(&[0.5]) };
+        let rows = vec![row(&[4.0, 2.0, 3.0]), fast];
+        let report = Report { figure, cases: vec!["16 steps"], rows, is_small: false };
+        assert_eq!(report.ratio(&figure.claims[0]), 6.0);
+        assert!(report.table().contains("6.0x    5.0x"), "{}", report.table());
+        assert!(report.json().contains("\"measured\":6.000,\"paper\":5.000"));
+    }
+}

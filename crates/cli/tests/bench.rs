@@ -1,0 +1,60 @@
+//! `forebay bench` at small scale: every figure runs on every system, and the data are right. Times are
+//! not looked at.
+
+mod common;
+
+use common::{Site, USUAL, works};
+use std::fs;
+
+/// Runs a figure; looks for a row of each of so many, and for these systems.
+fn run(figure: &str, rows: usize, systems: &[&str]) {
+    if !works(&["cc", "--version"]) {
+        return common::skip("no C compiler");
+    }
+    let site = Site::new(&USUAL);
+    let (json, svg) = (site.out.join("figure.json"), site.out.join("figure.svg"));
+    let mut command = site.forebay(&["bench", figure, "--scale", "small"]);
+    command.arg("--dir").arg(&site.out).arg("--json").arg(&json).arg("--svg").arg(&svg);
+    let ran = site.end(command).expect(0);
+    assert!(ran.stdout.contains("all data compared byte by byte"), "{ran:?}");
+
+    let (json, svg) = (fs::read_to_string(json).unwrap(), fs::read_to_string(svg).unwrap());
+    assert_eq!(json.matches("\"system\":").count(), rows, "{json}");
+    assert!(!json.contains("NaN"), "{json}");
+    for system in ["no buffering", "Data Elevator", "DataWarp"].iter().chain(systems) {
+        for text in [&ran.stdout, &json, &svg] {
+            assert!(text.contains(system), "no {system} in {text}");
+        }
+    }
+    let left: Vec<_> = fs::read_dir(&site.out).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("forebay-bench")), "{left:?}");
+}
+
+#[test]
+fn alternating_compute_and_io() {
+    run("hermes-fig8", 11, &["Forebay max-bandwidth", "Forebay max-locality"]);
+}
+
+#[test]
+fn repetitive_reads() {
+    run("hermes-fig9", 15, &["Forebay max-bandwidth", "Forebay hot-data"]);
+}
+
+#[test]
+fn vpic() {
+    run("hermes-fig10", 4, &["Forebay max-bandwidth"]);
+}
+
+#[test]
+fn hacc() {
+    run("hermes-fig11", 4, &["Forebay max-bandwidth"]);
+}
+
+#[test]
+fn a_program_that_fails_is_an_error() {
+    let site = Site::new(&USUAL);
+    let mut command = site.forebay(&["bench", "hermes-fig8", "--scale", "small"]);
+    command.arg("--dir").arg(&site.out).env("CC", "false");
+    let ran = site.end(command).expect(125);
+    assert!(ran.stderr.contains("`false` cannot compile alternating.c"), "{ran:?}");
+}
