@@ -119,7 +119,6 @@ impl Generator {
                 (family, least + if rare { usual / 3 } else { usual })
             })
             .collect();
-        let ranges = weights.iter().any(|&(family, weight)| family == Range && weight > 0);
         let names = 2 + rng.below(NAMES.len() as u64 - 1) as usize;
         let largest = rng.pick(&[20_000, 300_000, 800_000, 1_500_000]);
         let mut actors = [None; ACTORS];
@@ -127,13 +126,14 @@ impl Generator {
         let mut generator = Generator {
             rng,
             weights,
-            exact_holes: !ranges,
+            exact_holes: false,
             names,
             largest,
             processes: vec![Process::default()],
             actors,
             lines: Vec::new(),
         };
+        generator.exact_holes = !generator.has(Range);
         for line in ["0 mkdir D", "0 mkdir E"] {
             generator.lines.push(line.to_owned());
         }
@@ -178,6 +178,10 @@ impl Generator {
             Hints => self.hints(process),
         };
         self.lines.push(format!("{actor} {text}"));
+    }
+
+    fn has(&self, wanted: Family) -> bool {
+        self.weights.iter().any(|&(family, weight)| family == wanted && weight > 0)
     }
 
     fn name(&mut self) -> &'static str {
@@ -576,7 +580,7 @@ impl Generator {
                 self.actors[free] = Some(process);
                 format!("thread {free}")
             }
-            (8 | 9, _) => {
+            (8 | 9, _) if !self.has(Locks) => {
                 self.end_actors(process, Some(actor));
                 self.processes[process].streams = [false; 4];
                 self.processes[process].maps = [false; 4];

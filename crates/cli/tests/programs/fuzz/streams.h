@@ -61,6 +61,11 @@ static void stream_opened(char how)
 	if (streams[n].file)
 		stream_closed(n);
 	if (how == 'd') {
+		/* Streams know nothing of alignment. */
+		if (is_direct(fd_of(3))) {
+			say(" direct");
+			return;
+		}
 		/* The stream owns its descriptor. */
 		int fd = dup(fd_of(3));
 		FILE *file = fd < 0 ? 0 : fdopen(fd, text(4));
