@@ -54,6 +54,10 @@ impl Session {
         pieces: &[Iovec],
         offset: u64,
     ) -> Result<usize, Errno> {
+        if self.may(handle, description_flag::APPEND | description_flag::WRITE) {
+            let end = total(pieces).and_then(|length| offset.checked_add(length as u64));
+            end.filter(|&end| end <= i64::MAX as u64).ok_or(Errno::INVAL)?;
+        }
         // As Linux does: a positional write on an appending descriptor appends.
         unsafe { self.write_placed(handle, pieces, Some(offset), self.appends(handle)) }
     }
