@@ -87,6 +87,9 @@ fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if result >= 0 {
         session.duplicated(old, result);
         crate::stdio::redirected(result);
+    } else {
+        // It is still what it was.
+        session.adopt(new);
     }
     result
 }
@@ -98,7 +101,9 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    replace(old, new, || real!(c"dup3"(old => c_int, new => c_int, flags => c_int) -> c_int))
+    let call = || real!(c"dup3"(old => c_int, new => c_int, flags => c_int) -> c_int);
+    // The kernel refuses other flags, and then `new` stays what it is.
+    if flags & !libc::O_CLOEXEC != 0 { call() } else { replace(old, new, call) }
 }
 
 #[unsafe(no_mangle)]

@@ -394,7 +394,8 @@ static void spliced(void)
 	} while (left > 0 && out > 0);
 	if (in < 0 || out < 0)
 		gave(-1);
-	say(" total %ld %ld %ld", total, (long)from, (long)to);
+	/* How much a pipe took that could not be emptied depends on where its pages began. */
+	say(" total %ld %ld %ld", total, out < 0 ? 0 : (long)from, (long)to);
 	close(ends[0]);
 	close(ends[1]);
 }

@@ -201,7 +201,7 @@ static void stream_burst(void)
 static void close_slots(void)
 {
 	int a = fd_of(2), b = fd_of(3), low = a < b ? a : b, high = a < b ? b : a, flags = value(4);
-	int possible = low >= 0 && high <= 120;
+	int possible = low >= 0 && high <= 120 && !S->locked;
 	for (int n = 0; n < STREAMS; n++) {
 		int fd = streams[n].file ? fileno(streams[n].file) : -1;
 		possible = possible && (fd < low || fd > high);
