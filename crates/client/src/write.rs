@@ -54,10 +54,6 @@ impl Session {
         pieces: &[Iovec],
         offset: u64,
     ) -> Result<usize, Errno> {
-        if self.may(handle, description_flag::APPEND | description_flag::WRITE) {
-            let end = total(pieces).and_then(|length| offset.checked_add(length as u64));
-            end.filter(|&end| end <= i64::MAX as u64).ok_or(Errno::INVAL)?;
-        }
         // As Linux does: a positional write on an appending descriptor appends.
         unsafe { self.write_placed(handle, pieces, Some(offset), self.appends(handle)) }
     }
@@ -95,7 +91,14 @@ impl Session {
         append: bool,
     ) -> Result<usize, Errno> {
         match offset {
-            Some(_) if append => unsafe { self.append(handle, pieces) }.map(|(_, bytes)| bytes),
+            Some(offset) if append => {
+                let end = total(pieces).and_then(|length| offset.checked_add(length as u64));
+                let possible = end.is_some_and(|end| end <= i64::MAX as u64);
+                if !possible && self.may(handle, description_flag::WRITE) {
+                    return Err(Errno::INVAL);
+                }
+                unsafe { self.append(handle, pieces) }.map(|(_, bytes)| bytes)
+            }
             Some(offset) => unsafe { self.write_at(handle, pieces, offset) },
             None => self.positioned(handle, |offset| {
                 let (start, written) = if append {
