@@ -28,14 +28,24 @@ pub struct StatFields {
     pub changed_ns: u64,
 }
 
+/// What [`Session::correct`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Correction {
+    /// Whether a field changed.
+    pub changed: bool,
+    /// Whether the kernel may have been asked in the middle of a flush that has ended since: then
+    /// what it said is half old, and it has to be asked again.
+    pub doubtful: bool,
+}
+
 impl Session {
-    /// Brings what the kernel said about a regular file up to date. Returns whether anything
-    /// changed.
-    pub fn correct(&self, fields: &mut StatFields) -> bool {
+    /// Brings what the kernel said about a regular file up to date.
+    pub fn correct(&self, fields: &mut StatFields) -> Correction {
         let identity = Identity { device: fields.device, inode: fields.inode };
         if !self.is_store_device(fields.device) || !self.segment.may_have(identity) {
-            return false;
+            return Correction::default();
         }
+        let mut doubtful = false;
         let owner = self.owner();
         let inside = self.segment.enter_table(owner);
         let ahead = self.segment.with_file(identity, owner, |file| {
@@ -44,6 +54,8 @@ impl Session {
             record.set(file_flag::LOOKED_AT);
             let changed = record.changed_ns.load(Ordering::Relaxed);
             if !record.has(file_flag::AHEAD) {
+                doubtful = fields.size != record.size.load(Ordering::Acquire)
+                    || fields.mtime_ns != record.mtime_ns.load(Ordering::Relaxed);
                 // What the flush did to the time of change is not the program's doing.
                 let ours = record.store_changed_ns.load(Ordering::Relaxed) == fields.changed_ns;
                 if ours && changed < fields.changed_ns {
@@ -61,7 +73,7 @@ impl Session {
             fields.blocks = self.blocks(file, fields.size, fields.blocks);
         }
         self.segment.leave(owner, inside);
-        ahead.is_some()
+        Correction { changed: ahead.is_some(), doubtful }
     }
 
     /// Units of 512 bytes of a file that is ahead of the store: what the store has, and what it

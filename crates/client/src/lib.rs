@@ -24,7 +24,7 @@ mod session;
 mod store;
 mod write;
 
-pub use attributes::{NewTime, StatFields, Whence};
+pub use attributes::{Correction, NewTime, StatFields, Whence};
 pub use forebay_pool::clock::{joined_ns, parted_ns};
 pub use forebay_pool::interruption;
 pub use fork::Fork;

@@ -7,37 +7,46 @@ use forebay_client::{NewTime, StatFields, joined_ns, parted_ns, session};
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as Statx, timespec, timeval, utimbuf};
 use rustix::fs::AtFlags;
 
-/// Corrects what the kernel said about a buffered file.
-unsafe fn correct(result: c_int, stat: *mut Stat) -> c_int {
-    if let (0, Some(session), false) = (result, session(), stat.is_null()) {
+/// Makes the call, and corrects what the kernel says about a buffered file.
+unsafe fn corrected(stat: *mut Stat, call: impl Fn() -> c_int) -> c_int {
+    let mut before = None;
+    loop {
+        let result = call();
+        let (0, Some(session), false) = (result, session(), stat.is_null()) else { return result };
         // SAFETY: filled by the call before.
         let stat = unsafe { &mut *stat };
-        if stat.st_mode & libc::S_IFMT == libc::S_IFREG {
-            let mut fields = StatFields {
-                device: stat.st_dev,
-                inode: stat.st_ino,
-                size: stat.st_size as u64,
-                blocks: stat.st_blocks as u64,
-                mtime_ns: joined_ns(stat.st_mtime, stat.st_mtime_nsec),
-                changed_ns: joined_ns(stat.st_ctime, stat.st_ctime_nsec),
-            };
-            if session.correct(&mut fields) {
-                stat.st_size = fields.size as i64;
-                stat.st_blocks = fields.blocks as i64;
-                (stat.st_mtime, stat.st_mtime_nsec) = parted_ns(fields.mtime_ns);
-                (stat.st_ctime, stat.st_ctime_nsec) = parted_ns(fields.changed_ns);
-            }
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return result;
         }
+        let mut fields = StatFields {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            size: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            mtime_ns: joined_ns(stat.st_mtime, stat.st_mtime_nsec),
+            changed_ns: joined_ns(stat.st_ctime, stat.st_ctime_nsec),
+        };
+        let said = fields;
+        let correction = session.correct(&mut fields);
+        if correction.doubtful && before.replace(said) != Some(said) {
+            continue;
+        }
+        if correction.changed {
+            stat.st_size = fields.size as i64;
+            stat.st_blocks = fields.blocks as i64;
+            (stat.st_mtime, stat.st_mtime_nsec) = parted_ns(fields.mtime_ns);
+            (stat.st_ctime, stat.st_ctime_nsec) = parted_ns(fields.changed_ns);
+        }
+        return result;
     }
-    result
 }
 
 macro_rules! stats {
     ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*) $(then ($($after:ident: $last:ty),*))?;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type,)* stat: *mut Stat $($(, $after: $last)*)?) -> c_int {
-            let result = real!($symbol($($argument => $type,)* stat => *mut Stat $($(, $after => $last)*)?) -> c_int);
-            unsafe { correct(result, stat) }
+            let call = || real!($symbol($($argument => $type,)* stat => *mut Stat $($(, $after => $last)*)?) -> c_int);
+            unsafe { corrected(stat, call) }
         }
     )* };
 }
@@ -69,40 +78,48 @@ unsafe extern "C" fn statx(
     mask: c_uint,
     buffer: *mut Statx,
 ) -> c_int {
-    let result = real!(c"statx"(folder => c_int, path => *const c_char, flags => c_int, mask => c_uint, buffer => *mut Statx) -> c_int);
-    let Some(session) = session() else { return result };
-    if result != 0 || buffer.is_null() {
-        return result;
-    }
-    // SAFETY: filled by the call before.
-    let statx = unsafe { &mut *buffer };
-    let known = libc::STATX_INO | libc::STATX_SIZE;
-    if statx.stx_mask & known != known {
-        return result;
-    }
-    let (mtime, ctime) = (&mut statx.stx_mtime, &mut statx.stx_ctime);
-    let mut fields = StatFields {
-        device: libc::makedev(statx.stx_dev_major, statx.stx_dev_minor),
-        inode: statx.stx_ino,
-        size: statx.stx_size,
-        blocks: statx.stx_blocks,
-        mtime_ns: joined_ns(mtime.tv_sec, mtime.tv_nsec.into()),
-        changed_ns: joined_ns(ctime.tv_sec, ctime.tv_nsec.into()),
-    };
-    if session.correct(&mut fields) {
-        statx.stx_size = fields.size;
-        statx.stx_blocks = fields.blocks;
-        let times = [
-            (mtime, fields.mtime_ns, libc::STATX_MTIME),
-            (ctime, fields.changed_ns, libc::STATX_CTIME),
-        ];
-        // What the kernel did not fill in stays empty.
-        for (time, ns, _) in times.into_iter().filter(|(.., bit)| statx.stx_mask & bit != 0) {
-            let (seconds, nanoseconds) = parted_ns(ns);
-            (time.tv_sec, time.tv_nsec) = (seconds, nanoseconds as u32);
+    let mut before = None;
+    loop {
+        let result = real!(c"statx"(folder => c_int, path => *const c_char, flags => c_int, mask => c_uint, buffer => *mut Statx) -> c_int);
+        let Some(session) = session() else { return result };
+        if result != 0 || buffer.is_null() {
+            return result;
         }
+        // SAFETY: filled by the call before.
+        let statx = unsafe { &mut *buffer };
+        let known = libc::STATX_INO | libc::STATX_SIZE;
+        if statx.stx_mask & known != known {
+            return result;
+        }
+        let (mtime, ctime) = (&mut statx.stx_mtime, &mut statx.stx_ctime);
+        let mut fields = StatFields {
+            device: libc::makedev(statx.stx_dev_major, statx.stx_dev_minor),
+            inode: statx.stx_ino,
+            size: statx.stx_size,
+            blocks: statx.stx_blocks,
+            mtime_ns: joined_ns(mtime.tv_sec, mtime.tv_nsec.into()),
+            changed_ns: joined_ns(ctime.tv_sec, ctime.tv_nsec.into()),
+        };
+        let said = fields;
+        let correction = session.correct(&mut fields);
+        if correction.doubtful && before.replace(said) != Some(said) {
+            continue;
+        }
+        if correction.changed {
+            statx.stx_size = fields.size;
+            statx.stx_blocks = fields.blocks;
+            let times = [
+                (mtime, fields.mtime_ns, libc::STATX_MTIME),
+                (ctime, fields.changed_ns, libc::STATX_CTIME),
+            ];
+            // What the kernel did not fill in stays empty.
+            for (time, ns, _) in times.into_iter().filter(|(.., bit)| statx.stx_mask & bit != 0) {
+                let (seconds, nanoseconds) = parted_ns(ns);
+                (time.tv_sec, time.tv_nsec) = (seconds, nanoseconds as u32);
+            }
+        }
+        return result;
     }
-    result
 }
 
 /// Sets the times of a file through `call`. One that is in the file table is held meanwhile, so
