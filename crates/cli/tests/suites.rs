@@ -2,7 +2,32 @@
 
 mod common;
 
-use common::{Setup, Site, USUAL, works};
+use common::{LAZY, Setup, Site, USUAL, works};
+
+/// A pipe that got the inode of a buffered file that was removed passed for that file, and was
+/// opened for reading.
+#[test]
+fn a_fifo_with_the_inode_of_a_removed_file_is_not_opened() {
+    if !works(&["python3", "-c", "pass"]) {
+        return common::skip("python3 is missing");
+    }
+    Site::new(&LAZY).same(
+        "timeout 60 python3 - <<'P'
+import os, posix
+for turn in range(20):
+    with open('file', 'w') as file:
+        file.write('some data')
+    os.unlink('file')
+    os.mkfifo('file')
+    os.chmod('file', 0o111)
+    try:
+        os.execv('file', ['file'])
+    except PermissionError as error:
+        print(error.errno)
+    os.unlink('file')
+P",
+    );
+}
 
 /// The kernel's answer came from before the end of a flush, the look at the file table from after.
 #[test]

@@ -57,9 +57,9 @@ unsafe fn is_known(folder: c_int, path: *const c_char) -> bool {
 
 /// What the file behind `fd` is, if it is in the file table.
 pub(crate) unsafe fn fstat_known(fd: c_int) -> Option<rustix::fs::Stat> {
-    let session = session()?;
+    session()?;
     let stat = rustix::fs::fstat(unsafe { borrow((fd >= 0).then_some(fd)?) }).ok()?;
-    session.knows(stat.st_dev, stat.st_ino).then_some(stat)
+    is_in_table(&stat).then_some(stat)
 }
 
 /// What the file at `path` is, if it is in the file table.
@@ -76,10 +76,14 @@ pub(crate) unsafe fn stat_known(
         folder if folder < 0 => return None,
         folder => rustix::fs::statat(unsafe { borrow(folder) }, path, flags),
     };
-    let known = |stat: &rustix::fs::Stat| {
-        session().is_some_and(|session| session.knows(stat.st_dev, stat.st_ino))
-    };
-    stat.ok().filter(known)
+    stat.ok().filter(is_in_table)
+}
+
+/// Whether the file table has the file. What is no regular file may have got the inode number of
+/// one whose record is still there.
+pub(crate) fn is_in_table(stat: &rustix::fs::Stat) -> bool {
+    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    regular && session().is_some_and(|session| session.knows(stat.st_dev, stat.st_ino))
 }
 
 /// The path at an address that the program gave; `None` if it is no memory of the program's, or

@@ -198,7 +198,9 @@ pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
 unsafe fn prepare(path: *const c_char, variables: Strings) {
     let Some(session) = session() else { return };
     let Some(path) = (unsafe { crate::files::path_at(path) }) else { return };
-    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+    // A FIFO would make a plain open wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
         return;
     };
     make_clean(&file);
@@ -459,8 +461,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
     mode: libc::mode_t,
 ) -> c_int {
     if let (Some(session), Some(name)) = (session(), unsafe { crate::files::path_at(path) }) {
-        let known =
-            rustix::fs::stat(name).is_ok_and(|stat| session.knows(stat.st_dev, stat.st_ino));
+        let known = rustix::fs::stat(name).is_ok_and(|stat| crate::files::is_in_table(&stat));
         if known
             && let Ok(file) =
                 rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
