@@ -51,3 +51,24 @@ P",
     );
     assert!(status.count("writes") >= 2999, "{}", status.text);
 }
+
+/// What was buffered when a file was put behind a loop device was flushed over what the device
+/// wrote afterwards.
+#[test]
+fn a_file_behind_a_loop_device_belongs_to_the_device() {
+    let site = Site::new(&LAZY);
+    let tools = "truncate -s 1M ../out/probe; losetup -f --show ../out/probe > ../out/device && \
+                 losetup -d $(cat ../out/device)";
+    if site.run_plainly(tools).code != 0 {
+        return common::skip("no loop devices for this user");
+    }
+    site.same(
+        "set -e
+dd if=/dev/zero of=image bs=64k count=64 status=none
+device=$(losetup -f --show image)
+trap 'losetup -d $device' EXIT
+seq 200000 > ../out/numbers
+dd if=../out/numbers of=$device bs=64k conv=fsync status=none
+cksum < $device",
+    );
+}

@@ -393,6 +393,10 @@ const FREQUENT: [libc::c_ulong; 3] = [libc::TCGETS, libc::TIOCGWINSZ, libc::FIOC
 /// Sharing of blocks between files: `_IOW(0x94, 9, int)` and `_IOW(0x94, 13, ...)`.
 const FICLONE: libc::c_ulong = 0x4004_9409;
 const FICLONERANGE: libc::c_ulong = 0x4020_940d;
+/// What puts a file behind a loop device, from `linux/loop.h`.
+const LOOP_SET_FD: libc::c_ulong = 0x4c00;
+const LOOP_CHANGE_FD: libc::c_ulong = 0x4c06;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int {
@@ -429,6 +433,18 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
             unsafe { argument.cast::<c_int>().write(left) };
             Ok(())
         }));
+    }
+    let behind = match request {
+        LOOP_SET_FD | LOOP_CHANGE_FD => argument as usize as c_int,
+        // SAFETY: struct loop_config begins with the descriptor.
+        LOOP_CONFIGURE if is_readable(argument.cast(), size_of::<c_int>()) => unsafe {
+            *argument.cast::<c_int>()
+        },
+        _ => -1,
+    };
+    if let Some((session, handle)) = managed(behind) {
+        // From here on the kernel reads and writes the file for the device.
+        return session.make_direct(handle, call).unwrap_or_else(|errno| status(Err(errno)));
     }
     if FREQUENT.contains(&request) { call() } else { passed(fd, call) }
 }
