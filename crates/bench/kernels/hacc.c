@@ -43,7 +43,7 @@ static void body(void)
         int file = open_file(path, O_WRONLY | O_CREAT);
         for (int v = 0; v < VARIABLES; v++)
             put(file, data[v], particles * width[v], place(v, rank));
-        close_file(file);
+        close_together(file);
         end(WRITE);
 
         begin();

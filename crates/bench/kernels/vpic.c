@@ -33,7 +33,7 @@ static void body(void)
             put(file, header, HEADER, 0);
         for (int v = 0; v < VARIABLES; v++)
             put(file, data[v], bytes, HEADER + (off_t)(v * ranks + rank) * (off_t)bytes);
-        close_file(file);
+        close_together(file);
         end(WRITE);
     }
 }

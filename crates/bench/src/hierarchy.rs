@@ -10,7 +10,7 @@
 //! | 16 PFS servers  |   735 -> 23   |   883 -> 27.6   | 4.16 ms  |
 //!
 //! RAM is this machine's own. Capacities are not in the paper; `docs/simulator.md` derives 8 GiB of
-//! RAM and 8 GiB of NVMe for a node that writes 32 GiB: a quarter each. The burst buffers hold all.
+//! RAM and 8 GiB of NVMe for a node. The burst buffers hold all.
 
 use crate::Scale;
 
@@ -28,6 +28,9 @@ const STORE: Device = Device { read: 27.6, write: 23.0, latency_us: 4160 };
 /// Least that a tier takes: 16 buckets of 256 KiB.
 const CAPACITY_MIN: u64 = 4 << 20;
 
+/// RAM, and NVMe, of a node of the paper.
+const PAPER_CAPACITY_GIB: u64 = 8;
+
 /// At small scale, devices are so much faster.
 const SMALL_SPEEDUP: f64 = 16.0;
 
@@ -37,14 +40,17 @@ const SMALL_SPEEDUP: f64 = 16.0;
 pub struct Hierarchy {
     /// Bytes that the program writes altogether.
     pub bytes: u64,
+    /// Of RAM and of NVMe, each.
+    capacity: u64,
     /// How much faster than the paper's all devices but RAM are.
     speedup: f64,
 }
 
 impl Hierarchy {
-    /// For a program that writes so many bytes.
-    pub fn new(bytes: u64, scale: Scale) -> Self {
-        Self { bytes, speedup: scale.of(1.0, SMALL_SPEEDUP) }
+    /// For a program that writes so many bytes, where a node of the paper wrote `paper_gib` GiB.
+    pub fn new(bytes: u64, paper_gib: u64, scale: Scale) -> Self {
+        let capacity = (bytes / paper_gib * PAPER_CAPACITY_GIB).max(CAPACITY_MIN);
+        Self { bytes, capacity, speedup: scale.of(1.0, SMALL_SPEEDUP) }
     }
 
     /// Seconds that the device of a directory needs at least for all bytes.
@@ -80,14 +86,13 @@ impl Hierarchy {
 
     /// RAM, NVMe and burst buffer as tiers of Forebay.
     pub fn tiers(&self) -> String {
-        let room = |bytes: u64| bytes.max(CAPACITY_MIN);
-        let file = |name: &str, bytes: u64, device: &Device| {
+        let file = |name: &str, capacity: u64, device: &Device| {
             let emulation = self.emulation(device);
-            tier(name, "file", room(bytes)) + &format!("path = \"{name}\"\n{emulation}")
+            tier(name, "file", capacity) + &format!("path = \"{name}\"\n{emulation}")
         };
-        tier("ram", "ram", room(self.bytes / 4))
-            + &file("nvme", self.bytes / 4, &NVME)
-            + &file("bb", self.bytes, &BURST_BUFFER)
+        tier("ram", "ram", self.capacity)
+            + &file("nvme", self.capacity, &NVME)
+            + &file("bb", self.bytes.max(CAPACITY_MIN), &BURST_BUFFER)
     }
 }
 

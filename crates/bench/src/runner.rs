@@ -81,7 +81,7 @@ impl Bench<'_> {
 
     fn measure(&self, case: &Case, system: &System) -> Result<Times, String> {
         self.site.clear()?;
-        let hierarchy = Hierarchy::new(case.bytes(), self.options.scale);
+        let hierarchy = Hierarchy::new(case.bytes(), self.figure.paper_gib, self.options.scale);
         let scratch = self.figure.scratch;
         let config = self.site.configure(system.config, &hierarchy, scratch)?;
         // Scratch data stays where it is.
@@ -119,7 +119,10 @@ impl Bench<'_> {
             reported(&report).ok_or_else(|| format!("not a kernel's report: {report:?}"))?;
         // Staging systems are not charged for `forebay run`, which only emulates their devices.
         let end_us = staged_us.unwrap_or(end_us);
-        let flush_us = if scratch { 0 } else { end_us.saturating_sub(done_us) };
+        let flush_us = match system.flushes && !scratch {
+            true => end_us.saturating_sub(done_us),
+            false => 0,
+        };
         let seconds = |us: u64| us as f64 / 1e6;
         Ok(Times { write: seconds(write_us), read: seconds(read_us), flush: seconds(flush_us) })
     }

@@ -19,12 +19,12 @@ use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// When a file is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// As soon as nobody has it open any more.
+    /// As soon as it was closed.
     Close,
     /// When the program has ended.
     Exit,
@@ -58,7 +58,7 @@ pub fn stage(
             .args(arguments)
             .spawn()
             .map_err(|e| format!("{}: {e}", Path::new(name).display()))?;
-        let mut mover = Stage { from, to, pieces, staged: BTreeSet::new() };
+        let mut mover = Stage { from, to, pieces, staged: BTreeMap::new() };
         let status = loop {
             let ended = child.try_wait().map_err(|e| format!("waiting for the program: {e}"))?;
             let closed = watch.closed()?;
@@ -90,14 +90,21 @@ struct Stage<'a> {
     from: &'a Path,
     to: &'a Path,
     pieces: Sender<Piece>,
-    staged: BTreeSet<OsString>,
+    /// What each file was when it was copied: its size and time of change.
+    staged: BTreeMap<OsString, (u64, SystemTime)>,
 }
 
 impl Stage<'_> {
+    /// Copies a file, unless it is as it was when it was last copied.
     fn stage(&mut self, name: OsString) -> Result<(), String> {
         let failed = |e: io::Error| format!("staging {}: {e}", Path::new(&name).display());
         let source = File::open(self.from.join(&name)).map_err(failed)?;
-        let size = source.metadata().map_err(failed)?.len();
+        let found = source.metadata().map_err(failed)?;
+        let size = found.len();
+        let version = (size, found.modified().map_err(failed)?);
+        if self.staged.get(&name) == Some(&version) {
+            return Ok(());
+        }
         let mut options = OpenOptions::new();
         let target = options.write(true).create(true).truncate(true).open(self.to.join(&name));
         let files = Arc::new((source, target.map_err(failed)?));
@@ -106,7 +113,7 @@ impl Stage<'_> {
                 Piece { files: Arc::clone(&files), offset, bytes: PIECE.min(size - offset) };
             self.pieces.send(piece).map_err(|_| "all movers are gone".to_owned())?;
         }
-        self.staged.insert(name);
+        self.staged.insert(name, version);
         Ok(())
     }
 
@@ -115,10 +122,7 @@ impl Stage<'_> {
             entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>()
         });
         let names = listed.map_err(|e| format!("{}: {e}", self.from.display()))?;
-        names.into_iter().try_for_each(|name| match self.staged.contains(&name) {
-            true => Ok(()),
-            false => self.stage(name),
-        })
+        names.into_iter().try_for_each(|name| self.stage(name))
     }
 }
 
@@ -136,53 +140,37 @@ fn move_pieces(queue: &Mutex<Receiver<Piece>>) -> Result<(), String> {
     }
 }
 
-/// Tells which files of a directory have been written and closed by everybody.
+/// Tells which files of a directory have been closed by a writer. A file that several processes write
+/// is complete then: parallel programs close it together.
 struct Watch {
     folder: PathBuf,
     notify: OwnedFd,
-    /// Of each file: how often it is open, and whether it was written.
-    files: BTreeMap<OsString, (i32, bool)>,
 }
 
 impl Watch {
     fn new(folder: &Path) -> Result<Self, String> {
         let failed = |e: Errno| format!("watching {}: {e}", folder.display());
         let notify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(failed)?;
-        let events = WatchFlags::OPEN | WatchFlags::CLOSE_WRITE | WatchFlags::CLOSE_NOWRITE;
-        inotify::add_watch(&notify, folder, events).map_err(failed)?;
-        Ok(Self { folder: folder.to_owned(), notify, files: BTreeMap::new() })
+        inotify::add_watch(&notify, folder, WatchFlags::CLOSE_WRITE).map_err(failed)?;
+        Ok(Self { folder: folder.to_owned(), notify })
     }
 
-    fn closed(&mut self) -> Result<Vec<OsString>, String> {
+    fn closed(&mut self) -> Result<BTreeSet<OsString>, String> {
         let mut room = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.notify, &mut room);
+        let mut closed = BTreeSet::new();
         loop {
             let event = match events.next() {
                 Ok(event) => event,
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => return Ok(closed),
                 Err(error) => return Err(format!("watching {}: {error}", self.folder.display())),
             };
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
                 return Err(format!("watching {}: too many events", self.folder.display()));
             }
-            let Some(name) = event.file_name() else { continue };
-            let name = OsString::from_vec(name.to_bytes().to_vec());
-            let (open, written) = self.files.entry(name).or_default();
-            if event.events().contains(ReadFlags::OPEN) {
-                *open += 1;
-            } else {
-                *open -= 1;
-                *written |= event.events().contains(ReadFlags::CLOSE_WRITE);
-            }
+            let name = event.file_name().map(|name| OsString::from_vec(name.to_bytes().to_vec()));
+            closed.extend(name);
         }
-        let mut closed = Vec::new();
-        for (name, (open, written)) in &mut self.files {
-            if *open <= 0 && *written {
-                *written = false;
-                closed.push(name.clone());
-            }
-        }
-        Ok(closed)
     }
 }
 
@@ -191,18 +179,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_closed_when_nobody_has_them_open() {
+    fn only_writers_count() {
         let folder =
             std::env::temp_dir().join(format!("forebay-bench-watch-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let mut watch = Watch::new(&folder).unwrap();
-        let first = File::create(folder.join("shared")).unwrap();
-        let second = OpenOptions::new().write(true).open(folder.join("shared")).unwrap();
-        drop(first);
-        assert!(watch.closed().unwrap().is_empty());
-        drop(second);
-        assert_eq!(watch.closed().unwrap(), ["shared"]);
-        drop(File::open(folder.join("shared")).unwrap());
+        drop(File::create(folder.join("new")).unwrap());
+        assert_eq!(watch.closed().unwrap(), BTreeSet::from(["new".into()]));
+        drop(File::open(folder.join("new")).unwrap());
         assert!(watch.closed().unwrap().is_empty(), "reading is no reason to copy it again");
         fs::remove_dir_all(&folder).unwrap();
     }

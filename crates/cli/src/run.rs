@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Options of `forebay run`.
 #[derive(Args)]
@@ -70,17 +70,18 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
 
 /// Processes that the command left behind keep their node manager.
 fn mention_clients(runtime: &Runtime) {
-    let left = Observer::of(&runtime.pool).map_or(0, |observer| observer.clients());
+    let left = || Observer::of(&runtime.pool).map_or(0, |observer| observer.clients());
+    // Those that are ending right now are not worth a line, nor more time than they take.
+    let since = Instant::now();
+    while left() > 0 && since.elapsed() < Duration::from_millis(250) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let left = left();
     if left > 0 {
-        // Those that are ending right now are not worth a line.
-        std::thread::sleep(Duration::from_millis(250));
-        let left = Observer::of(&runtime.pool).map_or(0, |observer| observer.clients());
-        if left > 0 {
-            eprintln!(
-                "forebay: {left} processes still use the buffered files; the node manager drains \
-                 what they write and ends after them"
-            );
-        }
+        eprintln!(
+            "forebay: {left} processes still use the buffered files; the node manager drains \
+             what they write and ends after them"
+        );
     }
 }
 

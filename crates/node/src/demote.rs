@@ -96,6 +96,8 @@ impl Demoter {
             }
             return 0;
         }
+        // A plan of any policy may move what is in the way of a write.
+        let is_awaited = wanted > snapshot.free;
         let leaving = self.choose((bytes / unit) as usize, &hierarchy);
         let mut freed = self.evict(&leaving.dropped);
         self.announce(freed);
@@ -110,9 +112,11 @@ impl Demoter {
         for blocks in leaving.dirty.chunks(piece) {
             let bytes = blocks.len() as u64 * unit;
             freed += match destination(&self.node.hierarchy(), self.tier, bytes) {
-                Destination::Tier(below) if settings.moves_down => {
+                Destination::Tier(below) if settings.moves_down || is_awaited => {
                     self.mover.shift(blocks, self.tier, below)
                 }
+                // Flushing goes on by itself; who begins to wait meanwhile is not to wait for the store.
+                Destination::Tier(_) if self.flushes_by_itself() => 0,
                 _ => self.flush_and_evict(blocks),
             };
             self.announce(freed);
@@ -121,6 +125,11 @@ impl Demoter {
             }
         }
         freed
+    }
+
+    /// Whether dirty blocks are flushed before anybody needs their room.
+    fn flushes_by_itself(&self) -> bool {
+        self.node.config.flush.trigger == Trigger::Periodic
     }
 
     fn announce(&self, freed: u32) {

@@ -12,6 +12,7 @@ pub const FIGURE: Figure = Figure {
     title: "Hermes, Figure 8: alternating compute and I/O",
     program: ("alternating", include_str!("../../kernels/alternating.c")),
     scratch: false,
+    paper_gib: 32,
     cases: |scale| {
         let case = |name, compute_us| Case {
             name,

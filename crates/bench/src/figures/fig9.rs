@@ -9,6 +9,7 @@ pub const FIGURE: Figure = Figure {
     title: "Hermes, Figure 9: repetitive reads",
     program: ("repetitive", include_str!("../../kernels/repetitive.c")),
     scratch: true,
+    paper_gib: 16,
     cases: |scale| {
         let case = |name, repeats| Case {
             name,
@@ -28,7 +29,7 @@ pub const FIGURE: Figure = Figure {
         &forebay::MAX_BANDWIDTH,
         &forebay::HOT_DATA,
     ],
-    steady: &[],
+    steady: &[NO_BUFFERING, DATA_ELEVATOR, DATAWARP],
     claims: &[
         claim(NO_BUFFERING, HOT_DATA, 38.0),
         claim(DATA_ELEVATOR, HOT_DATA, 11.0),

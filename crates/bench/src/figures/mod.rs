@@ -19,6 +19,8 @@ pub struct Figure {
     pub(crate) program: (&'static str, &'static str),
     /// Whether the files are scratch data, which nobody has to flush.
     pub(crate) scratch: bool,
+    /// What one of the paper's 32 nodes wrote, in GiB.
+    pub(crate) paper_gib: u64,
     /// The groups of bars.
     pub(crate) cases: fn(Scale) -> Vec<Case>,
     /// The bars of each group.

@@ -8,5 +8,10 @@
 use super::{System, staging};
 use crate::stage::When;
 
-pub const SYSTEM: System =
-    System { name: "Data Elevator", config: staging, target: "bb", stage: Some(When::Close) };
+pub const SYSTEM: System = System {
+    name: "Data Elevator",
+    config: staging,
+    target: "bb",
+    flushes: true,
+    stage: Some(When::Close),
+};

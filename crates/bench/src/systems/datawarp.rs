@@ -7,5 +7,10 @@
 use super::{System, staging};
 use crate::stage::When;
 
-pub const SYSTEM: System =
-    System { name: "DataWarp", config: staging, target: "bb", stage: Some(When::Exit) };
+pub const SYSTEM: System = System {
+    name: "DataWarp",
+    config: staging,
+    target: "bb",
+    flushes: true,
+    stage: Some(When::Exit),
+};

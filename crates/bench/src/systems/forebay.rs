@@ -11,6 +11,7 @@ pub const MAX_BANDWIDTH: System = System {
     name: "Forebay max-bandwidth",
     config: |hierarchy, scratch| config(hierarchy, scratch, "max-bandwidth"),
     target: "pfs",
+    flushes: true,
     stage: None,
 };
 

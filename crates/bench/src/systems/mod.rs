@@ -17,6 +17,8 @@ pub struct System {
     pub config: fn(&Hierarchy, scratch: bool) -> String,
     /// The directory that the program is given.
     pub target: &'static str,
+    /// Whether anything is left to be flushed when the program ends.
+    pub flushes: bool,
     /// When its files are moved from there to the store, where somebody other than Forebay does it.
     pub stage: Option<When>,
 }

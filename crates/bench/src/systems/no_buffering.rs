@@ -7,5 +7,6 @@ pub const SYSTEM: System = System {
     name: "no buffering",
     config: |hierarchy, _| hierarchy.store("bypass") + &hierarchy.no_tiers(),
     target: "pfs",
+    flushes: false,
     stage: None,
 };
