@@ -18,6 +18,8 @@ use std::sync::atomic::Ordering;
 
 /// How often a tier's free space is looked at when nobody asks, in milliseconds.
 const LOOK_MS: u64 = 500;
+/// The least number of pieces in which a tier is emptied.
+const PIECES: u64 = 16;
 /// So many times as many blocks as shall leave are considered: those that cost least to move leave.
 const CHOICE: usize = 2;
 /// Hotness of a file, in uses, from which its clean blocks are worth a place below.
@@ -101,8 +103,10 @@ impl Demoter {
         let leaving = self.choose((bytes / unit) as usize, &hierarchy);
         let mut freed = self.evict(&leaving.dropped);
         self.announce(freed);
-        // In pieces: who waits for room goes on with the first, and the next sees what changed.
-        let piece = (BATCH_BYTES / unit as usize).max(1);
+        // In pieces: who waits for room goes on with the first, and the next sees what changed. Of a
+        // small tier small ones, or its writers wait until half of it has gone down.
+        let share = (snapshot.capacity / PIECES) as usize;
+        let piece = (BATCH_BYTES.min(share) / unit as usize).max(1);
         for blocks in leaving.kept.chunks(piece) {
             let below = self.tier + 1;
             let moved = self.mover.shift(blocks, self.tier, below);
