@@ -15,8 +15,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("preload", &["client"], &["libc", "rustix"]),
     ("node", &["placement", "pool", "tiers", "client"], &["*"]),
     ("simulator", &["placement"], &[]),
-    // preload is not called: it is named so that cargo builds it with the command.
     ("bench", &[], &["plotters", "rustix"]),
+    // preload is not called: it is named so that cargo builds it with the command.
     ("cli", &["bench", "node", "client", "pool", "placement", "simulator", "preload"], &["*"]),
 ];
 
