@@ -72,3 +72,24 @@ dd if=../out/numbers of=$device bs=64k conv=fsync status=none
 cksum < $device",
     );
 }
+
+/// A range that the kernel refuses was taken for an empty one, and unknown flags made the files of
+/// the range unmanaged although they stayed open.
+#[test]
+fn a_close_range_that_is_refused_closes_nothing() {
+    if !works(&["python3", "-c", "pass"]) {
+        return common::skip("python3 is missing");
+    }
+    Site::new(&LAZY).same(
+        "python3 - <<'P'
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'before ')
+print(libc.close_range(fd, fd - 1, 0), ctypes.get_errno())
+print(libc.close_range(fd, fd, 1 << 30), ctypes.get_errno())
+os.write(fd, b'after')
+print(os.fstat(fd).st_size, os.pread(fd, 100, 0))
+P",
+    );
+}

@@ -32,6 +32,11 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         return real!(c"close_range"(first => c_uint, last => c_uint, flags => c_int) -> c_int);
     };
     const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
+    const KNOWN: c_int = CLOEXEC | libc::CLOSE_RANGE_UNSHARE as c_int;
+    if first > last || flags & !KNOWN != 0 {
+        // The kernel refuses it, and nothing is closed.
+        return real!(c"close_range"(first => c_uint, last => c_uint, flags => c_int) -> c_int);
+    }
     if flags & CLOEXEC == 0 {
         let doomed = |fd: c_int| (first..=last).contains(&(fd as c_uint));
         for handle in session.handles().filter(|handle| doomed(handle.fd)) {
