@@ -93,3 +93,29 @@ print(os.fstat(fd).st_size, os.pread(fd, 100, 0))
 P",
     );
 }
+
+/// Addresses that are none were read: the program crashed instead of being refused.
+#[test]
+fn io_submit_of_invalid_addresses_is_refused() {
+    let there = "import ctypes; ctypes.CDLL('libaio.so.1')";
+    if !works(&["python3", "-c", there]) {
+        return common::skip("python3 or libaio is missing");
+    }
+    Site::new(&LAZY).same(
+        "python3 - <<'P'
+import ctypes
+with open('file', 'w') as file:
+    file.write('buffered')
+aio = ctypes.CDLL('libaio.so.1')
+aio.io_submit.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p]
+context = ctypes.c_void_p()
+print(aio.io_setup(4, ctypes.byref(context)))
+for blocks in [2**64 - 1, 0, 4096]:
+    print(aio.io_submit(context, 1, blocks))
+for block in [0, 2**64 - 1, 4096]:
+    pointer = ctypes.c_void_p(block)
+    print(aio.io_submit(context, 1, ctypes.addressof(pointer)))
+print(aio.io_destroy(context))
+P",
+    );
+}

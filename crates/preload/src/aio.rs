@@ -7,6 +7,7 @@
 use crate::real::real;
 use crate::{managed, rw, set_errno, status};
 use core::mem::offset_of;
+use forebay_client::probe::is_readable;
 use libc::{c_int, c_void, off_t, sigevent, size_t, ssize_t};
 use rustix::io::Errno;
 
@@ -207,12 +208,20 @@ unsafe extern "C" fn io_submit(
     number: libc::c_long,
     blocks: *mut *mut c_void,
 ) -> c_int {
+    const DESCRIPTOR: usize = 20;
     for index in 0..number.max(0) as usize {
-        let block = unsafe { *blocks.add(index) };
-        if block.is_null() {
-            continue;
+        // The kernel stops, too, at the first address that is none.
+        let at = blocks.wrapping_add(index);
+        if !is_readable(at.cast(), size_of::<*mut c_void>()) {
+            break;
         }
-        let fd = unsafe { *block.cast::<u8>().add(20).cast::<c_int>() };
+        // SAFETY: just found readable.
+        let block = unsafe { at.read_unaligned() }.cast::<u8>();
+        if !is_readable(block, DESCRIPTOR + size_of::<c_int>()) {
+            break;
+        }
+        // SAFETY: just found readable.
+        let fd = unsafe { block.add(DESCRIPTOR).cast::<c_int>().read_unaligned() };
         if let Some((session, handle)) = managed(fd) {
             // An error stays with the file and is reported at its fsync or close.
             let _ = session.make_direct(handle, || ());
