@@ -119,3 +119,26 @@ print(aio.io_destroy(context))
 P",
     );
 }
+
+/// Control data at an address that is none, or that claims to be longer than it is, was read.
+#[test]
+fn sendmsg_of_invalid_control_data_is_refused() {
+    if !works(&["python3", "-c", "pass"]) {
+        return common::skip("python3 is missing");
+    }
+    Site::new(&LAZY).same(
+        "python3 - <<'P'
+import ctypes, socket, struct
+with open('file', 'w') as file:
+    file.write('buffered')
+libc = ctypes.CDLL(None, use_errno=True)
+ours, theirs = socket.socketpair()
+data = ctypes.create_string_buffer(b'data')
+piece = (ctypes.c_uint64 * 2)(ctypes.addressof(data), 4)
+liar = ctypes.create_string_buffer(struct.pack('Qiii', 1 << 40, 1, 1, 0), 24)
+for control in [2**64 - 1, 4096, ctypes.addressof(liar)]:
+    message = struct.pack('QQQQQQQ', 0, 0, ctypes.addressof(piece), 1, control, 24, 0)
+    print(libc.sendmsg(ours.fileno(), message, 0), ctypes.get_errno())
+P",
+    );
+}

@@ -12,12 +12,20 @@ unsafe fn each_rights(
     message: *const msghdr,
     mut act: impl FnMut(*mut cmsghdr, *mut c_int, usize) -> bool,
 ) {
+    // The kernel takes far less.
+    const MOST: usize = 1 << 20;
+    let (start, length) = unsafe { ((*message).msg_control, (*message).msg_controllen) };
+    if length > MOST || !is_readable(start.cast(), length) {
+        return;
+    }
+    let end = start as usize + length;
     let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !control.is_null() {
         let header = unsafe { &*control };
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
             let data = unsafe { libc::CMSG_DATA(control) }.cast::<c_int>();
-            let bytes = header.cmsg_len.saturating_sub(data as usize - control as usize);
+            let length = header.cmsg_len.min(end - control as usize);
+            let bytes = length.saturating_sub(data as usize - control as usize);
             if !act(control, data, bytes / size_of::<c_int>()) {
                 return;
             }
