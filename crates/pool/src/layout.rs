@@ -118,7 +118,7 @@ pub struct Header {
     pub cost_model: AtomicU32,
     /// Thousandths of a move by the data organizer that a writer waits for.
     pub exposed_permille: AtomicU32,
-    /// How victims are chosen: the index in [`forebay_placement::Eviction::ALL`].
+    /// How victims are chosen: the index in [`forebay_placement::evict::Eviction::ALL`].
     pub eviction: AtomicU32,
     /// Bytes to which free space is rounded before a placement is decided anew.
     pub granularity: AtomicU64,
