@@ -15,6 +15,8 @@ use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// How long a worker waits for messages on their way.
+const MESSAGES_PATIENCE: std::time::Duration = std::time::Duration::from_millis(250);
 /// Requests in flight in each mover's ring.
 const QUEUE_DEPTH: u32 = 16;
 
@@ -152,12 +154,19 @@ impl Node {
         (0..self.tiers()).map(|tier| dirty_bytes(&self.segment, tier, |_| true)).sum()
     }
 
-    /// Waits until every message that was sent before this call has been read.
+    /// Waits until every message that was sent before this call has been read, or so long that the
+    /// thread that reads them must be waiting for the caller: housekeeping waits for the end of
+    /// flushes under way before it drops their blocks.
     pub fn await_messages(&self) {
+        let since = std::time::Instant::now();
         // The round under way may have passed the sender by already.
         let target = self.rounds.load(Ordering::Acquire) + 2;
         // While the manager retires, the thread that reads them is the one that waits for flushes.
-        let reads = || self.header().retired.load(Ordering::SeqCst) == 0 && !self.stopping();
+        let reads = || {
+            self.header().retired.load(Ordering::SeqCst) == 0
+                && !self.stopping()
+                && since.elapsed() < MESSAGES_PATIENCE
+        };
         while self.rounds.load(Ordering::Acquire) < target && reads() {
             let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
             clock::sleep_ns(100_000);
