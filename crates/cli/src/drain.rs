@@ -131,7 +131,12 @@ pub fn wait_for_end(runtime: &Runtime) -> Result<(), String> {
     let observer = Observer::of(&runtime.pool);
     loop {
         match runtime.lock() {
-            Ok(Some(_)) | Err(Errno::NOENT) => break,
+            Ok(Some(_lock)) => {
+                // What asking for the lock has made, where the manager had ended before.
+                runtime.remove_unless_used();
+                break;
+            }
+            Err(Errno::NOENT) => break,
             _ => std::thread::sleep(Duration::from_millis(20)),
         }
         if let Ok(observer) = &observer {
