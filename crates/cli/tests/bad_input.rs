@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::{LAZY, Ran, Site, TINY, USUAL, kill, skip, works};
-use rustix::process::Signal;
+use common::{LAZY, Ran, Site, TINY, USUAL, skip, works};
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -127,7 +126,7 @@ fn left_by_a_crash(site: &Site, script: &str) -> std::path::PathBuf {
     let script = format!("{script}; echo done > $OUT/done; exec sleep 60");
     let run = site.start(site.buffered(&["bash", "-c", &script]));
     common::wait_for("the script", common::LIMIT, || site.out.join("done").exists().then_some(()));
-    site.processes().into_iter().for_each(|pid| kill(pid, Signal::KILL));
+    site.kill_all();
     run.end();
     let mut folders = fs::read_dir(site.runtime()).unwrap();
     folders.next().unwrap().unwrap().path()

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    LAZY, Running, SLOW_STORE, Setup, Site, TINY, assert_same_bytes, is_alive, kill, wait_for,
+    LAZY, LIMIT, Running, SLOW_STORE, Setup, Site, TINY, assert_same_bytes, is_alive, kill,
+    wait_for,
 };
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -37,7 +38,7 @@ impl Reporter {
         let numbers = [RECORDS, BYTES, pause_us as usize].map(|number| number.to_string());
         let words = [program.to_str().unwrap(), "file", &numbers[0], &numbers[1], &numbers[2]];
         let run = site.start(site.buffered(&words));
-        let pid = wait_for("the program", Duration::from_secs(10), || {
+        let pid = wait_for("the program", LIMIT, || {
             run.stdout().lines().next()?.strip_prefix("pid ")?.parse().ok()
         });
         Some(Reporter { site, run, pid })
@@ -123,7 +124,7 @@ fn kill_managers(setup: &Setup, pause_us: u32, moments: &[usize], signal: Signal
         assert_eq!(ran.code, 0, "manager killed after {moment}: {ran:?}\n{}", site.log());
         let all: BTreeSet<usize> = (0..RECORDS).collect();
         assert_complete(&site, &all, &format!("manager killed after {moment}"));
-        assert!(since.elapsed() < Duration::from_secs(20), "took {:?}", since.elapsed());
+        assert!(since.elapsed() < Duration::from_secs(60), "took {:?}", since.elapsed());
         if hit {
             hits += 1;
             // A terminated one drains first, and the program may be through before it ends.
@@ -182,9 +183,7 @@ fn a_manager_killed_in_the_final_drain_is_replaced() {
     site.run_plainly(script);
     std::fs::remove_file(site.out.join("written")).unwrap();
     let mut run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the write", Duration::from_secs(20), || {
-        site.out.join("written").exists().then_some(())
-    });
+    wait_for("the write", LIMIT, || site.out.join("written").exists().then_some(()));
     std::thread::sleep(Duration::from_millis(400));
     assert!(run.is_running(), "{}", run.stderr());
     kill(site.status().manager, Signal::KILL);
@@ -203,16 +202,14 @@ fn kill_all(setup: &Setup, moment: usize, by_next_run: bool) {
     }
     let Reporter { site, run, pid } = reporter;
     run.end();
-    wait_for("their ends", Duration::from_secs(5), || {
-        (!is_alive(manager) && !is_alive(pid)).then_some(())
-    });
+    wait_for("their ends", LIMIT, || (!is_alive(manager) && !is_alive(pid)).then_some(()));
     // What the program had said when it died.
     let said = std::fs::read_to_string(site.root().join("stdout-0")).unwrap();
     let whole = said.rfind('\n').map_or("", |end| &said[..end]);
     let reported: BTreeSet<usize> = whole.lines().filter_map(|line| line.parse().ok()).collect();
     assert!(!site.pools().is_empty(), "no pool was left");
     // Its threads may end a moment after the process shows as ended.
-    wait_for("a status without manager", Duration::from_secs(5), || {
+    wait_for("a status without manager", LIMIT, || {
         site.status().text.contains("no node manager; run `forebay recover`").then_some(())
     });
     let ran = match by_next_run {
@@ -222,9 +219,7 @@ fn kill_all(setup: &Setup, moment: usize, by_next_run: bool) {
     assert_eq!(ran.code, 0, "{ran:?}\n{}", site.log());
     assert_complete(&site, &reported, &format!("all killed after {moment}"));
     // The manager of the next run ends a moment after it.
-    wait_for("the end of the pool", Duration::from_secs(5), || {
-        site.pools().is_empty().then_some(())
-    });
+    wait_for("the end of the pool", LIMIT, || site.pools().is_empty().then_some(()));
     let again = site.recover().expect(0);
     assert!(again.stdout.contains("nothing to recover"), "{again:?}");
 }
@@ -248,15 +243,9 @@ fn a_file_renamed_before_the_crash_is_found_again() {
     let site = Site::new(&LAZY);
     let script = "echo content > old; mkdir d; mv old d/new; echo gone > away; rm away; echo two > a; mv a b; echo three > a; echo done > $OUT/done; exec sleep 60";
     let mut run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the script", Duration::from_secs(10), || {
-        site.out.join("done").exists().then_some(())
-    });
+    wait_for("the script", LIMIT, || site.out.join("done").exists().then_some(()));
     assert!(run.is_running());
-    // The shell is about to become `sleep`: in the middle of that it shows no environment.
-    let doomed = wait_for("run, manager and program", Duration::from_secs(5), || {
-        Some(site.processes()).filter(|found| found.len() >= 3)
-    });
-    doomed.iter().for_each(|&pid| kill(pid, Signal::KILL));
+    site.kill_all();
     run.end();
     let ran = site.recover();
     assert_eq!(ran.code, 0, "{ran:?}\n{}", site.log());
@@ -272,16 +261,14 @@ fn a_terminated_manager_drains_first() {
     let script = "seq 200000 > file; seq 1000 > other; echo done > $OUT/done; exec sleep 60";
     site.run_plainly("seq 200000 > file; seq 1000 > other");
     let run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the script", Duration::from_secs(10), || {
-        site.out.join("done").exists().then_some(())
-    });
+    wait_for("the script", LIMIT, || site.out.join("done").exists().then_some(()));
     let manager = site.status().manager;
     for pid in site.processes().into_iter().filter(|&pid| pid != manager) {
         kill(pid, Signal::KILL);
     }
     run.end();
     kill(manager, Signal::TERM);
-    wait_for("the manager's end", Duration::from_secs(10), || (!is_alive(manager)).then_some(()));
+    wait_for("the manager's end", LIMIT, || (!is_alive(manager)).then_some(()));
     site.assert_same_files();
 }
 
@@ -291,9 +278,7 @@ fn a_terminated_run_passes_the_signal_on_and_drains() {
     site.run_plainly("seq 200000 > file");
     let script = "trap 'exit 7' TERM; seq 200000 > file; echo done > $OUT/done; while :; do sleep 0.05; done";
     let run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the script", Duration::from_secs(10), || {
-        site.out.join("done").exists().then_some(())
-    });
+    wait_for("the script", LIMIT, || site.out.join("done").exists().then_some(()));
     kill(run.pid(), Signal::TERM);
     run.end().expect(7);
     site.assert_same_files();

@@ -2,8 +2,7 @@
 
 mod common;
 
-use common::{LAZY, Site, USUAL, wait_for};
-use std::time::Duration;
+use common::{LAZY, LIMIT, Site, USUAL, wait_for};
 
 #[test]
 fn the_exit_status_passes_through() {
@@ -83,7 +82,7 @@ fn a_second_run_sees_what_the_first_has_not_drained() {
     let site = Site::new(&LAZY);
     let first = "echo one > file; echo done > $OUT/done; while [ ! -e $OUT/seen ]; do sleep 0.02; done; cat file";
     let run = site.start(site.buffered(&["bash", "-c", first]));
-    wait_for("the write", Duration::from_secs(10), || site.out.join("done").exists().then_some(()));
+    wait_for("the write", LIMIT, || site.out.join("done").exists().then_some(()));
     let second = site.end(site.buffered(&[
         "sh",
         "-c",
@@ -101,10 +100,8 @@ fn a_process_left_in_the_background_is_drained_too() {
         "(sleep 1; seq 50000 > late; echo done > $OUT/done) > /dev/null 2>&1 & seq 1000 > early";
     let run = site.end(site.buffered(&["bash", "-c", script])).expect(0);
     assert_eq!(run.stdout, "");
-    wait_for("the late one", Duration::from_secs(10), || {
-        site.out.join("done").exists().then_some(())
-    });
-    wait_for("the drain", Duration::from_secs(10), || site.pools().is_empty().then_some(()));
+    wait_for("the late one", LIMIT, || site.out.join("done").exists().then_some(()));
+    wait_for("the drain", LIMIT, || site.pools().is_empty().then_some(()));
     site.run_plainly("seq 50000 > late; seq 1000 > early");
     site.assert_same_files();
 }

@@ -32,7 +32,7 @@ const THREADS: u32 = 2;
 const RUN: Duration = Duration::from_secs(15);
 const LEAST_KILLS: u64 = 100;
 /// A worker that does nothing for so long hangs.
-const STUCK: Duration = Duration::from_secs(10);
+const STUCK: Duration = Duration::from_secs(60);
 
 const DEVICE: u64 = 7;
 const FILES: usize = 4;

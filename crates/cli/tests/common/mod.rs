@@ -22,7 +22,7 @@ pub const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
 /// What no command of these tests may take.
 pub const LIMIT: Duration = Duration::from_secs(120);
 /// How long a site may take to be tidy after its last command.
-const TIDY: Duration = Duration::from_secs(5);
+const TIDY: Duration = Duration::from_secs(30);
 
 /// Says that a test does not run, where the test harness cannot hide it.
 pub fn skip(why: &str) {
@@ -489,11 +489,19 @@ impl Site {
     /// Processes of this site, known by their environment.
     pub fn processes(&self) -> Vec<u32> {
         let mark = format!("FOREBAY_RUNTIME_DIR={}\0", self.runtime().display());
-        let environment = |pid: u32| fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let all = fs::read_dir("/proc").unwrap();
         all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
             .filter(|&pid| is_alive(pid) && contains(&environment(pid), mark.as_bytes()))
             .collect()
+    }
+
+    /// Kills every process of this site, until none is left.
+    pub fn kill_all(&self) {
+        wait_for("the end of killed processes", LIMIT, || {
+            let found = self.processes();
+            found.iter().for_each(|&pid| kill(pid, Signal::KILL));
+            found.is_empty().then_some(())
+        });
     }
 
     /// Pools of this site, known by the store's path in their head.
@@ -551,6 +559,19 @@ impl Drop for Site {
             false => panic!("{report}"),
         }
     }
+}
+
+/// What a process was started with. In the middle of an exec a process shows none for a moment.
+fn environment(pid: u32) -> Vec<u8> {
+    for _ in 0..20 {
+        let found = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        // A thread of the kernel has no program.
+        if !found.is_empty() || fs::read_link(format!("/proc/{pid}/exe")).is_err() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Vec::new()
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
