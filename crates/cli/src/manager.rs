@@ -64,6 +64,7 @@ fn serve_instance(
         }
         None => arguments.instance.runtime()?,
     };
+    runtime.prepare()?;
     let options = Options {
         ephemeral: arguments.ephemeral,
         drain_and_end: arguments.drain_and_end,

@@ -56,14 +56,12 @@ fn private_folder(folder: &Path) -> Result<(), String> {
 }
 
 impl Runtime {
-    /// The names for a configuration. Makes the instance's folder.
+    /// The names for a configuration. Its folder need not exist, see [`Runtime::prepare`].
     ///
     /// # Errors
-    /// A message that names the folder and what is wrong with it.
+    /// A message that names the folder of all instances and what is wrong with it.
     pub fn of(config: &Config) -> Result<Runtime, String> {
-        let runtime = Runtime::named(&base()?, &config.instance_id());
-        runtime.prepare()?;
-        Ok(runtime)
+        Ok(Runtime::named(&base()?, &config.instance_id()))
     }
 
     /// Makes the instance's folder, which a manager that ends removes.
