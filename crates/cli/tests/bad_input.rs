@@ -213,7 +213,10 @@ fn a_small_shared_memory_makes_a_small_tier() {
     let site = Site::new(&USUAL);
     let script = "mount -t tmpfs -o size=40m none /dev/shm; cd $STORE
         $FOREBAY run --config $CONFIG -- sh -c 'dd if=/dev/urandom of=big bs=1M count=60 status=none; sha256sum < big > $OUT/sum; $FOREBAY status > $OUT/status'; code=$?
-        sha256sum < big | cmp - $OUT/sum && echo same; ls /dev/shm; exit $code";
+        sha256sum < big | cmp - $OUT/sum && echo same
+        # The manager ends a moment after the run.
+        for i in $(seq 1000); do ls /dev/shm | grep -q . || break; sleep 0.02; done
+        ls /dev/shm; exit $code";
     let Some(ran) = with_mounts(&site, script) else { return };
     assert_eq!(ran.clone().expect(0).stdout, "same\n", "{ran:?}");
 }
