@@ -27,12 +27,12 @@ pub fn limits_changed() {
 }
 
 impl Session {
-    /// How many of `length` bytes may be written at `offset`: at least one.
+    /// How many of `length` bytes may be written at `offset`: at least one, if any are asked for.
     ///
     /// # Errors
     /// `INVAL` if the end is no offset; `FBIG` if none may be; the thread also gets SIGXFSZ where it is RLIMIT_FSIZE that forbids it.
     #[inline]
-    pub(crate) fn allowed(
+    pub fn allowed(
         &self,
         handle: Handle,
         offset: u64,

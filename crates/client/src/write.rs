@@ -221,6 +221,16 @@ impl Session {
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
 
+    /// Gives the file the times of a write that found none of its bytes readable: the kernel has
+    /// changed them by the time that it finds out.
+    pub fn note_failed_write(&self, handle: Handle) {
+        let owner = self.owner();
+        let inside = self.enter(handle, owner);
+        self.announce(handle);
+        self.touch(handle, clock::realtime_coarse_ns());
+        self.segment.leave(owner, inside);
+    }
+
     /// Notes that the file is ahead of the store.
     fn touch(&self, handle: Handle, now: u64) {
         let record = self.record(handle);

@@ -210,7 +210,11 @@ unsafe fn copy_range(
     if at < 0 || to_at < 0 {
         return Err(Errno::INVAL);
     }
-    let length = bytes.min(from.remaining(at)).min(MOST);
+    let mut length = bytes.min(from.remaining(at)).min(MOST);
+    if let Some((session, handle)) = managed(to.fd) {
+        // Also where nothing is left to be copied.
+        length = session.allowed(handle, to_at as u64, length)?;
+    }
     let (end, to_end) = (at + length as i64, to_at + length as i64);
     if from.inode == to.inode && to_end > at && to_at < end {
         return Err(Errno::INVAL);

@@ -134,7 +134,11 @@ unsafe fn write_managed(
     let write = |pieces: &[Iovec]| unsafe { session.write_placed(handle, pieces, offset, append) };
     match buffers {
         Ok(buffers) if !buffers.is_faulty() => buffers.with(write),
-        Ok(_) => write(&[]).and(Err(Errno::FAULT)),
+        Ok(_) => {
+            write(&[])?;
+            session.note_failed_write(handle);
+            Err(Errno::FAULT)
+        }
         Err(errno) => write(&[]).and(Err(errno)),
     }
 }
