@@ -32,12 +32,7 @@ impl Session {
     /// # Errors
     /// `INVAL` if the end is no offset; `FBIG` if none may be; the thread also gets SIGXFSZ where it is RLIMIT_FSIZE that forbids it.
     #[inline]
-    pub fn allowed(
-        &self,
-        handle: Handle,
-        offset: u64,
-        length: usize,
-    ) -> Result<usize, Errno> {
+    pub fn allowed(&self, handle: Handle, offset: u64, length: usize) -> Result<usize, Errno> {
         let end = offset.saturating_add(length as u64);
         if end > i64::MAX as u64 {
             return Err(Errno::INVAL);
