@@ -11,7 +11,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -131,6 +131,10 @@ pub struct Header {
     /// A program without the library may be at the other end of a socket: descriptors that are
     /// sent are used through the kernel.
     pub strangers: AtomicU32,
+    /// Bit n: the device of file tier n has failed. Nothing new goes there.
+    pub failed_tiers: AtomicU32,
+    /// The next number for slot records, journal records and syncs: what happens later has a higher one.
+    pub sequence: AtomicU64,
 }
 
 impl Header {
@@ -546,6 +550,15 @@ pub struct BucketMeta {
     pub heat: AtomicU32,
 }
 
+/// What is known of the pages of a file tier's bucket. Guarded by the bucket's lock.
+#[repr(C)]
+pub struct SlotSums {
+    /// The checksum of each page, or 0: not known.
+    pub sum: [AtomicU32; PAGES_PER_BUCKET as usize],
+    /// Dirty pages whose bytes are not the ones that were written: the store is never given them.
+    pub rotten: AtomicU64,
+}
+
 /// A node of the block index.
 #[repr(C, align(64))]
 pub struct IndexNode {
@@ -554,6 +567,7 @@ pub struct IndexNode {
 }
 
 pin_size!(BucketMeta, 64);
+pin_size!(SlotSums, 264);
 pin_size!(Description, 64);
 pin_size!(FileRecord, 1024);
 pin_size!(IndexNode, 512);
@@ -624,6 +638,7 @@ pub struct Offsets {
     pub(crate) node_bits: usize,
     pub(crate) buckets: usize,
     pub(crate) bucket_bits: usize,
+    pub(crate) sums: usize,
     /// End of the sections that are reserved at start.
     pub(crate) fixed_end: usize,
     /// The RAM tier's data.
@@ -668,6 +683,8 @@ impl Offsets {
         let node_bits = section(count(counts.nodes.div_ceil(64), 8));
         let buckets = section(count(counts.buckets, size_of::<BucketMeta>()));
         let bucket_bits = section(count(counts.buckets.div_ceil(64), 8));
+        let slots = counts.buckets - counts.ram_buckets.next_multiple_of(64).min(counts.buckets);
+        let sums = section(count(slots, size_of::<SlotSums>()));
         let fixed_end = section(0);
         let data = fixed_end.next_multiple_of(DATA_ALIGN);
         let bytes = u64::from(counts.ram_buckets) * counts.bucket_bytes;
@@ -685,6 +702,7 @@ impl Offsets {
             node_bits,
             buckets,
             bucket_bits,
+            sums,
             fixed_end,
             data,
             end,

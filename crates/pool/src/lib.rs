@@ -21,6 +21,8 @@ pub mod owner;
 pub mod pending;
 pub mod rules;
 pub mod segment;
+pub mod slot_record;
+pub mod sums;
 pub mod sync;
 pub mod truncate;
 
@@ -29,3 +31,4 @@ pub use entry::Entry;
 pub use files::Identity;
 pub use owner::Owner;
 pub use segment::{Segment, SegmentError};
+pub use slot_record::SlotRecord;

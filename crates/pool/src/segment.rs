@@ -124,6 +124,7 @@ impl Segment {
         header.heads = counts.heads;
         header.segment_bytes = offsets.end as u64;
         header.clients_high = AtomicU32::new(1);
+        header.sequence = AtomicU64::new(1);
         let mut first = 0;
         for (tier, &buckets) in header.tier.iter_mut().zip(&geometry.tier_buckets) {
             tier.first_bucket = first;
@@ -373,6 +374,36 @@ impl Segment {
     pub fn slot_offset(&self, bucket: u32) -> u64 {
         let tier = &self.header().tier[self.tier_of(bucket)];
         u64::from(bucket - tier.first_bucket) * self.bucket_bytes as u64
+    }
+
+    /// What is known of the pages of a file tier's bucket; `None` for one of RAM.
+    #[inline]
+    pub fn sums(&self, bucket: u32) -> Option<&SlotSums> {
+        let header = self.header();
+        let slot = bucket.checked_sub(self.ram_buckets.next_multiple_of(64))?;
+        (bucket < header.buckets).then(|| self.at(self.offsets.sums, slot))
+    }
+
+    /// The number that the next event will have.
+    pub fn sequence(&self) -> u64 {
+        self.header().sequence.load(Ordering::SeqCst)
+    }
+
+    /// A number for an event: above those of all earlier ones.
+    pub fn next_sequence(&self) -> u64 {
+        self.header().sequence.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Whether tier `tier` may be given new blocks: its device has not failed.
+    #[inline]
+    pub fn is_sound(&self, tier: usize) -> bool {
+        self.header().failed_tiers.load(Ordering::Relaxed) >> tier & 1 == 0
+    }
+
+    /// Takes tier `tier` out of the hierarchy because its device fails. True for the first to say so.
+    pub fn fail_tier(&self, tier: usize) -> bool {
+        let bit = 1u32 << tier;
+        tier > 0 && self.header().failed_tiers.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
     /// The free buckets of tier `tier`.
