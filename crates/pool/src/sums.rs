@@ -1,7 +1,33 @@
-//! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known".
+//! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". Who changes a slot stores 0 for
+//! the pages that it touches, writes them, stores their sums, and writes the slot's record.
 
-use crate::layout::SlotSums;
+use crate::layout::{BucketMeta, SlotSums};
+use crate::segment::Segment;
+use crate::slot_record::RECORD_BYTES;
 use crate::sync::Ordering;
+use rustix::io::Errno;
+
+/// Bytes that are read or written at once where only a part of a page changes.
+const CHUNK: usize = 4096;
+
+/// The files of the file tiers, as the calling process reaches them.
+pub trait SlotFiles {
+    /// Reads from byte `within` of slot `bucket`.
+    ///
+    /// # Errors
+    /// The device's errno; `IO` where the file is too short.
+    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno>;
+    /// Writes to byte `within` of slot `bucket`.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno>;
+    /// Writes the record of slot `bucket`.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno>;
+}
 
 /// A checksum that is computed piece by piece.
 #[derive(Clone, Copy, Default)]
@@ -65,5 +91,267 @@ impl SlotSums {
     /// began to write the page meanwhile: `before` is its sum as it was before they were read.
     pub fn agrees(&self, page: usize, before: u32, bytes: &[u8]) -> bool {
         before == 0 || sum_of(bytes) == before || self.get(page) != before
+    }
+}
+
+impl Segment {
+    /// Writes the record of slot `bucket`, whose lock the caller holds. The segment stays right
+    /// where that fails: only a reboot will not find the slot's data, and nothing new goes there.
+    pub fn record_slot(&self, files: &impl SlotFiles, bucket: u32) {
+        let record = self.slot_record(bucket).encode();
+        if files.write_record(bucket, &record).is_err() {
+            self.fail_tier(self.tier_of(bucket));
+        }
+    }
+
+    /// Says in its record that the store lacks nothing of slot `bucket`, whose lock the caller holds
+    /// and whose content it is about to drop or has somewhere else.
+    pub fn void_slot(&self, files: &impl SlotFiles, bucket: u32) {
+        let Some(meta) = self.bucket(bucket) else { return };
+        let pending = meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+        if self.sums(bucket).is_some() && pending != 0 {
+            let void = crate::SlotRecord::void(self.next_sequence()).encode();
+            if files.write_record(bucket, &void).is_err() {
+                self.fail_tier(self.tier_of(bucket));
+            }
+        }
+    }
+
+    /// Reads `pages` of slot `bucket`, whose lock the caller holds, and compares. What is wrong and
+    /// clean is no longer valid: the store has it. Returns those pages.
+    ///
+    /// # Errors
+    /// `IO` if a dirty page is wrong or cannot be read: it is marked as rotten, and whoever syncs
+    /// the file learns of it.
+    pub fn judge_pages(
+        &self,
+        files: &impl SlotFiles,
+        bucket: u32,
+        pages: u64,
+    ) -> Result<u64, Errno> {
+        let (Some(meta), Some(sums)) = (self.bucket(bucket), self.sums(bucket)) else {
+            return Ok(0);
+        };
+        let (mut invalid, mut result) = (0, Ok(()));
+        for number in each_page(pages & meta.valid.load(Ordering::Acquire)) {
+            if self.is_page_right(files, sums, bucket, number) {
+                sums.rotten.fetch_and(!(1 << number), Ordering::Relaxed);
+                continue;
+            }
+            let bit = 1 << number;
+            let pending =
+                meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+            if pending & bit == 0 {
+                invalid |= bit;
+            } else {
+                self.mark_rotten(meta, sums, bit);
+                result = Err(Errno::IO);
+            }
+        }
+        if invalid != 0 {
+            meta.valid.fetch_and(!invalid, Ordering::AcqRel);
+            self.record_slot(files, bucket);
+        }
+        result.map(|()| invalid)
+    }
+
+    /// Notes that dirty pages of a slot are not what was written. Returns those not known before.
+    pub fn mark_rotten(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64) -> u64 {
+        let new = pages & !sums.rotten.fetch_or(pages, Ordering::AcqRel);
+        let file = meta.file.load(Ordering::Relaxed);
+        if new != 0 && file < self.header().files {
+            self.file(file).report(Errno::IO.raw_os_error() as u32);
+        }
+        new
+    }
+
+    fn is_page_right(
+        &self,
+        files: &impl SlotFiles,
+        sums: &SlotSums,
+        bucket: u32,
+        number: usize,
+    ) -> bool {
+        let page = self.page_bytes();
+        let (mut sum, mut chunk) = (Summing::default(), [0; CHUNK]);
+        for at in (number * page..(number + 1) * page).step_by(CHUNK) {
+            if files.read_slot(bucket, at, &mut chunk).is_err() {
+                return false;
+            }
+            sum.add(&chunk);
+        }
+        let known = sums.get(number);
+        known == 0 || known == sum.sum()
+    }
+
+    /// Writes page `number` of slot `bucket`, whose lock the caller holds, piece by piece: `change` is
+    /// given where in the bucket each piece begins and what the slot has there, zeros unless `keep`.
+    /// The caller has judged what is kept, and writes the slot's record afterwards.
+    ///
+    /// # Errors
+    /// The device's errno, or that of `change`; the page's content is then not known.
+    pub fn rewrite_page(
+        &self,
+        files: &impl SlotFiles,
+        bucket: u32,
+        number: usize,
+        keep: bool,
+        mut change: impl FnMut(usize, &mut [u8; CHUNK]) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let sums = self.sums(bucket).ok_or(Errno::IO)?;
+        let page = self.page_bytes();
+        let mut sum = Summing::default();
+        sums.forget(1 << number);
+        for at in (number * page..(number + 1) * page).step_by(CHUNK) {
+            let mut chunk = [0; CHUNK];
+            if keep {
+                files.read_slot(bucket, at, &mut chunk)?;
+            }
+            change(at, &mut chunk)?;
+            sum.add(&chunk);
+            files.write_slot(bucket, at, &chunk)?;
+        }
+        sums.set(number, sum.sum());
+        Ok(())
+    }
+
+    /// Writes zeros over bytes `from .. to` of one valid page of slot `bucket`, whose lock the caller
+    /// holds. The caller writes the slot's record afterwards.
+    ///
+    /// # Errors
+    /// The device's errno; `IO` if the page is dirty and rotten.
+    pub fn zero_in_slot(
+        &self,
+        files: &impl SlotFiles,
+        bucket: u32,
+        from: usize,
+        to: usize,
+    ) -> Result<(), Errno> {
+        let number = from / self.page_bytes();
+        if self.judge_pages(files, bucket, 1 << number)? != 0 {
+            // The store has it, and has its zeros already.
+            return Ok(());
+        }
+        self.rewrite_page(files, bucket, number, true, |at, chunk| {
+            let range = from.clamp(at, at + CHUNK) - at..to.clamp(at, at + CHUNK) - at;
+            chunk[range].fill(0);
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Geometry;
+    use crate::segment::anonymous;
+    use crate::{Identity, Owner};
+    use core::cell::RefCell;
+    use rustix::fd::OwnedFd;
+
+    /// One slot in memory, its table, and what fails.
+    struct Memory {
+        slot: RefCell<Vec<u8>>,
+        records: RefCell<Vec<crate::SlotRecord>>,
+        fails: bool,
+    }
+
+    impl SlotFiles for Memory {
+        fn read_slot(&self, _: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+            to.copy_from_slice(&self.slot.borrow()[within..within + to.len()]);
+            if self.fails { Err(Errno::IO) } else { Ok(()) }
+        }
+
+        fn write_slot(&self, _: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+            self.slot.borrow_mut()[within..within + from.len()].copy_from_slice(from);
+            if self.fails { Err(Errno::IO) } else { Ok(()) }
+        }
+
+        fn write_record(&self, _: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+            let record = crate::SlotRecord::decode(record).unwrap().unwrap();
+            self.records.borrow_mut().push(record);
+            if self.fails { Err(Errno::IO) } else { Ok(()) }
+        }
+    }
+
+    /// A slot whose page 0 is dirty and whose page 1 is clean, both full of sevens.
+    fn two_pages(page: u32) -> (Segment, OwnedFd, Memory, u32) {
+        let bytes = 64 * 64 * u64::from(page);
+        let (segment, shared) = anonymous(&Geometry::for_tiers(page, &[bytes, bytes])).unwrap();
+        let me = Owner::new(1, 0);
+        let identity = Identity { device: 1, inode: 2 };
+        let file = segment.with_file_or_new(identity, me, |file, _| file).unwrap();
+        let bucket = segment.take_slot(1, me, &mut 0).unwrap();
+        segment.dress_bucket(bucket, file, 0, me);
+        let memory = Memory {
+            slot: RefCell::new(vec![7; segment.bucket_bytes()]),
+            records: RefCell::default(),
+            fails: false,
+        };
+        let (meta, sums) = (segment.bucket(bucket).unwrap(), segment.sums(bucket).unwrap());
+        meta.valid.store(0b11, Ordering::Relaxed);
+        meta.dirty.store(0b01, Ordering::Relaxed);
+        let sum = sum_of(&vec![7; page as usize]);
+        sums.set(0, sum);
+        sums.set(1, sum);
+        (segment, shared, memory, bucket)
+    }
+
+    #[test]
+    fn rot_in_a_clean_page_makes_it_invalid_and_in_a_dirty_one_it_is_an_error() {
+        for page in [4096u32, 16384] {
+            let (segment, _shared, memory, bucket) = two_pages(page);
+            let (meta, sums) = (segment.bucket(bucket).unwrap(), segment.sums(bucket).unwrap());
+            assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Ok(0));
+            memory.slot.borrow_mut()[2 * page as usize - 1] ^= 1;
+            assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Ok(0b10));
+            assert_eq!(meta.valid.load(Ordering::Relaxed), 0b01);
+            assert_eq!(memory.records.borrow().last().unwrap().valid, 0b01);
+            memory.slot.borrow_mut()[5] ^= 64;
+            assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Err(Errno::IO));
+            assert_eq!((meta.valid.load(Ordering::Relaxed), sums.rotten(u64::MAX)), (1, 1));
+            let file = meta.file.load(Ordering::Relaxed);
+            assert_eq!(segment.file(file).error.load(Ordering::Relaxed) & 0xffff, 5);
+            // Written anew as a whole it is good again.
+            segment.rewrite_page(&memory, bucket, 0, false, |_, _| Ok(())).unwrap();
+            assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Ok(0));
+            assert_eq!(sums.rotten(u64::MAX), 0);
+        }
+    }
+
+    #[test]
+    fn zeros_in_a_page_change_its_sum() {
+        for page in [4096u32, 16384] {
+            let (segment, _shared, memory, bucket) = two_pages(page);
+            let end = page as usize;
+            segment.zero_in_slot(&memory, bucket, end - 5000.min(end - 1), end).unwrap();
+            assert_eq!(segment.judge_pages(&memory, bucket, 1), Ok(0));
+            let slot = memory.slot.borrow();
+            assert_eq!(slot.iter().filter(|&&byte| byte == 0).count(), 5000.min(end - 1));
+            assert_eq!((slot[0], slot[end - 1], slot[end]), (7, 0, 7));
+        }
+    }
+
+    #[test]
+    fn a_page_in_the_middle_of_a_write_is_not_rotten() {
+        let (segment, _shared, memory, bucket) = two_pages(4096);
+        let sums = segment.sums(bucket).unwrap();
+        let before = sums.get(0);
+        assert!(sums.agrees(0, before, &memory.slot.borrow()[..4096]));
+        assert!(!sums.agrees(0, before, &[0; 4096]));
+        sums.forget(1);
+        assert!(sums.agrees(0, before, &[0; 4096]));
+        assert!(sums.agrees(0, 0, &[0; 4096]));
+    }
+
+    #[test]
+    fn a_device_that_fails_takes_its_tier_out_of_the_hierarchy() {
+        let (segment, _shared, memory, bucket) = two_pages(4096);
+        let memory = Memory { fails: true, ..memory };
+        assert!(segment.is_sound(1));
+        // What the store has is read from there; what it has not is an error.
+        assert_eq!(segment.judge_pages(&memory, bucket, 0b10), Ok(0b10));
+        assert_eq!(segment.judge_pages(&memory, bucket, 0b01), Err(Errno::IO));
+        assert!(!segment.is_sound(1) && segment.is_sound(0));
     }
 }

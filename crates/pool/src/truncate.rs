@@ -1,19 +1,16 @@
 //! Cutting and extending a file, and taking a range out of it, as roll-forward operations: the
 //! goal stands in the record, so that whoever finds its owner dead completes it.
 
+use crate::buckets::Resident;
 use crate::owner::Owner;
 use crate::segment::Segment;
-use crate::sync::Ordering;
+use crate::sums::SlotFiles;
+use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
 use rustix::io::Errno;
 
 /// What a truncate needs from outside shared memory.
-pub trait Outside {
-    /// Writes zeros over bytes `from .. to` of a bucket that lies on a file tier.
-    ///
-    /// # Errors
-    /// The device's errno.
-    fn zero_slot(&self, bucket: u32, from: usize, to: usize) -> Result<(), Errno>;
+pub trait Outside: SlotFiles {
     /// Sets the size of the file on the backing store.
     ///
     /// # Errors
@@ -148,7 +145,7 @@ impl Segment {
         self.for_each_entry(self.file(file), last, |block, place| {
             let Some(resident) = self.lock_resident(place, owner) else { return true };
             if block > last || within == 0 {
-                self.discard_resident(place, resident);
+                self.abandon(place, resident, outside);
                 return true;
             }
             let Some(meta) = self.bucket(resident.bucket) else { return true };
@@ -165,9 +162,13 @@ impl Segment {
                     unsafe {
                         self.bucket_data(resident.bucket).add(within).write_bytes(0, end - within);
                     }
-                } else if let Err(errno) = outside.zero_slot(resident.bucket, within, end) {
+                } else if let Err(errno) = self.zero_in_slot(outside, resident.bucket, within, end)
+                {
                     result = Err(errno);
                 }
+            }
+            if resident.tier > 0 {
+                self.record_slot(outside, resident.bucket);
             }
             if resident.taken {
                 meta.lock.unlock_changed();
@@ -201,7 +202,7 @@ impl Segment {
             let upto = |n: usize| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
             let whole = if first < end { upto(end) & !upto(first) } else { 0 };
             if meta.valid.load(Ordering::Relaxed) & !whole == 0 {
-                self.discard_resident(place, resident);
+                self.abandon(place, resident, outside);
                 return true;
             }
             // Not valid first: what is dirty and not valid is nothing.
@@ -220,10 +221,14 @@ impl Segment {
                         let at = self.bucket_data(resident.bucket).add(part.start);
                         at.write_bytes(0, part.len());
                     }
-                } else if let Err(errno) = outside.zero_slot(resident.bucket, part.start, part.end)
+                } else if let Err(errno) =
+                    self.zero_in_slot(outside, resident.bucket, part.start, part.end)
                 {
                     result = Err(errno);
                 }
+            }
+            if resident.tier > 0 {
+                self.record_slot(outside, resident.bucket);
             }
             if resident.taken {
                 meta.lock.unlock_changed();
@@ -257,13 +262,19 @@ impl Segment {
 
     /// Drops every block of `file`, dirty or not: nobody can ever read it again. The caller has
     /// the file exclusively.
-    pub fn drop_all_blocks(&self, file: u32, owner: Owner) {
+    pub fn drop_all_blocks(&self, file: u32, owner: Owner, files: &impl SlotFiles) {
         self.for_each_entry(self.file(file), 0, |_, place| {
             if let Some(resident) = self.lock_resident(place, owner) {
-                self.discard_resident(place, resident);
+                self.abandon(place, resident, files);
             }
             true
         });
+    }
+
+    /// Drops a locked block, dirty or not. Its record goes first: it must not be found again.
+    fn abandon(&self, place: &AtomicU64, resident: Resident, files: &impl SlotFiles) {
+        self.void_slot(files, resident.bucket);
+        self.discard_resident(place, resident);
     }
 }
 
@@ -273,6 +284,7 @@ mod tests {
     use crate::entry::Entry;
     use crate::layout::Geometry;
     use crate::segment::anonymous;
+    use crate::slot_record::RECORD_BYTES;
     use core::cell::RefCell;
 
     /// A store that notes what it is asked, or refuses.
@@ -282,12 +294,21 @@ mod tests {
         refuses: bool,
     }
 
-    impl Outside for Store {
-        fn zero_slot(&self, _: u32, from: usize, to: usize) -> Result<(), Errno> {
-            self.said.borrow_mut().push(format!("zero {from}..{to}"));
-            Ok(())
+    impl SlotFiles for Store {
+        fn read_slot(&self, _: u32, _: usize, _: &mut [u8]) -> Result<(), Errno> {
+            unreachable!("all blocks are in RAM")
         }
 
+        fn write_slot(&self, _: u32, _: usize, _: &[u8]) -> Result<(), Errno> {
+            unreachable!("all blocks are in RAM")
+        }
+
+        fn write_record(&self, _: u32, _: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+            unreachable!("all blocks are in RAM")
+        }
+    }
+
+    impl Outside for Store {
         fn truncate_store(&self, size: u64) -> Result<(), Errno> {
             self.said.borrow_mut().push(format!("size {size}"));
             Ok(())
