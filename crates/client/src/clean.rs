@@ -8,6 +8,8 @@ use core::sync::atomic::Ordering;
 use forebay_pool::buckets::Patience;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
+use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
 use forebay_pool::{Identity, Owner, clock, futex};
 use rustix::fd::RawFd;
@@ -20,16 +22,21 @@ pub(crate) struct Through<'a> {
     pub fd: RawFd,
 }
 
-impl Outside for Through<'_> {
-    fn zero_slot(&self, bucket: u32, from: usize, to: usize) -> Result<(), Errno> {
-        let zeros = [0u8; 4096];
-        for at in (from..to).step_by(zeros.len()) {
-            let count = (to - at).min(zeros.len());
-            unsafe { self.session.slot_write(bucket, at, zeros.as_ptr(), count) }?;
-        }
-        Ok(())
+impl SlotFiles for Through<'_> {
+    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+        self.session.read_slot(bucket, within, to)
     }
 
+    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+        self.session.write_slot(bucket, within, from)
+    }
+
+    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+        self.session.write_record(bucket, record)
+    }
+}
+
+impl Outside for Through<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         match rustix::fs::ftruncate(borrow(self.fd), size) {
             // Completing another's truncate through a descriptor that may only read.
@@ -360,6 +367,9 @@ impl Session {
                 }
                 meta.dirty.fetch_and(!(1 << page), Ordering::AcqRel);
             }
+            if dirty != 0 && resident.tier > 0 {
+                self.segment.record_slot(self, resident.bucket);
+            }
             if resident.taken {
                 meta.lock.unlock_unchanged();
             }
@@ -384,6 +394,7 @@ impl Session {
         let mut at = number * page;
         let mut offset = start;
         let mut chunk = [0u8; 4096];
+        self.segment.judge_pages(self, resident.bucket, 1 << number)?;
         while left > 0 {
             let count = left.min(chunk.len());
             let from = if resident.tier == 0 {

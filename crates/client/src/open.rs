@@ -244,7 +244,7 @@ impl Session {
             if record.born_ns.swap(born, Ordering::AcqRel) == born {
                 return;
             }
-            session.segment.drop_all_blocks(handle.file, session.owner());
+            session.segment.drop_all_blocks(handle.file, session.owner(), session);
             record.clear(!file_flag::DIRECT);
             record.size.store(stat.st_size as u64, Ordering::Release);
             record.store_size.store(stat.st_size as u64, Ordering::Release);

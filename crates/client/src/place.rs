@@ -113,6 +113,7 @@ pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
     for (index, (snapshot, tier)) in tiers.iter_mut().zip(&header.tier[..count]).enumerate() {
         // What the store has is as good as free: it is dropped when somebody wants its room.
         let (free, clean) = (segment.free_in(index), tier.clean.load(Ordering::Relaxed));
+        let (free, clean) = if segment.is_sound(index) { (free, clean) } else { (0, 0) };
         *snapshot = TierSnapshot {
             capacity: u64::from(tier.buckets) * bucket,
             free: u64::from(free.saturating_add(clean).min(tier.buckets)) * bucket,

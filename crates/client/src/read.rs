@@ -7,6 +7,7 @@ use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::buckets::Resident;
 use forebay_pool::layout::*;
+use forebay_pool::sums::Summing;
 use forebay_pool::{Entry, Owner};
 use rustix::io::Errno;
 
@@ -265,16 +266,26 @@ impl Session {
                 unsafe { self.copy_bucket(handle, usize::from(tier), bucket, valid, cursor, part) };
             // Equal entry first, equal version second: see the design page.
             let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
-            if same {
+            if same && (result.is_ok() || tier == 0) {
                 self.used(handle, usize::from(tier), bucket, meta);
                 return result.map(|()| true);
             }
             cursor.rewind(start);
+            if same {
+                // Rot, or a device that fails: to be looked at while nobody writes.
+                break;
+            }
         }
         let Some(resident) = self.segment.lock_resident(place, owner) else { return Ok(false) };
+        let meta = self.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
+        let valid = meta.valid.load(Ordering::Acquire);
         let result = unsafe { self.copy_locked(handle, resident, cursor, part) };
-        if let (true, Some(meta)) = (resident.taken, self.segment.bucket(resident.bucket)) {
-            meta.lock.unlock_unchanged();
+        if resident.taken {
+            if meta.valid.load(Ordering::Acquire) == valid {
+                meta.lock.unlock_unchanged();
+            } else {
+                meta.lock.unlock_changed();
+            }
         }
         result.map(|()| true)
     }
@@ -287,6 +298,9 @@ impl Session {
         part: Part,
     ) -> Result<(), Errno> {
         let meta = self.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
+        let page = self.segment.page_bytes();
+        let touched = pages(part.within, part.within + part.bytes, page);
+        self.segment.judge_pages(self, resident.bucket, touched)?;
         let valid = meta.valid.load(Ordering::Acquire);
         unsafe { self.copy_bucket(handle, resident.tier, resident.bucket, valid, cursor, part) }
     }
@@ -323,28 +337,76 @@ impl Session {
             } else if tier == 0 {
                 unsafe { cursor.copy_in(self.segment.bucket_data(bucket).add(at), upto - at) };
             } else {
-                unsafe { self.read_slot(bucket, cursor, at, upto - at) }?;
+                unsafe { self.read_pages(bucket, cursor, at, upto - at) }?;
             }
             at = upto;
         }
         Ok(())
     }
 
-    unsafe fn read_slot(
+    /// Copies from valid pages of a slot, and compares them with their sums.
+    unsafe fn read_pages(
         &self,
         bucket: u32,
         cursor: &mut Cursor<'_>,
         within: usize,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < bytes {
+        let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
+        let page = self.segment.page_bytes();
+        let (mut at, end) = (within, within + bytes);
+        while at < end {
             let (to, room) = cursor.here();
-            let count = room.min(bytes - done);
-            unsafe { self.slot_read(bucket, within + done, to, count) }?;
-            cursor.advance(count);
-            done += count;
+            let run = room.min(end - at) / page * page;
+            if !at.is_multiple_of(page) || run == 0 {
+                let upto = (at / page * page + page).min(end);
+                unsafe { self.read_page(bucket, cursor, at..upto) }?;
+                at = upto;
+                continue;
+            }
+            let first = at / page;
+            let mut before = [0u32; PAGES_PER_BUCKET as usize];
+            for (index, sum) in before.iter_mut().take(run / page).enumerate() {
+                *sum = sums.get(first + index);
+            }
+            unsafe { self.slot_read(bucket, at, to, run) }?;
+            // SAFETY: the application's memory, which was just written.
+            let got = unsafe { core::slice::from_raw_parts(to, run) };
+            for (index, content) in got.chunks_exact(page).enumerate() {
+                if !sums.agrees(first + index, before[index], content) {
+                    // Another thread may have changed it in the application's memory.
+                    let start = (first + index) * page;
+                    let into = [Iovec { base: to.wrapping_add(index * page), length: page }];
+                    let mut again = Cursor::new(&into);
+                    unsafe { self.read_page(bucket, &mut again, start..start + page) }?;
+                }
+            }
+            cursor.advance(run);
+            at += run;
         }
         Ok(())
+    }
+
+    /// Copies bytes of one valid page of a slot, all of which is read and compared.
+    unsafe fn read_page(
+        &self,
+        bucket: u32,
+        cursor: &mut Cursor<'_>,
+        range: core::ops::Range<usize>,
+    ) -> Result<(), Errno> {
+        let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
+        let page = self.segment.page_bytes();
+        let number = range.start / page;
+        let before = sums.get(number);
+        let (mut sum, mut chunk) = (Summing::default(), [0u8; 4096]);
+        for at in (number * page..(number + 1) * page).step_by(chunk.len()) {
+            unsafe { self.slot_read(bucket, at, chunk.as_mut_ptr(), chunk.len()) }?;
+            sum.add(&chunk);
+            let end = at + chunk.len();
+            let here = &chunk[range.start.clamp(at, end) - at..range.end.clamp(at, end) - at];
+            unsafe { cursor.copy_in(here.as_ptr(), here.len()) };
+        }
+        let right = before == 0 || sum.sum() == before || sums.get(number) != before;
+        if right { Ok(()) } else { Err(Errno::IO) }
     }
 }

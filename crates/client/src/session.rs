@@ -41,7 +41,8 @@ pub struct Session {
     pub(crate) populated: Sparse,
     pub(crate) manager: ManagerLink,
     pub(crate) engine: Engine,
-    pub(crate) tier_files: [AtomicU32; TIERS_MAX],
+    /// The slots of each tier, and behind [`TIERS_MAX`] their tables.
+    pub(crate) tier_files: [AtomicU32; 2 * TIERS_MAX],
     /// What rules ask about this process; none without rules.
     pub(crate) process: Option<crate::rules::Process>,
     /// Descriptors for reading of our own (upper half), and the descriptions (plus one) that they
@@ -151,7 +152,7 @@ impl Session {
             populated: Sparse::new(buckets as usize / 16 + 1),
             manager: ManagerLink::new(socket),
             engine,
-            tier_files: [const { AtomicU32::new(0) }; TIERS_MAX],
+            tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],
             readers: [const { AtomicU64::new(0) }; READERS],
             threads: AtomicU32::new(0),
             highest: AtomicU32::new(0),
@@ -428,6 +429,7 @@ impl Session {
     pub fn keep_reach(&self) {
         for tier in 1..self.segment.header().tiers as usize {
             let _ = self.tier_file(tier);
+            let _ = self.index_file(tier);
         }
         self.manager.connect();
     }

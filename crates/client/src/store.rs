@@ -7,6 +7,8 @@ use forebay_placement::pace;
 use forebay_pool::clock;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
+use forebay_pool::slot_record::{INDEX_END, RECORD_BYTES, SLOTS_END};
+use forebay_pool::sums::SlotFiles;
 use rustix::fd::RawFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -141,11 +143,28 @@ impl Session {
 
     /// The descriptor of the file that holds tier `tier`'s slots.
     pub(crate) fn tier_file(&self, tier: usize) -> Result<RawFd, Errno> {
-        let place = &self.tier_files[tier];
+        self.open_tier(tier, text(&self.segment.header().tier[tier].path))
+    }
+
+    /// The descriptor of the table of tier `tier`'s slots, which lies beside them.
+    pub(crate) fn index_file(&self, tier: usize) -> Result<RawFd, Errno> {
+        let place = TIERS_MAX + tier;
+        if let Some(fd) = self.tier_files[place].load(Ordering::Acquire).checked_sub(1) {
+            return Ok(fd as RawFd);
+        }
+        let slots = text(&self.segment.header().tier[tier].path).to_bytes();
+        let stem = slots.strip_suffix(SLOTS_END.as_bytes()).ok_or(Errno::NOENT)?;
+        let mut path = [0u8; LONG_PATH_BYTES];
+        path[..stem.len()].copy_from_slice(stem);
+        path[stem.len()..stem.len() + INDEX_END.len()].copy_from_slice(INDEX_END.as_bytes());
+        self.open_tier(place, text(&path))
+    }
+
+    fn open_tier(&self, place: usize, path: &core::ffi::CStr) -> Result<RawFd, Errno> {
+        let place = &self.tier_files[place];
         if let Some(fd) = place.load(Ordering::Acquire).checked_sub(1) {
             return Ok(fd as RawFd);
         }
-        let path = text(&self.segment.header().tier[tier].path);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = Session::hide(rustix::fs::open(path, flags, Mode::empty())?);
         match place.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
@@ -172,9 +191,9 @@ impl Session {
         let tier = self.segment.tier_of(bucket);
         let fd = self.tier_file(tier)?;
         let offset = self.segment.slot_offset(bucket) + within as u64;
-        let got = unsafe { pread_full(fd, to, bytes, offset) }?;
+        let got = unsafe { pread_full(fd, to, bytes, offset) };
         occupy(&self.segment.header().tier[tier].emulation, Direction::Read, bytes);
-        if got == bytes { Ok(()) } else { Err(Errno::IO) }
+        self.all_of(tier, got, bytes)
     }
 
     /// Writes `bytes` to byte `within` of a file tier's bucket.
@@ -191,9 +210,40 @@ impl Session {
         let tier = self.segment.tier_of(bucket);
         let fd = self.tier_file(tier)?;
         let offset = self.segment.slot_offset(bucket) + within as u64;
-        let put = unsafe { pwrite_full(fd, from, bytes, offset) }?;
+        let put = unsafe { pwrite_full(fd, from, bytes, offset) };
         occupy(&self.segment.header().tier[tier].emulation, Direction::Write, bytes);
-        if put == bytes { Ok(()) } else { Err(Errno::IO) }
+        self.all_of(tier, put, bytes)
+    }
+
+    /// A device that does less than it is asked to has failed, as has one that says so.
+    fn all_of(&self, tier: usize, done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
+        let result = match done {
+            Ok(done) if done == bytes => Ok(()),
+            Ok(_) => Err(Errno::IO),
+            Err(errno) => Err(errno),
+        };
+        if result == Err(Errno::IO) {
+            self.segment.fail_tier(tier);
+        }
+        result
+    }
+}
+
+impl SlotFiles for Session {
+    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+        unsafe { self.slot_read(bucket, within, to.as_mut_ptr(), to.len()) }
+    }
+
+    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+        unsafe { self.slot_write(bucket, within, from.as_ptr(), from.len()) }
+    }
+
+    /// Small beside what it stands for: an emulated device is not charged for it.
+    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+        let fd = self.index_file(self.segment.tier_of(bucket))?;
+        let offset = self.segment.record_offset(bucket);
+        let put = unsafe { pwrite_full(fd, record.as_ptr(), record.len(), offset) }?;
+        if put == record.len() { Ok(()) } else { Err(Errno::IO) }
     }
 }
 

@@ -8,6 +8,7 @@ use forebay_placement::schema::Mode;
 use forebay_pool::buckets::{Patience, Resident};
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
+use forebay_pool::sums::sum_of;
 use forebay_pool::{Entry, Owner, clock, futex};
 use rustix::io::Errno;
 
@@ -349,7 +350,16 @@ impl Session {
             self.populate(bucket);
             unsafe { self.write_bucket(handle, bucket, cursor, part) }
         } else {
-            unsafe { self.write_slot(handle, bucket, cursor, part) }
+            let start = cursor.position();
+            let result = unsafe { self.write_slot(handle, bucket, cursor, part) };
+            if result.is_err() && !self.segment.is_sound(tier) {
+                // The device fails: the block goes elsewhere.
+                cursor.rewind(start);
+                place.store(Entry::EMPTY, Ordering::Release);
+                self.segment.undress_bucket(bucket);
+                return Ok(None);
+            }
+            result
         };
         if let Some(meta) = self.segment.bucket(bucket) {
             meta.lock.unlock_changed();
@@ -460,7 +470,8 @@ impl Session {
         self.segment.dress_bucket(bucket, handle.file, part.block, owner);
         self.populate(bucket);
         let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
-        // The old copy must not reach the store after the new one.
+        // The old copy must not reach the store after the new one, not even after a reboot.
+        self.segment.void_slot(self, resident.bucket);
         if let Some(old) = self.segment.bucket(resident.bucket) {
             self.segment.wait_for_writeback(old);
         }
@@ -473,7 +484,7 @@ impl Session {
         result.map(Some)
     }
 
-    /// Writes a part into a slot that is locked and indexed.
+    /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
     unsafe fn write_slot(
         &self,
         handle: Handle,
@@ -485,53 +496,90 @@ impl Session {
         let page = self.segment.page_bytes();
         let end = part.within + part.bytes;
         let touched = pages(part.within, end, page);
-        let valid = meta.valid.load(Ordering::Relaxed);
-        let (first, last) = (part.within / page, (end - 1) / page);
-        if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
-            self.fill_slot_page(handle, bucket, part, first, page)?;
-        }
-        if !end.is_multiple_of(page)
-            && valid >> last & 1 == 0
-            && (last != first || part.within.is_multiple_of(page))
-        {
-            self.fill_slot_page(handle, bucket, part, last, page)?;
-        }
-        soil(meta, valid & touched, part.stamp);
-        let mut left = part.bytes;
-        while left > 0 {
+        let whole = pages(part.within.next_multiple_of(page), end / page * page, page);
+        // What stays of a page must be right; if it is not, and clean, the store has it.
+        self.segment.judge_pages(self, bucket, touched & !whole)?;
+        soil(meta, meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
+        let mut at = part.within;
+        while at < end {
             let (from, length) = cursor.here();
-            let count = length.min(left);
-            let within = part.within + part.bytes - left;
-            unsafe { self.slot_write(bucket, within, from, count) }?;
-            cursor.advance(count);
-            left -= count;
+            let run = length.min(end - at) / page * page;
+            if at.is_multiple_of(page) && run > 0 {
+                unsafe { self.write_pages(bucket, at, from, run) }?;
+                cursor.advance(run);
+                at += run;
+            } else {
+                let upto = (at / page * page + page).min(end);
+                unsafe { self.write_page(handle, bucket, cursor, part.block, at..upto) }?;
+                at = upto;
+            }
         }
         let tier = self.segment.tier_of(bucket);
         self.mark_written(handle, tier, bucket, meta, touched, part);
+        self.segment.record_slot(self, bucket);
         Ok(part.bytes)
     }
 
-    fn fill_slot_page(
+    /// Writes whole pages of a slot from one piece of the application's memory.
+    unsafe fn write_pages(
+        &self,
+        bucket: u32,
+        within: usize,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
+        let page = self.segment.page_bytes();
+        let first = within / page;
+        // SAFETY: the application's memory, which it may change meanwhile: see below.
+        let memory = unsafe { core::slice::from_raw_parts(from, bytes) };
+        sums.forget(pages(within, within + bytes, page));
+        let mut before = [0u32; PAGES_PER_BUCKET as usize];
+        for (sum, page) in before.iter_mut().zip(memory.chunks_exact(page)) {
+            *sum = sum_of(page);
+        }
+        unsafe { self.slot_write(bucket, within, from, bytes) }?;
+        for (index, content) in memory.chunks_exact(page).enumerate() {
+            if sum_of(content) == before[index] {
+                sums.set(first + index, before[index]);
+                continue;
+            }
+            // Another thread changes what is being written: a copy that holds still has a sum.
+            self.segment.rewrite_page(self, bucket, first + index, false, |at, chunk| {
+                let start = at - within;
+                let end = start + chunk.len();
+                chunk.copy_from_slice(&memory[start..end]);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of one page of a slot: a part of it, or what lies in several pieces.
+    unsafe fn write_page(
         &self,
         handle: Handle,
         bucket: u32,
-        part: Part,
-        number: usize,
-        page: usize,
+        cursor: &mut Cursor<'_>,
+        block: u64,
+        range: core::ops::Range<usize>,
     ) -> Result<(), Errno> {
-        let start = part.block * self.segment.bucket_bytes() as u64 + (number * page) as u64;
+        let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let number = range.start / self.segment.page_bytes();
+        let keep = meta.valid.load(Ordering::Relaxed) >> number & 1 == 1;
+        let start = block * self.segment.bucket_bytes() as u64;
         let known = self.record(handle).store_size.load(Ordering::Acquire);
-        let mut chunk = [0u8; 4096];
-        for at in (0..page).step_by(chunk.len()) {
-            chunk.fill(0);
-            if start + (at as u64) < known {
-                let to = chunk.as_mut_ptr();
-                unsafe { self.store_read(handle, to, chunk.len(), start + at as u64) }?;
+        self.segment.rewrite_page(self, bucket, number, keep, |at, chunk| {
+            let end = at + chunk.len();
+            let here = range.start.clamp(at, end) - at..range.end.clamp(at, end) - at;
+            let offset = start + at as u64;
+            if !keep && here.len() < chunk.len() && offset < known {
+                unsafe { self.store_read(handle, chunk.as_mut_ptr(), chunk.len(), offset) }?;
             }
-            let within = number * page + at;
-            unsafe { self.slot_write(bucket, within, chunk.as_ptr(), chunk.len()) }?;
-        }
-        Ok(())
+            let to = chunk[here.clone()].as_mut_ptr();
+            unsafe { cursor.copy_out(to, here.len()) };
+            Ok(())
+        })
     }
 
     /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
@@ -543,7 +591,8 @@ impl Session {
             Destination::Store => return None,
         };
         let client = self.segment.client(owner.slot());
-        for tier in first..self.segment.header().tiers as usize {
+        let tiers = first..self.segment.header().tiers as usize;
+        for tier in tiers.filter(|&tier| self.segment.is_sound(tier)) {
             let mut hint = client.bucket_hint.load(Ordering::Relaxed);
             if let Some(slot) = self.segment.take_slot(tier, owner, &mut hint) {
                 client.bucket_hint.store(hint, Ordering::Relaxed);

@@ -104,6 +104,7 @@ pub fn serve(
         pool_file: opened.file,
         config,
         slots: opened.slots,
+        indexes: opened.indexes,
         descriptors: Descriptors::new(),
         stage_requests: crate::stage::Requests::default(),
         watermarks: Watermarks::default(),
@@ -374,6 +375,7 @@ impl Manager<'_> {
 fn remove(node: &Node, runtime: &Runtime) {
     for tier in &node.config.tiers {
         if let crate::config::TierKind::File { path } = &tier.kind {
+            let _ = std::fs::remove_file(runtime.index(path, &tier.name));
             let _ = std::fs::remove_file(runtime.slots(path, &tier.name));
         }
     }

@@ -6,7 +6,8 @@ use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::buckets::Patience;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
-use forebay_pool::{Entry, Owner, clock, futex};
+use forebay_pool::sums::{SlotFiles, each_page};
+use forebay_pool::{Entry, Owner, SlotRecord, clock, futex};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -22,6 +23,9 @@ const WRITE_BYTES: u64 = 4 << 20;
 const BATCH_BYTES: usize = 16 << 20;
 /// A file whose flush failed is tried again after this, doubled each time up to the second value.
 const RETRY_MS: (u32, u32) = (200, 10_000);
+
+/// How often a flusher tries to lock a slot in order to write its record: about 50 ms.
+const RECORD_TRIES: u32 = 600;
 
 /// A dirty block as found in a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -352,11 +356,8 @@ impl Flusher {
                 return None;
             }
         };
-        if let Err(errno) = self.stage(&mut begun) {
-            begun.iter().for_each(|block| self.end(block, false));
-            self.failed(file, errno);
-            return None;
-        }
+        // What cannot be read as it was written is kept, and is never given to the store; the rest is.
+        let unread = self.stage(&mut begun);
         let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
         let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd(), store);
         self.stores[store].run(&mut writes);
@@ -378,6 +379,7 @@ impl Flusher {
         }
         for (block, good) in begun.iter().zip(good) {
             self.end(block, good);
+            self.record(block.dirty);
         }
         let tier = begun.first().map_or(0, |block| self.node.segment.tier_of(block.dirty.bucket));
         self.node.trace.moved(start, "flush", self.node.tier_name(tier), "store", bytes);
@@ -385,6 +387,10 @@ impl Flusher {
             Some(errno) => {
                 self.failed(file, errno);
                 None
+            }
+            None if unread => {
+                self.failed(file, Errno::IO);
+                Some(bytes)
             }
             None => {
                 let record = self.node.segment.file(file);
@@ -464,8 +470,9 @@ impl Flusher {
         }
     }
 
-    /// Reads blocks that lie on file tiers to memory.
-    fn stage(&mut self, begun: &mut [Begun]) -> Result<(), Errno> {
+    /// Reads blocks that lie on file tiers to memory. Pages that cannot be read, or are not what was
+    /// written, are dirty again and no part of this flush. Returns whether there were any.
+    fn stage(&mut self, begun: &mut [Begun]) -> bool {
         let node = Arc::clone(&self.node);
         let bucket = node.segment.bucket_bytes();
         let page = node.segment.page_bytes();
@@ -473,30 +480,132 @@ impl Flusher {
         if self.staging.len() < on_file * bucket {
             self.staging.resize(on_file * bucket, 0);
         }
-        let mut reads: HashMap<usize, Vec<Transfer>> = HashMap::new();
-        let mut places = self.staging.chunks_mut(bucket);
-        for block in begun.iter_mut().filter(|block| block.data.is_null()) {
-            let Some(place) = places.next() else { return Err(Errno::NOMEM) };
+        let mut reads: HashMap<usize, (Vec<Transfer>, Vec<usize>)> = HashMap::new();
+        let mut before = vec![[0u32; PAGES_PER_BUCKET as usize]; begun.len()];
+        let mut failed = false;
+        let mut staging = std::mem::take(&mut self.staging);
+        let mut places = staging.chunks_mut(bucket);
+        for (index, block) in begun.iter_mut().enumerate() {
+            let Some(sums) = node.segment.sums(block.dirty.bucket) else { continue };
+            let Some(place) = places.next() else { break };
             block.data = place.as_ptr();
             let tier = node.segment.tier_of(block.dirty.bucket);
-            let fd = node.slots[tier].as_ref().ok_or(Errno::STALE)?.as_raw_fd();
+            let Some(slots) = node.slots[tier].as_ref() else {
+                failed = true;
+                self.give_back(block, block.pages);
+                continue;
+            };
+            each_page(block.pages).for_each(|page| before[index][page] = sums.get(page));
             let (first, end) = bounds(block.pages);
             let range = &mut place[first * page..end * page];
             let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
             let offset = node.segment.slot_offset(block.dirty.bucket) + (first * page) as u64;
             // SAFETY: the staging buffer outlives the run below, and nobody else has it.
-            let read = unsafe { Transfer::read(fd, offset, vec![buffer]) };
-            reads.entry(tier).or_default().push(read);
+            let read = unsafe { Transfer::read(slots.as_raw_fd(), offset, vec![buffer]) };
+            let (reads, blocks) = reads.entry(tier).or_default();
+            reads.push(read);
+            blocks.push(index);
         }
-        for (tier, mut reads) in reads {
+        self.staging = staging;
+        for (tier, (mut reads, blocks)) in reads {
             self.tiers[tier].run(&mut reads);
-            for read in &reads {
-                if read.result()? < read.len() {
-                    return Err(Errno::IO);
+            for (read, index) in reads.iter().zip(blocks) {
+                let block = &mut begun[index];
+                let result = match read.result() {
+                    Ok(got) if got == read.len() => Ok(()),
+                    Ok(_) => Err(Errno::IO),
+                    Err(errno) => Err(errno),
+                };
+                let wrong = match node.note_device(tier, result) {
+                    Ok(()) => self.rotten(block, &before[index]),
+                    Err(_) => self.unreadable(block),
+                };
+                if wrong != 0 {
+                    failed = true;
+                    self.give_back(block, wrong);
                 }
             }
         }
-        Ok(())
+        failed
+    }
+
+    /// Pages of a staged block that are not what was written.
+    fn rotten(&self, block: &Begun, before: &[u32; PAGES_PER_BUCKET as usize]) -> u64 {
+        let page = self.node.segment.page_bytes();
+        let Some(sums) = self.node.segment.sums(block.dirty.bucket) else { return 0 };
+        let wrong = |&number: &usize| {
+            // SAFETY: inside the staging buffer.
+            let bytes = unsafe { std::slice::from_raw_parts(block.data.add(number * page), page) };
+            !sums.agrees(number, before[number], bytes)
+        };
+        let wrong = each_page(block.pages).filter(wrong).fold(0, |all, page| all | 1 << page);
+        let known = sums.rotten(block.pages & !wrong);
+        if known != 0 {
+            // It could not be read before, and can be now.
+            sums.rotten.fetch_and(!known, Ordering::AcqRel);
+        }
+        wrong
+    }
+
+    /// Pages of a block that cannot be read one by one either; the others are then staged.
+    fn unreadable(&self, block: &Begun) -> u64 {
+        let page = self.node.segment.page_bytes();
+        let Some(sums) = self.node.segment.sums(block.dirty.bucket) else { return block.pages };
+        let wrong = |&number: &usize| {
+            let before = sums.get(number);
+            // SAFETY: inside the staging buffer, which is this flusher's.
+            let to = unsafe {
+                let at = block.data.cast_mut().add(number * page);
+                std::slice::from_raw_parts_mut(at, page)
+            };
+            let read = self.node.read_slot(block.dirty.bucket, number * page, to);
+            read.is_err() || !sums.agrees(number, before, to)
+        };
+        each_page(block.pages).filter(wrong).fold(0, |all, page| all | 1 << page)
+    }
+
+    /// Takes pages that are not what was written out of a flush, and names them.
+    fn give_back(&self, block: &mut Begun, pages: u64) {
+        let segment = &self.node.segment;
+        let bucket = block.dirty.bucket;
+        if let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) {
+            self.node.name_rotten(meta, sums, pages);
+            meta.dirty.fetch_or(pages, Ordering::AcqRel);
+            meta.writeback.fetch_and(!pages, Ordering::AcqRel);
+        }
+        block.pages &= !pages;
+    }
+
+    /// Says in a slot's record what the store has now, lest a reboot writes it there again over what
+    /// came later. Only after the flush has ended: whoever holds the lock may be waiting for that.
+    fn record(&self, dirty: Dirty) {
+        let segment = &self.node.segment;
+        let Some(meta) = segment.bucket(dirty.bucket) else { return };
+        if segment.sums(dirty.bucket).is_none() {
+            return;
+        }
+        // A writer that holds it writes the record itself; one that is stopped is not waited for.
+        let mut patience = Patience::default();
+        let mut tries = 0;
+        while meta.lock.try_lock(self.owner).is_err() {
+            tries += 1;
+            if tries == RECORD_TRIES {
+                return;
+            }
+            patience.wait();
+        }
+        match meta.state.load(Ordering::Acquire) {
+            USED if segment.is_indexed(dirty.bucket) => {
+                segment.record_slot(&*self.node, dirty.bucket);
+            }
+            USED => {}
+            // Evicted since: nothing of it counts any more.
+            _ => {
+                let void = SlotRecord::void(segment.next_sequence()).encode();
+                let _ = self.node.write_record(dirty.bucket, &void);
+            }
+        }
+        meta.lock.unlock_unchanged();
     }
 
     /// The writes for some blocks of one file in ascending order: neighbouring pages become one

@@ -4,6 +4,8 @@
 use crate::flush::settle;
 use crate::node::Node;
 use forebay_pool::layout::*;
+use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
 use forebay_pool::{Owner, liveness};
 use rustix::event::{PollFd, PollFlags};
@@ -43,14 +45,21 @@ pub(crate) struct FromManager<'a> {
     pub file: u32,
 }
 
-impl Outside for FromManager<'_> {
-    fn zero_slot(&self, bucket: u32, from: usize, to: usize) -> Result<(), Errno> {
-        let segment = &self.node.segment;
-        let file = self.node.slots[segment.tier_of(bucket)].as_ref().ok_or(Errno::STALE)?;
-        let zeros = vec![0; to - from];
-        rustix::io::pwrite(file, &zeros, segment.slot_offset(bucket) + from as u64).map(|_| ())
+impl SlotFiles for FromManager<'_> {
+    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+        self.node.read_slot(bucket, within, to)
     }
 
+    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+        self.node.write_slot(bucket, within, from)
+    }
+
+    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+        self.node.write_record(bucket, record)
+    }
+}
+
+impl Outside for FromManager<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         let store = self.node.segment.file(self.file).store.load(Ordering::Relaxed) as usize;
         let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
@@ -245,7 +254,7 @@ impl Housekeeper {
         if nameless() && segment.try_exclude(file, self.owner) {
             // Nobody can write to it now, so nobody who opened it meanwhile loses anything.
             if unchanged() && nameless() {
-                segment.drop_all_blocks(file, self.owner);
+                segment.drop_all_blocks(file, self.owner, &*self.node);
                 record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::FAILING);
                 dropped = true;
             }

@@ -5,6 +5,8 @@ use crate::node::Node;
 use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
 use forebay_pool::free_map::{FILLING, USED};
+use forebay_pool::layout::PAGES_PER_BUCKET;
+use forebay_pool::sums::{each_page, sum_of};
 use forebay_pool::{Entry, Owner, clock};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
@@ -29,6 +31,10 @@ struct Copying {
     to: u32,
     version: u32,
     valid: u64,
+    /// The sums of its pages, as they were copied.
+    sums: Box<[u32; PAGES_PER_BUCKET as usize]>,
+    /// Pages that are not what was written to the slot that they were read from.
+    rotten: u64,
 }
 
 /// A worker's means to move blocks.
@@ -78,7 +84,7 @@ impl Mover {
                 None => self.node.segment.free_bucket(target),
             }
         }
-        let good = self.copy(&copying, from, to);
+        let good = self.copy(&mut copying, from, to);
         let mut moved = 0;
         for (copy, good) in copying.iter().zip(good) {
             if good && self.switch(copy, to) {
@@ -92,6 +98,9 @@ impl Mover {
 
     fn take(&mut self, tier: usize) -> Option<u32> {
         let segment = &self.node.segment;
+        if !segment.is_sound(tier) {
+            return None;
+        }
         let taken = segment.take_slot(tier, self.owner, &mut self.hint)?;
         segment.bucket(taken)?.state.store(FILLING, Ordering::Release);
         Some(taken)
@@ -103,11 +112,11 @@ impl Mover {
         let valid = meta.valid.load(Ordering::Acquire);
         let version = meta.lock.version();
         (meta.lock.unchanged_since(glance) && valid != 0 && self.node.place(&found).is_some())
-            .then_some(Copying { found, to, version, valid })
+            .then(|| Copying { found, to, version, valid, sums: Box::new([0; 64]), rotten: 0 })
     }
 
     /// Copies the blocks' bytes, without holding any lock. Returns which arrived.
-    fn copy(&mut self, copying: &[Copying], from: usize, to: usize) -> Vec<bool> {
+    fn copy(&mut self, copying: &mut [Copying], from: usize, to: usize) -> Vec<bool> {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let (bucket, page) = (segment.bucket_bytes(), segment.page_bytes());
@@ -117,37 +126,58 @@ impl Mover {
         }
         let staging = self.staging.as_mut_ptr();
         // Where in memory each block is on its way: in the RAM bucket that it leaves or enters.
-        let memory = |index: usize| match (from, to) {
-            (0, _) => segment.bucket_data(copying[index].found.bucket),
-            (_, 0) => segment.bucket_data(copying[index].to),
+        let memory = |index: usize, copy: &Copying| match (from, to) {
+            (0, _) => segment.bucket_data(copy.found.bucket),
+            (_, 0) => segment.bucket_data(copy.to),
             // SAFETY: the staging buffer was just made large enough.
             _ => unsafe { staging.add(index * bucket) },
         };
-        let first = |index: usize| copying[index].valid.trailing_zeros() as usize * page;
-        let buffer = |index: usize| {
-            let end = (64 - copying[index].valid.leading_zeros() as usize) * page;
+        let first = |copy: &Copying| copy.valid.trailing_zeros() as usize * page;
+        let buffer = |(index, copy): (usize, &Copying)| {
+            let end = (64 - copy.valid.leading_zeros() as usize) * page;
             // SAFETY: inside the bucket or its copy.
-            let base = unsafe { memory(index).add(first(index)) };
-            vec![iovec { iov_base: base.cast(), iov_len: end - first(index) }]
+            let base = unsafe { memory(index, copy).add(first(copy)) };
+            vec![iovec { iov_base: base.cast(), iov_len: end - first(copy) }]
         };
-        let offset = |slot: u32, index: usize| segment.slot_offset(slot) + first(index) as u64;
+        let offset = |slot: u32, copy: &Copying| segment.slot_offset(slot) + first(copy) as u64;
         let file_of = |tier: usize| node.slots[tier].as_ref().map(|file| file.as_raw_fd());
         if from > 0 {
             let Some(fd) = file_of(from) else { return vec![false; copying.len()] };
-            let mut reads: Vec<_> = (0..copying.len())
+            for copy in copying.iter_mut() {
+                let Some(sums) = segment.sums(copy.found.bucket) else { continue };
+                each_page(copy.valid).for_each(|page| copy.sums[page] = sums.get(page));
+            }
+            let mut reads: Vec<_> = (copying.iter().enumerate())
                 // SAFETY: the memory is the staging buffer, or buckets that only this mover has.
-                .map(|i| unsafe {
-                    Transfer::read(fd, offset(copying[i].found.bucket, i), buffer(i))
+                .map(|(i, copy)| unsafe {
+                    Transfer::read(fd, offset(copy.found.bucket, copy), buffer((i, copy)))
                 })
                 .collect();
             self.run(from, &mut reads, &mut good);
         }
+        for (index, copy) in copying.iter_mut().enumerate().filter(|&(index, _)| good[index]) {
+            let from = segment.sums(copy.found.bucket);
+            for number in each_page(copy.valid) {
+                // SAFETY: inside the bucket or its copy; bytes that change meanwhile are noticed by the version.
+                let bytes = unsafe {
+                    let at = memory(index, copy).add(number * page);
+                    std::slice::from_raw_parts(at, page)
+                };
+                let sum = sum_of(bytes);
+                let before = std::mem::replace(&mut copy.sums[number], sum);
+                let rotten = from
+                    .is_some_and(|sums| before != 0 && sum != before && sums.get(number) == before);
+                copy.rotten |= u64::from(rotten) << number;
+            }
+        }
         if to > 0 {
             let Some(fd) = file_of(to) else { return vec![false; copying.len()] };
-            let mut writes: Vec<_> = (0..copying.len())
+            let mut writes: Vec<_> = (copying.iter().enumerate())
                 // SAFETY: a bucket's memory stays mapped whatever becomes of the bucket; bytes
                 // that change meanwhile are noticed by the version.
-                .map(|i| unsafe { Transfer::write(fd, offset(copying[i].to, i), buffer(i)) })
+                .map(|(i, copy)| unsafe {
+                    Transfer::write(fd, offset(copy.to, copy), buffer((i, copy)))
+                })
                 .collect();
             self.run(to, &mut writes, &mut good);
         }
@@ -160,7 +190,10 @@ impl Mover {
             match transfer.result() {
                 Ok(bytes) => *good &= bytes == transfer.len(),
                 Err(errno) => {
-                    eprintln!("tier {}: {errno}", self.node.tier_name(tier));
+                    if self.node.segment.is_sound(tier) {
+                        eprintln!("tier {}: {errno}", self.node.tier_name(tier));
+                    }
+                    let _ = self.node.note_device(tier, Err(errno));
                     *good = false;
                 }
             }
@@ -187,13 +220,24 @@ impl Mover {
             old.lock.unlock_unchanged();
             return false;
         };
+        // What is rotten stays: the store has it, or the program's bytes are lost.
+        let dirty = old.dirty.load(Ordering::Acquire);
+        let lost = copy.rotten & dirty;
+        if lost != 0 {
+            if let Some(sums) = segment.sums(copy.found.bucket) {
+                self.node.name_rotten(old, sums, lost);
+            }
+            old.lock.unlock_unchanged();
+            return false;
+        }
+        let valid = copy.valid & !copy.rotten;
         // An entry begins to name a bucket while that is locked: a reader that found the block in the
         // same bucket long ago must not accept what it saw of the filling.
         segment.lock(&new.lock, self.owner);
         new.file.store(copy.found.file, Ordering::Relaxed);
         new.block.store(copy.found.block, Ordering::Relaxed);
-        new.valid.store(copy.valid, Ordering::Relaxed);
-        new.dirty.store(old.dirty.load(Ordering::Acquire), Ordering::Relaxed);
+        new.valid.store(valid, Ordering::Relaxed);
+        new.dirty.store(dirty, Ordering::Relaxed);
         new.writeback.store(0, Ordering::Relaxed);
         new.written.store(old.written.load(Ordering::Relaxed), Ordering::Relaxed);
         new.dirtied.store(old.dirtied.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -203,6 +247,12 @@ impl Mover {
         let heat = if up { promoted(heat, now) } else { heat.stamped(now) };
         new.heat.store(heat.0, Ordering::Relaxed);
         new.state.store(USED, Ordering::Release);
+        if let Some(sums) = segment.sums(copy.to) {
+            each_page(valid).for_each(|page| sums.set(page, copy.sums[page]));
+            segment.record_slot(&*self.node, copy.to);
+        }
+        // The new record first: killed in between, the block is found once at least.
+        segment.void_slot(&*self.node, copy.found.bucket);
         segment.file(copy.found.file).note_tier(to);
         place.store(Entry::resident(to as u8, copy.to).encode(), Ordering::Release);
         segment.free_bucket(copy.found.bucket);

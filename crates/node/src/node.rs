@@ -9,9 +9,12 @@ use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, pace};
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
+use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::sums::SlotFiles;
 use forebay_pool::{Owner, Segment, clock};
 use forebay_tiers::{IoClient, Throttled, open_client};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -30,6 +33,8 @@ pub(crate) struct Node {
     pub config: Config,
     /// The file of each file tier's slots; `None` for RAM.
     pub slots: Vec<Option<OwnedFd>>,
+    /// The table of each file tier's slots.
+    pub indexes: Vec<Option<OwnedFd>>,
     pub descriptors: Descriptors,
     pub stage_requests: crate::stage::Requests,
     pub watermarks: Watermarks,
@@ -82,9 +87,11 @@ impl Node {
                     0 => self.header().ram_ready.load(Ordering::Acquire),
                     _ => map.count,
                 };
+                // A tier whose device fails takes nothing more.
+                let free = if self.segment.is_sound(tier) { map.available() } else { 0 };
                 TierSnapshot {
                     capacity: u64::from(count) * bucket,
-                    free: u64::from(map.available()) * bucket,
+                    free: u64::from(free) * bucket,
                     ..TierSnapshot::default()
                 }
             })
@@ -213,6 +220,77 @@ impl Node {
     pub fn now(&self) -> u32 {
         clock::stamp(clock::realtime_coarse_ns())
     }
+}
+
+impl Node {
+    /// Takes a tier out of the hierarchy if `result` says that its device fails.
+    pub fn note_device(&self, tier: usize, result: Result<(), Errno>) -> Result<(), Errno> {
+        if result == Err(Errno::IO) && self.segment.fail_tier(tier) {
+            eprintln!(
+                "tier {}: its device fails: no more blocks go there, and what can be read is drained",
+                self.tier_name(tier)
+            );
+        }
+        result
+    }
+
+    /// Marks dirty pages of a slot, whose lock the caller holds, as not what was written, and says so where it
+    /// is new.
+    pub fn name_rotten(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64) {
+        let new = self.segment.mark_rotten(meta, sums, pages);
+        let file = meta.file.load(Ordering::Relaxed);
+        if new == 0 || file >= self.header().files {
+            return;
+        }
+        let path = String::from_utf8_lossy(&self.segment.file(file).path()).into_owned();
+        let start = meta.block.load(Ordering::Relaxed) * self.segment.bucket_bytes() as u64;
+        for range in ranges(new, self.segment.page_bytes() as u64) {
+            let (from, to) = (start + range.start, start + range.end);
+            eprintln!(
+                "{path}: bytes {from}..{to} cannot be read as they were written; they are not flushed"
+            );
+        }
+    }
+
+    fn slot_file(&self, bucket: u32) -> Result<(usize, &OwnedFd), Errno> {
+        let tier = self.segment.tier_of(bucket);
+        Ok((tier, self.slots[tier].as_ref().ok_or(Errno::STALE)?))
+    }
+}
+
+impl SlotFiles for Node {
+    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+        let (tier, file) = self.slot_file(bucket)?;
+        let (offset, bytes) = (self.segment.slot_offset(bucket) + within as u64, to.len());
+        self.note_device(tier, all_of(rustix::io::pread(file, to, offset), bytes))
+    }
+
+    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+        let (tier, file) = self.slot_file(bucket)?;
+        let offset = self.segment.slot_offset(bucket) + within as u64;
+        self.note_device(tier, all_of(rustix::io::pwrite(file, from, offset), from.len()))
+    }
+
+    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+        let index = self.indexes[self.segment.tier_of(bucket)].as_ref().ok_or(Errno::STALE)?;
+        let put = rustix::io::pwrite(index, record, self.segment.record_offset(bucket));
+        all_of(put, RECORD_BYTES)
+    }
+}
+
+/// The byte ranges of neighbouring pages of a set, within their bucket.
+pub(crate) fn ranges(mut pages: u64, page: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+    std::iter::from_fn(move || {
+        let first = (pages != 0).then(|| pages.trailing_zeros())?;
+        let count = (pages >> first).trailing_ones();
+        let end = first + count;
+        pages = if end >= 64 { 0 } else { pages >> end << end };
+        Some(u64::from(first) * page..u64::from(end) * page)
+    })
+}
+
+fn all_of(done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
+    if done? == bytes { Ok(()) } else { Err(Errno::IO) }
 }
 
 /// Dirty bytes of tier `tier` of a segment, those on their way to the store included, in buckets

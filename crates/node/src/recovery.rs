@@ -13,7 +13,7 @@ use rustix::fs::{Mode as Permissions, OFlags};
 use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// Bytes of the RAM tier that are made ready before the first program starts.
@@ -24,6 +24,7 @@ pub(crate) struct Opened {
     pub segment: Segment,
     pub file: OwnedFd,
     pub slots: Vec<Option<OwnedFd>>,
+    pub indexes: Vec<Option<OwnedFd>>,
     pub found: bool,
 }
 
@@ -61,14 +62,20 @@ pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String>
     if found {
         check_same(&segment, config).map_err(|what| format!("{name}: {what}"))?;
     }
-    let slots = config
-        .tiers
-        .iter()
-        .map(|tier| match &tier.kind {
+    let beside = |name: &dyn Fn(&Path, &str) -> PathBuf| {
+        let open = |tier: &crate::config::Tier| match &tier.kind {
             TierKind::Ram => Ok(None),
-            TierKind::File { path } => open_slots(&runtime.slots(path, &tier.name)).map(Some),
-        })
-        .collect::<Result<_, _>>()?;
+            TierKind::File { path } => open_slots(&name(path, &tier.name)).map(Some),
+        };
+        config.tiers.iter().map(open).collect::<Result<Vec<_>, _>>()
+    };
+    let slots = beside(&|folder, tier| runtime.slots(folder, tier))?;
+    let indexes = beside(&|folder, tier| runtime.index(folder, tier))?;
+    if !found {
+        for index in indexes.iter().flatten() {
+            rustix::fs::ftruncate(index, 0).map_err(|errno| format!("{name}: {errno}"))?;
+        }
+    }
     if !found && segment.grow(file.as_fd(), FIRST_PIECE).is_err() {
         let bucket = segment.bucket_bytes() as u64;
         if segment.grow(file.as_fd(), 16 * bucket).is_err() {
@@ -79,7 +86,7 @@ pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String>
             ));
         }
     }
-    Ok(Opened { segment, file, slots, found })
+    Ok(Opened { segment, file, slots, indexes, found })
 }
 
 /// Whether a manager was killed while it made the pool: nothing can be in it.

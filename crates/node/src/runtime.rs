@@ -2,6 +2,7 @@
 //! pool in /dev/shm.
 
 use crate::config::Config;
+use forebay_pool::slot_record::{INDEX_END, SLOTS_END};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -157,6 +158,11 @@ impl Runtime {
 
     /// The file of a file tier's slots, in the tier's folder.
     pub fn slots(&self, folder: &Path, tier: &str) -> PathBuf {
-        folder.join(format!("forebay-{}-{tier}.slots", self.instance))
+        folder.join(format!("forebay-{}-{tier}{SLOTS_END}", self.instance))
+    }
+
+    /// The table of a file tier's slots, beside them.
+    pub fn index(&self, folder: &Path, tier: &str) -> PathBuf {
+        folder.join(format!("forebay-{}-{tier}{INDEX_END}", self.instance))
     }
 }

@@ -173,6 +173,9 @@ impl Segment {
             meta.valid.store(0, Ordering::Relaxed);
             meta.dirty.store(0, Ordering::Relaxed);
             meta.writeback.store(0, Ordering::Relaxed);
+            if let Some(sums) = self.sums(bucket) {
+                sums.rotten.store(0, Ordering::Relaxed);
+            }
             let tier = self.tier_of(bucket);
             self.free_buckets(tier).give(bucket);
             self.header().tier[tier].free.fetch_add(1, Ordering::Relaxed);
