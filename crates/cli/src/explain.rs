@@ -6,6 +6,7 @@ use forebay_node::explain::{Candidate, Explanation, Extent, Placement};
 use forebay_node::profile::{bandwidth, latency};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
+use forebay_placement::schema::{Lifetime, Mode};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -76,8 +77,15 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
             let behind =
                 if file.ahead { "ahead of the store's" } else { "the store's is the same" };
             let direct = if file.direct { "; used through the kernel" } else { "" };
+            let mode = file.mode.filter(|&mode| mode != Mode::Async);
+            let mode = mode.map_or(String::new(), |mode| format!("; mode {}", mode.name()));
+            let job = file.job.map_or(String::new(), |job| format!(" of job {job}"));
             let store = bytes(file.store_size);
-            let _ = writeln!(line, "  file      {}, {behind} {store}{direct}", bytes(found.size));
+            let _ = writeln!(
+                line,
+                "  file      {}, {behind} {store}{direct}{mode}{job}",
+                bytes(found.size)
+            );
             if let Some(errno) = file.errno {
                 let error = std::io::Error::from_raw_os_error(errno);
                 let _ = writeln!(line, "            its last flush failed: {error}");
@@ -137,9 +145,20 @@ fn settings(found: &Explanation) -> String {
     part("mode", set.mode.map(|mode| mode.name()));
     part("trigger", set.trigger.map(|trigger| trigger.name()));
     part("durability", set.durability.map(|durability| durability.name()));
+    let lifetime = match set.lifetime {
+        Some(Lifetime::KeepVersions(count)) => Some(format!("keep-versions {count}")),
+        Some(Lifetime::OverwriteWhenRead) => Some("overwrite-when-read true".to_owned()),
+        Some(Lifetime::Expires(after_ns)) => {
+            Some(format!("expires {:?}", std::time::Duration::from_nanos(after_ns)))
+        }
+        None => None,
+    };
+    let reserve = (set.reserve > 0).then(|| bytes(set.reserve));
+    part("reserve", reserve.as_deref());
     part("pin", set.pin.then_some("true"));
     let priority = set.priority.to_string();
     part("priority", (set.priority > 0).then_some(&priority));
+    parts.extend(lifetime);
     if parts.is_empty() { "it sets nothing".to_owned() } else { parts.join(", ") }
 }
 

@@ -107,7 +107,11 @@ impl Pool {
 
     /// The records of files that are ahead of the store and that `named` means.
     pub fn ahead(&self, named: &[Named]) -> Vec<u32> {
-        let ahead = |&file: &u32| self.segment.file(file).has(file_flag::AHEAD);
+        // Scratch files are not meant for the store.
+        let ahead = |&file: &u32| {
+            let record = self.segment.file(file);
+            record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
+        };
         let meant = |&file: &u32| {
             let (identity, path) = (self.segment.file(file).identity(), self.path(file));
             named.iter().any(|named| named.means(identity, &path))

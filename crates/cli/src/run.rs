@@ -4,9 +4,12 @@ use crate::drain::{self, Drained};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
+use forebay_placement::schema::{Mode, Trigger};
+use forebay_pool::message::Message;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +25,15 @@ pub struct RunArguments {
     /// Record every movement between tiers in this file (CSV)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// The buffering mode of files for which no rule gives one
+    #[arg(long, value_name = "MODE", value_parser = names(Mode::ALL))]
+    mode: Option<String>,
+    /// When files are flushed for which no rule gives a trigger
+    #[arg(long, value_name = "TRIGGER", value_parser = names(Trigger::ALL))]
+    trigger: Option<String>,
+    /// Set so much of the tiers aside for what this run writes
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    reserve: Option<u64>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
@@ -29,6 +41,55 @@ pub struct RunArguments {
 
 /// Name of the library that is preloaded.
 const LIBRARY: &str = "libforebay_preload.so";
+
+/// The names that an option takes.
+fn names<T>(all: &'static [(&'static str, T)]) -> PossibleValuesParser {
+    all.iter().map(|(name, _)| *name).collect::<Vec<_>>().into()
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let size = forebay_node::config::size_of(text).filter(|&size| size > 0);
+    size.ok_or_else(|| "give a size such as 4GiB".to_owned())
+}
+
+/// The code of a name, or 0.
+fn code<T: Copy>(all: &[(&str, T)], name: Option<&str>, code: impl Fn(T) -> u8) -> u8 {
+    let found = all.iter().find(|(known, _)| Some(*known) == name);
+    found.map_or(0, |&(_, value)| code(value))
+}
+
+/// Tells the node manager that a run begins. Returns the number of its job; `None` if there are so
+/// many that this one goes without.
+fn begin(connection: &Connection, arguments: &RunArguments) -> Result<Option<u32>, String> {
+    let message = Message::BeginJob {
+        mode: code(Mode::ALL, arguments.mode.as_deref(), |mode| mode as u8),
+        trigger: code(Trigger::ALL, arguments.trigger.as_deref(), |trigger| trigger as u8),
+        reserve: arguments.reserve.unwrap_or(0),
+    };
+    let gone = |errno| format!("the node manager is gone: {errno}");
+    connection.send(message).map_err(gone)?;
+    loop {
+        match connection.receive(Duration::from_secs(1)).map_err(gone)? {
+            Some(Message::JobBegun { number }) => return Ok(Some(number)),
+            Some(Message::NoRoom { bytes, asked }) => {
+                return Err(format!(
+                    "{} cannot be reserved; {} could be now. Ask for less, or give the tiers more \
+                     capacity",
+                    drain::bytes(asked),
+                    drain::bytes(bytes)
+                ));
+            }
+            Some(Message::Refused) => {
+                let plain = arguments.mode.is_none()
+                    && arguments.trigger.is_none()
+                    && arguments.reserve.is_none();
+                let many = "too many runs at once under one node manager";
+                return if plain { Ok(None) } else { Err(many.to_owned()) };
+            }
+            Some(_) | None => {}
+        }
+    }
+}
 
 /// Runs a command with its files buffered.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
@@ -39,7 +100,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     if arguments.instance.config.is_none() && matches!(joined, Joined::Started) {
         eprintln!("forebay: {}", config.describe());
     }
-    let mut child = match spawn(&arguments.command, &library, &runtime) {
+    let job = begin(&connection, arguments)?;
+    let mut child = match spawn(&arguments.command, &library, &runtime, job) {
         Ok(child) => child,
         Err(error) => {
             // As shells have it: 127 for a command that is not there, 126 for one that cannot run.
@@ -52,6 +114,10 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let status = attend(&mut child, &config, &runtime, &mut connection)?;
     let code = exit_code(status);
     for _ in 0..10 {
+        if let Some(number) = job {
+            // One that is gone is noticed by the drain.
+            let _ = connection.send(Message::EndJob { number });
+        }
         match drain::drain(&connection, &runtime)? {
             Drained::All => {
                 mention_clients(&runtime);
@@ -91,7 +157,12 @@ fn rejoin(config: &Config, runtime: &Runtime) -> Result<Connection, String> {
     Ok(connection)
 }
 
-fn spawn(words: &[OsString], library: &Path, runtime: &Runtime) -> std::io::Result<Child> {
+fn spawn(
+    words: &[OsString],
+    library: &Path,
+    runtime: &Runtime,
+    job: Option<u32>,
+) -> std::io::Result<Child> {
     let mut preload = OsString::from(library);
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
@@ -104,6 +175,10 @@ fn spawn(words: &[OsString], library: &Path, runtime: &Runtime) -> std::io::Resu
         .env("LD_PRELOAD", preload)
         .env("FOREBAY_POOL", &runtime.pool)
         .env("FOREBAY_SOCKET", runtime.socket());
+    match job {
+        Some(number) => command.env("FOREBAY_JOB", number.to_string()),
+        None => command.env_remove("FOREBAY_JOB"),
+    };
     command.spawn()
 }
 

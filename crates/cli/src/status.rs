@@ -52,6 +52,29 @@ fn show(runtime: &Runtime, observer: &Observer) {
             bytes(tier.capacity),
             bytes(tier.dirty)
         );
+        for (what, size) in [("scratch", tier.scratch), ("reserved", tier.reserved)] {
+            if size > 0 {
+                say!("    {what:8} {}", bytes(size));
+            }
+        }
+    }
+    for job in observer.jobs() {
+        let run = match job.pid {
+            0 => "its run has ended".to_owned(),
+            pid => format!("run {pid}"),
+        };
+        let mode = job.mode.map_or(String::new(), |mode| format!(", mode {}", mode.name()));
+        let trigger =
+            job.trigger.map_or(String::new(), |trigger| format!(", trigger {}", trigger.name()));
+        let reserved = match job.reserved {
+            0 => String::new(),
+            reserved => format!(", {} of {} reserved used", bytes(job.in_use), bytes(reserved)),
+        };
+        let scratch = match job.scratch_files {
+            0 => String::new(),
+            files => format!(", {files} scratch files"),
+        };
+        say!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}", job.number);
     }
     for (name, value) in observer.counters() {
         say!("  count {name:12} {value}");

@@ -1,13 +1,15 @@
 //! Sizes, times and offsets as programs see them.
 
 use crate::open::SET_ID_BITS;
-use crate::session::{Handle, Session};
+use crate::session::{Handle, Session, borrow};
 use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
 use forebay_pool::buckets::Patience;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::{Identity, Owner, clock};
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
@@ -182,6 +184,26 @@ impl Session {
                 self.segment.file(file).set(file_flag::UNLINKED);
             }
         });
+        self.segment.leave(owner, inside);
+    }
+
+    /// Notes that a file got the name `path`, which starts at `folder`.
+    pub fn named(&self, device: u64, inode: u64, folder: i32, path: &core::ffi::CStr) {
+        let owner = self.owner();
+        let inside = self.segment.enter_table(owner);
+        let identity = Identity { device, inode };
+        let scratch = self.segment.with_file(identity, owner, |file| {
+            file.filter(|&file| self.segment.file(file).has(file_flag::SCRATCH))
+        });
+        if let Some(file) = scratch {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            // No directory at all goes with an absolute path only.
+            let at = if folder == -1 { rustix::fs::CWD } else { borrow(folder) };
+            let mut buffer = [0u8; 4096];
+            let opened = rustix::fs::openat(at, path, flags, Mode::empty());
+            let name = opened.ok().map(|fd| self.managed_path(fd.as_raw_fd(), &mut buffer).0);
+            self.renamed(file, name.unwrap_or_default());
+        }
         self.segment.leave(owner, inside);
     }
 

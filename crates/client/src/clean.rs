@@ -273,7 +273,9 @@ impl Session {
     /// # Errors
     /// The store's errno, once for each description and error.
     pub fn sync(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
-        let flushed = self.flush(handle, durable);
+        // What ends with its job needs no safety beyond it.
+        let scratch = self.record(handle).has(file_flag::SCRATCH);
+        let flushed = if scratch { Ok(()) } else { self.flush(handle, durable) };
         match self.unreported_error(handle) {
             Some(errno) => Err(errno),
             None => flushed,
@@ -281,9 +283,12 @@ impl Session {
     }
 
     /// Brings everything that is buffered in this segment to the store, whoever wrote it, and makes
-    /// it durable if asked.
+    /// it durable if asked; scratch files only if not: somebody is about to read them on the store.
     pub fn sync_all(&self, durable: bool) {
-        let ahead = |file: &u32| self.segment.file(*file).has(file_flag::AHEAD);
+        let ahead = |file: &u32| {
+            let record = self.segment.file(*file);
+            record.has(file_flag::AHEAD) && !(durable && record.has(file_flag::SCRATCH))
+        };
         // The tickets first, so that the manager works on all files while we wait for the first.
         for file in self.segment.live_files().filter(ahead) {
             self.segment.request_sync(file, durable);
@@ -301,7 +306,7 @@ impl Session {
         }
     }
 
-    fn flush(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
+    pub(crate) fn flush(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
         let record = self.record(handle);
         let unbuffered =
             record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;

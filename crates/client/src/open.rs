@@ -20,7 +20,7 @@ pub(crate) const SET_ID_BITS: u32 = 0o6000;
 pub type OpenFlags = OFlags;
 
 /// Whether `path` is `folder` or lies below it.
-fn lies_under(path: &[u8], folder: &[u8]) -> bool {
+pub(crate) fn lies_under(path: &[u8], folder: &[u8]) -> bool {
     path.strip_prefix(folder)
         .is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || folder == b"/")
 }
@@ -141,7 +141,9 @@ impl Session {
         self.refresh(fd, stat);
         if let Some(handle) = self.handle(fd) {
             self.used_file(handle);
-            self.follow_rule(handle);
+            // Only the kernel can say that nobody was faster.
+            let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
+            self.find_rule(handle, created);
         }
         Ok(())
     }
@@ -246,6 +248,7 @@ impl Session {
             }
             session.segment.drop_all_blocks(handle.file, session.owner(), session);
             record.clear(!file_flag::DIRECT);
+            record.job.store(0, Ordering::Release);
             record.size.store(stat.st_size as u64, Ordering::Release);
             record.store_size.store(stat.st_size as u64, Ordering::Release);
             record.mtime_ns.store(mtime_ns(stat), Ordering::Release);

@@ -114,9 +114,11 @@ pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
         // What the store has is as good as free: it is dropped when somebody wants its room.
         let (free, clean) = (segment.free_in(index), tier.clean.load(Ordering::Relaxed));
         let (free, clean) = if segment.is_sound(index) { (free, clean) } else { (0, 0) };
+        // What is set aside for jobs they find themselves.
+        let buckets = tier.buckets.saturating_sub(header.set_aside[index].load(Ordering::Relaxed));
         *snapshot = TierSnapshot {
-            capacity: u64::from(tier.buckets) * bucket,
-            free: u64::from(free.saturating_add(clean).min(tier.buckets)) * bucket,
+            capacity: u64::from(buckets) * bucket,
+            free: u64::from(free.saturating_add(clean).min(buckets)) * bucket,
             pinned: u64::from(tier.pinned.load(Ordering::Relaxed)) * bucket,
             coldest: f32::from_bits(tier.coldest.load(Ordering::Relaxed)),
             ..with_speed(&tier.speed)

@@ -5,6 +5,7 @@ use crate::range::READ_AHEAD_BLOCKS;
 use crate::session::{Handle, Session};
 use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_placement::schema::Lifetime;
 use forebay_pool::buckets::Resident;
 use forebay_pool::layout::*;
 use forebay_pool::sums::Summing;
@@ -55,8 +56,22 @@ impl Session {
         let owner = self.owner();
         let inside = self.enter(handle, owner);
         let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
+        if record.rule.load(Ordering::Relaxed) != 0 {
+            self.note_read(handle, offset, &result);
+        }
         self.segment.leave(owner, inside);
         result
+    }
+
+    /// Notes that a file has been read to its end, where a lifetime asks for it.
+    fn note_read(&self, handle: Handle, offset: u64, result: &Result<usize, Errno>) {
+        let record = self.record(handle);
+        let Ok(got) = *result else { return };
+        if offset + got as u64 >= record.size.load(Ordering::Acquire)
+            && self.settings(record).lifetime == Some(Lifetime::OverwriteWhenRead)
+        {
+            record.set(file_flag::READ_OUT);
+        }
     }
 
     /// Reads into `pieces` from the description's offset, and moves it.

@@ -69,10 +69,16 @@ fn rank_in(environment: &[u8]) -> Option<u32> {
 }
 
 impl Session {
-    /// What the rule that holds for the file sets; nothing if none does.
+    /// What holds for the file: what its rule sets, and mode and trigger all things considered.
     #[inline]
     pub(crate) fn settings(&self, record: &FileRecord) -> Settings {
-        self.segment.rule_of(record).map_or_else(Settings::default, RuleRecord::settings)
+        let rule =
+            self.segment.rule_of(record).map_or_else(Settings::default, RuleRecord::settings);
+        Settings {
+            mode: Mode::from_code(record.mode.load(Ordering::Relaxed)),
+            trigger: Trigger::from_code(record.trigger.load(Ordering::Relaxed)),
+            ..rule
+        }
     }
 
     /// When a file's dirty blocks are flushed: as its rule says, else as configured.
@@ -83,14 +89,31 @@ impl Session {
 
     /// Finds the rule that holds now that this process has opened the file, or let it grow.
     pub(crate) fn follow_rule(&self, handle: Handle) {
-        let (Some(process), record) = (&self.process, self.record(handle)) else { return };
+        self.find_rule(handle, false);
+    }
+
+    /// The same; `created`: the file came into being with this open.
+    pub(crate) fn find_rule(&self, handle: Handle, created: bool) {
+        let (record, header) = (self.record(handle), self.segment.header());
+        let job = self.job();
+        let Some(process) = &self.process else {
+            let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
+            let plain = job.is_none()
+                && header.store[store].mode == 0
+                && record.mode.load(Ordering::Relaxed) == 0
+                && record.trigger.load(Ordering::Relaxed) == 0;
+            if !plain {
+                self.apply(handle, Settings::default(), created);
+            }
+            return;
+        };
         let mut buffer = [0u8; 4096];
         let (path, store) = self.managed_path(handle.fd, &mut buffer);
         let store = store.unwrap_or(record.store.load(Ordering::Relaxed) as usize % STORES_MAX);
         let size = record.size.load(Ordering::Acquire);
         let facts = Facts {
             path,
-            directory: text(&self.segment.header().store[store].path).to_bytes(),
+            directory: text(&header.store[store].path).to_bytes(),
             size,
             dataset: None,
             user: rustix::process::geteuid().as_raw(),
@@ -102,9 +125,96 @@ impl Session {
         let found = first_match(rules(), &facts);
         record.rule.store(found.map_or(0, |rule| rule as u16 + 1), Ordering::Release);
         record.rule_review.store(next_review(rules(), size), Ordering::Release);
-        if self.settings(record).mode == Some(Mode::Bypass) && !record.has(file_flag::DIRECT) {
+        let rule =
+            self.segment.rule_of(record).map_or_else(Settings::default, RuleRecord::settings);
+        self.apply(handle, rule, created);
+    }
+
+    /// Notes mode and trigger of a file for which a rule sets `rule`. Where it says nothing, what the
+    /// run was told holds, then what the managed directory says, then the configuration.
+    fn apply(&self, handle: Handle, rule: Settings, created: bool) {
+        let (record, header) = (self.record(handle), self.segment.header());
+        let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
+        let job = self.job();
+        let of_job = job.and_then(|job| Mode::from_code(job.mode.load(Ordering::Relaxed)));
+        let of_store = Mode::from_code(header.store[store].mode as u8);
+        let mode = rule.mode.or(of_job).or(of_store).unwrap_or(Mode::Async);
+        let trigger = rule.trigger.map_or_else(
+            || job.map_or(0, |job| job.trigger.load(Ordering::Relaxed)),
+            |trigger| trigger as u8,
+        );
+        record.trigger.store(trigger, Ordering::Relaxed);
+        let mode = match mode {
+            // What was there before is nobody's scratch, whatever is said of its name.
+            Mode::Scratch if created && job.is_some() && !record.has(file_flag::SCRATCH) => {
+                let number = job.map_or(0, |job| job.number.load(Ordering::Relaxed));
+                record.job.store(number, Ordering::Release);
+                record.set(file_flag::SCRATCH);
+                Mode::Scratch
+            }
+            _ if record.has(file_flag::SCRATCH) => Mode::Scratch,
+            Mode::Scratch => Mode::Async,
+            other => other,
+        };
+        record.mode.store(mode as u8, Ordering::Release);
+        if mode == Mode::Bypass && !record.has(file_flag::DIRECT) {
             // What cannot be flushed stays buffered.
             let _ = self.make_direct(handle, || ());
+        }
+    }
+
+    /// The run that this process belongs to.
+    #[inline]
+    pub(crate) fn job(&self) -> Option<&JobRecord> {
+        self.segment.job(self.segment.client(self.slot()).job.load(Ordering::Relaxed))
+    }
+
+    /// Whether any file that this process makes may be scratch.
+    pub fn makes_scratch(&self) -> bool {
+        let scratch = Mode::Scratch as u8;
+        let header = self.segment.header();
+        let of_store = |store: &StoreHeader| store.mode == u32::from(scratch);
+        self.job().is_some_and(|job| {
+            job.mode.load(Ordering::Relaxed) == scratch
+                || header.store[..header.stores as usize].iter().any(of_store)
+                || self.has_scratch_rules
+        })
+    }
+
+    /// After a scratch file got the name `path`, canonical: one that is not said to be scratch there
+    /// is kept, and persistent from now on.
+    pub(crate) fn renamed(&self, file: u32, path: &[u8]) {
+        let (record, header) = (self.segment.file(file), self.segment.header());
+        let stores = &header.store[..header.stores as usize];
+        let directory = |store: &StoreHeader| text(&store.path).to_bytes().to_vec();
+        let store = stores.iter().position(|s| crate::open::lies_under(path, &directory(s)));
+        let stays = store.is_some_and(|store| {
+            let nobody = Process::default();
+            let process = self.process.as_ref().unwrap_or(&nobody);
+            let directory = directory(&stores[store]);
+            let facts = Facts {
+                path,
+                directory: &directory,
+                size: 0,
+                dataset: None,
+                user: rustix::process::geteuid().as_raw(),
+                command: &process.command,
+                program: &process.program,
+                rank: process.rank,
+            };
+            let rule = first_match(self.segment.rules().iter().map(RuleRecord::rule), &facts);
+            let rule = rule.and_then(|rule| self.segment.rules()[rule].settings().mode);
+            let job = self.segment.job(record.job.load(Ordering::Acquire));
+            let of_job = job.and_then(|job| Mode::from_code(job.mode.load(Ordering::Relaxed)));
+            let of_store = Mode::from_code(stores[store].mode as u8);
+            rule.or(of_job).or(of_store) == Some(Mode::Scratch)
+        });
+        if stays {
+            record.set_path(path);
+        } else {
+            record.clear(file_flag::SCRATCH);
+            record.mode.store(Mode::Async as u8, Ordering::Release);
+            record.set(file_flag::DIRTY);
         }
     }
 
@@ -126,6 +236,8 @@ pub(crate) fn process_for(segment: &forebay_pool::Segment) -> Option<Process> {
 /// A record that no rule has been looked up for.
 pub(crate) fn start_without_rule(record: &FileRecord) {
     record.rule.store(0, Ordering::Relaxed);
+    record.mode.store(0, Ordering::Relaxed);
+    record.trigger.store(0, Ordering::Relaxed);
     record.rule_review.store(u64::MAX, Ordering::Relaxed);
 }
 

@@ -5,6 +5,7 @@ use crate::manager::ManagerLink;
 use crate::place::Engine;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use forebay_placement::schema::Mode;
 use forebay_pool::layout::*;
 use forebay_pool::{Identity, Marker, Owner, Segment, liveness, segment};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -45,6 +46,8 @@ pub struct Session {
     pub(crate) tier_files: [AtomicU32; 2 * TIERS_MAX],
     /// What rules ask about this process; none without rules.
     pub(crate) process: Option<crate::rules::Process>,
+    /// Some rule makes files scratch.
+    pub(crate) has_scratch_rules: bool,
     /// Descriptors for reading of our own (upper half), and the descriptions (plus one) that they
     /// are for; see [`Session::reader`].
     readers: [AtomicU64; READERS],
@@ -98,14 +101,15 @@ pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
 
 impl Session {
     /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
-    /// over the managed descriptors it inherited. If the pool cannot be used the program runs
+    /// over the managed descriptors it inherited. `job` is the number of the run that it belongs to. If the pool cannot be used the program runs
     /// as without Forebay. To be called once, before the program starts.
-    pub fn start(pool: &CStr, socket: &CStr) {
+    pub fn start(pool: &CStr, socket: &CStr, job: Option<&CStr>) {
         if session().is_some() {
             return;
         }
         let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
-        if let Some(new) = Session::attach(pool, socket.to_bytes()) {
+        let job = job.and_then(|job| job.to_str().ok()?.parse().ok()).unwrap_or(0);
+        if let Some(new) = Session::attach(pool, socket.to_bytes(), job) {
             crate::limits::limits_changed();
             SESSION.store(Box::into_raw(Box::new(new)), Ordering::Release);
             if let Some(session) = session() {
@@ -114,7 +118,7 @@ impl Session {
         }
     }
 
-    fn attach(pool: &Path, socket: &[u8]) -> Option<Session> {
+    fn attach(pool: &Path, socket: &[u8], job: u32) -> Option<Session> {
         let file = segment::open_pool(pool).ok()?;
         let segment = Segment::attach(file.as_fd()).ok()?;
         let pid = std::process::id();
@@ -137,14 +141,21 @@ impl Session {
             segment.cancel_slot(slot);
             return None;
         }
+        // An exec keeps the slot, and the job with it.
+        if segment.client(slot).job.load(Ordering::Relaxed) == 0 {
+            segment.join_job(slot, job);
+        }
         let buckets = segment.ram_buckets();
         let descriptions = segment.header().descriptions;
         let files = segment.header().files;
         let engine = Engine::new(&segment);
         let process = crate::rules::process_for(&segment);
+        let scratch = |rule: &RuleRecord| rule.settings().mode == Some(Mode::Scratch);
+        let has_scratch_rules = segment.rules().iter().any(scratch);
         Some(Session {
             segment,
             process,
+            has_scratch_rules,
             slot: AtomicU32::new(slot),
             table: Sparse::new(DESCRIPTORS),
             references: Sparse::new(descriptions as usize),
@@ -330,8 +341,10 @@ impl Session {
         let executable =
             rustix::fs::fstat(borrow(handle.fd)).is_ok_and(|stat| stat.st_mode & 0o111 != 0);
         if executable {
-            let _ = self.sync(handle, false);
-        } else if self.trigger(self.settings(self.record(handle))) == Trigger::PerFile {
+            let _ = self.flush(handle, false);
+        } else if !self.record(handle).has(file_flag::SCRATCH)
+            && self.trigger(self.settings(self.record(handle))) == Trigger::PerFile
+        {
             self.segment.request_sync(handle.file, false);
         }
     }

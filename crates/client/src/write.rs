@@ -160,7 +160,9 @@ impl Session {
         } else if settings.mode == Some(Mode::Sync) {
             // Write-through: the store has it; only a sync makes the store durable.
             self.sync(handle, false)?;
-        } else if self.trigger(settings) == Trigger::PerOperation {
+        } else if self.trigger(settings) == Trigger::PerOperation
+            && settings.mode != Some(Mode::Scratch)
+        {
             self.segment.request_sync(handle.file, false);
         }
         Ok(written)
@@ -245,6 +247,9 @@ impl Session {
         }
         record.set(file_flag::AHEAD);
         record.set(file_flag::DIRTY);
+        if record.has(file_flag::READ_OUT) {
+            record.clear(file_flag::READ_OUT);
+        }
     }
 
     /// Sends the node manager a descriptor of the file, once for all of its writers.
@@ -585,6 +590,9 @@ impl Session {
     /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
     /// that has room. `None`: the store.
     fn bucket_for(&self, handle: Handle, part: Part, owner: Owner) -> Option<(usize, u32)> {
+        if let Some(taken) = self.reserved_for(handle, owner) {
+            return Some(taken);
+        }
         let first = match self.destination(handle, part.ahead) {
             Destination::Tier(0) => return self.room(owner).map(|bucket| (0, bucket)),
             Destination::Tier(tier) => tier,
@@ -600,6 +608,21 @@ impl Session {
             }
         }
         self.room(owner).map(|bucket| (0, bucket))
+    }
+
+    /// A bucket that is set aside for this run, if the file may have one: the fastest first.
+    fn reserved_for(&self, handle: Handle, owner: Owner) -> Option<(usize, u32)> {
+        let job = self.job()?;
+        if job.reserved.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let record = self.record(handle);
+        let entitled = job.reserved_for.load(Ordering::Relaxed) == reserved_for::ALL
+            || self.segment.rule_of(record).is_some_and(|rule| rule.settings().reserve > 0);
+        if !entitled {
+            return None;
+        }
+        self.segment.take_reserved(job.number.load(Ordering::Relaxed), owner)
     }
 
     /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it

@@ -16,6 +16,7 @@ pub(crate) use types::Result;
 pub use types::{
     Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind,
 };
+pub use units::size_of;
 
 use crate::schema;
 pub(crate) use machine::{automatic_ram as machine_ram, available_memory};

@@ -1,7 +1,9 @@
 //! The node manager's socket: descriptors from clients, requests from commands.
 
+use crate::jobs::Beginning;
 use crate::node::Node;
-use forebay_pool::layout::file_flag;
+use forebay_pool::Owner;
+use forebay_pool::layout::{file_flag, job_state};
 use forebay_pool::message::{MESSAGE_BYTES, Message};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -100,12 +102,21 @@ struct Peer {
     sent: Vec<OwnedFd>,
     holds: bool,
     drain: Option<Drain>,
+    beginning: Option<Beginning>,
 }
 
 impl Peer {
     fn new(socket: OwnedFd) -> Peer {
         let packet = [0; MESSAGE_BYTES];
-        Peer { socket, packet, received: 0, sent: Vec::new(), holds: false, drain: None }
+        Peer {
+            socket,
+            packet,
+            received: 0,
+            sent: Vec::new(),
+            holds: false,
+            drain: None,
+            beginning: None,
+        }
     }
 
     /// The next message and the descriptors that came with it; `Ok(None)` when there is none yet.
@@ -154,6 +165,7 @@ pub(crate) struct Control {
     pub was_held: bool,
     /// Descriptors came in the last round: more are probably on their way.
     pub is_busy: bool,
+    owner: Owner,
 }
 
 impl Control {
@@ -175,6 +187,7 @@ impl Control {
             peers: Vec::new(),
             was_held: false,
             is_busy: false,
+            owner: Node::new_owner(),
         })
     }
 
@@ -198,6 +211,21 @@ impl Control {
         self.peers.iter().any(|peer| peer.drain.is_some())
     }
 
+    /// Whether a run waits for its reservation.
+    pub fn is_beginning(&self) -> bool {
+        self.peers.iter().any(|peer| peer.beginning.is_some())
+    }
+
+    fn answer_beginnings(&mut self) {
+        for peer in &mut self.peers {
+            let answer = peer.beginning.as_mut().and_then(|job| job.go_on(&self.node, self.owner));
+            if let Some(answer) = answer {
+                peer.beginning = None;
+                let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
+            }
+        }
+    }
+
     /// Accepts, reads and answers what is there. Returns true when the manager shall stop.
     pub fn serve(&mut self) -> bool {
         self.accept();
@@ -210,6 +238,7 @@ impl Control {
         });
         self.was_held |= held;
         self.is_busy = busy;
+        self.answer_beginnings();
         self.answer_drains()
     }
 
@@ -231,19 +260,21 @@ impl Control {
     fn answer_drains(&mut self) -> bool {
         let node = Arc::clone(&self.node);
         let waiting = self.is_draining();
-        node.draining.store(waiting, Ordering::Release);
+        // A run that waits for its reservation needs room, whoever has it.
+        node.draining.store(waiting || self.is_beginning(), Ordering::Release);
         if !waiting {
             return false;
         }
         node.want_work();
         let failing = failing_files(&node);
+        let ending = crate::jobs::is_any_ending(&node);
         let mut stop = false;
         for peer in &mut self.peers {
             let Some(drain) = &peer.drain else { continue };
             let bytes = node.dirty_bytes_until(drain.until);
             let stuck =
                 failing > 0 && drain.asked.elapsed() > GIVE_UP && all_pending_are_failing(&node);
-            if bytes == 0 || stuck {
+            if !ending && (bytes == 0 || stuck) {
                 let answer = Message::Drained { failing: failing as u32, bytes };
                 let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
                 stop |= drain.stop;
@@ -259,7 +290,10 @@ pub(crate) fn failing_files(node: &Node) -> usize {
     node.segment
         .live_files()
         .filter(|&file| {
-            node.segment.file(file).has(file_flag::FAILING) && crate::flush::is_pending(node, file)
+            let record = node.segment.file(file);
+            record.has(file_flag::FAILING)
+                && !record.has(file_flag::SCRATCH)
+                && crate::flush::is_pending(node, file)
         })
         .count()
 }
@@ -267,7 +301,10 @@ pub(crate) fn failing_files(node: &Node) -> usize {
 /// Whether nothing is left to flush but files that cannot be written now.
 pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
     node.segment.live_files().all(|file| {
-        node.segment.file(file).has(file_flag::FAILING) || !crate::flush::is_pending(node, file)
+        let record = node.segment.file(file);
+        record.has(file_flag::FAILING)
+            || record.has(file_flag::SCRATCH)
+            || !crate::flush::is_pending(node, file)
     })
 }
 
@@ -307,7 +344,38 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
                 peer.drain = Some(Drain::asked_now(node, message == Message::Stop));
                 true
             }
-            Message::Held | Message::Drained { .. } | Message::Refused => {
+            Message::BeginJob { mode, trigger, reserve } => {
+                let begun =
+                    rustix::net::sockopt::socket_peercred(&peer.socket).ok().and_then(|run| {
+                        Beginning::of(
+                            node,
+                            run.pid.as_raw_nonzero().get() as u32,
+                            (mode, trigger),
+                            reserve,
+                        )
+                    });
+                let good = begun.is_some();
+                peer.beginning = begun;
+                good
+            }
+            Message::EndJob { number } => {
+                let run = rustix::net::sockopt::socket_peercred(&peer.socket).ok();
+                let run = run.map(|run| run.pid.as_raw_nonzero().get() as u32);
+                let theirs = node
+                    .segment
+                    .job(number)
+                    .filter(|job| Some(job.pid.load(Ordering::Relaxed)) == run);
+                theirs.is_some_and(|job| {
+                    job.ended.store(1, Ordering::Relaxed);
+                    job.state.store(job_state::ENDING, Ordering::SeqCst);
+                    true
+                })
+            }
+            Message::Held
+            | Message::Drained { .. }
+            | Message::JobBegun { .. }
+            | Message::NoRoom { .. }
+            | Message::Refused => {
                 eprintln!("cut off a connection that sent what only a node manager says");
                 return false;
             }

@@ -315,10 +315,15 @@ impl Manager<'_> {
         node.header().retired.store(1, Ordering::SeqCst);
         let mut flusher = Flusher::new(node);
         let owner = Node::new_owner();
-        let good = (!only_if_idle || is_idle(node))
+        let idle = is_idle(node);
+        let open = segment.open_files();
+        let good = (!only_if_idle || idle)
             && segment.live_files().all(|file| {
                 let inside = segment.enter_table(owner);
                 segment.exclude(file, owner);
+                if segment.file(file).has(file_flag::SCRATCH) {
+                    crate::jobs::delete_held(node, file, owner, !idle && open[file as usize]);
+                }
                 while is_pending(node, file) && !segment.file(file).has(file_flag::FAILING) {
                     flusher.flush(Which::File(file));
                 }
@@ -362,7 +367,7 @@ impl Manager<'_> {
             let waker = PollFd::from_borrowed_fd(self.node.waker.as_fd(), PollFlags::IN);
             let _ = rustix::event::poll(&mut [waker], Some(&pile_up));
         }
-        let busy = ending || control.is_draining();
+        let busy = ending || control.is_draining() || control.is_beginning();
         let round = if busy { DRAIN_ROUND_MS } else { ROUND_MS };
         let limit = Timespec { tv_sec: 0, tv_nsec: round * 1_000_000 };
         let _ = rustix::event::poll(&mut fds, Some(&limit));

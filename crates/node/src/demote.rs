@@ -205,6 +205,10 @@ impl Demoter {
             {
                 continue;
             }
+            if meta.reserved.load(Ordering::Relaxed) != 0 {
+                // Not even a candidate: what is set aside is not counted as the tier's.
+                continue;
+            }
             let record = segment.file(file);
             let stuck = !moves && record.has(file_flag::FAILING);
             if stuck && meta.dirty.load(Ordering::Acquire) != 0 {

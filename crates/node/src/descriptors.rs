@@ -115,7 +115,7 @@ fn open_checked(path: &Path, identity: Identity) -> Result<OwnedFd, Errno> {
 }
 
 /// Looks for a file by identity below `folder`, which it has been moved within.
-fn search(folder: &Path, identity: Identity) -> Option<PathBuf> {
+pub(crate) fn search(folder: &Path, identity: Identity) -> Option<PathBuf> {
     use std::os::unix::fs::{DirEntryExt, MetadataExt};
     let mut folders = vec![folder.to_owned()];
     let mut seen = 0;

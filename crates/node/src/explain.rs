@@ -5,7 +5,7 @@
 use crate::status::Observer;
 use forebay_client::{hierarchy, question};
 use forebay_placement::cost::Speeds;
-use forebay_placement::schema::{Facts, Settings, mismatch};
+use forebay_placement::schema::{Facts, Mode, Settings, mismatch};
 use forebay_placement::{Destination, Plan};
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
@@ -49,6 +49,10 @@ pub struct FileState {
     pub ahead: bool,
     /// Everybody uses it through the kernel.
     pub direct: bool,
+    /// Its buffering mode; `None` before any program opened it.
+    pub mode: Option<Mode>,
+    /// The job whose scratch it is.
+    pub job: Option<u32>,
     /// The errno of its last flush, if that failed.
     pub errno: Option<i32>,
 }
@@ -194,6 +198,11 @@ fn state_of(record: &FileRecord) -> FileState {
         store_size: record.store_size.load(Ordering::Acquire),
         ahead: record.has(file_flag::AHEAD),
         direct: record.has(file_flag::DIRECT),
+        mode: Mode::from_code(record.mode.load(Ordering::Relaxed)),
+        job: record
+            .has(file_flag::SCRATCH)
+            .then(|| record.job.load(Ordering::Acquire))
+            .filter(|&job| job != 0),
         errno: record.has(file_flag::FAILING).then_some(errno),
     }
 }

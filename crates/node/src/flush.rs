@@ -102,16 +102,24 @@ impl Flusher {
 
     /// Whether any file's blocks can be due without anybody's asking.
     fn may_be_due(&self) -> bool {
-        let rules = self.node.segment.rules().iter().filter_map(|rule| rule.settings().trigger);
-        rules.chain([self.node.header().flush_trigger()]).any(|trigger| self.age(trigger).is_some())
+        let segment = &self.node.segment;
+        let rules = segment.rules().iter().filter_map(|rule| rule.settings().trigger);
+        let of_job = |job: &JobRecord| Trigger::from_code(job.trigger.load(Ordering::Relaxed));
+        let triggers = rules.chain(segment.jobs().filter_map(of_job));
+        triggers
+            .chain([self.node.header().flush_trigger()])
+            .any(|trigger| self.age(trigger).is_some())
     }
 
     /// Milliseconds after its last write at which a block of this file is flushed; `None` if only on
     /// demand.
     fn due_after(&self, file: u32) -> Option<u32> {
-        let segment = &self.node.segment;
-        let rule = segment.rule_of(segment.file(file)).and_then(|rule| rule.settings().trigger);
-        self.age(rule.unwrap_or_else(|| self.node.header().flush_trigger()))
+        let record = self.node.segment.file(file);
+        if record.has(file_flag::SCRATCH) {
+            return None;
+        }
+        let own = Trigger::from_code(record.trigger.load(Ordering::Relaxed));
+        self.age(own.unwrap_or_else(|| self.node.header().flush_trigger()))
     }
 
     fn age(&self, trigger: Trigger) -> Option<u32> {
@@ -270,7 +278,10 @@ impl Flusher {
             }),
             Which::Due(tier) => {
                 // The table of files is shorter than that of buckets.
-                let is_dirty = |file| segment.file(file).has(file_flag::DIRTY);
+                let is_dirty = |file| {
+                    let record = segment.file(file);
+                    record.has(file_flag::DIRTY) && !record.has(file_flag::SCRATCH)
+                };
                 if !segment.live_files().any(is_dirty) {
                     return found;
                 }

@@ -108,6 +108,7 @@ impl Housekeeper {
     /// One round.
     pub fn look_around(&mut self) {
         self.look_at_clients();
+        crate::jobs::look_at_jobs(&self.node, self.owner);
         let now = self.node.now();
         self.node.header().now_ms.store(now, Ordering::Relaxed);
         if forebay_pool::clock::stamp_age(now, self.last_sweep) >= 200 {
@@ -229,6 +230,7 @@ impl Housekeeper {
             }
         });
         self.used = used;
+        crate::jobs::end_lifetimes(&node, self.owner, &files, &open);
         let inside = segment.enter_table(self.owner);
         for (&file, &opens) in files.iter().zip(&opens) {
             if !open[file as usize] {
@@ -261,6 +263,17 @@ impl Housekeeper {
             segment.include(file);
         }
         settle(&self.node, file, self.owner);
+        if record.has(file_flag::SCRATCH) && !dropped {
+            // It ends with its job, empty or not.
+            let held = self.node.descriptors.at_hand(segment, file).is_some();
+            if (held || record.has(file_flag::DIRECT)) && segment.try_exclude(file, self.owner) {
+                if unchanged() {
+                    crate::jobs::lay_down(&self.node, file);
+                }
+                segment.include(file);
+            }
+            return;
+        }
         let empty = || {
             let mut empty = true;
             segment.for_each_entry(record, 0, |_, _| {

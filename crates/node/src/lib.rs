@@ -10,6 +10,7 @@ pub mod explain;
 mod flush;
 mod gauge;
 mod housekeeping;
+mod jobs;
 mod mover;
 mod node;
 pub mod profile;

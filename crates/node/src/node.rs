@@ -89,6 +89,9 @@ impl Node {
                 };
                 // A tier whose device fails takes nothing more.
                 let free = if self.segment.is_sound(tier) { map.available() } else { 0 };
+                // What is set aside is nobody else's to fill or to empty.
+                let count =
+                    count.saturating_sub(self.header().set_aside[tier].load(Ordering::Relaxed));
                 TierSnapshot {
                     capacity: u64::from(count) * bucket,
                     free: u64::from(free) * bucket,
@@ -294,12 +297,26 @@ fn all_of(done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
 }
 
 /// Dirty bytes of tier `tier` of a segment, those on their way to the store included, in buckets
-/// that `counts` accepts.
+/// that `counts` accepts. Those of scratch files are not meant for the store.
 pub(crate) fn dirty_bytes(
     segment: &Segment,
     tier: usize,
     counts: impl Fn(&BucketMeta) -> bool,
 ) -> u64 {
+    pending_bytes(segment, tier, |meta| !is_scratch(segment, meta) && counts(meta))
+}
+
+/// The same, of scratch files alone.
+pub(crate) fn scratch_bytes(segment: &Segment, tier: usize) -> u64 {
+    pending_bytes(segment, tier, |meta| is_scratch(segment, meta))
+}
+
+fn is_scratch(segment: &Segment, meta: &BucketMeta) -> bool {
+    let file = meta.file.load(Ordering::Relaxed);
+    file < segment.header().files && segment.file(file).has(file_flag::SCRATCH)
+}
+
+fn pending_bytes(segment: &Segment, tier: usize, counts: impl Fn(&BucketMeta) -> bool) -> u64 {
     let page = segment.page_bytes() as u64;
     let pages: u64 = buckets_of(segment, tier)
         .filter_map(|bucket| segment.bucket(bucket))

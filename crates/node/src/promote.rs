@@ -100,7 +100,10 @@ fn blocks(segment: &Segment, tier: usize) -> impl Iterator<Item = (Block, Found)
     buckets_of(segment, tier).filter_map(move |bucket| {
         let meta = segment.bucket(bucket)?;
         let file = meta.file.load(Ordering::Relaxed);
-        if meta.state.load(Ordering::Acquire) != USED || file >= segment.header().files {
+        if meta.state.load(Ordering::Acquire) != USED
+            || meta.reserved.load(Ordering::Relaxed) != 0
+            || file >= segment.header().files
+        {
             return None;
         }
         let pinned = segment.rule_of(segment.file(file)).is_some_and(|rule| rule.settings().pin);

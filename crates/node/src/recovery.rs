@@ -4,7 +4,7 @@ use crate::config::{Config, Mode, Speed, TierKind};
 use crate::node::Node;
 use crate::runtime::Runtime;
 use forebay_placement::evict::Eviction;
-use forebay_placement::{Costs, Model};
+use forebay_placement::{Costs, Model, schema};
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
 use forebay_pool::{Segment, SegmentError};
@@ -140,6 +140,11 @@ fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
     for (place, backing) in header.store.iter_mut().zip(&config.backing) {
         set_text(&mut place.path, backing.path.as_os_str().as_bytes());
         place.bypass = u32::from(backing.mode == Mode::Bypass);
+        place.mode = match backing.mode {
+            Mode::Buffered | Mode::Bypass => 0,
+            Mode::Sync => schema::Mode::Sync as u32,
+            Mode::Scratch => schema::Mode::Scratch as u32,
+        };
         place.device = std::fs::metadata(&backing.path).map_or(0, |found| found.dev());
         emulate(&mut place.emulation, backing.emulate);
         set_speed(&place.speed, backing.known_speed());
@@ -199,9 +204,10 @@ pub(crate) fn take_over(node: &Node) {
         crate::housekeeping::finish_truncate(node, file, owner);
     }
     crate::housekeeping::mark_pending_files(node);
+    crate::jobs::take_over(node);
     eprintln!(
         "took over a pool with {} KiB to drain, {} live clients, {} unnamed buckets",
-        found.dirty_pages * node.segment.page_bytes() as u64 / 1024,
+        node.dirty_bytes_total() / 1024,
         found.clients,
         found.orphans
     );

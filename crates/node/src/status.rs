@@ -1,8 +1,9 @@
 //! What a segment looks like from outside: for `forebay status`, progress bars and tests.
 
-use crate::node::{buckets_of, dirty_bytes};
+use crate::node::{buckets_of, dirty_bytes, scratch_bytes};
+use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::{JobRecord, file_flag};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{Segment, SegmentError};
 use rustix::fd::AsFd;
@@ -26,6 +27,29 @@ pub struct TierStatus {
     pub used: u64,
     /// Bytes that are not yet on the store.
     pub dirty: u64,
+    /// Bytes of scratch files that the store does not have, and is not meant to get.
+    pub scratch: u64,
+    /// Bytes that are set aside for jobs.
+    pub reserved: u64,
+}
+
+/// A run under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobStatus {
+    /// Its number.
+    pub number: u32,
+    /// Process id of its `forebay run`; 0 if that is gone.
+    pub pid: u32,
+    /// The mode that it was told, if any.
+    pub mode: Option<Mode>,
+    /// The trigger that it was told, if any.
+    pub trigger: Option<Trigger>,
+    /// Bytes set aside for it.
+    pub reserved: u64,
+    /// Bytes of them that hold blocks.
+    pub in_use: u64,
+    /// Its scratch files.
+    pub scratch_files: usize,
 }
 
 /// A file that is ahead of the store.
@@ -82,6 +106,8 @@ impl Observer {
                     configured: u64::from(header.tier[tier].buckets) * bucket,
                     used: used as u64 * bucket,
                     dirty: dirty_bytes(&self.0, tier, |_| true),
+                    scratch: scratch_bytes(&self.0, tier),
+                    reserved: u64::from(header.set_aside[tier].load(Ordering::Relaxed)) * bucket,
                 }
             })
             .collect()
@@ -103,7 +129,10 @@ impl Observer {
 
     /// Files that are ahead of the store.
     pub fn files(&self) -> Vec<FileStatus> {
-        let ahead = self.0.live_files().filter(|&file| self.0.file(file).has(file_flag::AHEAD));
+        let ahead = self.0.live_files().filter(|&file| {
+            let record = self.0.file(file);
+            record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
+        });
         ahead
             .map(|file| {
                 let record = self.0.file(file);
@@ -115,6 +144,25 @@ impl Observer {
                 }
             })
             .collect()
+    }
+
+    /// Runs under way.
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        let segment = &self.0;
+        let status = |job: &JobRecord| {
+            let number = job.number.load(Ordering::Acquire);
+            let reserved = u64::from(job.reserved.load(Ordering::Acquire));
+            JobStatus {
+                number,
+                pid: if segment.job_is_run(job) { job.pid.load(Ordering::Relaxed) } else { 0 },
+                mode: Mode::from_code(job.mode.load(Ordering::Relaxed)),
+                trigger: Trigger::from_code(job.trigger.load(Ordering::Relaxed)),
+                reserved: reserved * segment.bucket_bytes() as u64,
+                in_use: if reserved > 0 { segment.reserved_in_use(number) } else { 0 },
+                scratch_files: segment.scratch_of(number).count(),
+            }
+        };
+        segment.jobs().map(status).collect()
     }
 
     /// What clients have counted, those that are gone and those that live.

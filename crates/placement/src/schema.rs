@@ -164,6 +164,8 @@ pub struct Settings {
     pub lifetime: Option<Lifetime>,
     /// What fsync waits for.
     pub durability: Option<Durability>,
+    /// Bytes that are set aside in each job for the files that match; 0 is none.
+    pub reserve: u64,
 }
 
 /// A rule of the schema.

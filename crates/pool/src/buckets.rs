@@ -1,7 +1,7 @@
 //! Taking, locking, publishing and discarding buckets.
 
 use crate::entry::Entry;
-use crate::free_map::USED;
+use crate::free_map::{RESERVED, USED};
 use crate::futex;
 use crate::layout::*;
 use crate::owner::{OwnedLock, Owner};
@@ -149,6 +149,31 @@ impl Segment {
         slot
     }
 
+    /// Gives a bucket that is set aside for a job back to its reservation. False if it is not, or the
+    /// reservation was released meanwhile.
+    fn give_to_job(&self, bucket: u32, meta: &BucketMeta) -> bool {
+        if meta.reserved.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        meta.state.store(RESERVED, Ordering::SeqCst);
+        // Whoever releases the reservation clears the mark first, and then looks at the state.
+        if meta.reserved.load(Ordering::SeqCst) == 0 {
+            self.free_reserved(bucket, meta);
+        }
+        true
+    }
+
+    /// Lets everybody have a free bucket whose reservation was released.
+    pub(crate) fn free_reserved(&self, bucket: u32, meta: &BucketMeta) {
+        let free = crate::free_map::FREE;
+        let state = &meta.state;
+        if state.compare_exchange(RESERVED, free, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            let tier = self.tier_of(bucket);
+            self.free_buckets(tier).offer(bucket);
+            self.header().tier[tier].free.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn cache_bucket(&self, bucket: u32, slot: &ClientSlot) {
         for place in &slot.buckets {
             let put = place.compare_exchange(0, bucket + 1, Ordering::Release, Ordering::Relaxed);
@@ -175,6 +200,9 @@ impl Segment {
             meta.writeback.store(0, Ordering::Relaxed);
             if let Some(sums) = self.sums(bucket) {
                 sums.rotten.store(0, Ordering::Relaxed);
+            }
+            if self.give_to_job(bucket, meta) {
+                return;
             }
             let tier = self.tier_of(bucket);
             self.free_buckets(tier).give(bucket);

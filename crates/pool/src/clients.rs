@@ -1,7 +1,7 @@
 //! Client slots: claimed by processes, handed to forked children, reaped after a death.
 
 use crate::entry::Entry;
-use crate::free_map::{FILLING, FREE, USED};
+use crate::free_map::{FILLING, FREE, RESERVED, USED};
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::{OwnedLock, Owner};
@@ -37,6 +37,7 @@ impl Segment {
             client.pid.store(pid, Ordering::Release);
             client.start.store(start, Ordering::Release);
             client.child.store(0, Ordering::Release);
+            client.job.store(0, Ordering::Release);
             client.generation.fetch_add(1, Ordering::AcqRel);
             // Different clients start their searches in different places.
             client.bucket_hint.store(slot.wrapping_mul(37), Ordering::Relaxed);
@@ -54,8 +55,10 @@ impl Segment {
         client.state.store(slot_state::LIVE, Ordering::Release);
     }
 
-    /// Copies what `parent` holds to its child's slot.
+    /// Copies what `parent` holds, and the job it belongs to, to its child's slot.
     pub fn inherit(&self, parent: u32, child: u32) {
+        let job = self.client(parent).job.load(Ordering::SeqCst);
+        self.client(child).job.store(job, Ordering::SeqCst);
         for word in 0..self.header().descriptions / 64 {
             let held = self.held(parent, word).load(Ordering::SeqCst);
             if held != 0 {
@@ -315,7 +318,7 @@ impl Segment {
     fn recover_bucket(&self, bucket: u32, manager: Owner, found: &mut Recovered) {
         let Some(meta) = self.bucket(bucket) else { return };
         match meta.state.load(Ordering::Acquire) {
-            FREE => return,
+            FREE | RESERVED => return,
             FILLING => return self.free_bucket(bucket),
             USED => {}
             raw => {
@@ -361,7 +364,7 @@ pub struct Recovered {
 }
 
 fn is_state(raw: u32) -> bool {
-    matches!(raw, FREE | USED | FILLING)
+    matches!(raw, FREE | USED | FILLING | RESERVED)
 }
 
 fn free_if_busy(place: &AtomicU64, slot: u32) {

@@ -159,6 +159,23 @@ impl Segment {
         (0..self.header().descriptions).filter(writes).any(held)
     }
 
+    /// Which files some process has open, by file record. For the node manager.
+    pub fn open_files(&self) -> Vec<bool> {
+        let mut open = vec![false; self.header().files as usize];
+        let slots = self.header().clients_high.load(Ordering::SeqCst);
+        for word in 0..self.header().descriptions / 64 {
+            let held =
+                (1..slots).fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst));
+            for bit in (0..64).filter(|bit| held >> bit & 1 == 1) {
+                let file = self.description(word * 64 + bit).file.load(Ordering::Acquire);
+                if let Some(open) = open.get_mut(file as usize) {
+                    *open = true;
+                }
+            }
+        }
+        open
+    }
+
     /// Notes at `now` that a descriptor of a held description is about to be sent to another
     /// process. It then lives without a holder until it is received, or until the sweep loses
     /// patience.

@@ -339,6 +339,7 @@ impl Segment {
         }
         record.intent.store(0, Ordering::Relaxed);
         record.range_end.store(0, Ordering::Relaxed);
+        record.job.store(0, Ordering::Relaxed);
         let head = self.head(head);
         record.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
         head.store(file + 1, Ordering::Release);

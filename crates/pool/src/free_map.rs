@@ -14,6 +14,8 @@ pub const FREE: u32 = 0;
 pub const USED: u32 = u32::MAX;
 /// The state of a slot that a demotion is filling; taken by the node manager only.
 pub const FILLING: u32 = u32::MAX - 1;
+/// The state of a bucket that is set aside for a job and free: it is in no free map.
+pub const RESERVED: u32 = u32::MAX - 2;
 
 /// Where the state words are.
 pub trait States {

@@ -18,6 +18,9 @@ pub const PAGES_PER_BUCKET: u32 = 64;
 pub const TIERS_MAX: usize = 8;
 /// Managed directories.
 pub const STORES_MAX: usize = 8;
+/// Runs under one node manager at the same time whose files have a mode, a trigger, a reservation or a
+/// life of their own.
+pub const JOBS_MAX: usize = 32;
 /// Threads of one process that can be inside buffered files at the same instant; more wait.
 pub const PRESENCES: usize = 64;
 /// Free buckets a process keeps for itself: 16 from one refill, and 16 handed back.
@@ -29,7 +32,7 @@ pub const NODE_ENTRIES: usize = 64;
 /// log2 of [`NODE_ENTRIES`].
 pub const NODE_BITS: u32 = 6;
 /// Bytes of the path kept in a file record, for recovery and for people.
-pub const PATH_BYTES: usize = 784;
+pub const PATH_BYTES: usize = 776;
 /// Places of [`Header::sync_hints`].
 pub const SYNC_HINTS: usize = 64;
 /// Locks of the file table.
@@ -135,6 +138,57 @@ pub struct Header {
     pub failed_tiers: AtomicU32,
     /// The next number for slot records, journal records and syncs: what happens later has a higher one.
     pub sequence: AtomicU64,
+    /// Buckets of each tier that are set aside for jobs, free or in use.
+    pub set_aside: [AtomicU32; TIERS_MAX],
+    /// The runs under way.
+    pub job: [JobRecord; JOBS_MAX],
+}
+
+/// States of a job.
+pub mod job_state {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// Being set up by the node manager.
+    pub const STARTING: u32 = 1;
+    /// Its command, or what that left behind, runs.
+    pub const LIVE: u32 = 2;
+    /// Its command has ended; processes that it left behind may go on.
+    pub const ENDING: u32 = 3;
+    /// No process may join it any more: its scratch files are being deleted.
+    pub const OVER: u32 = 4;
+}
+
+/// Whose files a job's reservation is for.
+pub mod reserved_for {
+    /// Those whose rule has a reservation.
+    pub const RULES: u8 = 0;
+    /// All that the job writes.
+    pub const ALL: u8 = 1;
+}
+
+/// A job: one `forebay run` and all processes that come of it. Written by the node manager.
+#[repr(C)]
+pub struct JobRecord {
+    /// See [`job_state`].
+    pub state: AtomicU32,
+    /// Which of the jobs that had this place one after the other: `n * JOBS_MAX + place`, n from 1.
+    pub number: AtomicU32,
+    /// Process id of the `forebay run`.
+    pub pid: AtomicU32,
+    /// The buffering mode of files whose rule gives none: a code, or 0.
+    pub mode: AtomicU8,
+    /// The flush trigger of files whose rule gives none: a code, or 0.
+    pub trigger: AtomicU8,
+    /// See [`reserved_for`].
+    pub reserved_for: AtomicU8,
+    /// 1: its command has ended, and the node manager has not yet looked what follows.
+    pub ended: AtomicU8,
+    /// Start time of that process in clock ticks.
+    pub start: AtomicU64,
+    /// Buckets that are set aside for it, free or in use.
+    pub reserved: AtomicU32,
+    /// Where the next search for a free one of them starts.
+    pub cursor: AtomicU32,
 }
 
 impl Header {
@@ -206,8 +260,8 @@ pub struct StoreHeader {
     pub device: u64,
     /// 1: everything goes straight to the store.
     pub bypass: u32,
-    /// Not used.
-    pub reserved: u32,
+    /// The buffering mode of files for which neither a rule nor their run gives one: a code, or 0.
+    pub mode: u32,
     /// Its emulated device, if any.
     pub emulation: Emulation,
     /// How fast it is.
@@ -293,6 +347,8 @@ pub struct ClientSlot {
     pub counters: Counters,
     /// For each thread inside a buffered file: the thread and the file, see [`Presence`].
     pub presence: [AtomicU64; PRESENCES],
+    /// Number of the job that the process belongs to; 0 is none. Inherited by forked children.
+    pub job: AtomicU32,
 }
 
 /// A presence word: thread number in the upper half, file id plus one in the lower.
@@ -346,6 +402,10 @@ pub mod file_flag {
     /// Some process may have a fcntl lock on it, which ends when that process closes any descriptor
     /// of the file.
     pub const FCNTL_LOCKED: u32 = 1024;
+    /// Not persistent: never flushed but for want of room, deleted at the end of its job.
+    pub const SCRATCH: u32 = 2048;
+    /// Read to its end since it was last written; noted only where a lifetime asks for it.
+    pub const READ_OUT: u32 = 4096;
 }
 
 /// States of a file record: one of these, or the owner that is about to link or unlink it.
@@ -392,8 +452,10 @@ pub struct FileRecord {
     /// Rule of the schema that holds, plus one; 0 is none. Set by whoever makes the record, and again
     /// when the file grows to `rule_review`.
     pub rule: AtomicU16,
-    /// Not used.
-    pub reserved: AtomicU16,
+    /// The buffering mode, all things considered: a code; 0 is asynchronous.
+    pub mode: AtomicU8,
+    /// The flush trigger, where rule or run give one: a code, or 0.
+    pub trigger: AtomicU8,
     /// A truncate under way: its goal plus one.
     pub intent: AtomicU64,
     /// Serializes appending writes.
@@ -425,6 +487,10 @@ pub struct FileRecord {
     /// Status change time of the store's file that is due to our own flush: what is later was
     /// somebody else.
     pub store_changed_ns: AtomicU64,
+    /// Number of the job whose scratch it is.
+    pub job: AtomicU32,
+    /// Not used.
+    pub spare: AtomicU32,
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],
 }
@@ -458,7 +524,9 @@ pub struct RuleRecord {
     pub(crate) dataset: [u8; 192],
     /// For people.
     pub(crate) name: [u8; 56],
-    pub(crate) source: [u8; 128],
+    pub(crate) source: [u8; 120],
+    /// Bytes that each job gets for the files that match.
+    pub(crate) reserve: u64,
 }
 
 /// States of an open-file description, in the lower half of its word; its generation is above.
@@ -528,7 +596,7 @@ pub struct Description {
 pub struct BucketMeta {
     /// Guards everything below, and versions the content.
     pub lock: OwnedLock,
-    /// `FREE`, `USED`, `FILLING`, or the owner whose cache it is in.
+    /// `FREE`, `USED`, `FILLING`, `RESERVED`, or the owner whose cache it is in.
     pub state: AtomicU32,
     /// File record of the block it holds.
     pub file: AtomicU32,
@@ -544,7 +612,7 @@ pub struct BucketMeta {
     pub written: AtomicU32,
     /// Milliseconds of the write that made it dirty.
     pub dirtied: AtomicU32,
-    /// Not used.
+    /// Place of the job that it is set aside for, plus one; 0 is nobody's in particular.
     pub reserved: AtomicU32,
     /// How often, and how lately, the block was used: a [`forebay_placement::hotness::Heat`].
     pub heat: AtomicU32,
@@ -574,6 +642,7 @@ pin_size!(IndexNode, 512);
 pin_size!(Counters, 72);
 pin_size!(ClientSlot, 896);
 pin_size!(RuleRecord, 1024);
+pin_size!(JobRecord, 32);
 pin_size!(DeviceSpeed, 24);
 pin_size!(TierHeader, 4240);
 pin_size!(StoreHeader, 4168);

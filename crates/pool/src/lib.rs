@@ -14,6 +14,7 @@ pub mod free_map;
 pub mod futex;
 pub mod index;
 pub mod interruption;
+pub mod jobs;
 pub mod layout;
 pub mod liveness;
 pub mod message;

@@ -1,7 +1,7 @@
 //! Messages on the node manager's socket: 32 bytes each, versioned.
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 3;
+pub const MESSAGE_VERSION: u16 = 4;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -43,6 +43,33 @@ pub enum Message {
         /// Bytes that are still dirty.
         bytes: u64,
     },
+    /// The sender is a `forebay run` whose command is about to start. Answered by `JobBegun`, by
+    /// `NoRoom`, or, when there are too many, by `Refused`.
+    BeginJob {
+        /// Buffering mode of files whose rule gives none: a code, or 0.
+        mode: u8,
+        /// The same for the flush trigger.
+        trigger: u8,
+        /// Bytes to set aside for all of its files; 0 is what the rules say.
+        reserve: u64,
+    },
+    /// Answer to `BeginJob`: the processes of the run are to name this job.
+    JobBegun {
+        /// The job.
+        number: u32,
+    },
+    /// Answer to `BeginJob`: so much cannot be set aside.
+    NoRoom {
+        /// Bytes that could be.
+        bytes: u64,
+        /// Bytes that were asked for.
+        asked: u64,
+    },
+    /// The sender's command has ended.
+    EndJob {
+        /// The job.
+        number: u32,
+    },
     /// The message before was not understood or not allowed.
     Refused,
 }
@@ -50,6 +77,7 @@ pub enum Message {
 impl Message {
     /// The packet.
     pub fn encode(self) -> [u8; MESSAGE_BYTES] {
+        let mut e = 0;
         let (kind, a, b, c, d) = match self {
             Message::Announce { file, generation } => (1, file, generation, 0, 0),
             Message::Hold => (2, 0, 0, 0, 0),
@@ -61,6 +89,15 @@ impl Message {
             Message::Stage { file, generation, first, blocks } => {
                 (8, file, generation, first, blocks)
             }
+            Message::BeginJob { mode, trigger, reserve } => {
+                (9, mode.into(), trigger.into(), reserve, 0)
+            }
+            Message::JobBegun { number } => (10, number, 0, 0, 0),
+            Message::NoRoom { bytes, asked } => {
+                e = asked;
+                (11, 0, 0, bytes, 0)
+            }
+            Message::EndJob { number } => (12, number, 0, 0, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -69,6 +106,9 @@ impl Message {
         packet[8..12].copy_from_slice(&u32::to_le_bytes(b));
         packet[16..24].copy_from_slice(&u64::to_le_bytes(c));
         packet[24..28].copy_from_slice(&u32::to_le_bytes(d));
+        if e != 0 {
+            packet[24..32].copy_from_slice(&u64::to_le_bytes(e));
+        }
         packet
     }
 
@@ -94,6 +134,10 @@ impl Message {
                 first: long(16).ok()?,
                 blocks: word(24).ok()?,
             },
+            9 => Message::BeginJob { mode: packet[4], trigger: packet[8], reserve: long(16).ok()? },
+            10 => Message::JobBegun { number: word(4).ok()? },
+            11 => Message::NoRoom { bytes: long(16).ok()?, asked: long(24).ok()? },
+            12 => Message::EndJob { number: word(4).ok()? },
             _ => return None,
         })
     }
@@ -114,6 +158,10 @@ mod tests {
             Message::Refused,
             Message::Held,
             Message::Stage { file: 1, generation: 2, first: u64::MAX - 3, blocks: 4 },
+            Message::BeginJob { mode: 3, trigger: 4, reserve: u64::MAX },
+            Message::JobBegun { number: u32::MAX },
+            Message::NoRoom { bytes: 1, asked: u64::MAX },
+            Message::EndJob { number: 33 },
         ];
         for message in all {
             assert_eq!(Message::decode(&message.encode()), Some(message));

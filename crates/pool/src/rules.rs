@@ -58,6 +58,7 @@ impl RuleRecord {
             lifetime,
             priority: set.priority,
             flags: if set.pin { PIN } else { 0 },
+            reserve: set.reserve,
             path: [0; _],
             process: [0; _],
             dataset: [0; _],
@@ -95,6 +96,7 @@ impl RuleRecord {
             priority: self.priority,
             lifetime,
             durability: Durability::from_code(self.durability),
+            reserve: self.reserve,
         }
     }
 
@@ -154,6 +156,7 @@ mod tests {
                 priority: 255,
                 lifetime,
                 durability: Some(Durability::Memory),
+                reserve: u64::MAX,
             },
         }
     }

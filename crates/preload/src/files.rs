@@ -21,12 +21,14 @@ unsafe fn open_by(
 ) -> c_int {
     let Some(session) = session() else { return call(flags) };
     let truncates = flags & libc::O_TRUNC != 0 && flags & libc::O_PATH == 0;
-    let ours = truncates && unsafe { is_known(folder, path) };
-    let fd = call(if ours { flags & !libc::O_TRUNC } else { flags });
+    let made = make(flags, &call);
+    let ours = made.is_none() && truncates && unsafe { is_known(folder, path) };
+    let fd = made.unwrap_or_else(|| call(if ours { flags & !libc::O_TRUNC } else { flags }));
     if fd < 0 {
         return fd;
     }
-    if let Err(errno) = session.opened(fd, OpenFlags::from_bits_retain(flags as u32)) {
+    let noted = if made.is_some() { flags | libc::O_EXCL } else { flags };
+    if let Err(errno) = session.opened(fd, OpenFlags::from_bits_retain(noted as u32)) {
         unsafe { crate::descriptors::close(fd) };
         set_errno(errno);
         return -1;
@@ -43,6 +45,20 @@ unsafe fn open_by(
         }
     }
     fd
+}
+
+/// Where a file that did not exist would be scratch: makes it, if there is none.
+fn make(flags: c_int, call: impl Fn(c_int) -> c_int) -> Option<c_int> {
+    let asks = flags & libc::O_CREAT != 0 && flags & (libc::O_EXCL | libc::O_PATH) == 0;
+    if !asks || !session()?.makes_scratch() {
+        return None;
+    }
+    let errno = crate::errno();
+    let fd = call(flags | libc::O_EXCL);
+    if fd < 0 {
+        crate::restore_errno(errno);
+    }
+    (fd >= 0).then_some(fd)
 }
 
 /// SAFETY: the descriptor is open for the duration of the call.
@@ -186,7 +202,8 @@ unsafe extern "C" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_i
 /// mkstemp and its kin open inside the C library; the descriptor is taken over afterwards.
 fn take_over(fd: c_int, flags: c_int) -> c_int {
     if let (Some(session), true) = (session(), fd >= 0) {
-        let flags = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags as u32);
+        let made = OpenFlags::RDWR | OpenFlags::CREATE | OpenFlags::EXCL;
+        let flags = made | OpenFlags::from_bits_retain(flags as u32);
         if let Err(errno) = session.opened(fd, flags) {
             unsafe { crate::descriptors::close(fd) };
             return status(Err(errno));
@@ -540,7 +557,9 @@ unsafe extern "C" fn fchownat(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     let result = real!(c"link"(from => *const c_char, to => *const c_char) -> c_int);
-    changed(result, unsafe { stat_known(libc::AT_FDCWD, to, AtFlags::SYMLINK_NOFOLLOW) })
+    let file = unsafe { stat_known(libc::AT_FDCWD, to, AtFlags::SYMLINK_NOFOLLOW) };
+    changed(result, file);
+    unsafe { named(result, file, libc::AT_FDCWD, to) }
 }
 
 #[unsafe(no_mangle)]
@@ -552,7 +571,9 @@ unsafe extern "C" fn linkat(
     flags: c_int,
 ) -> c_int {
     let result = real!(c"linkat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => c_int) -> c_int);
-    changed(result, unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) })
+    let file = unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
+    changed(result, file);
+    unsafe { named(result, file, to_folder, to) }
 }
 
 /// Passes a call through that takes the name `path` away, and notes it if it was the file's last.
@@ -614,8 +635,30 @@ unsafe extern "C" fn renameat2(
     // Without flags the target is replaced; with them it is kept, or refused.
     match flags {
         0 => unsafe { replacing(from_folder, from, to_folder, to, call) },
-        _ => call(),
+        _ => {
+            let source = unsafe { stat_known(from_folder, from, AtFlags::SYMLINK_NOFOLLOW) };
+            let other = unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
+            let result = call();
+            unsafe { named(result, source, to_folder, to) };
+            // Of an exchange.
+            unsafe { named(result, other, from_folder, from) }
+        }
     }
+}
+
+/// A scratch file that got another name may be kept for it.
+pub(crate) unsafe fn named(
+    result: c_int,
+    file: Option<rustix::fs::Stat>,
+    folder: c_int,
+    path: *const c_char,
+) -> c_int {
+    if let (0, Some(file), Some(session)) = (result, file, session())
+        && let Some(path) = unsafe { path_at(path) }
+    {
+        session.named(file.st_dev, file.st_ino, folder, path);
+    }
+    result
 }
 
 /// A rename takes the name away from what was there, unless both are names of one file.
@@ -635,8 +678,10 @@ unsafe fn replacing(
     let one =
         |(a, b): (rustix::fs::Stat, rustix::fs::Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
     if target.is_none() || source.zip(target).is_some_and(one) {
-        return changed(call(), source);
+        let result = changed(call(), source);
+        return unsafe { named(result, source, to_folder, to) };
     }
     let result = unsafe { removing(to_folder, to, call) };
-    changed(result, source)
+    changed(result, source);
+    unsafe { named(result, source, to_folder, to) }
 }

@@ -33,8 +33,8 @@ use rustix::io::Errno;
 /// included: `environ` is not set yet, so the variables come from the arguments.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
     unsafe { spawn::start(variables) };
-    if let [_, Some(pool), Some(socket)] = spawn::values() {
-        Session::start(pool, socket);
+    if let [_, Some(pool), Some(socket), job] = spawn::values() {
+        Session::start(pool, socket, job);
         stdio::start();
     }
 }

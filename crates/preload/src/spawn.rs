@@ -12,7 +12,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// What the environment of every child has to carry.
-const CARRIED: [&CStr; 3] = [c"LD_PRELOAD", c"FOREBAY_POOL", c"FOREBAY_SOCKET"];
+const CARRIED: [&CStr; SETTINGS] =
+    [c"LD_PRELOAD", c"FOREBAY_POOL", c"FOREBAY_SOCKET", c"FOREBAY_JOB"];
+const SETTINGS: usize = 4;
 
 /// A program that has this in its environment runs without Forebay.
 const DISABLED: &CStr = c"FOREBAY_DISABLE";
@@ -36,9 +38,10 @@ unsafe fn has(variables: Strings, name: &CStr) -> bool {
 }
 
 /// Our settings as this process received them, "NAME=value": programs clear their environment.
-static KEPT: [AtomicPtr<c_char>; 3] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 3];
+static KEPT: [AtomicPtr<c_char>; SETTINGS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; SETTINGS];
 
-fn own_settings() -> [*const c_char; 3] {
+fn own_settings() -> [*const c_char; SETTINGS] {
     core::array::from_fn(|index| KEPT[index].load(Ordering::Acquire).cast_const())
 }
 
@@ -55,7 +58,7 @@ pub(crate) unsafe fn start(variables: Strings) {
 }
 
 /// The settings' values, in the order of `CARRIED`.
-pub(crate) fn values() -> [Option<&'static CStr>; 3] {
+pub(crate) fn values() -> [Option<&'static CStr>; SETTINGS] {
     core::array::from_fn(|index| {
         let entry = KEPT[index].load(Ordering::Acquire);
         let name = CARRIED[index].count_bytes() + 1;
@@ -113,23 +116,23 @@ impl Environment {
             return untouched;
         }
         let settings = own_settings();
-        let missing: [bool; 3] = core::array::from_fn(|index| {
+        let missing: [bool; SETTINGS] = core::array::from_fn(|index| {
             !settings[index].is_null() && !unsafe { has(given, CARRIED[index]) }
         });
         let foreign = unsafe { strings(given) }
             .find(|&entry| unsafe { defines(entry, CARRIED[0]) && !names_us(entry) });
-        if missing == [false; 3] && foreign.is_none() {
+        if missing == [false; SETTINGS] && foreign.is_none() {
             return untouched;
         }
         let count = unsafe { strings(given) }.count();
-        let list = unsafe { libc::malloc((count + 4) * size_of::<*const c_char>()) };
+        let list = unsafe { libc::malloc((count + SETTINGS + 1) * size_of::<*const c_char>()) };
         if list.is_null() {
             return untouched;
         }
         let entry = foreign.map_or(core::ptr::null_mut(), |entry| unsafe { merged(entry) });
         let places = list.cast::<*const c_char>();
         let mut at = 0;
-        let ours = (0..3).filter(|&index| missing[index]).map(|index| settings[index]);
+        let ours = (0..SETTINGS).filter(|&index| missing[index]).map(|index| settings[index]);
         for item in unsafe { strings(given) }.chain(ours) {
             let replaced = Some(item) == foreign && !entry.is_null();
             let item = if replaced { entry.cast_const() } else { item };

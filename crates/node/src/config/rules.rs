@@ -4,7 +4,7 @@
 //! and which values are allowed, is decided here, so that a rule is the same in both.
 
 use super::types::{ConfigError, Result, Tier, quoted};
-use super::units::{SIZE_UNITS, TIME_UNITS, quantity};
+use super::units::{TIME_UNITS, quantity, size_of};
 use forebay_placement::schema::{
     self, Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX, RankRange, Settings,
     Trigger,
@@ -116,18 +116,13 @@ pub const KEYS: &[Key] = &[
     key("overwrite_when_read", Part::Set, Values::Boolean),
     key("expires", Part::Set, Values::Time),
     key("durability", Part::Set, Values::OneOf(DURABILITIES)),
+    key("reserve", Part::Set, Values::Size),
 ];
 
 /// What this version reads and cannot carry out: a key and its value, or any value. To say so is
 /// better than to ignore it.
-const NOT_YET: &[(&str, Option<&str>)] = &[
-    ("mode", Some("scratch")),
-    ("keep_versions", None),
-    ("overwrite_when_read", None),
-    ("expires", None),
-    ("durability", Some("nonvolatile")),
-    ("durability", Some("memory")),
-];
+const NOT_YET: &[(&str, Option<&str>)] =
+    &[("durability", Some("nonvolatile")), ("durability", Some("memory"))];
 
 /// The names of all keys, as TOML has them.
 pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
@@ -238,6 +233,9 @@ impl Rule {
             Some(Lifetime::Expires(after_ns)) => line("expires", &format_args!("\"{after_ns}ns\"")),
             None => {}
         }
+        if self.set.reserve > 0 {
+            line("reserve", &self.set.reserve);
+        }
     }
 }
 
@@ -313,6 +311,7 @@ pub(crate) fn interpret(raw: &RawRule, tiers: &[Tier]) -> Result<Rule> {
                 set.lifetime = Some(Lifetime::Expires(item.time_ns()?));
                 lifetimes.push(item);
             }
+            "reserve" => set.reserve = item.size()?,
             "durability" => set.durability = Some(item.one_of(Durability::ALL)?),
             other => return Err(item.error(format_args!("\"{other}\" is no key of a rule"))),
         }
@@ -344,8 +343,11 @@ impl RawRule {
         let set = &mut rule.set;
         // What a mode leaves no room for.
         let moot: &[&str] = match set.mode {
-            Some(Mode::Bypass) => &["policy", "tier", "pin", "trigger"],
-            Some(Mode::Sync | Mode::Scratch) => &["trigger"],
+            Some(Mode::Bypass) => &["policy", "tier", "pin", "trigger", "reserve"],
+            Some(Mode::Sync) => &["trigger"],
+            // What a file is, is decided when it is made, and empty.
+            Some(Mode::Scratch) if rule.size_min > 0 => &["trigger", "size_min"],
+            Some(Mode::Scratch) => &["trigger", "durability"],
             Some(Mode::Async) | None => &[],
         };
         if let Some(item) = moot.iter().find_map(|key| self.item(key)) {
@@ -415,13 +417,9 @@ impl Item {
     }
 
     fn size(&self) -> Result<u64> {
-        quantity(&self.value, SIZE_UNITS).or_else(|| self.value.trim().parse().ok()).ok_or_else(
-            || {
-                self.unreadable(
-                    "a size such as \"64MiB\", in B, KB, MB, GB, TB, KiB, MiB, GiB or TiB",
-                )
-            },
-        )
+        size_of(&self.value).ok_or_else(|| {
+            self.unreadable("a size such as \"64MiB\", in B, KB, MB, GB, TB, KiB, MiB, GiB or TiB")
+        })
     }
 
     fn time_ns(&self) -> Result<u64> {

@@ -14,7 +14,12 @@ pub(super) const PAGES_PER_BUCKET: u64 = 64;
 /// Raised when the same canonical text comes to mean something else.
 const CANONICAL_VERSION: u32 = 1;
 
-pub(super) const MODES: &[(&str, Mode)] = &[("buffered", Mode::Buffered), ("bypass", Mode::Bypass)];
+pub(super) const MODES: &[(&str, Mode)] = &[
+    ("buffered", Mode::Buffered),
+    ("bypass", Mode::Bypass),
+    ("sync", Mode::Sync),
+    ("scratch", Mode::Scratch),
+];
 
 pub(super) const MODELS: &[(&str, Model)] =
     &[("physical", Model::Physical), ("paper", Model::Paper)];
@@ -89,6 +94,10 @@ pub enum Mode {
     Buffered,
     /// Data goes straight to the store.
     Bypass,
+    /// Data goes into the tiers, and a write has returned when the store has it, too.
+    Sync,
+    /// Files that a run makes are deleted at its end and not written to the store.
+    Scratch,
 }
 
 /// A tier above the backing store.
@@ -221,12 +230,12 @@ impl Config {
         }
         for (i, backing) in self.backing.iter().enumerate() {
             let _ = write!(line, "{}{}", if i > 0 { " + " } else { "" }, backing.path.display());
-            line += match (backing.mode, backing.emulate) {
-                (Mode::Buffered, None) => "",
-                (Mode::Buffered, Some(_)) => " (emulated)",
-                (Mode::Bypass, None) => " (bypass)",
-                (Mode::Bypass, Some(_)) => " (bypass, emulated)",
-            };
+            let mode = (backing.mode != Mode::Buffered).then(|| name_in(MODES, backing.mode));
+            let emulated = backing.emulate.map(|_| "emulated");
+            let notes: Vec<&str> = mode.into_iter().chain(emulated).collect();
+            if !notes.is_empty() {
+                let _ = write!(line, " ({})", notes.join(", "));
+            }
         }
         let _ = write!(line, ", flush {}", self.flush.trigger.name());
         if self.flush.trigger == Trigger::Periodic {

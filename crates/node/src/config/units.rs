@@ -34,6 +34,11 @@ pub(crate) fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     u64::try_from(whole + fraction).ok()
 }
 
+/// The bytes in "64MiB", or in a plain number.
+pub fn size_of(text: &str) -> Option<u64> {
+    quantity(text, SIZE_UNITS).or_else(|| text.trim().parse().ok())
+}
+
 /// A size for people, rounded to one decimal.
 pub(crate) struct Size(pub u64);
 

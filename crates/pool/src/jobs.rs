@@ -1,0 +1,232 @@
+//! Jobs: one `forebay run` each, with all processes that come of it. What they have to themselves:
+//! scratch files, which end with the job, and buckets that are set aside.
+
+use crate::free_map::{RESERVED, USED};
+use crate::layout::*;
+use crate::liveness;
+use crate::owner::Owner;
+use crate::segment::Segment;
+use crate::sync::Ordering;
+
+/// What is left of RAM for everybody, whatever is reserved: one bucket in so many, and at least
+/// [`FOR_ALL_MIN`].
+const FOR_ALL_SHARE: u32 = 8;
+const FOR_ALL_MIN: u32 = 4;
+
+impl Segment {
+    /// All jobs that have a place.
+    pub fn jobs(&self) -> impl Iterator<Item = &JobRecord> {
+        let taken = |job: &&JobRecord| job.state.load(Ordering::SeqCst) != job_state::FREE;
+        self.header().job.iter().filter(taken)
+    }
+
+    /// The job of this number, as long as it has a place.
+    pub fn job(&self, number: u32) -> Option<&JobRecord> {
+        let job = &self.header().job[number as usize % JOBS_MAX];
+        let same = number != 0 && job.number.load(Ordering::Acquire) == number;
+        (same && job.state.load(Ordering::SeqCst) != job_state::FREE).then_some(job)
+    }
+
+    /// Makes a job for the `forebay run` of process `pid`, which started at `start`; `None` if there
+    /// are too many. For the node manager, which then sets it up and lets it live.
+    pub fn begin_job(&self, pid: u32, start: u64) -> Option<u32> {
+        let free = |job: &&JobRecord| job.state.load(Ordering::SeqCst) == job_state::FREE;
+        let (place, job) = (0..).zip(&self.header().job).find(|(_, job)| free(job))?;
+        let turn = job.number.load(Ordering::Relaxed) / JOBS_MAX as u32 + 1;
+        // Numbers run out after 100 million jobs in one place, and begin again.
+        let number = turn % (u32::MAX / JOBS_MAX as u32) * JOBS_MAX as u32 + place;
+        let number = if number < JOBS_MAX as u32 { number + JOBS_MAX as u32 } else { number };
+        job.pid.store(pid, Ordering::Relaxed);
+        job.start.store(start, Ordering::Relaxed);
+        job.mode.store(0, Ordering::Relaxed);
+        job.trigger.store(0, Ordering::Relaxed);
+        job.reserved_for.store(0, Ordering::Relaxed);
+        job.ended.store(0, Ordering::Relaxed);
+        job.reserved.store(0, Ordering::Relaxed);
+        job.cursor.store(0, Ordering::Relaxed);
+        job.number.store(number, Ordering::Release);
+        job.state.store(job_state::STARTING, Ordering::SeqCst);
+        Some(number)
+    }
+
+    /// Makes the process of `slot` a part of job `number`. False if the job is over.
+    pub fn join_job(&self, slot: u32, number: u32) -> bool {
+        let place = &self.client(slot).job;
+        place.store(number, Ordering::SeqCst);
+        let open = |job: &JobRecord| {
+            matches!(job.state.load(Ordering::SeqCst), job_state::LIVE | job_state::ENDING)
+        };
+        let joined = self.job(number).is_some_and(open);
+        if !joined {
+            place.store(0, Ordering::SeqCst);
+        }
+        joined
+    }
+
+    /// Whether any process of job `number` lives.
+    pub fn job_has_clients(&self, number: u32) -> bool {
+        (1..self.header().clients_high.load(Ordering::SeqCst)).any(|slot| {
+            let client = self.client(slot);
+            client.state.load(Ordering::SeqCst) != slot_state::FREE
+                && client.job.load(Ordering::SeqCst) == number
+        })
+    }
+
+    /// Whether the `forebay run` of a job lives.
+    pub fn job_is_run(&self, job: &JobRecord) -> bool {
+        liveness::is_alive(job.pid.load(Ordering::Relaxed), job.start.load(Ordering::Relaxed))
+    }
+
+    /// The scratch files of job `number`.
+    pub fn scratch_of(&self, number: u32) -> impl Iterator<Item = u32> {
+        self.live_files().filter(move |&file| {
+            let record = self.file(file);
+            record.has(file_flag::SCRATCH) && record.job.load(Ordering::Acquire) == number
+        })
+    }
+
+    /// Buckets of tier `tier` that can be set aside: of RAM a part is left for everybody.
+    fn reservable(&self, tier: usize) -> u32 {
+        let header = self.header();
+        match tier {
+            0 => {
+                let ready = header.ram_ready.load(Ordering::Acquire);
+                ready.saturating_sub((ready / FOR_ALL_SHARE).max(FOR_ALL_MIN))
+            }
+            tier => header.tier[tier].buckets,
+        }
+    }
+
+    /// Buckets of all tiers that no job has set aside and a new one could have, used ones included.
+    /// As if all of RAM were ready.
+    pub fn reservable_now(&self) -> u32 {
+        let header = self.header();
+        let all = |tier: usize| match (tier, header.tier[tier].buckets) {
+            (0, buckets) => buckets.saturating_sub((buckets / FOR_ALL_SHARE).max(FOR_ALL_MIN)),
+            (_, buckets) => buckets,
+        };
+        let taken = |tier: usize| header.set_aside[tier].load(Ordering::Relaxed);
+        (0..header.tiers as usize).map(|tier| all(tier).saturating_sub(taken(tier))).sum()
+    }
+
+    /// Sets up to `count` free buckets aside for job `number`, of the fastest tiers. Returns how many
+    /// it found. For the node manager.
+    pub fn set_aside(&self, number: u32, count: u32, owner: Owner) -> u32 {
+        let Some(job) = self.job(number) else { return 0 };
+        let mut found = 0;
+        for tier in 0..self.header().tiers as usize {
+            let taken = &self.header().set_aside[tier];
+            let room = self.reservable(tier).saturating_sub(taken.load(Ordering::Relaxed));
+            let wanted = room.min(count - found);
+            if wanted == 0 {
+                continue;
+            }
+            let mut buckets = Vec::new();
+            self.free_buckets(tier).take(owner, 0, wanted, |bucket| buckets.push(bucket));
+            self.header().tier[tier].free.fetch_sub(buckets.len() as u32, Ordering::Relaxed);
+            taken.fetch_add(buckets.len() as u32, Ordering::Relaxed);
+            for &bucket in &buckets {
+                if let Some(meta) = self.bucket(bucket) {
+                    meta.reserved.store(number % JOBS_MAX as u32 + 1, Ordering::SeqCst);
+                    meta.state.store(RESERVED, Ordering::SeqCst);
+                }
+            }
+            found += buckets.len() as u32;
+        }
+        job.reserved.fetch_add(found, Ordering::SeqCst);
+        found
+    }
+
+    /// Takes a free bucket of job `number`'s reservation for `owner`, and its tier.
+    pub fn take_reserved(&self, number: u32, owner: Owner) -> Option<(usize, u32)> {
+        let job = self.job(number)?;
+        if job.reserved.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mark = number % JOBS_MAX as u32 + 1;
+        let start = job.cursor.load(Ordering::Relaxed).min(self.header().buckets);
+        let mine = |bucket: &u32| {
+            self.bucket(*bucket).is_some_and(|meta| {
+                meta.reserved.load(Ordering::Relaxed) == mark
+                    && meta.state.load(Ordering::Relaxed) == RESERVED
+                    && meta
+                        .state
+                        .compare_exchange(
+                            RESERVED,
+                            owner.raw(),
+                            Ordering::AcqRel,
+                            Ordering::Relaxed,
+                        )
+                        .is_ok()
+            })
+        };
+        let bucket = (start..self.header().buckets).chain(0..start).find(mine)?;
+        job.cursor.store(bucket + 1, Ordering::Relaxed);
+        Some((self.tier_of(bucket), bucket))
+    }
+
+    /// Gives everybody what is set aside for job `number`; blocks in it stay. For the node manager.
+    pub fn release_reservation(&self, number: u32) {
+        let Some(job) = self.job(number) else { return };
+        job.reserved.store(0, Ordering::SeqCst);
+        let mark = number % JOBS_MAX as u32 + 1;
+        for bucket in 0..self.header().buckets {
+            let Some(meta) = self.bucket(bucket) else { continue };
+            if meta.reserved.load(Ordering::SeqCst) == mark {
+                meta.reserved.store(0, Ordering::SeqCst);
+                let taken = &self.header().set_aside[self.tier_of(bucket)];
+                taken.fetch_sub(1, Ordering::Relaxed);
+                self.free_reserved(bucket, meta);
+            }
+        }
+    }
+
+    /// Bytes of job `number`'s reservation that hold blocks.
+    pub fn reserved_in_use(&self, number: u32) -> u64 {
+        let mark = number % JOBS_MAX as u32 + 1;
+        let used = |&bucket: &u32| {
+            self.bucket(bucket).is_some_and(|meta| {
+                meta.reserved.load(Ordering::Relaxed) == mark
+                    && meta.state.load(Ordering::Relaxed) == USED
+            })
+        };
+        (0..self.header().buckets).filter(used).count() as u64 * self.bucket_bytes() as u64
+    }
+
+    /// Makes what jobs have set aside agree with the marks of the buckets, after a manager that may
+    /// have died in between. For the node manager.
+    pub fn recover_reservations(&self) {
+        let mut by_tier = [0; TIERS_MAX];
+        let mut by_job = [0; JOBS_MAX];
+        for bucket in 0..self.header().buckets {
+            let Some(meta) = self.bucket(bucket) else { continue };
+            let Some(place) = meta.reserved.load(Ordering::SeqCst).checked_sub(1) else {
+                // Between mark and state nothing can be lost; without a mark it is everybody's.
+                self.free_reserved(bucket, meta);
+                continue;
+            };
+            let job = self.header().job.get(place as usize);
+            if job.is_none_or(|job| job.state.load(Ordering::SeqCst) == job_state::FREE) {
+                meta.reserved.store(0, Ordering::SeqCst);
+                self.free_reserved(bucket, meta);
+                continue;
+            }
+            by_tier[self.tier_of(bucket) % TIERS_MAX] += 1;
+            by_job[place as usize % JOBS_MAX] += 1;
+        }
+        for (place, count) in self.header().set_aside.iter().zip(by_tier) {
+            place.store(count, Ordering::Relaxed);
+        }
+        for (job, count) in self.header().job.iter().zip(by_job) {
+            job.reserved.store(count, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes the place of a job that is over. For the node manager.
+    pub fn end_job(&self, number: u32) {
+        self.release_reservation(number);
+        if let Some(job) = self.job(number) {
+            job.state.store(job_state::FREE, Ordering::SeqCst);
+        }
+    }
+}
