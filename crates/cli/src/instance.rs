@@ -3,6 +3,7 @@
 use clap::Args;
 use forebay_node::Config;
 use forebay_node::runtime::Runtime;
+use forebay_placement::schema::Durability;
 use std::path::PathBuf;
 
 /// Options that name an instance.
@@ -17,12 +18,26 @@ pub struct InstanceArguments {
     /// Rules that say which files are buffered how (XML), before those of the configuration
     #[arg(long, value_name = "FILE")]
     pub schema: Option<PathBuf>,
+    /// What fsync waits for, of files whose rule does not say
+    #[arg(long, value_name = "DURABILITY", value_parser = durability)]
+    pub durability: Option<Durability>,
+}
+
+fn durability(name: &str) -> Result<Durability, String> {
+    let known = Durability::ALL.iter().find(|(known, _)| *known == name);
+    known.map(|&(_, value)| value).ok_or_else(|| {
+        let names: Vec<_> = Durability::ALL.iter().map(|(name, _)| *name).collect();
+        format!("give one of {}", names.join(", "))
+    })
 }
 
 impl InstanceArguments {
     /// Whether any was given.
     pub fn is_given(&self) -> bool {
-        self.config.is_some() || !self.backing.is_empty() || self.schema.is_some()
+        self.config.is_some()
+            || !self.backing.is_empty()
+            || self.schema.is_some()
+            || self.durability.is_some()
     }
 
     /// The configuration they name.
@@ -33,6 +48,8 @@ impl InstanceArguments {
         };
         let with_schema = loaded.and_then(|mut config| {
             self.schema.iter().try_for_each(|schema| config.add_schema(schema))?;
+            let durability = self.durability;
+            durability.map_or(Ok(()), |asked| config.set_durability(asked, "--durability"))?;
             Ok(config)
         });
         with_schema.map_err(|error| error.to_string())

@@ -8,18 +8,18 @@ use core::sync::atomic::Ordering;
 use forebay_pool::buckets::Patience;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
+use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
 use forebay_pool::{Identity, Owner, clock, futex};
-use rustix::fd::RawFd;
 use rustix::fs::{FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 /// What a truncate needs: this process's descriptor of the file, and the tier files.
 pub(crate) struct Through<'a> {
     pub session: &'a Session,
-    pub fd: RawFd,
+    pub handle: Handle,
 }
 
 impl SlotFiles for Through<'_> {
@@ -38,26 +38,32 @@ impl SlotFiles for Through<'_> {
 
 impl Outside for Through<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
-        match rustix::fs::ftruncate(borrow(self.fd), size) {
+        self.session.note_cut(self.handle)?;
+        let result = match rustix::fs::ftruncate(borrow(self.handle.fd), size) {
             // Completing another's truncate through a descriptor that may only read.
             Err(Errno::INVAL | Errno::BADF) => {
-                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
+                let writable = crate::store::reopen(self.handle.fd, rustix::fs::OFlags::WRONLY)?;
                 rustix::fs::ftruncate(writable, size)
             }
             other => other,
-        }
+        };
+        self.session.record(self.handle).clear(file_flag::SYNCED);
+        result
     }
 
     fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
+        self.session.note_cut(self.handle)?;
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let bytes = range.end - range.start;
-        match rustix::fs::fallocate(borrow(self.fd), mode, range.start, bytes) {
+        let result = match rustix::fs::fallocate(borrow(self.handle.fd), mode, range.start, bytes) {
             Err(Errno::BADF) => {
-                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
+                let writable = crate::store::reopen(self.handle.fd, rustix::fs::OFlags::WRONLY)?;
                 rustix::fs::fallocate(writable, mode, range.start, bytes)
             }
             other => other,
-        }
+        };
+        self.session.record(self.handle).clear(file_flag::SYNCED);
+        result
     }
 }
 
@@ -84,7 +90,7 @@ impl Session {
         let owner = self.owner();
         let inside = self.segment.enter_table(owner);
         let taken = self.segment.exclude(handle.file, owner);
-        let outside = Through { session: self, fd: handle.fd };
+        let outside = Through { session: self, handle };
         if taken && self.record(handle).has_intent() {
             let _ = self.segment.complete_intent(handle.file, owner, &outside);
         }
@@ -140,9 +146,14 @@ impl Session {
 
     fn set_size(&self, handle: Handle, size: u64) -> Result<(), Errno> {
         self.exclusively(handle, |session| {
-            let outside = Through { session, fd: handle.fd };
-            session.segment.truncate(handle.file, size, session.owner(), &outside)?;
+            let outside = Through { session, handle };
+            let cut = session.segment.truncate(handle.file, size, session.owner(), &outside);
             let record = session.record(handle);
+            if cut.is_err() && record.is_tracked() {
+                // The journal was told of what did not happen.
+                self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE);
+            }
+            cut?;
             let now = time_of_change(record, clock::realtime_coarse_ns());
             record.mtime_ns.store(now, Ordering::Relaxed);
             record.changed_ns.store(now, Ordering::Relaxed);
@@ -159,8 +170,10 @@ impl Session {
         self.counters().passed.fetch_add(1, Ordering::Relaxed);
         self.exclusively(handle, |session| {
             session.clean(handle)?;
+            session.settle(handle)?;
             session.restore_times(handle);
             let result = act();
+            session.record(handle).clear(file_flag::SYNCED);
             session.resize_from_store(handle);
             Ok(result)
         })
@@ -267,19 +280,88 @@ impl Session {
         record.clear(file_flag::AHEAD | file_flag::DIRTY);
     }
 
-    /// Makes what was written so far safe on the store, and reports an error that this description
-    /// has not learned of.
+    /// Before the kernel changes a file in ways of its own: what journal and slots have of it counts
+    /// no more. The caller has it exclusively, and clean.
+    fn settle(&self, handle: Handle) -> Result<(), Errno> {
+        let record = self.record(handle);
+        if !record.is_tracked() {
+            return Ok(());
+        }
+        let error = record.error.load(Ordering::Acquire);
+        if !self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE) {
+            return self.flush_here(handle, true);
+        }
+        match record.error.load(Ordering::Acquire) == error {
+            true => Ok(()),
+            false => Err(self.last_error(handle).unwrap_or(Errno::IO)),
+        }
+    }
+
+    /// Tells the journal of a truncate or a punch, the intent of which stands in the record, before the
+    /// store changes: else a recovery would undo one half of it.
+    pub(crate) fn note_cut(&self, handle: Handle) -> Result<(), Errno> {
+        let record = self.record(handle);
+        if !record.is_tracked() {
+            return Ok(());
+        }
+        let header = self.segment.header();
+        record.set(file_flag::TO_CUT);
+        self.segment.call_manager(handle.file);
+        while record.has(file_flag::TO_CUT) {
+            let done = header.work_done.load(Ordering::Acquire);
+            if !record.has(file_flag::TO_CUT) {
+                break;
+            }
+            futex::wait(&header.work_done, done, 50);
+            if record.has(file_flag::TO_CUT) && !self.segment.manager_is_alive() {
+                record.clear(file_flag::TO_CUT);
+                return self.flush_here(handle, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what was written so far safe, and reports an error that this description has not learned
+    /// of. Safe is on the store, or, if `durable`, where the file's durability says.
     ///
     /// # Errors
     /// The store's errno, once for each description and error.
     pub fn sync(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
-        // What ends with its job needs no safety beyond it.
-        let scratch = self.record(handle).has(file_flag::SCRATCH);
-        let flushed = if scratch { Ok(()) } else { self.flush(handle, durable) };
+        let record = self.record(handle);
+        let flushed = match durable.then(|| self.durability(record)) {
+            // What ends with its job needs no safety beyond it.
+            _ if record.has(file_flag::SCRATCH) => Ok(()),
+            // Who uses it through the kernel means the kernel's.
+            Some(Durability::Memory) if !record.has(file_flag::DIRECT) => Ok(()),
+            Some(Durability::NonVolatile) => self.log(handle),
+            _ => self.flush(handle, durable),
+        };
         match self.unreported_error(handle) {
             Some(errno) => Err(errno),
             None => flushed,
         }
+    }
+
+    /// Makes what was written so far durable on the store or a file tier.
+    fn log(&self, handle: Handle) -> Result<(), Errno> {
+        if self.is_on_store(handle) {
+            return rustix::fs::fsync(borrow(handle.fd));
+        }
+        self.announce(handle);
+        match self.await_sync(handle.file, file_flag::TO_LOG) {
+            true => Ok(()),
+            false => self.flush_here(handle, true),
+        }
+    }
+
+    /// Whether nothing that was written is missing on the store, so that the kernel knows how to make it
+    /// durable; nor would a recovery write something else over it.
+    fn is_on_store(&self, handle: Handle) -> bool {
+        let record = self.record(handle);
+        let unbuffered =
+            record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
+        let behind = record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY);
+        record.has(file_flag::DIRECT) || (unbuffered || !behind) && !record.is_tracked()
     }
 
     /// Brings everything that is buffered in this segment to the store, whoever wrote it, and makes
@@ -291,7 +373,14 @@ impl Session {
         };
         // The tickets first, so that the manager works on all files while we wait for the first.
         for file in self.segment.live_files().filter(ahead) {
-            self.segment.request_sync(file, durable);
+            match self.durability(self.segment.file(file)) {
+                Durability::NonVolatile if durable => {
+                    self.segment.request(file, file_flag::TO_LOG);
+                }
+                _ => {
+                    self.segment.request_sync(file, durable);
+                }
+            }
         }
         let header = self.segment.header();
         for file in self.segment.live_files().filter(ahead) {
@@ -310,13 +399,15 @@ impl Session {
         let record = self.record(handle);
         let unbuffered =
             record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
-        // Nothing that was written is missing there; the kernel knows how to make it durable.
-        let on_store = !record.has(file_flag::AHEAD) && !record.has(file_flag::DIRTY);
-        if unbuffered || durable && on_store || record.has(file_flag::DIRECT) {
-            return if durable { rustix::fs::fsync(borrow(handle.fd)) } else { Ok(()) };
+        if durable && self.is_on_store(handle) {
+            return rustix::fs::fsync(borrow(handle.fd));
+        }
+        if !durable && (unbuffered || record.has(file_flag::DIRECT)) {
+            return Ok(());
         }
         self.announce(handle);
-        match self.await_sync(handle.file, durable) {
+        let durably = if durable { file_flag::DURABLE } else { 0 };
+        match self.await_sync(handle.file, file_flag::TO_FLUSH | durably) {
             true => Ok(()),
             false => self.flush_here(handle, durable),
         }
@@ -329,15 +420,15 @@ impl Session {
     /// The errno of the flush.
     pub fn let_go(&self, handle: Handle) -> Result<(), Errno> {
         self.with_clean(handle, || ())?;
-        self.record(handle).set(file_flag::LET_GO);
-        self.await_sync(handle.file, false);
+        self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::LET_GO);
         Ok(())
     }
 
-    /// Has the node manager flush a file, and waits. False if no manager is there to do it.
-    fn await_sync(&self, file: u32, durable: bool) -> bool {
+    /// Has the node manager do what `flags` say for a file, and waits. False if no manager is there to
+    /// do it.
+    fn await_sync(&self, file: u32, flags: u32) -> bool {
         let header = self.segment.header();
-        let ticket = self.segment.request_sync(file, durable);
+        let ticket = self.segment.request(file, flags);
         loop {
             let done = header.work_done.load(Ordering::Acquire);
             if self.segment.is_synced(file, ticket) {
@@ -354,6 +445,8 @@ impl Session {
     /// Flushes the file from this process: no node manager is there to do it.
     fn flush_here(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
         let (record, owner) = (self.record(handle), self.owner());
+        let tracked = record.is_tracked();
+        let sequence = if tracked { self.segment.next_sequence() } else { 0 };
         // Not while somebody truncates or punches: it must not come to the store after that.
         let inside = self.enter(handle, owner);
         let mut result = Ok(());
@@ -382,7 +475,30 @@ impl Session {
         });
         self.segment.leave(owner, inside);
         result?;
-        if durable { rustix::fs::fsync(borrow(handle.fd)) } else { Ok(()) }
+        if !durable {
+            return Ok(());
+        }
+        rustix::fs::fsync(borrow(handle.fd))?;
+        if tracked { self.mark_settled(handle, sequence) } else { Ok(()) }
+    }
+
+    /// Says in the journal's file that what journal and slots have of a file up to `sequence` counts no
+    /// more, for a recovery that comes before another node manager.
+    fn mark_settled(&self, handle: Handle, sequence: u64) -> Result<(), Errno> {
+        let record = self.record(handle);
+        let identity = record.identity();
+        let mark = Mark {
+            device: identity.device,
+            inode: identity.inode,
+            born_ns: record.born_ns.load(Ordering::Acquire),
+            sequence,
+        };
+        let file = self.open_journal()?;
+        let at = MARKS_AT + u64::from(handle.file) * MARK_BYTES as u64;
+        match rustix::io::pwrite(&file, &mark.encode(), at)? {
+            MARK_BYTES => rustix::fs::fdatasync(&file),
+            _ => Err(Errno::IO),
+        }
     }
 
     fn flush_page(

@@ -84,8 +84,9 @@ impl Session {
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let end = range.end;
-        let outside = Through { session: self, fd: handle.fd };
+        let outside = Through { session: self, handle };
         self.segment.punch(handle.file, range, self.owner(), &outside, || {
+            self.note_cut(handle)?;
             self.on_store(handle, call)?;
             if !keeps_size {
                 self.grown_on_store(handle, end);
@@ -110,6 +111,7 @@ impl Session {
         let before = rustix::fs::fstat(borrow(handle.fd));
         call()?;
         let record = self.record(handle);
+        record.clear(file_flag::SYNCED);
         if let (Ok(before), Ok(after)) = (before, rustix::fs::fstat(borrow(handle.fd))) {
             if mtime_ns(&before) != mtime_ns(&after) {
                 record.mtime_ns.store(mtime_ns(&after), Ordering::Relaxed);

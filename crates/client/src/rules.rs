@@ -87,6 +87,12 @@ impl Session {
         settings.trigger.unwrap_or_else(|| self.segment.header().flush_trigger())
     }
 
+    /// What fsync of a file waits for: as its rule says, else as configured.
+    pub(crate) fn durability(&self, record: &FileRecord) -> Durability {
+        let set = self.settings(record).durability;
+        set.unwrap_or_else(|| self.segment.header().fsync_durability())
+    }
+
     /// Finds the rule that holds now that this process has opened the file, or let it grow.
     pub(crate) fn follow_rule(&self, handle: Handle) {
         self.find_rule(handle, false);

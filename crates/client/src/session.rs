@@ -128,8 +128,15 @@ impl Session {
             Some(slot) => {
                 segment.reap_holdings(slot, |file, _| {
                     // A truncate or a punch that never returned, by a thread that the exec ended.
-                    segment.file(file).intent.store(0, Ordering::Release);
-                    segment.file(file).range_end.store(0, Ordering::Release);
+                    let record = segment.file(file);
+                    let cut = record.has_intent() && record.is_tracked();
+                    record.clear(file_flag::TO_CUT);
+                    record.intent.store(0, Ordering::Release);
+                    record.range_end.store(0, Ordering::Release);
+                    if cut {
+                        // The journal may have been told of it.
+                        segment.request_sync(file, true);
+                    }
                     segment.include(file);
                 });
                 slot

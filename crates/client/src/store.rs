@@ -138,7 +138,25 @@ impl Session {
     ) -> Result<usize, Errno> {
         let result = unsafe { pwrite_full(handle.fd, from, bytes, offset) };
         occupy(self.store_device(self.record(handle)), Direction::Write, bytes);
+        self.record(handle).clear(file_flag::SYNCED);
         result
+    }
+
+    /// The journal's file, beside the slots of the fastest file tier.
+    ///
+    /// # Errors
+    /// The errno of opening it, `NOENT` if there is no file tier.
+    pub(crate) fn open_journal(&self) -> Result<rustix::fd::OwnedFd, Errno> {
+        let tiers = &self.segment.header().tier;
+        let slots = tiers.iter().map(|tier| text(&tier.path).to_bytes());
+        let slots = slots.filter_map(|path| path.strip_suffix(b".slots")).next();
+        let stem = slots.ok_or(Errno::NOENT)?;
+        let (mut path, end) = ([0; LONG_PATH_BYTES], b".journal");
+        let room = path.get_mut(..stem.len() + end.len()).ok_or(Errno::NAMETOOLONG)?;
+        room[..stem.len()].copy_from_slice(stem);
+        room[stem.len()..].copy_from_slice(end);
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::open(text(&path), flags, Mode::empty())
     }
 
     /// The descriptor of the file that holds tier `tier`'s slots.

@@ -7,6 +7,7 @@ use crate::descriptors::Descriptors;
 use crate::flush::{Flusher, Which, is_pending, settle_held};
 use crate::gauge::Gauge;
 use crate::housekeeping::{Housekeeper, is_idle};
+use crate::journal::Journal;
 use crate::node::Node;
 use crate::promote::Promoter;
 use crate::recovery;
@@ -94,6 +95,7 @@ pub fn serve(
         0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
         stripe => stripe,
     };
+    let journal = Journal::of(&config, runtime);
     let header = opened.segment.header();
     let tiers = header.tier.iter().map(|tier| &tier.speed);
     let stores = header.store.iter().map(|store| &store.speed);
@@ -106,6 +108,7 @@ pub fn serve(
         slots: opened.slots,
         indexes: opened.indexes,
         descriptors: Descriptors::new(),
+        journal,
         stage_requests: crate::stage::Requests::default(),
         watermarks: Watermarks::default(),
         trace,
@@ -118,6 +121,14 @@ pub fn serve(
     });
     if opened.found {
         recovery::take_over(&node);
+    } else if let Err(message) = crate::journal::replay::apply(&node) {
+        // What is in the tiers' files stays; a pool that is found stands for a live segment.
+        let _ = std::fs::remove_file(&runtime.pool);
+        return Err(message);
+    }
+    if let Some(journal) = &node.journal {
+        let path = journal.path.display();
+        journal.start(&node).map_err(|errno| format!("{path}: {errno}"))?;
     }
     announce_manager(&node);
     let mut control = Control::listen(&node, &runtime.socket())
@@ -327,7 +338,8 @@ impl Manager<'_> {
                 while is_pending(node, file) && !segment.file(file).has(file_flag::FAILING) {
                     flusher.flush(Which::File(file));
                 }
-                let clean = segment.drop_clean_blocks(file, owner);
+                let clean = segment.drop_clean_blocks(file, owner)
+                    && (!segment.file(file).is_tracked() || flusher.settle_durably(file).is_ok());
                 if clean {
                     settle_held(node, file);
                     segment.file(file).set(file_flag::DIRECT);
@@ -378,6 +390,9 @@ impl Manager<'_> {
 /// Removes everything that a drained instance has. Clients that still run keep their mapping and
 /// use the store directly.
 fn remove(node: &Node, runtime: &Runtime) {
+    if let Some(journal) = &node.journal {
+        journal.stop(node);
+    }
     for tier in &node.config.tiers {
         if let crate::config::TierKind::File { path } = &tier.kind {
             let _ = std::fs::remove_file(runtime.index(path, &tier.name));
@@ -385,4 +400,8 @@ fn remove(node: &Node, runtime: &Runtime) {
         }
     }
     runtime.remove();
+    // Last: it says that nothing else counts.
+    if let Some(journal) = &node.journal {
+        let _ = std::fs::remove_file(&journal.path);
+    }
 }

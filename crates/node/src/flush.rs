@@ -1,6 +1,8 @@
 //! Flushing: dirty blocks to the backing store, in file order, coalesced, several writes in
 //! flight. Each tier has its own flusher, so that all tiers flush concurrently; one more serves syncs.
 
+use crate::journal::log::LogError;
+use crate::journal::{BlockPages, Facts};
 use crate::node::{Node, buckets_of};
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::buckets::Patience;
@@ -15,7 +17,7 @@ use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of one write to the store, at most; more only where the store's stripes are larger.
 const WRITE_BYTES: u64 = 4 << 20;
@@ -136,54 +138,300 @@ impl Flusher {
         let mut turn = 0u32;
         while !self.node.stopping() {
             let seen = self.node.header().work_wanted.load(Ordering::Acquire);
-            let mut served = false;
             let node = Arc::clone(&self.node);
+            let mut wanted = Vec::new();
             for place in &node.header().sync_hints {
                 if place.load(Ordering::Relaxed) != 0
                     && let Some(file) = place.swap(0, Ordering::AcqRel).checked_sub(1)
                     && file < node.header().files
                 {
-                    self.sync(file);
-                    served = true;
+                    wanted.push(file);
                 }
             }
-            if served {
-                continue;
-            }
-            turn += 1;
-            if turn.is_multiple_of(4) {
-                for file in node.segment.live_files() {
-                    if self.behind(file) {
-                        self.sync(file);
-                    }
+            if wanted.is_empty() {
+                turn += 1;
+                if turn.is_multiple_of(4) {
+                    wanted.extend(node.segment.live_files().filter(|&file| self.behind(file)));
                 }
             }
-            futex::wait(&self.node.header().work_wanted, seen, 250);
+            self.serve(&wanted);
+            if !self.make_room_in_journal() && wanted.is_empty() {
+                futex::wait(&self.node.header().work_wanted, seen, 250);
+            }
         }
     }
 
     fn behind(&self, file: u32) -> bool {
         let record = self.node.segment.file(file);
-        record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire)
+        record.has(file_flag::TO_CUT)
+            || record.sync_wanted.load(Ordering::Acquire)
+                != record.sync_done.load(Ordering::Acquire)
     }
 
-    /// Flushes one file and answers all syncs wanted so far. An error is noted in the record and
-    /// answers them too.
-    fn sync(&mut self, file: u32) {
+    /// Serves the syncs of some files: those that only the journal is wanted for together, with one
+    /// sync of its device.
+    fn serve(&mut self, files: &[u32]) {
+        let node = Arc::clone(&self.node);
+        let mut logged = Vec::new();
+        for &file in files {
+            self.serve_cut(file);
+            let record = node.segment.file(file);
+            let wanted = record.flags.load(Ordering::Acquire);
+            let store =
+                file_flag::DURABLE | file_flag::TO_FLUSH | file_flag::TO_SETTLE | file_flag::LET_GO;
+            if wanted & file_flag::TO_LOG == 0 || wanted & store != 0 {
+                self.sync(file);
+                continue;
+            }
+            let ticket = record.sync_wanted.load(Ordering::Acquire);
+            record.clear(file_flag::TO_LOG);
+            match self.log(file) {
+                Ok(first) => logged.push((file, ticket, first)),
+                Err(_) if node.stopping() => return,
+                // The log is full, or its records would not tell what the store has.
+                Err(_) => self.sync_with(file, ticket, file_flag::DURABLE),
+            }
+        }
+        let commit = match &node.journal {
+            Some(journal) if !logged.is_empty() => {
+                journal.lock().commit(true, &mut *self.tiers[journal.tier])
+            }
+            _ => Ok(()),
+        };
+        for (file, ticket, first) in logged {
+            let done = commit.is_ok() && self.is_safe_with_journal(file, first);
+            match done {
+                true => self.answer(file, ticket),
+                false => self.sync_with(file, ticket, file_flag::DURABLE),
+            }
+        }
+    }
+
+    /// Appends what is not yet on the store. Returns whether the file had nothing in the log before.
+    ///
+    /// # Errors
+    /// Nothing can be promised by the log: the file has to go to the store.
+    fn log(&mut self, file: u32) -> Result<bool, LogError> {
+        let node = Arc::clone(&self.node);
+        let (segment, record) = (&node.segment, node.segment.file(file));
+        let Some(journal) = node.journal.as_ref().filter(|journal| journal.takes_data()) else {
+            return Err(LogError::Full);
+        };
+        // Before intents are looked for: who sets one later tells the journal first.
+        let first = !record.set(file_flag::LOGGED);
+        fence(Ordering::SeqCst);
+        self.await_intent(file);
+        if !first && !record.has(file_flag::SYNCED) {
+            return Err(LogError::Full);
+        }
+        let mut state = journal.lock();
+        state.begin(&node, file)?;
+        let path = record.path();
+        // What is written from here on has a higher one.
+        let facts = Facts {
+            sequence: segment.next_sequence(),
+            size: record.size.load(Ordering::Acquire),
+            mtime_ns: record.mtime_ns.load(Ordering::Acquire),
+            path: &path,
+        };
+        let (owner, page) = (self.owner, segment.page_bytes());
+        let Flusher { staging, tiers, .. } = self;
+        let mut result = Ok(());
+        segment.for_each_entry(record, 0, |block, place| {
+            let Some(resident) = segment.lock_resident(place, owner) else { return true };
+            let Some(meta) = segment.bucket(resident.bucket) else { return true };
+            let pending =
+                meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+            let pages = pending & meta.valid.load(Ordering::Acquire);
+            let (bucket, version) = (resident.bucket, meta.lock.version());
+            if pages != 0 && !state.has(file, block, bucket, version, pages) {
+                let read = match resident.tier {
+                    0 => {
+                        let data = segment.bucket_data(bucket).cast_const();
+                        // SAFETY: the bucket's bytes; its lock is held, so nobody writes.
+                        Ok(unsafe { std::slice::from_raw_parts(data, segment.bucket_bytes()) })
+                    }
+                    _ => read_slot(&node, bucket, pages, staging, tiers).map_err(LogError::Device),
+                };
+                result = read.and_then(|data| {
+                    let pages = BlockPages { block, bucket, version, pages, data, page };
+                    state.append_pages(file, &facts, &pages, &mut *tiers[journal.tier])
+                });
+            }
+            if resident.taken {
+                meta.lock.unlock_unchanged();
+            }
+            result.is_ok()
+        });
+        result.map(|()| first)
+    }
+
+    /// Whether what a committed log has makes the file safe; the store is synced for it where it has
+    /// more than at its last sync.
+    fn is_safe_with_journal(&mut self, file: u32, first: bool) -> bool {
+        let record = self.node.segment.file(file);
+        // Looked at after the file was: what a flush took from under our eyes is on the store.
+        record.has(file_flag::SYNCED) || first && self.sync_store(file).is_ok()
+    }
+
+    /// Tells the journal of a truncate or a punch under way, which waits for that.
+    fn serve_cut(&mut self, file: u32) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
+        if !record.has(file_flag::TO_CUT) {
+            return;
+        }
+        if let Some(journal) = &node.journal
+            && let Err(error) = journal.cut(&node, file, &mut *self.tiers[journal.tier])
+        {
+            // The next sync goes to the store, and settles the file.
+            record.clear(file_flag::SYNCED);
+            eprintln!("the journal cannot be told of a truncate: {error:?}");
+        }
+        record.clear(file_flag::TO_CUT);
+        self.announce_done();
+    }
+
+    /// Waits until no truncate or punch of the file is under way, or its owner is dead.
+    fn await_intent(&mut self, file: u32) {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        let mut patience = Patience::default();
+        while record.has_intent() && !node.stopping() {
+            self.serve_cut(file);
+            let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
+            let dead = |holder| node.segment.owner_is_dead(holder);
+            if patience.wait() && holder.is_none_or(dead) {
+                break;
+            }
+        }
+    }
+
+    fn answer(&self, file: u32, ticket: u32) {
+        self.node.segment.file(file).sync_done.store(ticket, Ordering::Release);
+        self.announce_done();
+    }
+
+    fn announce_done(&self) {
+        let done = &self.node.header().work_done;
+        done.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(done);
+    }
+
+    /// When half of the log is used, settles a file that it has data of. Returns whether there was
+    /// one.
+    fn make_room_in_journal(&mut self) -> bool {
+        let node = Arc::clone(&self.node);
+        let Some(journal) = node.journal.as_ref().filter(|journal| journal.is_half_full()) else {
+            return false;
+        };
+        let may = |file: &u32| {
+            let record = node.segment.file(*file);
+            record.has(file_flag::LOGGED) && !record.has(file_flag::FAILING)
+        };
+        let Some(file) = node
+            .segment
+            .live_files()
+            .filter(may)
+            .min_by_key(|&file| journal.lock().logged_since(file))
+        else {
+            return false;
+        };
+        let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
+        self.sync_with(file, ticket, file_flag::DURABLE);
+        true
+    }
+
+    /// Makes a file durable on the store that has nothing dirty, and notes in the journal that what it
+    /// has of it counts no more.
+    ///
+    /// # Errors
+    /// The store's, or the journal's.
+    pub fn settle_durably(&mut self, file: u32) -> Result<(), Errno> {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        if record.clear(file_flag::SLOTTED) {
+            record.set(file_flag::LOGGED);
+        }
+        let sequence = node.segment.next_sequence();
+        if self.is_pending(file) {
+            return Err(Errno::AGAIN);
+        }
+        self.sync_store(file)?;
+        self.note_settled(file, sequence, true)
+    }
+
+    fn note_settled(&mut self, file: u32, sequence: u64, durably: bool) -> Result<(), Errno> {
+        let node = Arc::clone(&self.node);
+        let Some(journal) = &node.journal else { return Ok(()) };
+        let io = &mut *self.tiers[journal.tier];
+        journal.settled(&node, file, sequence, durably, io).map_err(|_| Errno::IO)
+    }
+
+    /// Makes durable what the store has of a file.
+    fn sync_store(&mut self, file: u32) -> Result<(), Errno> {
+        let held = self.descriptor(file);
+        self.sync_held(file, held)
+    }
+
+    fn sync_held(&mut self, file: u32, held: Result<Arc<OwnedFd>, Errno>) -> Result<(), Errno> {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        let store = record.store.load(Ordering::Relaxed) as usize;
+        // Before: whoever changes the store's file meanwhile takes it away again.
+        record.set(file_flag::SYNCED);
+        let result = match held {
+            Ok(fd) => self.stores[store].sync(fd.as_raw_fd()),
+            // Its last writer's descriptor is closed, and it cannot be found by its name.
+            Err(_) => self.sync_all_of(store),
+        };
+        if result.is_err() {
+            record.clear(file_flag::SYNCED);
+        }
+        result
+    }
+
+    /// Does for one file what is wanted of it, and answers all syncs wanted so far. An error is noted
+    /// in the record and answers them too.
+    fn sync(&mut self, file: u32) {
+        let record = self.node.segment.file(file);
         let ticket = record.sync_wanted.load(Ordering::Acquire);
         if !self.behind(file) {
             return;
         }
-        let durable = record.clear(file_flag::DURABLE);
-        let let_go = record.clear(file_flag::LET_GO);
+        let all = file_flag::DURABLE
+            | file_flag::LET_GO
+            | file_flag::TO_LOG
+            | file_flag::TO_FLUSH
+            | file_flag::TO_SETTLE;
+        let wanted = record.flags.fetch_and(!all, Ordering::AcqRel) & all;
+        self.sync_with(file, ticket, wanted);
+    }
+
+    fn sync_with(&mut self, file: u32, ticket: u32, wanted: u32) {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        // The store has it, then, and whoever asked for the journal has more than that.
+        let durable = wanted & (file_flag::DURABLE | file_flag::TO_LOG) != 0;
+        let let_go = wanted & file_flag::LET_GO != 0;
         let errors = record.error.load(Ordering::Acquire);
+        let only_clean = wanted == file_flag::TO_SETTLE;
+        // Slots that are filled from here on are not settled by this, and their file has the flag.
+        let was_logged = record.has(file_flag::LOGGED);
+        let slotted = (durable || only_clean) && record.clear(file_flag::SLOTTED);
+        if slotted {
+            record.set(file_flag::LOGGED);
+        }
+        let tracked = was_logged || slotted;
+        let sequence = if tracked { node.segment.next_sequence() } else { 0 };
         // Taken now: once the file is settled it may be the only one of a file without a name.
-        let held = durable.then(|| self.descriptor(file));
+        let held = (durable || tracked).then(|| self.descriptor(file));
         // What was dirty before is flushed in the first pass, unless its block moved meanwhile, which
         // it can do once for each tier. A file that is written all the time is not waited for.
         for _ in 0..2 + TIERS_MAX {
+            if only_clean {
+                break;
+            }
             self.flush(Which::File(file));
             let failed = record.error.load(Ordering::Acquire) != errors;
             if failed || !self.is_pending(file) {
@@ -194,27 +442,32 @@ impl Flusher {
                 return;
             }
         }
-        if let Some(held) = held
+        let settles = tracked && (durable || only_clean && !self.is_pending(file));
+        if (durable || settles && was_logged)
+            && let Some(held) = held
             && record.error.load(Ordering::Acquire) == errors
+            && let Err(errno) = self.sync_held(file, held)
         {
-            let store = record.store.load(Ordering::Relaxed) as usize;
-            let result = match held {
-                Ok(fd) => self.stores[store].sync(fd.as_raw_fd()),
-                // Its last writer's descriptor is closed, and it cannot be found by its name.
-                Err(_) => self.sync_all_of(store),
-            };
-            if let Err(errno) = result {
-                self.failed(file, errno);
+            self.failed(file, errno);
+        }
+        if settles && record.error.load(Ordering::Acquire) == errors {
+            // Who waits for a sync must not find older bytes after a power loss.
+            match self.note_settled(file, sequence, durable) {
+                Ok(()) => {
+                    if record.clear(file_flag::FAILING) {
+                        self.backoff.remove(&file);
+                    }
+                }
+                Err(errno) => self.failed(file, errno),
             }
         }
         if let_go {
             node.await_messages();
+        }
+        if let_go || settles {
             settle(&node, file, self.owner);
         }
-        record.sync_done.store(ticket, Ordering::Release);
-        let done = &node.header().work_done;
-        done.fetch_add(1, Ordering::AcqRel);
-        futex::wake_all(done);
+        self.answer(file, ticket);
     }
 
     /// Makes durable all that the store's file system has.
@@ -388,6 +641,8 @@ impl Flusher {
                 }
             }
         }
+        // Before any page counts as clean.
+        self.node.segment.file(file).clear(file_flag::SYNCED);
         for (block, good) in begun.iter().zip(good) {
             self.end(block, good);
             self.record(block.dirty);
@@ -469,10 +724,13 @@ impl Flusher {
 
     /// Waits until no punch of the file is under way, or its owner is dead. The caller holds
     /// nothing that the punch could wait for.
-    fn await_punch(&self, file: u32) {
-        let record = self.node.segment.file(file);
+    fn await_punch(&mut self, file: u32) {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
         let mut patience = Patience::default();
         while record.punched().is_some() && !self.node.stopping() {
+            // It may wait for this thread.
+            self.serve_cut(file);
             let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
             let dead = |holder| self.node.segment.owner_is_dead(holder);
             if patience.wait() && holder.is_none_or(dead) {
@@ -702,6 +960,34 @@ impl Flusher {
     }
 }
 
+/// Reads these pages of a slot, whose lock the caller holds, to where they are in a bucket.
+fn read_slot<'s>(
+    node: &Node,
+    bucket: u32,
+    pages: u64,
+    staging: &'s mut Vec<u8>,
+    tiers: &mut [Box<dyn IoClient>],
+) -> Result<&'s [u8], Errno> {
+    let segment = &node.segment;
+    let (bytes, page, tier) =
+        (segment.bucket_bytes(), segment.page_bytes(), segment.tier_of(bucket));
+    if staging.len() < bytes {
+        staging.resize(bytes, 0);
+    }
+    let (first, end) = bounds(pages);
+    let range = &mut staging[first * page..end * page];
+    let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
+    let fd = node.slots[tier].as_ref().ok_or(Errno::STALE)?.as_raw_fd();
+    let offset = segment.slot_offset(bucket) + (first * page) as u64;
+    // SAFETY: the staging buffer outlives the run, and nobody else has it.
+    let mut reads = [unsafe { Transfer::read(fd, offset, vec![buffer]) }];
+    tiers[tier].run(&mut reads);
+    match reads[0].result()? {
+        got if got == reads[0].len() => Ok(&staging[..bytes]),
+        _ => Err(Errno::IO),
+    }
+}
+
 /// First page and one past the last of a set.
 fn bounds(pages: u64) -> (usize, usize) {
     (pages.trailing_zeros() as usize, 64 - pages.leading_zeros() as usize)
@@ -734,6 +1020,7 @@ pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
     let record = segment.file(file);
     let settled = !record.has(file_flag::AHEAD)
         && !record.has(file_flag::ANNOUNCED)
+        && !record.is_tracked()
         && node.descriptors.at_hand(segment, file).is_none();
     if settled || is_pending(node, file) {
         return;
@@ -755,7 +1042,14 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
     let held = node.descriptors.at_hand(&node.segment, file);
     let agrees =
         !record.has(file_flag::AHEAD) || held.is_some_and(|fd| agree_with_store(record, &fd));
-    if agrees {
+    if agrees && record.is_tracked() {
+        // The sync thread comes back to it when journal and slots count no more.
+        let failing = record.has(file_flag::FAILING)
+            && clock::stamp_age(node.now(), record.retry_at.load(Ordering::Relaxed)) == 0;
+        if !record.has(file_flag::TO_SETTLE) && !failing {
+            node.segment.request(file, file_flag::TO_SETTLE);
+        }
+    } else if agrees {
         // A program that is open for writing cannot be executed. The next writer sends his own.
         record.clear(file_flag::ANNOUNCED);
         node.descriptors.close(file);
@@ -766,8 +1060,11 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
 fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let size = record.size.load(Ordering::Acquire);
-    if (stat.st_size as u64) < size && rustix::fs::ftruncate(fd, size).is_err() {
-        return false;
+    if (stat.st_size as u64) < size {
+        if rustix::fs::ftruncate(fd, size).is_err() {
+            return false;
+        }
+        record.clear(file_flag::SYNCED);
     }
     let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
     let times = Timestamps {

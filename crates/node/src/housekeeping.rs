@@ -8,6 +8,7 @@ use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
 use forebay_pool::{Owner, liveness};
+use forebay_tiers::Positional;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
@@ -64,7 +65,10 @@ impl Outside for FromManager<'_> {
         let store = self.node.segment.file(self.file).store.load(Ordering::Relaxed) as usize;
         let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
         let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
-        rustix::fs::ftruncate(&*fd, size)
+        self.note_cut()?;
+        rustix::fs::ftruncate(&*fd, size)?;
+        self.node.segment.file(self.file).clear(file_flag::SYNCED);
+        Ok(())
     }
 
     fn punch_store(&self, range: std::ops::Range<u64>) -> Result<(), Errno> {
@@ -72,7 +76,18 @@ impl Outside for FromManager<'_> {
         let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
         let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&*fd, mode, range.start, range.end - range.start)
+        self.note_cut()?;
+        rustix::fs::fallocate(&*fd, mode, range.start, range.end - range.start)?;
+        self.node.segment.file(self.file).clear(file_flag::SYNCED);
+        Ok(())
+    }
+}
+
+impl FromManager<'_> {
+    /// The journal has to know before the store changes.
+    fn note_cut(&self) -> Result<(), Errno> {
+        let Some(journal) = &self.node.journal else { return Ok(()) };
+        journal.cut(self.node, self.file, &mut Positional).map_err(|_| Errno::IO)
     }
 }
 
@@ -256,6 +271,9 @@ impl Housekeeper {
         if nameless() && segment.try_exclude(file, self.owner) {
             // Nobody can write to it now, so nobody who opened it meanwhile loses anything.
             if unchanged() && nameless() {
+                if let Some(journal) = &self.node.journal {
+                    journal.gone(&self.node, file);
+                }
                 segment.drop_all_blocks(file, self.owner, &*self.node);
                 record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::FAILING);
                 dropped = true;
@@ -280,7 +298,7 @@ impl Housekeeper {
                 empty = false;
                 false
             });
-            empty && (!record.has(file_flag::AHEAD) || dropped)
+            empty && (!record.has(file_flag::AHEAD) || dropped) && !record.is_tracked()
         };
         if !empty() {
             return;

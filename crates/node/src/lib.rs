@@ -11,6 +11,7 @@ mod flush;
 mod gauge;
 mod housekeeping;
 mod jobs;
+mod journal;
 mod mover;
 mod node;
 pub mod profile;

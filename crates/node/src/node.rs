@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::descriptors::Descriptors;
 use crate::gauge::{Device, Gauge, Gauged};
+use crate::journal::Journal;
 use crate::mover::Found;
 use crate::trace::Trace;
 use forebay_placement::organizer::Settings;
@@ -36,6 +37,8 @@ pub(crate) struct Node {
     /// The table of each file tier's slots.
     pub indexes: Vec<Option<OwnedFd>>,
     pub descriptors: Descriptors,
+    /// On the fastest file tier, where there is one.
+    pub journal: Option<Journal>,
     pub stage_requests: crate::stage::Requests,
     pub watermarks: Watermarks,
     /// Of each tier, and behind [`TIERS_MAX`] of each store.

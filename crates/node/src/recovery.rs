@@ -119,6 +119,7 @@ fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, S
 
 fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
     header.trigger.store(config.flush.trigger as u32, Ordering::Relaxed);
+    header.durability.store(config.flush.durability as u32, Ordering::Relaxed);
     let number = config.placement.policy.number();
     header.policy.store(u32::from(number), Ordering::Relaxed);
     let Costs { model, exposed_permille } = config.placement.costs;
@@ -199,6 +200,11 @@ pub(crate) fn take_over(node: &Node) {
         // The descriptors died with the manager; whoever writes next sends his again.
         record.clear(layout::file_flag::ANNOUNCED | layout::file_flag::FAILING);
         record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
+        if record.is_tracked() {
+            // What was done without a manager the journal does not know.
+            record.set(layout::file_flag::LOGGED);
+            node.segment.request_sync(file, true);
+        }
     }
     for (file, owner) in unfinished {
         crate::housekeeping::finish_truncate(node, file, owner);

@@ -165,4 +165,9 @@ impl Runtime {
     pub fn index(&self, folder: &Path, tier: &str) -> PathBuf {
         folder.join(format!("forebay-{}-{tier}{INDEX_END}", self.instance))
     }
+
+    /// The journal's file, in the folder of the tier that it lies on.
+    pub fn journal(&self, folder: &Path, tier: &str) -> PathBuf {
+        folder.join(format!("forebay-{}-{tier}.journal", self.instance))
+    }
 }

@@ -285,6 +285,7 @@ mod tests {
                 priority: 200,
                 lifetime: Some(Lifetime::KeepVersions(2)),
                 durability: Some(Durability::Store),
+                reserve: 0,
             },
         };
         let found = rules(&text).unwrap();

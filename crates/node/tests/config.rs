@@ -9,6 +9,7 @@ use forebay_node::config::{
     Backing, Config, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind, Trigger,
 };
 use forebay_placement::evict::Eviction;
+use forebay_placement::schema::Durability;
 use forebay_placement::{Costs, Model, PolicyId};
 
 const RAM: &str = "[[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n";
@@ -123,6 +124,8 @@ emulate = { latency = "60us" }
             period: Duration::from_secs(90),
             max_age: Duration::from_secs(120),
             bandwidth: 500_000_000,
+            durability: Durability::Store,
+            journal: 0,
         },
         placement: Placement {
             policy: PolicyId::named("hot-data").unwrap(),
@@ -698,22 +701,12 @@ fn impossible_rules() {
             "pth = 'a'",
             "13: rule[0].pth: unknown key; known here: name, path, size_min, size_max, dataset, \
              user, process, ranks, policy, tier, pin, mode, trigger, priority, keep_versions, \
-             overwrite_when_read, expires, durability",
+             overwrite_when_read, expires, durability, reserve",
         ),
         (
             "path = '/elsewhere/*'",
             "13: rule[0].path: /elsewhere/* can match no buffered file; the backing directories are \
              /pfs",
-        ),
-        (
-            "mode = 'scratch'",
-            "13: rule[0].mode: \"scratch\" is not supported yet; remove it, the schema describes it \
-             for later versions",
-        ),
-        (
-            "expires = '1s'",
-            "13: rule[0].expires: \"1s\" is not supported yet; remove it, the schema describes it \
-             for later versions",
         ),
     ] {
         site.refuses(&rule(lines), &format!("site.toml:{message}"));

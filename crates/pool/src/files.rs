@@ -6,7 +6,7 @@ use crate::interruption;
 use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::Segment;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence};
 
 /// What makes a file this file, whatever its names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,6 +53,13 @@ impl FileRecord {
     /// Clears flag bits; returns whether any was set.
     pub fn clear(&self, flag: u32) -> bool {
         self.flags.fetch_and(!flag, Ordering::AcqRel) & flag != 0
+    }
+
+    /// Whether a recovery would apply something of it, from the journal or from slots. Whoever has
+    /// set an intent sees what was set by those who did not see the intent.
+    pub fn is_tracked(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.flags.load(Ordering::SeqCst) & (file_flag::LOGGED | file_flag::SLOTTED) != 0
     }
 
     /// Notes that tier `tier` holds some of it.
@@ -271,16 +278,25 @@ impl Segment {
     /// Asks the node manager to bring what is buffered of `file` to the store, and to sync the store
     /// if `durable`. Returns the ticket to wait for.
     pub fn request_sync(&self, file: u32, durable: bool) -> u32 {
+        let durably = if durable { file_flag::DURABLE } else { 0 };
+        self.request(file, file_flag::TO_FLUSH | durably)
+    }
+
+    /// Asks the node manager for what `flags` say of `file`. Returns the ticket to wait for.
+    pub fn request(&self, file: u32, flags: u32) -> u32 {
         let record = self.file(file);
-        if durable {
-            record.set(file_flag::DURABLE);
-        }
+        record.set(flags);
         let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.call_manager(file);
+        ticket
+    }
+
+    /// Wakes the node manager's sync thread for `file`.
+    pub fn call_manager(&self, file: u32) {
         self.hint_sync(file);
         let wanted = &self.header().work_wanted;
         wanted.fetch_add(1, Ordering::AcqRel);
         futex::wake_all(wanted);
-        ticket
     }
 
     /// Whether the sync of `ticket` is done; it may have failed.
@@ -337,6 +353,7 @@ impl Segment {
         for word in [&record.flags, &record.exclusive, &record.retry_at, &record.path_length] {
             word.store(0, Ordering::Relaxed);
         }
+        record.born_ns.store(0, Ordering::Relaxed);
         record.intent.store(0, Ordering::Relaxed);
         record.range_end.store(0, Ordering::Relaxed);
         record.job.store(0, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use crate::owner::OwnedLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicU8, AtomicU16};
 use forebay_placement::glob::PATTERN_MAX;
-pub use forebay_placement::schema::Trigger;
+pub use forebay_placement::schema::{Durability, Trigger};
 use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 
 /// The first bytes of every segment.
@@ -138,6 +138,8 @@ pub struct Header {
     pub failed_tiers: AtomicU32,
     /// The next number for slot records, journal records and syncs: what happens later has a higher one.
     pub sequence: AtomicU64,
+    /// What fsync waits for where no rule says so: the code of a [`Durability`].
+    pub durability: AtomicU32,
     /// Buckets of each tier that are set aside for jobs, free or in use.
     pub set_aside: [AtomicU32; TIERS_MAX],
     /// The runs under way.
@@ -195,6 +197,12 @@ impl Header {
     /// The flush trigger in force.
     pub fn flush_trigger(&self) -> Trigger {
         Trigger::from_code(self.trigger.load(Ordering::Relaxed) as u8).unwrap_or(Trigger::Periodic)
+    }
+
+    /// What fsync waits for where no rule says so.
+    pub fn fsync_durability(&self) -> Durability {
+        let code = self.durability.load(Ordering::Relaxed) as u8;
+        Durability::from_code(code).unwrap_or(Durability::Store)
     }
 }
 
@@ -406,6 +414,23 @@ pub mod file_flag {
     pub const SCRATCH: u32 = 2048;
     /// Read to its end since it was last written; noted only where a lifetime asks for it.
     pub const READ_OUT: u32 = 4096;
+    /// Nothing of the store's file was changed since it was last made durable. Cleared after each
+    /// change, and before pages that a flush wrote count as clean.
+    pub const SYNCED: u32 = 1 << 20;
+    /// The journal has records of it that a recovery would apply. Set and cleared by the node
+    /// manager; before a truncate or a punch changes the store, the journal is told (`TO_CUT`).
+    pub const LOGGED: u32 = 1 << 21;
+    /// Slots have bytes of it that a recovery would apply. Set before the first such record is
+    /// written, cleared by the node manager before it looks for what is dirty.
+    pub const SLOTTED: u32 = 1 << 22;
+    /// The next sync shall bring it to the journal, where the store need not have it.
+    pub const TO_LOG: u32 = 1 << 23;
+    /// The next sync shall bring it to the store.
+    pub const TO_FLUSH: u32 = 1 << 24;
+    /// It is clean: what journal and slots have of it shall count no more.
+    pub const TO_SETTLE: u32 = 1 << 25;
+    /// Whoever truncates or punches waits until the journal has it, and this is cleared.
+    pub const TO_CUT: u32 = 1 << 26;
 }
 
 /// States of a file record: one of these, or the owner that is about to link or unlink it.

@@ -17,6 +17,7 @@ pub mod interruption;
 pub mod jobs;
 pub mod layout;
 pub mod liveness;
+pub mod mark;
 pub mod message;
 pub mod owner;
 pub mod pending;

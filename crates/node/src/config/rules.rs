@@ -3,7 +3,7 @@
 //! The readers of TOML and XML give a `RawRule`: keys, values and where they stand. What they mean,
 //! and which values are allowed, is decided here, so that a rule is the same in both.
 
-use super::types::{ConfigError, Result, Tier, quoted};
+use super::types::{ConfigError, Result, Tier, TierKind, quoted};
 use super::units::{TIME_UNITS, quantity, size_of};
 use forebay_placement::schema::{
     self, Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX, RankRange, Settings,
@@ -118,11 +118,6 @@ pub const KEYS: &[Key] = &[
     key("durability", Part::Set, Values::OneOf(DURABILITIES)),
     key("reserve", Part::Set, Values::Size),
 ];
-
-/// What this version reads and cannot carry out: a key and its value, or any value. To say so is
-/// better than to ignore it.
-const NOT_YET: &[(&str, Option<&str>)] =
-    &[("durability", Some("nonvolatile")), ("durability", Some("memory"))];
 
 /// The names of all keys, as TOML has them.
 pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
@@ -242,17 +237,6 @@ impl Rule {
 /// The meaning of rules, and where the path of each stands.
 pub(crate) fn read(raw: &[RawRule], tiers: &[Tier]) -> Result<(Vec<Rule>, Vec<String>)> {
     check_count(raw.len(), raw.get(RULES_MAX).map_or("", |rule| &rule.place))?;
-    for item in raw.iter().flat_map(|rule| &rule.items) {
-        let unsupported = |(key, value): &&(&str, Option<&str>)| {
-            *key == item.key && value.is_none_or(|value| value == item.value)
-        };
-        if NOT_YET.iter().find(unsupported).is_some() {
-            return Err(item.error(format_args!(
-                "\"{}\" is not supported yet; remove it, the schema describes it for later versions",
-                item.value
-            )));
-        }
-    }
     let place = |rule: &RawRule| {
         rule.items
             .iter()
@@ -312,7 +296,15 @@ pub(crate) fn interpret(raw: &RawRule, tiers: &[Tier]) -> Result<Rule> {
                 lifetimes.push(item);
             }
             "reserve" => set.reserve = item.size()?,
-            "durability" => set.durability = Some(item.one_of(Durability::ALL)?),
+            "durability" => {
+                set.durability = Some(item.one_of(Durability::ALL)?);
+                let on_file = |tier: &Tier| matches!(tier.kind, TierKind::File { .. });
+                if set.durability == Some(Durability::NonVolatile) && !tiers.iter().any(on_file) {
+                    return Err(item.error(format_args!(
+                        "\"nonvolatile\" needs a file tier; add one, or give \"store\""
+                    )));
+                }
+            }
             other => return Err(item.error(format_args!("\"{other}\" is no key of a rule"))),
         }
     }

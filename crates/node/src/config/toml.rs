@@ -2,8 +2,8 @@
 
 use super::rules::{self, Item, RawRule};
 use super::types::{
-    Backing, Config, ConfigError, Emulate, Flush, MODELS, MODES, Mode, PAGES_PER_BUCKET, Placement,
-    Result, Speed, Tier, TierKind,
+    Backing, Config, ConfigError, Emulate, Flush, JOURNAL_MIN, MODELS, MODES, Mode,
+    PAGES_PER_BUCKET, Placement, Result, Speed, Tier, TierKind,
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use super::{BUCKETS_MIN, PAGE_SIZE_DEFAULT, Places, TierPlaces};
@@ -11,7 +11,7 @@ use crate::schema;
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use forebay_placement::evict::Eviction;
-use forebay_placement::schema::Trigger;
+use forebay_placement::schema::{Durability, Trigger};
 use forebay_placement::{Costs, PolicyId, names};
 use std::fmt;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub(super) const ROOT_KEYS: &[&str] =
 /// `automatic` is not for people: it says that [`Config::automatic`] wrote the text.
 pub(super) const CANONICAL_KEYS: &[&str] =
     &["page_size", "flush", "placement", "backing", "tier", "rule", "automatic"];
-const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth"];
+const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
 const PLACEMENT_KEYS: &[&str] = &["policy", "granularity", "eviction", "costs", "exposed"];
 const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
 const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
@@ -91,7 +91,10 @@ impl Text<'_> {
         }
         let (rules, of_rules) = rules::read(&self.rules(&root)?, &tiers)?;
         places.rules = of_rules;
-        Ok((Config { page_size, flush, placement, backing, tiers, rules, automatic }, places))
+        let config = Config { page_size, flush, placement, backing, tiers, rules, automatic };
+        let place = root.get("flush").map(|entry| entry.place());
+        config.check_durability(flush.durability, place.as_deref().unwrap_or("flush"))?;
+        Ok((config, places))
     }
 
     /// The rules of `[[rule]]`, then those of the schema's file.
@@ -424,7 +427,20 @@ impl<'t> Entry<'t> {
         let bandwidth = section
             .get("bandwidth")
             .map_or(Ok(0), |e| e.bytes("/s", "a bandwidth such as \"500MB/s\""))?;
-        Ok(Flush { trigger, period, max_age, bandwidth })
+        let durability = section.get("durability");
+        let durability =
+            durability.map_or(Ok(default.durability), |e| e.one_of(Durability::ALL))?;
+        let journal = section.get("journal").map_or(Ok(0), |e| e.journal())?;
+        Ok(Flush { trigger, period, max_age, bandwidth, durability, journal })
+    }
+
+    fn journal(&self) -> Result<u64> {
+        match self.bytes("", "a size such as \"64MiB\"")? {
+            bytes if bytes < JOURNAL_MIN => {
+                Err(self.error(format_args!("{} is too small; give at least 1MiB", self.shown())))
+            }
+            bytes => Ok(bytes.next_multiple_of(4096)),
+        }
     }
 
     fn placement(&self) -> Result<Placement> {

@@ -3,7 +3,7 @@
 use super::rules::Rule;
 use super::units::Size;
 use forebay_placement::evict::Eviction;
-use forebay_placement::schema::Trigger;
+use forebay_placement::schema::{Durability, Trigger};
 use forebay_placement::{Costs, Model, PolicyId};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,10 @@ use std::time::Duration;
 pub(super) const PAGES_PER_BUCKET: u64 = 64;
 /// Raised when the same canonical text comes to mean something else.
 const CANONICAL_VERSION: u32 = 1;
+
+/// The least and the most that a journal takes by itself.
+pub(super) const JOURNAL_MIN: u64 = 1 << 20;
+const JOURNAL_MAX: u64 = 1 << 30;
 
 pub(super) const MODES: &[(&str, Mode)] = &[
     ("buffered", Mode::Buffered),
@@ -55,6 +59,10 @@ pub struct Flush {
     pub max_age: Duration,
     /// Bytes per second of all flushes in the background together; 0 is unlimited.
     pub bandwidth: u64,
+    /// What fsync waits for, of files whose rule does not say.
+    pub durability: Durability,
+    /// Bytes of the journal; 0 is an eighth of its tier, at most 1 GiB.
+    pub journal: u64,
 }
 
 /// Where new blocks go.
@@ -283,6 +291,10 @@ impl Config {
             self.flush.max_age.as_nanos()
         );
         write_given(text, "bandwidth", self.flush.bandwidth);
+        write_given(text, "journal", self.flush.journal);
+        if self.flush.durability != Durability::Store {
+            let _ = writeln!(text, "durability = \"{}\"", self.flush.durability.name());
+        }
         let Placement { policy, granularity, eviction, costs } = self.placement;
         let _ = write!(
             text,
@@ -328,6 +340,37 @@ impl Config {
         if self.placement.granularity > 0 { self.placement.granularity } else { automatic }
     }
 
+    /// Bytes of the journal, which lies on the fastest file tier.
+    pub fn journal_bytes(&self) -> u64 {
+        let on_file = |tier: &&Tier| matches!(tier.kind, TierKind::File { .. });
+        let capacity = self.tiers.iter().find(on_file).map_or(0, |tier| tier.capacity);
+        let automatic = (capacity / 8).clamp(JOURNAL_MIN, JOURNAL_MAX);
+        if self.flush.journal > 0 { self.flush.journal } else { automatic }
+    }
+
+    /// Checks that there is a tier for what fsync is to wait for.
+    ///
+    /// # Errors
+    /// `place` wants a file tier, and there is none.
+    pub(super) fn check_durability(&self, durability: Durability, place: &str) -> Result<()> {
+        let on_file = |tier: &Tier| matches!(tier.kind, TierKind::File { .. });
+        if durability == Durability::NonVolatile && !self.tiers.iter().any(on_file) {
+            let problem = "\"nonvolatile\" needs a file tier; add [[tier]] with kind = \"file\", or give \"store\"";
+            return Err(ConfigError::new(place, problem));
+        }
+        Ok(())
+    }
+
+    /// Sets what fsync waits for, of files whose rule does not say; `place` is who asks.
+    ///
+    /// # Errors
+    /// There is no tier for it.
+    pub fn set_durability(&mut self, durability: Durability, place: &str) -> Result<()> {
+        self.check_durability(durability, place)?;
+        self.flush.durability = durability;
+        Ok(())
+    }
+
     /// Bytes of a bucket, the unit of buffering.
     pub fn bucket_size(&self) -> u64 {
         u64::from(self.page_size) * PAGES_PER_BUCKET
@@ -341,6 +384,8 @@ impl Default for Flush {
             period: Duration::from_secs(1),
             max_age: Duration::from_secs(30),
             bandwidth: 0,
+            durability: Durability::Store,
+            journal: 0,
         }
     }
 }

@@ -1,0 +1,462 @@
+//! The journal: an append-only, checksummed log on the fastest file tier, which makes a sync durable
+//! before the backing store has the bytes (docs/design/durability.md).
+//!
+//! What the log has of a file counts until the file is *settled*: the store has everything, durably.
+
+pub(crate) mod log;
+pub(crate) mod record;
+pub(crate) mod replay;
+
+use crate::config::{Config, TierKind};
+use crate::node::Node;
+use crate::runtime::Runtime;
+use forebay_placement::schema::Durability;
+use forebay_pool::layout::{PAGES_PER_BUCKET, file_flag};
+use forebay_tiers::{IoClient, Positional};
+use log::{Log, LogError};
+use record::{Body, HANDLE_MAX, Key, Record};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const PAGES: usize = PAGES_PER_BUCKET as usize;
+
+/// The journal of a node manager.
+pub(crate) struct Journal {
+    /// Its file.
+    pub path: PathBuf,
+    /// The tier that it lies on.
+    pub tier: usize,
+    bytes: u64,
+    state: Mutex<State>,
+}
+
+/// What the manager knows of the log.
+#[derive(Default)]
+pub(crate) struct State {
+    log: Option<Log>,
+    /// The device failed: nothing more is promised before a round has begun anew.
+    failed: bool,
+    /// Data did not fit: no file's comes to it before a round has begun anew.
+    full: bool,
+    /// Files of which the log has data.
+    files: HashMap<u32, Logged>,
+    /// Of files with slots: up to where they were settled in this round.
+    settled: HashMap<u32, u64>,
+    /// Of files that had slots when this round began: up to where they were settled then.
+    live: HashMap<u32, Option<u64>>,
+}
+
+/// What the log has of a file.
+struct Logged {
+    generation: u32,
+    /// Sequence of the first of its records.
+    since: u64,
+    key: Key,
+    blocks: HashMap<u64, LoggedBlock>,
+}
+
+/// Which content of a block is in the log.
+struct LoggedBlock {
+    bucket: u32,
+    version: u32,
+    /// Pages that were appended, and what they were like.
+    pages: u64,
+    hashes: Box<[u64; PAGES]>,
+}
+
+/// Pages of a block to be appended.
+pub(crate) struct BlockPages<'a> {
+    pub block: u64,
+    pub bucket: u32,
+    pub version: u32,
+    pub pages: u64,
+    /// The block's bytes.
+    pub data: &'a [u8],
+    pub page: usize,
+}
+
+/// The file's size, time and path, as records of its data have them.
+pub(crate) struct Facts<'a> {
+    pub sequence: u64,
+    pub size: u64,
+    pub mtime_ns: u64,
+    pub path: &'a [u8],
+}
+
+impl Journal {
+    /// The journal of this configuration: on its fastest file tier, if it has one.
+    pub fn of(config: &Config, runtime: &Runtime) -> Option<Journal> {
+        let on_file = |tier: &crate::config::Tier| matches!(tier.kind, TierKind::File { .. });
+        let tier = config.tiers.iter().position(on_file)?;
+        let TierKind::File { path } = &config.tiers[tier].kind else { return None };
+        Some(Journal {
+            path: runtime.journal(path, &config.tiers[tier].name),
+            tier,
+            bytes: config.journal_bytes(),
+            state: Mutex::default(),
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the journal's file if some file of the configuration wants it, or carries on one that is
+    /// there.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn start(&self, node: &Node) -> Result<(), Errno> {
+        if node.config.wants_journal() || self.path.exists() {
+            self.lock().open(self, node, &mut Positional)?;
+        }
+        Ok(())
+    }
+
+    /// Appends what a truncate or a punch that is under way takes from `file`, durably. Nothing if
+    /// recovery would apply nothing of it.
+    ///
+    /// # Errors
+    /// Why it could not be appended.
+    pub fn cut(&self, node: &Node, file: u32, io: &mut dyn IoClient) -> Result<(), LogError> {
+        let record = node.segment.file(file);
+        if !record.is_tracked() || !record.has_intent() {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        let key = state.key(node, file)?;
+        state.open(self, node, io).map_err(LogError::Device)?;
+        let punched =
+            record.punched().map(|range| Body::Punch { start: range.start, end: range.end });
+        let size = record.intent.load(Ordering::Acquire).checked_sub(1);
+        for body in punched.into_iter().chain(size.map(|size| Body::Cut { size })) {
+            let sequence = node.segment.next_sequence();
+            state.append(&Record { sequence, key: key.clone(), body }, io)?;
+        }
+        state.commit(true, io)
+    }
+
+    /// Notes that everything of `file` up to `sequence` is durable on the store; at once durably, if
+    /// somebody is promised that, and begins the log anew if nothing else is in it.
+    ///
+    /// # Errors
+    /// Why it could not be noted.
+    pub fn settled(
+        &self,
+        node: &Node,
+        file: u32,
+        sequence: u64,
+        durably: bool,
+        io: &mut dyn IoClient,
+    ) -> Result<(), LogError> {
+        let record = node.segment.file(file);
+        let mut state = self.lock();
+        let key = state.key(node, file)?;
+        state.open(self, node, io).map_err(LogError::Device)?;
+        let result = state
+            .append(&Record { sequence, key, body: Body::Settled }, io)
+            .and_then(|()| state.commit(durably, io));
+        state.settled.insert(file, sequence);
+        state.files.remove(&file);
+        record.clear(file_flag::LOGGED);
+        let restarted = state.restart_if_dead(node, io);
+        match result {
+            Err(_) if restarted => Ok(()),
+            Err(error) => {
+                record.set(file_flag::LOGGED);
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Notes that `file` has no name and no user any more, and is dropped.
+    pub fn gone(&self, node: &Node, file: u32) {
+        let record = node.segment.file(file);
+        if !record.is_tracked() {
+            return;
+        }
+        let mut state = self.lock();
+        let sequence = node.segment.next_sequence();
+        if let (Ok(key), Some(log)) = (state.key(node, file), &mut state.log) {
+            // Written with the next commit. Without it recovery finds no such file.
+            let _ = log.push(&Record { sequence, key, body: Body::Gone });
+        }
+        state.files.remove(&file);
+        record.clear(file_flag::LOGGED | file_flag::SLOTTED);
+    }
+
+    /// Whether half of the log is used.
+    pub fn is_half_full(&self) -> bool {
+        let state = self.lock();
+        state.full || state.log.as_ref().is_some_and(|log| log.used() > log.bytes() / 2)
+    }
+
+    /// Whether data of files can be appended.
+    pub fn takes_data(&self) -> bool {
+        let state = self.lock();
+        !state.full && !state.failed && state.log.is_some()
+    }
+
+    /// Everything is on the store, durably, and the tiers' files are about to be removed.
+    pub fn stop(&self, node: &Node) {
+        let mut state = self.lock();
+        let sequence = node.segment.next_sequence();
+        let io = &mut Positional;
+        if state.log.is_some() {
+            let stop = Record { sequence, key: Key::default(), body: Body::Stop };
+            let _ = state.append(&stop, io).and_then(|()| state.commit(true, io));
+        }
+    }
+}
+
+impl State {
+    fn open(&mut self, journal: &Journal, node: &Node, io: &mut dyn IoClient) -> Result<(), Errno> {
+        if self.log.is_none() {
+            let files = node.header().files;
+            self.log = Some(Log::open(&journal.path, journal.bytes, files, io)?);
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, record: &Record<'_>, io: &mut dyn IoClient) -> Result<(), LogError> {
+        let log = self.log.as_mut().ok_or(LogError::Full)?;
+        let result = log.append(record, io);
+        self.failed |= matches!(result, Err(LogError::Device(_)));
+        self.full |= matches!(result, Err(LogError::Full));
+        result
+    }
+
+    /// Writes what was appended; durably, if asked.
+    ///
+    /// # Errors
+    /// The device's. Nothing more is appended then before the log has begun anew: what the kernel
+    /// could not write once it does not try again.
+    pub fn commit(&mut self, durably: bool, io: &mut dyn IoClient) -> Result<(), LogError> {
+        let log = self.log.as_mut().ok_or(LogError::Full)?;
+        if self.failed {
+            return Err(LogError::Device(Errno::IO));
+        }
+        let result = log.commit(durably, io);
+        self.failed |= result.is_err();
+        result
+    }
+
+    /// Begins to append data of `file`.
+    ///
+    /// # Errors
+    /// `Full` where there is no log, or no room in it; the device's.
+    pub fn begin(&mut self, node: &Node, file: u32) -> Result<(), LogError> {
+        if self.failed || self.log.is_none() {
+            return Err(LogError::Full);
+        }
+        let generation = node.segment.file(file).generation.load(Ordering::Acquire);
+        let key = self.key(node, file)?;
+        let since = node.segment.sequence();
+        self.files
+            .entry(file)
+            .and_modify(|logged| {
+                if logged.generation != generation {
+                    logged.blocks.clear();
+                }
+                (logged.generation, logged.key) = (generation, key.clone());
+            })
+            .or_insert_with(|| Logged {
+                generation,
+                since,
+                key: key.clone(),
+                blocks: HashMap::new(),
+            });
+        Ok(())
+    }
+
+    /// The sequence since which the log has data of `file`; 0 if that is not known.
+    pub fn logged_since(&self, file: u32) -> u64 {
+        self.files.get(&file).map_or(0, |logged| logged.since)
+    }
+
+    /// Whether the log has these pages, as they are, already.
+    pub fn has(&self, file: u32, block: u64, bucket: u32, version: u32, pages: u64) -> bool {
+        self.files.get(&file).and_then(|logged| logged.blocks.get(&block)).is_some_and(|known| {
+            (known.bucket, known.version) == (bucket, version) && pages & !known.pages == 0
+        })
+    }
+
+    /// Appends those of a block's pages that the log does not have as they are.
+    ///
+    /// # Errors
+    /// Why not all could be appended.
+    pub fn append_pages(
+        &mut self,
+        file: u32,
+        facts: &Facts<'_>,
+        pages: &BlockPages<'_>,
+        io: &mut dyn IoClient,
+    ) -> Result<(), LogError> {
+        let page = pages.page;
+        let start = pages.block * (PAGES * page) as u64;
+        let inside = facts.size.saturating_sub(start).min((PAGES * page) as u64) as usize;
+        let logged = self.files.get_mut(&file).ok_or(LogError::Full)?;
+        let key = logged.key.clone();
+        let known = logged.blocks.remove(&pages.block);
+        let mut block = known.unwrap_or_else(|| LoggedBlock {
+            bucket: 0,
+            version: 0,
+            pages: 0,
+            hashes: Box::new([0; PAGES]),
+        });
+        let mut changed = 0u64;
+        for number in (0..PAGES).filter(|number| pages.pages >> number & 1 == 1) {
+            let bytes = (number * page).min(inside)..((number + 1) * page).min(inside);
+            let hash = hash_of(&pages.data[bytes]);
+            if block.pages >> number & 1 == 0 || block.hashes[number] != hash {
+                block.hashes[number] = hash;
+                changed |= 1 << number;
+            }
+        }
+        let mut rest = changed;
+        while rest != 0 {
+            let first = rest.trailing_zeros() as usize;
+            let count = (rest >> first).trailing_ones() as usize;
+            rest &= !(if count == PAGES { u64::MAX } else { ((1 << count) - 1) << first });
+            let bytes = (first * page).min(inside)..((first + count) * page).min(inside);
+            if bytes.is_empty() {
+                continue;
+            }
+            let body = Body::Data {
+                offset: start + bytes.start as u64,
+                size: facts.size,
+                mtime_ns: facts.mtime_ns,
+                path: facts.path,
+                bytes: &pages.data[bytes],
+            };
+            // What cannot be appended is not remembered.
+            self.append(&Record { sequence: facts.sequence, key: key.clone(), body }, io)?;
+        }
+        (block.bucket, block.version) = (pages.bucket, pages.version);
+        block.pages |= changed;
+        if let Some(logged) = self.files.get_mut(&file) {
+            logged.blocks.insert(pages.block, block);
+        }
+        Ok(())
+    }
+
+    /// What makes the file this file.
+    fn key(&self, node: &Node, file: u32) -> Result<Key, LogError> {
+        let record = node.segment.file(file);
+        let generation = record.generation.load(Ordering::Acquire);
+        if let Some(logged) = self.files.get(&file).filter(|known| known.generation == generation) {
+            return Ok(logged.key.clone());
+        }
+        let identity = record.identity();
+        let store = record.store.load(Ordering::Relaxed) as u8;
+        let mut key = Key {
+            store,
+            device: identity.device,
+            inode: identity.inode,
+            born_ns: record.born_ns.load(Ordering::Acquire),
+            ..Key::default()
+        };
+        let folder = &node.config.backing.get(usize::from(store)).ok_or(LogError::Full)?.path;
+        if let Ok(fd) = node.descriptors.of(&node.segment, file, folder) {
+            identify(&fd, &mut key);
+            record.born_ns.store(key.born_ns, Ordering::Release);
+        }
+        Ok(key)
+    }
+
+    /// Begins the log anew if nothing in it is live. Returns whether it did.
+    fn restart_if_dead(&mut self, node: &Node, io: &mut dyn IoClient) -> bool {
+        let Some(log) = &mut self.log else { return false };
+        let live = |file: u32| node.segment.file(file).has(file_flag::LOGGED);
+        if !(self.failed || self.full || log.is_worth_restart())
+            || node.segment.live_files().any(live)
+        {
+            return false;
+        }
+        // What comes to a slot from now on has a higher sequence, or its file the flag.
+        let floor = node.segment.next_sequence();
+        let before = log.floor();
+        let slotted = node.segment.live_files();
+        let slotted = slotted.filter(|&file| node.segment.file(file).has(file_flag::SLOTTED));
+        let slotted: Vec<u32> = slotted.collect();
+        let settled_to = |file: &u32| {
+            let then = self.live.get(file).copied().unwrap_or(before);
+            then.max(self.settled.get(file).copied())
+        };
+        let live: HashMap<_, _> = slotted.iter().map(|file| (*file, settled_to(file))).collect();
+        let mut keys = Vec::new();
+        for (&file, &settled) in &live {
+            match self.key(node, file) {
+                Ok(key) => keys.push((key.name(), settled)),
+                Err(_) => return false,
+            }
+        }
+        let Some(log) = &mut self.log else { return false };
+        if log.restart(Some(floor), &keys, io).is_err() {
+            return false;
+        }
+        self.live = live;
+        self.settled.clear();
+        (self.failed, self.full) = (false, false);
+        true
+    }
+}
+
+/// What the kernel says about the file behind `fd`.
+pub(crate) fn identify(fd: &OwnedFd, key: &mut Key) {
+    if let Ok(found) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)
+        && found.stx_mask & StatxFlags::BTIME.bits() != 0
+    {
+        let born = found.stx_btime;
+        key.born_ns = forebay_pool::clock::joined_ns(born.tv_sec, i64::from(born.tv_nsec));
+    }
+    if let Some((handle_type, handle)) = handle_of(fd.as_fd().as_raw_fd()) {
+        (key.handle_type, key.handle) = (handle_type, handle);
+    }
+}
+
+/// The kernel's handle of a file: it tells one that was made later with the same inode number.
+fn handle_of(fd: i32) -> Option<(i32, Vec<u8>)> {
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        handle: [u8; HANDLE_MAX],
+    }
+    let mut handle = Handle { bytes: HANDLE_MAX as u32, kind: 0, handle: [0; HANDLE_MAX] };
+    let mut mount = 0;
+    // SAFETY: the structure has the kernel's layout, and room for the largest handle.
+    let result = unsafe {
+        libc::name_to_handle_at(
+            fd,
+            c"".as_ptr(),
+            std::ptr::from_mut(&mut handle).cast(),
+            &mut mount,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    let bytes = handle.handle.get(..handle.bytes as usize)?;
+    (result == 0).then(|| (handle.kind, bytes.to_vec()))
+}
+
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+impl Config {
+    /// Whether fsync of some file is to be answered when a file tier has its bytes.
+    pub(crate) fn wants_journal(&self) -> bool {
+        let nonvolatile = Some(Durability::NonVolatile);
+        Some(self.flush.durability) == nonvolatile
+            || self.rules.iter().any(|rule| rule.set.durability == nonvolatile)
+    }
+}

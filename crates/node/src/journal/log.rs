@@ -1,0 +1,540 @@
+//! The journal's file: two heads, marks, and the log.
+//!
+//! ```text
+//!      0 head   65536 head      the one with the higher epoch holds
+//! 131072 marks                  64 bytes for each file record, see `forebay_pool::mark`
+//!  start log                    records, from the beginning again in each round (epoch)
+//! ```
+
+use super::record::{Body, Key, Name, Place, Record};
+use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
+use forebay_tiers::{IoClient, Transfer};
+use libc::iovec;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::path::Path;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FBJOURNL");
+const VERSION: u32 = 1;
+/// Each of the two heads.
+const HEAD_BYTES: u64 = MARKS_AT / 2;
+/// Bytes of a head before the live files, and of each of those.
+const FIXED: usize = 56;
+const LIVE_BYTES: usize = 32;
+/// Files with slots that a head can name.
+pub(crate) const LIVE_MAX: usize = (HEAD_BYTES as usize - FIXED) / LIVE_BYTES;
+/// This part of the log only records other than data may take: what settles the files that the
+/// rest of it has data of must find room.
+const RESERVE: u64 = 16;
+/// Records are written out when so many bytes have come together.
+const BATCH_BYTES: usize = 4 << 20;
+/// A log whose records are all dead begins anew only when it has this much: that costs a sync.
+const WORTH_RESTART: u64 = 1 << 20;
+/// Bytes read at a time.
+const READ_BYTES: usize = 8 << 20;
+
+/// Why a record was not appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LogError {
+    /// There is no room.
+    Full,
+    /// The device's.
+    Device(Errno),
+}
+
+/// What a head says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Head {
+    epoch: u64,
+    /// Where the log begins, and one past where it may end.
+    start: u64,
+    end: u64,
+    /// Up to this sequence every file is settled, but for those in `live`: they only up to theirs.
+    floor: Option<u64>,
+    live: Vec<(Name, Option<u64>)>,
+}
+
+impl Head {
+    fn encode(&self) -> Vec<u8> {
+        let up = |sequence: Option<u64>| sequence.map_or(0, |sequence| sequence + 1);
+        let mut out = vec![0; 16];
+        let head = [self.epoch, self.start, self.end, up(self.floor), self.live.len() as u64];
+        let live = self
+            .live
+            .iter()
+            .flat_map(|&((device, inode, born_ns), settled)| [device, inode, born_ns, up(settled)]);
+        for word in head.into_iter().chain(live) {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        let crc = crc32c::crc32c(&out[16..]);
+        out[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    fn decode(from: &[u8]) -> Option<Head> {
+        let word = |at: usize| Some(u64::from_le_bytes(from.get(at..at + 8)?.try_into().ok()?));
+        let short = |at: usize| Some(u32::from_le_bytes(from.get(at..at + 4)?.try_into().ok()?));
+        if word(0)? != MAGIC || short(8)? != VERSION {
+            return None;
+        }
+        let count = usize::try_from(word(48)?).ok().filter(|&count| count <= LIVE_MAX)?;
+        if short(12)? != crc32c::crc32c(from.get(16..FIXED + count * LIVE_BYTES)?) {
+            return None;
+        }
+        let names = from[FIXED..][..count * LIVE_BYTES].as_chunks::<LIVE_BYTES>().0.iter();
+        let name = |name: &[u8; LIVE_BYTES]| {
+            let [device, inode, born_ns, settled] =
+                [0, 8, 16, 24].map(|at| u64::from_le_bytes(std::array::from_fn(|n| name[at + n])));
+            ((device, inode, born_ns), settled.checked_sub(1))
+        };
+        let head = Head {
+            epoch: word(16)?,
+            start: word(24)?,
+            end: word(32)?,
+            floor: word(40)?.checked_sub(1),
+            live: names.map(name).collect(),
+        };
+        (head.start <= head.end && head.start >= MARKS_AT).then_some(head)
+    }
+
+    /// The first record's place.
+    fn first(&self) -> Place {
+        Place { epoch: self.epoch, link: self.epoch as u32 }
+    }
+
+    /// The head that holds in a journal's file.
+    fn of(file: &OwnedFd) -> Result<Option<Head>, Errno> {
+        let mut best: Option<Head> = None;
+        for at in [0, HEAD_BYTES] {
+            let mut bytes = vec![0; HEAD_BYTES as usize];
+            let got = read_full(file, &mut bytes, at)?;
+            if let Some(head) = Head::decode(&bytes[..got])
+                && best.as_ref().is_none_or(|best| best.epoch < head.epoch)
+            {
+                best = Some(head);
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// The log as the manager writes it.
+pub(crate) struct Log {
+    file: OwnedFd,
+    head: Head,
+    /// Where the next batch goes, and the place of the record after it.
+    at: u64,
+    place: Place,
+    batch: Vec<u8>,
+}
+
+impl Log {
+    /// Opens the journal at `path`, or makes one of `bytes` with marks for `files` file records. One
+    /// that is there is carried on.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn open(path: &Path, bytes: u64, files: u32, io: &mut dyn IoClient) -> Result<Log, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+        let start = (MARKS_AT + u64::from(files) * MARK_BYTES as u64).next_multiple_of(4096);
+        match Head::of(&file)? {
+            Some(head) => {
+                let mut end = (head.start, head.first());
+                scan(&file, &head, |_, at, place| end = (at, place))?;
+                Ok(Log { file, at: end.0, place: end.1, head, batch: Vec::new() })
+            }
+            None => {
+                let head =
+                    Head { epoch: 0, start, end: start + bytes, floor: None, live: Vec::new() };
+                let first = head.first();
+                let mut log = Log { file, head, at: start, place: first, batch: Vec::new() };
+                log.restart(None, &[], io)?;
+                sync_folder_of(path);
+                Ok(log)
+            }
+        }
+    }
+
+    /// Bytes of the log in use.
+    pub fn used(&self) -> u64 {
+        self.at - self.head.start + self.batch.len() as u64
+    }
+
+    /// Bytes of the log.
+    pub fn bytes(&self) -> u64 {
+        self.head.end - self.head.start
+    }
+
+    /// Up to which sequence this round's head calls settled what it does not name.
+    pub fn floor(&self) -> Option<u64> {
+        self.head.floor
+    }
+
+    /// Whether beginning anew is worth its sync.
+    pub fn is_worth_restart(&self) -> bool {
+        self.used() >= WORTH_RESTART.min(self.bytes() / 2)
+    }
+
+    /// Adds a record to the batch; it is safe after [`Log::commit`].
+    ///
+    /// # Errors
+    /// `Full`, and nothing was added; the device's, if a full batch could not be written.
+    pub fn append(&mut self, record: &Record<'_>, io: &mut dyn IoClient) -> Result<(), LogError> {
+        self.push(record)?;
+        if self.batch.len() >= BATCH_BYTES { self.write_out(io) } else { Ok(()) }
+    }
+
+    /// Adds a record to the batch, which is written with the next commit.
+    ///
+    /// # Errors
+    /// `Full`, and nothing was added.
+    pub fn push(&mut self, record: &Record<'_>) -> Result<(), LogError> {
+        let is_data = matches!(record.body, Body::Data { .. });
+        let reserve = if is_data { self.bytes() / RESERVE } else { 0 };
+        let needed = record.encoded_len() as u64 + reserve;
+        if self.used() + needed > self.bytes() {
+            return Err(LogError::Full);
+        }
+        self.place = record.encode(self.place, &mut self.batch);
+        Ok(())
+    }
+
+    fn write_out(&mut self, io: &mut dyn IoClient) -> Result<(), LogError> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        write(io, &self.file, self.at, &mut self.batch).map_err(LogError::Device)?;
+        self.at += self.batch.len() as u64;
+        self.batch.clear();
+        Ok(())
+    }
+
+    /// Writes what was appended; durably, if asked.
+    ///
+    /// # Errors
+    /// The device's. The records stay in the batch if they could not be written.
+    pub fn commit(&mut self, durably: bool, io: &mut dyn IoClient) -> Result<(), LogError> {
+        self.write_out(io)?;
+        if durably { io.sync(self.file.as_raw_fd()).map_err(LogError::Device) } else { Ok(()) }
+    }
+
+    /// Begins a new round: all records are forgotten, also those that were not yet written.
+    ///
+    /// # Errors
+    /// `NOSPC` if there are too many live files to name; the device's. The round before goes on then.
+    pub fn restart(
+        &mut self,
+        floor: Option<u64>,
+        live: &[(Name, Option<u64>)],
+        io: &mut dyn IoClient,
+    ) -> Result<(), Errno> {
+        if live.len() > LIVE_MAX {
+            return Err(Errno::NOSPC);
+        }
+        let head = Head { epoch: self.head.epoch + 1, floor, live: live.to_vec(), ..self.head };
+        write(io, &self.file, head.epoch % 2 * HEAD_BYTES, &mut head.encode())?;
+        io.sync(self.file.as_raw_fd())?;
+        (self.at, self.place) = (head.start, head.first());
+        self.head = head;
+        self.batch.clear();
+        Ok(())
+    }
+}
+
+fn write(
+    io: &mut dyn IoClient,
+    file: &OwnedFd,
+    offset: u64,
+    bytes: &mut [u8],
+) -> Result<(), Errno> {
+    let buffer = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: `bytes` outlives the run.
+    let mut writes = [unsafe { Transfer::write(file.as_raw_fd(), offset, vec![buffer]) }];
+    io.run(&mut writes);
+    match writes[0].result()? {
+        written if written == bytes.len() as u64 => Ok(()),
+        _ => Err(Errno::IO),
+    }
+}
+
+/// The journal's name, too, has to be there after a power loss.
+pub(crate) fn sync_folder_of(path: &Path) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if let Some(folder) = path.parent()
+        && let Ok(folder) = rustix::fs::open(folder, flags, Mode::empty())
+    {
+        let _ = rustix::fs::fsync(folder);
+    }
+}
+
+fn read_full(file: &OwnedFd, to: &mut [u8], at: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < to.len() {
+        match rustix::io::pread(file, &mut to[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(got) => done += got,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// Calls `each` for every record, with where the next begins and its place.
+fn scan(
+    file: &OwnedFd,
+    head: &Head,
+    mut each: impl FnMut(Record<'_>, u64, Place),
+) -> Result<(), Errno> {
+    let (mut at, mut place) = (head.start, head.first());
+    let mut window: Vec<u8> = Vec::new();
+    loop {
+        let room = (head.end - at).min(READ_BYTES as u64) as usize;
+        window.resize(room, 0);
+        let got = read_full(file, &mut window, at)?;
+        let mut done = 0;
+        while let Some((record, length, next)) = Record::decode(&window[done..got], place) {
+            done += length;
+            place = next;
+            each(record, at + done as u64, place);
+        }
+        if done == 0 {
+            return Ok(());
+        }
+        at += done as u64;
+    }
+}
+
+/// One change of a file that a sync had acknowledged, or that has to come after such ones.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    Data { offset: u64, size: u64, mtime_ns: u64, bytes: Vec<u8> },
+    Cut { size: u64 },
+    Punch { start: u64, end: u64 },
+}
+
+/// What a journal says about one file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct FileLog {
+    /// A hint.
+    pub path: Vec<u8>,
+    /// By ascending sequence, as appended; only what is not settled.
+    pub changes: Vec<(u64, Change)>,
+}
+
+/// What is to be applied, as a journal says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Contents {
+    /// There was a journal.
+    pub found: bool,
+    pub files: HashMap<Key, FileLog>,
+    /// Up to which sequence a file is settled, as records and marks say.
+    settled: HashMap<Name, u64>,
+    live: HashMap<Name, Option<u64>>,
+    floor: Option<u64>,
+}
+
+impl Contents {
+    /// Reads the journal at `path`; there may be none.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn read(path: &Path) -> Result<Contents, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(Contents::default()),
+            Err(errno) => return Err(errno),
+        };
+        let mut contents = Contents { found: true, ..Contents::default() };
+        // Without a head nothing was ever committed.
+        let Some(head) = Head::of(&file)? else { return Ok(contents) };
+        contents.floor = head.floor;
+        contents.live = head.live.iter().copied().collect();
+        contents.read_marks(&file, &head)?;
+        scan(&file, &head, |record, _, _| contents.take(record))?;
+        let Contents { files, settled, .. } = &mut contents;
+        files.retain(|key, file| {
+            let settled = settled.get(&key.name()).copied();
+            file.changes.retain(|(sequence, _)| settled.is_none_or(|settled| *sequence > settled));
+            !file.changes.is_empty()
+        });
+        Ok(contents)
+    }
+
+    fn read_marks(&mut self, file: &OwnedFd, head: &Head) -> Result<(), Errno> {
+        let mut bytes = vec![0; (head.start - MARKS_AT) as usize];
+        let got = read_full(file, &mut bytes, MARKS_AT)?;
+        for bytes in bytes[..got].as_chunks::<MARK_BYTES>().0 {
+            if let Some(mark) = Mark::decode(bytes) {
+                self.settle((mark.device, mark.inode, mark.born_ns), mark.sequence);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, name: Name, sequence: u64) {
+        let settled = self.settled.entry(name).or_default();
+        *settled = sequence.max(*settled);
+    }
+
+    fn take(&mut self, record: Record<'_>) {
+        let Record { sequence, key, body } = record;
+        let change = match body {
+            Body::Data { offset, size, mtime_ns, path, bytes } => {
+                let file = self.files.entry(key.clone()).or_default();
+                if !path.is_empty() {
+                    file.path = path.to_vec();
+                }
+                Change::Data { offset, size, mtime_ns, bytes: bytes.to_vec() }
+            }
+            Body::Cut { size } => Change::Cut { size },
+            Body::Punch { start, end } => Change::Punch { start, end },
+            Body::Gone | Body::Settled => {
+                if let Some(file) = self.files.get_mut(&key) {
+                    file.changes.retain(|&(of, _)| of > sequence);
+                }
+                self.settle(key.name(), sequence);
+                return;
+            }
+            Body::Stop => {
+                self.files.clear();
+                self.live.clear();
+                self.floor = self.floor.max(Some(sequence));
+                return;
+            }
+        };
+        self.files.entry(key).or_default().changes.push((sequence, change));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::{Random, any};
+    use super::*;
+    use forebay_tiers::Positional;
+
+    fn key(inode: u64) -> Key {
+        Key { device: 1, inode, born_ns: 7, ..Key::default() }
+    }
+
+    fn data(inode: u64, sequence: u64, bytes: &[u8]) -> Record<'_> {
+        let body = Body::Data { offset: sequence, size: 99, mtime_ns: 5, path: b"/a", bytes };
+        Record { sequence, key: key(inode), body }
+    }
+
+    fn sequences(contents: &Contents, inode: u64) -> Vec<u64> {
+        let file = contents.files.get(&key(inode));
+        file.map_or(Vec::new(), |file| file.changes.iter().map(|&(sequence, _)| sequence).collect())
+    }
+
+    #[test]
+    fn what_is_settled_gone_or_of_an_earlier_round_is_not_applied() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let io = &mut Positional;
+        assert!(!Contents::read(&path).unwrap().found);
+        let mut log = Log::open(&path, 1 << 20, 8, io).unwrap();
+        for (inode, sequence) in [(1, 1), (2, 2), (1, 3), (3, 4)] {
+            log.append(&data(inode, sequence, b"bytes"), io).unwrap();
+        }
+        log.append(&Record { sequence: 2, key: key(2), body: Body::Settled }, io).unwrap();
+        log.append(&data(2, 5, b"again"), io).unwrap();
+        log.append(&Record { sequence: 6, key: key(3), body: Body::Gone }, io).unwrap();
+        log.append(&Record { sequence: 7, key: key(1), body: Body::Cut { size: 3 } }, io).unwrap();
+        log.commit(true, io).unwrap();
+        // Not committed: not there.
+        log.append(&data(4, 8, b"late"), io).unwrap();
+        let contents = Contents::read(&path).unwrap();
+        assert_eq!(sequences(&contents, 1), [1, 3, 7]);
+        assert_eq!(sequences(&contents, 2), [5]);
+        assert_eq!(contents.files.len(), 2);
+        assert_eq!(contents.files[&key(1)].path, b"/a");
+        drop(log);
+
+        // Carried on by another manager, whose records come where the uncommitted one was to come.
+        let mut log = Log::open(&path, 1 << 20, 8, io).unwrap();
+        log.append(&data(4, 9, b"next"), io).unwrap();
+        log.commit(true, io).unwrap();
+        assert_eq!(sequences(&Contents::read(&path).unwrap(), 4), [9]);
+        log.restart(Some(9), &[], io).unwrap();
+        assert_eq!(Contents::read(&path).unwrap().files.len(), 0);
+        log.append(&data(4, 10, b"new round"), io).unwrap();
+        log.commit(true, io).unwrap();
+        assert_eq!(sequences(&Contents::read(&path).unwrap(), 4), [10]);
+
+        // A mark, as clients make it when no manager is there.
+        let mark = Mark { device: 1, inode: 4, born_ns: 7, sequence: 10 };
+        rustix::io::pwrite(&log.file, &mark.encode(), MARKS_AT + 3 * MARK_BYTES as u64).unwrap();
+        assert_eq!(sequences(&Contents::read(&path).unwrap(), 4), [0; 0]);
+    }
+
+    #[test]
+    fn a_full_log_has_room_for_what_settles() {
+        let folder = tempfile::tempdir().unwrap();
+        let io = &mut Positional;
+        let mut log = Log::open(&folder.path().join("j"), 256 << 10, 8, io).unwrap();
+        let bytes = vec![1; 30_000];
+        let taken = (0..100).take_while(|&n| log.append(&data(1, n, &bytes), io).is_ok()).count();
+        assert!((4..9).contains(&taken), "{taken}");
+        assert_eq!(log.append(&data(1, 0, &bytes), io), Err(LogError::Full));
+        log.append(&Record { sequence: 9, key: key(1), body: Body::Settled }, io).unwrap();
+        assert!(log.is_worth_restart());
+    }
+
+    /// Whatever happened to the file, a beginning of what was committed is read, and nothing else.
+    #[test]
+    fn damage_never_makes_records() {
+        let mut random = Random::new();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let io = &mut Positional;
+        for _ in 0..60 {
+            let _ = std::fs::remove_file(&path);
+            let mut log = Log::open(&path, 1 << 20, 1, io).unwrap();
+            let mut written = Vec::new();
+            for sequence in 0..random.below(20) {
+                let bytes = random.bytes(5000);
+                let record = data(sequence % 3, sequence + 1, &bytes);
+                log.append(&record, io).unwrap();
+                written.push(sequence + 1);
+                if random.below(3) == 0 {
+                    log.commit(false, io).unwrap();
+                }
+            }
+            log.commit(true, io).unwrap();
+            let mut bytes = std::fs::read(&path).unwrap();
+            let start = log.head.start as usize;
+            for _ in 0..random.below(4) {
+                match random.below(3) {
+                    0 => bytes.truncate(random.below(bytes.len() as u64 + 1) as usize),
+                    1 if !bytes.is_empty() => {
+                        let at = random.below(bytes.len() as u64) as usize;
+                        bytes[at] = random.below(256) as u8;
+                    }
+                    _ => {
+                        let mut junk = random.bytes(500);
+                        let inside = Record { sequence: 99, ..any(&mut random, b"/x", b"yy") };
+                        inside.encode(Place { epoch: 1, link: 0 }, &mut junk);
+                        let at = (start + random.below(50_000) as usize).min(bytes.len());
+                        let end = (at + junk.len()).min(bytes.len());
+                        bytes.splice(at..end, junk);
+                    }
+                }
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            let mut read: Vec<u64> = Vec::new();
+            let contents = Contents::read(&path).unwrap();
+            for file in contents.files.values() {
+                read.extend(file.changes.iter().map(|&(sequence, _)| sequence));
+            }
+            read.sort_unstable();
+            assert_eq!(read, written[..read.len()]);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Records of the journal, byte for byte.
+//!
+//! ```text
+//!  0 magic        4 length, of all, a multiple of 8
+//!  8 CRC-32C of what follows     12 link: the CRC of the record before
+//! 16 kind  17 store  18 bytes of the handle  19 -  20 bytes of the path  22 -
+//! 24 sequence    32 device    40 inode    48 birth time, nanoseconds
+//! 56 offset, or start of a punch    64 size, or end of a punch    72 modification time
+//! 80 bytes of data    84 type of the handle    88 epoch of the log
+//! 96 handle, path, data, zeros
+//! ```
+//!
+//! `link` and `epoch` tie a record to its place: what an earlier append, or an earlier round of the
+//! log, has left behind the last record is none.
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FBJR");
+const FIXED: usize = 96;
+/// The kernel's limit.
+pub(crate) const HANDLE_MAX: usize = 128;
+
+/// What makes a file this file, also after a reboot.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Key {
+    /// Which store of the configuration; its device may have another number by then.
+    pub store: u8,
+    pub device: u64,
+    pub inode: u64,
+    /// Nanoseconds; 0 if the store does not know.
+    pub born_ns: u64,
+    /// The kernel's handle, which has the inode's generation; empty if it gives none.
+    pub handle: Vec<u8>,
+    pub handle_type: i32,
+}
+
+/// Device, inode and birth time: what says which file a settlement is of.
+pub(crate) type Name = (u64, u64, u64);
+
+impl Key {
+    pub fn name(&self) -> Name {
+        (self.device, self.inode, self.born_ns)
+    }
+}
+
+/// What a record says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Body<'a> {
+    /// Bytes that a sync acknowledged, the file's size and time then, and its path, a hint.
+    Data { offset: u64, size: u64, mtime_ns: u64, path: &'a [u8], bytes: &'a [u8] },
+    /// The size that a truncate sets.
+    Cut { size: u64 },
+    /// The bytes that a punch makes zero.
+    Punch { start: u64, end: u64 },
+    /// The file lost its last name.
+    Gone,
+    /// The store has everything of the file up to this sequence, durably.
+    Settled,
+    /// The manager ended with nothing left: all that is up to this sequence is settled.
+    Stop,
+}
+
+/// A record of the journal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Record<'a> {
+    pub sequence: u64,
+    pub key: Key,
+    pub body: Body<'a>,
+}
+
+/// A record's place: which round of the log, and the CRC of the record before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub epoch: u64,
+    pub link: u32,
+}
+
+impl Record<'_> {
+    /// Bytes that [`Record::encode`] adds.
+    pub fn encoded_len(&self) -> usize {
+        let (path, bytes) = match self.body {
+            Body::Data { path, bytes, .. } => (path.len(), bytes.len()),
+            _ => (0, 0),
+        };
+        (FIXED + self.key.handle.len() + path + bytes).next_multiple_of(8)
+    }
+
+    /// Appends the record to `out`. Returns the place of the next.
+    pub fn encode(&self, place: Place, out: &mut Vec<u8>) -> Place {
+        let start = out.len();
+        let (kind, a, b, c, path, bytes): (u8, u64, u64, u64, &[u8], &[u8]) = match self.body {
+            Body::Data { offset, size, mtime_ns, path, bytes } => {
+                (1, offset, size, mtime_ns, path, bytes)
+            }
+            Body::Cut { size } => (2, 0, size, 0, &[], &[]),
+            Body::Punch { start, end } => (3, start, end, 0, &[], &[]),
+            Body::Gone => (4, 0, 0, 0, &[], &[]),
+            Body::Settled => (5, 0, 0, 0, &[], &[]),
+            Body::Stop => (6, 0, 0, 0, &[], &[]),
+        };
+        let length = self.encoded_len();
+        out.extend_from_slice(&MAGIC.to_le_bytes());
+        out.extend_from_slice(&(length as u32).to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&place.link.to_le_bytes());
+        out.extend_from_slice(&[kind, self.key.store, self.key.handle.len() as u8, 0]);
+        out.extend_from_slice(&(path.len() as u16).to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        let key = [self.sequence, self.key.device, self.key.inode, self.key.born_ns];
+        for word in key.into_iter().chain([a, b, c]) {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        out.extend_from_slice(&self.key.handle_type.to_le_bytes());
+        out.extend_from_slice(&place.epoch.to_le_bytes());
+        out.extend_from_slice(&self.key.handle);
+        out.extend_from_slice(path);
+        out.extend_from_slice(bytes);
+        out.resize(start + length, 0);
+        let crc = crc32c::crc32c(&out[start + 12..]);
+        out[start + 8..start + 12].copy_from_slice(&crc.to_le_bytes());
+        Place { link: crc, ..place }
+    }
+
+    /// The record at the beginning of `from`, its length, and the place of the next; `None` if there is
+    /// none that belongs to `place`. Never panics, whatever the bytes.
+    pub fn decode(from: &[u8], place: Place) -> Option<(Record<'_>, usize, Place)> {
+        let word = |at: usize| Some(u32::from_le_bytes(from.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from_le_bytes(from.get(at..at + 8)?.try_into().ok()?));
+        let length = word(4)? as usize;
+        if word(0)? != MAGIC || length < FIXED || word(12)? != place.link {
+            return None;
+        }
+        let all = from.get(..length)?;
+        let crc = crc32c::crc32c(&all[12..]);
+        if crc != word(8)? || long(88)? != place.epoch {
+            return None;
+        }
+        let handle_len = usize::from(all[18]);
+        let path_len = usize::from(u16::from_le_bytes([all[20], all[21]]));
+        let bytes_len = word(80)? as usize;
+        let handle = all.get(FIXED..FIXED + handle_len)?;
+        let path = all.get(FIXED + handle_len..)?.get(..path_len)?;
+        let bytes = all.get(FIXED + handle_len + path_len..)?.get(..bytes_len)?;
+        let (a, b) = (long(56)?, long(64)?);
+        let body = match all[16] {
+            1 => Body::Data { offset: a, size: b, mtime_ns: long(72)?, path, bytes },
+            2 => Body::Cut { size: b },
+            3 => Body::Punch { start: a, end: b },
+            4 => Body::Gone,
+            5 => Body::Settled,
+            6 => Body::Stop,
+            _ => return None,
+        };
+        let key = Key {
+            store: all[17],
+            device: long(32)?,
+            inode: long(40)?,
+            born_ns: long(48)?,
+            handle: handle.to_vec(),
+            handle_type: word(84)? as i32,
+        };
+        Some((Record { sequence: long(24)?, key, body }, length, Place { link: crc, ..place }))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    /// Numbers from a seed, which is printed.
+    pub struct Random(u64);
+
+    impl Random {
+        pub fn new() -> Random {
+            let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
+            let seed: u64 = seed.unwrap_or_else(|| {
+                let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+                now.as_nanos() as u64
+            });
+            eprintln!("FOREBAY_SEED={seed}");
+            Random(seed | 1)
+        }
+
+        pub fn below(&mut self, end: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end
+        }
+
+        pub fn bytes(&mut self, most: u64) -> Vec<u8> {
+            (0..self.below(most + 1)).map(|_| self.below(256) as u8).collect()
+        }
+    }
+
+    pub fn any<'a>(random: &mut Random, path: &'a [u8], bytes: &'a [u8]) -> Record<'a> {
+        let mut number = || random.below(u64::MAX);
+        let body = match number() % 6 {
+            0 => Body::Cut { size: number() },
+            1 => Body::Punch { start: number(), end: number() },
+            2 => Body::Gone,
+            3 => Body::Settled,
+            4 => Body::Stop,
+            _ => Body::Data { offset: number(), size: number(), mtime_ns: number(), path, bytes },
+        };
+        let sequence = number();
+        let key = Key {
+            store: number() as u8,
+            device: number(),
+            inode: number(),
+            born_ns: number(),
+            handle_type: number() as i32,
+            handle: random.bytes(HANDLE_MAX as u64),
+        };
+        Record { sequence, key, body }
+    }
+
+    #[test]
+    fn records_are_read_back_and_nothing_else_is() {
+        let mut random = Random::new();
+        let until = Instant::now() + Duration::from_millis(700);
+        let mut rounds = 0;
+        while Instant::now() < until || rounds < 50 {
+            rounds += 1;
+            let place = Place { epoch: random.below(u64::MAX), link: random.below(1 << 32) as u32 };
+            let (path, bytes) = (random.bytes(300), random.bytes(3000));
+            let record = any(&mut random, &path, &bytes);
+            let mut out = random.bytes(20);
+            let before = out.len();
+            let next = record.encode(place, &mut out);
+            assert_eq!(out.len() - before, record.encoded_len());
+            let decoded = Record::decode(&out[before..], place);
+            assert_eq!(decoded, Some((record.clone(), out.len() - before, next)));
+            let elsewhere = Place { link: place.link ^ 1, ..place };
+            assert_eq!(Record::decode(&out[before..], elsewhere), None);
+            let elsewhere = Place { epoch: place.epoch ^ 1, ..place };
+            assert_eq!(Record::decode(&out[before..], elsewhere), None);
+            let cut = before + random.below((out.len() - before) as u64) as usize;
+            assert_eq!(Record::decode(&out[before..cut], place), None);
+            let at = before + random.below((out.len() - before) as u64) as usize;
+            out[at] ^= 1 << random.below(8);
+            assert_eq!(Record::decode(&out[before..], place), None, "byte {}", at - before);
+            // Lengths that lie, with a sum that is right.
+            for at in [4, 18, 20, 21, 80, 81, 82] {
+                out[before + at] = random.below(256) as u8;
+            }
+            let length = u32::from_le_bytes(out[before + 4..before + 8].try_into().unwrap());
+            if let Some(all) = out[before..].get(..length as usize).filter(|all| all.len() > 12) {
+                let crc = crc32c::crc32c(&all[12..]).to_le_bytes();
+                out[before + 8..before + 12].copy_from_slice(&crc);
+            }
+            let _ = Record::decode(&out[before..], place);
+            let _ = Record::decode(&random.bytes(400), place);
+        }
+    }
+}
