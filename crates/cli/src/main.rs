@@ -5,6 +5,7 @@ mod demo;
 mod drain;
 mod explain;
 mod flush;
+mod fsck;
 mod instance;
 mod manager;
 mod profile;
@@ -59,6 +60,8 @@ enum Command {
     Wait(wait::WaitArguments),
     /// Drain everything that node managers which are gone have left, and end them
     Recover,
+    /// Check pools and their tiers, without changing them
+    Fsck(fsck::PoolArguments),
     /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
     Stop(instance::InstanceArguments),
     /// Serve as node manager in the foreground (`forebay run` starts one by itself)
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         }
         Command::Flush(arguments) => flush::flush(&arguments),
         Command::Wait(arguments) => wait::wait(&arguments),
+        Command::Fsck(arguments) => fsck::fsck(&arguments),
         Command::Recover => manager::recover(),
         Command::Stop(arguments) => manager::stop(&arguments),
         Command::Node(arguments) => manager::node(&arguments),

@@ -51,16 +51,20 @@ pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String>
         }
         other => format!("{name}: {other}"),
     };
-    let segment = if found && !is_unfinished(&file) {
-        Segment::attach(file.as_fd()).map_err(explain)?
+    let unfinished = !found || Segment::is_unfinished(file.as_fd()).map_err(explain)?;
+    let segment = if !unfinished {
+        Segment::attach_mending(file.as_fd()).map_err(explain)?
     } else {
         make(config, runtime, &file).map_err(|error| {
             let _ = std::fs::remove_file(&runtime.pool);
             explain(error)
         })?
     };
-    if found {
+    if !unfinished {
         check_same(&segment, config).map_err(|what| format!("{name}: {what}"))?;
+        if let Some(refusal) = crate::fsck::refusal(&segment) {
+            return Err(format!("{name}: {refusal}"));
+        }
     }
     let beside = |name: &dyn Fn(&Path, &str) -> PathBuf| {
         let open = |tier: &crate::config::Tier| match &tier.kind {
@@ -71,12 +75,12 @@ pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String>
     };
     let slots = beside(&|folder, tier| runtime.slots(folder, tier))?;
     let indexes = beside(&|folder, tier| runtime.index(folder, tier))?;
-    if !found {
+    if unfinished {
         for index in indexes.iter().flatten() {
             rustix::fs::ftruncate(index, 0).map_err(|errno| format!("{name}: {errno}"))?;
         }
     }
-    if !found && segment.grow(file.as_fd(), FIRST_PIECE).is_err() {
+    if unfinished && segment.grow(file.as_fd(), FIRST_PIECE).is_err() {
         let bucket = segment.bucket_bytes() as u64;
         if segment.grow(file.as_fd(), 16 * bucket).is_err() {
             let _ = std::fs::remove_file(&runtime.pool);
@@ -86,17 +90,7 @@ pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String>
             ));
         }
     }
-    Ok(Opened { segment, file, slots, indexes, found })
-}
-
-/// Whether a manager was killed while it made the pool: nothing can be in it.
-fn is_unfinished(file: &OwnedFd) -> bool {
-    let mut magic = [0u8; 8];
-    match rustix::io::pread(file, &mut magic[..], 0) {
-        Ok(8) => magic == [0; 8],
-        Ok(_) => true,
-        Err(_) => false,
-    }
+    Ok(Opened { segment, file, slots, indexes, found: !unfinished })
 }
 
 fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, SegmentError> {
@@ -194,6 +188,14 @@ fn open_slots(path: &Path) -> Result<OwnedFd, String> {
 /// Takes back what a dead predecessor and its dead clients held. Before any worker runs.
 pub(crate) fn take_over(node: &Node) {
     let mut unfinished = Vec::new();
+    let header = node.header();
+    // Nobody serves it yet, whatever the predecessor left there.
+    header.manager_pid.store(0, Ordering::Release);
+    header.retired.store(0, Ordering::Release);
+    let devices = header.tier.iter().map(|tier| &tier.emulation);
+    for device in devices.chain(header.store.iter().map(|store| &store.emulation)) {
+        device.next_free_ns.store(0, Ordering::Relaxed);
+    }
     let found = node.segment.recover(|file, owner| unfinished.push((file, owner)));
     for file in node.segment.live_files() {
         let record = node.segment.file(file);

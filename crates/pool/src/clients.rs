@@ -6,7 +6,7 @@ use crate::layout::*;
 use crate::liveness;
 use crate::owner::{OwnedLock, Owner};
 use crate::segment::{MANAGER_SLOT, Segment};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 impl Segment {
     /// Claims a slot for process `pid` that started at `start`. `None` when all are in use.
@@ -120,13 +120,23 @@ impl Segment {
         if inside {
             self.reap_locks(slot, unfinished);
         }
+        // What is not stamped as this slot's is in use: the place is damaged.
+        let is_its_own = |state: &AtomicU32| {
+            let state = state.load(Ordering::Acquire);
+            !is_state(state) && Owner::from_raw(state).is_some_and(|owner| owner.slot() == slot)
+        };
         for place in &client.buckets {
-            if let Some(bucket) = place.swap(0, Ordering::AcqRel).checked_sub(1) {
+            if let Some(bucket) = place.swap(0, Ordering::AcqRel).checked_sub(1)
+                && self.bucket(bucket).is_some_and(|meta| is_its_own(&meta.state))
+            {
                 self.free_bucket(bucket);
             }
         }
         for place in &client.nodes {
-            if let Some(node) = place.swap(0, Ordering::AcqRel).checked_sub(1) {
+            if let Some(node) = place.swap(0, Ordering::AcqRel).checked_sub(1)
+                && self.node(node).is_some()
+                && is_its_own(self.node_state(node))
+            {
                 self.release_node(node);
             }
         }
@@ -281,6 +291,7 @@ impl Segment {
     /// frees what no index entry names, and makes the free maps agree with the states.
     pub fn recover(&self, mut unfinished: impl FnMut(u32, Owner)) -> Recovered {
         let mut found = Recovered::default();
+        self.raise_marks();
         self.reap_holdings(MANAGER_SLOT, &mut unfinished);
         for slot in 1..self.header().clients_high.load(Ordering::Acquire) {
             let state = self.client(slot).state.load(Ordering::Acquire);

@@ -18,7 +18,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    fn head(self, heads: u32) -> u32 {
+    /// Its chain of the file table.
+    pub(crate) fn head(self, heads: u32) -> u32 {
         let mixed = (self.inode ^ self.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as u32 & (heads - 1)
     }

@@ -116,13 +116,25 @@ impl<S: States> FreeMap<'_, S> {
         self.bits[item as usize / 64].fetch_or(1 << (item % 64), Ordering::Release);
     }
 
+    /// Whether bits behind the last item are set.
+    pub fn has_stray_bits(&self) -> bool {
+        let last = (self.first + self.count) as usize / 64;
+        !self.count.is_multiple_of(64)
+            && self.bits[last].load(Ordering::Relaxed) >> (self.count % 64) != 0
+    }
+
     /// How many bits are set. Other threads may change it at once.
     pub fn available(&self) -> u32 {
         self.words().map(|at| self.bits[at].load(Ordering::Relaxed).count_ones()).sum()
     }
 
-    /// Sets the bit of each of the first `ready` items whose state is `FREE`. Safe at any time.
+    /// Sets the bit of each of the first `ready` items whose state is `FREE`, and clears those that
+    /// belong to no item. Safe at any time.
     pub fn mend(&self, ready: u32) {
+        if !self.count.is_multiple_of(64) {
+            let last = (self.first + self.count) as usize / 64;
+            self.bits[last].fetch_and((1 << (self.count % 64)) - 1, Ordering::Relaxed);
+        }
         for item in self.first..self.first + ready.min(self.count) {
             if self.states.state(item).load(Ordering::Acquire) == FREE {
                 self.offer(item);

@@ -8,11 +8,13 @@ use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Blocks are counted in 46 bits: 2^63 bytes in buckets of 256 KiB. Eight levels of 6 bits.
-const HEIGHT_MAX: u32 = 8;
+pub(crate) const NODE_HEIGHT_MAX: u32 = 8;
 
-fn unpack(root: u64) -> Option<(u32, u32)> {
+pub(crate) fn unpack(root: u64) -> Option<(u32, u32)> {
     let node = (root as u32).checked_sub(1)?;
-    Some(((root >> 56) as u32, node))
+    // A damaged word has no tree: nobody is to follow it out of its bounds.
+    let height = (root >> 56) as u32;
+    (1..=NODE_HEIGHT_MAX).contains(&height).then_some((height, node))
 }
 
 fn pack(height: u32, node: u32) -> u64 {
@@ -57,7 +59,7 @@ impl Segment {
             return Some(&file.entry0);
         }
         let wanted = height_for(block);
-        if wanted > HEIGHT_MAX {
+        if wanted > NODE_HEIGHT_MAX {
             return None;
         }
         let (height, mut node) = self.root_of_height(file, wanted, owner)?;
@@ -128,7 +130,7 @@ impl Segment {
             return;
         }
         if let Some((height, node)) = unpack(file.root.load(Ordering::Acquire)) {
-            self.walk(node, height.min(HEIGHT_MAX), 0, first.max(1), &mut visit);
+            self.walk(node, height.min(NODE_HEIGHT_MAX), 0, first.max(1), &mut visit);
         }
     }
 
@@ -168,7 +170,7 @@ impl Segment {
     pub fn prune_index(&self, file: &FileRecord) -> u32 {
         let Some((height, node)) = unpack(file.root.load(Ordering::Acquire)) else { return 0 };
         let mut freed = 0;
-        if self.prune(node, height.min(HEIGHT_MAX), &mut freed) {
+        if self.prune(node, height.min(NODE_HEIGHT_MAX), &mut freed) {
             file.root.store(0, Ordering::Release);
             self.release_node(node);
             freed += 1;
@@ -211,7 +213,7 @@ impl Segment {
             }
         }
         if let Some((height, node)) = unpack(file.root.load(Ordering::Acquire)) {
-            down(self, node, height.min(HEIGHT_MAX), visit);
+            down(self, node, height.min(NODE_HEIGHT_MAX), visit);
         }
     }
 

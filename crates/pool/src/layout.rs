@@ -140,6 +140,10 @@ pub struct Header {
     pub sequence: AtomicU64,
     /// What fsync waits for where no rule says so: the code of a [`Durability`].
     pub durability: AtomicU32,
+    /// Files that others changed on the store while Forebay had data for them.
+    pub conflicts: AtomicU32,
+    /// Over all that never changes once the segment is made, see [`Header::sum`].
+    pub checksum: AtomicU64,
     /// Buckets of each tier that are set aside for jobs, free or in use.
     pub set_aside: [AtomicU32; TIERS_MAX],
     /// The runs under way.
@@ -203,6 +207,72 @@ impl Header {
     pub fn fsync_durability(&self) -> Durability {
         let code = self.durability.load(Ordering::Relaxed) as u8;
         Durability::from_code(code).unwrap_or(Durability::Store)
+    }
+
+    /// A checksum of what never changes once the segment is made: sizes, settings, where tiers and
+    /// stores are, and `rules`. Every single changed word changes it.
+    pub(crate) fn sum(&self, rules: &[u8]) -> u64 {
+        let mut sum = Sum(0xcbf2_9ce4_8422_2325);
+        for number in [
+            self.layout_version,
+            self.page_size,
+            self.tiers,
+            self.stores,
+            self.buckets,
+            self.clients,
+            self.files,
+            self.descriptions,
+            self.nodes,
+            self.heads,
+            self.rules,
+            self.trigger.load(Ordering::Relaxed),
+            self.policy.load(Ordering::Relaxed),
+            self.cost_model.load(Ordering::Relaxed),
+            self.exposed_permille.load(Ordering::Relaxed),
+            self.eviction.load(Ordering::Relaxed),
+            self.durability.load(Ordering::Relaxed),
+        ] {
+            sum.number(number.into());
+        }
+        sum.number(self.segment_bytes);
+        sum.number(self.granularity.load(Ordering::Relaxed));
+        for tier in &self.tier {
+            sum.number(tier.first_bucket.into());
+            sum.number(tier.buckets.into());
+            sum.emulation(&tier.emulation);
+            sum.bytes(&tier.name);
+            sum.bytes(&tier.path);
+        }
+        for store in &self.store {
+            sum.number(store.device);
+            sum.number(store.bypass.into());
+            sum.emulation(&store.emulation);
+            sum.bytes(&store.path);
+        }
+        sum.bytes(rules);
+        sum.0
+    }
+}
+
+/// A running checksum in the manner of Fowler, Noll and Vo, word by word. Each step is a
+/// permutation of the state, so that one word that differs cannot be undone by equal ones.
+struct Sum(u64);
+
+impl Sum {
+    fn number(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(0x100_0000_01b3);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.number(u64::from_le_bytes(*word)));
+        rest.iter().for_each(|&byte| self.number(byte.into()));
+    }
+
+    fn emulation(&mut self, emulation: &Emulation) {
+        for number in [emulation.read_bandwidth, emulation.write_bandwidth, emulation.latency_ns] {
+            self.number(number);
+        }
     }
 }
 

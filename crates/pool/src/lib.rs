@@ -5,6 +5,7 @@
 //! once; whatever a killed process can leave behind carries its owner's stamp, see [`owner`].
 
 pub mod buckets;
+pub mod check;
 pub mod clients;
 pub mod clock;
 pub mod descriptions;

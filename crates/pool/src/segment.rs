@@ -1,6 +1,6 @@
 //! The segment: made, attached to, and seen as its structures.
 
-use crate::free_map::{FreeMap, States};
+use crate::free_map::{FREE, FreeMap, States};
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::{OwnedLock, Owner};
@@ -110,7 +110,13 @@ impl Segment {
                 other => SegmentError::System("reserving the pool's tables", other),
             },
         )?;
-        let segment = Segment::map(file, offsets, geometry.bucket_bytes(), counts.ram_buckets)?;
+        let segment = Segment::map(
+            file,
+            MapFlags::SHARED,
+            offsets,
+            geometry.bucket_bytes(),
+            counts.ram_buckets,
+        )?;
         // SAFETY: nobody else knows the file yet.
         let header = unsafe { &mut *segment.base.cast::<Header>() };
         header.layout_version = LAYOUT_VERSION;
@@ -144,6 +150,7 @@ impl Segment {
             segment.header().tier[tier].free.store(map.count, Ordering::Relaxed);
         }
         segment.free_nodes().mend(counts.nodes);
+        segment.header().checksum.store(segment.sum(), Ordering::Release);
         segment.header().magic.store(MAGIC, Ordering::Release);
         Ok(segment)
     }
@@ -153,6 +160,122 @@ impl Segment {
     /// # Errors
     /// `NotAPool`, `OtherVersion` or `Damaged`; the file is left as it is.
     pub fn attach(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
+        let segment = Segment::attach_unsummed(file, MapFlags::SHARED)?;
+        segment.check_sum()?;
+        match segment.marks() == segment.bounded_marks() {
+            true => Ok(segment),
+            false => Err(SegmentError::Damaged("marks beyond the ends of their tables")),
+        }
+    }
+
+    /// The same for a node manager without a live predecessor, which also mends what can be.
+    ///
+    /// # Errors
+    /// Those of [`Segment::attach`].
+    pub fn attach_mending(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
+        let segment = Segment::attach_unsummed(file, MapFlags::SHARED)?;
+        segment.check_sum()?;
+        segment.set_marks(segment.bounded_marks());
+        Ok(segment)
+    }
+
+    /// Maps a private copy of the segment in `file`, which nobody serves: what is changed in it never
+    /// reaches the file. For tools that look at damaged pools: the second value says what is wrong with
+    /// a header whose sizes are usable.
+    ///
+    /// # Errors
+    /// Those of [`Segment::attach`].
+    pub fn attach_copy(
+        file: BorrowedFd<'_>,
+    ) -> Result<(Segment, Option<SegmentError>), SegmentError> {
+        let segment = Segment::attach_unsummed(file, MapFlags::PRIVATE)?;
+        let wrong = segment.check_sum().err();
+        let (found, bounded) = (segment.marks(), segment.bounded_marks());
+        segment.set_marks(bounded);
+        let marks = || SegmentError::Damaged("marks beyond the ends of their tables");
+        Ok((segment, wrong.or((found != bounded).then(marks))))
+    }
+
+    fn check_sum(&self) -> Result<(), SegmentError> {
+        match self.header().checksum.load(Ordering::Acquire) == self.sum() {
+            true => Ok(()),
+            false => Err(SegmentError::Damaged("its checksum is wrong")),
+        }
+    }
+
+    /// How much of the tables of clients, files and RAM buckets has ever been in use.
+    fn marks(&self) -> [u32; 3] {
+        let header = self.header();
+        [&header.clients_high, &header.files_high, &header.ram_ready]
+            .map(|mark| mark.load(Ordering::Acquire))
+    }
+
+    fn bounded_marks(&self) -> [u32; 3] {
+        let [clients, files, ram] = self.marks();
+        let header = self.header();
+        [clients.clamp(1, header.clients), files.min(header.files), ram.min(self.ram_buckets)]
+    }
+
+    fn set_marks(&self, [clients, files, ram]: [u32; 3]) {
+        let header = self.header();
+        header.clients_high.store(clients, Ordering::Release);
+        header.files_high.store(files, Ordering::Release);
+        header.ram_ready.store(ram, Ordering::Release);
+    }
+
+    /// Raises the marks to what is in use behind them. For a manager that takes over.
+    pub(crate) fn raise_marks(&self) {
+        let [clients, files, ram] = self.marks();
+        let client =
+            |&slot: &u32| self.client(slot).state.load(Ordering::Acquire) != slot_state::FREE;
+        let file = |&file: &u32| self.file(file).state.load(Ordering::Acquire) != file_state::FREE;
+        let bucket = |&bucket: &u32| {
+            self.bucket(bucket).is_some_and(|meta| meta.state.load(Ordering::Acquire) != FREE)
+        };
+        let last = |from: u32, to: u32, used: &dyn Fn(&u32) -> bool| {
+            (from..to).rev().find(used).map_or(from, |item| item + 1)
+        };
+        self.set_marks([
+            last(clients, self.header().clients, &client),
+            last(files, self.header().files, &file),
+            last(ram, self.ram_buckets, &bucket),
+        ]);
+    }
+
+    /// The checksum as the header and the rules now give it.
+    fn sum(&self) -> u64 {
+        let count = (self.header().rules as usize).min(RULES_MAX);
+        // SAFETY: the section holds RULES_MAX records, which never change after `create`.
+        let rules = unsafe {
+            core::slice::from_raw_parts(
+                self.base.add(self.offsets.rules).cast_const(),
+                count * size_of::<RuleRecord>(),
+            )
+        };
+        self.header().sum(rules)
+    }
+
+    /// Whether the header of a pool without a magic number is one that was being made: a manager that
+    /// was killed before it had served anybody left it, and nothing can be in it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn is_unfinished(file: BorrowedFd<'_>) -> Result<bool, SegmentError> {
+        let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
+        if (stat.st_size as usize) < size_of::<Header>() {
+            // Cut to this length it may once have been more.
+            return Ok(stat.st_size == 0);
+        }
+        let probe = Mapping::new(file, size_of::<Header>())?;
+        // SAFETY: the file is at least this long, and the header has only plain integers.
+        let header = unsafe { &*probe.base.cast::<Header>() };
+        let checksum = header.checksum.load(Ordering::Acquire);
+        Ok(header.magic.load(Ordering::Acquire) == 0
+            && header.manager_epoch.load(Ordering::Acquire) == 0
+            && (checksum == 0 || header.layout_version == LAYOUT_VERSION))
+    }
+
+    fn attach_unsummed(file: BorrowedFd<'_>, sharing: MapFlags) -> Result<Segment, SegmentError> {
         let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
         if (stat.st_size as usize) < size_of::<Header>() {
             return Err(SegmentError::NotAPool);
@@ -171,12 +294,13 @@ impl Segment {
         if offsets.end as u64 != header.segment_bytes || stat.st_size as u64 != offsets.end as u64 {
             return Err(SegmentError::Damaged("its sizes do not add up to the file's"));
         }
-        Segment::map(file, offsets, counts.bucket_bytes, counts.ram_buckets)
+        Segment::map(file, sharing, offsets, counts.bucket_bytes, counts.ram_buckets)
     }
 
     /// Maps at an address that is a multiple of a huge page, so that the kernel can map one.
     fn map(
         file: BorrowedFd<'_>,
+        sharing: MapFlags,
         offsets: Offsets,
         bucket_bytes: u64,
         ram_buckets: u32,
@@ -199,7 +323,7 @@ impl Segment {
                 base.cast(),
                 offsets.end,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::FIXED,
+                sharing | MapFlags::FIXED,
                 file,
                 0,
             )
@@ -534,6 +658,8 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
     ok((64..=65536).contains(&header.descriptions), "number of descriptions")?;
     ok(header.descriptions.is_multiple_of(64), "number of descriptions")?;
     ok((1..1 << 31).contains(&header.nodes), "number of index nodes")?;
+    ok((1..1 << 30).contains(&header.buckets), "number of buckets")?;
+    ok(header.heads <= 1 << 26, "number of hash heads")?;
     ok(header.heads.is_power_of_two(), "number of hash heads")?;
     let mut first = 0u64;
     for tier in &header.tier[..header.tiers as usize] {

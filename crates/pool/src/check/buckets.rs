@@ -1,0 +1,77 @@
+//! Buckets: what holds unflushed data is named by the index, and the free maps know their bounds.
+
+use super::{Findings, Set};
+use crate::free_map::{FILLING, FREE, USED};
+use crate::layout::*;
+use crate::owner::Owner;
+use crate::segment::Segment;
+use crate::sync::Ordering;
+
+pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
+    let segment: &Segment = findings.segment;
+    let header = segment.header();
+    let ready = header.ram_ready.load(Ordering::Acquire);
+    for bucket in 0..header.buckets {
+        let Some(meta) = segment.bucket(bucket) else { continue };
+        let place = format_args!("bucket {bucket}").to_string();
+        let state = meta.state.load(Ordering::Acquire);
+        let pending = meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+        let holder = meta.lock.holder();
+        findings.holder(&place, holder);
+        let tier = &header.tier[segment.tier_of(bucket)];
+        if bucket - tier.first_bucket >= tier.buckets {
+            if state != FREE {
+                findings.refused(&place, "in use behind the last of its tier");
+            }
+            continue;
+        }
+        if bucket < segment.ram_buckets() && bucket >= ready && state != FREE {
+            findings.mended(&place, "in use before it was made ready");
+        }
+        // Whoever holds the lock is in the middle of it.
+        if holder.is_some() {
+            continue;
+        }
+        match state {
+            USED if !named.has(bucket) && pending != 0 => {
+                findings.refused(&place, unflushed(segment, meta, "no index entry leads to it"));
+            }
+            USED if !named.has(bucket) => findings.mended(&place, "in use by nobody"),
+            USED if meta.dirty.load(Ordering::Acquire) & !meta.valid.load(Ordering::Acquire)
+                != 0 =>
+            {
+                findings.mended(&place, "has unflushed pages that are not valid");
+            }
+            FREE if pending != 0 => {
+                findings.refused(&place, unflushed(segment, meta, "it counts as free"));
+            }
+            FREE | USED | FILLING => {}
+            stamp => {
+                let known = Owner::from_raw(stamp)
+                    .is_some_and(|owner| owner.slot() < header.clients && owner.thread() != 0);
+                if !known || pending != 0 {
+                    findings.refused(&place, format!("its state {stamp:#x} is none"));
+                }
+            }
+        }
+    }
+    for tier in 0..header.tiers as usize {
+        let map = segment.free_buckets(tier);
+        if map.has_stray_bits() {
+            findings.mended(format_args!("tier {tier}"), "offers buckets that do not exist");
+        }
+    }
+    if segment.free_nodes().has_stray_bits() {
+        findings.mended("block index", "offers nodes that do not exist");
+    }
+}
+
+fn unflushed(segment: &Segment, meta: &BucketMeta, why: &str) -> String {
+    let file = meta.file.load(Ordering::Relaxed);
+    let block = meta.block.load(Ordering::Relaxed);
+    let of = match file < segment.header().files {
+        true => super::files::name(segment, file),
+        false => format!("file {file}, which is none"),
+    };
+    format!("has unflushed pages of block {block} of {of}, and {why}")
+}

@@ -1,0 +1,40 @@
+//! Client slots, and what lies in their caches.
+
+use super::Findings;
+use crate::layout::*;
+use crate::segment::Segment;
+use crate::sync::Ordering;
+
+pub(super) fn check(findings: &mut Findings<'_>) {
+    let segment: &Segment = findings.segment;
+    let header = segment.header();
+    let high = header.clients_high.load(Ordering::Acquire);
+    for slot in 0..header.clients {
+        let client = segment.client(slot);
+        let place = format_args!("client {slot}").to_string();
+        let state = client.state.load(Ordering::Acquire);
+        if state > slot_state::REAPING {
+            findings.mended(&place, format!("unknown state {state}"));
+        }
+        if slot >= high && state != slot_state::FREE {
+            findings.mended(&place, "in use behind the mark of those that are");
+        }
+        for cached in &client.buckets {
+            let bucket = cached.load(Ordering::Acquire);
+            let known = bucket.checked_sub(1).is_none_or(|bucket| segment.bucket(bucket).is_some());
+            if !known {
+                findings.mended(&place, format!("keeps bucket {}, which is none", bucket - 1));
+            }
+        }
+        for cached in &client.nodes {
+            let node = cached.load(Ordering::Acquire);
+            let known = node.checked_sub(1).is_none_or(|node| segment.node(node).is_some());
+            if !known {
+                findings.mended(&place, format!("keeps index node {}, which is none", node - 1));
+            }
+        }
+    }
+    for (number, stripe) in segment.stripes().enumerate() {
+        findings.holder(format_args!("stripe {number} of the file table"), stripe.holder());
+    }
+}

@@ -1,0 +1,24 @@
+//! Open-file descriptions. None of them outlives the processes that hold it.
+
+use super::Findings;
+use crate::layout::*;
+use crate::segment::Segment;
+use crate::sync::Ordering;
+
+pub(super) fn check(findings: &mut Findings<'_>) {
+    let segment: &Segment = findings.segment;
+    for id in 0..segment.header().descriptions {
+        let description = segment.description(id);
+        let place = format_args!("description {id}").to_string();
+        findings.holder(&place, description.position.holder());
+        match description.word.load(Ordering::Acquire) as u32 {
+            description_state::FREE => {}
+            description_state::LIVE | description_state::ZOMBIE => {
+                if description.file.load(Ordering::Acquire) >= segment.header().files {
+                    findings.refused(&place, "of a file that is none");
+                }
+            }
+            state => findings.refused(&place, format!("unknown state {state}")),
+        }
+    }
+}

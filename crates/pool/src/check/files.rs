@@ -1,0 +1,51 @@
+//! File records by themselves.
+
+use super::Findings;
+use crate::layout::*;
+use crate::owner::Owner;
+use crate::segment::Segment;
+use crate::sync::Ordering;
+
+/// What a record is called.
+pub(super) fn name(segment: &Segment, file: u32) -> String {
+    let path = segment.file(file).path();
+    format!("file {file} ({})", String::from_utf8_lossy(&path))
+}
+
+pub(super) fn check(findings: &mut Findings<'_>) {
+    let segment: &Segment = findings.segment;
+    let header = segment.header();
+    let high = header.files_high.load(Ordering::Acquire);
+    for file in 0..header.files {
+        let record = segment.file(file);
+        let state = record.state.load(Ordering::Acquire);
+        if state == file_state::FREE {
+            continue;
+        }
+        let place = name(segment, file);
+        if file >= high {
+            findings.mended(&place, "in use behind the mark of those that are");
+        }
+        if state != file_state::LIVE {
+            findings.holder(&place, Owner::from_raw(state));
+            continue;
+        }
+        if record.store.load(Ordering::Relaxed) >= header.stores.max(1) {
+            findings.refused(&place, "belongs to a store that does not exist");
+        }
+        if record.path_length.load(Ordering::Acquire) as usize > PATH_BYTES {
+            findings.mended(&place, "its path is longer than there is room for");
+        }
+        if record.size.load(Ordering::Acquire) > i64::MAX as u64 {
+            findings.refused(&place, "its size is no size");
+        }
+        findings.holder(&place, record.append.holder());
+        let exclusive = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
+        findings.holder(&place, exclusive);
+        // A truncate that its store refused stays for somebody who may, with an error.
+        let refused = record.error.load(Ordering::Acquire) != 0;
+        if record.has_intent() && exclusive.is_none() && !refused {
+            findings.refused(&place, "is being cut, and by nobody");
+        }
+    }
+}

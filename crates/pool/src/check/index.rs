@@ -1,0 +1,121 @@
+//! The block index: trees within their bounds, no node in two places, and entries that agree with
+//! what the buckets say of themselves.
+
+use super::files::name;
+use super::{Findings, Set};
+use crate::entry::Entry;
+use crate::free_map::{FREE, USED};
+use crate::index::{NODE_HEIGHT_MAX, unpack};
+use crate::layout::*;
+use crate::segment::Segment;
+use crate::sync::{AtomicU64, Ordering};
+
+struct Walk<'a, 'b> {
+    findings: &'b mut Findings<'a>,
+    segment: &'a Segment,
+    /// Nodes that were met.
+    linked: Set,
+    /// Buckets that entries name.
+    named: Set,
+    file: u32,
+}
+
+/// Returns the buckets that some entry names.
+pub(super) fn check(findings: &mut Findings<'_>) -> Set {
+    let segment: &Segment = findings.segment;
+    let header = segment.header();
+    let mut walk = Walk {
+        segment,
+        findings,
+        linked: Set::below(header.nodes),
+        named: Set::below(header.buckets),
+        file: 0,
+    };
+    for file in 0..header.files {
+        let record = segment.file(file);
+        if record.state.load(Ordering::Acquire) != file_state::LIVE {
+            continue;
+        }
+        walk.file = file;
+        walk.entry(0, &record.entry0);
+        let root = record.root.load(Ordering::Acquire);
+        match unpack(root) {
+            _ if root == 0 => {}
+            Some((height, node)) if root << 8 >> 40 == 0 => walk.node(node, height, 0),
+            _ => walk.refused("the root of its index is none"),
+        }
+    }
+    for slot in 0..header.clients {
+        for cached in &segment.client(slot).nodes {
+            let node = cached.load(Ordering::Acquire).checked_sub(1);
+            if node.is_some_and(|node| walk.linked.has(node)) {
+                walk.findings.mended(format_args!("client {slot}"), "keeps an index node in use");
+            }
+        }
+    }
+    walk.named
+}
+
+impl Walk<'_, '_> {
+    fn refused(&mut self, what: impl Into<String>) {
+        self.findings.refused(name(self.segment, self.file), what);
+    }
+
+    fn node(&mut self, id: u32, height: u32, base: u64) {
+        debug_assert!((1..=NODE_HEIGHT_MAX).contains(&height));
+        let Some(node) = self.segment.node(id).filter(|_| self.linked.add(id)) else {
+            return self.refused(format!("index node {id} is none, or in two places"));
+        };
+        if self.segment.node_state(id).load(Ordering::Acquire) == FREE {
+            self.refused(format!("index node {id} counts as free"));
+        }
+        let span = 1u64 << ((height - 1) * NODE_BITS);
+        for (slot, place) in node.entry.iter().enumerate() {
+            let start = base + slot as u64 * span;
+            let word = place.load(Ordering::Acquire);
+            match (word as u32).checked_sub(1) {
+                _ if height == 1 => self.entry(start, place),
+                Some(child) if word >> 32 == 0 => self.node(child, height - 1, start),
+                _ if word == 0 => {}
+                _ => self.refused(format!("index node {id} leads nowhere")),
+            }
+        }
+    }
+
+    fn entry(&mut self, block: u64, place: &AtomicU64) {
+        let word = place.load(Ordering::Acquire);
+        let entry = Entry::decode(word);
+        if entry.encode() != word {
+            return self.refused(format!("block {block}: its entry is no entry"));
+        }
+        match entry {
+            Entry::Empty => {}
+            Entry::Busy(owner) => {
+                let place = format!("{}, block {block}", name(self.segment, self.file));
+                self.findings.holder(place, Some(owner));
+            }
+            Entry::Resident { node, tier, bucket } => self.resident(block, node, tier, bucket),
+        }
+    }
+
+    fn resident(&mut self, block: u64, node: u16, tier: u8, bucket: u32) {
+        let header = self.segment.header();
+        let of_tier = header.tier[..header.tiers as usize].get(usize::from(tier));
+        let within = of_tier.is_some_and(|tier| {
+            bucket.checked_sub(tier.first_bucket).is_some_and(|number| number < tier.buckets)
+        });
+        let Some(meta) = self.segment.bucket(bucket).filter(|_| within && node == 0) else {
+            return self.refused(format!("block {block} lies in bucket {bucket}, which is none"));
+        };
+        if !self.named.add(bucket) {
+            self.refused(format!("block {block} lies in bucket {bucket}, as another block does"));
+        }
+        let agrees = meta.state.load(Ordering::Acquire) == USED
+            && meta.file.load(Ordering::Relaxed) == self.file
+            && meta.block.load(Ordering::Relaxed) == block;
+        // Whoever holds the lock may be about to make them agree.
+        if !agrees && meta.lock.holder().is_none() {
+            self.refused(format!("block {block} lies in bucket {bucket}, which says otherwise"));
+        }
+    }
+}

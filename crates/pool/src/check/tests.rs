@@ -1,0 +1,178 @@
+//! Flipped bits in a small segment: each is found, or does no harm.
+
+use super::*;
+use crate::entry::Entry;
+use crate::files::Identity;
+use crate::segment::{SegmentError, anonymous};
+use rustix::fd::AsFd;
+
+/// A segment with a file of three dirty blocks, one of them far away, and an open description.
+fn filled() -> (Segment, rustix::fd::OwnedFd) {
+    let (segment, file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18, 100 << 18])).unwrap();
+    let me = Owner::new(1, 0);
+    let identity = Identity { device: 7, inode: 9 };
+    let inside = segment.enter_table(me);
+    let record = segment.with_file_or_new(identity, me, |record, _| record).unwrap();
+    for block in [0, 5, 70_000] {
+        let bucket = segment.take_bucket(me).unwrap();
+        segment.dress_bucket(bucket, record, block, me);
+        let meta = segment.bucket(bucket).unwrap();
+        meta.valid.store(0b1111, Ordering::Relaxed);
+        meta.dirty.store(0b0110, Ordering::Relaxed);
+        let place = segment.entry_or_insert(segment.file(record), block, me).unwrap();
+        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        meta.lock.unlock_changed();
+    }
+    segment.file(record).size.store(70_001 << 18, Ordering::Relaxed);
+    segment.leave(me, inside);
+    (segment, file)
+}
+
+fn refuses(segment: &Segment) -> bool {
+    segment.check().iter().any(|finding| finding.remedy == Remedy::Refused)
+}
+
+#[test]
+fn a_sound_segment_has_no_findings() {
+    let (segment, file) = filled();
+    assert_eq!(segment.check(), []);
+    assert!(Segment::attach(file.as_fd()).is_ok());
+    segment.recover(|_, _| ());
+    assert_eq!(segment.check(), []);
+}
+
+#[test]
+fn each_flipped_bit_of_what_never_changes_is_found() {
+    let (segment, file) = filled();
+    let header = segment.header();
+    let base = std::ptr::from_ref(header).cast::<u8>().cast_mut();
+    let offset = |field: *const u8| field as usize - base as usize;
+    let mut bytes: Vec<usize> = (8..52).chain(56..64).collect();
+    for tier in &header.tier {
+        bytes.extend((0..8).map(|at| offset(std::ptr::from_ref(tier).cast()) + at));
+        bytes.extend((0..56).map(|at| offset(tier.name.as_ptr()) + at));
+        bytes.extend((0..LONG_PATH_BYTES).step_by(511).map(|at| offset(tier.path.as_ptr()) + at));
+    }
+    for store in &header.store {
+        bytes.extend((0..12).map(|at| offset(std::ptr::from_ref(store).cast()) + at));
+        bytes.extend((0..LONG_PATH_BYTES).step_by(511).map(|at| offset(store.path.as_ptr()) + at));
+    }
+    for (turn, at) in bytes.into_iter().enumerate() {
+        let bit = 1u8 << (turn % 8);
+        // SAFETY: a byte of the test's own segment.
+        let byte = unsafe { &mut *base.add(at) };
+        *byte ^= bit;
+        let attached = Segment::attach(file.as_fd());
+        *byte ^= bit;
+        assert!(attached.is_err(), "bit {bit:#x} of byte {at} of the header was not missed");
+    }
+    assert!(Segment::attach(file.as_fd()).is_ok());
+}
+
+#[test]
+fn marks_beyond_their_tables_are_refused_or_mended() {
+    let (segment, file) = filled();
+    for mark in
+        [&segment.header().clients_high, &segment.header().files_high, &segment.header().ram_ready]
+    {
+        let before = mark.load(Ordering::Relaxed);
+        mark.fetch_xor(1 << 30, Ordering::Relaxed);
+        assert!(matches!(Segment::attach(file.as_fd()), Err(SegmentError::Damaged(_))));
+        let (copy, wrong) = Segment::attach_copy(file.as_fd()).unwrap();
+        assert!(wrong.is_some() && copy.check().is_empty());
+        assert!(mark.load(Ordering::Relaxed) > 1 << 29, "a copy has changed what it copies");
+        assert!(Segment::attach_mending(file.as_fd()).unwrap().check().is_empty());
+        mark.store(before, Ordering::Relaxed);
+    }
+    // One that is too low hides records until recovery looks for them.
+    segment.header().files_high.store(0, Ordering::Relaxed);
+    assert_eq!(segment.check().len(), 1);
+    segment.recover(|_, _| ());
+    assert_eq!((segment.check().len(), segment.live_files().count()), (0, 1));
+}
+
+#[test]
+fn damage_that_could_lose_data_is_refused() {
+    let damages: [(&str, fn(&Segment)); 17] = [
+        ("a bucket of another file", |s| s.bucket(0).unwrap().file.store(1, Ordering::Relaxed)),
+        ("a bucket of another block", |s| s.bucket(0).unwrap().block.store(9, Ordering::Relaxed)),
+        ("a bucket that counts as free", |s| {
+            s.bucket(0).unwrap().state.store(0, Ordering::Relaxed)
+        }),
+        ("a bucket taken by a process", |s| {
+            s.bucket(0).unwrap().state.store(Owner::new(2, 3).raw(), Ordering::Relaxed)
+        }),
+        ("a lock held by nobody", |s| {
+            s.bucket(0).unwrap().lock.try_lock(Owner::new(2, 3)).unwrap();
+        }),
+        ("an entry lost", |s| s.file(0).entry0.store(0, Ordering::Relaxed)),
+        ("an entry of another bucket", |s| {
+            s.file(0).entry0.store(Entry::resident(0, 1).encode(), Ordering::Relaxed);
+        }),
+        ("an entry of another tier", |s| {
+            s.file(0).entry0.fetch_xor(1 << 56, Ordering::Relaxed);
+        }),
+        ("an entry of another node", |s| {
+            s.file(0).entry0.fetch_xor(1 << 40, Ordering::Relaxed);
+        }),
+        ("a tree too high", |s| {
+            s.file(0).root.fetch_xor(1 << 63, Ordering::Relaxed);
+        }),
+        ("a tree lower than it is", |s| {
+            s.file(0).root.fetch_xor(1 << 56, Ordering::Relaxed);
+        }),
+        ("a tree in a ring", |s| {
+            let (_, node) = crate::index::unpack(s.file(0).root.load(Ordering::Relaxed)).unwrap();
+            let entry = &s.node(node).unwrap().entry;
+            entry.iter().for_each(|e| e.store(u64::from(node) + 1, Ordering::Relaxed));
+        }),
+        ("a record that nobody has", |s| s.file(0).state.store(1 << 20, Ordering::Relaxed)),
+        ("another inode", |s| {
+            s.file(0).inode.fetch_xor(1 << 3, Ordering::Relaxed);
+        }),
+        ("another store", |s| s.file(0).store.store(5, Ordering::Relaxed)),
+        ("a truncate by nobody", |s| s.file(0).intent.store(1, Ordering::Relaxed)),
+        ("an empty file table", |s| {
+            (0..s.header().heads).for_each(|head| s.head(head).store(0, Ordering::Relaxed));
+        }),
+    ];
+    for (what, damage) in damages {
+        let (segment, _file) = filled();
+        assert_eq!(segment.file(0).identity().inode, 9);
+        damage(&segment);
+        assert!(refuses(&segment), "{what}: {:?}", segment.check());
+    }
+}
+
+#[test]
+fn what_a_killed_process_leaves_is_no_finding() {
+    let (segment, _file) = filled();
+    let dead = Owner::new(3, 1);
+    segment.header().clients_high.store(4, Ordering::Relaxed);
+    segment.client(3).state.store(slot_state::LIVE, Ordering::Relaxed);
+    let _inside = segment.enter_table(dead);
+    // In the middle of filling a fresh bucket that no entry names yet.
+    let bucket = segment.take_bucket(dead).unwrap();
+    segment.dress_bucket(bucket, 0, 7, dead);
+    segment.bucket(bucket).unwrap().dirty.store(1, Ordering::Relaxed);
+    segment.lock(segment.stripe(3), dead);
+    segment.file(0).exclusive.store(dead.raw(), Ordering::Relaxed);
+    segment.file(0).intent.store(1, Ordering::Relaxed);
+    assert_eq!(segment.check(), []);
+}
+
+#[test]
+fn strays_in_free_maps_and_caches_are_mended() {
+    let (segment, _file) = filled();
+    // Tier 1 has 100 buckets from 64 on.
+    segment.free_buckets(1).offer(64 + 120);
+    segment.client(2).buckets[3].store(u32::MAX, Ordering::Relaxed);
+    assert!(segment.bucket(0).unwrap().dirty.load(Ordering::Relaxed) != 0);
+    segment.client(0).buckets[0].store(1, Ordering::Relaxed);
+    assert_eq!(segment.check().len(), 2);
+    assert!(!refuses(&segment));
+    segment.client(2).buckets[3].store(0, Ordering::Relaxed);
+    segment.recover(|_, _| ());
+    assert_eq!(segment.check(), []);
+    assert_eq!(segment.bucket(0).unwrap().dirty.load(Ordering::Relaxed), 0b0110, "freed in use");
+}
