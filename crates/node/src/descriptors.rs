@@ -101,6 +101,8 @@ fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
     let identity = record.identity();
     match open_checked(&known, identity) {
         Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP) => {}
+        // No path at all: the record was damaged.
+        Err(Errno::INVAL | Errno::NAMETOOLONG) => {}
         result => return result,
     }
     let found = search(store, identity).ok_or(Errno::STALE)?;
