@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{LAZY, Ran, Site, TINY, USUAL, skip, works};
+use common::{LAZY, Ran, Site, TINY, USUAL, skip, with_mounts, works};
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -182,18 +182,6 @@ fn a_pool_that_is_no_pool_is_left_untouched() {
     fs::write(&pool, whole).unwrap();
     site.recover().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "precious\n");
-}
-
-/// Runs a script with mounts of its own; `None` where that is not allowed.
-fn with_mounts(site: &Site, script: &str) -> Option<Ran> {
-    if !works(&["unshare", "-m", "mount", "-t", "tmpfs", "none", "/dev/shm"]) {
-        skip("a private mount is not allowed here");
-        return None;
-    }
-    let mut command = site.command(&site.out, "unshare");
-    command.args(["-m", "bash", "-c", script]);
-    command.env("CONFIG", &site.config).env("STORE", &site.store);
-    Some(site.end(command))
 }
 
 #[test]

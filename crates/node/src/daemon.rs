@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::control::{Control, all_pending_are_failing, failing_files};
 use crate::demote::Demoter;
 use crate::descriptors::Descriptors;
+use crate::faults::Faults;
 use crate::flush::{Flusher, Which, is_pending, settle_held};
 use crate::gauge::Gauge;
 use crate::housekeeping::{Housekeeper, is_idle};
@@ -84,6 +85,7 @@ pub fn serve(
     };
     refuse_overlap(&config, runtime)?;
     raise_limits();
+    let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
     let opened = recovery::open(&config, runtime)?;
     let fresh = runtime.config().with_extension("new");
     std::fs::write(&fresh, config.canonical())
@@ -112,6 +114,7 @@ pub fn serve(
         stage_requests: crate::stage::Requests::default(),
         watermarks: Watermarks::default(),
         trace,
+        faults,
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         rounds: AtomicU64::new(0),

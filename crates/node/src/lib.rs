@@ -7,6 +7,7 @@ mod daemon;
 mod demote;
 mod descriptors;
 pub mod explain;
+mod faults;
 mod flush;
 pub mod fsck;
 mod gauge;

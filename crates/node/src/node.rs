@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::descriptors::Descriptors;
+use crate::faults::{self, Faults};
 use crate::gauge::{Device, Gauge, Gauged};
 use crate::journal::Journal;
 use crate::mover::Found;
@@ -46,6 +47,8 @@ pub(crate) struct Node {
     /// Bytes of each store's stripe, or block.
     pub stripes: Vec<u64>,
     pub trace: Trace,
+    /// What a tester wants to go wrong; `None` in real life.
+    pub faults: Option<Arc<Faults>>,
     /// Flush whatever its age.
     pub draining: AtomicBool,
     /// Threads shall end.
@@ -203,12 +206,14 @@ impl Node {
     /// An I/O client for tier `tier`'s slots, slowed down if the tier is emulated.
     pub fn tier_client(self: &Arc<Node>, tier: usize) -> Box<dyn IoClient> {
         let client = throttled(&self.header().tier[tier].emulation, self);
+        let client = faults::around(client, self.faults.as_ref(), self.tier_name(tier));
         Box::new(Gauged::new(client, self, Device::Tier(tier)))
     }
 
     /// An I/O client for files of store `store`.
     pub fn store_client(self: &Arc<Node>, store: usize) -> Box<dyn IoClient> {
         let client = throttled(&self.header().store[store % STORES_MAX].emulation, self);
+        let client = faults::around(client, self.faults.as_ref(), faults::STORE);
         Box::new(Gauged::new(client, self, Device::Store(store % STORES_MAX)))
     }
 

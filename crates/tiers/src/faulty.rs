@@ -3,6 +3,7 @@
 use crate::{Direction, IoClient, Transfer};
 use rustix::io::Errno;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -37,6 +38,8 @@ pub enum When {
     Every(u64),
     /// All while the flag is set.
     While(Arc<AtomicBool>),
+    /// All while there is something at this path.
+    Exists(PathBuf),
 }
 
 /// What happens to an operation that is hit.
@@ -79,6 +82,7 @@ impl Rule {
             When::Next(count) => self.seen <= *count,
             When::Every(nth) => *nth > 0 && self.seen.is_multiple_of(*nth),
             When::While(flag) => flag.load(Relaxed),
+            When::Exists(path) => path.symlink_metadata().is_ok(),
         }
     }
 }
@@ -104,6 +108,11 @@ impl FaultScript {
     /// Adds a rule after the others.
     pub fn add(&self, rule: Rule) {
         self.lock().rules.push(rule);
+    }
+
+    /// Puts these rules in place of the others.
+    pub fn replace(&self, rules: Vec<Rule>) {
+        self.lock().rules = rules;
     }
 
     /// Removes all rules; what comes from now on works.

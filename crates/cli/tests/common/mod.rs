@@ -561,6 +561,18 @@ impl Drop for Site {
     }
 }
 
+/// Runs a script with mounts of its own; `None` where that is not allowed.
+pub fn with_mounts(site: &Site, script: &str) -> Option<Ran> {
+    if !works(&["unshare", "-m", "mount", "-t", "tmpfs", "none", "/dev/shm"]) {
+        skip("a private mount is not allowed here");
+        return None;
+    }
+    let mut command = site.command(&site.out, "unshare");
+    command.args(["-m", "bash", "-c", script]);
+    command.env("CONFIG", &site.config).env("STORE", &site.store);
+    Some(site.end(command))
+}
+
 /// What a process was started with. In the middle of an exec a process shows none for a moment.
 fn environment(pid: u32) -> Vec<u8> {
     for _ in 0..20 {

@@ -1,0 +1,288 @@
+//! Stores and tiers that fail, hang, dawdle or fill up: writes go on, the errors are told once, and
+//! nothing is lost.
+
+mod common;
+
+use common::{
+    LAZY, LIMIT, Ran, Running, SMALL, Setup, Site, TINY, assert_same_bytes, wait_for, with_mounts,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A site with a script of faults, and a flag that they can wait for.
+struct Faulty {
+    site: Site,
+    faults: PathBuf,
+    flag: PathBuf,
+}
+
+impl Faulty {
+    /// `FLAG` in the script is the flag's path. `None`, and loud, without a C compiler.
+    fn new(setup: &Setup, script: &str) -> Option<Self> {
+        let site = Site::new(setup);
+        let (faults, flag) = (site.out.join("faults"), site.out.join("flag"));
+        fs::write(&faults, script.replace("FLAG", flag.to_str().unwrap())).unwrap();
+        fs::write(&flag, "").unwrap();
+        site.compile("steps.c", &[]).then_some(Faulty { site, faults, flag })
+    }
+
+    /// A run of `programs/steps.c`.
+    fn steps(&self, steps: &str) -> Command {
+        let program = self.site.root().join("steps");
+        let out = self.site.out.to_str().unwrap();
+        let steps = steps.replace("$OUT", out);
+        let words: Vec<_> =
+            std::iter::once(program.to_str().unwrap()).chain(steps.split_whitespace()).collect();
+        let mut command = self.site.buffered(&words);
+        command.env("FOREBAY_FAULTS", &self.faults);
+        command
+    }
+
+    fn start(&self, steps: &str) -> Running {
+        self.site.start(self.steps(steps))
+    }
+
+    fn recover_with_faults(&self) -> Ran {
+        let mut command = self.site.forebay(&["recover"]);
+        command.env("FOREBAY_FAULTS", &self.faults);
+        self.site.end(command)
+    }
+
+    fn store(&self, name: &str) -> PathBuf {
+        self.site.store.join(name)
+    }
+}
+
+/// What `steps.c` writes through descriptor `n`.
+fn content(n: usize, kib: usize) -> Vec<u8> {
+    (0..kib << 10).map(|at| (at * 7 + (at >> 9) + n * 31) as u8).collect()
+}
+
+fn assert_content(path: &Path, n: usize, kib: usize, what: &str) {
+    let got = fs::read(path).unwrap();
+    assert_same_bytes(&format!("{what}: {}", path.display()), &got, &content(n, kib));
+}
+
+fn wait_for_line(run: &Running, line: &str) {
+    wait_for(line, LIMIT, || run.stdout().lines().any(|found| found == line).then_some(()));
+}
+
+#[test]
+fn each_error_is_told_shown_and_survived() {
+    for (errno, text) in [
+        ("EIO", "Input/output error"),
+        ("ENOSPC", "No space left"),
+        ("EDQUOT", "quota exceeded"),
+        ("ESTALE", "Stale file handle"),
+        ("EROFS", "Read-only file system"),
+    ] {
+        let script = format!("store write fail {errno} while FLAG");
+        let Some(faulty) = Faulty::new(&LAZY, &script) else { return };
+        let run = faulty.start(
+            "open:1:file write:1:2000 fsync:1 write:1:1000 check:1 touch:$OUT/told \
+             gone:$OUT/flag fsync:1 fsync:1 close:1",
+        );
+        wait_for("the error", LIMIT, || faulty.site.out.join("told").exists().then_some(()));
+        let status = faulty.site.status();
+        status.assert_live();
+        let line = status.text.lines().find(|line| line.contains("/store/file"));
+        assert!(line.is_some_and(|line| line.contains(text)), "{}", status.text);
+        fs::remove_file(&faulty.flag).unwrap();
+        let ran = run.end().expect(0);
+        // The first fsync after the fault's end may still tell of a try that came before it.
+        let lines: Vec<_> = ran.stdout.lines().collect();
+        let told = format!("fsync {errno}");
+        let head = ["open 0", "write 0", &told, "write 0", "check 0", "touch 0", "gone 0"];
+        assert_eq!(lines[..7], head, "{ran:?}");
+        assert!(lines[7] == "fsync 0" || lines[7] == told, "{ran:?}");
+        assert_eq!(lines[8..], ["fsync 0", "close 0"], "{ran:?}");
+        assert_content(&faulty.store("file"), 1, 3000, errno);
+    }
+}
+
+#[test]
+fn each_descriptor_learns_once() {
+    let Some(faulty) = Faulty::new(&LAZY, "store write fail EIO next 1") else { return };
+    let ran = faulty.start(
+        "open:1:file open:2:file open:3:file write:1:100 fsync:1 fsync:1 fsync:2 fsync:2 close:3 \
+         close:2 close:1",
+    );
+    let ran = ran.end().expect(0);
+    let lines: Vec<_> = ran.stdout.lines().skip(4).collect();
+    // The third has not written: nothing of its own went wrong, but it may tell as the kernel would.
+    let wanted = ["fsync EIO", "fsync 0", "fsync EIO", "fsync 0"];
+    assert_eq!(lines[..4], wanted, "{ran:?}");
+    assert_eq!(lines[5..], ["close 0", "close 0"], "{ran:?}");
+    assert_content(&faulty.store("file"), 1, 100, "once");
+}
+
+#[test]
+fn a_failing_sync_is_told() {
+    let Some(faulty) = Faulty::new(&LAZY, "store sync fail EIO next 1") else { return };
+    let ran = faulty.start("open:1:file write:1:100 fsync:1 fsync:1 close:1").end().expect(0);
+    let lines: Vec<_> = ran.stdout.lines().skip(2).collect();
+    assert_eq!(lines, ["fsync EIO", "fsync 0", "close 0"], "{ran:?}");
+    assert_content(&faulty.store("file"), 1, 100, "sync");
+}
+
+#[test]
+fn slow_short_and_torn_writes_lose_nothing() {
+    for script in [
+        "store write delay 20ms every 2",
+        "store write hang 1s next 2\nstore sync hang 1s",
+        "store write short",
+        "store write tear EIO every 3",
+        "nvme read short\nnvme write short every 2\nstore write short",
+        "nvme read delay 5ms every 3\nnvme write delay 5ms every 4",
+    ] {
+        let Some(faulty) = Faulty::new(&SMALL, script) else { return };
+        let ran = faulty.start("open:1:file write:1:24000 check:1 fsync:1 close:1").end().expect(0);
+        let lines: Vec<_> = ran.stdout.lines().take(3).collect();
+        assert_eq!(lines, ["open 0", "write 0", "check 0"], "{script}: {ran:?}");
+        assert_content(&faulty.store("file"), 1, 24000, script);
+    }
+}
+
+#[test]
+fn a_tier_that_cannot_be_read_or_written_for_a_while_loses_nothing() {
+    for script in ["nvme write fail EIO while FLAG", "nvme read fail EIO while FLAG"] {
+        let Some(faulty) = Faulty::new(&SMALL, script) else { return };
+        let run = faulty.start("open:1:file write:1:30000 touch:$OUT/told gone:$OUT/flag close:1");
+        wait_for_line(&run, "touch 0");
+        fs::remove_file(&faulty.flag).unwrap();
+        let ran = run.end().expect(0);
+        assert!(ran.stdout.starts_with("open 0\nwrite 0\n"), "{script}: {ran:?}");
+        assert_content(&faulty.store("file"), 1, 30000, script);
+    }
+}
+
+#[test]
+fn what_fails_for_ever_is_named_kept_and_recovered() {
+    let Some(faulty) = Faulty::new(&LAZY, "store write fail EIO") else { return };
+    let ran = faulty.start("open:1:one write:1:3000 close:1 open:2:two write:2:10 close:2").end();
+    assert_eq!(ran.code, 125, "{ran:?}");
+    for word in ["/store/one", "/store/two", "Input/output error", "forebay recover"] {
+        assert!(ran.stderr.contains(word), "{word}: {ran:?}");
+    }
+    assert_eq!(faulty.site.pools().len(), 1);
+    // As long as the store fails, nothing changes.
+    let again = faulty.recover_with_faults();
+    assert!(again.code != 0 && again.stderr.contains("/store/one"), "{again:?}");
+    faulty.site.kill_all();
+    let again = faulty.recover_with_faults();
+    assert!(again.code != 0 && again.stderr.contains("/store/one"), "{again:?}");
+    faulty.site.kill_all();
+    faulty.site.recover().expect(0);
+    assert_content(&faulty.store("one"), 1, 3000, "recovered");
+    assert_content(&faulty.store("two"), 2, 10, "recovered");
+}
+
+#[test]
+fn full_tiers_over_a_failing_store_do_not_hang_or_lose() {
+    let Some(faulty) = Faulty::new(&TINY, "store write fail ENOSPC while FLAG") else { return };
+    let run =
+        faulty.start("open:1:file write:1:30000 touch:$OUT/told gone:$OUT/flag check:1 close:1");
+    wait_for_line(&run, "touch 0");
+    let dirty = faulty.site.status();
+    assert!(dirty.text.contains("FAILING"), "{}", dirty.text);
+    fs::remove_file(&faulty.flag).unwrap();
+    let ran = run.end().expect(0);
+    assert!(ran.stdout.contains("write 0\n") && ran.stdout.contains("check 0\n"), "{ran:?}");
+    assert_content(&faulty.store("file"), 1, 30000, "full tiers");
+}
+
+#[test]
+fn a_script_is_read_again_and_its_errors_are_told_with_their_line() {
+    let Some(faulty) = Faulty::new(&LAZY, "store write short\nstore write fail EWHAT") else {
+        return;
+    };
+    let ran = faulty.start("touch:$OUT/started").end();
+    assert_eq!(ran.code, 125, "{ran:?}");
+    assert!(ran.stderr.contains("faults:2: unknown error EWHAT"), "{ran:?}");
+    assert!(!faulty.site.out.join("started").exists());
+    fs::write(&faulty.faults, "tape write short").unwrap();
+    let ran = faulty.start("touch:$OUT/started").end();
+    assert!(
+        ran.stderr.contains("faults:1: unknown device tape; one of store, ram, nvme"),
+        "{ran:?}"
+    );
+    fs::write(&faulty.faults, "").unwrap();
+    let run = faulty.start(
+        "open:1:file write:1:10 fsync:1 wait:$OUT/failing write:1:10 fsync:1 wait:$OUT/wrong \
+         write:1:10 fsync:1 wait:$OUT/gone write:1:10 fsync:1 fsync:1 close:1",
+    );
+    let out = |name: &str| faulty.site.out.join(name);
+    wait_for_line(&run, "fsync 0");
+    fs::write(&faulty.faults, "store write fail EIO").unwrap();
+    fs::write(out("failing"), "").unwrap();
+    wait_for_line(&run, "fsync EIO");
+    // A script that is wrong changes nothing.
+    fs::write(&faulty.faults, "store write file EIO").unwrap();
+    fs::write(out("wrong"), "").unwrap();
+    wait_for("the second error", LIMIT, || {
+        (run.stdout().matches("fsync EIO").count() >= 2).then_some(())
+    });
+    assert!(faulty.site.log().contains("faults:1: unknown fault file"), "{}", faulty.site.log());
+    fs::remove_file(&faulty.faults).unwrap();
+    fs::write(out("gone"), "").unwrap();
+    let ran = run.end().expect(0);
+    assert!(ran.stdout.ends_with("fsync 0\nclose 0\n"), "{ran:?}");
+    assert_content(&faulty.store("file"), 1, 40, "script");
+}
+
+#[test]
+fn space_that_comes_back_is_used_without_being_asked() {
+    let site = Site::new(&Setup { flush: "trigger = \"periodic\"\nperiod = \"100ms\"", ..LAZY });
+    let script = "mount -t tmpfs -o size=8m none $STORE; cd $STORE
+        dd if=/dev/zero of=filler bs=1M count=6 status=none
+        $FOREBAY run --config $CONFIG -- bash -c '
+            seq 900000 > big 2> $OUT/told
+            until $FOREBAY status | grep -q \"FAILING: No space left\"; do sleep 0.01; done
+            rm filler
+            until ! $FOREBAY status | grep -q FAILING; do sleep 0.01; done'
+        echo status $?; seq 900000 | cmp big - && echo same";
+    let Some(ran) = with_mounts(&site, script) else { return };
+    assert_eq!(ran.stdout, "status 0\nsame\n", "{ran:?}");
+}
+
+#[test]
+fn a_store_that_turns_read_only_keeps_the_data_in_the_tiers() {
+    let site = Site::new(&LAZY);
+    let script = "mount -t tmpfs -o size=80m none $STORE; cd $STORE
+        $FOREBAY run --config $CONFIG -- bash -c '
+            seq 900000 > big; exec 5>>big; cat big > copy; exec 5>&-'
+        echo first $?
+        $FOREBAY run --config $CONFIG -- bash -c 'echo more >> big; mount -o remount,ro $STORE'
+        echo status $?
+        mount -o remount,rw $STORE; $FOREBAY recover; echo recover $?
+        (seq 900000; echo more) | cmp big - && seq 900000 | cmp copy - && echo same";
+    let Some(ran) = with_mounts(&site, script) else { return };
+    let lines: Vec<_> = ran.stdout.lines().collect();
+    assert!(lines[0] == "first 0" && lines.ends_with(&["recover 0", "same"]), "{ran:?}");
+}
+
+#[test]
+fn a_store_that_is_moved_away_and_back_loses_nothing() {
+    let Some(faulty) = Faulty::new(&LAZY, "") else { return };
+    let site = &faulty.site;
+    let run = faulty.start("open:1:file write:1:3000 touch:$OUT/told wait:$OUT/moved close:1");
+    wait_for_line(&run, "touch 0");
+    // The manager that had its descriptor is gone, too: only the path is left to find the file by.
+    let away = site.root().join("away");
+    fs::rename(&site.store, &away).unwrap();
+    site.kill_all();
+    let ran = run.end();
+    assert_eq!(ran.code, 128 + 9, "{ran:?}");
+    let ran = site.end({
+        let mut command = site.command(&site.out, common::FOREBAY);
+        command.arg("recover");
+        command
+    });
+    assert!(ran.code != 0 && ran.stderr.contains("/store"), "{ran:?}");
+    assert_eq!(site.pools().len(), 1);
+    site.kill_all();
+    fs::rename(&away, &site.store).unwrap();
+    site.recover().expect(0);
+    assert_content(&faulty.store("file"), 1, 3000, "moved");
+}

@@ -1,0 +1,120 @@
+//! Faults on purpose, for testers: the file that `FOREBAY_FAULTS` names says what goes wrong with the
+//! manager's transfers to stores and tiers. Without the variable nothing of this exists.
+
+use forebay_tiers::{FaultScript, Faulty, IoClient, Transfer, parse_script};
+use rustix::io::Errno;
+use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What scripts call the backing stores, all of them.
+pub(crate) const STORE: &str = "store";
+
+/// A script that is read again whenever its file has changed.
+pub(crate) struct Faults {
+    path: PathBuf,
+    devices: Vec<(String, FaultScript)>,
+    seen: Mutex<Seen>,
+}
+
+/// By what a change of the file is noticed: inode, size, modification time.
+type Seen = Option<(u64, u64, i64, i64)>;
+
+impl Faults {
+    /// The script that the environment names, for the stores and these tiers.
+    ///
+    /// # Errors
+    /// A message that names the file and the line that is wrong.
+    pub fn of_environment<'a>(
+        tiers: impl Iterator<Item = &'a str>,
+    ) -> Result<Option<Arc<Faults>>, String> {
+        let Some(path) = std::env::var_os("FOREBAY_FAULTS").filter(|path| !path.is_empty()) else {
+            return Ok(None);
+        };
+        let devices = std::iter::once(STORE).chain(tiers);
+        let devices = devices.map(|name| (name.to_owned(), FaultScript::new())).collect();
+        let faults = Faults { path: path.into(), devices, seen: Mutex::new(None) };
+        faults.read()?;
+        eprintln!("faults are injected as {} says", faults.path.display());
+        Ok(Some(Arc::new(faults)))
+    }
+
+    /// Reads the script if it has changed. One that cannot be understood changes nothing.
+    fn read(&self) -> Result<(), String> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = std::fs::metadata(&self.path).ok();
+        let now = found.map(|f| (f.ino(), f.size(), f.mtime(), f.mtime_nsec()));
+        if *seen == now {
+            return Ok(());
+        }
+        *seen = now;
+        // A file that is not there is a script without rules.
+        let text = match now {
+            None => String::new(),
+            Some(_) => std::fs::read_to_string(&self.path)
+                .map_err(|error| format!("FOREBAY_FAULTS: {}: {error}", self.path.display()))?,
+        };
+        let wrong = |line: usize, what: &str| {
+            format!("FOREBAY_FAULTS: {}:{line}: {what}", self.path.display())
+        };
+        let rules = parse_script(&text).map_err(|error| wrong(error.line, &error.what))?;
+        let names: Vec<_> = self.devices.iter().map(|(name, _)| &name[..]).collect();
+        if let Some((line, name, _)) = rules.iter().find(|(_, name, _)| !names.contains(&&name[..]))
+        {
+            let known = names.join(", ");
+            return Err(wrong(*line, &format!("unknown device {name}; one of {known}")));
+        }
+        for (device, script) in &self.devices {
+            let of_device = rules.iter().filter(|(_, name, _)| name == device);
+            script.replace(of_device.map(|(.., rule)| rule.clone()).collect());
+        }
+        Ok(())
+    }
+
+    fn refresh(&self) {
+        if let Err(message) = self.read() {
+            eprintln!("{message}; the faults stay as they were");
+        }
+    }
+}
+
+/// Puts the script's faults for `device` around a client.
+pub(crate) fn around(
+    client: Box<dyn IoClient>,
+    faults: Option<&Arc<Faults>>,
+    device: &str,
+) -> Box<dyn IoClient> {
+    let script = faults.and_then(|faults| {
+        let found = faults.devices.iter().find(|(name, _)| name == device);
+        found.map(|(_, script)| (Arc::clone(faults), script.clone()))
+    });
+    match script {
+        None => client,
+        Some((faults, script)) => {
+            Box::new(Scripted { faults, client: Faulty::new(client, script) })
+        }
+    }
+}
+
+/// A client that looks for a new script before everything it does.
+struct Scripted {
+    faults: Arc<Faults>,
+    client: Faulty<Box<dyn IoClient>>,
+}
+
+impl IoClient for Scripted {
+    fn name(&self) -> &'static str {
+        self.client.name()
+    }
+
+    fn run(&mut self, transfers: &mut [Transfer]) {
+        self.faults.refresh();
+        self.client.run(transfers);
+    }
+
+    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
+        self.faults.refresh();
+        self.client.sync(fd)
+    }
+}
