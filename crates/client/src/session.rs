@@ -40,6 +40,8 @@ pub struct Session {
     pub(crate) mapped: Sparse,
     /// RAM bucket / 16 -> whether its pages are mapped here.
     pub(crate) populated: Sparse,
+    /// `room_made` of the header when somebody here had waited in vain for room.
+    pub(crate) waited_in_vain: AtomicU64,
     pub(crate) manager: ManagerLink,
     pub(crate) engine: Engine,
     /// The slots of each tier, and behind [`TIERS_MAX`] their tables.
@@ -168,6 +170,7 @@ impl Session {
             references: Sparse::new(descriptions as usize),
             mapped: Sparse::new(files as usize),
             populated: Sparse::new(buckets as usize / 16 + 1),
+            waited_in_vain: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
             engine,
             tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],

@@ -631,11 +631,16 @@ impl Session {
         if let Some(bucket) = self.segment.take_bucket(owner) {
             return Some(bucket);
         }
-        self.counters().waits.fetch_add(1, Ordering::Relaxed);
         let header = self.segment.header();
+        let mut made = header.room_made.load(Ordering::Acquire);
+        // Nothing has become free since somebody here waited in vain: each write would wait as long.
+        if self.waited_in_vain.load(Ordering::Relaxed) == u64::from(made) {
+            return None;
+        }
+        self.counters().waits.fetch_add(1, Ordering::Relaxed);
         let mut idle_ms = 0;
         while idle_ms < ROOM_PATIENCE_MS {
-            let made = header.room_made.load(Ordering::Acquire);
+            made = header.room_made.load(Ordering::Acquire);
             if let Some(bucket) = self.segment.take_bucket(owner) {
                 return Some(bucket);
             }
@@ -649,6 +654,7 @@ impl Session {
                 return None;
             }
         }
+        self.waited_in_vain.store(u64::from(made), Ordering::Relaxed);
         None
     }
 
