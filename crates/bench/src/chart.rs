@@ -1,5 +1,4 @@
-//! The figure: a group of bars for each case, a bar for each system, stacked from write, read and flush
-//! time.
+//! The figure: a group of bars for each case, a bar for each system, which may be stacked from parts.
 
 use std::fmt;
 
@@ -26,11 +25,8 @@ const INK: RGBColor = RGBColor(34, 34, 34);
 const FAINT: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
 /// Colours that people with any colour vision can tell apart (Okabe and Ito), as the simulator's.
-const PARTS: [(&str, RGBColor); 3] = [
-    ("write", RGBColor(0, 114, 178)),
-    ("read", RGBColor(86, 180, 233)),
-    ("flush", RGBColor(0, 158, 115)),
-];
+const COLORS: [RGBColor; 3] =
+    [RGBColor(0, 114, 178), RGBColor(86, 180, 233), RGBColor(0, 158, 115)];
 
 type Failure = Box<dyn fmt::Display>;
 type Drawn = Result<(), Failure>;
@@ -41,10 +37,10 @@ pub struct Group {
     pub bars: Vec<Bar>,
 }
 
-/// A bar of seconds that stand one behind the other: write, read, flush.
+/// A bar; its parts stand one behind the other.
 pub struct Bar {
     pub name: String,
-    pub parts: [f64; 3],
+    pub parts: Vec<f64>,
 }
 
 impl Group {
@@ -53,8 +49,8 @@ impl Group {
     }
 }
 
-/// The figure as SVG.
-pub fn draw(title: &str, groups: &[Group]) -> Result<String, String> {
+/// The figure as SVG: `unit` is below the axis, `parts` names what stacked bars consist of.
+pub fn draw(title: &str, unit: &str, parts: &[&str], groups: &[Group]) -> Result<String, String> {
     let height = HEAD + groups.iter().map(Group::height).sum::<i32>() + FOOT;
     let size = ((LEFT + PLOT + RIGHT) as u32, height as u32);
     let sums = groups.iter().flat_map(|group| &group.bars).map(|bar| bar.parts.iter().sum());
@@ -62,22 +58,23 @@ pub fn draw(title: &str, groups: &[Group]) -> Result<String, String> {
     let mut picture = String::new();
     {
         let svg = SVGBackend::with_string(&mut picture, size).into_drawing_area();
-        Canvas { svg, longest }.figure(title, groups).map_err(|e| e.to_string())?;
+        Canvas { svg, longest, unit }.figure(title, parts, groups).map_err(|e| e.to_string())?;
     }
     Ok(picture)
 }
 
 struct Canvas<'a> {
     svg: DrawingArea<SVGBackend<'a>, Shift>,
-    /// Seconds that the width of the plot stands for.
+    /// What the width of the plot stands for.
     longest: f64,
+    unit: &'a str,
 }
 
 impl Canvas<'_> {
-    fn figure(&self, title: &str, groups: &[Group]) -> Drawn {
+    fn figure(&self, title: &str, parts: &[&str], groups: &[Group]) -> Drawn {
         self.svg.fill(&WHITE).map_err(failure)?;
         self.text(title, (24, 24), HPos::Left, 19, INK, FontStyle::Bold)?;
-        for (part, (name, color)) in PARTS.into_iter().enumerate() {
+        for (part, (name, color)) in parts.iter().zip(COLORS).enumerate() {
             let left = LEFT + part as i32 * LEGEND_SLOT;
             self.fill((left, 48), (left + 14, 62), color)?;
             self.text(name, (left + 20, 55), HPos::Left, 15, INK, FontStyle::Normal)?;
@@ -98,33 +95,39 @@ impl Canvas<'_> {
     fn axis(&self, bottom: i32) -> Drawn {
         let step = tick(self.longest);
         for number in 0..=(self.longest / step) as u32 {
-            let seconds = f64::from(number) * step;
-            let x = self.x(seconds);
+            let value = f64::from(number) * step;
+            let x = self.x(value);
             let line = PathElement::new([(x, HEAD), (x, bottom)], GRID);
             self.svg.draw(&line).map_err(failure)?;
-            let label = format!("{}", (seconds * 1e6).round() / 1e6);
+            let label = format!("{}", (value * 1e6).round() / 1e6);
             self.text(&label, (x, bottom + 12), HPos::Center, 13, FAINT, FontStyle::Normal)?;
         }
-        let label = "seconds";
-        self.text(label, (LEFT + PLOT / 2, bottom + 34), HPos::Center, 15, FAINT, FontStyle::Normal)
+        self.text(
+            self.unit,
+            (LEFT + PLOT / 2, bottom + 34),
+            HPos::Center,
+            15,
+            FAINT,
+            FontStyle::Normal,
+        )
     }
 
     fn bar(&self, bar: &Bar, middle: i32) -> Drawn {
         self.text(&bar.name, (LEFT - 12, middle), HPos::Right, 15, INK, FontStyle::Normal)?;
         let mut at = 0.0;
-        for (seconds, (_, color)) in bar.parts.into_iter().zip(PARTS) {
-            let (from, to) = (self.x(at), self.x(at + seconds));
-            at += seconds;
+        for (part, color) in bar.parts.iter().zip(COLORS) {
+            let (from, to) = (self.x(at), self.x(at + part));
+            at += part;
             if to > from {
                 self.fill((from, middle - BAR / 2), (to, middle + BAR / 2), color)?;
             }
         }
-        let label = format!("{at:.2}");
+        let label = if at < 0.1 { format!("{at:.4}") } else { format!("{at:.2}") };
         self.text(&label, (self.x(at) + 8, middle), HPos::Left, 14, FAINT, FontStyle::Normal)
     }
 
-    fn x(&self, seconds: f64) -> i32 {
-        LEFT + (seconds / self.longest * f64::from(PLOT)).round() as i32
+    fn x(&self, value: f64) -> i32 {
+        LEFT + (value / self.longest * f64::from(PLOT)).round() as i32
     }
 
     fn fill(&self, corner: (i32, i32), opposite: (i32, i32), color: RGBColor) -> Drawn {

@@ -1,18 +1,27 @@
-//! The evaluation of the Hermes paper (HPDC'18, Figures 8 to 11), repeated on emulated tiers of one
-//! machine: unmodified C programs, directly on the store, on two staging systems, and under Forebay.
+//! Benchmarks against what users would pick instead, always side by side in one run.
 //!
-//! One file for each figure in `figures`, one for each competitor in `systems`.
+//! [`bench`]: the evaluation of the Hermes paper (HPDC'18, Figures 8 to 11), repeated on emulated tiers
+//! of one machine: unmodified C programs, directly on the store, on two staging systems, and under
+//! Forebay. One file for each figure in `figures`, one for each competitor in `systems`.
+//!
+//! [`micro`]: the hot path, against memcpy, tmpfs and the page cache.
 
 mod chart;
 mod figures;
 mod hierarchy;
+mod machine;
+mod measured;
+mod micro;
 mod report;
 mod runner;
+mod server;
 mod site;
 pub mod stage;
 mod systems;
 
 pub use figures::{Figure, figure, names};
+pub use measured::Measured;
+pub use micro::micro;
 pub use report::Report;
 pub use runner::now_us;
 
@@ -44,7 +53,7 @@ pub struct Options {
     pub forebay: PathBuf,
     /// How much.
     pub scale: Scale,
-    /// How often each run is repeated; without it 3 times, once at small scale.
+    /// How often each run is repeated; without it 3 to 5 times, once at small scale.
     pub rounds: Option<u32>,
     /// Where the emulated devices keep their bytes; without it /dev/shm, where no real device is in
     /// their way, or the directory for temporary files.

@@ -74,6 +74,9 @@ pub struct Report {
 /// What the table and the JSON tell of each row.
 const MEASURES: [Measure; 4] = [Measure::Write, Measure::Read, Measure::Flush, Measure::Total];
 
+/// What the bars of the picture consist of.
+const PARTS: [Measure; 3] = [Measure::Write, Measure::Read, Measure::Flush];
+
 impl Report {
     /// The row of a system; one that is steady has its row in the first case.
     fn row(&self, case: usize, system: &str) -> Option<&Row> {
@@ -193,7 +196,7 @@ impl Report {
     pub fn draw(&self, picture: &Path) -> Result<(), String> {
         let bar = |row: &Row| Bar {
             name: row.system.to_owned(),
-            parts: [Measure::Write, Measure::Read, Measure::Flush].map(|part| row.median(part)),
+            parts: PARTS.iter().map(|part| row.median(*part)).collect(),
         };
         let groups: Vec<Group> = (0..self.cases.len())
             .map(|case| Group {
@@ -201,7 +204,7 @@ impl Report {
                 bars: self.rows.iter().filter(|row| row.case == case).map(bar).collect(),
             })
             .collect();
-        let svg = chart::draw(self.figure.title, &groups);
+        let svg = chart::draw(self.figure.title, "seconds", &PARTS.map(Measure::name), &groups);
         svg.and_then(|svg| std::fs::write(picture, svg).map_err(|e| e.to_string()))
             .map_err(|e| format!("cannot draw {}: {e}", picture.display()))
     }

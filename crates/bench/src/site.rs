@@ -26,15 +26,20 @@ impl Site {
     /// Makes one where the options say.
     pub fn new(options: &Options) -> Result<Self, String> {
         let parent = options.folder.clone().unwrap_or_else(usual_folder);
-        let parent = std::path::absolute(&parent).map_err(|e| failed(&parent, &e))?;
+        Self::below(&parent, FREE_SPACE_MIN)
+    }
+
+    /// Makes one below a directory that has so many bytes free.
+    pub fn below(parent: &Path, needed: u64) -> Result<Self, String> {
+        let parent = std::path::absolute(parent).map_err(|e| failed(parent, &e))?;
         let space = rustix::fs::statvfs(&parent).map_err(|e| failed(&parent, &e.into()))?;
         let free = space.f_bavail * space.f_frsize;
-        if free < FREE_SPACE_MIN {
+        if free < needed {
             return Err(format!(
                 "{}: only {} MiB free, {} are needed; name another directory with --dir",
                 parent.display(),
                 free >> 20,
-                FREE_SPACE_MIN >> 20
+                needed >> 20
             ));
         }
         let root = parent.join(format!("forebay-bench-{}", process::id()));
@@ -46,6 +51,13 @@ impl Site {
     pub fn keep(&self) -> &Path {
         self.kept.set(true);
         &self.root
+    }
+
+    /// A new directory in it.
+    pub fn folder(&self, name: &str) -> Result<PathBuf, String> {
+        let folder = self.path(name);
+        DirBuilder::new().mode(0o700).create(&folder).map_err(|e| failed(&folder, &e))?;
+        Ok(folder)
     }
 
     /// Something in it.

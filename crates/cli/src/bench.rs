@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use forebay_bench::stage::{When, stage};
-use forebay_bench::{Options, Scale};
+use forebay_bench::{Measured, Options, Scale};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,24 +11,40 @@ use std::{env, fs};
 /// Options of `forebay bench`.
 #[derive(Args)]
 pub struct BenchArguments {
-    /// What to run: a figure of the Hermes paper
-    #[arg(value_parser = clap::builder::PossibleValuesParser::new(forebay_bench::names()))]
+    /// What to run: the hot path, or a figure of the Hermes paper
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(names()))]
     name: String,
     /// Write all numbers to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the figure
+    /// Write the tables to this file, as a page has them (not of figures 8 to 11)
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Draw the figure (not of the hot path)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// small: only whether it works, in a few seconds; its ratios mean nothing
     #[arg(long, value_enum, default_value_t = Size::Usual)]
     scale: Size,
-    /// How often everything is run [default: 3, small scale: 1]
+    /// The same as --scale small
+    #[arg(long)]
+    quick: bool,
+    /// How often everything is run [default: 3 to 5, small scale: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// Where the emulated devices keep their bytes [default: /dev/shm if it has the room]
+    /// Where files are [default: of figures 8 to 11 /dev/shm if it has the room, else /tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+}
+
+/// A benchmark that is no figure on emulated tiers.
+type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
+
+/// All of them.
+const BENCHMARKS: [(&str, Benchmark); 1] = [("micro", forebay_bench::micro)];
+
+fn names() -> impl Iterator<Item = &'static str> {
+    BENCHMARKS.iter().map(|(name, _)| *name).chain(forebay_bench::names())
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -57,24 +73,35 @@ enum Moment {
     Exit,
 }
 
-/// Runs a figure and shows what came out.
+/// Runs a benchmark and shows what came out.
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
     let name = &arguments.name;
-    let figure = forebay_bench::figure(name).ok_or_else(|| format!("{name}: no such figure"))?;
     let options = Options {
         forebay: env::current_exe().map_err(|e| format!("cannot find my own binary: {e}"))?,
         scale: match arguments.scale {
-            Size::Small => Scale::Small,
-            Size::Usual => Scale::Usual,
+            Size::Usual if !arguments.quick => Scale::Usual,
+            _ => Scale::Small,
         },
         rounds: arguments.rounds,
         folder: arguments.dir.clone(),
     };
-    let report = forebay_bench::bench(figure, &options, &mut |what| eprintln!("forebay: {what}"))?;
-    print!("{}", report.table());
-    if let Some(file) = &arguments.json {
-        fs::write(file, report.json()).map_err(|e| format!("{}: {e}", file.display()))?;
+    let mut say = |what: &str| eprintln!("forebay: {what}");
+    let save = |file: &Option<PathBuf>, text: String| match file {
+        Some(file) => fs::write(file, text).map_err(|e| format!("{}: {e}", file.display())),
+        None => Ok(()),
+    };
+    if let Some((_, benchmark)) = BENCHMARKS.iter().find(|(found, _)| found == name) {
+        let measured = benchmark(&options, &mut say)?;
+        print!("{}", measured.table());
+        save(&arguments.json, measured.json())?;
+        save(&arguments.markdown, measured.markdown())?;
+        arguments.svg.iter().try_for_each(|picture| measured.draw(picture))?;
+        return Ok(ExitCode::SUCCESS);
     }
+    let figure = forebay_bench::figure(name).ok_or_else(|| format!("{name}: no such figure"))?;
+    let report = forebay_bench::bench(figure, &options, &mut say)?;
+    print!("{}", report.table());
+    save(&arguments.json, report.json())?;
     arguments.svg.iter().try_for_each(|picture| report.draw(picture))?;
     Ok(ExitCode::SUCCESS)
 }

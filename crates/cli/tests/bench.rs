@@ -50,6 +50,36 @@ fn hacc() {
     run("hermes-fig11", 4, &["Forebay max-bandwidth"]);
 }
 
+/// Runs a benchmark that shows its own table; looks for these words in the table, the JSON and the
+/// page.
+fn compare(name: &str, words: &[&str]) -> String {
+    let site = Site::new(&USUAL);
+    let (json, page) = (site.out.join("out.json"), site.out.join("out.md"));
+    let mut command = site.forebay(&["bench", name, "--quick"]);
+    command.arg("--dir").arg(&site.out).arg("--json").arg(&json).arg("--markdown").arg(&page);
+    let ran = site.end(command).expect(0);
+    let (json, page) = (fs::read_to_string(json).unwrap(), fs::read_to_string(page).unwrap());
+    for text in [&ran.stdout, &json, &page] {
+        for word in words {
+            assert!(text.contains(word), "no {word} in {text}");
+        }
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+    let left: Vec<_> = fs::read_dir(&site.out).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("forebay-bench")), "{left:?}");
+    json
+}
+
+#[test]
+fn micro() {
+    if !works(&["cc", "--version"]) {
+        return common::skip("no C compiler");
+    }
+    let json = compare("micro", &["forebay", "tmpfs", "page cache", "write-1m-new", "memcpy"]);
+    // Every line of the table of what is wanted.
+    assert_eq!(json.matches("\"wanted\":").count(), 23, "{json}");
+}
+
 #[test]
 fn a_compiler_that_fails_is_an_error() {
     let site = Site::new(&USUAL);

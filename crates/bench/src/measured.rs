@@ -1,0 +1,562 @@
+//! What was measured, claims about it, and how they are shown: tables for people and for pages, JSON,
+//! pictures. A figure is always shown beside what it is compared with.
+
+use crate::chart::{self, Bar, Group};
+use crate::machine::Machine;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Operations in a second, of so many bytes each, shown as bytes in a second.
+    Bandwidth(u64),
+    /// Operations in a second.
+    Rate,
+    /// Seconds.
+    Time,
+    /// A part of one.
+    Share,
+    /// Bytes.
+    Memory,
+}
+
+impl Unit {
+    /// A number with its unit, in three digits.
+    fn show(self, value: f64) -> String {
+        let scaled = |value: f64, steps: &[(f64, &str)]| {
+            let (by, name) = steps
+                .iter()
+                .copied()
+                .find(|(by, _)| value.abs() >= *by)
+                .or(steps.last().copied())
+                .unwrap_or((1.0, ""));
+            format!("{} {name}", digits(value / by))
+        };
+        match self {
+            Unit::Bandwidth(bytes) => {
+                scaled(value * bytes as f64, &[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")])
+            }
+            Unit::Rate => scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]),
+            Unit::Time => scaled(value, &[(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]),
+            Unit::Share => format!("{} %", digits(value * 100.0)),
+            Unit::Memory => scaled(value, &[(1_048_576.0, "MiB"), (1024.0, "KiB")]),
+        }
+    }
+}
+
+/// Three digits that count.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        size if size >= 99.95 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// All rounds of a piece of work on a system.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    pub work: String,
+    pub system: String,
+    pub unit: Unit,
+    pub rounds: Vec<f64>,
+}
+
+/// What is wanted of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Wanted {
+    /// So many times the rate that it is compared with.
+    AtLeast(f64),
+    /// An operation takes at most so many seconds longer.
+    Within(f64),
+    /// The number itself, at most.
+    AtMost(f64),
+}
+
+/// A line of what is wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    pub what: String,
+    /// Work and system.
+    pub of: (String, String),
+    /// Work and system that it is compared with; none for [`Wanted::AtMost`].
+    pub against: Option<(String, String)>,
+    pub wanted: Wanted,
+    /// The ratio that a paper gives.
+    pub paper: Option<f64>,
+}
+
+impl Claim {
+    /// `of` runs at least `times` as fast as `against`.
+    pub fn ratio(what: &str, of: (&str, &str), against: (&str, &str), times: f64) -> Claim {
+        Claim {
+            what: what.to_owned(),
+            of: owned(of),
+            against: Some(owned(against)),
+            wanted: Wanted::AtLeast(times),
+            paper: None,
+        }
+    }
+}
+
+fn owned((work, system): (&str, &str)) -> (String, String) {
+    (work.to_owned(), system.to_owned())
+}
+
+/// Median, least and most.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Option<Spread> {
+        let mut all: Vec<f64> = values.collect();
+        all.sort_by(f64::total_cmp);
+        let (least, most) = (*all.first()?, *all.last()?);
+        let median = (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0;
+        Some(Spread { median, least, most })
+    }
+
+    /// Half of the distance between the extremes, relative to the median.
+    fn half_width(&self) -> f64 {
+        if self.median == 0.0 { 0.0 } else { (self.most - self.least) / 2.0 / self.median }
+    }
+}
+
+/// A claim with its numbers.
+struct Judged<'a> {
+    claim: &'a Claim,
+    value: String,
+    other: String,
+    ratio: Option<Spread>,
+    measured: f64,
+    met: bool,
+}
+
+/// The results of a benchmark.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub(crate) name: &'static str,
+    pub(crate) title: String,
+    pub(crate) machine: Machine,
+    pub(crate) rounds: u32,
+    pub(crate) is_small: bool,
+    pub(crate) series: Vec<Series>,
+    pub(crate) claims: Vec<Claim>,
+    /// What a reader must know: what was left out, how competitors are configured.
+    pub(crate) notes: Vec<String>,
+    /// Whether the bars of its picture can be compared with each other.
+    pub(crate) is_drawn: bool,
+}
+
+impl Measured {
+    pub(crate) fn new(name: &'static str, title: &str, rounds: u32, is_small: bool) -> Measured {
+        Measured {
+            name,
+            title: title.to_owned(),
+            machine: Machine::here(),
+            rounds,
+            is_small,
+            series: Vec::new(),
+            claims: Vec::new(),
+            notes: Vec::new(),
+            is_drawn: true,
+        }
+    }
+
+    /// Adds a number of a round.
+    pub(crate) fn add(&mut self, work: &str, system: &str, unit: Unit, value: f64) {
+        let is_it = |series: &&mut Series| series.work == work && series.system == system;
+        match self.series.iter_mut().find(is_it) {
+            Some(series) => series.rounds.push(value),
+            None => self.series.push(Series {
+                work: work.to_owned(),
+                system: system.to_owned(),
+                unit,
+                rounds: vec![value],
+            }),
+        }
+    }
+
+    pub(crate) fn find(&self, work: &str, system: &str) -> Option<&Series> {
+        self.series.iter().find(|series| series.work == work && series.system == system)
+    }
+
+    /// Median of all rounds.
+    pub(crate) fn median(&self, work: &str, system: &str) -> Option<f64> {
+        Some(Spread::of(self.find(work, system)?.rounds.iter().copied())?.median)
+    }
+
+    /// What can be said about a claim; none if one side was not measured.
+    fn judge<'a>(&self, claim: &'a Claim) -> Option<Judged<'a>> {
+        let own = self.find(&claim.of.0, &claim.of.1)?;
+        let own_spread = Spread::of(own.rounds.iter().copied())?;
+        let other = match &claim.against {
+            Some((work, system)) => Some(self.find(work, system)?),
+            None => None,
+        };
+        // Round by round: what was measured in the same minute is compared.
+        let ratio = other.and_then(|other| {
+            Spread::of(own.rounds.iter().zip(&other.rounds).map(|(of, over)| of / over))
+        });
+        let longer = other.and_then(|other| {
+            let pairs = own.rounds.iter().zip(&other.rounds);
+            Spread::of(pairs.map(|(of, over)| 1.0 / of - 1.0 / over))
+        });
+        let (measured, met) = match claim.wanted {
+            Wanted::AtLeast(times) => {
+                let measured = ratio?.median;
+                (measured, measured >= times)
+            }
+            Wanted::Within(seconds) => {
+                let measured = longer?.median;
+                (measured, measured <= seconds)
+            }
+            Wanted::AtMost(most) => (own_spread.median, own_spread.median <= most),
+        };
+        let other = other.and_then(|other| {
+            Some(other.unit.show(Spread::of(other.rounds.iter().copied())?.median))
+        });
+        Some(Judged {
+            claim,
+            value: own.unit.show(own_spread.median),
+            other: other.unwrap_or_default(),
+            ratio,
+            measured,
+            met,
+        })
+    }
+
+    fn judged(&self) -> Vec<Judged<'_>> {
+        self.claims.iter().filter_map(|claim| self.judge(claim)).collect()
+    }
+
+    /// Names of all works, and of all systems, as they were met.
+    fn names(&self) -> (Vec<&str>, Vec<&str>) {
+        let mut works: Vec<&str> = Vec::new();
+        let mut systems: Vec<&str> = Vec::new();
+        for series in &self.series {
+            if !works.contains(&series.work.as_str()) {
+                works.push(&series.work);
+            }
+            if !systems.contains(&series.system.as_str()) {
+                systems.push(&series.system);
+            }
+        }
+        (works, systems)
+    }
+
+    /// The rows of the table of claims, heading first.
+    fn claim_rows(&self) -> Vec<Vec<String>> {
+        let has_paper = self.claims.iter().any(|claim| claim.paper.is_some());
+        let mut heading = vec!["work", "measured", "against", "", "ratio", "wanted", "met"];
+        if has_paper {
+            heading.push("paper");
+        }
+        let mut rows = vec![heading.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+        for judged in self.judged() {
+            let claim = judged.claim;
+            let against = match &claim.against {
+                Some((work, system)) if *work == claim.of.0 => system.clone(),
+                Some((work, system)) if *system == claim.of.1 => work.clone(),
+                Some((work, system)) => format!("{work}, {system}"),
+                None => String::new(),
+            };
+            let ratio = judged.ratio.map_or(String::new(), |ratio| match self.rounds {
+                1 => format!("{}x", digits(ratio.median)),
+                _ => format!(
+                    "{}x ({} - {})",
+                    digits(ratio.median),
+                    digits(ratio.least),
+                    digits(ratio.most)
+                ),
+            });
+            let wanted = match claim.wanted {
+                Wanted::AtLeast(times) => format!("{}x", digits(times)),
+                Wanted::Within(seconds) => format!(
+                    "+{}, is {}{}",
+                    Unit::Time.show(seconds),
+                    if judged.measured < 0.0 { "" } else { "+" },
+                    Unit::Time.show(judged.measured)
+                ),
+                Wanted::AtMost(most) => {
+                    let unit = self.find(&claim.of.0, &claim.of.1).map_or(Unit::Time, |s| s.unit);
+                    format!("at most {}", unit.show(most))
+                }
+            };
+            let met = if judged.met { "yes" } else { "NO" };
+            let mut row =
+                vec![claim.what.clone(), judged.value, against, judged.other, ratio, wanted];
+            row.push(met.to_owned());
+            if has_paper {
+                row.push(claim.paper.map_or(String::new(), |paper| format!("{}x", digits(paper))));
+            }
+            rows.push(row);
+        }
+        rows
+    }
+
+    /// The rows of the table of everything, heading first.
+    fn series_rows(&self) -> Vec<Vec<String>> {
+        let (works, systems) = self.names();
+        let heading = std::iter::once("work").chain(systems.iter().copied());
+        let mut rows = vec![heading.map(str::to_owned).collect::<Vec<_>>()];
+        for work in works {
+            let cell = |system: &&str| {
+                let found = self.find(work, system);
+                let spread = found.and_then(|s| Spread::of(s.rounds.iter().copied()));
+                match (found, spread) {
+                    (Some(series), Some(spread)) if series.rounds.len() > 1 => format!(
+                        "{} ±{:.0}%",
+                        series.unit.show(spread.median),
+                        spread.half_width() * 100.0
+                    ),
+                    (Some(series), Some(spread)) => series.unit.show(spread.median),
+                    _ => String::new(),
+                }
+            };
+            let cells = systems.iter().map(cell);
+            rows.push(std::iter::once(work.to_owned()).chain(cells).collect());
+        }
+        rows
+    }
+
+    fn introduction(&self) -> String {
+        let rounds = match self.rounds {
+            1 => "one round".to_owned(),
+            rounds => format!(
+                "medians of {rounds} rounds; ratios are of the same round, with least and most; \
+                 ± is half of the distance between least and most"
+            ),
+        };
+        let small = if self.is_small { "; small scale: the ratios mean nothing" } else { "" };
+        format!("{rounds}{small}")
+    }
+
+    /// The tables, for people.
+    pub fn table(&self) -> String {
+        let mut text = format!("{}\n{}\n{}\n\n", self.title, self.machine, self.introduction());
+        aligned(&mut text, &self.claim_rows());
+        text.push('\n');
+        aligned(&mut text, &self.series_rows());
+        for note in &self.notes {
+            let _ = writeln!(text, "\n{note}");
+        }
+        text
+    }
+
+    /// The tables, for a page.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("{}, {}.\n\n", self.machine, self.introduction());
+        for rows in [self.claim_rows(), self.series_rows()] {
+            for (number, row) in rows.iter().enumerate() {
+                let _ = writeln!(text, "| {} |", row.join(" | "));
+                if number == 0 {
+                    let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
+                }
+            }
+            text.push('\n');
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "{note}\n");
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+        text
+    }
+
+    /// All numbers, as JSON.
+    pub fn json(&self) -> String {
+        let series = self.series.iter().map(|series| {
+            let (unit, by) = match series.unit {
+                Unit::Bandwidth(bytes) => ("bytes/s", bytes as f64),
+                Unit::Rate => ("operations/s", 1.0),
+                Unit::Time => ("s", 1.0),
+                Unit::Share => ("share", 1.0),
+                Unit::Memory => ("bytes", 1.0),
+            };
+            let spread = Spread::of(series.rounds.iter().map(|value| value * by));
+            let all: Vec<_> = series.rounds.iter().map(|value| number(value * by)).collect();
+            let spread = spread.map_or(String::new(), |spread| {
+                format!(
+                    "\"median\":{},\"least\":{},\"most\":{},",
+                    number(spread.median),
+                    number(spread.least),
+                    number(spread.most)
+                )
+            });
+            format!(
+                "{{\"work\":{},\"system\":{},\"unit\":\"{unit}\",{spread}\"rounds\":[{}]}}",
+                quoted(&series.work),
+                quoted(&series.system),
+                all.join(",")
+            )
+        });
+        let claims = self.judged().into_iter().map(|judged| {
+            let claim = judged.claim;
+            let (kind, wanted) = match claim.wanted {
+                Wanted::AtLeast(times) => ("ratio_at_least", times),
+                Wanted::Within(seconds) => ("longer_by_at_most_s", seconds),
+                Wanted::AtMost(most) => ("at_most", most),
+            };
+            let against = claim.against.as_ref().map_or("null".to_owned(), |(work, system)| {
+                format!("{{\"work\":{},\"system\":{}}}", quoted(work), quoted(system))
+            });
+            let paper = claim.paper.map_or("null".to_owned(), number);
+            format!(
+                "{{\"what\":{},\"against\":{against},\"kind\":\"{kind}\",\"wanted\":{},\
+                 \"measured\":{},\"met\":{},\"paper\":{paper}}}",
+                quoted(&claim.what),
+                number(wanted),
+                number(judged.measured),
+                judged.met
+            )
+        });
+        let notes: Vec<_> = self.notes.iter().map(|note| quoted(note)).collect();
+        format!(
+            "{{\"bench\":\"{}\",\"title\":{},\"machine\":{},\"scale\":\"{}\",\"rounds\":{},\n\
+             \"series\":[\n{}\n],\n\"claims\":[\n{}\n],\n\"notes\":[{}]}}\n",
+            self.name,
+            quoted(&self.title),
+            quoted(&self.machine.to_string()),
+            if self.is_small { "small" } else { "usual" },
+            self.rounds,
+            series.collect::<Vec<_>>().join(",\n"),
+            claims.collect::<Vec<_>>().join(",\n"),
+            notes.join(",")
+        )
+    }
+
+    /// Draws the medians as SVG.
+    ///
+    /// # Errors
+    /// A message that names the file.
+    pub fn draw(&self, picture: &Path) -> Result<(), String> {
+        let failed = |e: &dyn std::fmt::Display| format!("cannot draw {}: {e}", picture.display());
+        if !self.is_drawn {
+            return Err(failed(&format!("{} has no picture", self.name)));
+        }
+        let (works, systems) = self.names();
+        let groups: Vec<Group> = works
+            .iter()
+            .map(|work| Group {
+                name: (*work).to_owned(),
+                bars: systems
+                    .iter()
+                    .filter_map(|system| {
+                        let parts = vec![self.median(work, system)? / 1e6];
+                        Some(Bar { name: (*system).to_owned(), parts })
+                    })
+                    .collect(),
+            })
+            .collect();
+        let svg = chart::draw(&self.title, "million operations per second", &[], &groups);
+        svg.and_then(|svg| std::fs::write(picture, svg).map_err(|e| e.to_string()))
+            .map_err(|e| failed(&e))
+    }
+}
+
+/// A table whose first column stands left and the others right.
+fn aligned(text: &mut String, rows: &[Vec<String>]) {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    for row in rows {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let gap = " ".repeat(width - cell.chars().count());
+            let _ = match column {
+                0 => write!(text, "{cell}{gap}"),
+                _ => write!(text, "  {gap}{cell}"),
+            };
+        }
+        text.truncate(text.trim_end_matches(' ').len());
+        text.push('\n');
+    }
+}
+
+/// A number of JSON, which knows neither NaN nor infinity.
+fn number(value: f64) -> String {
+    if value.is_finite() { format!("{value:.9}") } else { "null".to_owned() }
+}
+
+/// A string of JSON.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            control if control < ' ' => {
+                let _ = write!(quoted, "\\u{:04x}", control as u32);
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured() -> Measured {
+        let mut measured = Measured::new("test", "a \"test\"", 3, false);
+        for (fast, slow) in [(8.0, 2.0), (9.0, 1.0), (6.0, 3.0)] {
+            measured.add("write", "fast", Unit::Rate, fast);
+            measured.add("write", "slow", Unit::Rate, slow);
+        }
+        measured.add("idle", "fast", Unit::Share, 0.004);
+        measured
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let mut measured = measured();
+        let claim = |wanted| Claim {
+            wanted,
+            ..Claim::ratio("w", ("write", "fast"), ("write", "slow"), 0.0)
+        };
+        measured.claims = vec![
+            claim(Wanted::AtLeast(4.0)),
+            claim(Wanted::AtLeast(4.1)),
+            claim(Wanted::Within(-0.3)),
+            Claim {
+                of: ("idle".into(), "fast".into()),
+                against: None,
+                ..claim(Wanted::AtMost(0.005))
+            },
+            // Nobody measured it.
+            Claim::ratio("w", ("write", "fast"), ("write", "absent"), 1.0),
+        ];
+        let judged = measured.judged();
+        let met: Vec<_> = judged.iter().map(|judged| judged.met).collect();
+        assert_eq!(met, [true, false, true, true]);
+        assert_eq!(judged[0].measured, 4.0);
+        let ratio = judged[0].ratio.unwrap();
+        assert_eq!((ratio.least, ratio.most), (2.0, 9.0));
+        let table = measured.table();
+        assert!(table.contains("4.00x (2.00 - 9.00)"), "{table}");
+        assert!(measured.markdown().contains("| 4.10x | NO |"), "{}", measured.markdown());
+        assert!(measured.json().contains("\"title\":\"a \\\"test\\\"\""), "{}", measured.json());
+    }
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        for (unit, value, text) in [
+            (Unit::Bandwidth(1 << 20), 10_000.0, "10.5 GB/s"),
+            (Unit::Rate, 1_250_000.0, "1.25 M/s"),
+            (Unit::Rate, 12.0, "12.0 /s"),
+            (Unit::Time, 0.000_000_123, "123 ns"),
+            (Unit::Time, -0.000_002, "-2.00 us"),
+            (Unit::Share, 0.0041, "0.41 %"),
+            (Unit::Memory, 67_108_864.0, "64.0 MiB"),
+        ] {
+            assert_eq!(unit.show(value), text);
+        }
+    }
+}

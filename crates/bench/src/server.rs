@@ -1,0 +1,103 @@
+//! Processes that serve while something is measured, each ended by its id, also on failure.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a process may take to begin to serve, and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A running process; dropping ends it.
+pub(crate) struct Server {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts it; what it says goes to a file.
+    pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Server, String> {
+        let failed = |e: std::io::Error| format!("starting {name}: {e}");
+        let out = File::create(log).map_err(failed)?;
+        let error = out.try_clone().map_err(failed)?;
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(error).spawn();
+        Ok(Server { name: name.to_owned(), child: child.map_err(failed)?, log: log.to_owned() })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until `is_ready`, as long as the process lives.
+    pub fn wait(&mut self, mut is_ready: impl FnMut() -> bool) -> Result<(), String> {
+        let since = Instant::now();
+        while !is_ready() {
+            let ended = self.child.try_wait().map_err(|e| format!("{}: {e}", self.name))?;
+            let why = match ended {
+                Some(status) => format!("ended with {status}"),
+                None if since.elapsed() > PATIENCE => "does not begin to serve".to_owned(),
+                None => {
+                    thread::sleep(LOOK);
+                    continue;
+                }
+            };
+            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+            return Err(format!("{} {why}\n{}", self.name, said.trim_end()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // An error means that it is gone.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let since = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if since.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Runs a command to its end; returns what it printed.
+pub(crate) fn run(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{name} ended with {}\n{}", output.status, said.trim_end()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_dropped_is_gone() {
+        let log = std::env::temp_dir().join(format!("forebay-bench-log-{}", std::process::id()));
+        let server = Server::start("sleep", Command::new("sleep").arg("1000"), &log).unwrap();
+        let process = PathBuf::from(format!("/proc/{}", server.id()));
+        assert!(process.exists());
+        drop(server);
+        assert!(!process.exists());
+        let mut command = Command::new("sh");
+        let mut failing =
+            Server::start("sh", command.args(["-c", "echo no room; exit 3"]), &log).unwrap();
+        let error = failing.wait(|| false).unwrap_err();
+        assert!(error.contains("exit status: 3") && error.contains("no room"), "{error}");
+        drop(failing);
+        std::fs::remove_file(&log).unwrap();
+    }
+}
