@@ -4,13 +4,15 @@
 //! of one machine: unmodified C programs, directly on the store, on two staging systems, and under
 //! Forebay. One file for each figure in `figures`, one for each competitor in `systems`.
 //!
-//! [`micro`]: the hot path, against memcpy, tmpfs and the page cache.
+//! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`] and
+//! [`hermes_fig5`]: what lies in shared memory, against allocators and servers.
 
 mod chart;
 mod figures;
 mod hierarchy;
 mod machine;
 mod measured;
+mod memory;
 mod micro;
 mod report;
 mod runner;
@@ -21,6 +23,8 @@ mod systems;
 
 pub use figures::{Figure, figure, names};
 pub use measured::Measured;
+pub use memory::fig4::run as hermes_fig4;
+pub use memory::fig5::run as hermes_fig5;
 pub use micro::micro;
 pub use report::Report;
 pub use runner::now_us;

@@ -41,7 +41,11 @@ pub struct BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 1] = [("micro", forebay_bench::micro)];
+const BENCHMARKS: [(&str, Benchmark); 3] = [
+    ("micro", forebay_bench::micro),
+    ("hermes-fig4", forebay_bench::hermes_fig4),
+    ("hermes-fig5", forebay_bench::hermes_fig5),
+];
 
 fn names() -> impl Iterator<Item = &'static str> {
     BENCHMARKS.iter().map(|(name, _)| *name).chain(forebay_bench::names())

@@ -81,6 +81,24 @@ fn micro() {
 }
 
 #[test]
+fn memory_operations() {
+    if !works(&["cc", "--version"]) {
+        return common::skip("no C compiler");
+    }
+    // Allocators that are not installed are named all the same.
+    compare("hermes-fig4", &["Forebay buckets", "malloc", "tcmalloc", "jemalloc", "mimalloc"]);
+}
+
+#[test]
+fn metadata_operations() {
+    if !works(&["cc", "--version"]) {
+        return common::skip("no C compiler");
+    }
+    let words = ["Forebay index", "Redis", "memcached", "single server", "loopback", "lookup"];
+    compare("hermes-fig5", &words);
+}
+
+#[test]
 fn a_compiler_that_fails_is_an_error() {
     let site = Site::new(&USUAL);
     let mut command = site.forebay(&["bench", "hermes-fig8", "--scale", "small"]);
