@@ -58,8 +58,9 @@ enum Command {
     Flush(flush::FlushArguments),
     /// Wait until files are on the backing store, without pushing them there
     Wait(wait::WaitArguments),
-    /// Drain everything that node managers which are gone have left, and end them
-    Recover,
+    /// Drain what node managers that are gone have left, and end them; with --config or --backing also
+    /// what a reboot has left of that instance's tiers
+    Recover(instance::InstanceArguments),
     /// Check pools and their tiers, without changing them
     Fsck(fsck::PoolArguments),
     /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
         Command::Flush(arguments) => flush::flush(&arguments),
         Command::Wait(arguments) => wait::wait(&arguments),
         Command::Fsck(arguments) => fsck::fsck(&arguments),
-        Command::Recover => manager::recover(),
+        Command::Recover(arguments) => manager::recover(&arguments),
         Command::Stop(arguments) => manager::stop(&arguments),
         Command::Node(arguments) => manager::node(&arguments),
     };

@@ -5,7 +5,7 @@ use crate::instance::InstanceArguments;
 use clap::Args;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
-use forebay_node::{Config, Connection, Ending, Options, serve};
+use forebay_node::{Config, Connection, Ending, Options, Rebuilt, serve};
 use forebay_pool::message::Message;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -72,7 +72,14 @@ fn serve_instance(
     };
     let foreground = report.is_none();
     let description = config.describe();
-    let ending = serve(config, &runtime, &options, || {
+    let ending = serve(config, &runtime, &options, |rebuilt| {
+        if let Some(rebuilt) = rebuilt {
+            let said = describe_rebuilt(rebuilt);
+            eprintln!("forebay: {said}");
+            if let Some(report) = report.as_mut() {
+                writeln!(report, "{said}").map_err(|error| error.to_string())?;
+            }
+        }
         if foreground {
             eprintln!("forebay: serving {description} ({})", runtime.socket().display());
         }
@@ -89,6 +96,18 @@ fn serve_instance(
             runtime.pool.display()
         )),
     }
+}
+
+fn describe_rebuilt(rebuilt: Rebuilt) -> String {
+    let Rebuilt { files, bytes, removed } = rebuilt;
+    let mut said = format!(
+        "recovered {files} files ({}) from the tiers of an earlier run",
+        drain::bytes(bytes)
+    );
+    if removed > 0 {
+        said.push_str(&format!("; data of {removed} files that were removed since is dropped"));
+    }
+    said
 }
 
 /// How a run's node manager came to be.
@@ -145,6 +164,17 @@ fn hold(runtime: &Runtime) -> Option<Connection> {
     (answer == Some(Message::Held)).then_some(connection)
 }
 
+/// Keeps the configuration in the instance's folder. Returns where.
+fn write_config(config: &Config, runtime: &Runtime) -> Result<PathBuf, String> {
+    // Others may be reading it: it is replaced in one step.
+    let resolved = runtime.config();
+    let fresh = resolved.with_extension(std::process::id().to_string());
+    fs::write(&fresh, config.canonical())
+        .and_then(|()| fs::rename(&fresh, &resolved))
+        .map_err(|error| format!("{}: {error}", resolved.display()))?;
+    Ok(resolved)
+}
+
 /// Starts a node manager of its own session and waits until clients can connect.
 fn start(
     config: &Config,
@@ -155,12 +185,7 @@ fn start(
     let fail = |what: &str, error: &dyn std::fmt::Display| {
         format!("starting a node manager: {what}: {error}")
     };
-    // Others may be reading it: it is replaced in one step.
-    let resolved = runtime.config();
-    let fresh = resolved.with_extension(std::process::id().to_string());
-    fs::write(&fresh, config.canonical())
-        .and_then(|()| fs::rename(&fresh, &resolved))
-        .map_err(|error| fail("config", &error))?;
+    let resolved = write_config(config, runtime)?;
     let log = OpenOptions::new()
         .create(true)
         .append(true)
@@ -212,7 +237,8 @@ fn start(
             Ok(count) => said.push_str(&String::from_utf8_lossy(&byte[..count])),
         }
     }
-    if said.ends_with("ready\n") {
+    if let Some(before) = said.strip_suffix("ready\n") {
+        before.lines().for_each(|line| eprintln!("forebay: {line}"));
         // It is reaped when it ends before us, and by init otherwise.
         std::thread::spawn(move || child.wait());
         return Ok(());
@@ -232,13 +258,13 @@ enum Keeper {
     Nobody,
 }
 
-/// All pools of this user, and who keeps them.
+/// All instances of this user that have left anything, and who keeps them.
 fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
     let mut found = Vec::new();
     for runtime in Runtime::all()? {
         // A manager that was just killed keeps its lock until its last I/O has ended.
         for _ in 0..100 {
-            if !runtime.pool.exists() {
+            if !runtime.has_left() {
                 break;
             }
             if let Ok(connection) = Connection::to(&runtime.socket()) {
@@ -258,7 +284,7 @@ fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
 /// Starts a manager for an orphan and waits until it has drained it.
 fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
     let config = runtime.read_config();
-    if config.is_none() && !runtime.pool.exists() {
+    if !runtime.has_left() {
         // A manager that was about to end has drained it meanwhile.
         return Ok(());
     }
@@ -270,7 +296,8 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
         let stores = observer.stores().join(", ");
         eprintln!("forebay: draining {left} that an earlier run left for {stores}");
     }
-    start(&config, runtime, None, &["--drain-and-end"])?;
+    start(&config, runtime, None, &["--drain-and-end"])
+        .inspect_err(|_| runtime.remove_unless_used())?;
     drain::wait_for_end(runtime)
 }
 
@@ -293,8 +320,8 @@ pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> 
             drain_orphan(orphan)?;
         } else {
             eprintln!(
-                "forebay: {} holds what another run left; `forebay recover` drains it",
-                orphan.pool.display()
+                "forebay: instance {} holds what another run left; `forebay recover` drains it",
+                orphan.instance
             );
         }
     }
@@ -302,8 +329,20 @@ pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> 
 }
 
 /// `forebay recover`.
-pub fn recover() -> Result<ExitCode, String> {
-    let pools = pools()?;
+pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
+    if arguments.is_given() {
+        // After a reboot only the tiers' files may be left; the folder says whose they are.
+        let (config, runtime) = arguments.runtime()?;
+        if runtime.has_slots(&config) {
+            runtime.prepare()?;
+            write_config(&config, &runtime)?;
+        }
+    }
+    let mut pools = pools()?;
+    if arguments.is_given() {
+        let (_, named) = arguments.runtime()?;
+        pools.retain(|(runtime, _)| *runtime == named);
+    }
     // One store that is gone must not keep the others from being drained.
     let failures: Vec<String> = pools
         .iter()

@@ -11,6 +11,7 @@ use crate::housekeeping::{Housekeeper, is_idle};
 use crate::journal::Journal;
 use crate::node::Node;
 use crate::promote::Promoter;
+use crate::rebuild::{Rebuilt, rebuild};
 use crate::recovery;
 use crate::runtime::Runtime;
 use crate::stage::Stager;
@@ -69,7 +70,8 @@ pub enum Ending {
     },
 }
 
-/// Runs a node manager until it is told to end. Calls `ready` once clients can connect.
+/// Runs a node manager until it is told to end. Calls `ready` once clients can connect, with what was
+/// brought to the store of a segment that is gone.
 ///
 /// # Errors
 /// A message that names what is wrong and what to do.
@@ -77,7 +79,7 @@ pub fn serve(
     config: Config,
     runtime: &Runtime,
     options: &Options,
-    ready: impl FnOnce() -> Result<(), String>,
+    ready: impl FnOnce(Option<Rebuilt>) -> Result<(), String>,
 ) -> Result<Ending, String> {
     let lock = runtime.lock().map_err(|errno| format!("{}: {errno}", runtime.folder.display()))?;
     let Some(_lock) = lock else {
@@ -86,6 +88,7 @@ pub fn serve(
     refuse_overlap(&config, runtime)?;
     raise_limits();
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
+    let rebuilt = if runtime.pool.exists() { None } else { rebuild(&config, runtime)? };
     let opened = recovery::open(&config, runtime)?;
     let fresh = runtime.config().with_extension("new");
     std::fs::write(&fresh, config.canonical())
@@ -137,7 +140,7 @@ pub fn serve(
     let mut control = Control::listen(&node, &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
     let workers = start_workers(&node)?;
-    ready()?;
+    ready(rebuilt)?;
     let ending = Manager { node: &node, options, signals: signal_pipe()? }.run(&mut control);
     node.stopping.store(true, Ordering::Release);
     node.want_work();

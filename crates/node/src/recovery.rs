@@ -1,13 +1,15 @@
 //! A new segment, or the one that an earlier manager left.
 
 use crate::config::{Config, Mode, Speed, TierKind};
-use crate::node::Node;
+use crate::node::{Node, buckets_of};
 use crate::runtime::Runtime;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model, schema};
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
-use forebay_pool::{Segment, SegmentError};
+use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::sums::SlotFiles;
+use forebay_pool::{Segment, SegmentError, SlotRecord};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode as Permissions, OFlags};
 use rustix::io::Errno;
@@ -213,10 +215,61 @@ pub(crate) fn take_over(node: &Node) {
     }
     crate::housekeeping::mark_pending_files(node);
     crate::jobs::take_over(node);
+    for tier in 1..node.tiers() {
+        if let Err(errno) = mend_table(node, tier) {
+            let _ = node.note_device(tier, Err(errno));
+            eprintln!("tier {}: the table of its slots: {errno}", node.tier_name(tier));
+        }
+    }
     eprintln!(
         "took over a pool with {} KiB to drain, {} live clients, {} unnamed buckets",
         node.dirty_bytes_total() / 1024,
         found.clients,
         found.orphans
     );
+}
+
+/// Writes the records of slots anew that do not say what the segment says: who changed the slot was
+/// killed before it came to that, or the record is damaged.
+fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
+    /// Records that are read at a time: 1 MiB.
+    const PIECE: usize = 1024;
+    let segment = &node.segment;
+    let Some(index) = node.indexes.get(tier).and_then(Option::as_ref) else { return Ok(()) };
+    let owner = Node::new_owner();
+    let mut piece = vec![0; PIECE * RECORD_BYTES];
+    let slots: Vec<u32> = buckets_of(segment, tier).collect();
+    for slots in slots.chunks(PIECE) {
+        piece.fill(0);
+        let mut got = 0;
+        let start = segment.record_offset(slots[0]);
+        loop {
+            match rustix::io::pread(index, &mut piece[got..], start + got as u64)? {
+                0 => break,
+                count => got += count,
+            }
+        }
+        for (&slot, bytes) in slots.iter().zip(piece.chunks(RECORD_BYTES)) {
+            let written = SlotRecord::decode(bytes);
+            let agrees = |now: &SlotRecord| match &written {
+                Ok(Some(old)) => now.agrees_with(old),
+                Ok(None) => now.dirty == 0,
+                Err(_) => false,
+            };
+            let Some(meta) = segment.bucket(slot) else { continue };
+            let now = || match segment.is_indexed(slot) {
+                true => segment.slot_record(slot),
+                false => SlotRecord::void(segment.next_sequence()),
+            };
+            if agrees(&now()) || !segment.lock(&meta.lock, owner) {
+                continue;
+            }
+            let now = now();
+            if !agrees(&now) {
+                node.write_record(slot, &now.encode())?;
+            }
+            meta.lock.unlock_unchanged();
+        }
+    }
+    Ok(())
 }

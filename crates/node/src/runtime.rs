@@ -1,7 +1,7 @@
 //! Where a node manager's files are: its folder with socket, lock, log and configuration, and its
 //! pool in /dev/shm.
 
-use crate::config::Config;
+use crate::config::{Config, TierKind};
 use forebay_pool::slot_record::{INDEX_END, SLOTS_END};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -149,9 +149,10 @@ impl Runtime {
         }
     }
 
-    /// Removes the instance's folder if no pool goes with it: its manager could not start.
+    /// Removes the instance's folder if nothing goes with it that is to be drained: its manager could
+    /// not start.
     pub fn remove_unless_used(&self) {
-        if !self.pool.exists() {
+        if !self.has_left() {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
@@ -159,6 +160,27 @@ impl Runtime {
     /// The file of a file tier's slots, in the tier's folder.
     pub fn slots(&self, folder: &Path, tier: &str) -> PathBuf {
         folder.join(format!("forebay-{}-{tier}{SLOTS_END}", self.instance))
+    }
+
+    /// The slots and the table of each file tier of the instance's configuration.
+    pub fn slot_files(&self, config: &Config) -> Vec<(PathBuf, PathBuf)> {
+        let of_tier = |tier: &crate::config::Tier| match &tier.kind {
+            TierKind::File { path } => {
+                Some((self.slots(path, &tier.name), self.index(path, &tier.name)))
+            }
+            TierKind::Ram => None,
+        };
+        config.tiers.iter().filter_map(of_tier).collect()
+    }
+
+    /// Whether the tiers have files of the instance, which may hold data although its segment is gone.
+    pub fn has_slots(&self, config: &Config) -> bool {
+        self.slot_files(config).iter().any(|(slots, index)| slots.exists() || index.exists())
+    }
+
+    /// Whether the instance has left anything that is to be drained, as far as its folder says.
+    pub fn has_left(&self) -> bool {
+        self.pool.exists() || self.read_config().is_some_and(|config| self.has_slots(&config))
     }
 
     /// The table of a file tier's slots, beside them.

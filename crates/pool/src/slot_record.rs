@@ -111,6 +111,14 @@ impl SlotRecord {
         }
     }
 
+    /// Whether both say the same of what the store lacks, whenever they were written.
+    pub fn agrees_with(&self, other: &SlotRecord) -> bool {
+        let of = |record: &SlotRecord| {
+            (record.device, record.inode, record.born_ns, record.block, record.valid, record.dirty)
+        };
+        self.dirty == 0 && other.dirty == 0 || of(self) == of(other) && self.sums == other.sums
+    }
+
     /// The bytes that stand for it in the table.
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];

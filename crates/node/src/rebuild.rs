@@ -1,0 +1,512 @@
+//! What the file tiers of an instance hold whose segment is gone, as after a reboot: found by their slot
+//! tables, and brought to the store's files before the instance starts anew.
+
+use crate::config::{Config, TierKind};
+use crate::runtime::Runtime;
+use forebay_pool::layout::PAGES_PER_BUCKET;
+use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::sums::{each_page, sum_of};
+use forebay_pool::{SlotRecord, clock};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Bytes of a slot table that are read at a time.
+const TABLE_PIECE: usize = 1 << 20;
+/// Directory entries looked at for files that are not where they were opened.
+const SEARCH_MAX: usize = 2_000_000;
+/// Lost ranges that are named; the others are counted.
+const NAMED_MAX: usize = 100;
+
+/// What makes a file this file, also after a reboot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct Key {
+    pub device: u64,
+    pub inode: u64,
+    /// Time of birth in nanoseconds; 0 if the store does not know.
+    pub born_ns: u64,
+}
+
+/// Bytes of a file that a slot has and the store has not, and whose sums are right.
+pub(crate) struct SlotPiece {
+    /// When the slot's record was written.
+    pub sequence: u64,
+    pub file: Key,
+    /// Where in the file they belong.
+    pub offset: u64,
+    /// How many; never behind the end that the file had.
+    pub bytes: u64,
+    source: Rc<File>,
+    at: u64,
+}
+
+impl SlotPiece {
+    /// The bytes.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn read(&self) -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.bytes as usize];
+        self.source.read_exact_at(&mut bytes, self.at)?;
+        Ok(bytes)
+    }
+}
+
+/// Bytes that are not to be had any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Lost {
+    /// The file, or what of a tier is damaged.
+    what: String,
+    range: Option<Range<u64>>,
+    why: String,
+}
+
+/// What is known of a file beside its bytes.
+struct FileHint {
+    path: PathBuf,
+    store: usize,
+    mtime_ns: u64,
+    sequence: u64,
+}
+
+/// What an instance's file tiers hold.
+#[derive(Default)]
+pub(crate) struct Survivors {
+    /// By ascending sequence.
+    pub pieces: Vec<SlotPiece>,
+    files: HashMap<Key, FileHint>,
+    lost: Vec<Lost>,
+}
+
+/// What was brought to the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Files that were written.
+    pub files: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Files that have been removed since: their bytes are dropped.
+    pub removed: usize,
+}
+
+/// Finds what the slots of an instance without segment hold. `settled` says of a file and a sequence
+/// whether the store durably has everything up to that.
+///
+/// # Errors
+/// A message that names a file of a tier that cannot be opened.
+pub(crate) fn surviving_slots(
+    config: &Config,
+    runtime: &Runtime,
+    settled: &dyn Fn(Key, u64) -> bool,
+) -> Result<Survivors, String> {
+    let mut found = Survivors::default();
+    let mut records = Vec::new();
+    for tier in &config.tiers {
+        let TierKind::File { path: folder } = &tier.kind else { continue };
+        let slots = runtime.slots(folder, &tier.name);
+        let index = runtime.index(folder, &tier.name);
+        let source = open(&slots)?.map(Rc::new);
+        let Some(table) = open(&index)? else {
+            if source.is_some_and(|file| file.metadata().is_ok_and(|found| found.blocks() > 0)) {
+                let why =
+                    format!("{} is missing: what its slots held is not known", index.display());
+                found.lost.push(Lost { what: slots.display().to_string(), range: None, why });
+            }
+            continue;
+        };
+        read_table(&table, |slot, record| match record {
+            Ok(record) if record.page_bytes == config.page_size => {
+                records.push((slot, record, source.clone()));
+            }
+            // Void: it is of no file.
+            Ok(record) if record.dirty == 0 => {}
+            _ => found.lost.push(Lost {
+                what: slots.display().to_string(),
+                range: None,
+                why: format!("the record of slot {slot} is damaged: what it held is not known"),
+            }),
+        })
+        .map_err(|error| format!("{}: {error}", index.display()))?;
+    }
+    // Of several records of a block the latest says what is missing on the store.
+    records.sort_unstable_by_key(|(_, record, _)| std::cmp::Reverse(record.sequence));
+    let mut seen = std::collections::HashSet::new();
+    records.retain(|(_, record, _)| seen.insert((key_of(record), record.block)));
+    records.retain(|(_, record, _)| {
+        record.dirty & record.valid != 0 && !settled(key_of(record), record.sequence)
+    });
+    for (slot, record, source) in &records {
+        found.take(*slot, record, source.as_ref());
+    }
+    found.pieces.sort_by_key(|piece| piece.sequence);
+    Ok(found)
+}
+
+fn key_of(record: &SlotRecord) -> Key {
+    Key { device: record.device, inode: record.inode, born_ns: record.born_ns }
+}
+
+fn open(path: &Path) -> Result<Option<File>, String> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(File::from(file))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(format!("{}: {errno}", path.display())),
+    }
+}
+
+/// Calls `each` with the number and the record of every slot that was ever written.
+fn read_table(
+    table: &File,
+    mut each: impl FnMut(u64, Result<SlotRecord, forebay_pool::slot_record::Damaged>),
+) -> std::io::Result<()> {
+    let mut piece = vec![0; TABLE_PIECE];
+    let mut slot = 0;
+    loop {
+        let mut got = 0;
+        while got < piece.len() {
+            match table.read_at(&mut piece[got..], slot * RECORD_BYTES as u64 + got as u64)? {
+                0 => break,
+                count => got += count,
+            }
+        }
+        for bytes in piece[..got].chunks(RECORD_BYTES) {
+            match SlotRecord::decode(bytes) {
+                Ok(None) => {}
+                Ok(Some(record)) => each(slot, Ok(record)),
+                Err(damaged) => each(slot, Err(damaged)),
+            }
+            slot += 1;
+        }
+        if got < piece.len() {
+            return Ok(());
+        }
+    }
+}
+
+impl Survivors {
+    /// Takes the pages of a slot that the store lacks: those whose sums are right, in runs.
+    fn take(&mut self, slot: u64, record: &SlotRecord, source: Option<&Rc<File>>) {
+        let page = u64::from(record.page_bytes);
+        let bucket = page * u64::from(PAGES_PER_BUCKET);
+        let file = key_of(record);
+        let path = PathBuf::from(OsStr::from_bytes(record.path()));
+        let store = record.store as usize;
+        let hint = FileHint { path, store, mtime_ns: record.mtime_ns, sequence: record.sequence };
+        let known = self.files.entry(file).or_insert(hint);
+        if known.sequence < record.sequence {
+            (known.mtime_ns, known.sequence) = (record.mtime_ns, record.sequence);
+        }
+        let name = known.path.display().to_string();
+        let Some(start) = record.block.checked_mul(bucket) else { return };
+        let mut buffer = vec![0; page as usize];
+        for number in each_page(record.dirty & record.valid) {
+            let within = number as u64 * page;
+            let range = start + within..(start + within + page).min(record.size);
+            if range.is_empty() {
+                continue;
+            }
+            let at = slot * bucket + within;
+            let read = match source {
+                Some(source) => {
+                    source.read_exact_at(&mut buffer, at).map_err(|error| error.to_string())
+                }
+                None => Err("the tier's slots are missing".to_owned()),
+            };
+            let known = record.sums[number];
+            let right = read.and_then(|()| match known == 0 || known == sum_of(&buffer) {
+                true => Ok(()),
+                false => Err("its checksum is wrong".to_owned()),
+            });
+            match (right, source) {
+                (Ok(()), Some(source)) => self.add(SlotPiece {
+                    sequence: record.sequence,
+                    file,
+                    offset: range.start,
+                    bytes: range.end - range.start,
+                    source: Rc::clone(source),
+                    at,
+                }),
+                (Err(why), _) => self.lose(&name, range, why),
+                (Ok(()), None) => {}
+            }
+        }
+    }
+
+    /// Adds a piece, to the one before it if it continues that.
+    fn add(&mut self, piece: SlotPiece) {
+        if let Some(last) = self.pieces.last_mut()
+            && (last.file, last.sequence) == (piece.file, piece.sequence)
+            && last.offset + last.bytes == piece.offset
+            && last.at + last.bytes == piece.at
+        {
+            last.bytes += piece.bytes;
+        } else {
+            self.pieces.push(piece);
+        }
+    }
+
+    fn lose(&mut self, what: &str, range: Range<u64>, why: String) {
+        if let Some(last) = self.lost.last_mut()
+            && last.what == what
+            && last.why == why
+            && let Some(lost) = &mut last.range
+            && lost.end == range.start
+        {
+            lost.end = range.end;
+        } else {
+            self.lost.push(Lost { what: what.to_owned(), range: Some(range), why });
+        }
+    }
+
+    /// What is lost, for people.
+    fn describe_lost(&self) -> String {
+        let mut text = String::new();
+        for lost in self.lost.iter().take(NAMED_MAX) {
+            let _ = match &lost.range {
+                Some(Range { start, end }) => {
+                    write!(text, "\n  {}: bytes {start}..{end}: {}", lost.what, lost.why)
+                }
+                None => write!(text, "\n  {}: {}", lost.what, lost.why),
+            };
+        }
+        if self.lost.len() > NAMED_MAX {
+            let _ = write!(text, "\n  and {} more", self.lost.len() - NAMED_MAX);
+        }
+        text
+    }
+}
+
+/// Brings what the file tiers of an instance hold to the store, and removes the tiers' files. To be called
+/// by whoever holds the instance's lock and has found no segment. `None`: there was nothing.
+///
+/// # Errors
+/// A message that names what is lost; the tiers' files are then kept under other names. Or one that
+/// names the file of the store that cannot be written; then all stays as it is, to be tried again.
+pub(crate) fn rebuild(config: &Config, runtime: &Runtime) -> Result<Option<Rebuilt>, String> {
+    if !runtime.has_slots(config) {
+        return Ok(None);
+    }
+    let mut survivors = surviving_slots(config, runtime, &|_, _| false)?;
+    let rebuilt = bring_back(config, &mut survivors)?;
+    if survivors.lost.is_empty() {
+        for (slots, index) in runtime.slot_files(config) {
+            // Emptied first: slots without a table would look like a loss.
+            let _ = File::options().write(true).open(&index).map(|table| table.set_len(0));
+            let _ = std::fs::remove_file(slots);
+            let _ = std::fs::remove_file(index);
+        }
+        return Ok((rebuilt != Rebuilt::default()).then_some(rebuilt));
+    }
+    let kept: Vec<String> = runtime
+        .slot_files(config)
+        .into_iter()
+        .flat_map(|(slots, index)| [slots, index])
+        .filter_map(|path| set_aside(&path))
+        .collect();
+    Err(format!(
+        "data of an earlier run is lost:{}\n{} bytes of {} files were recovered; what the tiers held is \
+         kept in {}",
+        survivors.describe_lost(),
+        rebuilt.bytes,
+        rebuilt.files,
+        kept.join(", ")
+    ))
+}
+
+/// Renames a file of a tier out of the way. Returns its new name.
+fn set_aside(path: &Path) -> Option<String> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".lost");
+    let mut free = PathBuf::from(&aside);
+    for number in 1.. {
+        if !free.exists() {
+            break;
+        }
+        let mut next = aside.clone();
+        next.push(format!(".{number}"));
+        free = PathBuf::from(next);
+    }
+    std::fs::rename(path, &free).ok()?;
+    Some(free.display().to_string())
+}
+
+/// Writes the pieces to their files, and makes them durable.
+fn bring_back(config: &Config, survivors: &mut Survivors) -> Result<Rebuilt, String> {
+    let mut rebuilt = Rebuilt::default();
+    let found = find_files(config, &survivors.files)?;
+    let mut by_file: HashMap<Key, Vec<SlotPiece>> = HashMap::new();
+    for piece in survivors.pieces.drain(..) {
+        by_file.entry(piece.file).or_default().push(piece);
+    }
+    for (key, pieces) in by_file {
+        let Some(hint) = survivors.files.get(&key) else { continue };
+        match found.get(&key) {
+            Some(Place::At(path)) => {
+                let fail = |errno: Errno| {
+                    format!(
+                        "{}: {errno}; the tiers keep what it lacks: mend the store and try again",
+                        path.display()
+                    )
+                };
+                let fd = open_checked(path, key).map_err(fail)?;
+                for piece in pieces {
+                    let name = path.display().to_string();
+                    let range = piece.offset..piece.offset + piece.bytes;
+                    match piece.read() {
+                        Ok(bytes) => {
+                            write_all(&fd, &bytes, piece.offset).map_err(fail)?;
+                            rebuilt.bytes += piece.bytes;
+                        }
+                        Err(error) => survivors.lost.push(Lost {
+                            what: name,
+                            range: Some(range),
+                            why: error.to_string(),
+                        }),
+                    }
+                }
+                set_time(&fd, hint.mtime_ns);
+                rustix::fs::fsync(&fd).map_err(fail)?;
+                rebuilt.files += 1;
+            }
+            Some(Place::Removed) => rebuilt.removed += 1,
+            None => {
+                let why = "this file is not there any more, or its store is not mounted";
+                for piece in pieces {
+                    survivors.lost.push(Lost {
+                        what: hint.path.display().to_string(),
+                        range: Some(piece.offset..piece.offset + piece.bytes),
+                        why: why.to_owned(),
+                    });
+                }
+            }
+        }
+    }
+    Ok(rebuilt)
+}
+
+fn write_all(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(fd, bytes, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => (bytes, offset) = (&bytes[count..], offset + count as u64),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+fn set_time(fd: &OwnedFd, mtime_ns: u64) {
+    let (seconds, nanoseconds) = clock::parted_ns(mtime_ns);
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
+    };
+    // Only the owner of a file may set its times.
+    let _ = rustix::fs::futimens(fd, &times);
+}
+
+/// Where a file is now.
+enum Place {
+    At(PathBuf),
+    /// Nowhere, on a store that is there: it has been removed.
+    Removed,
+}
+
+/// Finds files by their paths, and those that are not there by looking through the stores once.
+fn find_files(
+    config: &Config,
+    files: &HashMap<Key, FileHint>,
+) -> Result<HashMap<Key, Place>, String> {
+    let mut found = HashMap::new();
+    for (store, backing) in config.backing.iter().enumerate() {
+        let mut missing = HashMap::new();
+        for (&key, hint) in files.iter().filter(|(_, hint)| hint.store == store) {
+            match open_checked(&hint.path, key) {
+                Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP) => {
+                    missing.insert(key.inode, key);
+                }
+                // Whoever writes it meets the other errors again.
+                _ => drop(found.insert(key, Place::At(hint.path.clone()))),
+            }
+        }
+        if missing.is_empty() {
+            continue;
+        }
+        let root = std::fs::metadata(&backing.path)
+            .map_err(|error| format!("{}: {error}", backing.path.display()))?;
+        let complete = search(&backing.path, &mut missing, &mut found);
+        for key in missing.into_values().filter(|key| complete && key.device == root.dev()) {
+            found.insert(key, Place::Removed);
+        }
+    }
+    Ok(found)
+}
+
+/// Looks for files below `folder`, and takes those that it finds out of `missing`. Returns whether it has seen
+/// everything there.
+fn search(folder: &Path, missing: &mut HashMap<u64, Key>, found: &mut HashMap<Key, Place>) -> bool {
+    let mut folders = vec![folder.to_owned()];
+    let (mut seen, mut complete) = (0, true);
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else {
+            complete = false;
+            continue;
+        };
+        for entry in entries {
+            seen += 1;
+            let kind = entry.and_then(|entry| Ok((entry.file_type()?, entry)));
+            let Some((kind, entry)) = kind.ok().filter(|_| seen <= SEARCH_MAX) else {
+                return false;
+            };
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if let Some(&key) = missing.get(&entry.ino())
+                && !matches!(open_checked(&entry.path(), key), Err(Errno::STALE | Errno::NOENT))
+            {
+                missing.remove(&entry.ino());
+                found.insert(key, Place::At(entry.path()));
+            }
+        }
+        if missing.is_empty() {
+            return true;
+        }
+    }
+    complete
+}
+
+/// Opens a file for writing if it is the one of `key`: a reused inode number must not receive another
+/// file's bytes.
+fn open_checked(path: &Path, key: Key) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+    let fd = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    let born = birth_ns(&fd);
+    // Some devices have another number after a reboot; a time of birth is proof enough.
+    let same_birth = key.born_ns == 0 || born == 0 || key.born_ns == born;
+    let same_device = stat.st_dev == key.device || key.born_ns != 0 && born == key.born_ns;
+    let same = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_ino == key.inode
+        && same_birth
+        && same_device;
+    if same { Ok(fd) } else { Err(Errno::STALE) }
+}
+
+fn birth_ns(fd: impl AsFd) -> u64 {
+    match rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME) {
+        Ok(found) if found.stx_mask & StatxFlags::BTIME.bits() != 0 => {
+            clock::joined_ns(found.stx_btime.tv_sec, i64::from(found.stx_btime.tv_nsec))
+        }
+        _ => 0,
+    }
+}
