@@ -281,6 +281,17 @@ fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
     Ok(found)
 }
 
+/// Waits a while for the end of a manager that was just killed: it keeps its lock, and may seem to
+/// answer, until its last I/O has ended.
+fn await_release(runtime: &Runtime) {
+    for _ in 0..100 {
+        if !matches!(runtime.lock(), Ok(None)) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Starts a manager for an orphan and waits until it has drained it.
 fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
     let config = runtime.read_config();
@@ -296,6 +307,7 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
         let stores = observer.stores().join(", ");
         eprintln!("forebay: draining {left} that an earlier run left for {stores}");
     }
+    await_release(runtime);
     start(&config, runtime, None, &["--drain-and-end"])
         .inspect_err(|_| runtime.remove_unless_used())?;
     drain::wait_for_end(runtime)

@@ -838,7 +838,7 @@ impl Flusher {
         let segment = &self.node.segment;
         let bucket = block.dirty.bucket;
         if let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) {
-            self.node.name_rotten(meta, sums, pages);
+            self.node.name_rotten(meta, sums, pages, true);
             meta.dirty.fetch_or(pages, Ordering::AcqRel);
             meta.writeback.fetch_and(!pages, Ordering::AcqRel);
         }

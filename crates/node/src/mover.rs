@@ -225,7 +225,7 @@ impl Mover {
         let lost = copy.rotten & dirty;
         if lost != 0 {
             if let Some(sums) = segment.sums(copy.found.bucket) {
-                self.node.name_rotten(old, sums, lost);
+                self.node.name_rotten(old, sums, lost, false);
             }
             old.lock.unlock_unchanged();
             return false;

@@ -245,13 +245,16 @@ impl Node {
         result
     }
 
-    /// Marks dirty pages of a slot, whose lock the caller holds, as not what was written, and says so where it
-    /// is new.
-    pub fn name_rotten(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64) {
-        let new = self.segment.mark_rotten(meta, sums, pages);
+    /// Marks dirty pages of a slot as not what was written. Says so where it is new, or where it makes
+    /// the flush of the file fail.
+    pub fn name_rotten(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64, flushes: bool) {
+        let mut new = self.segment.mark_rotten(meta, sums, pages);
         let file = meta.file.load(Ordering::Relaxed);
-        if new == 0 || file >= self.header().files {
+        if file >= self.header().files {
             return;
+        }
+        if flushes && !self.segment.file(file).has(file_flag::FAILING) {
+            new = pages;
         }
         let path = String::from_utf8_lossy(&self.segment.file(file).path()).into_owned();
         let start = meta.block.load(Ordering::Relaxed) * self.segment.bucket_bytes() as u64;
