@@ -85,6 +85,13 @@ fn show(runtime: &Runtime, observer: &Observer) {
             observer.refused()
         );
     }
+    for (path, range) in observer.rotten() {
+        say!(
+            "  ROTTEN   {path}: bytes {}..{} cannot be read from their tier",
+            range.start,
+            range.end
+        );
+    }
     for file in observer.files() {
         let error = file.errno.map_or(String::new(), |errno| {
             format!("  FAILING: {}", std::io::Error::from_raw_os_error(errno))

@@ -502,8 +502,11 @@ impl Session {
         let end = part.within + part.bytes;
         let touched = pages(part.within, end, page);
         let whole = pages(part.within.next_multiple_of(page), end / page * page, page);
-        // What stays of a page must be right; if it is not, and clean, the store has it.
-        self.segment.judge_pages(self, bucket, touched & !whole)?;
+        // What stays of a page must be right; if it is not, and clean, the store has it. Dirty pages of
+        // the usual size are looked at when they are read anyway.
+        let dirty = meta.dirty.load(Ordering::Relaxed) | meta.writeback.load(Ordering::Relaxed);
+        let seen = if page == 4096 { dirty } else { 0 };
+        self.segment.judge_pages(self, bucket, touched & !whole & !seen)?;
         soil(meta, meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
         let mut at = part.within;
         while at < end {

@@ -382,3 +382,17 @@ fn throttled(emulation: &Emulation, node: &Arc<Node>) -> Box<dyn IoClient> {
     let device = TokenBucket { _node: Arc::clone(node), emulation };
     Box::new(Throttled::new(client, speed, device))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ranges;
+
+    #[test]
+    fn neighbouring_pages_are_one_range() {
+        let of = |pages| ranges(pages, 10).collect::<Vec<_>>();
+        assert_eq!(of(0), []);
+        assert_eq!(of(0b1101), [0..10, 20..40]);
+        assert_eq!(of(u64::MAX), [0..640]);
+        assert_eq!(of(1 << 63), [630..640]);
+    }
+}

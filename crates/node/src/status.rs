@@ -1,6 +1,6 @@
 //! What a segment looks like from outside: for `forebay status`, progress bars and tests.
 
-use crate::node::{buckets_of, dirty_bytes, scratch_bytes};
+use crate::node::{buckets_of, dirty_bytes, ranges, scratch_bytes};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{JobRecord, file_flag};
@@ -8,8 +8,12 @@ use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{Segment, SegmentError};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+
+/// Rotten ranges that are named.
+pub const ROTTEN_MAX: usize = 100;
 
 /// A look at a pool that somebody else serves.
 pub struct Observer(Segment);
@@ -163,6 +167,20 @@ impl Observer {
             }
         };
         segment.jobs().map(status).collect()
+    }
+
+    /// Bytes on file tiers that are not on the store and cannot be read as they were written, by file: the
+    /// first [`ROTTEN_MAX`] ranges.
+    pub fn rotten(&self) -> Vec<(String, Range<u64>)> {
+        let bucket = self.0.bucket_bytes() as u64;
+        let page = self.0.page_bytes() as u64;
+        let of_block = |(file, block, pages): (u32, u64, u64)| {
+            let path = String::from_utf8_lossy(&self.0.file(file).path()).into_owned();
+            let start = block * bucket;
+            ranges(pages, page)
+                .map(move |range| (path.clone(), start + range.start..start + range.end))
+        };
+        self.0.rotten_pages().flat_map(of_block).take(ROTTEN_MAX).collect()
     }
 
     /// What clients have counted, those that are gone and those that live.

@@ -186,10 +186,12 @@ impl Segment {
 
     /// Writes page `number` of slot `bucket`, whose lock the caller holds, piece by piece: `change` is
     /// given where in the bucket each piece begins and what the slot has there, zeros unless `keep`.
-    /// The caller has judged what is kept, and writes the slot's record afterwards.
+    /// The caller has judged what is kept, unless it is a dirty page of one piece, and writes the slot's
+    /// record afterwards.
     ///
     /// # Errors
-    /// The device's errno, or that of `change`; the page's content is then not known.
+    /// The device's errno, or that of `change`; the page's content is then not known. `IO` for a page
+    /// of one piece that is rotten.
     pub fn rewrite_page(
         &self,
         files: &impl SlotFiles,
@@ -200,14 +202,19 @@ impl Segment {
     ) -> Result<(), Errno> {
         let sums = self.sums(bucket).ok_or(Errno::IO)?;
         let page = self.page_bytes();
+        let known = sums.get(number);
         let mut sum = Summing::default();
-        sums.forget(1 << number);
         for at in (number * page..(number + 1) * page).step_by(CHUNK) {
             let mut chunk = [0; CHUNK];
             if keep {
                 files.read_slot(bucket, at, &mut chunk)?;
+                if page == CHUNK && known != 0 && sum_of(&chunk) != known {
+                    self.bucket(bucket).map(|meta| self.mark_rotten(meta, sums, 1 << number));
+                    return Err(Errno::IO);
+                }
             }
             change(at, &mut chunk)?;
+            sums.forget(1 << number);
             sum.add(&chunk);
             files.write_slot(bucket, at, &chunk)?;
         }
@@ -312,6 +319,10 @@ mod tests {
             assert_eq!((meta.valid.load(Ordering::Relaxed), sums.rotten(u64::MAX)), (1, 1));
             let file = meta.file.load(Ordering::Relaxed);
             assert_eq!(segment.file(file).error.load(Ordering::Relaxed) & 0xffff, 5);
+            if page == 4096 {
+                let result = segment.rewrite_page(&memory, bucket, 0, true, |_, _| unreachable!());
+                assert_eq!(result, Err(Errno::IO));
+            }
             // Written anew as a whole it is good again.
             segment.rewrite_page(&memory, bucket, 0, false, |_, _| Ok(())).unwrap();
             assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Ok(0));
