@@ -88,7 +88,11 @@ pub fn serve(
     refuse_overlap(&config, runtime)?;
     raise_limits();
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
-    let rebuilt = if runtime.pool.exists() { None } else { rebuild(&config, runtime)? };
+    // Before there is a pool: one that is found stands for a live segment.
+    let rebuilt = match runtime.pool.exists() {
+        true => None,
+        false => rebuild(&config, runtime, faults.as_ref())?,
+    };
     let opened = recovery::open(&config, runtime)?;
     let fresh = runtime.config().with_extension("new");
     std::fs::write(&fresh, config.canonical())
@@ -127,10 +131,6 @@ pub fn serve(
     });
     if opened.found {
         recovery::take_over(&node);
-    } else if let Err(message) = crate::journal::replay::apply(&node) {
-        // What is in the tiers' files stays; a pool that is found stands for a live segment.
-        let _ = std::fs::remove_file(&runtime.pool);
-        return Err(message);
     }
     if let Some(journal) = &node.journal {
         let path = journal.path.display();

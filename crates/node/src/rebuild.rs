@@ -2,12 +2,17 @@
 //! tables, and brought to the store's files before the instance starts anew.
 
 use crate::config::{Config, TierKind};
+use crate::faults::{self, Faults};
+use crate::journal::Journal;
+use crate::journal::log::{Change, Contents, sync_folder_of};
+use crate::journal::replay::{has_handle, redo, write_bytes};
 use crate::runtime::Runtime;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::{each_page, sum_of};
 use forebay_pool::{SlotRecord, clock};
-use rustix::fd::{AsFd, OwnedFd};
+use forebay_tiers::IoClient;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -19,6 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Bytes of a slot table that are read at a time.
 const TABLE_PIECE: usize = 1 << 20;
@@ -286,18 +292,42 @@ impl Survivors {
     }
 }
 
-/// Brings what the file tiers of an instance hold to the store, and removes the tiers' files. To be called
+/// Brings what slots and journal of an instance hold to the store, and removes the tiers' files. To be called
 /// by whoever holds the instance's lock and has found no segment. `None`: there was nothing.
 ///
 /// # Errors
 /// A message that names what is lost; the tiers' files are then kept under other names. Or one that
 /// names the file of the store that cannot be written; then all stays as it is, to be tried again.
-pub(crate) fn rebuild(config: &Config, runtime: &Runtime) -> Result<Option<Rebuilt>, String> {
+pub(crate) fn rebuild(
+    config: &Config,
+    runtime: &Runtime,
+    faults: Option<&Arc<Faults>>,
+) -> Result<Option<Rebuilt>, String> {
     if !runtime.has_slots(config) {
         return Ok(None);
     }
-    let mut survivors = surviving_slots(config, runtime, &|_, _| false)?;
-    let rebuilt = bring_back(config, &mut survivors)?;
+    let journal = Journal::of(config, runtime).map(|journal| journal.path);
+    let contents = match &journal {
+        Some(path) => {
+            Contents::read(path).map_err(|errno| format!("{}: {errno}", path.display()))?
+        }
+        None => Contents::default(),
+    };
+    let settled = |key: Key, sequence| {
+        contents
+            .settled_up_to((key.device, key.inode, key.born_ns))
+            .is_some_and(|settled| sequence <= settled)
+    };
+    let mut survivors = surviving_slots(config, runtime, &settled)?;
+    let store = || faults::around(forebay_tiers::open_client(1), faults, faults::STORE);
+    let rebuilt = bring_back(config, &mut survivors, &contents, &mut *store())?;
+    // The journal goes last: it may be applied again without harm, slots without it may not.
+    let forget_journal = || {
+        if let Some(path) = &journal {
+            let _ = std::fs::remove_file(path);
+            sync_folder_of(path);
+        }
+    };
     if survivors.lost.is_empty() {
         for (slots, index) in runtime.slot_files(config) {
             // Emptied first: slots without a table would look like a loss.
@@ -305,6 +335,7 @@ pub(crate) fn rebuild(config: &Config, runtime: &Runtime) -> Result<Option<Rebui
             let _ = std::fs::remove_file(slots);
             let _ = std::fs::remove_file(index);
         }
+        forget_journal();
         return Ok((rebuilt != Rebuilt::default()).then_some(rebuilt));
     }
     let kept: Vec<String> = runtime
@@ -313,6 +344,7 @@ pub(crate) fn rebuild(config: &Config, runtime: &Runtime) -> Result<Option<Rebui
         .flat_map(|(slots, index)| [slots, index])
         .filter_map(|path| set_aside(&path))
         .collect();
+    forget_journal();
     Err(format!(
         "data of an earlier run is lost:{}\n{} bytes of {} files were recovered; what the tiers held is \
          kept in {}",
@@ -340,70 +372,104 @@ fn set_aside(path: &Path) -> Option<String> {
     Some(free.display().to_string())
 }
 
-/// Writes the pieces to their files, and makes them durable.
-fn bring_back(config: &Config, survivors: &mut Survivors) -> Result<Rebuilt, String> {
+/// Something to be done to a file again.
+enum Step<'a> {
+    Slot(SlotPiece),
+    Log(&'a Change),
+}
+
+/// Does to each file again what slots and journal have of it, in the order in which it was done, and
+/// makes it durable.
+fn bring_back(
+    config: &Config,
+    survivors: &mut Survivors,
+    contents: &Contents,
+    io: &mut dyn IoClient,
+) -> Result<Rebuilt, String> {
     let mut rebuilt = Rebuilt::default();
-    let found = find_files(config, &survivors.files)?;
-    let mut by_file: HashMap<Key, Vec<SlotPiece>> = HashMap::new();
+    let mut work: HashMap<Key, Vec<(u64, Step<'_>)>> = HashMap::new();
     for piece in survivors.pieces.drain(..) {
-        by_file.entry(piece.file).or_default().push(piece);
+        work.entry(piece.file).or_default().push((piece.sequence, Step::Slot(piece)));
     }
-    for (key, pieces) in by_file {
-        let Some(hint) = survivors.files.get(&key) else { continue };
-        match found.get(&key) {
-            Some(Place::At(path)) => {
-                let fail = |errno: Errno| {
-                    format!(
-                        "{}: {errno}; the tiers keep what it lacks: mend the store and try again",
-                        path.display()
-                    )
-                };
-                let fd = open_checked(path, key).map_err(fail)?;
-                for piece in pieces {
-                    let name = path.display().to_string();
-                    let range = piece.offset..piece.offset + piece.bytes;
-                    match piece.read() {
-                        Ok(bytes) => {
-                            write_all(&fd, &bytes, piece.offset).map_err(fail)?;
-                            rebuilt.bytes += piece.bytes;
-                        }
-                        Err(error) => survivors.lost.push(Lost {
-                            what: name,
-                            range: Some(range),
-                            why: error.to_string(),
-                        }),
-                    }
-                }
-                set_time(&fd, hint.mtime_ns);
-                rustix::fs::fsync(&fd).map_err(fail)?;
-                rebuilt.files += 1;
-            }
-            Some(Place::Removed) => rebuilt.removed += 1,
-            None => {
-                let why = "this file is not there any more, or its store is not mounted";
-                for piece in pieces {
-                    survivors.lost.push(Lost {
-                        what: hint.path.display().to_string(),
-                        range: Some(piece.offset..piece.offset + piece.bytes),
-                        why: why.to_owned(),
-                    });
-                }
+    let mut logged = HashMap::new();
+    for (of_log, file) in &contents.files {
+        let (device, inode, born_ns) = of_log.name();
+        let key = Key { device, inode, born_ns };
+        logged.insert(key, of_log);
+        let changes = file.changes.iter().map(|(sequence, change)| (*sequence, Step::Log(change)));
+        work.entry(key).or_default().extend(changes);
+        let path = PathBuf::from(OsStr::from_bytes(&file.path));
+        let store = usize::from(of_log.store);
+        let hint = FileHint { path, store, mtime_ns: 0, sequence: 0 };
+        let hint = survivors.files.entry(key).or_insert(hint);
+        for (sequence, change) in &file.changes {
+            if let Change::Data { mtime_ns, .. } = change
+                && *sequence >= hint.sequence
+            {
+                (hint.mtime_ns, hint.sequence) = (*mtime_ns, *sequence);
             }
         }
+    }
+    survivors.files.retain(|key, _| work.contains_key(key));
+    let found = find_files(config, &survivors.files)?;
+    for (key, mut steps) in work {
+        steps.sort_by_key(|(sequence, _)| *sequence);
+        let Some(hint) = survivors.files.get(&key) else { continue };
+        let path = match found.get(&key) {
+            Some(Place::At(path)) => path,
+            Some(Place::Removed) => {
+                rebuilt.removed += 1;
+                continue;
+            }
+            None => {
+                let name = hint.path.display().to_string();
+                let why = "this file is not there any more, or its store is not mounted";
+                for range in steps.iter().filter_map(|(_, step)| range_of(step)) {
+                    let (what, why) = (name.clone(), why.to_owned());
+                    survivors.lost.push(Lost { what, range: Some(range), why });
+                }
+                continue;
+            }
+        };
+        let name = path.display().to_string();
+        let fail = |errno: Errno| {
+            format!("{name}: {errno}; the tiers keep what it lacks: mend the store and try again")
+        };
+        let fd = open_checked(path, key).map_err(fail)?;
+        if logged.get(&key).is_some_and(|key| !has_handle(key, &fd)) {
+            rebuilt.removed += 1;
+            continue;
+        }
+        for (_, step) in &steps {
+            match step {
+                Step::Log(change) => redo(io, &fd, change).map_err(fail)?,
+                Step::Slot(piece) => match piece.read() {
+                    Ok(bytes) => write_bytes(io, &fd, piece.offset, &bytes).map_err(fail)?,
+                    Err(error) => {
+                        let (what, why) = (name.clone(), error.to_string());
+                        survivors.lost.push(Lost { what, range: range_of(step), why });
+                        continue;
+                    }
+                },
+            }
+            rebuilt.bytes += range_of(step).map_or(0, |range| range.end - range.start);
+        }
+        if hint.mtime_ns != 0 {
+            set_time(&fd, hint.mtime_ns);
+        }
+        io.sync(fd.as_raw_fd()).map_err(fail)?;
+        rebuilt.files += 1;
     }
     Ok(rebuilt)
 }
 
-fn write_all(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(fd, bytes, offset) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => (bytes, offset) = (&bytes[count..], offset + count as u64),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
+/// The bytes that a step brings.
+fn range_of(step: &Step<'_>) -> Option<Range<u64>> {
+    match step {
+        Step::Slot(piece) => Some(piece.offset..piece.offset + piece.bytes),
+        Step::Log(Change::Data { offset, bytes, .. }) => Some(*offset..offset + bytes.len() as u64),
+        Step::Log(_) => None,
     }
-    Ok(())
 }
 
 fn set_time(fd: &OwnedFd, mtime_ns: u64) {

@@ -175,7 +175,9 @@ impl Runtime {
 
     /// Whether the tiers have files of the instance, which may hold data although its segment is gone.
     pub fn has_slots(&self, config: &Config) -> bool {
+        let journal = crate::journal::Journal::of(config, self);
         self.slot_files(config).iter().any(|(slots, index)| slots.exists() || index.exists())
+            || journal.is_some_and(|journal| journal.path.exists())
     }
 
     /// Whether the instance has left anything that is to be drained, as far as its folder says.

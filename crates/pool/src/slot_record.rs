@@ -1,7 +1,7 @@
 //! The slot table: one record of 1 KiB for each slot of a file tier, in a file beside the slots. It says
 //! which pages of which file a slot holds, so that they are found again when the segment is gone.
 
-use crate::layout::{FileRecord, PAGES_PER_BUCKET, TIERS_MAX};
+use crate::layout::{FileRecord, PAGES_PER_BUCKET, TIERS_MAX, file_flag};
 use crate::segment::Segment;
 use crate::sums::Summing;
 use crate::sync::Ordering;
@@ -214,6 +214,10 @@ impl Segment {
             *sum = sums.get(page);
         }
         let record: &FileRecord = self.file(file);
+        if record.has(file_flag::SCRATCH) {
+            // Never written to the store.
+            made.dirty = 0;
+        }
         let identity = record.identity();
         (made.device, made.inode) = (identity.device, identity.inode);
         made.born_ns = record.born_ns.load(Ordering::Relaxed);

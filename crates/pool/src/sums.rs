@@ -1,7 +1,7 @@
 //! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". Who changes a slot stores 0 for
 //! the pages that it touches, writes them, stores their sums, and writes the slot's record.
 
-use crate::layout::{BucketMeta, SlotSums};
+use crate::layout::{BucketMeta, SlotSums, file_flag};
 use crate::segment::Segment;
 use crate::slot_record::RECORD_BYTES;
 use crate::sync::Ordering;
@@ -98,8 +98,13 @@ impl Segment {
     /// Writes the record of slot `bucket`, whose lock the caller holds. The segment stays right
     /// where that fails: only a reboot will not find the slot's data, and nothing new goes there.
     pub fn record_slot(&self, files: &impl SlotFiles, bucket: u32) {
-        let record = self.slot_record(bucket).encode();
-        if files.write_record(bucket, &record).is_err() {
+        let record = self.slot_record(bucket);
+        if record.dirty != 0
+            && let Some(meta) = self.bucket(bucket)
+        {
+            self.file(meta.file.load(Ordering::Relaxed)).set(file_flag::SLOTTED);
+        }
+        if files.write_record(bucket, &record.encode()).is_err() {
             self.fail_tier(self.tier_of(bucket));
         }
     }

@@ -378,6 +378,12 @@ impl Contents {
         Ok(())
     }
 
+    /// Up to which sequence the store durably has everything of a file.
+    pub fn settled_up_to(&self, name: Name) -> Option<u64> {
+        let at_start = self.live.get(&name).copied().unwrap_or(self.floor);
+        self.settled.get(&name).copied().max(at_start)
+    }
+
     fn settle(&mut self, name: Name, sequence: u64) {
         let settled = self.settled.entry(name).or_default();
         *settled = sequence.max(*settled);

@@ -1,137 +1,48 @@
-//! After a loss of the segment: what the journal has, and the store has not, is written to the files
-//! that it was written to, and made durable there.
+//! After a loss of the segment: what the journal has, and the store has not, is written to the file that
+//! it was written to. Which and when, together with what slots have, says `rebuild.rs`.
 
 use super::identify;
-use super::log::{Change, Contents, FileLog};
+use super::log::Change;
 use super::record::Key;
-use crate::descriptors::search;
-use crate::node::Node;
-use forebay_pool::{Identity, clock};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
 
-/// Applies what an earlier manager's journal has, and removes it. For a manager that has found no
-/// segment, before it serves anybody. A file that is not there any more is named and left out.
+/// Whether a file has the handle that a record of the journal names; where either has none, the rest of
+/// its identity has to do.
+pub(crate) fn has_handle(key: &Key, fd: &OwnedFd) -> bool {
+    let mut found = Key::default();
+    identify(fd, &mut found);
+    key.handle.is_empty()
+        || found.handle.is_empty()
+        || (found.handle_type, &found.handle) == (key.handle_type, &key.handle)
+}
+
+/// Makes one change of a file again.
 ///
 /// # Errors
-/// A message that names the file that could not be written, and what to do; nothing is removed then,
-/// and it can be tried again.
-pub(crate) fn apply(node: &Arc<Node>) -> Result<(), String> {
-    let Some(journal) = &node.journal else { return Ok(()) };
-    let name = journal.path.display();
-    let contents = Contents::read(&journal.path).map_err(|errno| format!("{name}: {errno}"))?;
-    if !contents.found {
-        return Ok(());
-    }
-    let (mut files, mut bytes) = (0, 0);
-    for (key, file) in &contents.files {
-        let path = String::from_utf8_lossy(&file.path);
-        let written = open(node, key, &file.path).map(|fd| write(node, key, file, &fd));
-        match written {
-            Some(Ok(())) => {
-                files += 1;
-                bytes += data_bytes(file);
+/// The store's.
+pub(crate) fn redo(io: &mut dyn IoClient, fd: &OwnedFd, change: &Change) -> Result<(), Errno> {
+    match change {
+        Change::Data { offset, size, bytes, .. } => {
+            write_bytes(io, fd, *offset, bytes)?;
+            if (rustix::fs::fstat(fd)?.st_size as u64) < *size {
+                rustix::fs::ftruncate(fd, *size)?;
             }
-            Some(Err(errno)) => {
-                return Err(format!(
-                    "{path}: {errno}; fsync had acknowledged data of it, which {name} has: mend \
-                     the store and try again, or move the journal away to go on without it"
-                ));
-            }
-            None => eprintln!(
-                "{path} (inode {}) is not there any more; {} bytes of it that fsync had \
-                 acknowledged are dropped",
-                key.inode,
-                data_bytes(file)
-            ),
+            Ok(())
         }
+        Change::Cut { size } => rustix::fs::ftruncate(fd, *size),
+        Change::Punch { start, end } => punch(io, fd, *start, *end),
     }
-    if !contents.files.is_empty() {
-        eprintln!("wrote {bytes} bytes of {files} files from the journal to the store");
-    }
-    std::fs::remove_file(&journal.path).map_err(|error| format!("{name}: {error}"))?;
-    super::log::sync_folder_of(&journal.path);
-    Ok(())
 }
 
-fn data_bytes(file: &FileLog) -> usize {
-    let bytes = |(_, change): &(u64, Change)| match change {
-        Change::Data { bytes, .. } => bytes.len(),
-        _ => 0,
-    };
-    file.changes.iter().map(bytes).sum()
-}
-
-/// The file that was written to, found by its path or, if it was renamed, below its directory.
-fn open(node: &Node, key: &Key, path: &[u8]) -> Option<OwnedFd> {
-    let folder = &node.config.backing.get(usize::from(key.store))?.path;
-    let device = std::fs::metadata(folder).ok()?.dev();
-    let path = Path::new(OsStr::from_bytes(path));
-    open_checked(key, device, path).or_else(|| {
-        let found = search(folder, Identity { device, inode: key.inode })?;
-        open_checked(key, device, &found)
-    })
-}
-
-/// A reused inode number must not receive another file's bytes.
-fn open_checked(key: &Key, device: u64, path: &Path) -> Option<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-    let fd = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty()).or_else(|_| {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-        rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty())
-    });
-    let fd = fd.ok()?;
-    let stat = rustix::fs::fstat(&fd).ok()?;
-    // Devices of some file systems have another number after a reboot.
-    let mut found =
-        Key { store: key.store, device: key.device, inode: stat.st_ino, ..Key::default() };
-    identify(&fd, &mut found);
-    if key.handle.is_empty() || found.handle.is_empty() {
-        (found.handle_type, found.handle) = (key.handle_type, key.handle.clone());
-    }
-    if key.born_ns == 0 || found.born_ns == 0 {
-        found.born_ns = key.born_ns;
-    }
-    (stat.st_dev == device && found == *key).then_some(fd)
-}
-
-fn write(node: &Arc<Node>, key: &Key, file: &FileLog, fd: &OwnedFd) -> Result<(), Errno> {
-    let mut io = node.store_client(usize::from(key.store));
-    let mut mtime = None;
-    for (_, change) in &file.changes {
-        match change {
-            Change::Data { offset, size, mtime_ns, bytes } => {
-                mtime = Some(*mtime_ns);
-                write_bytes(&mut *io, fd, *offset, bytes)?;
-                if (rustix::fs::fstat(fd)?.st_size as u64) < *size {
-                    rustix::fs::ftruncate(fd, *size)?;
-                }
-            }
-            Change::Cut { size } => rustix::fs::ftruncate(fd, *size)?,
-            Change::Punch { start, end } => punch(&mut *io, fd, *start, *end)?,
-        }
-    }
-    if let Some(mtime) = mtime {
-        let (seconds, nanoseconds) = clock::parted_ns(mtime);
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-            last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
-        };
-        // Only the owner of a file may set its times.
-        let _ = rustix::fs::futimens(fd, &times);
-    }
-    io.sync(fd.as_raw_fd())
-}
-
-fn write_bytes(
+/// Writes all of `bytes` to a file.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn write_bytes(
     io: &mut dyn IoClient,
     fd: &OwnedFd,
     offset: u64,
