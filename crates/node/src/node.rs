@@ -147,13 +147,14 @@ impl Node {
         }
     }
 
-    /// The index entry of a block, if the bucket it was found in still belongs to it.
+    /// The index entry of a block, if it still names the bucket that the block was found in: that may
+    /// have become another block's since.
     pub fn place(&self, found: &Found) -> Option<&AtomicU64> {
         let segment = &self.segment;
         if found.file >= segment.header().files || !segment.is_indexed(found.bucket) {
             return None;
         }
-        segment.entry(segment.file(found.file), found.block)
+        segment.place_of(found.file, found.block, found.bucket)
     }
 
     /// Dirty bytes of all tiers that were last written up to the stamp `until`.

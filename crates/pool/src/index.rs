@@ -1,6 +1,7 @@
 //! The block index: a radix tree per file, like a page table. Block 0 has its entry in the file
 //! record, so that a file of one block needs no node.
 
+use crate::entry::Entry;
 use crate::free_map::USED;
 use crate::layout::*;
 use crate::owner::Owner;
@@ -46,6 +47,15 @@ impl Segment {
             node = (child as u32).checked_sub(1)?;
         }
         Some(&self.node(node)?.entry[slot_at(block, 0)])
+    }
+
+    /// The entry of `block` of file record `file`, if it names `bucket` now. A bucket in which the
+    /// block was found a while ago may have become another block's.
+    pub fn place_of(&self, file: u32, block: u64, bucket: u32) -> Option<&AtomicU64> {
+        let place = self.entry(self.file(file), block)?;
+        let entry = Entry::decode(place.load(Ordering::Acquire));
+        matches!(entry, Entry::Resident { node: 0, bucket: named, .. } if named == bucket)
+            .then_some(place)
     }
 
     /// The entry of `block`, made if need be. `None` when the index is full.
@@ -337,5 +347,25 @@ mod tests {
         let made = (1..1000).take_while(|n| segment.entry_or_insert(file, n << 20, me).is_some());
         assert!((40..256).contains(&made.count()));
         assert!(segment.entry_or_insert(file, 0, me).is_some());
+    }
+
+    #[test]
+    fn a_block_is_not_found_in_a_bucket_that_became_anothers() {
+        let (segment, _file) = small();
+        let me = Owner::new(1, 0);
+        let put = |block: u64, word: u64| {
+            let place = segment.entry_or_insert(segment.file(3), block, me).unwrap();
+            place.store(word, Ordering::Relaxed);
+        };
+        put(1, Entry::resident(0, 5).encode());
+        assert!(segment.place_of(3, 1, 5).is_some());
+        // The block moved to another bucket, and its old one has block 2 now.
+        put(1, Entry::resident(0, 6).encode());
+        put(2, Entry::resident(0, 5).encode());
+        assert!(segment.place_of(3, 1, 5).is_none());
+        assert!(segment.place_of(3, 2, 5).is_some());
+        put(1, 0);
+        assert!(segment.place_of(3, 1, 5).is_none());
+        assert!(segment.place_of(3, 1 << 30, 5).is_none());
     }
 }
