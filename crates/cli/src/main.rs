@@ -13,6 +13,7 @@ mod run;
 mod simulate;
 mod status;
 mod timeline;
+mod torture;
 mod wait;
 
 use clap::{Parser, Subcommand};
@@ -65,6 +66,11 @@ enum Command {
     Fsck(fsck::PoolArguments),
     /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
     Stop(instance::InstanceArguments),
+    /// Kill workers and node managers under load on a failing store, and verify every byte
+    Torture(torture::TortureArguments),
+    /// What `torture` runs under `forebay run`
+    #[command(hide = true)]
+    TortureWorker(torture::WorkerArguments),
     /// Serve as node manager in the foreground (`forebay run` starts one by itself)
     Node(manager::NodeArguments),
 }
@@ -91,6 +97,8 @@ fn main() -> ExitCode {
         Command::Fsck(arguments) => fsck::fsck(&arguments),
         Command::Recover(arguments) => manager::recover(&arguments),
         Command::Stop(arguments) => manager::stop(&arguments),
+        Command::Torture(arguments) => torture::torture(&arguments),
+        Command::TortureWorker(arguments) => torture::work(&arguments),
         Command::Node(arguments) => manager::node(&arguments),
     };
     result.unwrap_or_else(|message| {
