@@ -2,50 +2,9 @@
 
 mod common;
 
-use common::{LAZY, Running, SLOW_STORE, Setup, Site, USUAL, wait_for};
+use common::{LAZY, LONG, SLOW_STORE, Setup, Site, Steps, USUAL, becomes, sees, wait_for};
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
-
-const LONG: Duration = Duration::from_secs(60);
-
-/// A shell script under `forebay run` that stops wherever it says `step NAME`, until the test has
-/// looked.
-struct Steps<'a> {
-    site: &'a Site,
-    running: Running,
-}
-
-impl<'a> Steps<'a> {
-    fn of(site: &'a Site, script: &str) -> Steps<'a> {
-        let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }\n";
-        let words = ["bash", "-c", &format!("{step}{script}")];
-        Steps { site, running: site.start(site.buffered(&words)) }
-    }
-
-    /// Waits until the script is at `step`.
-    fn at(&self, step: &str) {
-        let mark = self.site.out.join(format!("at-{step}"));
-        wait_for(&format!("step {step}"), LONG, || mark.exists().then_some(()));
-    }
-
-    /// Lets the script go on.
-    fn past(&self, step: &str) {
-        fs::write(self.site.out.join(format!("past-{step}")), "").unwrap();
-    }
-
-    fn end(self) {
-        self.running.end().expect(0);
-    }
-}
-
-fn sees(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| error.to_string())
-}
-
-fn becomes(path: &Path, wanted: &str) {
-    wait_for(wanted, LONG, || (sees(path) == wanted).then_some(()));
-}
 
 #[test]
 fn a_flushed_file_is_on_the_store_while_the_program_goes_on() {

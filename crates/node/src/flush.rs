@@ -84,14 +84,14 @@ impl Flusher {
 
     /// The life of a tier's flusher.
     pub fn run(mut self, tier: usize) {
-        let period = u64::from(self.period());
+        let pause = u64::from(self.pause());
         while !self.node.stopping() {
             let seen = self.node.header().work_wanted.load(Ordering::Acquire);
             let draining = self.node.draining.load(Ordering::Acquire);
             let moved = if self.may_be_due() { self.flush(Which::Due(tier)) } else { 0 };
             if moved == 0 {
                 // Failing files are looked at again even when nobody asks.
-                let wait = if draining { 20 } else { period };
+                let wait = if draining { 20 } else { pause };
                 futex::wait(&self.node.header().work_wanted, seen, wait);
             }
         }
@@ -100,6 +100,16 @@ impl Flusher {
     /// Milliseconds for which a block must not have been written, where flushes are periodic.
     fn period(&self) -> u32 {
         self.node.config.flush.period.as_millis().clamp(1, 60_000) as u32
+    }
+
+    /// Milliseconds for which a block may be dirty at most.
+    fn max_age(&self) -> u32 {
+        self.node.config.flush.max_age.as_millis().min(u32::MAX.into()) as u32
+    }
+
+    /// Milliseconds between two looks.
+    fn pause(&self) -> u32 {
+        self.period().min(self.max_age() / 4).max(1)
     }
 
     /// Whether any file's blocks can be due without anybody's asking.
@@ -539,7 +549,8 @@ impl Flusher {
                     return found;
                 }
                 let now = self.node.now();
-                let oldest = self.node.config.flush.max_age.as_millis() as u32;
+                // What would be too old at the next look goes now.
+                let oldest = self.max_age().saturating_sub(self.pause());
                 for bucket in buckets_of(segment, tier) {
                     let Some(meta) = segment.bucket(bucket) else { continue };
                     if meta.dirty.load(Ordering::Acquire) == 0

@@ -21,6 +21,8 @@ use tempfile::TempDir;
 pub const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
 /// What no command of these tests may take.
 pub const LIMIT: Duration = Duration::from_secs(120);
+/// How long a test waits for what must happen.
+pub const LONG: Duration = Duration::from_secs(60);
 /// How long a site may take to be tidy after its last command.
 const TIDY: Duration = Duration::from_secs(30);
 
@@ -571,6 +573,52 @@ pub fn with_mounts(site: &Site, script: &str) -> Option<Ran> {
     command.args(["-m", "bash", "-c", script]);
     command.env("CONFIG", &site.config).env("STORE", &site.store);
     Some(site.end(command))
+}
+
+/// A shell script under `forebay run` that stops wherever it says `step NAME`, until the test has
+/// looked.
+pub struct Steps<'a> {
+    site: &'a Site,
+    pub running: Running,
+}
+
+impl<'a> Steps<'a> {
+    pub fn of(site: &'a Site, script: &str) -> Steps<'a> {
+        Steps::with(site, &[], script)
+    }
+
+    /// The same, with options of `forebay run`.
+    pub fn with(site: &'a Site, options: &[&str], script: &str) -> Steps<'a> {
+        let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }\n";
+        let script = format!("{step}{script}");
+        let run = ["run", "--config", site.config.to_str().unwrap()];
+        let words = [&run[..], options, &["--", "bash", "-c", &script]].concat();
+        Steps { site, running: site.start(site.forebay(&words)) }
+    }
+
+    /// Waits until the script is at `step`.
+    pub fn at(&self, step: &str) {
+        let mark = self.site.out.join(format!("at-{step}"));
+        wait_for(&format!("step {step}"), LONG, || mark.exists().then_some(()));
+    }
+
+    /// Lets the script go on.
+    pub fn past(&self, step: &str) {
+        fs::write(self.site.out.join(format!("past-{step}")), "").unwrap();
+    }
+
+    pub fn end(self) -> Ran {
+        self.running.end().expect(0)
+    }
+}
+
+pub fn sees(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| error.to_string())
+}
+
+/// Waits until a process without Forebay sees `wanted`.
+pub fn becomes(path: &Path, wanted: &str) {
+    wait_for(wanted, LONG, || (sees(path) == wanted).then_some(()));
 }
 
 /// What a process was started with. In the middle of an exec a process shows none for a moment.
