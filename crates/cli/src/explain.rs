@@ -65,10 +65,14 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
     let mut text = String::new();
     let line = &mut text;
     let _ = writeln!(line, "{}", found.path.display());
-    let bypass = if found.bypass { ", not buffered (mode bypass)" } else { "" };
+    let mode = match (found.bypass, found.mode) {
+        (true, _) => ", not buffered (mode bypass)".to_owned(),
+        (false, Some(mode)) => format!(", mode {}", mode.name()),
+        (false, None) => String::new(),
+    };
     let _ = writeln!(
         line,
-        "  instance  {}, directory {}{bypass}",
+        "  instance  {}, directory {}{mode}",
         runtime.instance,
         found.directory.display()
     );

@@ -26,6 +26,8 @@ pub struct Explanation {
     pub directory: PathBuf,
     /// The directory's files are not buffered.
     pub bypass: bool,
+    /// The directory's files have this mode where neither rule nor run say anything.
+    pub mode: Option<Mode>,
     /// Its state, if it is in the file table.
     pub file: Option<FileState>,
     /// Bytes of the file, as programs see it; 0 if there is none.
@@ -153,6 +155,7 @@ impl Observer {
         Some(Explanation {
             path: path.to_owned(),
             bypass: stores[store].bypass != 0,
+            mode: Mode::from_code(stores[store].mode as u8),
             directory,
             file: record.map(state_of),
             size,

@@ -259,7 +259,7 @@ mod tests {
             "<rule name='ckpt'>\n<match path='**/*.{h5,nc}' size-min='1MiB' size-max='10GiB' \
              dataset='/fields/*' user='0' process='lmp*' ranks='0-1023:64,7'/>\n\
              <set policy='user-defined' tier='nvme' pin='true' mode='async' trigger='per-file' \
-             priority='200' keep-versions='2' durability='store'/></rule>\n\
+             priority='200' keep-versions='2' durability='store' reserve='1KiB'/></rule>\n\
              <rule><set mode='bypass' expires='90min'/></rule>\
              <rule><set overwrite-when-read='true'/></rule>",
         );
@@ -285,7 +285,7 @@ mod tests {
                 priority: 200,
                 lifetime: Some(Lifetime::KeepVersions(2)),
                 durability: Some(Durability::Store),
-                reserve: 0,
+                reserve: 1024,
             },
         };
         let found = rules(&text).unwrap();
@@ -354,7 +354,8 @@ mod tests {
             (
                 "<rule><set size_min='1'/></rule>",
                 "2:12: rule[0]/set/@size_min: unknown attribute; known here: policy, tier, pin, \
-                 mode, trigger, priority, keep-versions, overwrite-when-read, expires, durability",
+                 mode, trigger, priority, keep-versions, overwrite-when-read, expires, durability, \
+                 reserve",
             ),
             (
                 "<rule><when/></rule>",

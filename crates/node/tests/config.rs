@@ -446,7 +446,8 @@ fn impossible_flushes_and_modes() {
     }
     site.refuses(
         &with("").replace("\"pfs\"", "\"pfs\"\nmode = \"fast\""),
-        "site.toml:4: backing[0].mode: \"fast\" is unknown; give one of \"buffered\", \"bypass\"",
+        "site.toml:4: backing[0].mode: \"fast\" is unknown; give one of \"buffered\", \"bypass\", \
+         \"sync\", \"scratch\"",
     );
 }
 
@@ -707,6 +708,19 @@ fn impossible_rules() {
             "path = '/elsewhere/*'",
             "13: rule[0].path: /elsewhere/* can match no buffered file; the backing directories are \
              /pfs",
+        ),
+        (
+            "mode = 'scratch'\ndurability = 'store'",
+            "14: rule[0].durability: has no meaning with mode scratch; remove one",
+        ),
+        (
+            "size_min = 1\nmode = 'scratch'",
+            "13: rule[0].size_min: has no meaning with mode scratch; remove one",
+        ),
+        (
+            "reserve = '4 apples'",
+            "13: rule[0].reserve: \"4 apples\" cannot be read; give a size such as \"64MiB\", in B, \
+             KB, MB, GB, TB, KiB, MiB, GiB or TiB",
         ),
     ] {
         site.refuses(&rule(lines), &format!("site.toml:{message}"));

@@ -155,7 +155,11 @@ impl Segment {
         if meta.reserved.load(Ordering::SeqCst) == 0 {
             return false;
         }
+        let place = meta.reserved.load(Ordering::SeqCst).wrapping_sub(1) as usize;
         meta.state.store(RESERVED, Ordering::SeqCst);
+        if let Some(job) = self.header().job.get(place) {
+            job.free.fetch_add(1, Ordering::Release);
+        }
         // Whoever releases the reservation clears the mark first, and then looks at the state.
         if meta.reserved.load(Ordering::SeqCst) == 0 {
             self.free_reserved(bucket, meta);

@@ -43,6 +43,7 @@ impl Segment {
         job.reserved_for.store(0, Ordering::Relaxed);
         job.ended.store(0, Ordering::Relaxed);
         job.reserved.store(0, Ordering::Relaxed);
+        job.free.store(0, Ordering::Relaxed);
         job.cursor.store(0, Ordering::Relaxed);
         job.number.store(number, Ordering::Release);
         job.state.store(job_state::STARTING, Ordering::SeqCst);
@@ -134,13 +135,15 @@ impl Segment {
             found += buckets.len() as u32;
         }
         job.reserved.fetch_add(found, Ordering::SeqCst);
+        job.free.fetch_add(found, Ordering::SeqCst);
         found
     }
 
     /// Takes a free bucket of job `number`'s reservation for `owner`, and its tier.
     pub fn take_reserved(&self, number: u32, owner: Owner) -> Option<(usize, u32)> {
         let job = self.job(number)?;
-        if job.reserved.load(Ordering::Acquire) == 0 {
+        // Not looked for in vain at every block.
+        if job.free.load(Ordering::Acquire) == 0 {
             return None;
         }
         let mark = number % JOBS_MAX as u32 + 1;
@@ -160,7 +163,13 @@ impl Segment {
                         .is_ok()
             })
         };
-        let bucket = (start..self.header().buckets).chain(0..start).find(mine)?;
+        let found = (start..self.header().buckets).chain(0..start).find(mine);
+        let Some(bucket) = found else {
+            job.free.store(0, Ordering::Release);
+            return None;
+        };
+        let one_less = |free: u32| free.checked_sub(1);
+        let _ = job.free.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
         job.cursor.store(bucket + 1, Ordering::Relaxed);
         Some((self.tier_of(bucket), bucket))
     }
@@ -169,6 +178,7 @@ impl Segment {
     pub fn release_reservation(&self, number: u32) {
         let Some(job) = self.job(number) else { return };
         job.reserved.store(0, Ordering::SeqCst);
+        job.free.store(0, Ordering::SeqCst);
         let mark = number % JOBS_MAX as u32 + 1;
         for bucket in 0..self.header().buckets {
             let Some(meta) = self.bucket(bucket) else { continue };
@@ -219,6 +229,8 @@ impl Segment {
         }
         for (job, count) in self.header().job.iter().zip(by_job) {
             job.reserved.store(count, Ordering::SeqCst);
+            // Too many is put right by the first who finds none.
+            job.free.store(count, Ordering::SeqCst);
         }
     }
 
@@ -228,5 +240,73 @@ impl Segment {
         if let Some(job) = self.job(number) {
             job.state.store(job_state::FREE, Ordering::SeqCst);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::anonymous;
+
+    #[test]
+    fn what_is_set_aside_is_for_one_job_alone() {
+        let tiers = Geometry::for_tiers(4096, &[64 << 18, 64 << 18]);
+        let (segment, _file) = anonymous(&tiers).unwrap();
+        let me = Owner::new(1, 0);
+        let available = |tier| segment.free_buckets(tier).available();
+        let number = segment.begin_job(1, 0).unwrap();
+        assert_eq!(segment.set_aside(number, 60, me), 60);
+        assert_eq!((available(0), available(1)), (8, 60), "an eighth of RAM is everybody's");
+        let other = segment.begin_job(1, 0).unwrap();
+        assert_ne!(other, number);
+        assert_eq!(segment.set_aside(other, 100, me), 60);
+        assert_eq!((segment.reservable_now(), available(1)), (0, 0));
+
+        let taken: Vec<_> = (0..60).map(|_| segment.take_reserved(number, me).unwrap()).collect();
+        assert_eq!(taken.iter().filter(|(tier, _)| *tier == 0).count(), 56);
+        assert_eq!(segment.take_reserved(number, me), None);
+        // What is freed comes back, and to this job.
+        segment.dress_bucket(taken[7].1, 0, 0, me);
+        assert_eq!(segment.reserved_in_use(number), 1 << 18);
+        segment.undress_bucket(taken[7].1);
+        assert_eq!(segment.take_reserved(number, me), Some(taken[7]));
+
+        // A block outlives the reservation in which it lies.
+        segment.dress_bucket(taken[8].1, 0, 0, me);
+        for (_, bucket) in taken.iter().filter(|(_, bucket)| *bucket != taken[8].1) {
+            segment.free_bucket(*bucket);
+        }
+        segment.recover_reservations();
+        assert_eq!((available(0), segment.reservable_now()), (8, 0));
+        segment.end_job(number);
+        segment.end_job(other);
+        assert_eq!((available(0), available(1)), (63, 64));
+        segment.free_bucket(taken[8].1);
+        assert_eq!((available(0), segment.reservable_now()), (64, 120));
+        assert!(segment.job(number).is_none());
+        assert!(segment.begin_job(1, 0).unwrap() > number, "no number comes twice");
+    }
+
+    #[test]
+    fn nobody_joins_a_job_that_is_over() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let pid = std::process::id();
+        let slot = segment.claim_slot(pid, 1).unwrap();
+        let number = segment.begin_job(pid, 1).unwrap();
+        assert!(!segment.join_job(slot, number), "it has not begun");
+        segment.job(number).unwrap().state.store(job_state::LIVE, Ordering::SeqCst);
+        assert!(segment.join_job(slot, number) && segment.job_has_clients(number));
+        let child = segment.reserve_slot(pid, 1).unwrap();
+        segment.inherit(slot, child);
+        segment.reap_slot(slot, |_, _| {});
+        assert!(segment.job_has_clients(number), "its child goes on");
+        segment.reap_slot(child, |_, _| {});
+        assert!(!segment.job_has_clients(number));
+        segment.job(number).unwrap().state.store(job_state::OVER, Ordering::SeqCst);
+        let late = segment.claim_slot(pid, 1).unwrap();
+        assert!(!segment.join_job(late, number) && !segment.join_job(late, number + 1));
+        assert!(!segment.job_has_clients(number));
+        while segment.begin_job(pid, 1).is_some() {}
+        assert_eq!(segment.jobs().count(), JOBS_MAX);
     }
 }

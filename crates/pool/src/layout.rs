@@ -193,8 +193,12 @@ pub struct JobRecord {
     pub start: AtomicU64,
     /// Buckets that are set aside for it, free or in use.
     pub reserved: AtomicU32,
-    /// Where the next search for a free one of them starts.
+    /// About how many of them are free; at most one too few for each that a killed process had.
+    pub free: AtomicU32,
+    /// Where the next search for a free one starts.
     pub cursor: AtomicU32,
+    /// Not used.
+    pub spare: AtomicU32,
 }
 
 impl Header {
@@ -737,7 +741,7 @@ pin_size!(IndexNode, 512);
 pin_size!(Counters, 72);
 pin_size!(ClientSlot, 896);
 pin_size!(RuleRecord, 1024);
-pin_size!(JobRecord, 32);
+pin_size!(JobRecord, 40);
 pin_size!(DeviceSpeed, 24);
 pin_size!(TierHeader, 4240);
 pin_size!(StoreHeader, 4168);
