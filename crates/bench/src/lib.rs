@@ -5,7 +5,8 @@
 //! Forebay. One file for each figure in `figures`, one for each competitor in `systems`.
 //!
 //! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`] and
-//! [`hermes_fig5`]: what lies in shared memory, against allocators and servers.
+//! [`hermes_fig5`]: what lies in shared memory, against allocators and servers. [`peers`]: the same
+//! program on other file systems that buffer.
 
 mod chart;
 mod figures;
@@ -14,6 +15,7 @@ mod machine;
 mod measured;
 mod memory;
 mod micro;
+mod peers;
 mod report;
 mod runner;
 mod server;
@@ -26,6 +28,7 @@ pub use measured::Measured;
 pub use memory::fig4::run as hermes_fig4;
 pub use memory::fig5::run as hermes_fig5;
 pub use micro::micro;
+pub use peers::peers;
 pub use report::Report;
 pub use runner::now_us;
 
@@ -62,6 +65,8 @@ pub struct Options {
     /// Where the emulated devices keep their bytes; without it /dev/shm, where no real device is in
     /// their way, or the directory for temporary files.
     pub folder: Option<PathBuf>,
+    /// Whether competitors that Python's package index has are installed, below `folder`.
+    pub install: bool,
 }
 
 /// Runs a figure; `say` is told what is being done.

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PROGRAM: (&str, &str) = ("micro", include_str!("../kernels/micro.c"));
 
-const FOREBAY: &str = "forebay";
-const TMPFS: &str = "tmpfs";
-const PAGE_CACHE: &str = "page cache";
+pub(crate) const FOREBAY: &str = "forebay";
+pub(crate) const TMPFS: &str = "tmpfs";
+pub(crate) const PAGE_CACHE: &str = "page cache";
 
 /// A file that nobody buffers.
 const UNMANAGED: &str = "/etc/passwd";
@@ -55,7 +55,7 @@ impl Size {
     }
 
     /// What the RAM tier has to hold.
-    fn pool_bytes(&self) -> u64 {
+    pub fn pool_bytes(&self) -> u64 {
         (self.mib + self.random_mib + 64) * MIB + self.files * BUCKET
     }
 

@@ -1,7 +1,8 @@
 //! Processes that serve while something is measured, each ended by its id, also on failure.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// How long a process may take to begin to serve, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Lines of a log that an error shows.
+const SHOWN: usize = 5;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -25,6 +28,13 @@ impl Server {
         let failed = |e: std::io::Error| format!("starting {name}: {e}");
         let out = File::create(log).map_err(failed)?;
         let error = out.try_clone().map_err(failed)?;
+        // Should this process be killed, it ends as well, and undoes its mount.
+        // SAFETY: prctl is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                set_parent_process_death_signal(Some(Signal::TERM)).map_err(Into::into)
+            });
+        }
         let child = command.stdin(Stdio::null()).stdout(out).stderr(error).spawn();
         Ok(Server { name: name.to_owned(), child: child.map_err(failed)?, log: log.to_owned() })
     }
@@ -47,7 +57,10 @@ impl Server {
                 }
             };
             let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-            return Err(format!("{} {why}\n{}", self.name, said.trim_end()));
+            // Some say a lot; why they ended stands last.
+            let lines: Vec<&str> = said.lines().collect();
+            let last = &lines[lines.len().saturating_sub(SHOWN)..];
+            return Err(format!("{} {why}\n{}", self.name, last.join("\n")));
         }
         Ok(())
     }

@@ -35,14 +35,18 @@ pub struct BenchArguments {
     /// Where files are [default: of figures 8 to 11 /dev/shm if it has the room, else /tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// peers: install competitors from PyPI into a virtual environment below --dir
+    #[arg(long)]
+    install: bool,
 }
 
 /// A benchmark that is no figure on emulated tiers.
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 3] = [
+const BENCHMARKS: [(&str, Benchmark); 4] = [
     ("micro", forebay_bench::micro),
+    ("peers", forebay_bench::peers),
     ("hermes-fig4", forebay_bench::hermes_fig4),
     ("hermes-fig5", forebay_bench::hermes_fig5),
 ];
@@ -88,6 +92,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
         },
         rounds: arguments.rounds,
         folder: arguments.dir.clone(),
+        install: arguments.install,
     };
     let mut say = |what: &str| eprintln!("forebay: {what}");
     let save = |file: &Option<PathBuf>, text: String| match file {

@@ -81,6 +81,17 @@ fn micro() {
 }
 
 #[test]
+fn peers() {
+    if !works(&["cc", "--version"]) {
+        return common::skip("no C compiler");
+    }
+    // Nothing is installed here: the others say so, and the rest runs.
+    let words =
+        ["forebay", "tmpfs", "page cache", "NOT MEASURED: iowarp-core", "NOT MEASURED: JuiceFS"];
+    compare("peers", &words);
+}
+
+#[test]
 fn memory_operations() {
     if !works(&["cc", "--version"]) {
         return common::skip("no C compiler");

@@ -3,7 +3,9 @@
 pub mod data_elevator;
 pub mod datawarp;
 pub mod forebay;
+pub mod iowarp;
 pub mod jemalloc;
+pub mod juicefs;
 pub mod malloc;
 pub mod memcached;
 pub mod mimalloc;
@@ -137,5 +139,77 @@ impl Place {
             }
             Place::Socket(path) => Box::new(UnixStream::connect(path).map_err(failed)?),
         })
+    }
+}
+
+/// A file system that an unmodified program can use.
+pub struct Peer {
+    /// As in tables.
+    pub name: &'static str,
+    /// The package of PyPI.
+    pub package: &'static str,
+    /// Mounts it, from a Python environment; none if it is not installed there.
+    pub mount: fn(site: &Site, environment: &Path) -> Result<Option<Mount>, String>,
+    /// How it is configured, for the reader.
+    pub configuration: &'static str,
+}
+
+/// A mounted file system and its processes. Dropping undoes all of it, last things first.
+pub struct Mount {
+    /// Where it is.
+    pub folder: PathBuf,
+    servers: Vec<Server>,
+    left: Vec<PathBuf>,
+}
+
+impl Mount {
+    fn new(folder: PathBuf) -> Mount {
+        Mount { folder, servers: Vec::new(), left: Vec::new() }
+    }
+
+    /// Takes over a process.
+    fn serves(&mut self, server: Server) {
+        self.servers.push(server);
+    }
+
+    /// Takes over a directory that a process leaves behind.
+    fn leaves(&mut self, folder: PathBuf) {
+        self.left.push(folder);
+    }
+
+    /// Waits for the process that was started last.
+    fn wait(&mut self, is_ready: impl FnMut() -> bool) -> Result<(), String> {
+        self.servers.last_mut().map_or(Ok(()), |server| server.wait(is_ready))
+    }
+
+    fn wait_until_mounted(&mut self) -> Result<(), String> {
+        let folder = self.folder.clone();
+        self.wait(|| is_mounted(&folder))
+    }
+}
+
+/// Whether something is mounted on a directory.
+fn is_mounted(folder: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(1).map(Path::new) == Some(folder))
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Politely; then whatever still uses it.
+        for flags in ["-u", "-uz"] {
+            for program in ["fusermount3", "fusermount"] {
+                if is_mounted(&self.folder) {
+                    let mut unmount = std::process::Command::new(program);
+                    let _ = unmount.arg(flags).arg(&self.folder).output();
+                }
+            }
+        }
+        while let Some(server) = self.servers.pop() {
+            drop(server);
+        }
+        for folder in &self.left {
+            let _ = std::fs::remove_dir_all(folder);
+        }
     }
 }
