@@ -10,6 +10,7 @@ mod instance;
 mod manager;
 mod profile;
 mod run;
+mod salvage;
 mod simulate;
 mod status;
 mod timeline;
@@ -62,6 +63,8 @@ enum Command {
     /// Drain what node managers that are gone have left, and end them; with --config or --backing also
     /// what a reboot has left of that instance's tiers
     Recover(instance::InstanceArguments),
+    /// Write what a dead store cannot take to another directory, without changing anything
+    Salvage(salvage::SalvageArguments),
     /// Check pools and their tiers, without changing them
     Fsck(fsck::PoolArguments),
     /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         }
         Command::Flush(arguments) => flush::flush(&arguments),
         Command::Wait(arguments) => wait::wait(&arguments),
+        Command::Salvage(arguments) => salvage::salvage(&arguments),
         Command::Fsck(arguments) => fsck::fsck(&arguments),
         Command::Recover(arguments) => manager::recover(&arguments),
         Command::Stop(arguments) => manager::stop(&arguments),

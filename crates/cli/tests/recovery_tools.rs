@@ -245,3 +245,115 @@ fn a_left_pool_is_clean_and_rubbish_is_none() {
     site.recover().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap().lines().count(), 100_000);
 }
+
+/// Everything below the target but the manifest is as below `wanted`, byte for byte.
+fn assert_salvaged(target: &Path, wanted: &Path, names: &[&str]) {
+    for name in names {
+        let (got, wanted) = (fs::read(target.join(name)), fs::read(wanted.join(name)));
+        common::assert_same_bytes(name, &got.unwrap(), &wanted.unwrap());
+    }
+    let files = common::tree(target);
+    let found: Vec<_> = files.keys().filter(|path| target.join(path).is_file()).collect();
+    assert_eq!(found.len(), names.len() + 1, "{found:?}");
+}
+
+/// Two files over RAM and file tier, one of them with old content on the store; and one on the store.
+const MIXED: &str = "seq 300000 > a/first; head -c 900001 /dev/zero | tr '\\0' y > second
+    echo changed | dd of=a/old bs=1 seek=600000 conv=notrunc status=none
+    echo end | dd of=a/old bs=1 seek=5000000 conv=notrunc status=none; cat clean > $OUT/cat";
+
+fn mixed(site: &Site) {
+    for folder in [&site.store, &site.plain] {
+        fs::create_dir(folder.join("a")).unwrap();
+        let old: String = (0..200_000).map(|line| format!("{line}\n")).collect();
+        fs::write(folder.join("a/old"), old).unwrap();
+        fs::write(folder.join("clean"), "on the store").unwrap();
+    }
+    site.run_plainly(MIXED).expect(0);
+}
+
+#[test]
+fn what_a_dead_run_left_is_salvaged_and_the_pool_stays() {
+    let site = Site::new(&KEPT);
+    mixed(&site);
+    let pool = crash(&site, MIXED);
+    let before = fs::read(&pool).unwrap();
+    let target = site.out.join("saved");
+    let to = target.to_str().unwrap();
+    let said = site.end(site.forebay(&["salvage", "--to", to])).expect(0);
+    assert!(said.stdout.contains("salvaged 3 files"), "{said:?}");
+    assert_salvaged(&target, &site.plain, &["a/first", "second", "a/old"]);
+    let manifest = fs::read_to_string(target.join("MANIFEST")).unwrap();
+    for line in ["file\ta/old\t5000004\t", "store\t0\t", "tier\t", "\twhole\t"] {
+        assert!(manifest.contains(line), "no {line:?} in {manifest}");
+    }
+    use std::os::unix::fs::MetadataExt;
+    let sparse = fs::metadata(target.join("a/old")).unwrap();
+    assert!(sparse.blocks() * 512 < 3_000_000, "{} blocks", sparse.blocks());
+    assert!(fs::read(&pool).unwrap() == before, "the pool was changed");
+    // Never into a directory that has something, and not without one.
+    let ran = site.end(site.forebay(&["salvage", "--to", to])).expect(125);
+    assert!(ran.stderr.contains("not empty"), "{ran:?}");
+    site.end(site.forebay(&["salvage"])).expect(2);
+    site.recover().expect(0);
+    fs::remove_file(site.store.join("clean")).unwrap();
+    fs::remove_file(site.plain.join("clean")).unwrap();
+    site.assert_same_files();
+}
+
+#[test]
+fn of_a_store_that_is_gone_everything_in_the_tiers_is_salvaged() {
+    let site = Site::new(&KEPT);
+    mixed(&site);
+    crash(&site, MIXED);
+    let away = site.root().join("away");
+    fs::rename(&site.store, &away).unwrap();
+    let target = site.out.join("saved");
+    let to = target.to_str().unwrap();
+    let config = site.runtime().read_dir().unwrap().next().unwrap().unwrap().path();
+    assert!(config.join("config").exists());
+    let recovered = site.recover();
+    assert!(recovered.code != 0 && recovered.stderr.contains("salvage"), "{recovered:?}");
+    let said = site.end(site.forebay(&["salvage", "--to", to])).expect(1);
+    assert!(said.stderr.contains("MANIFEST") && said.stdout.contains("MISSING"), "{said:?}");
+    let saved = |name: &str| fs::read(target.join(name)).unwrap();
+    let plain = |name: &str| fs::read(site.plain.join(name)).unwrap();
+    for whole in ["a/first", "second"] {
+        common::assert_same_bytes(whole, &saved(whole), &plain(whole));
+    }
+    // Of the file that was changed, the pages that were, and holes for what only the store had.
+    let (got, wanted) = (saved("a/old"), plain("a/old"));
+    assert_eq!(got.len(), wanted.len());
+    assert!(got[600_000..600_008] == *b"changed\n" && got[5_000_000..] == *b"end\n");
+    assert!(got[..4096].iter().all(|&byte| byte == 0));
+    let manifest = fs::read_to_string(target.join("MANIFEST")).unwrap();
+    assert!(manifest.contains("missing\t0\t") && manifest.contains("No such file"), "{manifest}");
+    fs::rename(&away, &site.store).unwrap();
+    site.recover().expect(0);
+    site.assert_same_files();
+}
+
+#[test]
+fn a_running_job_can_be_salvaged() {
+    let site = Site::new(&KEPT);
+    let script = "seq 200000 > still; : > $OUT/ready
+        number=0; while [ ! -e $OUT/stop ]; do number=$((number + 1)); printf '%08d' $number | dd of=busy bs=8 conv=notrunc status=none; done
+        seq 3 > last";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the script", common::LIMIT, || site.out.join("ready").exists().then_some(()));
+    wait_for("its counting", common::LIMIT, || (site.status().count("writes") > 30).then_some(()));
+    site.status().assert_live();
+    for turn in 0..3 {
+        let target = site.out.join(format!("saved{turn}"));
+        let ran = site.end(site.forebay(&["salvage", "--to", target.to_str().unwrap()]));
+        assert!(ran.code < 2, "{ran:?}");
+        let wanted: String = (1..=200_000).map(|line| format!("{line}\n")).collect();
+        assert!(fs::read_to_string(target.join("still")).unwrap() == wanted);
+        let busy = fs::read_to_string(target.join("busy")).unwrap();
+        assert!(busy.len() == 8 && busy.parse::<u32>().is_ok(), "{busy:?}");
+        site.end(site.forebay(&["fsck"])).expect(0);
+    }
+    fs::write(site.out.join("stop"), "").unwrap();
+    run.end().expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("last")).unwrap(), "1\n2\n3\n");
+}

@@ -99,7 +99,7 @@ fn is_of(fd: impl AsFd, identity: Identity) -> bool {
 fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
     let known = PathBuf::from(OsString::from_vec(record.path()));
     let identity = record.identity();
-    match open_checked(&known, identity) {
+    match open_checked(&known, OFlags::WRONLY, identity) {
         Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP) => {}
         // No path at all: the record was damaged.
         Err(Errno::INVAL | Errno::NAMETOOLONG) => {}
@@ -107,11 +107,15 @@ fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
     }
     let found = search(store, identity).ok_or(Errno::STALE)?;
     record.set_path(found.as_os_str().as_bytes());
-    open_checked(&found, identity)
+    open_checked(&found, OFlags::WRONLY, identity)
 }
 
-fn open_checked(path: &Path, identity: Identity) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+pub(crate) fn open_checked(
+    path: &Path,
+    access: OFlags,
+    identity: Identity,
+) -> Result<OwnedFd, Errno> {
+    let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
     if is_of(&fd, identity) { Ok(fd) } else { Err(Errno::STALE) }
 }

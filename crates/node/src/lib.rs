@@ -22,6 +22,7 @@ mod promote;
 mod rebuild;
 mod recovery;
 pub mod runtime;
+pub mod salvage;
 pub mod schema;
 mod stage;
 pub mod status;

@@ -119,3 +119,38 @@ impl Walk<'_, '_> {
         }
     }
 }
+
+impl Segment {
+    /// The resident blocks of `file` with their buckets, as far as its index can be followed: each
+    /// node is entered once, whatever leads to it. For tools that look at damaged pools.
+    pub fn resident_blocks(&self, file: u32) -> Vec<(u64, u32)> {
+        let record = self.file(file);
+        let mut found = Vec::new();
+        let mut seen = Set::below(self.header().nodes);
+        let mut note = |block: u64, word: u64| {
+            if let Entry::Resident { bucket, .. } = Entry::decode(word)
+                && self.bucket(bucket).is_some()
+            {
+                found.push((block, bucket));
+            }
+        };
+        note(0, record.entry0.load(Ordering::Acquire));
+        let mut nodes = Vec::new();
+        nodes.extend(unpack(record.root.load(Ordering::Acquire)).map(|(h, node)| (node, h, 0)));
+        while let Some((id, height, base)) = nodes.pop() {
+            let Some(node) = self.node(id).filter(|_| seen.add(id)) else { continue };
+            let span = 1u64 << ((height - 1) * NODE_BITS);
+            for (slot, place) in node.entry.iter().enumerate() {
+                let (start, word) = (base + slot as u64 * span, place.load(Ordering::Acquire));
+                match (word as u32).checked_sub(1) {
+                    // Block 0 has its entry in the record.
+                    _ if height == 1 && start > 0 => note(start, word),
+                    Some(child) if height > 1 => nodes.push((child, height - 1, start)),
+                    _ => {}
+                }
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+}
