@@ -325,6 +325,71 @@ fn a_reboot_does_not_bring_old_bytes_back_over_new_ones() {
     sees(&site, "gone", b"another\n");
 }
 
+/// The file `slots` lies on the NVMe tier, all others in RAM, and fsync wants the journal only.
+fn site_with_journal() -> Site {
+    let flush = "trigger = \"on-exit\"\ndurability = \"nonvolatile\"";
+    let site = Site::new(&Setup { nvme_emulate: None, flush, ..LAZY });
+    let text = fs::read_to_string(&site.config).unwrap();
+    let rule = "[[rule]]\npath = \"slots\"\ntier = \"nvme\"\n";
+    fs::write(&site.config, format!("{text}{rule}")).unwrap();
+    site
+}
+
+#[test]
+fn slots_and_journal_come_back_in_the_order_in_which_they_were_written() {
+    let site = site_with_journal();
+    let mut numbers = Numbers::new();
+    let all = ["one", "two", "three"].map(|name| {
+        let data = numbers.bytes(300_000);
+        fs::write(site.out.join(name), &data).unwrap();
+        data
+    });
+    let steps = Steps::of(
+        &site,
+        "put one slots; dd if=$OUT/two of=slots bs=100000 count=1 conv=notrunc,fsync status=none
+         dd if=$OUT/three of=slots bs=50000 count=1 conv=notrunc status=none
+         put one ram; sync ram; put two ram 1000; dd if=$OUT/three of=ram bs=1000 count=7 conv=notrunc,fsync status=none
+         put one ram; ls $OUT/../nvme; step written",
+    );
+    steps.at("written");
+    assert!(steps.running.stdout().contains(".journal"), "{}", steps.running.stdout());
+    assert_eq!(fs::metadata(site.store.join("ram")).unwrap().len(), 0);
+    steps.reboot();
+    site.recover().expect(0);
+    let [one, two, three] = &all;
+    let slots = [&three[..50_000], &two[50_000..100_000], &one[100_000..]].concat();
+    sees(&site, "slots", &slots);
+    // What was written after the last fsync was in RAM only.
+    let ram = [&three[..7000], &two[7000..]].concat();
+    sees(&site, "ram", &ram);
+}
+
+#[test]
+fn rot_does_not_reach_the_journal() {
+    let site = site_with_journal();
+    let data = Numbers::new().bytes(10 * PAGE);
+    fs::write(site.out.join("data"), &data).unwrap();
+    let steps = Steps::of(
+        &site,
+        "put data slots; step written
+         dd if=$OUT/data of=slots bs=4096 count=1 conv=notrunc,fsync status=none 2> /dev/null; echo $?; step synced",
+    );
+    steps.at("written");
+    let at = offset_of(&site, &data[4 * PAGE..]);
+    flip(&tier_file(&site, ".slots"), at + 5, 5);
+    steps.past("written");
+    steps.at("synced");
+    assert_eq!(steps.running.stdout(), "1\n");
+    steps.reboot();
+    let ran = site.recover().expect(FAILED);
+    assert!(ran.stderr.contains("/store/slots: bytes 16384..20480: its checksum"), "{ran:?}");
+    let mut wanted = data;
+    wanted[4 * PAGE..5 * PAGE].fill(0);
+    sees(&site, "slots", &wanted);
+    assert!(remove_lost(&site) >= 2);
+    site.recover().expect(0);
+}
+
 #[test]
 fn what_has_rotted_at_a_reboot_is_named_and_kept() {
     let site = site();

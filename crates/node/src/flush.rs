@@ -971,7 +971,8 @@ impl Flusher {
     }
 }
 
-/// Reads these pages of a slot, whose lock the caller holds, to where they are in a bucket.
+/// Reads these pages of a slot, whose lock the caller holds, to where they are in a bucket, and compares
+/// them with their sums.
 fn read_slot<'s>(
     node: &Node,
     bucket: u32,
@@ -993,10 +994,24 @@ fn read_slot<'s>(
     // SAFETY: the staging buffer outlives the run, and nobody else has it.
     let mut reads = [unsafe { Transfer::read(fd, offset, vec![buffer]) }];
     tiers[tier].run(&mut reads);
-    match reads[0].result()? {
-        got if got == reads[0].len() => Ok(&staging[..bytes]),
-        _ => Err(Errno::IO),
+    let got = match reads[0].result() {
+        Ok(got) if got == reads[0].len() => Ok(()),
+        Ok(_) => Err(Errno::IO),
+        Err(errno) => Err(errno),
+    };
+    node.note_device(tier, got)?;
+    let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) else {
+        return Err(Errno::STALE);
+    };
+    let is_wrong = |&number: &usize| {
+        !sums.agrees(number, sums.get(number), &staging[number * page..(number + 1) * page])
+    };
+    let wrong = each_page(pages).filter(is_wrong).fold(0, |all, number| all | 1 << number);
+    if wrong != 0 {
+        node.name_rotten(meta, sums, wrong, true);
+        return Err(Errno::IO);
     }
+    Ok(&staging[..bytes])
 }
 
 /// First page and one past the last of a set.
