@@ -227,7 +227,8 @@ fn scratch_files_end_whoever_is_killed() {
             let _ = fs::remove_file(site.out.join(name));
         }
         let _ = fs::remove_file(site.store.join("kept"));
-        let steps = Steps::with(&site, &["--mode", "scratch"], script);
+        let options = ["--mode", "scratch", "--reserve", "2MiB"];
+        let steps = Steps::with(&site, &options, script);
         steps.at("1");
         steps
     };
@@ -256,6 +257,9 @@ fn scratch_files_end_whoever_is_killed() {
     let manager = site.status().manager;
     kill(manager, Signal::KILL);
     wait_for("its end", LONG, || (!is_alive(manager)).then_some(()));
+    let next = || Some(site.status()).filter(|status| ![0, manager].contains(&status.manager));
+    let shown = wait_for("the next one", LONG, next).text;
+    assert!(shown.contains("of 2.00 MiB reserved used"), "{shown}");
     steps.past("1");
     steps.end();
     assert_drained();

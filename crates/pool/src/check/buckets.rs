@@ -1,7 +1,7 @@
 //! Buckets: what holds unflushed data is named by the index, and the free maps know their bounds.
 
 use super::{Findings, Set};
-use crate::free_map::{FILLING, FREE, USED};
+use crate::free_map::{FILLING, FREE, RESERVED, USED};
 use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::Segment;
@@ -42,10 +42,13 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             {
                 findings.mended(&place, "has unflushed pages that are not valid");
             }
-            FREE if pending != 0 => {
+            FREE | RESERVED if pending != 0 => {
                 findings.refused(&place, unflushed(segment, meta, "it counts as free"));
             }
-            FREE | USED | FILLING => {}
+            RESERVED if meta.reserved.load(Ordering::Acquire) == 0 => {
+                findings.mended(&place, "set aside for nobody");
+            }
+            FREE | USED | FILLING | RESERVED => {}
             stamp => {
                 let known = Owner::from_raw(stamp)
                     .is_some_and(|owner| owner.slot() < header.clients && owner.thread() != 0);
