@@ -149,9 +149,8 @@ impl Session {
             let outside = Through { session, handle };
             let cut = session.segment.truncate(handle.file, size, session.owner(), &outside);
             let record = session.record(handle);
-            if cut.is_err() && record.is_tracked() {
-                // The journal was told of what did not happen.
-                self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE);
+            if cut.is_err() {
+                self.undo_cut(handle);
             }
             cut?;
             let now = time_of_change(record, clock::realtime_coarse_ns());
@@ -319,6 +318,13 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The journal was told of a cut that did not happen: what it has of the file must not count.
+    pub(crate) fn undo_cut(&self, handle: Handle) {
+        if self.record(handle).is_tracked() {
+            self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE);
+        }
     }
 
     /// Makes what was written so far safe, and reports an error that this description has not learned

@@ -85,14 +85,18 @@ impl Session {
     ) -> Result<(), Errno> {
         let end = range.end;
         let outside = Through { session: self, handle };
-        self.segment.punch(handle.file, range, self.owner(), &outside, || {
+        let punched = self.segment.punch(handle.file, range, self.owner(), &outside, || {
             self.note_cut(handle)?;
             self.on_store(handle, call)?;
             if !keeps_size {
                 self.grown_on_store(handle, end);
             }
             Ok(())
-        })
+        });
+        if punched.is_err() {
+            self.undo_cut(handle);
+        }
+        punched
     }
 
     /// Notes that the store's file has at least `end` bytes.

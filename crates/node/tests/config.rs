@@ -77,6 +77,8 @@ trigger = "per-file"
 period = "1.5min"
 max_age = "2min"
 bandwidth = "500MB/s"
+durability = "nonvolatile"
+journal = "5MB"
 [placement]
 policy = "hot-data"
 granularity = "4MiB"
@@ -124,8 +126,8 @@ emulate = { latency = "60us" }
             period: Duration::from_secs(90),
             max_age: Duration::from_secs(120),
             bandwidth: 500_000_000,
-            durability: Durability::Store,
-            journal: 0,
+            durability: Durability::NonVolatile,
+            journal: 5_001_216,
         },
         placement: Placement {
             policy: PolicyId::named("hot-data").unwrap(),
@@ -721,6 +723,10 @@ fn impossible_rules() {
             "reserve = '4 apples'",
             "13: rule[0].reserve: \"4 apples\" cannot be read; give a size such as \"64MiB\", in B, \
              KB, MB, GB, TB, KiB, MiB, GiB or TiB",
+        ),
+        (
+            "durability = 'nonvolatile'",
+            "13: rule[0].durability: \"nonvolatile\" needs a file tier; add one, or give \"store\"",
         ),
     ] {
         site.refuses(&rule(lines), &format!("site.toml:{message}"));
