@@ -300,7 +300,7 @@ impl Session {
     /// store changes: else a recovery would undo one half of it.
     pub(crate) fn note_cut(&self, handle: Handle) -> Result<(), Errno> {
         let record = self.record(handle);
-        if !record.is_tracked() {
+        if !record.is_logged() {
             return Ok(());
         }
         let header = self.segment.header();
@@ -322,7 +322,7 @@ impl Session {
 
     /// The journal was told of a cut that did not happen: what it has of the file must not count.
     pub(crate) fn undo_cut(&self, handle: Handle) {
-        if self.record(handle).is_tracked() {
+        if self.record(handle).is_logged() {
             self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE);
         }
     }
@@ -499,7 +499,11 @@ impl Session {
             born_ns: record.born_ns.load(Ordering::Acquire),
             sequence,
         };
-        let file = self.open_journal()?;
+        let file = match self.open_journal() {
+            // Nothing was ever logged, and what slots have is in their records.
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
         let at = MARKS_AT + u64::from(handle.file) * MARK_BYTES as u64;
         match rustix::io::pwrite(&file, &mark.encode(), at)? {
             MARK_BYTES => rustix::fs::fdatasync(&file),

@@ -131,7 +131,7 @@ impl Session {
                 segment.reap_holdings(slot, |file, _| {
                     // A truncate or a punch that never returned, by a thread that the exec ended.
                     let record = segment.file(file);
-                    let cut = record.has_intent() && record.is_tracked();
+                    let cut = record.has_intent() && record.is_logged();
                     record.clear(file_flag::TO_CUT);
                     record.intent.store(0, Ordering::Release);
                     record.range_end.store(0, Ordering::Release);

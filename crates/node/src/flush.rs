@@ -228,7 +228,8 @@ impl Flusher {
             return Err(LogError::Full);
         };
         // Before intents are looked for: who sets one later tells the journal first.
-        let first = !record.set(file_flag::LOGGED);
+        let slotted = record.has(file_flag::SLOTTED);
+        let first = !record.set(file_flag::LOGGED) && !slotted;
         fence(Ordering::SeqCst);
         self.await_intent(file);
         if !first && !record.has(file_flag::SYNCED) {

@@ -126,7 +126,7 @@ impl Journal {
     /// Why it could not be appended.
     pub fn cut(&self, node: &Node, file: u32, io: &mut dyn IoClient) -> Result<(), LogError> {
         let record = node.segment.file(file);
-        if !record.is_tracked() || !record.has_intent() {
+        if !record.is_logged() || !record.has_intent() {
             return Ok(());
         }
         let mut state = self.lock();
@@ -366,7 +366,8 @@ impl State {
         let folder = &node.config.backing.get(usize::from(store)).ok_or(LogError::Full)?.path;
         if let Ok(fd) = node.descriptors.of(&node.segment, file, folder) {
             identify(&fd, &mut key);
-            record.born_ns.store(key.born_ns, Ordering::Release);
+            // As the records of slots and marks name it.
+            key.born_ns = record.born_ns.load(Ordering::Acquire);
         }
         Ok(key)
     }

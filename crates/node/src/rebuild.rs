@@ -70,7 +70,9 @@ impl SlotPiece {
 /// Bytes that are not to be had any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lost {
-    /// The file, or what of a tier is damaged.
+    /// The file, if it is one of the store.
+    file: Option<Key>,
+    /// Its path, or what of a tier is damaged.
     what: String,
     range: Option<Range<u64>>,
     why: String,
@@ -125,7 +127,12 @@ pub(crate) fn surviving_slots(
             if source.is_some_and(|file| file.metadata().is_ok_and(|found| found.blocks() > 0)) {
                 let why =
                     format!("{} is missing: what its slots held is not known", index.display());
-                found.lost.push(Lost { what: slots.display().to_string(), range: None, why });
+                found.lost.push(Lost {
+                    file: None,
+                    what: slots.display().to_string(),
+                    range: None,
+                    why,
+                });
             }
             continue;
         };
@@ -136,6 +143,7 @@ pub(crate) fn surviving_slots(
             // Void: it is of no file.
             Ok(record) if record.dirty == 0 => {}
             _ => found.lost.push(Lost {
+                file: None,
                 what: slots.display().to_string(),
                 range: None,
                 why: format!("the record of slot {slot} is damaged: what it held is not known"),
@@ -242,7 +250,7 @@ impl Survivors {
                     source: Rc::clone(source),
                     at,
                 }),
-                (Err(why), _) => self.lose(&name, range, why),
+                (Err(why), _) => self.lose(file, &name, range, why),
                 (Ok(()), None) => {}
             }
         }
@@ -261,16 +269,17 @@ impl Survivors {
         }
     }
 
-    fn lose(&mut self, what: &str, range: Range<u64>, why: String) {
+    fn lose(&mut self, file: Key, what: &str, range: Range<u64>, why: String) {
         if let Some(last) = self.lost.last_mut()
-            && last.what == what
+            && last.file == Some(file)
             && last.why == why
             && let Some(lost) = &mut last.range
             && lost.end == range.start
         {
             lost.end = range.end;
         } else {
-            self.lost.push(Lost { what: what.to_owned(), range: Some(range), why });
+            let (file, what) = (Some(file), what.to_owned());
+            self.lost.push(Lost { file, what, range: Some(range), why });
         }
     }
 
@@ -319,6 +328,13 @@ pub(crate) fn rebuild(
             .is_some_and(|settled| sequence <= settled)
     };
     let mut survivors = surviving_slots(config, runtime, &settled)?;
+    // A slot that was torn while it was overwritten: what a sync acknowledged of it is in the journal.
+    survivors.lost.retain(|lost| match (lost.file, &lost.range) {
+        (Some(file), Some(range)) => {
+            !contents.covers((file.device, file.inode, file.born_ns), range)
+        }
+        _ => true,
+    });
     let store = || faults::around(forebay_tiers::open_client(1), faults, faults::STORE);
     let rebuilt = bring_back(config, &mut survivors, &contents, &mut *store())?;
     // The journal goes last: it may be applied again without harm, slots without it may not.
@@ -426,7 +442,7 @@ fn bring_back(
                 let why = "this file is not there any more, or its store is not mounted";
                 for range in steps.iter().filter_map(|(_, step)| range_of(step)) {
                     let (what, why) = (name.clone(), why.to_owned());
-                    survivors.lost.push(Lost { what, range: Some(range), why });
+                    survivors.lost.push(Lost { file: Some(key), what, range: Some(range), why });
                 }
                 continue;
             }
@@ -447,7 +463,8 @@ fn bring_back(
                     Ok(bytes) => write_bytes(io, &fd, piece.offset, &bytes).map_err(fail)?,
                     Err(error) => {
                         let (what, why) = (name.clone(), error.to_string());
-                        survivors.lost.push(Lost { what, range: range_of(step), why });
+                        let range = range_of(step);
+                        survivors.lost.push(Lost { file: Some(key), what, range, why });
                         continue;
                     }
                 },

@@ -56,11 +56,16 @@ impl FileRecord {
         self.flags.fetch_and(!flag, Ordering::AcqRel) & flag != 0
     }
 
-    /// Whether a recovery would apply something of it, from the journal or from slots. Whoever has
-    /// set an intent sees what was set by those who did not see the intent.
+    /// Whether a recovery would apply something of it, from the journal or from slots.
     pub fn is_tracked(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & (file_flag::LOGGED | file_flag::SLOTTED) != 0
+    }
+
+    /// Whether the journal has anything of it. Whoever has set an intent sees what was set by those
+    /// who did not see the intent.
+    pub fn is_logged(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.flags.load(Ordering::SeqCst) & (file_flag::LOGGED | file_flag::SLOTTED) != 0
+        self.has(file_flag::LOGGED)
     }
 
     /// Notes that tier `tier` holds some of it.

@@ -98,12 +98,21 @@ impl Segment {
     /// Writes the record of slot `bucket`, whose lock the caller holds. The segment stays right
     /// where that fails: only a reboot will not find the slot's data, and nothing new goes there.
     pub fn record_slot(&self, files: &impl SlotFiles, bucket: u32) {
+        let flag = || {
+            if let Some(meta) = self.bucket(bucket)
+                && meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire) != 0
+                && let file = meta.file.load(Ordering::Relaxed)
+                && file < self.header().files
+                && !self.file(file).has(file_flag::SCRATCH)
+            {
+                self.file(file).set(file_flag::SLOTTED);
+            }
+        };
+        // Before and after its number is taken: who settles files takes one, too, and clears the flag
+        // before that or looks at it after that.
+        flag();
         let record = self.slot_record(bucket);
-        if record.dirty != 0
-            && let Some(meta) = self.bucket(bucket)
-        {
-            self.file(meta.file.load(Ordering::Relaxed)).set(file_flag::SLOTTED);
-        }
+        flag();
         if files.write_record(bucket, &record.encode()).is_err() {
             self.fail_tier(self.tier_of(bucket));
         }

@@ -86,6 +86,11 @@ int main(int count, char **words) {
             strcpy(kept_name, a);
             kept = file(a, 0, line);
             break;
+        case 'f': /* bring FILE to the store */
+            snprintf(text, sizeof text, "\"$FOREBAY\" flush '%s' >&2", a);
+            if (system(text))
+                fail("flush", line);
+            break;
         case 'h': /* wait until FILE is there */
             while (access(a, F_OK))
                 usleep(2000);

@@ -14,6 +14,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBJOURNL");
@@ -376,6 +377,18 @@ impl Contents {
             }
         }
         Ok(())
+    }
+
+    /// Whether it has all bytes of a range of a file.
+    pub fn covers(&self, name: Name, range: &Range<u64>) -> bool {
+        let has = |change: &(u64, Change)| match &change.1 {
+            Change::Data { offset, bytes, .. } => {
+                *offset <= range.start && range.end <= offset + bytes.len() as u64
+            }
+            _ => false,
+        };
+        let files = self.files.iter().filter(|(key, _)| key.name() == name);
+        files.flat_map(|(_, file)| &file.changes).any(has)
     }
 
     /// Up to which sequence the store durably has everything of a file.
