@@ -7,7 +7,7 @@ use forebay_pool::message::Message;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Nothing is shown for a drain that takes less.
 const SHORT: Duration = Duration::from_millis(300);
@@ -17,6 +17,20 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 /// Bytes for people.
 pub fn bytes(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
+}
+
+/// When all will be safe that takes `seconds` from `now` on.
+fn safe_at(now: SystemTime, seconds: f64) -> String {
+    /// Beyond this an estimate says nothing.
+    const DAY: u64 = 86_400;
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match Some(seconds.ceil() as u64).filter(|&seconds| seconds < DAY) {
+        Some(seconds) => {
+            let at = (since + seconds) % DAY;
+            format!("safe at {:02}:{:02}:{:02} UTC", at / 3600, at / 60 % 60, at % 60)
+        }
+        None => "no end in sight".to_owned(),
+    }
 }
 
 /// How a drain ended.
@@ -35,47 +49,61 @@ pub struct Progress {
     since: Instant,
     most: u64,
     bar: Option<ProgressBar>,
-    line: Instant,
+    line: Option<Instant>,
+    /// Shown from the first look on.
+    always: bool,
 }
 
 impl Progress {
     /// Of `what` is being done.
     pub fn new(what: &'static str) -> Progress {
-        let now = Instant::now();
-        Progress { what, since: now, most: 0, bar: None, line: now }
+        Progress { what, since: Instant::now(), most: 0, bar: None, line: None, always: false }
+    }
+
+    /// The same, shown however little time it takes, if `always`.
+    pub fn shown(what: &'static str, always: bool) -> Progress {
+        Progress { always, ..Progress::new(what) }
     }
 
     /// Shows that `left` bytes are left, if it takes long enough for that.
     pub fn show(&mut self, left: u64) {
         self.most = self.most.max(left);
-        if self.since.elapsed() < SHORT || self.most == 0 {
+        if self.most == 0 || self.since.elapsed() < SHORT && !self.always {
             return;
         }
         let done = self.most - left;
+        let rate = done as f64 / self.since.elapsed().as_secs_f64().max(1e-3);
+        let left_seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
+        let safe = safe_at(SystemTime::now(), left_seconds);
         if std::io::stderr().is_terminal() {
             let most = self.most;
             let bar = self.bar.get_or_insert_with(|| {
                 let style = "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} \
-                             {binary_bytes_per_sec}, {eta} left";
+                             {binary_bytes_per_sec}, {eta} left, {prefix}";
                 let style = ProgressStyle::with_template(style);
                 let bar = ProgressBar::new(most);
                 bar.with_message(self.what)
                     .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
             });
+            bar.set_prefix(safe);
             bar.set_length(self.most);
             bar.set_position(done);
-        } else if self.line.elapsed() >= LINE_EVERY {
-            self.line = Instant::now();
-            let seconds = self.since.elapsed().as_secs_f64();
-            let rate = done as f64 / seconds;
-            let left_seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
+        } else if self.is_time_for_a_line() {
+            self.line = Some(Instant::now());
             eprintln!(
-                "forebay: {}: {} of {} done, {}/s, {left_seconds:.0} s left",
+                "forebay: {}: {} of {} done, {}/s, {left_seconds:.0} s left, {safe}",
                 self.what,
                 bytes(done),
                 bytes(self.most),
                 bytes(rate as u64),
             );
+        }
+    }
+
+    fn is_time_for_a_line(&self) -> bool {
+        match self.line {
+            Some(line) => line.elapsed() >= LINE_EVERY,
+            None => self.always || self.since.elapsed() >= LINE_EVERY,
         }
     }
 
@@ -162,6 +190,23 @@ pub fn describe(files: &[FileStatus]) -> String {
     if files.len() > 20 {
         text.push_str(&format!("\n  and {} more; see `forebay status`", files.len() - 20));
     }
-    text.push_str("\nFree space or mend the store, then run `forebay recover`.");
+    text.push_str(
+        "\nFree space or mend the store, then run `forebay recover`; or save the data to another \
+         place with `forebay salvage --to DIR`.",
+    );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_is_a_time_of_day() {
+        let noon = UNIX_EPOCH + Duration::from_secs(20_000 * 86_400 + 43_200);
+        assert_eq!(safe_at(noon, 61.5), "safe at 12:01:02 UTC");
+        assert_eq!(safe_at(noon, 43_200.0), "safe at 00:00:00 UTC");
+        assert_eq!(safe_at(noon, f64::INFINITY), "no end in sight");
+        assert_eq!(safe_at(noon, 1e9), "no end in sight");
+    }
 }

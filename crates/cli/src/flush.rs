@@ -19,6 +19,9 @@ use std::sync::atomic::Ordering;
 /// Options of `forebay flush`.
 #[derive(Args)]
 pub struct FlushArguments {
+    /// Show how it comes along, and when all will be safe, however little time it takes
+    #[arg(long)]
+    progress: bool,
     /// Files, and directories with everything below them
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -133,8 +136,8 @@ impl Pool {
     }
 
     fn explain(&self, file: u32) -> String {
-        let errno = self.segment.file(file).error.load(Ordering::Acquire) & 0xffff;
-        let error = std::io::Error::from_raw_os_error(errno as i32);
+        let errno = self.segment.file(file).last_errno();
+        let error = std::io::Error::from_raw_os_error(errno);
         format!("{}: {error}; its data is kept and tried again", self.path(file).display())
     }
 
@@ -151,7 +154,7 @@ impl Pool {
     /// Flushes `files` and waits. Adds what went wrong to `errors`.
     fn flush(&self, files: &[u32], progress: &mut Progress, errors: &mut Vec<String>) {
         let header = self.segment.header();
-        let noted = |file: u32| self.segment.file(file).error.load(Ordering::Acquire);
+        let noted = |file: u32| self.segment.file(file).errors();
         // All tickets first, so that the manager works on all files.
         let mut wanted: Vec<_> = files
             .iter()
@@ -191,7 +194,7 @@ pub fn flush(arguments: &FlushArguments) -> Result<ExitCode, String> {
     let (named, missing): (Vec<_>, Vec<_>) = looked.partition(Result::is_ok);
     let named: Vec<Named> = named.into_iter().flatten().collect();
     errors.extend(missing.into_iter().filter_map(Result::err));
-    let mut progress = Progress::new("flushing");
+    let mut progress = Progress::shown("flushing", arguments.progress);
     let (mut count, mut sum) = (0, 0);
     for pool in Pool::all()? {
         let files = pool.ahead(&named);

@@ -51,7 +51,7 @@ enum Command {
     /// Simulate a cluster, and compare ways of buffering on it
     Simulate(simulate::SimulateArguments),
     /// Show the node managers of this user: tiers, clients, files not yet on the store
-    Status,
+    Status(status::StatusArguments),
     /// Say which rule holds for a file, where its bytes are, and where new ones would go
     Explain(explain::ExplainArguments),
     /// Print the XML Schema definition of buffering schemas, for editors and validators
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
-        Command::Status => status::status(),
+        Command::Status(arguments) => status::status(&arguments),
         Command::Schema => {
             // Whoever does not read it to its end does not want it.
             let _ = std::io::stdout().write_all(forebay_node::schema::XSD.as_bytes());

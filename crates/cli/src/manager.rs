@@ -3,6 +3,7 @@
 use crate::drain;
 use crate::instance::InstanceArguments;
 use clap::Args;
+use forebay_node::fsck;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection, Ending, Options, Rebuilt, serve};
@@ -302,15 +303,39 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
     let config = config.ok_or_else(|| {
         format!("{}: cannot be read; {} stays", runtime.config().display(), runtime.pool.display())
     })?;
-    if let Ok(observer) = Observer::of(&runtime.pool) {
+    // One that cannot be looked at is refused by the manager, which says why.
+    let mut files = Vec::new();
+    if fsck::is_sound(&runtime.pool)
+        && let Ok(observer) = Observer::of(&runtime.pool)
+    {
         let left = drain::bytes(observer.dirty());
         let stores = observer.stores().join(", ");
         eprintln!("forebay: draining {left} that an earlier run left for {stores}");
+        files = observer.files();
     }
+    let kept = |error: String| {
+        let pool = runtime.pool.display();
+        format!(
+            "{error}\n{pool} keeps all data; `forebay salvage --to DIR --pool {pool}` saves it to \
+             another place"
+        )
+    };
     await_release(runtime);
-    start(&config, runtime, None, &["--drain-and-end"])
-        .inspect_err(|_| runtime.remove_unless_used())?;
-    drain::wait_for_end(runtime)
+    start(&config, runtime, None, &["--drain-and-end"]).map_err(|error| {
+        runtime.remove_unless_used();
+        if runtime.pool.exists() { kept(error) } else { error }
+    })?;
+    let result = drain::wait_for_end(runtime);
+    let left = match &result {
+        Ok(()) => Vec::new(),
+        Err(_) => Observer::of(&runtime.pool).map(|left| left.files()).unwrap_or_default(),
+    };
+    for file in files {
+        if !left.iter().any(|left| left.path == file.path) {
+            eprintln!("forebay: recovered {} ({})", file.path, drain::bytes(file.size));
+        }
+    }
+    result
 }
 
 /// Before a run: drains what an earlier one with another configuration left for the same

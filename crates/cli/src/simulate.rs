@@ -2,7 +2,7 @@
 
 mod chart;
 mod reader;
-mod report;
+pub(crate) mod report;
 mod scenario;
 mod trace;
 

@@ -1,8 +1,9 @@
 //! `forebay status`.
 
 use crate::drain::bytes;
+use crate::simulate::report::text;
 use forebay_node::runtime::Runtime;
-use forebay_node::status::Observer;
+use forebay_node::status::{FileStatus, Observer, TierStatus};
 use std::process::ExitCode;
 
 /// A line on standard output; whoever does not read it to its end does not want it.
@@ -13,8 +14,22 @@ macro_rules! say {
     }};
 }
 
+/// Options of `forebay status`.
+#[derive(clap::Args)]
+pub struct StatusArguments {
+    /// As JSON: an array with one object for each pool
+    #[arg(long)]
+    json: bool,
+}
+
 /// Prints what every instance of this user holds.
-pub fn status() -> Result<ExitCode, String> {
+pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
+    if arguments.json {
+        let pools = Runtime::all()?.into_iter().filter(|runtime| runtime.pool.exists());
+        let objects: Vec<_> = pools.map(|runtime| json(&runtime)).collect();
+        say!("[{}]", objects.join(",\n"));
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut shown = 0;
     for runtime in Runtime::all()? {
         if !runtime.pool.exists() {
@@ -30,6 +45,75 @@ pub fn status() -> Result<ExitCode, String> {
         say!("no node manager runs, and none has left anything");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An object of already written values.
+fn object(fields: &[(&str, String)]) -> String {
+    let fields: Vec<_> =
+        fields.iter().map(|(name, value)| format!("{}: {value}", text(name))).collect();
+    format!("{{{}}}", fields.join(", "))
+}
+
+fn array(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
+}
+
+fn json(runtime: &Runtime) -> String {
+    let mut fields = vec![
+        ("instance", text(&runtime.instance)),
+        ("pool", text(&runtime.pool.to_string_lossy())),
+    ];
+    match Observer::of(&runtime.pool) {
+        Err(error) => fields.push(("error", text(&error.to_string()))),
+        Ok(observer) => {
+            let manager = match observer.is_served() {
+                true => observer.manager().to_string(),
+                false => "null".to_owned(),
+            };
+            let tier = |tier: &TierStatus| {
+                object(&[
+                    ("name", text(&tier.name)),
+                    ("capacity", tier.capacity.to_string()),
+                    ("used", tier.used.to_string()),
+                    ("dirty", tier.dirty.to_string()),
+                ])
+            };
+            let counters: Vec<_> = observer.counters();
+            let counters: Vec<_> =
+                counters.iter().map(|(name, value)| (*name, value.to_string())).collect();
+            fields.extend([
+                ("manager", manager),
+                ("stores", array(observer.stores().iter().map(|store| text(store)))),
+                ("clients", observer.clients().to_string()),
+                ("tiers", array(observer.tiers().iter().map(tier))),
+                ("counters", object(&counters)),
+                ("conflicts", observer.conflicts().to_string()),
+                ("files", array(observer.files().iter().map(file_object))),
+            ]);
+        }
+    }
+    object(&fields)
+}
+
+/// A file that is ahead of the store. Its ranges may be only the first ones.
+fn file_object(file: &FileStatus) -> String {
+    let range = |range: &std::ops::Range<u64>| format!("[{}, {}]", range.start, range.end);
+    let mut fields = vec![
+        ("path", text(&file.path)),
+        ("size", file.size.to_string()),
+        ("dirty", file.dirty.to_string()),
+        ("ranges", array(file.ranges.iter().map(range))),
+        ("conflict", file.conflict.to_string()),
+    ];
+    if let (Some(failing), Some(errno)) = (&file.failing, file.errno) {
+        fields.extend([
+            ("errno", errno.to_string()),
+            ("error", text(&std::io::Error::from_raw_os_error(errno).to_string())),
+            ("tries", failing.tries.to_string()),
+            ("retry_seconds", format!("{:.3}", f64::from(failing.retry_ms) / 1e3)),
+        ]);
+    }
+    object(&fields)
 }
 
 fn show(runtime: &Runtime, observer: &Observer) {
@@ -92,10 +176,32 @@ fn show(runtime: &Runtime, observer: &Observer) {
             range.end
         );
     }
+    if observer.conflicts() > 0 {
+        say!(
+            "  {} times files were found changed on the store by others; {} says which",
+            observer.conflicts(),
+            runtime.log().display()
+        );
+    }
     for file in observer.files() {
         let error = file.errno.map_or(String::new(), |errno| {
             format!("  FAILING: {}", std::io::Error::from_raw_os_error(errno))
         });
-        say!("  ahead    {} ({}){error}", file.path, bytes(file.size));
+        let conflict =
+            if file.conflict { "  CONFLICT: changed on the store by others" } else { "" };
+        say!("  ahead    {} ({}){error}{conflict}", file.path, bytes(file.size));
+        if let Some(failing) = &file.failing {
+            let ranges: Vec<_> =
+                file.ranges.iter().map(|r| format!("{}-{}", r.start, r.end)).collect();
+            let all: u64 = file.ranges.iter().map(|range| range.end - range.start).sum();
+            let more = if all < file.dirty { ", ..." } else { "" };
+            say!(
+                "    {} not yet on the store (bytes {}{more}); tried {} times, again in {:.1} s",
+                bytes(file.dirty),
+                ranges.join(", "),
+                failing.tries,
+                f64::from(failing.retry_ms) / 1e3
+            );
+        }
     }
 }

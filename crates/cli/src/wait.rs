@@ -16,6 +16,9 @@ const GIVE_UP: Duration = Duration::from_secs(3);
 /// Options of `forebay wait`.
 #[derive(Args)]
 pub struct WaitArguments {
+    /// Show how it comes along, and when all will be safe, however little time it takes
+    #[arg(long)]
+    progress: bool,
     /// Wait until the store was synced, too
     #[arg(long)]
     durable: bool,
@@ -34,7 +37,7 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
     for pool in Pool::all()? {
         let files = pool.ahead(&named);
         count += files.len();
-        await_files(&pool, &files, &mut errors);
+        await_files(&pool, &files, arguments.progress, &mut errors);
     }
     if arguments.durable {
         errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
@@ -46,7 +49,7 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
 }
 
 /// Waits until nothing of `files` is pending, or what is cannot be written.
-fn await_files(pool: &Pool, files: &[u32], errors: &mut Vec<String>) {
+fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<String>) {
     let pending = || files.iter().map(|&file| pool.segment.pending_bytes(file)).sum::<u64>();
     let first = pending();
     if first > 0 && pool.segment.header().flush_trigger() == Trigger::OnExit {
@@ -56,7 +59,7 @@ fn await_files(pool: &Pool, files: &[u32], errors: &mut Vec<String>) {
             bytes(first)
         );
     }
-    let mut progress = Progress::new("waiting");
+    let mut progress = Progress::shown("waiting", progress);
     let mut stuck: Option<Instant> = None;
     let mut left = first;
     while left > 0 {

@@ -295,9 +295,11 @@ fn what_a_dead_run_left_is_salvaged_and_the_pool_stays() {
     let ran = site.end(site.forebay(&["salvage", "--to", to])).expect(125);
     assert!(ran.stderr.contains("not empty"), "{ran:?}");
     site.end(site.forebay(&["salvage"])).expect(2);
-    site.recover().expect(0);
-    fs::remove_file(site.store.join("clean")).unwrap();
-    fs::remove_file(site.plain.join("clean")).unwrap();
+    let recovered = site.recover().expect(0);
+    for name in ["a/first", "second", "a/old"] {
+        let line = format!("recovered {}", site.store.join(name).display());
+        assert!(recovered.stderr.contains(&line), "{recovered:?}");
+    }
     site.assert_same_files();
 }
 
@@ -312,9 +314,14 @@ fn of_a_store_that_is_gone_everything_in_the_tiers_is_salvaged() {
     let to = target.to_str().unwrap();
     let config = site.runtime().read_dir().unwrap().next().unwrap().unwrap().path();
     assert!(config.join("config").exists());
-    let recovered = site.recover();
+    let elsewhere = |words: &[&str]| {
+        let mut command = site.command(&site.out, common::FOREBAY);
+        command.args(words);
+        site.end(command)
+    };
+    let recovered = elsewhere(&["recover"]);
     assert!(recovered.code != 0 && recovered.stderr.contains("salvage"), "{recovered:?}");
-    let said = site.end(site.forebay(&["salvage", "--to", to])).expect(1);
+    let said = elsewhere(&["salvage", "--to", to]).expect(1);
     assert!(said.stderr.contains("MANIFEST") && said.stdout.contains("MISSING"), "{said:?}");
     let saved = |name: &str| fs::read(target.join(name)).unwrap();
     let plain = |name: &str| fs::read(site.plain.join(name)).unwrap();
@@ -356,4 +363,204 @@ fn a_running_job_can_be_salvaged() {
     fs::write(site.out.join("stop"), "").unwrap();
     run.end().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("last")).unwrap(), "1\n2\n3\n");
+}
+
+/// A shell script under `forebay run` that stops at each `step N` until the test lets it go on.
+struct Steps<'a> {
+    site: &'a Site,
+    running: common::Running,
+}
+
+impl<'a> Steps<'a> {
+    fn of(site: &'a Site, script: &str) -> Steps<'a> {
+        let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }";
+        let script = format!("{step}\n{script}");
+        Steps { site, running: site.start(site.buffered(&["bash", "-c", &script])) }
+    }
+
+    fn at(&self, step: &str) {
+        let mark = self.site.out.join(format!("at-{step}"));
+        wait_for(step, common::LIMIT, || mark.exists().then_some(()));
+    }
+
+    fn past(&self, step: &str) {
+        fs::write(self.site.out.join(format!("past-{step}")), "").unwrap();
+    }
+}
+
+/// Changes a file behind Forebay's back while a program has written a page of it. Returns what the
+/// manager said of it, and the file's content in the end.
+fn behind_our_back(change: impl Fn(&Path)) -> (String, Vec<u8>) {
+    let site = Site::new(&KEPT);
+    let file = site.store.join("file");
+    fs::write(&file, vec![b'o'; 20_000]).unwrap();
+    let script =
+        "exec 3<> file; dd bs=4096 count=1 of=/dev/fd/3 conv=notrunc status=none < /dev/zero
+        head -c 4096 /dev/zero | tr '\\0' n >&3; step 1; $FOREBAY flush file; step 2";
+    let steps = Steps::of(&site, script);
+    steps.at("1");
+    site.status().assert_live();
+    assert!(!site.status().text.contains("changed on the store"));
+    change(&file);
+    steps.past("1");
+    steps.at("2");
+    let status = site.status().text;
+    let log = site.log();
+    let told = log.lines().find(|line| line.starts_with("conflict: ")).unwrap_or_default();
+    assert_eq!(told.is_empty(), !status.contains("1 times files were found changed"), "{status}");
+    steps.past("2");
+    steps.running.end().expect(0);
+    (told.to_owned(), fs::read(&file).unwrap_or_default())
+}
+
+#[test]
+fn changes_by_others_are_noticed_and_told() {
+    use std::io::Write;
+    let whole = |head: &[u8], rest: &[u8]| [head, rest].concat();
+    let ours = [b'n'; 4096];
+    let (told, content) = behind_our_back(|_| ());
+    assert_eq!(told, "", "nobody has changed it");
+    assert_eq!(content, whole(&ours, &[b'o'; 20_000 - 4096]));
+
+    let (told, content) = behind_our_back(|file| {
+        fs::File::options().append(true).open(file).unwrap().write_all(b"theirs").unwrap();
+    });
+    assert!(told.contains("/store/file: ") && told.contains("grew from 20000 to 20006"), "{told}");
+    assert_eq!(content, whole(&whole(&ours, &[b'o'; 20_000 - 4096]), b"theirs"));
+
+    let (told, content) = behind_our_back(|file| {
+        fs::File::options().write(true).open(file).unwrap().set_len(10_000).unwrap();
+    });
+    assert!(told.contains("cut from 20000 to 10000 bytes"), "{told}");
+    assert_eq!(content[..4096], ours);
+
+    let (told, content) = behind_our_back(|file| {
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.write_all_at(b"theirs", 10_000).unwrap();
+    });
+    assert!(told.contains("it was written"), "{told}");
+    assert!(content[..4096] == ours && content[10_000..10_006] == *b"theirs");
+
+    let (told, content) = behind_our_back(|file| {
+        let other = file.with_extension("new");
+        fs::write(&other, "another file").unwrap();
+        fs::rename(other, file).unwrap();
+    });
+    assert!(told.contains("deleted or replaced"), "{told}");
+    assert_eq!(content, b"another file");
+
+    let (told, _) = behind_our_back(|file| fs::remove_file(file).unwrap());
+    assert!(told.contains("deleted or replaced"), "{told}");
+}
+
+#[test]
+fn changes_while_nobody_served_the_pool_are_noticed() {
+    let site = Site::new(&KEPT);
+    let file = site.store.join("file");
+    fs::write(&file, vec![b'o'; 20_000]).unwrap();
+    crash(&site, "printf ours | dd of=file conv=notrunc status=none");
+    let there = fs::File::options().write(true).open(&file).unwrap();
+    there.write_all_at(b"theirs", 10_000).unwrap();
+    site.recover().expect(0);
+    let content = fs::read(&file).unwrap();
+    assert!(content[..5] == *b"ourso" && content[10_000..10_006] == *b"theirs");
+}
+
+/// Our own programs' ways to change a file on the store are not taken for others'.
+#[test]
+fn our_own_changes_are_no_conflicts() {
+    let site = Site::new(&Setup { flush: "trigger = \"per-operation\"", ..TINY });
+    let script = "seq 1000 > file; truncate -s 100 file; truncate -s 5000 file; seq 10 >> file
+        touch -d @1000 file; seq 20 >> file; chmod 600 file; seq 5 >> file; mv file other; seq 3 >> other
+        ln other linked; seq 4 >> linked; fallocate -l 100000 other; seq 7 >> other
+        cp -p other copy; seq 9 >> copy; : > copy; seq 2 > copy; sync copy; seq 2 >> copy; rm linked
+        head -c 20000000 /dev/zero > large; seq 5 | dd of=large conv=notrunc status=none
+        exec 3>> gone; seq 3 >&3; rm gone; sync other; seq 3 >&3; exec 3>&-; echo new > temp; mv temp other
+        echo more >> other; $FOREBAY flush . > /dev/null";
+    let (ran, status) = site.run_buffered(script);
+    ran.expect(0);
+    status.assert_live();
+    assert!(!status.text.contains("changed on the store"), "{}\n{}", status.text, site.log());
+}
+
+/// Runs a script with a small store of its own; `None` where that is not allowed.
+fn with_small_store(site: &Site, script: &str) -> Option<Ran> {
+    if !common::works(&["unshare", "-m", "mount", "-t", "tmpfs", "none", "/dev/shm"]) {
+        common::skip("a private mount is not allowed here");
+        return None;
+    }
+    let script = format!("mount -t tmpfs -o size=2m none $STORE; cd $STORE\n{script}");
+    let mut command = site.command(&site.out, "unshare");
+    command
+        .args(["-m", "bash", "-c", &script])
+        .env("CONFIG", &site.config)
+        .env("STORE", &site.store);
+    Some(site.end(command))
+}
+
+#[test]
+fn each_descriptor_learns_of_a_failing_store_once() {
+    let site = Site::new(&KEPT);
+    let python = "import os, errno
+def tell(name, act):
+    try:
+        act(); print(name, 'ok')
+    except OSError as error:
+        print(name, errno.errorcode[error.errno])
+flags = os.O_RDWR | os.O_CREAT
+one, two = os.open('big', flags), os.open('big', flags)
+three = os.open('big', os.O_RDONLY)
+for _ in range(4): os.write(one, b'x' * 1000000)
+tell('one', lambda: os.fsync(one))
+filler = os.open('filler', os.O_WRONLY)
+tell('two', lambda: os.fsync(two))
+late = os.open('big', flags)
+os.ftruncate(one, 1000)
+tell('one again', lambda: os.fsync(one))
+tell('two at close', lambda: os.close(two))
+tell('late', lambda: os.fsync(late))
+tell('reader at close', lambda: os.close(three))
+tell('late at close', lambda: os.close(late))
+tell('one at close', lambda: os.close(one))
+";
+    fs::write(site.out.join("errors.py"), python).unwrap();
+    let script = "head -c 1000000 /dev/zero > filler
+        $FOREBAY run --config $CONFIG -- bash -c 'python3 $OUT/errors.py; $FOREBAY status'";
+    if !common::have(&["python3"]) {
+        return;
+    }
+    let Some(ran) = with_small_store(&site, script) else { return };
+    let told: Vec<_> = ran.stdout.lines().take(7).collect();
+    let wanted = [
+        "one ENOSPC",
+        "two ENOSPC",
+        "one again ok",
+        "two at close ok",
+        "late ok",
+        "reader at close ok",
+        "late at close ok",
+    ];
+    assert_eq!(told, wanted, "{ran:?}");
+}
+
+#[test]
+fn a_failing_file_is_shown_with_all_that_is_known() {
+    let site = Site::new(&KEPT);
+    let script = "$FOREBAY run --config $CONFIG -- bash -c '
+            head -c 3000000 /dev/zero > large; $FOREBAY flush --progress large
+            $FOREBAY status; echo ---; $FOREBAY status --json; rm large; echo small > small
+            $FOREBAY wait --progress small & $FOREBAY flush small; wait'; echo $?";
+    let Some(ran) = with_small_store(&site, script) else { return };
+    let (status, json) = ran.stdout.split_once("---").unwrap();
+    for part in ["FAILING: No space left", "not yet on the store (bytes ", "; tried ", "again in "]
+    {
+        assert!(status.contains(part), "no {part:?}: {ran:?}");
+    }
+    for part in
+        ["\"errno\": 28", "\"retry_seconds\": ", "\"ranges\": [[", "/store/large\"", "\"tries\": "]
+    {
+        assert!(json.contains(part), "no {part:?}: {ran:?}");
+    }
+    assert!(ran.stderr.contains("flushing: ") && ran.stderr.contains("no end in sight"), "{ran:?}");
+    assert!(ran.stdout.ends_with("0\n"), "{ran:?}");
 }

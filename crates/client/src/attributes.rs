@@ -102,6 +102,9 @@ impl Session {
         let table = self.segment.enter_table(owner);
         let file = self.segment.with_file(identity, owner, |file| file);
         let inside = file.and_then(|file| self.enter_known(file, owner));
+        if let Some(file) = file {
+            self.segment.file(file).set(file_flag::TOUCHED);
+        }
         if act()
             && let (Some(file), Some(_)) = (file, inside)
         {

@@ -92,6 +92,7 @@ impl Session {
         let taken = self.segment.exclude(handle.file, owner);
         let outside = Through { session: self, handle };
         if taken && self.record(handle).has_intent() {
+            self.record(handle).set(file_flag::TOUCHED);
             let _ = self.segment.complete_intent(handle.file, owner, &outside);
         }
         let result = act(self);
@@ -147,6 +148,7 @@ impl Session {
     fn set_size(&self, handle: Handle, size: u64) -> Result<(), Errno> {
         self.exclusively(handle, |session| {
             let outside = Through { session, handle };
+            session.record(handle).set(file_flag::TOUCHED);
             let cut = session.segment.truncate(handle.file, size, session.owner(), &outside);
             let record = session.record(handle);
             if cut.is_err() {
@@ -276,7 +278,7 @@ impl Session {
                 record.changed_ns.store(changed, Ordering::Release);
             }
         }
-        record.clear(file_flag::AHEAD | file_flag::DIRTY);
+        record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::TOUCHED | file_flag::VETTED);
     }
 
     /// Before the kernel changes a file in ways of its own: what journal and slots have of it counts
@@ -286,11 +288,11 @@ impl Session {
         if !record.is_tracked() {
             return Ok(());
         }
-        let error = record.error.load(Ordering::Acquire);
+        let error = record.errors();
         if !self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE) {
             return self.flush_here(handle, true);
         }
-        match record.error.load(Ordering::Acquire) == error {
+        match record.errors() == error {
             true => Ok(()),
             false => Err(self.last_error(handle).unwrap_or(Errno::IO)),
         }
@@ -453,6 +455,7 @@ impl Session {
         let (record, owner) = (self.record(handle), self.owner());
         let tracked = record.is_tracked();
         let sequence = if tracked { self.segment.next_sequence() } else { 0 };
+        record.set(file_flag::TOUCHED);
         // Not while somebody truncates or punches: it must not come to the store after that.
         let inside = self.enter(handle, owner);
         let mut result = Ok(());
@@ -542,17 +545,13 @@ impl Session {
     }
 
     fn last_error(&self, handle: Handle) -> Option<Errno> {
-        let errno = self.record(handle).error.load(Ordering::Acquire) & 0xffff;
-        (errno != 0).then(|| Errno::from_raw_os_error(errno as i32))
+        let errno = self.record(handle).last_errno();
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
     }
 
     /// The error of a flush that this description has not yet learned of; it has, afterwards.
     pub(crate) fn unreported_error(&self, handle: Handle) -> Option<Errno> {
-        if !self.may(handle, description_flag::WRITE) {
-            return None;
-        }
-        let error = self.record(handle).error.load(Ordering::Acquire);
-        let seen = self.description(handle).error_seen.swap(error, Ordering::AcqRel);
-        if error == seen { None } else { self.last_error(handle) }
+        let seen = &self.description(handle).error_seen;
+        self.record(handle).check_errors(seen).map(Errno::from_raw_os_error)
     }
 }

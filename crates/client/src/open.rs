@@ -229,6 +229,7 @@ impl Session {
                 record.size.store(size, Ordering::Release);
                 record.store_size.store(size, Ordering::Release);
                 record.store_mtime_ns.store(mtime_ns(&stat), Ordering::Release);
+                record.clear(file_flag::TOUCHED | file_flag::VETTED);
             }
         });
     }

@@ -113,8 +113,9 @@ impl Session {
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let before = rustix::fs::fstat(borrow(handle.fd));
-        call()?;
         let record = self.record(handle);
+        record.set(file_flag::TOUCHED);
+        call()?;
         record.clear(file_flag::SYNCED);
         if let (Ok(before), Ok(after)) = (before, rustix::fs::fstat(borrow(handle.fd))) {
             if mtime_ns(&before) != mtime_ns(&after) {

@@ -328,7 +328,9 @@ impl Session {
         }
         let handle = self.handle(fd)?;
         let description = word.swap(0, Ordering::AcqRel).checked_sub(1)?;
-        let error = self.unreported_error(handle);
+        // As with the kernel's, a descriptor that only reads is told at fsync, not at close.
+        let writes = self.may(handle, description_flag::WRITE);
+        let error = writes.then(|| self.unreported_error(handle)).flatten();
         let last = self
             .references
             .get(description as usize)

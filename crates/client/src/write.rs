@@ -690,6 +690,7 @@ impl Session {
         offset: u64,
         bytes: usize,
     ) -> Result<usize, Errno> {
+        self.record(handle).set(file_flag::TOUCHED);
         let mut done = 0;
         while done < bytes {
             let (from, length) = cursor.here();

@@ -196,7 +196,7 @@ fn find(segment: &Segment, metadata: &Metadata) -> Option<u32> {
 }
 
 fn state_of(record: &FileRecord) -> FileState {
-    let errno = (record.error.load(Ordering::Acquire) & 0xffff) as i32;
+    let errno = record.last_errno();
     FileState {
         store_size: record.store_size.load(Ordering::Acquire),
         ahead: record.has(file_flag::AHEAD),

@@ -425,7 +425,7 @@ impl Flusher {
         // The store has it, then, and whoever asked for the journal has more than that.
         let durable = wanted & (file_flag::DURABLE | file_flag::TO_LOG) != 0;
         let let_go = wanted & file_flag::LET_GO != 0;
-        let errors = record.error.load(Ordering::Acquire);
+        let errors = record.errors();
         let only_clean = wanted == file_flag::TO_SETTLE;
         // Slots that are filled from here on are not settled by this, and their file has the flag.
         let was_logged = record.has(file_flag::LOGGED);
@@ -444,7 +444,7 @@ impl Flusher {
                 break;
             }
             self.flush(Which::File(file));
-            let failed = record.error.load(Ordering::Acquire) != errors;
+            let failed = record.errors() != errors;
             if failed || !self.is_pending(file) {
                 break;
             }
@@ -456,12 +456,12 @@ impl Flusher {
         let settles = tracked && (durable || only_clean && !self.is_pending(file));
         if (durable || settles && was_logged)
             && let Some(held) = held
-            && record.error.load(Ordering::Acquire) == errors
+            && record.errors() == errors
             && let Err(errno) = self.sync_held(file, held)
         {
             self.failed(file, errno);
         }
-        if settles && record.error.load(Ordering::Acquire) == errors {
+        if settles && record.errors() == errors {
             // Who waits for a sync must not find older bytes after a power loss.
             match self.note_settled(file, sequence, durable) {
                 Ok(()) => {
@@ -632,6 +632,7 @@ impl Flusher {
                 return None;
             }
         };
+        crate::conflict::vet(&self.node, file, &fd);
         // What cannot be read as it was written is kept, and is never given to the store; the rest is.
         let unread = self.stage(&mut begun);
         let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
@@ -1069,6 +1070,10 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
     let held = node.descriptors.at_hand(&node.segment, file);
     let agrees =
         !record.has(file_flag::AHEAD) || held.is_some_and(|fd| agree_with_store(record, &fd));
+    if agrees && record.clear(file_flag::CONFLICT) {
+        // Clean blocks may hold what somebody else has changed on the store.
+        node.segment.drop_clean_blocks(file, Node::new_owner());
+    }
     if agrees && record.is_tracked() {
         // The sync thread comes back to it when journal and slots count no more.
         let failing = record.has(file_flag::FAILING)
@@ -1107,7 +1112,7 @@ fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
     record.store_changed_ns.store(changed, Ordering::Release);
     record.store_size.store(stat.st_size as u64, Ordering::Release);
     record.size.store(stat.st_size as u64, Ordering::Release);
-    record.clear(file_flag::AHEAD | file_flag::DIRTY);
+    record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::TOUCHED | file_flag::VETTED);
     true
 }
 

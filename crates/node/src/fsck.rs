@@ -2,6 +2,7 @@
 //! checked in `forebay_pool::check`; here is what lies outside of it, one file for each.
 
 mod stores;
+mod sums;
 mod tiers;
 
 use crate::inspect::inspect;
@@ -24,6 +25,14 @@ pub struct Checked {
     pub dirty: u64,
 }
 
+/// Whether the pool at `path` can be read, and a node manager would take it over.
+pub fn is_sound(path: &Path) -> bool {
+    inspect(path).is_ok_and(|pool| {
+        pool.wrong.is_none()
+            && pool.segment.check().iter().all(|finding| finding.remedy == Remedy::Mended)
+    })
+}
+
 /// Checks the pool at `path`, its tiers and its stores.
 ///
 /// # Errors
@@ -39,11 +48,12 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
         findings.insert(0, refused("header", wrong));
     }
     tiers::check(segment, &mut findings);
+    sums::check(segment, &mut findings);
     stores::check(segment, &mut findings);
     let ahead = |&file: &u32| segment.file(file).has(file_flag::AHEAD);
     // An index that is damaged need not end.
-    let sound = findings.iter().all(|finding| finding.remedy == Remedy::Mended);
-    let dirty = match sound {
+    let refused = findings.iter().any(|finding| finding.remedy == Remedy::Refused);
+    let dirty = match !refused {
         true => segment.live_files().map(|file| segment.pending_bytes(file)).sum(),
         false => 0,
     };

@@ -94,6 +94,7 @@ impl FromManager<'_> {
 /// Completes a truncate or a punch whose owner died, and lets everybody in again.
 pub(crate) fn finish_truncate(node: &Node, file: u32, owner: Owner) {
     let outside = FromManager { node, file };
+    node.segment.file(file).set(file_flag::TOUCHED);
     if let Err(errno) = node.segment.complete_intent(file, owner, &outside) {
         node.segment.file(file).report(errno.raw_os_error() as u32);
     }
@@ -271,6 +272,7 @@ impl Housekeeper {
         if nameless() && segment.try_exclude(file, self.owner) {
             // Nobody can write to it now, so nobody who opened it meanwhile loses anything.
             if unchanged() && nameless() {
+                crate::conflict::vet_dropped(&self.node, file);
                 if let Some(journal) = &self.node.journal {
                     journal.gone(&self.node, file);
                 }

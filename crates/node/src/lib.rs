@@ -2,6 +2,7 @@
 //! takes back what dead processes held.
 
 pub mod config;
+mod conflict;
 mod control;
 mod daemon;
 mod demote;

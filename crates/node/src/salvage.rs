@@ -10,6 +10,7 @@ use crate::fsck::path_of;
 use crate::inspect::{Inspected, inspect};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
+use forebay_pool::sums::each_page;
 use forebay_pool::{Segment, SegmentError, clock};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{OFlags, SeekFrom, Timespec, Timestamps};
@@ -310,22 +311,16 @@ impl<'a> Salvager<'a> {
             segment.page_bytes() as u64,
             glimpse.block.saturating_mul(segment.bucket_bytes() as u64),
         );
-        let mut bytes = vec![0; segment.bucket_bytes()];
-        let mut pages = glimpse.valid;
-        while pages != 0 {
-            let first = pages.trailing_zeros();
-            let count = (pages >> first).trailing_ones();
-            pages =
-                if first + count >= 64 { 0 } else { pages >> (first + count) << (first + count) };
-            let from = u64::from(first) * page;
-            let to = (from + u64::from(count) * page).min(size.saturating_sub(start));
+        let mut bytes = vec![0; segment.page_bytes()];
+        for number in each_page(glimpse.valid) {
+            let from = number as u64 * page;
+            let to = (from + page).min(size.saturating_sub(start));
             if from >= to {
                 break;
             }
-            let part = &mut bytes[from as usize..to as usize];
-            let source = match self.read_bucket(glimpse.bucket, from, part) {
+            let source = match self.read_page(glimpse.bucket, number, &mut bytes) {
                 Ok(()) => {
-                    out.write_all_at(part, start + from)?;
+                    out.write_all_at(&bytes[..(to - from) as usize], start + from)?;
                     Source::Tier
                 }
                 Err(why) => Source::Missing(why),
@@ -335,20 +330,26 @@ impl<'a> Salvager<'a> {
         Ok(quiet && meta.lock.version() == glimpse.version)
     }
 
-    /// Reads bytes of a bucket from `from` on.
-    fn read_bucket(&self, bucket: u32, from: u64, bytes: &mut [u8]) -> Result<(), String> {
+    /// Reads a page of a bucket. On a file tier it has to be what was written.
+    fn read_page(&self, bucket: u32, number: usize, bytes: &mut [u8]) -> Result<(), String> {
+        let from = number * bytes.len();
         let tier = self.segment.tier_of(bucket);
         if tier == 0 {
             // SAFETY: inside the bucket; whether somebody wrote meanwhile is seen from its version.
             unsafe {
-                let at = self.segment.bucket_data(bucket).add(from as usize);
+                let at = self.segment.bucket_data(bucket).add(from);
                 core::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), bytes.len());
             }
             return Ok(());
         }
         let slots = self.slots[tier].as_ref().map_err(Clone::clone)?;
-        let offset = self.segment.slot_offset(bucket) + from;
-        slots.read_exact_at(bytes, offset).map_err(|error| error.to_string())
+        let before = self.segment.sums(bucket).map_or(0, |sums| sums.get(number));
+        let offset = self.segment.slot_offset(bucket) + from as u64;
+        slots.read_exact_at(bytes, offset).map_err(|error| error.to_string())?;
+        match self.segment.sums(bucket).is_none_or(|sums| sums.agrees(number, before, bytes)) {
+            true => Ok(()),
+            false => Err("its checksum is wrong".into()),
+        }
     }
 
     /// Waits until no living process holds the bucket's lock. False if one still does.

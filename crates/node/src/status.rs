@@ -5,7 +5,7 @@ use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{JobRecord, file_flag};
 use forebay_pool::segment::{open_pool, text};
-use forebay_pool::{Segment, SegmentError};
+use forebay_pool::{Segment, SegmentError, clock};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -65,7 +65,27 @@ pub struct FileStatus {
     pub size: u64,
     /// The errno of its last flush, if that failed.
     pub errno: Option<i32>,
+    /// Its last flush, if that failed.
+    pub failing: Option<Failing>,
+    /// Bytes that are not yet on the store.
+    pub dirty: u64,
+    /// The first ranges of them.
+    pub ranges: Vec<Range<u64>>,
+    /// Somebody else has changed it on the store meanwhile.
+    pub conflict: bool,
 }
+
+/// How it stands with a file that cannot be flushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Flushes that failed.
+    pub tries: u32,
+    /// Milliseconds until the next try; 0 when it is due.
+    pub retry_ms: u32,
+}
+
+/// Ranges of a file that are listed.
+const RANGES_MAX: usize = 8;
 
 impl Observer {
     /// Maps the pool at `path`.
@@ -141,10 +161,28 @@ impl Observer {
             .map(|file| {
                 let record = self.0.file(file);
                 let failing = record.has(file_flag::FAILING);
+                let (mut dirty, mut ranges) = (0, Vec::<Range<u64>>::new());
+                self.0.for_each_pending(file, 0, |range| {
+                    dirty += range.end - range.start;
+                    let count = ranges.len();
+                    match ranges.last_mut() {
+                        Some(last) if last.end == range.start => last.end = range.end,
+                        _ if count < RANGES_MAX => ranges.push(range),
+                        _ => {}
+                    }
+                    true
+                });
+                let now = clock::stamp(clock::realtime_coarse_ns());
+                let left = record.retry_at.load(Ordering::Relaxed).wrapping_sub(now);
+                let retry_ms = if left > u32::MAX / 2 { 0 } else { left };
                 FileStatus {
+                    failing: failing.then(|| Failing { tries: record.failures(), retry_ms }),
+                    dirty,
+                    ranges,
+                    conflict: record.has(file_flag::CONFLICT),
                     path: String::from_utf8_lossy(&record.path()).into_owned(),
                     size: record.size.load(Ordering::Acquire),
-                    errno: failing.then(|| (record.error.load(Ordering::Acquire) & 0xffff) as i32),
+                    errno: failing.then(|| record.last_errno()),
                 }
             })
             .collect()
@@ -209,6 +247,11 @@ impl Observer {
                     != forebay_pool::layout::slot_state::FREE
             })
             .count()
+    }
+
+    /// Times that a file was found changed by others on the store.
+    pub fn conflicts(&self) -> u32 {
+        self.0.header().conflicts.load(Ordering::Relaxed)
     }
 
     /// Opens that were not buffered because the file table or the descriptions were full.

@@ -108,7 +108,7 @@ impl Segment {
             description.flags.store(flags, Ordering::Relaxed);
             description.offset.store(0, Ordering::Relaxed);
             description.in_flight.store(0, Ordering::Relaxed);
-            description.error_seen.store(record.error.load(Ordering::Relaxed), Ordering::Release);
+            description.error_seen.store(record.sample_errors(), Ordering::Release);
             return Some(Marker { description: id, generation: generation(next) });
         }
         None

@@ -8,6 +8,11 @@ use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, Ordering, fence};
 
+/// The bits of [`FileRecord::error`] that are the errno, and the one that says that somebody has
+/// learned of it.
+const ERRNO: u32 = 0xfff;
+const SEEN: u32 = 1 << 15;
+
 /// What makes a file this file, whatever its names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
@@ -108,9 +113,41 @@ impl FileRecord {
 
     /// Notes a flush error for every description to learn of once.
     pub fn report(&self, errno: u32) {
-        let old = self.error.load(Ordering::Relaxed);
-        let count = (old >> 16).wrapping_add(1);
-        self.error.store(count << 16 | (errno & 0xffff), Ordering::Release);
+        let next = |old: u32| Some((old >> 16).wrapping_add(1) << 16 | (errno & ERRNO));
+        let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+    }
+
+    /// Which error is the last: differs from an earlier value if there was one since. 0 is none ever.
+    pub fn errors(&self) -> u32 {
+        self.error.load(Ordering::Acquire) & !SEEN
+    }
+
+    /// The errno of the last flush that failed, 0 if none ever did.
+    pub fn last_errno(&self) -> i32 {
+        (self.error.load(Ordering::Acquire) & ERRNO) as i32
+    }
+
+    /// Flushes that failed since the file was first opened; the count wraps after 65,535.
+    pub fn failures(&self) -> u32 {
+        self.error.load(Ordering::Acquire) >> 16
+    }
+
+    /// What a new description has seen of the file's errors: as with the kernel's, one that nobody
+    /// has learned of yet is still to be told.
+    pub(crate) fn sample_errors(&self) -> u32 {
+        let error = self.error.load(Ordering::Acquire);
+        if error & SEEN != 0 { error & !SEEN } else { 0 }
+    }
+
+    /// The errno to tell through a description that has seen `seen`, which then has seen it.
+    pub fn check_errors(&self, seen: &AtomicU32) -> Option<i32> {
+        let now = self.errors();
+        if now == 0 || seen.swap(now, Ordering::AcqRel) == now {
+            return None;
+        }
+        let mark = |error: u32| (error & !SEEN == now).then_some(error | SEEN);
+        let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, mark);
+        Some((now & ERRNO) as i32)
     }
 }
 
@@ -356,7 +393,9 @@ impl Segment {
         record.generation.fetch_add(1, Ordering::Relaxed);
         record.device.store(identity.device, Ordering::Relaxed);
         record.inode.store(identity.inode, Ordering::Relaxed);
-        for word in [&record.flags, &record.exclusive, &record.retry_at, &record.path_length] {
+        for word in
+            [&record.flags, &record.exclusive, &record.retry_at, &record.path_length, &record.error]
+        {
             word.store(0, Ordering::Relaxed);
         }
         record.born_ns.store(0, Ordering::Relaxed);
@@ -513,6 +552,32 @@ mod tests {
             .collect();
         assert_eq!(made[..8], [Some(true); 8]);
         assert_eq!(made[8], None);
+    }
+
+    #[test]
+    fn an_error_is_told_once_to_each_and_unseen_to_one_later() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let record = segment.file(0);
+        let open = || AtomicU32::new(record.sample_errors());
+        let (one, two) = (open(), open());
+        assert_eq!(record.check_errors(&one), None);
+        record.report(28);
+        // Nobody has learned of it: a description opened now will.
+        let three = open();
+        assert_eq!(record.check_errors(&one), Some(28));
+        assert_eq!(record.check_errors(&one), None);
+        // Opened after somebody has: no news.
+        let four = open();
+        assert_eq!(
+            [&two, &three, &four].map(|d| record.check_errors(d)),
+            [Some(28), Some(28), None]
+        );
+        record.report(5);
+        record.report(28);
+        assert_eq!((record.failures(), record.last_errno()), (3, 28));
+        let told = [&one, &two, &three, &four].map(|d| record.check_errors(d));
+        assert_eq!(told, [Some(28); 4], "two errors are told as one, the last");
+        assert_eq!(record.check_errors(&four), None);
     }
 
     #[test]

@@ -140,7 +140,9 @@ impl Segment {
             return;
         }
         if let Some((height, node)) = unpack(file.root.load(Ordering::Acquire)) {
-            self.walk(node, height.min(NODE_HEIGHT_MAX), 0, first.max(1), &mut visit);
+            // A damaged link that leads back must not hold us for ever.
+            let mut budget = self.header().nodes;
+            self.walk(node, height.min(NODE_HEIGHT_MAX), 0, first.max(1), &mut budget, &mut visit);
         }
     }
 
@@ -150,9 +152,12 @@ impl Segment {
         height: u32,
         base: u64,
         first: u64,
+        budget: &mut u32,
         visit: &mut impl FnMut(u64, &AtomicU64) -> bool,
     ) -> bool {
         let Some(node) = self.node(node) else { return true };
+        let Some(left) = budget.checked_sub(1) else { return false };
+        *budget = left;
         let span = 1u64 << ((height - 1) * NODE_BITS);
         for (slot, place) in node.entry.iter().enumerate() {
             let start = base + slot as u64 * span;
@@ -166,7 +171,7 @@ impl Segment {
             let go_on = if height == 1 {
                 visit(start, place)
             } else {
-                self.walk((word as u32).wrapping_sub(1), height - 1, start, first, visit)
+                self.walk((word as u32).wrapping_sub(1), height - 1, start, first, budget, visit)
             };
             if !go_on {
                 return false;

@@ -140,7 +140,7 @@ pub struct Header {
     pub sequence: AtomicU64,
     /// What fsync waits for where no rule says so: the code of a [`Durability`].
     pub durability: AtomicU32,
-    /// Files that others changed on the store while Forebay had data for them.
+    /// Times that a file was found changed by others on the store while Forebay had data for it.
     pub conflicts: AtomicU32,
     /// Over all that never changes once the segment is made, see [`Header::sum`].
     pub checksum: AtomicU64,
@@ -484,6 +484,13 @@ pub mod file_flag {
     /// Some process may have a fcntl lock on it, which ends when that process closes any descriptor
     /// of the file.
     pub const FCNTL_LOCKED: u32 = 1024;
+    /// The store's file was changed by our own processes since it was last known to agree, so that
+    /// changes of others cannot be told from ours.
+    pub const TOUCHED: u32 = 1 << 16;
+    /// Looked at since it last agreed with the store: nobody else had changed it.
+    pub const VETTED: u32 = 1 << 17;
+    /// Others changed it on the store while Forebay had data for it, see [`super::Header::conflicts`].
+    pub const CONFLICT: u32 = 1 << 18;
     /// Not persistent: never flushed but for want of room, deleted at the end of its job.
     pub const SCRATCH: u32 = 2048;
     /// Read to its end since it was last written; noted only where a lifetime asks for it.
@@ -563,7 +570,8 @@ pub struct FileRecord {
     pub sync_wanted: AtomicU32,
     /// Tickets: syncs done.
     pub sync_done: AtomicU32,
-    /// Last flush error: a count in the upper 16 bits, the errno below.
+    /// Last flush error: a count in the upper 16 bits, bit 15 once somebody has learned of it, the
+    /// errno below.
     pub error: AtomicU32,
     /// Length of `path`; 0 if it did not fit.
     pub path_length: AtomicU32,

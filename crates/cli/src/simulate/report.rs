@@ -251,7 +251,8 @@ fn number_of(number: f64) -> String {
     if number.is_finite() { format!("{number:.6}") } else { "null".to_owned() }
 }
 
-fn text(text: &str) -> String {
+/// A JSON string.
+pub(crate) fn text(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {

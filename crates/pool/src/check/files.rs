@@ -43,7 +43,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         let exclusive = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
         findings.holder(&place, exclusive);
         // A truncate that its store refused stays for somebody who may, with an error.
-        let refused = record.error.load(Ordering::Acquire) != 0;
+        let refused = record.errors() != 0;
         if record.has_intent() && exclusive.is_none() && !refused {
             findings.refused(&place, "is being cut, and by nobody");
         }
