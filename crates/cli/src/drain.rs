@@ -27,7 +27,8 @@ fn safe_at(now: SystemTime, seconds: f64) -> String {
     match Some(seconds.ceil() as u64).filter(|&seconds| seconds < DAY) {
         Some(seconds) => {
             let at = (since + seconds) % DAY;
-            format!("safe at {:02}:{:02}:{:02} UTC", at / 3600, at / 60 % 60, at % 60)
+            let (hours, minutes) = (at / 3600, at / 60 % 60);
+            format!("{seconds} s left, safe at {hours:02}:{minutes:02}:{:02} UTC", at % 60)
         }
         None => "no end in sight".to_owned(),
     }
@@ -79,7 +80,7 @@ impl Progress {
             let most = self.most;
             let bar = self.bar.get_or_insert_with(|| {
                 let style = "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} \
-                             {binary_bytes_per_sec}, {eta} left, {prefix}";
+                             {binary_bytes_per_sec}, {prefix}";
                 let style = ProgressStyle::with_template(style);
                 let bar = ProgressBar::new(most);
                 bar.with_message(self.what)
@@ -91,7 +92,7 @@ impl Progress {
         } else if self.is_time_for_a_line() {
             self.line = Some(Instant::now());
             eprintln!(
-                "forebay: {}: {} of {} done, {}/s, {left_seconds:.0} s left, {safe}",
+                "forebay: {}: {} of {} done, {}/s, {safe}",
                 self.what,
                 bytes(done),
                 bytes(self.most),
@@ -204,8 +205,8 @@ mod tests {
     #[test]
     fn an_estimate_is_a_time_of_day() {
         let noon = UNIX_EPOCH + Duration::from_secs(20_000 * 86_400 + 43_200);
-        assert_eq!(safe_at(noon, 61.5), "safe at 12:01:02 UTC");
-        assert_eq!(safe_at(noon, 43_200.0), "safe at 00:00:00 UTC");
+        assert_eq!(safe_at(noon, 61.5), "62 s left, safe at 12:01:02 UTC");
+        assert_eq!(safe_at(noon, 43_200.0), "43200 s left, safe at 00:00:00 UTC");
         assert_eq!(safe_at(noon, f64::INFINITY), "no end in sight");
         assert_eq!(safe_at(noon, 1e9), "no end in sight");
     }

@@ -160,6 +160,8 @@ impl Pool {
             .iter()
             .map(|&file| (file, noted(file), self.segment.request_sync(file, true)))
             .collect();
+        let pending = |file: u32| self.segment.pending_bytes(file);
+        progress.show(files.iter().map(|&file| pending(file)).sum());
         while !wanted.is_empty() {
             let seen = header.work_done.load(Ordering::Acquire);
             wanted.retain(|&(file, before, ticket)| {
@@ -169,7 +171,7 @@ impl Pool {
                 }
                 !done
             });
-            progress.show(wanted.iter().map(|&(file, ..)| self.segment.pending_bytes(file)).sum());
+            progress.show(wanted.iter().map(|&(file, ..)| pending(file)).sum());
             if let (Some(error), false) = (self.abandoned(), wanted.is_empty()) {
                 errors.push(error);
                 return;

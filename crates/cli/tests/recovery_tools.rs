@@ -396,7 +396,7 @@ fn behind_our_back(change: impl Fn(&Path)) -> (String, Vec<u8>) {
     fs::write(&file, vec![b'o'; 20_000]).unwrap();
     let script =
         "exec 3<> file; dd bs=4096 count=1 of=/dev/fd/3 conv=notrunc status=none < /dev/zero
-        head -c 4096 /dev/zero | tr '\\0' n >&3; step 1; $FOREBAY flush file; step 2";
+        head -c 4096 /dev/zero | tr '\\0' n >&3; step 1; $FOREBAY flush file; sync; step 2";
     let steps = Steps::of(&site, script);
     steps.at("1");
     site.status().assert_live();
@@ -517,6 +517,7 @@ tell('two', lambda: os.fsync(two))
 late = os.open('big', flags)
 os.ftruncate(one, 1000)
 tell('one again', lambda: os.fsync(one))
+tell('one once more', lambda: os.fsync(one))
 tell('two at close', lambda: os.close(two))
 tell('late', lambda: os.fsync(late))
 tell('reader at close', lambda: os.close(three))
@@ -530,11 +531,13 @@ tell('one at close', lambda: os.close(one))
         return;
     }
     let Some(ran) = with_small_store(&site, script) else { return };
-    let told: Vec<_> = ran.stdout.lines().take(7).collect();
+    let told: Vec<_> = ran.stdout.lines().take(8).collect();
     let wanted = [
         "one ENOSPC",
         "two ENOSPC",
-        "one again ok",
+        // The second descriptor's fsync has failed, too, meanwhile.
+        "one again ENOSPC",
+        "one once more ok",
         "two at close ok",
         "late ok",
         "reader at close ok",

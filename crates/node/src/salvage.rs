@@ -394,9 +394,9 @@ impl<'a> Salvager<'a> {
             (PathBuf::from(OsString::from_vec(record.path())), record.identity());
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
         let opened = match open_checked(&path, OFlags::RDONLY, identity) {
-            Err(Errno::NOENT | Errno::STALE) => {
+            Err(errno @ (Errno::NOENT | Errno::STALE)) => {
                 search(path_of(&self.segment.header().store[store].path), identity)
-                    .ok_or(Errno::STALE)
+                    .ok_or(errno)
                     .and_then(|found| open_checked(&found, OFlags::RDONLY, identity))
             }
             other => other,
