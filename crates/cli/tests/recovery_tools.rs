@@ -567,3 +567,31 @@ fn a_failing_file_is_shown_with_all_that_is_known() {
     assert!(ran.stderr.contains("flushing: ") && ran.stderr.contains("no end in sight"), "{ran:?}");
     assert!(ran.stdout.ends_with("0\n"), "{ran:?}");
 }
+
+/// A new file may get the inode of one that was deleted: it must not get its data.
+#[test]
+fn data_of_a_deleted_file_does_not_come_into_a_new_one() {
+    let site = Site::new(&KEPT);
+    let pool = crash(&site, "seq 100 > file");
+    let file = site.store.join("file");
+    fs::remove_file(&file).unwrap();
+    for name in ["file", "other", "third"] {
+        fs::write(site.store.join(name), "theirs").unwrap();
+    }
+    let recovered = site.recover();
+    assert!(recovered.code != 0 && recovered.stderr.contains("Stale file handle"), "{recovered:?}");
+    for name in ["file", "other", "third"] {
+        assert_eq!(fs::read_to_string(site.store.join(name)).unwrap(), "theirs", "{name}");
+    }
+    let target = site.out.join("saved");
+    site.end(site.forebay(&["salvage", "--to", target.to_str().unwrap()])).expect(0);
+    let wanted: String = (1..=100).map(|line| format!("{line}\n")).collect();
+    assert_eq!(fs::read_to_string(target.join("file")).unwrap(), wanted);
+    // As an administrator would who has saved it.
+    fs::remove_file(pool).unwrap();
+    for folder in [&site.nvme, &site.runtime()] {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let _ = fs::remove_file(&entry).or_else(|_| fs::remove_dir_all(&entry));
+        }
+    }
+}

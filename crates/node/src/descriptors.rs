@@ -1,14 +1,15 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
 use forebay_pool::layout::{FileRecord, file_flag};
-use forebay_pool::{Identity, Segment};
+use forebay_pool::{Identity, Segment, clock};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Directory entries looked at when a file was renamed while no manager had a descriptor of it.
@@ -99,7 +100,8 @@ fn is_of(fd: impl AsFd, identity: Identity) -> bool {
 fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
     let known = PathBuf::from(OsString::from_vec(record.path()));
     let identity = record.identity();
-    match open_checked(&known, OFlags::WRONLY, identity) {
+    let born = record.born_ns.load(Ordering::Acquire);
+    match open_born(&known, identity, born) {
         Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP) => {}
         // No path at all: the record was damaged.
         Err(Errno::INVAL | Errno::NAMETOOLONG) => {}
@@ -107,7 +109,20 @@ fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
     }
     let found = search(store, identity).ok_or(Errno::STALE)?;
     record.set_path(found.as_os_str().as_bytes());
-    open_checked(&found, OFlags::WRONLY, identity)
+    open_born(&found, identity, born)
+}
+
+/// Opens a file for writing that was born when the record says: its inode may belong to another file
+/// by now.
+fn open_born(path: &Path, identity: Identity, born: u64) -> Result<OwnedFd, Errno> {
+    let fd = open_checked(path, OFlags::WRONLY, identity)?;
+    let found = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+    let known = found.ok().filter(|found| found.stx_mask & StatxFlags::BTIME.bits() != 0);
+    let same = known.is_none_or(|found| {
+        born == 0
+            || born == clock::joined_ns(found.stx_btime.tv_sec, i64::from(found.stx_btime.tv_nsec))
+    });
+    if same { Ok(fd) } else { Err(Errno::STALE) }
 }
 
 pub(crate) fn open_checked(
