@@ -171,7 +171,7 @@ fn damaged_pools_are_noticed() {
     site.run_plainly(script).expect(0);
     let left = Left::of(&site, script);
     let seed = seed();
-    let cases = std::env::var("FOREBAY_CASES").map_or(15, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FOREBAY_CASES").map_or(10, |cases| cases.parse().unwrap());
     eprintln!("FOREBAY_SEED={seed}, {cases} cases");
     let mut random = Random(seed | 1);
     let (mut drained, mut refused) = (0, 0);
@@ -348,7 +348,9 @@ fn a_running_job_can_be_salvaged() {
         seq 3 > last";
     let run = site.start(site.buffered(&["bash", "-c", script]));
     wait_for("the script", common::LIMIT, || site.out.join("ready").exists().then_some(()));
-    wait_for("its counting", common::LIMIT, || (site.status().count("writes") > 30).then_some(()));
+    let before = site.status().count("writes");
+    let counts = || (site.status().count("writes") > before + 5).then_some(());
+    wait_for("its counting", common::LIMIT, counts);
     site.status().assert_live();
     for turn in 0..3 {
         let target = site.out.join(format!("saved{turn}"));
