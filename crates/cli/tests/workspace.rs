@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// For each crate: crates of the workspace it may use, and others it may use (`*`: any).
 const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("placement", &[], &[]),
-    ("pool", &["placement"], &["rustix"]),
+    ("pool", &["placement"], &["rustix", "crc32c"]),
     ("tiers", &["placement"], &["*"]),
     ("client", &["pool", "placement"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),

@@ -540,10 +540,13 @@ mod tests {
 
     #[test]
     fn gaps_are_what_is_not_covered() {
-        assert_eq!(gaps(&[], 10), [0..10]);
-        assert_eq!(gaps(&[2..4, 4..6, 8..20], 10), [0..2, 6..8]);
-        assert_eq!(gaps(&[20..30], 10), [0..10]);
-        assert_eq!(gaps(&[0..10], 10), []);
+        let starts_and_ends = |covered: &[Range<u64>]| -> Vec<(u64, u64)> {
+            gaps(covered, 10).iter().map(|gap| (gap.start, gap.end)).collect()
+        };
+        assert_eq!(starts_and_ends(&[]), [(0, 10)]);
+        assert_eq!(starts_and_ends(&[2..4, 4..6, 8..20]), [(0, 2), (6, 8)]);
+        assert_eq!(starts_and_ends(&[20..30, 30..40]), [(0, 10)]);
+        assert_eq!(starts_and_ends(&[0..4, 4..10]), []);
     }
 
     #[test]

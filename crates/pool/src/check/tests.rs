@@ -91,9 +91,11 @@ fn marks_beyond_their_tables_are_refused_or_mended() {
     assert_eq!((segment.check().len(), segment.live_files().count()), (0, 1));
 }
 
+type Damage = fn(&Segment);
+
 #[test]
 fn damage_that_could_lose_data_is_refused() {
-    let damages: [(&str, fn(&Segment)); 17] = [
+    let damages: [(&str, Damage); 17] = [
         ("a bucket of another file", |s| s.bucket(0).unwrap().file.store(1, Ordering::Relaxed)),
         ("a bucket of another block", |s| s.bucket(0).unwrap().block.store(9, Ordering::Relaxed)),
         ("a bucket that counts as free", |s| {
@@ -212,7 +214,7 @@ fn random_damage_is_refused_or_costs_nothing() {
         for _ in 0..1 + next(&mut random) % 3 {
             let any = next(&mut random) % tables;
             let place = used[next(&mut random) % used.len()] / 8 * 8 + next(&mut random) % 8;
-            let place = if next(&mut random) % 4 == 0 { any } else { place };
+            let place = if next(&mut random).is_multiple_of(4) { any } else { place };
             changed.push((place, bytes[place]));
             bytes[place] ^= 1 << (next(&mut random) % 8);
         }
