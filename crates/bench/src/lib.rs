@@ -4,8 +4,8 @@
 //! of one machine: unmodified C programs, directly on the store, on two staging systems, and under
 //! Forebay. One file for each figure in `figures`, one for each competitor in `systems`.
 //!
-//! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`] and
-//! [`hermes_fig5`]: what lies in shared memory, against allocators and servers. [`peers`]: the same
+//! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`],
+//! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers. [`peers`]: the same
 //! program on other file systems that buffer.
 
 mod chart;
@@ -27,6 +27,7 @@ pub use figures::{Figure, figure, names};
 pub use measured::Measured;
 pub use memory::fig4::run as hermes_fig4;
 pub use memory::fig5::run as hermes_fig5;
+pub use memory::fig6::run as hermes_fig6;
 pub use micro::micro;
 pub use peers::peers;
 pub use report::Report;

@@ -102,7 +102,7 @@ fn measure(
 
     let wanted_mib = 2 * (size.pool_bytes() / MIB + 2 * size.random_mib);
     let free_mib = Machine::free_bytes().unwrap_or(0) / MIB;
-    let warm_mib = wanted_mib.min(free_mib / 2).min(WARM_MAX_MIB).max(1);
+    let warm_mib = wanted_mib.min(free_mib / 2).clamp(1, WARM_MAX_MIB);
     say(&format!("warming {warm_mib} MiB of the machine's memory"));
     server::run(Command::new(&program).args(["warm", &warm_mib.to_string()]))?;
 
@@ -176,8 +176,8 @@ fn measure(
 
 fn folder_kind(store: &Site) -> &'static str {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
-    match rustix::fs::statfs(&store.path("plain")) {
-        Ok(found) if found.f_type as i64 == TMPFS_MAGIC => {
+    match rustix::fs::statfs(store.path("plain")) {
+        Ok(found) if found.f_type == TMPFS_MAGIC => {
             "a tmpfs, so that neither is one; name a directory on a disk with --dir"
         }
         _ => "a directory on a disk",

@@ -44,11 +44,12 @@ pub struct BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 4] = [
+const BENCHMARKS: [(&str, Benchmark); 5] = [
     ("micro", forebay_bench::micro),
     ("peers", forebay_bench::peers),
     ("hermes-fig4", forebay_bench::hermes_fig4),
     ("hermes-fig5", forebay_bench::hermes_fig5),
+    ("hermes-fig6", forebay_bench::hermes_fig6),
 ];
 
 fn names() -> impl Iterator<Item = &'static str> {

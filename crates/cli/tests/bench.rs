@@ -110,6 +110,15 @@ fn metadata_operations() {
 }
 
 #[test]
+fn queue_operations() {
+    if !works(&["cc", "--version"]) {
+        return common::skip("no C compiler");
+    }
+    let words = ["Forebay queue", "NATS", "memcached", "single server", "publish", "subscribe"];
+    compare("hermes-fig6", &words);
+}
+
+#[test]
 fn a_compiler_that_fails_is_an_error() {
     let site = Site::new(&USUAL);
     let mut command = site.forebay(&["bench", "hermes-fig8", "--scale", "small"]);

@@ -375,7 +375,8 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
             | Message::Drained { .. }
             | Message::JobBegun { .. }
             | Message::NoRoom { .. }
-            | Message::Refused => {
+            | Message::Refused
+            | Message::Sync { .. } => {
                 eprintln!("cut off a connection that sent what only a node manager says");
                 return false;
             }

@@ -72,6 +72,11 @@ pub enum Message {
     },
     /// The message before was not understood or not allowed.
     Refused,
+    /// A sync of `file` is wanted, see [`crate::Segment::request_sync`]. Comes through the queue.
+    Sync {
+        /// File record.
+        file: u32,
+    },
 }
 
 impl Message {
@@ -98,6 +103,7 @@ impl Message {
                 (11, 0, 0, bytes, 0)
             }
             Message::EndJob { number } => (12, number, 0, 0, 0),
+            Message::Sync { file } => (13, file, 0, 0, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -138,6 +144,7 @@ impl Message {
             10 => Message::JobBegun { number: word(4).ok()? },
             11 => Message::NoRoom { bytes: long(16).ok()?, asked: long(24).ok()? },
             12 => Message::EndJob { number: word(4).ok()? },
+            13 => Message::Sync { file: word(4).ok()? },
             _ => return None,
         })
     }
@@ -162,6 +169,7 @@ mod tests {
             Message::JobBegun { number: u32::MAX },
             Message::NoRoom { bytes: 1, asked: u64::MAX },
             Message::EndJob { number: 33 },
+            Message::Sync { file: 5 },
         ];
         for message in all {
             assert_eq!(Message::decode(&message.encode()), Some(message));

@@ -10,7 +10,7 @@
 use super::{CLIENTS, Pool, together};
 use crate::measured::{Claim, Measured, Unit};
 use crate::site::Site;
-use crate::systems::{Place, Store, Stream, memcached, redis, single_server};
+use crate::systems::{Place, Store, Stream, digits, memcached, redis, single_server};
 use crate::{Options, Scale};
 use forebay_pool::layout::Geometry;
 use forebay_pool::{Entry, Identity};
@@ -276,14 +276,6 @@ impl Client {
         self.request.clear();
         self.due.clear();
         Ok(())
-    }
-}
-
-/// Writes a number into a field of digits.
-fn digits(field: &mut [u8], mut number: usize) {
-    for place in field.iter_mut().rev() {
-        *place = b'0' + (number % 10) as u8;
-        number /= 10;
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod fig4;
 pub mod fig5;
+pub mod fig6;
 
 use forebay_pool::layout::Geometry;
 use forebay_pool::segment::anonymous;

@@ -9,6 +9,7 @@ pub mod juicefs;
 pub mod malloc;
 pub mod memcached;
 pub mod mimalloc;
+pub mod nats;
 pub mod no_buffering;
 pub mod redis;
 pub mod single_server;
@@ -99,6 +100,65 @@ pub struct Store {
     pub done: fn(&mut Vec<u8>),
     /// How many times its rate is wanted.
     pub wanted: f64,
+}
+
+/// Bytes of a message, as of Forebay's own.
+pub const MESSAGE_BYTES: usize = 32;
+
+/// A server that passes messages on.
+pub struct Broker {
+    /// As in tables.
+    pub name: &'static str,
+    /// The program; none if it is compiled.
+    pub program: Option<&'static str>,
+    /// Starts it for clients at `place`.
+    pub start: fn(site: &Site, place: &Place, log: &Path) -> Result<Server, String>,
+    /// Whether it has a Unix socket rather than a port.
+    pub has_socket: bool,
+    /// How it is configured and spoken to, for the reader.
+    pub configuration: &'static str,
+    /// Publishes so many messages.
+    pub publish: fn(&Place, id: usize, count: usize) -> Result<(), String>,
+    /// Receives so many messages, which were published before if it keeps them; returns the
+    /// nanoseconds from the first to the last.
+    pub subscribe: fn(&Place, count: usize) -> Result<f64, String>,
+    /// So that the next round begins like the first.
+    pub clear: fn(&Place) -> Result<(), String>,
+    /// How many times its rate is wanted: publishing, and subscribing.
+    pub wanted: [f64; 2],
+}
+
+/// The message of a publisher: who it is, and the how many-th.
+pub fn message(id: usize, number: usize) -> [u8; MESSAGE_BYTES] {
+    let mut message = *b"from 0000 number 000000000000000";
+    digits(&mut message[5..9], id);
+    digits(&mut message[17..32], number);
+    message
+}
+
+/// Writes a number into a field of digits.
+pub fn digits(field: &mut [u8], mut number: usize) {
+    for place in field.iter_mut().rev() {
+        *place = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+/// Sends requests, and reads an answer of known length.
+fn exchange(stream: &mut dyn Stream, request: &[u8], answer: &mut [u8]) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("talking to a server: {e}");
+    stream.write_all(request).map_err(failed)?;
+    stream.read_exact(answer).map_err(failed)
+}
+
+/// The same, with the answer that is due.
+fn expect(stream: &mut dyn Stream, request: &[u8], due: &[u8]) -> Result<(), String> {
+    let mut answer = vec![0; due.len()];
+    exchange(stream, request, &mut answer)?;
+    if answer == due {
+        return Ok(());
+    }
+    Err(format!("a server answered {:?}", String::from_utf8_lossy(&answer)))
 }
 
 /// Where a server is found.
