@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const KERNEL: &str = include_str!("../kernels/kernel.h");
 
@@ -42,7 +43,9 @@ impl Site {
                 needed >> 20
             ));
         }
-        let root = parent.join(format!("forebay-bench-{}", process::id()));
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let root = parent.join(format!("forebay-bench-{}-{number}", process::id()));
         DirBuilder::new().mode(0o700).create(&root).map_err(|e| failed(&root, &e))?;
         Ok(Self { root, kept: false.into() })
     }
