@@ -4,13 +4,14 @@ use crate::drain;
 use crate::instance::InstanceArguments;
 use clap::Args;
 use forebay_node::fsck;
-use forebay_node::runtime::Runtime;
+use forebay_node::runtime::{Runtime, write_private};
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection, Ending, Options, Rebuilt, serve};
 use forebay_pool::message::Message;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -170,7 +171,7 @@ fn write_config(config: &Config, runtime: &Runtime) -> Result<PathBuf, String> {
     // Others may be reading it: it is replaced in one step.
     let resolved = runtime.config();
     let fresh = resolved.with_extension(std::process::id().to_string());
-    fs::write(&fresh, config.canonical())
+    write_private(&fresh, &config.canonical())
         .and_then(|()| fs::rename(&fresh, &resolved))
         .map_err(|error| format!("{}: {error}", resolved.display()))?;
     Ok(resolved)
@@ -190,6 +191,8 @@ fn start(
     let log = OpenOptions::new()
         .create(true)
         .append(true)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
         .open(runtime.log())
         .map_err(|error| fail("log", &error))?;
     let (mut report, their_end) = std::io::pipe().map_err(|error| fail("pipe", &error))?;

@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 
 /// Connections at a time: each client process has one, each command one.
 const CONNECTIONS_MAX: usize = 4096;
+/// Messages of one peer in one round: more than fit in a socket's buffer, so that a round reads all
+/// that was sent before it began.
+const ROUND_MAX: usize = 4096;
 /// How long a drain tries files that cannot be written before it gives up on them.
 const GIVE_UP: Duration = Duration::from_secs(3);
 
@@ -244,7 +247,8 @@ impl Control {
 
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+        for _ in 0..CONNECTIONS_MAX {
+            let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { break };
             let ours = rustix::net::sockopt::socket_peercred(&socket)
                 .is_ok_and(|peer| peer.uid == rustix::process::geteuid());
             if !ours {
@@ -308,9 +312,10 @@ pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
     })
 }
 
-/// Reads everything that a peer has sent. False when it is gone or talks rubbish.
+/// Reads what a peer has sent. False when it is gone or talks rubbish.
 fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
-    loop {
+    // One who never stops must not keep us from the others.
+    for _ in 0..ROUND_MAX {
         let (message, mut sent) = match peer.next() {
             Ok(Some(next)) => next,
             Ok(None) => return true,
@@ -327,8 +332,13 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
                 .pop()
                 .is_some_and(|fd| node.descriptors.offer(&node.segment, file, generation, fd)),
             Message::Stage { file, generation, first, blocks } => {
+                let of_file = |fd: &OwnedFd| {
+                    file < node.segment.header().files
+                        && node.descriptors.is_file_of(node.segment.file(file), fd)
+                };
                 // A description of our own: the program's may be open for writing, or locked.
-                let fd = sent.pop().map(|fd| crate::descriptors::reopen(&fd, OFlags::RDONLY));
+                let fd = sent.pop().filter(of_file);
+                let fd = fd.map(|fd| crate::descriptors::reopen(&fd, OFlags::RDONLY));
                 if let Some(Ok(fd)) = fd {
                     let request = crate::stage::Request { file, generation, first, blocks, fd };
                     node.stage_requests.push(request);
@@ -386,4 +396,5 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
             let _ = rustix::net::send(&peer.socket, &refused, SendFlags::NOSIGNAL);
         }
     }
+    true
 }

@@ -95,7 +95,7 @@ pub fn serve(
     };
     let opened = recovery::open(&config, runtime)?;
     let fresh = runtime.config().with_extension("new");
-    std::fs::write(&fresh, config.canonical())
+    crate::runtime::write_private(&fresh, &config.canonical())
         .and_then(|()| std::fs::rename(&fresh, runtime.config()))
         .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
     let trace =
@@ -110,13 +110,13 @@ pub fn serve(
     let stores = header.store.iter().map(|store| &store.speed);
     let node = Arc::new(Node {
         gauges: tiers.chain(stores).map(Gauge::new).collect(),
+        descriptors: Descriptors::new(config.backing.iter().map(|backing| backing.path.as_path())),
         stripes: config.backing.iter().map(stripe_of).collect(),
         segment: opened.segment,
         pool_file: opened.file,
         config,
         slots: opened.slots,
         indexes: opened.indexes,
-        descriptors: Descriptors::new(),
         journal,
         stage_requests: crate::stage::Requests::default(),
         watermarks: Watermarks::default(),

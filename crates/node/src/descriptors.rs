@@ -2,12 +2,13 @@
 
 use forebay_pool::layout::{FileRecord, file_flag};
 use forebay_pool::{Identity, Segment, clock};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,16 +16,50 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Directory entries looked at when a file was renamed while no manager had a descriptor of it.
 const SEARCH_MAX: usize = 2_000_000;
 
+/// How often a file is searched for that moves while it is.
+const SEARCHES: usize = 5;
+
 /// A descriptor for each file that has been written, and for which generation of its record.
-pub(crate) struct Descriptors(Mutex<HashMap<u32, (u32, Arc<OwnedFd>)>>);
+pub(crate) struct Descriptors {
+    kept: Mutex<HashMap<u32, (u32, Arc<OwnedFd>)>>,
+    /// The stores' directories, and the devices that their files are known to be on: on some file
+    /// systems not that of the directory. Records are written by programs: whatever they say,
+    /// files elsewhere are never touched.
+    stores: Vec<PathBuf>,
+    devices: Mutex<Vec<u64>>,
+}
 
 impl Descriptors {
-    pub fn new() -> Descriptors {
-        Descriptors(Mutex::new(HashMap::new()))
+    /// For files of these stores.
+    pub fn new<'a>(stores: impl Iterator<Item = &'a Path>) -> Descriptors {
+        let stores: Vec<_> = stores.map(Path::to_owned).collect();
+        let device = |folder: &PathBuf| std::fs::metadata(folder).ok().map(|found| found.dev());
+        let devices = Mutex::new(stores.iter().filter_map(device).collect());
+        Descriptors { kept: Mutex::default(), stores, devices }
+    }
+
+    /// Whether `fd` is of the regular file that `record` is about, and lies where stores are. It
+    /// may have been moved out of their directories since it was opened.
+    pub fn is_file_of(&self, record: &FileRecord, fd: impl AsFd) -> bool {
+        let identity = record.identity();
+        if !is_of(&fd, identity) {
+            return false;
+        }
+        let mut devices = self.devices.lock().unwrap_or_else(|poison| poison.into_inner());
+        if devices.contains(&identity.device) {
+            return true;
+        }
+        let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+        let path = std::fs::read_link(link).unwrap_or_default();
+        let inside = self.stores.iter().any(|store| path.starts_with(store));
+        if inside {
+            devices.push(identity.device);
+        }
+        inside
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<u32, (u32, Arc<OwnedFd>)>> {
-        self.0.lock().unwrap_or_else(|poison| poison.into_inner())
+        self.kept.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// Keeps a descriptor that a client sent, if it really is one of the file and can be written.
@@ -34,7 +69,7 @@ impl Descriptors {
             // A file that was settled before the message came is not to be held open.
             record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
                 && record.has(file_flag::ANNOUNCED)
-                && is_of(&fd, record.identity())
+                && self.is_file_of(record, &fd)
                 && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
                     !matches!(flags & OFlags::RWMODE, OFlags::RDONLY)
                         && !flags.contains(OFlags::PATH)
@@ -85,9 +120,15 @@ impl Descriptors {
 
 /// A description of our own of the file behind `fd`.
 pub(crate) fn reopen(fd: &OwnedFd, access: OFlags) -> Result<OwnedFd, Errno> {
-    use rustix::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
+    open_at_once(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)
+}
+
+/// Opens a file without waiting for the other end of a FIFO, or for the holder of a lease.
+fn open_at_once(path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
+    Ok(fd)
 }
 
 fn is_of(fd: impl AsFd, identity: Identity) -> bool {
@@ -98,18 +139,27 @@ fn is_of(fd: impl AsFd, identity: Identity) -> bool {
 }
 
 fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
-    let known = PathBuf::from(OsString::from_vec(record.path()));
     let identity = record.identity();
     let born = record.born_ns.load(Ordering::Acquire);
-    match open_born(&known, identity, born) {
-        Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP) => {}
-        // No path at all: the record was damaged.
-        Err(Errno::INVAL | Errno::NAMETOOLONG) => {}
-        result => return result,
+    // It may be renamed between the search and its opening; a program must not be told of that.
+    for _ in 0..SEARCHES {
+        let known = PathBuf::from(OsString::from_vec(record.path()));
+        let opened = match known.starts_with(store) {
+            true => open_born(&known, identity, born),
+            false => Err(Errno::NOENT),
+        };
+        match opened {
+            Err(Errno::NXIO | Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {}
+            Err(Errno::ISDIR | Errno::LOOP) => {}
+            // No path at all: the record was damaged.
+            Err(Errno::INVAL | Errno::NAMETOOLONG) => {}
+            result => return result,
+        }
+        let found = search(store, identity).ok_or(Errno::STALE)?;
+        record.set_path(found.as_os_str().as_bytes());
     }
-    let found = search(store, identity).ok_or(Errno::STALE)?;
-    record.set_path(found.as_os_str().as_bytes());
-    open_born(&found, identity, born)
+    let known = PathBuf::from(OsString::from_vec(record.path()));
+    open_born(&known, identity, born).map_err(|_| Errno::STALE)
 }
 
 /// Opens a file for writing that was born when the record says: its inode may belong to another file
@@ -130,14 +180,13 @@ pub(crate) fn open_checked(
     access: OFlags,
     identity: Identity,
 ) -> Result<OwnedFd, Errno> {
-    let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let fd = open_at_once(path, access | OFlags::NOFOLLOW)?;
     if is_of(&fd, identity) { Ok(fd) } else { Err(Errno::STALE) }
 }
 
 /// Looks for a file by identity below `folder`, which it has been moved within.
 pub(crate) fn search(folder: &Path, identity: Identity) -> Option<PathBuf> {
-    use std::os::unix::fs::{DirEntryExt, MetadataExt};
+    use std::os::unix::fs::DirEntryExt;
     let mut folders = vec![folder.to_owned()];
     let mut seen = 0;
     while let Some(folder) = folders.pop() {

@@ -388,7 +388,7 @@ impl Flusher {
     fn sync_held(&mut self, file: u32, held: Result<Arc<OwnedFd>, Errno>) -> Result<(), Errno> {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
-        let store = record.store.load(Ordering::Relaxed) as usize;
+        let store = self.store_of(file);
         // Before: whoever changes the store's file meanwhile takes it away again.
         record.set(file_flag::SYNCED);
         let result = match held {
@@ -583,10 +583,15 @@ impl Flusher {
             || clock::stamp_age(now, record.retry_at.load(Ordering::Relaxed)) > 0
     }
 
+    /// The store of a file. Programs write the record: what is no store is taken for the last.
+    fn store_of(&self, file: u32) -> usize {
+        let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        store.min(self.node.config.backing.len() - 1)
+    }
+
     fn descriptor(&self, file: u32) -> Result<Arc<OwnedFd>, Errno> {
         let record = self.node.segment.file(file);
-        let store = record.store.load(Ordering::Relaxed) as usize;
-        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
+        let folder = &self.node.config.backing[self.store_of(file)].path;
         let descriptors = &self.node.descriptors;
         // One that is on its way may be the only one there is: the file may have no name.
         if record.has(file_flag::ANNOUNCED)
@@ -635,7 +640,7 @@ impl Flusher {
         crate::conflict::vet(&self.node, file, &fd);
         // What cannot be read as it was written is kept, and is never given to the store; the rest is.
         let unread = self.stage(&mut begun);
-        let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        let store = self.store_of(file);
         let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd(), store);
         self.stores[store].run(&mut writes);
         let mut bytes = 0;
@@ -705,6 +710,7 @@ impl Flusher {
             && meta.block.load(Ordering::Relaxed) == dirty.block
             && segment.is_indexed(dirty.bucket)
             && meta.writeback.load(Ordering::Acquire) == 0
+            && dirty.block < i64::MAX as u64 / segment.bucket_bytes() as u64
             && !self.is_being_punched(dirty);
         let mut begun = None;
         if still {

@@ -7,8 +7,8 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The names of one instance's files.
@@ -36,6 +36,17 @@ pub fn base() -> Result<PathBuf, String> {
     let folder = named.or(session).unwrap_or_else(|| PathBuf::from(format!("/tmp/forebay-{uid}")));
     private_folder(&folder)?;
     Ok(folder)
+}
+
+/// Writes a file that only this user can read.
+///
+/// # Errors
+/// The system's error.
+pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    options.open(path)?.write_all(text.as_bytes())
 }
 
 fn private_folder(folder: &Path) -> Result<(), String> {
