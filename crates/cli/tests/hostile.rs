@@ -195,6 +195,28 @@ fn another_user_gets_nowhere() {
 }
 
 #[test]
+fn a_directory_that_another_user_buffers_is_refused() {
+    let target = Target::new();
+    let site = &target.site;
+    // With a folder of its own a run knows no more of the other manager than another user's.
+    let folder = site.out.join("run");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::create_dir(site.store.join("below")).unwrap();
+    let below = site.store.join("below");
+    for backing in [&site.store, &below] {
+        let words = ["run", "--backing", backing.to_str().unwrap(), "--", "touch", "made"];
+        let mut command = site.forebay(&words);
+        command.env("FOREBAY_RUNTIME_DIR", &folder).env("FOREBAY_SCRATCH", &site.out);
+        let ran = site.end(command);
+        assert_eq!(ran.code, 125, "{ran:?}");
+        assert!(ran.stderr.contains("is buffered by another node manager"), "{ran:?}");
+    }
+    assert!(!site.store.join("made").exists());
+    target.end();
+}
+
+#[test]
 fn links_in_the_way_are_not_followed() {
     let site = Site::new(&USUAL);
     // Which names the instance has.

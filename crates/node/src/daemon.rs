@@ -7,6 +7,7 @@ use crate::descriptors::Descriptors;
 use crate::faults::Faults;
 use crate::flush::{Flusher, Which, is_pending, settle_held};
 use crate::gauge::Gauge;
+use crate::guard::guard;
 use crate::housekeeping::{Housekeeper, is_idle};
 use crate::journal::Journal;
 use crate::node::Node;
@@ -86,6 +87,7 @@ pub fn serve(
         return Err(format!("{}: another node manager serves it", runtime.folder.display()));
     };
     refuse_overlap(&config, runtime)?;
+    let _guard = guard(config.backing.iter().map(|backing| backing.path.as_path()))?;
     raise_limits();
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
     // Before there is a pool: one that is found stands for a live segment.

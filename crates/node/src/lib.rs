@@ -12,6 +12,7 @@ mod faults;
 mod flush;
 pub mod fsck;
 mod gauge;
+mod guard;
 mod housekeeping;
 pub mod inspect;
 mod jobs;
