@@ -158,7 +158,7 @@ impl Pool {
         // All tickets first, so that the manager works on all files.
         let mut wanted: Vec<_> = files
             .iter()
-            .map(|&file| (file, noted(file), self.segment.request_sync(file, true)))
+            .map(|&file| (file, noted(file), self.segment.request_sync(file, None, true)))
             .collect();
         let pending = |file: u32| self.segment.pending_bytes(file);
         progress.show(files.iter().map(|&file| pending(file)).sum());

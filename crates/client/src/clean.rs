@@ -9,6 +9,7 @@ use forebay_pool::buckets::Patience;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
+use forebay_pool::message::Message;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
@@ -307,7 +308,7 @@ impl Session {
         }
         let header = self.segment.header();
         record.set(file_flag::TO_CUT);
-        self.segment.call_manager(handle.file);
+        self.segment.tell(Some(self.owner()), &Message::Sync { file: handle.file });
         while record.has(file_flag::TO_CUT) {
             let done = header.work_done.load(Ordering::Acquire);
             if !record.has(file_flag::TO_CUT) {
@@ -383,10 +384,10 @@ impl Session {
         for file in self.segment.live_files().filter(ahead) {
             match self.durability(self.segment.file(file)) {
                 Durability::NonVolatile if durable => {
-                    self.segment.request(file, file_flag::TO_LOG);
+                    self.segment.request(file, Some(self.owner()), file_flag::TO_LOG);
                 }
                 _ => {
-                    self.segment.request_sync(file, durable);
+                    self.segment.request_sync(file, Some(self.owner()), durable);
                 }
             }
         }
@@ -436,7 +437,7 @@ impl Session {
     /// do it.
     fn await_sync(&self, file: u32, flags: u32) -> bool {
         let header = self.segment.header();
-        let ticket = self.segment.request(file, flags);
+        let ticket = self.segment.request(file, Some(self.owner()), flags);
         loop {
             let done = header.work_done.load(Ordering::Acquire);
             if self.segment.is_synced(file, ticket) {

@@ -276,7 +276,7 @@ impl Session {
         self.segment.leave(owner, inside);
         if dirty {
             self.announce(handle);
-            self.segment.request_sync(handle.file, false);
+            self.segment.request_sync(handle.file, Some(self.owner()), false);
         }
     }
 }

@@ -137,7 +137,7 @@ impl Session {
                     record.range_end.store(0, Ordering::Release);
                     if cut {
                         // The journal may have been told of it.
-                        segment.request_sync(file, true);
+                        segment.request_sync(file, None, true);
                     }
                     segment.include(file);
                 });
@@ -357,7 +357,7 @@ impl Session {
         } else if !self.record(handle).has(file_flag::SCRATCH)
             && self.trigger(self.settings(self.record(handle))) == Trigger::PerFile
         {
-            self.segment.request_sync(handle.file, false);
+            self.segment.request_sync(handle.file, Some(self.owner()), false);
         }
     }
 

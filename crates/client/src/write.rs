@@ -163,7 +163,8 @@ impl Session {
         } else if self.trigger(settings) == Trigger::PerOperation
             && settings.mode != Some(Mode::Scratch)
         {
-            self.segment.request_sync(handle.file, false);
+            self.segment.request_sync(handle.file, Some(self.owner()), false);
+            self.segment.want_work();
         }
         Ok(written)
     }

@@ -387,7 +387,7 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
             | Message::NoRoom { .. }
             | Message::Refused
             | Message::Sync { .. } => {
-                eprintln!("cut off a connection that sent what only a node manager says");
+                eprintln!("cut off a connection that sent what does not belong there");
                 return false;
             }
         };

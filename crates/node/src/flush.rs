@@ -8,6 +8,7 @@ use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::buckets::Patience;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
+use forebay_pool::message::Message;
 use forebay_pool::sums::{SlotFiles, each_page};
 use forebay_pool::{Entry, Owner, SlotRecord, clock, futex};
 use forebay_tiers::{IoClient, Transfer};
@@ -18,11 +19,14 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 /// Bytes of one write to the store, at most; more only where the store's stripes are larger.
 const WRITE_BYTES: u64 = 4 << 20;
 /// Bytes on their way to the store at once, for each flusher.
 const BATCH_BYTES: usize = 16 << 20;
+/// How often all files are looked at for syncs that nobody told of.
+const LOOK_EVERYWHERE: Duration = Duration::from_secs(1);
 /// A file whose flush failed is tried again after this, doubled each time up to the second value.
 const RETRY_MS: (u32, u32) = (200, 10_000);
 
@@ -143,30 +147,34 @@ impl Flusher {
         }
     }
 
-    /// The life of the thread that serves syncs: those hinted at, and now and then all.
+    /// The life of the thread that serves syncs: those that clients tell of, and, now and then and
+    /// when somebody found the queue full, all.
     pub fn serve_syncs(mut self) {
-        let mut turn = 0u32;
-        while !self.node.stopping() {
-            let seen = self.node.header().work_wanted.load(Ordering::Acquire);
-            let node = Arc::clone(&self.node);
-            let mut wanted = Vec::new();
-            for place in &node.header().sync_hints {
-                if place.load(Ordering::Relaxed) != 0
-                    && let Some(file) = place.swap(0, Ordering::AcqRel).checked_sub(1)
-                    && file < node.header().files
-                {
-                    wanted.push(file);
-                }
-            }
-            if wanted.is_empty() {
-                turn += 1;
-                if turn.is_multiple_of(4) {
-                    wanted.extend(node.segment.live_files().filter(|&file| self.behind(file)));
-                }
+        let node = Arc::clone(&self.node);
+        let queue = node.segment.queue();
+        let mut looked: Option<Instant> = None;
+        while !node.stopping() {
+            // All that is there, so that one commit of the journal serves many.
+            let mut wanted: Vec<u32> = std::iter::from_fn(|| queue.pop())
+                .take(forebay_pool::queue::PLACES)
+                .filter_map(|message| match message {
+                    // Whatever it says, it is only a hint.
+                    Message::Sync { file } if file < node.header().files => Some(file),
+                    _ => None,
+                })
+                .collect();
+            wanted.sort_unstable();
+            wanted.dedup();
+            if queue.has_missed()
+                || wanted.is_empty() && looked.is_none_or(|at| at.elapsed() > LOOK_EVERYWHERE)
+            {
+                looked = Some(Instant::now());
+                wanted = node.segment.live_files().filter(|&file| self.behind(file)).collect();
+                queue.take_back(|owner| node.segment.owner_is_dead(owner));
             }
             self.serve(&wanted);
             if !self.make_room_in_journal() && wanted.is_empty() {
-                futex::wait(&self.node.header().work_wanted, seen, 250);
+                queue.wait(250, || node.stopping());
             }
         }
     }
@@ -1085,7 +1093,7 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
         let failing = record.has(file_flag::FAILING)
             && clock::stamp_age(node.now(), record.retry_at.load(Ordering::Relaxed)) == 0;
         if !record.has(file_flag::TO_SETTLE) && !failing {
-            node.segment.request(file, file_flag::TO_SETTLE);
+            node.segment.request(file, Some(Node::new_owner()), file_flag::TO_SETTLE);
         }
     } else if agrees {
         // A program that is open for writing cannot be executed. The next writer sends his own.

@@ -190,11 +190,10 @@ impl Node {
         }
     }
 
-    /// Wakes the flushers.
+    /// Wakes the flushers, and the thread that serves syncs.
     pub fn want_work(&self) {
-        let wanted = &self.header().work_wanted;
-        wanted.fetch_add(1, Ordering::AcqRel);
-        forebay_pool::futex::wake_all(wanted);
+        self.segment.want_work();
+        self.segment.queue().ring();
     }
 
     /// Tells waiting writers that RAM buckets became free.

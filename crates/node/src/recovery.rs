@@ -207,7 +207,7 @@ pub(crate) fn take_over(node: &Node) {
         if record.is_tracked() {
             // What was done without a manager the journal does not know.
             record.set(layout::file_flag::LOGGED);
-            node.segment.request_sync(file, true);
+            node.segment.request_sync(file, None, true);
         }
     }
     for (file, owner) in unfinished {

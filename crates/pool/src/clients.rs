@@ -200,6 +200,7 @@ impl Segment {
             Some(holder) if holder.slot() == slot => lock.take_over(holder, reaper),
             _ => false,
         };
+        self.queue().take_back(|owner| owner.slot() == slot);
         for stripe in self.stripes().filter(|stripe| take_back(stripe)) {
             stripe.unlock_unchanged();
         }

@@ -4,6 +4,7 @@ use crate::buckets::Patience;
 use crate::futex;
 use crate::interruption;
 use crate::layout::*;
+use crate::message::Message;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -308,35 +309,38 @@ impl Segment {
         self.search(identity.head(self.header().heads), identity).is_some()
     }
 
-    /// Leaves word for the manager that `file` wants a sync.
-    pub fn hint_sync(&self, file: u32) {
-        for place in &self.header().sync_hints {
-            let put = place.compare_exchange(0, file + 1, Ordering::AcqRel, Ordering::Relaxed);
-            if put.is_ok() || put == Err(file + 1) {
-                return;
-            }
+    /// Tells the node manager something through the queue. If that is full, or `owner` is nobody,
+    /// the manager looks for itself.
+    pub fn tell(&self, owner: Option<Owner>, message: &Message) {
+        let told = owner.is_some_and(|owner| {
+            let inside = self.enter_table(owner);
+            let told = self.queue().push(owner, message);
+            self.leave(owner, inside);
+            told
+        });
+        if !told {
+            self.queue().miss();
         }
     }
 
     /// Asks the node manager to bring what is buffered of `file` to the store, and to sync the store
-    /// if `durable`. Returns the ticket to wait for.
-    pub fn request_sync(&self, file: u32, durable: bool) -> u32 {
+    /// if `durable`. `owner` is nobody's where the caller has no slot. Returns the ticket to wait for.
+    pub fn request_sync(&self, file: u32, owner: Option<Owner>, durable: bool) -> u32 {
         let durably = if durable { file_flag::DURABLE } else { 0 };
-        self.request(file, file_flag::TO_FLUSH | durably)
+        self.request(file, owner, file_flag::TO_FLUSH | durably)
     }
 
     /// Asks the node manager for what `flags` say of `file`. Returns the ticket to wait for.
-    pub fn request(&self, file: u32, flags: u32) -> u32 {
+    pub fn request(&self, file: u32, owner: Option<Owner>, flags: u32) -> u32 {
         let record = self.file(file);
         record.set(flags);
         let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-        self.call_manager(file);
+        self.tell(owner, &Message::Sync { file });
         ticket
     }
 
-    /// Wakes the node manager's sync thread for `file`.
-    pub fn call_manager(&self, file: u32) {
-        self.hint_sync(file);
+    /// Wakes the flushers of all tiers.
+    pub fn want_work(&self) {
         let wanted = &self.header().work_wanted;
         wanted.fetch_add(1, Ordering::AcqRel);
         futex::wake_all(wanted);

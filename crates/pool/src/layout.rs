@@ -2,6 +2,7 @@
 //! version, and a pool left by one is refused by the other.
 
 use crate::owner::OwnedLock;
+use crate::queue::Queue;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicU8, AtomicU16};
 use forebay_placement::glob::PATTERN_MAX;
@@ -33,8 +34,6 @@ pub const NODE_ENTRIES: usize = 64;
 pub const NODE_BITS: u32 = 6;
 /// Bytes of the path kept in a file record, for recovery and for people.
 pub const PATH_BYTES: usize = 776;
-/// Places of [`Header::sync_hints`].
-pub const SYNC_HINTS: usize = 64;
 /// Locks of the file table.
 pub const STRIPES: usize = 256;
 /// Longest path of a tier or a store, with its terminating zero.
@@ -104,13 +103,10 @@ pub struct Header {
     pub room_wanted: AtomicU32,
     /// Futex of waiting clients: raised when RAM buckets became free.
     pub room_made: AtomicU32,
-    /// Futex of the flushers: raised when a sync or a flush is wanted.
+    /// Futex of the flushers: raised when a flush is wanted.
     pub work_wanted: AtomicU32,
     /// Futex of those who wait for a sync to be done.
     pub work_done: AtomicU32,
-    /// Files (plus one) whose sync was just wanted, so that the manager need not look for them;
-    /// one that finds no place is found by the next full look.
-    pub sync_hints: [AtomicU32; SYNC_HINTS],
     /// When dirty blocks are flushed, see [`Trigger`].
     pub trigger: AtomicU32,
     /// Opens that could not be buffered because the file table or the descriptions were full.
@@ -750,6 +746,7 @@ pin_size!(Counters, 72);
 pin_size!(ClientSlot, 896);
 pin_size!(RuleRecord, 1024);
 pin_size!(JobRecord, 40);
+pin_size!(Queue, 65_792);
 pin_size!(DeviceSpeed, 24);
 pin_size!(TierHeader, 4240);
 pin_size!(StoreHeader, 4168);
@@ -803,6 +800,7 @@ impl Geometry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
     pub(crate) rules: usize,
+    pub(crate) queue: usize,
     pub(crate) clients: usize,
     pub(crate) bitmaps: usize,
     pub(crate) stripes: usize,
@@ -848,6 +846,7 @@ impl Offsets {
         };
         let count = |n: u32, each: usize| n as usize * each;
         let rules = section(RULES_MAX * size_of::<RuleRecord>());
+        let queue = section(size_of::<Queue>());
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
         let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
         let stripes = section(STRIPES * size_of::<OwnedLock>());
@@ -867,6 +866,7 @@ impl Offsets {
         let end = data + (bytes as usize).next_multiple_of(DATA_ALIGN);
         Offsets {
             rules,
+            queue,
             clients,
             bitmaps,
             stripes,

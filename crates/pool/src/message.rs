@@ -1,4 +1,4 @@
-//! Messages on the node manager's socket: 32 bytes each, versioned.
+//! Messages to the node manager, on its socket or in the segment's queue: 32 bytes each, versioned.
 
 /// Raised when the format changes.
 pub const MESSAGE_VERSION: u16 = 4;

@@ -4,6 +4,7 @@ use crate::free_map::{FREE, FreeMap, States};
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::{OwnedLock, Owner};
+use crate::queue::Queue;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::ffi::CStr;
 use forebay_placement::schema::RULES_MAX;
@@ -395,6 +396,12 @@ impl Segment {
         // SAFETY: the section holds RULES_MAX records of plain integers; they never change after
         // `create`.
         unsafe { core::slice::from_raw_parts(self.base.add(self.offsets.rules).cast(), count) }
+    }
+
+    /// What clients tell the node manager that needs no descriptor.
+    #[inline]
+    pub fn queue(&self) -> &Queue {
+        self.at(self.offsets.queue, 0)
     }
 
     /// The rule that holds for the file of a record.

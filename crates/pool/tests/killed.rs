@@ -17,6 +17,7 @@ use forebay_pool::buckets::Patience;
 use forebay_pool::descriptions::Marker;
 use forebay_pool::free_map::{FREE, USED};
 use forebay_pool::layout::*;
+use forebay_pool::message::Message;
 use forebay_pool::segment::{self, MANAGER_SLOT};
 use forebay_pool::{Entry, Identity, Owner, Segment, clock, liveness};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -94,7 +95,7 @@ fn mark(bits: &[AtomicU64], bit: u64) {
 }
 
 /// What workers do, in the order of [`Ledger::counts`].
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 14] = [
     "reads from buckets",
     "reads from the store",
     "new blocks",
@@ -107,6 +108,8 @@ const KINDS: [&str; 12] = [
     "descriptions adopted",
     "files made",
     "files removed",
+    "messages sent",
+    "messages received",
 ];
 
 #[repr(C)]
@@ -243,6 +246,8 @@ struct Worker<'a> {
     random: Random,
     buffer: Vec<u64>,
     open: Vec<(Marker, u32)>,
+    /// Messages sent so far.
+    said: u64,
 }
 
 impl Worker<'_> {
@@ -539,6 +544,23 @@ impl Worker<'_> {
         segment.leave(owner, inside);
     }
 
+    /// Tells the manager something through the queue: in each message all words follow from the
+    /// sender and its last message.
+    fn say(&mut self) {
+        for _ in 0..8 {
+            let (first, blocks) = (self.said + 1, self.owner.raw());
+            let message =
+                Message::Stage { file: sender(self.token), generation: !blocks, first, blocks };
+            let inside = self.segment.enter_table(self.owner);
+            let sent = self.segment.queue().push(self.owner, &message);
+            self.segment.leave(self.owner, inside);
+            if sent {
+                self.said += 1;
+                self.ledger.count("messages sent");
+            }
+        }
+    }
+
     fn step(&mut self) {
         let file = self.random.below(FILES as u64) as usize;
         // Some blocks are hot.
@@ -550,7 +572,8 @@ impl Worker<'_> {
             78..83 => self.evict(file, block),
             83..86 => self.truncate(file, block, self.random.0 & 1 == 0),
             86..92 if self.owner.thread() == 1 => self.describe(),
-            86..98 => self.churn(),
+            86..96 => self.churn(),
+            96..98 => self.say(),
             _ => self.append_lock(file),
         }
     }
@@ -570,6 +593,10 @@ fn publish(place: &AtomicU64, bucket: u32) -> bool {
 
 fn identity_of(file: usize) -> Identity {
     Identity { device: DEVICE, inode: file as u64 }
+}
+
+fn sender(token: u64) -> u32 {
+    (token ^ token >> 32) as u32
 }
 
 fn open_by_name(variable: &str) -> std::fs::File {
@@ -618,6 +645,7 @@ fn a_process_to_be_killed() {
             random: Random(seed ^ u64::from(thread) << 60),
             buffer: vec![0; segment.bucket_bytes() / 8],
             open: Vec::new(),
+            said: 0,
         };
         loop {
             worker.step();
@@ -690,6 +718,8 @@ struct Manager {
     managers_killed: u64,
     orphans: u64,
     leaks: Leaks,
+    /// What each sender said last.
+    heard: HashMap<(u32, u32), u64>,
 }
 
 impl Manager {
@@ -717,6 +747,7 @@ impl Manager {
             managers_killed: 0,
             orphans: 0,
             leaks: Leaks::default(),
+            heard: HashMap::new(),
         }
     }
 
@@ -838,7 +869,8 @@ impl Manager {
         }
     }
 
-    fn sweep(&self) {
+    fn sweep(&mut self) {
+        self.listen();
         let now = clock::stamp(clock::monotonic_ns());
         self.segment.sweep_descriptions(now, 3, 0, |_| {});
     }
@@ -891,6 +923,7 @@ impl Manager {
         self.examine_blocks();
         self.examine_files();
         self.examine_nodes();
+        self.examine_queue();
         self.examine_descriptions();
     }
 
@@ -1048,6 +1081,37 @@ impl Manager {
                     segment.release_node(node);
                 }
             }
+        }
+    }
+
+    /// Takes all messages: they are whole, and none is missing, twice, or out of its sender's order.
+    fn listen(&mut self) {
+        while let Some(message) = self.segment.queue().pop() {
+            let Message::Stage { file, generation, first, blocks } = message else {
+                panic!("nobody sent {message:?}")
+            };
+            assert_eq!(generation, !blocks, "a torn message");
+            let before = self.heard.insert((file, blocks), first).unwrap_or(0);
+            assert_eq!(first, before + 1, "messages of one sender");
+            self.ledger.count("messages received");
+        }
+    }
+
+    /// All that was sent has come, and no place of the queue is lost.
+    fn examine_queue(&mut self) {
+        self.listen();
+        let count = |kind| {
+            let at = KINDS.iter().position(|&other| other == kind).unwrap();
+            self.ledger.counts[at].load(Ordering::SeqCst)
+        };
+        assert!(count("messages received") >= count("messages sent"));
+        let (queue, me) = (self.segment.queue(), Owner::new(MANAGER_SLOT, 0));
+        for file in 0..forebay_pool::queue::PLACES as u32 {
+            assert!(queue.push(me, &Message::Sync { file }), "a place of the queue is lost");
+        }
+        assert!(!queue.push(me, &Message::Hold));
+        for file in 0..forebay_pool::queue::PLACES as u32 {
+            assert_eq!(queue.pop(), Some(Message::Sync { file }));
         }
     }
 

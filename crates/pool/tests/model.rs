@@ -1,6 +1,6 @@
 //! Model checking of the lock-free protocols with loom, in plain `cargo test`.
 //!
-//! The production sources `owner.rs`, `free_map.rs` and `entry.rs` are compiled again here, against
+//! The production sources `owner.rs`, `free_map.rs`, `entry.rs` and `queue.rs` are compiled again here, against
 //! the [`sync`] module below instead of the crate's. What cannot be included because it needs a
 //! mapped segment is written out with the same operations and orderings, and names the function that
 //! it mirrors.
@@ -21,7 +21,9 @@ use free_map::{FREE, FreeMap, States, USED};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use message::Message;
 use owner::{OwnedLock, Owner};
+use queue::Queue;
 use std::cell::Cell;
 use sync::{AtomicU32, AtomicU64, Ordering, pause};
 
@@ -32,8 +34,27 @@ mod entry;
 #[path = "../src/free_map.rs"]
 mod free_map;
 #[allow(dead_code)]
+#[path = "../src/message.rs"]
+mod message;
+#[allow(dead_code)]
 #[path = "../src/owner.rs"]
 mod owner;
+#[allow(dead_code)]
+#[path = "../src/queue.rs"]
+mod queue;
+
+/// A futex in a model: who is not woken waits for ever, which loom reports.
+mod futex {
+    use crate::sync::{AtomicU32, Ordering};
+
+    pub fn wait(word: &AtomicU32, seen: u32, _timeout_ms: u64) {
+        while word.load(Ordering::Relaxed) == seen {
+            if super::IN_MODEL.get() { loom::thread::yield_now() } else { std::thread::yield_now() }
+        }
+    }
+
+    pub fn wake_all(_: &AtomicU32) {}
+}
 
 /// What the sources import as `crate::sync`: loom's atomics within a model. The unit tests that come
 /// along with the included sources run outside of any model, where loom's would panic, and get the
@@ -948,5 +969,84 @@ fn a_new_client_is_not_overlooked() {
         };
         file.change(1);
         visitor.join().unwrap();
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// The queue.
+
+fn say(file: u32) -> Message {
+    Message::Sync { file }
+}
+
+/// (h) Two producers and a consumer that sleeps when there is nothing: every message comes once,
+/// whole, and the consumer is woken.
+#[test]
+fn every_message_arrives_once_and_wakes_the_consumer() {
+    explore(Some(2), || {
+        let queue = Arc::new(Queue::<2>::new());
+        let producers: Vec<_> = (1..=2)
+            .map(|slot| {
+                let queue = queue.clone();
+                thread::spawn(move || assert!(queue.push(owner(slot), &say(slot))))
+            })
+            .collect();
+        let mut sum = 0;
+        for _ in 0..2 {
+            sum += loop {
+                match queue.pop() {
+                    Some(Message::Sync { file }) => break file,
+                    Some(other) => panic!("{other:?} was never sent"),
+                    None => queue.wait(1, || false),
+                }
+            };
+        }
+        assert_eq!(sum, 3);
+        producers.into_iter().for_each(|producer| producer.join().unwrap());
+        assert_eq!(queue.pop(), None);
+    });
+}
+
+/// (h) A producer that was killed after its claim costs its place until that is taken back, and
+/// nobody else's message, in whatever order that happens.
+#[test]
+fn a_claim_of_a_killed_producer_loses_no_message() {
+    explore(Some(3), || {
+        let queue = Arc::new(Queue::<2>::new());
+        assert!(queue.claim(owner(3)).is_some());
+        let producer = {
+            let queue = queue.clone();
+            thread::spawn(move || (1..=2).filter(|&file| queue.push(owner(1), &say(file))).count())
+        };
+        let reaper = {
+            let queue = queue.clone();
+            thread::spawn(move || queue.take_back(|holder| holder == owner(3)))
+        };
+        let mut taken = usize::from(queue.pop().is_some());
+        let pushed = producer.join().unwrap();
+        assert_eq!(reaper.join().unwrap(), 1);
+        taken += std::iter::from_fn(|| queue.pop()).count();
+        assert_eq!(pushed, taken);
+        assert!((0..2).all(|file| queue.push(owner(1), &say(file))), "a place is lost");
+    });
+}
+
+/// (h) Two consumers, as when a manager that was stopped goes on beside its successor: no message
+/// comes twice.
+#[test]
+fn two_consumers_take_no_message_twice() {
+    explore(Some(3), || {
+        let queue = Arc::new(Queue::<2>::new());
+        assert!(queue.push(owner(1), &say(1)));
+        let other = {
+            let queue = queue.clone();
+            thread::spawn(move || queue.pop())
+        };
+        assert!(queue.push(owner(1), &say(2)));
+        let mine = queue.pop();
+        let theirs = other.join().unwrap();
+        assert!(mine.is_some() && mine != theirs);
+        let rest = usize::from(queue.pop().is_some());
+        assert_eq!(rest, usize::from(theirs.is_none()));
     });
 }
