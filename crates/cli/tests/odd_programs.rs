@@ -308,3 +308,10 @@ fn a_ring_of_the_programs_own_works_on_the_store() {
         status.assert_live();
     }
 }
+
+#[test]
+fn names_in_a_folder_just_used_are_what_they_are() {
+    for setup in [&LAZY, &SLOW_STORE] {
+        same(setup, "small_files.c", "");
+    }
+}

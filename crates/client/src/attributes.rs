@@ -154,6 +154,9 @@ impl Session {
                 if mode & SET_ID_BITS != 0 {
                     record.set(file_flag::SET_ID);
                 }
+                if mode & 0o111 != 0 {
+                    record.set(file_flag::EXECUTABLE);
+                }
             }
         });
         self.segment.leave(owner, inside);
@@ -202,7 +205,7 @@ impl Session {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             // No directory at all goes with an absolute path only.
             let at = if folder == -1 { rustix::fs::CWD } else { borrow(folder) };
-            let mut buffer = [0u8; 4096];
+            let mut buffer = core::mem::MaybeUninit::uninit();
             let opened = rustix::fs::openat(at, path, flags, Mode::empty());
             let name = opened.ok().map(|fd| self.managed_path(fd.as_raw_fd(), &mut buffer).0);
             self.renamed(file, name.unwrap_or_default());
@@ -259,7 +262,15 @@ impl Session {
         self.may(handle, description_flag::KERNEL_OFFSET)
     }
 
-    /// The flags that F_GETFL shall show besides the kernel's: those kept from it.
+    /// The flags that F_GETFL shall show where the kernel says `flags`: with those kept from it, and
+    /// without what we added.
+    pub fn shown_flags(&self, handle: Handle, flags: rustix::fs::OFlags) -> rustix::fs::OFlags {
+        let mut shown = flags | self.hidden_flags(handle);
+        shown.set(rustix::fs::OFlags::NOFOLLOW, self.may(handle, description_flag::NO_FOLLOW));
+        shown
+    }
+
+    /// The flags that were kept from the kernel.
     pub fn hidden_flags(&self, handle: Handle) -> rustix::fs::OFlags {
         let mut flags = rustix::fs::OFlags::empty();
         if self.may(handle, description_flag::APPEND) {

@@ -8,6 +8,7 @@
 mod attributes;
 mod clean;
 mod descriptors;
+mod folders;
 mod fork;
 mod heat;
 mod iovec;
@@ -30,7 +31,7 @@ pub use forebay_pool::interruption;
 pub use fork::Fork;
 pub use iovec::Iovec;
 pub use limits::limits_changed;
-pub use open::OpenFlags;
+pub use open::{InKnownFolder, OpenFlags};
 pub use place::{hierarchy, question};
 pub use range::{Advice, AllocateMode};
 pub use session::{Handle, Session, session};

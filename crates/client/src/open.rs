@@ -1,7 +1,9 @@
 //! What happens after the real open.
 
+use crate::folders;
 use crate::session::{Session, borrow};
 use crate::store::descriptor_path;
+use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
@@ -25,17 +27,46 @@ pub(crate) fn lies_under(path: &[u8], folder: &[u8]) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || folder == b"/")
 }
 
-/// When the file was born; 0 where the file system does not know.
-fn birth_ns(fd: RawFd) -> u64 {
-    let flags = rustix::fs::AtFlags::EMPTY_PATH;
-    let statx = rustix::fs::statx(borrow(fd), c"", flags, rustix::fs::StatxFlags::BTIME);
-    statx.ok().filter(|found| found.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0).map_or(
-        0,
-        |found| {
-            let born = found.stx_btime;
-            (born.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(born.tv_nsec))
-        },
-    )
+/// What the kernel says of an open file.
+pub(crate) struct Seen {
+    pub stat: Stat,
+    /// When the file was born; 0 where the file system does not know.
+    born_ns: u64,
+}
+
+impl Seen {
+    /// One system call for everything.
+    pub fn of(fd: RawFd) -> Option<Seen> {
+        use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let Ok(found) = statx(borrow(fd), c"", AtFlags::EMPTY_PATH, wanted) else {
+            // Where statx is not allowed.
+            return Some(Seen { stat: rustix::fs::fstat(borrow(fd)).ok()?, born_ns: 0 });
+        };
+        let (born, mtime, ctime) = (found.stx_btime, found.stx_mtime, found.stx_ctime);
+        // SAFETY: integers only.
+        let mut stat: Stat = unsafe { core::mem::zeroed() };
+        stat.st_dev = makedev(found.stx_dev_major, found.stx_dev_minor);
+        stat.st_ino = found.stx_ino;
+        stat.st_mode = found.stx_mode.into();
+        stat.st_nlink = found.stx_nlink.into();
+        stat.st_size = found.stx_size as _;
+        (stat.st_mtime, stat.st_mtime_nsec) = (mtime.tv_sec, mtime.tv_nsec.into());
+        (stat.st_ctime, stat.st_ctime_nsec) = (ctime.tv_sec, ctime.tv_nsec.into());
+        let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let born_ns = clock::joined_ns(born.tv_sec, born.tv_nsec.into());
+        Some(Seen { stat, born_ns: if known { born_ns } else { 0 } })
+    }
+}
+
+/// The path of a file that is about to be opened, in a folder that was seen in a store a moment ago.
+/// Unless it is a symbolic link, it is the canonical one.
+#[derive(Clone, Copy)]
+pub struct InKnownFolder<'a> {
+    path: &'a [u8],
+    store: usize,
+    /// Before the open, by the clock that stamps files.
+    now_ns: u64,
 }
 
 pub(crate) fn mtime_ns(stat: &Stat) -> u64 {
@@ -65,30 +96,63 @@ impl Session {
     /// # Errors
     /// `NFILE` when all open-file descriptions are in use and the file is, or may be, buffered.
     pub fn opened(&self, fd: RawFd, flags: OpenFlags) -> Result<(), Errno> {
+        self.opened_as(fd, flags, None, None).map(|_| ())
+    }
+
+    /// Whether `path` lies in a folder that this thread has just seen in a store: asked before the
+    /// open, and if so said afterwards to [`Session::opened_as`]. The open must then be refused if
+    /// the path is a symbolic link.
+    pub fn in_known_folder<'a>(&self, path: &'a CStr) -> Option<InKnownFolder<'a>> {
+        let path = path.to_bytes();
+        let store = folders::store_of(path)?;
+        Some(InKnownFolder { path, store, now_ns: clock::realtime_coarse_ns() })
+    }
+
+    /// [`Session::opened`] of a file of which is known where it lies, or by which path (of the
+    /// program's) it was opened. Returns whether it was made just now, and is empty.
+    ///
+    /// # Errors
+    /// As of [`Session::opened`].
+    pub fn opened_as(
+        &self,
+        fd: RawFd,
+        flags: OpenFlags,
+        known: Option<InKnownFolder<'_>>,
+        path: Option<&CStr>,
+    ) -> Result<bool, Errno> {
         // Whoever had this number before closed it where we could not see.
         self.forget(fd);
         let retired = self.segment.header().retired.load(Ordering::Acquire) != 0;
         if retired || flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
-            return Ok(());
+            return Ok(false);
         }
-        let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return Ok(()) };
-        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-            && self.is_store_device(stat.st_dev)
+        let Some(seen) = Seen::of(fd) else { return Ok(false) };
+        if FileType::from_raw_mode(seen.stat.st_mode) == FileType::RegularFile
+            && self.is_store_device(seen.stat.st_dev)
         {
             if self.is_kernel_only() {
                 self.opened_raw(fd);
-                return Ok(());
+                return Ok(false);
             }
-            return self.manage(fd, flags, &stat);
+            return self.manage(fd, flags, &seen, known, path);
         }
-        Ok(())
+        Ok(false)
     }
 
-    fn manage(&self, fd: RawFd, flags: OpenFlags, stat: &Stat) -> Result<(), Errno> {
-        let owner = self.owner();
+    fn manage(
+        &self,
+        fd: RawFd,
+        flags: OpenFlags,
+        seen: &Seen,
+        known: Option<InKnownFolder<'_>>,
+        path: Option<&CStr>,
+    ) -> Result<bool, Errno> {
+        let (owner, stat) = (self.owner(), &seen.stat);
+        let mut made = false;
         // Described under the table's lock: a record without a description may be removed.
-        let open = || {
-            self.find_or_insert(stat, fd, |file| {
+        let mut open = || {
+            self.find_or_insert(seen, fd, known, path, |file, new| {
+                made |= new;
                 self.segment.open_description(file, description_flags(flags), owner)
             })
         };
@@ -101,7 +165,7 @@ impl Session {
             clock::sleep_ns(10_000_000);
             opened = open();
         }
-        let Some(opened) = opened else { return Ok(()) };
+        let Some(opened) = opened else { return Ok(false) };
         let Some(marker) = opened else {
             self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
             return Err(Errno::NFILE);
@@ -109,7 +173,7 @@ impl Session {
         if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
             // A file system that cannot carry the marker: its files are too small to need us.
             self.segment.release(self.slot(), marker.description);
-            return Ok(());
+            return Ok(false);
         }
         let hidden = flags & (OFlags::APPEND | OFlags::DIRECT);
         if !hidden.is_empty()
@@ -130,7 +194,12 @@ impl Session {
         {
             self.record(handle).set(file_flag::SET_ID);
         }
-        self.part_from_namesake(fd, stat);
+        self.part_from_namesake(fd, seen);
+        if stat.st_mode & 0o111 != 0
+            && let Some(handle) = self.handle(fd)
+        {
+            self.record(handle).set(file_flag::EXECUTABLE);
+        }
         if stat.st_nlink > 0
             && let Some(handle) = self.handle(fd)
             && self.record(handle).has(file_flag::UNLINKED)
@@ -145,20 +214,32 @@ impl Session {
             let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
             self.find_rule(handle, created);
         }
-        Ok(())
+        // Later than the call: by whomever, it was made while the call was under way.
+        let fresh = known.is_some_and(|known| seen.born_ns >= known.now_ns);
+        Ok(made && fresh && stat.st_size == 0)
     }
 
     /// Calls `then` with the record of the file behind `fd`, made if the file lies in a managed
     /// directory, while the table cannot change.
     pub(crate) fn find_or_insert<R>(
         &self,
-        stat: &Stat,
+        seen: &Seen,
         fd: RawFd,
-        then: impl FnOnce(u32) -> R,
+        known: Option<InKnownFolder<'_>>,
+        named: Option<&CStr>,
+        then: impl FnOnce(u32, bool) -> R,
     ) -> Option<R> {
-        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
-        let mut buffer = [0u8; 4096];
-        let (path, store) = self.managed_path(fd, &mut buffer);
+        let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
+        let mut buffer = core::mem::MaybeUninit::uninit();
+        let (path, store) = match known {
+            Some(known) => (known.path, Some(known.store)),
+            None => self.managed_path(fd, &mut buffer),
+        };
+        if let (None, Some(store), Some(named)) = (known, store, named)
+            && named.to_bytes() == path
+        {
+            folders::remember(path, store);
+        }
         if store.is_none() && !self.segment.may_have(identity) {
             return None;
         }
@@ -167,15 +248,15 @@ impl Session {
         let found = self.segment.with_file_or_new(identity, owner, |file, new| {
             if new {
                 let record = self.segment.file(file);
-                start_record(record, stat, store.unwrap_or(0) as u32);
-                record.born_ns.store(birth_ns(fd), Ordering::Relaxed);
+                start_record(record, &seen.stat, store.unwrap_or(0) as u32);
+                record.born_ns.store(seen.born_ns, Ordering::Relaxed);
                 record.set_path(path);
                 let bypass = self.segment.header().store[store.unwrap_or(0)].bypass != 0;
                 if bypass {
                     record.set(file_flag::DIRECT);
                 }
             }
-            then(file)
+            then(file, new)
         });
         self.segment.leave(owner, inside);
         if found.is_none() {
@@ -189,10 +270,9 @@ impl Session {
     pub(crate) fn managed_path<'a>(
         &self,
         fd: RawFd,
-        buffer: &'a mut [u8; 4096],
+        buffer: &'a mut core::mem::MaybeUninit<[u8; 4096]>,
     ) -> (&'a [u8], Option<usize>) {
-        let length = link_of(fd, buffer).unwrap_or(0);
-        let path = &buffer[..length];
+        let path = link_of(fd, buffer).unwrap_or_default();
         let header = self.segment.header();
         let store = header.store[..header.stores as usize]
             .iter()
@@ -236,10 +316,10 @@ impl Session {
 
     /// A record of a file that was deleted while no manager held it open may meet a new file with
     /// the same inode: the time of birth tells.
-    fn part_from_namesake(&self, fd: RawFd, stat: &Stat) {
+    fn part_from_namesake(&self, fd: RawFd, seen: &Seen) {
         let Some(handle) = self.handle(fd) else { return };
-        let record = self.record(handle);
-        let (known, born) = (record.born_ns.load(Ordering::Acquire), birth_ns(fd));
+        let (record, stat) = (self.record(handle), &seen.stat);
+        let (known, born) = (record.born_ns.load(Ordering::Acquire), seen.born_ns);
         if known == born {
             return;
         }
@@ -263,9 +343,9 @@ impl Session {
     /// the file would be managed, everybody uses it through the kernel until this process ends or
     /// closes `fd`.
     pub fn opened_raw(&self, fd: RawFd) -> Option<u32> {
-        let stat = rustix::fs::fstat(borrow(fd)).ok()?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-            || !self.is_store_device(stat.st_dev)
+        let seen = Seen::of(fd)?;
+        if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile
+            || !self.is_store_device(seen.stat.st_dev)
         {
             return None;
         }
@@ -276,7 +356,7 @@ impl Session {
         }
         let flags = description_flags(access) | description_flag::KERNEL_OFFSET;
         let owner = self.owner();
-        let marker = self.find_or_insert(&stat, fd, |file| {
+        let marker = self.find_or_insert(&seen, fd, None, None, |file, _| {
             self.segment.open_description(file, flags, owner)
         })??;
         self.bind(fd, marker.description);
@@ -297,6 +377,7 @@ fn description_flags(flags: OpenFlags) -> u32 {
         (OFlags::APPEND, description_flag::APPEND),
         (OFlags::DIRECT, description_flag::UNCACHED),
         (OFlags::DSYNC, description_flag::SYNC),
+        (OFlags::NOFOLLOW, description_flag::NO_FOLLOW),
     ] {
         if flags.intersects(flag) {
             chosen |= ours;
@@ -320,19 +401,16 @@ fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
     record.root.store(0, Ordering::Release);
 }
 
-/// readlink of /proc/self/fd/N without allocating. Returns the length.
-fn link_of(fd: RawFd, buffer: &mut [u8; 4096]) -> Option<usize> {
+/// readlink of /proc/self/fd/N without allocating.
+fn link_of(fd: RawFd, buffer: &mut core::mem::MaybeUninit<[u8; 4096]>) -> Option<&[u8]> {
     let path = &mut [0; 32];
     let path = descriptor_path(fd, path);
-    let (link, _) = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, spare(buffer)).ok()?;
-    let length = link.len();
+    // SAFETY: an array that is not initialized is one of such bytes.
+    let space = unsafe { &mut *buffer.as_mut_ptr().cast::<[core::mem::MaybeUninit<u8>; 4096]>() };
+    let (link, _) = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut space[..]).ok()?;
+    let link: &[u8] = link;
     // A file without a name any more is still the file it was.
-    Some(buffer[..length].strip_suffix(b" (deleted)").map_or(length, <[u8]>::len))
-}
-
-fn spare(buffer: &mut [u8; 4096]) -> &mut [core::mem::MaybeUninit<u8>] {
-    // SAFETY: u8 and MaybeUninit<u8> have one layout, and the callee only writes.
-    unsafe { core::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast(), buffer.len()) }
+    Some(link.strip_suffix(b" (deleted)").unwrap_or(link))
 }
 
 #[cfg(test)]

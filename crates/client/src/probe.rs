@@ -1,7 +1,7 @@
 //! Whether the application's buffers are its memory. Programs pass bad pointers on purpose and
 //! expect EFAULT, and we may install no signal handler to catch a fault.
 //!
-//! The kernel is asked once for each buffer: the range that a thread used last is remembered until
+//! The kernel is asked once for each buffer: the ranges that a thread used last are remembered until
 //! the program unmaps or protects something.
 
 use core::cell::Cell;
@@ -13,6 +13,8 @@ use rustix::mm::{Advice, madvise};
 /// array asks once for each 256 KiB.
 const AHEAD: usize = 256 << 10;
 const PAGE: usize = 4096;
+/// Ranges that a thread remembers.
+const RANGES: usize = 8;
 /// Above it lies the kernel's half.
 const USER_END: usize = 1 << 47;
 
@@ -51,9 +53,46 @@ impl Known {
     }
 }
 
+/// The ranges that a thread has asked for: its buffers, paths and structures.
+struct Ranges {
+    known: [Known; RANGES],
+    /// The one that was used last.
+    last: Cell<usize>,
+    /// The one to be forgotten next.
+    next: Cell<usize>,
+}
+
+impl Ranges {
+    const fn nothing() -> Ranges {
+        Ranges {
+            known: [const { Known::nothing() }; RANGES],
+            last: Cell::new(0),
+            next: Cell::new(0),
+        }
+    }
+
+    #[inline]
+    fn has(&self, start: usize, bytes: usize) -> bool {
+        self.known[self.last.get() % RANGES].has(start, bytes) || self.find(start, bytes)
+    }
+
+    #[inline(never)]
+    fn find(&self, start: usize, bytes: usize) -> bool {
+        let found = self.known.iter().position(|known| known.has(start, bytes));
+        found.inspect(|&found| self.last.set(found)).is_some()
+    }
+
+    fn note(&self, from: usize, to: usize, epoch: u32) {
+        let place = self.next.get() % RANGES;
+        self.next.set(place + 1);
+        self.known[place].note(from, to, epoch);
+        self.last.set(place);
+    }
+}
+
 thread_local! {
-    static READABLE: Known = const { Known::nothing() };
-    static WRITABLE: Known = const { Known::nothing() };
+    static READABLE: Ranges = const { Ranges::nothing() };
+    static WRITABLE: Ranges = const { Ranges::nothing() };
 }
 
 /// To be called after munmap, mprotect, mremap and fixed mappings.
@@ -127,12 +166,12 @@ fn can_be_used(start: usize, end: usize, advice: Advice) -> bool {
 }
 
 #[inline]
-fn is_known(known: &Known, start: usize, bytes: usize, advice: Advice) -> bool {
+fn is_known(known: &Ranges, start: usize, bytes: usize, advice: Advice) -> bool {
     bytes == 0 || known.has(start, bytes) || ask(known, start, bytes, advice)
 }
 
 #[cold]
-fn ask(known: &Known, start: usize, bytes: usize, advice: Advice) -> bool {
+fn ask(known: &Ranges, start: usize, bytes: usize, advice: Advice) -> bool {
     let Some(end) = start.checked_add(bytes).filter(|&end| end <= USER_END) else { return false };
     let epoch = EPOCH.load(Ordering::Acquire);
     let from = start / PAGE * PAGE;
@@ -202,6 +241,18 @@ mod tests {
         static CONSTANT: [u8; 4] = [1; 4];
         assert!(is_readable(CONSTANT.as_ptr(), 4));
         assert!(!is_writable(CONSTANT.as_ptr(), 4));
+    }
+
+    #[test]
+    fn several_ranges_are_remembered() {
+        let ranges = Ranges::nothing();
+        for number in 0..RANGES {
+            ranges.note(number * 100, number * 100 + 50, EPOCH.load(Ordering::Relaxed));
+        }
+        assert!((0..RANGES).all(|number| ranges.has(number * 100, 50)));
+        assert!(!ranges.has(10, 41) && !ranges.has(60, 1));
+        ranges.note(5000, 5001, EPOCH.load(Ordering::Relaxed));
+        assert!(ranges.has(5000, 1) && !ranges.has(0, 50) && ranges.has(100, 50));
     }
 
     #[test]

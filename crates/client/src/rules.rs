@@ -113,7 +113,7 @@ impl Session {
             }
             return;
         };
-        let mut buffer = [0u8; 4096];
+        let mut buffer = core::mem::MaybeUninit::uninit();
         let (path, store) = self.managed_path(handle.fd, &mut buffer);
         let store = store.unwrap_or(record.store.load(Ordering::Relaxed) as usize % STORES_MAX);
         let size = record.size.load(Ordering::Acquire);

@@ -2,6 +2,7 @@
 
 use crate::descriptors::Sparse;
 use crate::manager::ManagerLink;
+use crate::open::Seen;
 use crate::place::Engine;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -350,9 +351,7 @@ impl Session {
             return;
         }
         // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
-        let executable =
-            rustix::fs::fstat(borrow(handle.fd)).is_ok_and(|stat| stat.st_mode & 0o111 != 0);
-        if executable {
+        if self.record(handle).has(file_flag::EXECUTABLE) {
             let _ = self.flush(handle, false);
         } else if !self.record(handle).has(file_flag::SCRATCH)
             && self.trigger(self.settings(self.record(handle))) == Trigger::PerFile
@@ -390,8 +389,8 @@ impl Session {
     pub fn adopt(&self, fd: RawFd) -> Option<u32> {
         let offset = rustix::fs::tell(borrow(fd)).ok()?;
         let marker = Marker::decode(offset)?;
-        let stat = rustix::fs::fstat(borrow(fd)).ok()?;
-        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        let seen = Seen::of(fd)?;
+        let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
         if !self.segment.adopt(marker, self.owner()) {
             return None;
         }
@@ -400,7 +399,9 @@ impl Session {
         let same = self.segment.file(file).identity() == identity
             && self.segment.file(file).state.load(Ordering::Acquire) == file_state::LIVE;
         if !same {
-            self.find_or_insert(&stat, fd, |found| record.file.store(found, Ordering::Release))?;
+            self.find_or_insert(&seen, fd, None, None, |found, _| {
+                record.file.store(found, Ordering::Release);
+            })?;
         }
         self.bind(fd, marker.description);
         Some(marker.description)

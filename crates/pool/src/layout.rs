@@ -491,6 +491,8 @@ pub mod file_flag {
     pub const SCRATCH: u32 = 2048;
     /// Read to its end since it was last written; noted only where a lifetime asks for it.
     pub const READ_OUT: u32 = 4096;
+    /// Can be executed, as far as known: what is written to it is on the store when it is closed.
+    pub const EXECUTABLE: u32 = 8192;
     /// Nothing of the store's file was changed since it was last made durable. Cleared after each
     /// change, and before pages that a flush wrote count as clean.
     pub const SYNCED: u32 = 1 << 20;
@@ -665,6 +667,8 @@ pub mod description_flag {
     pub const RANDOM: u32 = 256;
     /// POSIX_FADV_SEQUENTIAL: what follows is brought to RAM ahead of the reader.
     pub const SEQUENTIAL: u32 = 512;
+    /// O_NOFOLLOW was asked for: the kernel may have it without.
+    pub const NO_FOLLOW: u32 = 1 << 16;
 }
 
 /// An open-file description: what dup, fork and exec share.

@@ -125,7 +125,8 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
         }
         libc::F_GETFL => match call(argument) {
             -1 => -1,
-            flags => flags | session.hidden_flags(handle).bits() as c_int,
+            flags => session.shown_flags(handle, OpenFlags::from_bits_retain(flags as u32)).bits()
+                as c_int,
         },
         libc::F_SETFL if !session.uses_kernel_offset(handle) => {
             let flags = OpenFlags::from_bits_retain(argument as usize as u32);

@@ -4,7 +4,7 @@ use crate::real::real;
 use crate::{managed, set_errno, status};
 use core::ffi::CStr;
 use forebay_client::probe::{is_readable, is_writable};
-use forebay_client::{Advice, AllocateMode, OpenFlags, Whence, session};
+use forebay_client::{Advice, AllocateMode, InKnownFolder, OpenFlags, Session, Whence, session};
 use libc::{c_char, c_int, c_void, gid_t, mode_t, off_t, uid_t};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -15,36 +15,84 @@ use rustix::io::Errno;
 /// process sees its old blocks again.
 unsafe fn open_by(
     folder: c_int,
-    path: *const c_char,
+    given: *const c_char,
     flags: c_int,
     call: impl Fn(c_int) -> c_int,
 ) -> c_int {
     let Some(session) = session() else { return call(flags) };
+    const ELSEWHERE: c_int = libc::O_PATH | libc::O_DIRECTORY;
+    // Where new files would be scratch, it has to be known which are new.
+    let fast = flags & ELSEWHERE == 0 && !session.makes_scratch();
+    let absolute = fast && unsafe { begins_with_slash(given) };
+    let path = if absolute { unsafe { path_at(given) } } else { None };
+    let known = path.and_then(|path| session.in_known_folder(path));
+    if let Some(known) = known {
+        let fd = unsafe { open_known(session, known, flags, &call) };
+        // A symbolic link: it may lead out of the folder.
+        if fd >= 0 || crate::errno() != libc::ELOOP || flags & libc::O_NOFOLLOW != 0 {
+            return fd;
+        }
+    }
     let truncates = flags & libc::O_TRUNC != 0 && flags & libc::O_PATH == 0;
     let made = make(flags, &call);
-    let ours = made.is_none() && truncates && unsafe { is_known(folder, path) };
+    let ours = made.is_none() && truncates && unsafe { is_known(folder, given) };
     let fd = made.unwrap_or_else(|| call(if ours { flags & !libc::O_TRUNC } else { flags }));
     if fd < 0 {
         return fd;
     }
     let noted = if made.is_some() { flags | libc::O_EXCL } else { flags };
-    if let Err(errno) = session.opened(fd, OpenFlags::from_bits_retain(noted as u32)) {
-        unsafe { crate::descriptors::close(fd) };
-        set_errno(errno);
-        return -1;
+    match session.opened_as(fd, OpenFlags::from_bits_retain(noted as u32), None, path) {
+        Ok(_) if ours => unsafe { cut(session, fd) },
+        Ok(_) => fd,
+        Err(errno) => unsafe { fail(fd, errno) },
     }
-    if ours {
-        let cut = match session.handle(fd) {
-            Some(handle) => session.empty(handle),
-            None => rustix::fs::ftruncate(unsafe { borrow(fd) }, 0),
-        };
-        if let Err(errno) = cut {
-            unsafe { crate::descriptors::close(fd) };
-            set_errno(errno);
-            return -1;
-        }
+}
+
+/// The same for a path in a folder that is known to be managed: the file is truncated when it is
+/// seen that there is something to truncate, and no symbolic link is followed.
+unsafe fn open_known(
+    session: &Session,
+    known: InKnownFolder<'_>,
+    flags: c_int,
+    call: impl Fn(c_int) -> c_int,
+) -> c_int {
+    let ours = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
+    let kernel = if ours { flags & !libc::O_TRUNC } else { flags };
+    let fd = call(kernel | libc::O_NOFOLLOW);
+    if fd < 0 {
+        return fd;
     }
-    fd
+    let flags = OpenFlags::from_bits_retain(flags as u32);
+    match session.opened_as(fd, flags, Some(known), None) {
+        Ok(false) if ours => unsafe { cut(session, fd) },
+        Ok(_) => fd,
+        Err(errno) => unsafe { fail(fd, errno) },
+    }
+}
+
+/// Truncates a file that was just opened with O_TRUNC, of which the kernel was not told.
+unsafe fn cut(session: &Session, fd: c_int) -> c_int {
+    let cut = match session.handle(fd) {
+        Some(handle) => session.empty(handle),
+        None => rustix::fs::ftruncate(unsafe { borrow(fd) }, 0),
+    };
+    match cut {
+        // What is no regular file is not truncated.
+        Ok(()) | Err(Errno::INVAL) => fd,
+        Err(errno) => unsafe { fail(fd, errno) },
+    }
+}
+
+unsafe fn fail(fd: c_int, errno: Errno) -> c_int {
+    unsafe { crate::descriptors::close(fd) };
+    set_errno(errno);
+    -1
+}
+
+/// Whether a path that the program gave is an absolute one.
+unsafe fn begins_with_slash(path: *const c_char) -> bool {
+    // SAFETY: just found readable.
+    is_readable(path.cast(), 1) && unsafe { *path } == b'/' as c_char
 }
 
 /// Where a file that did not exist would be scratch: makes it, if there is none.
