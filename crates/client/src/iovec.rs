@@ -23,6 +23,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The memory at the position: its address and how many bytes follow without a break.
+    #[inline]
     pub fn here(&mut self) -> (*mut u8, usize) {
         while let Some(piece) = self.pieces.get(self.piece) {
             if self.within < piece.length {
@@ -35,6 +36,7 @@ impl<'a> Cursor<'a> {
         (core::ptr::null_mut(), 0)
     }
 
+    #[inline]
     pub fn advance(&mut self, bytes: usize) {
         self.within += bytes;
     }
@@ -51,6 +53,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Safety
     /// `to` has room, and the application's buffers are readable.
+    #[inline]
     pub unsafe fn copy_out(&mut self, mut to: *mut u8, mut bytes: usize) {
         while bytes > 0 {
             let (from, length) = self.here();
@@ -71,6 +74,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Safety
     /// `from` is readable, and the application's buffers are writable.
+    #[inline]
     pub unsafe fn copy_in(&mut self, mut from: *const u8, mut bytes: usize) {
         while bytes > 0 {
             let (to, length) = self.here();
@@ -89,6 +93,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Bytes of all pieces, or `None` when they exceed what a system call may transfer.
+#[inline]
 pub(crate) fn total(pieces: &[Iovec]) -> Option<usize> {
     pieces
         .iter()

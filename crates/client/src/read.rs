@@ -114,12 +114,8 @@ impl Session {
         let mut buffered = false;
         while done < length {
             let at = offset + done as u64;
-            let within = (at % bucket_bytes as u64) as usize;
-            let part = Part {
-                block: at / bucket_bytes as u64,
-                within,
-                bytes: (bucket_bytes - within).min(length - done),
-            };
+            let (block, within) = self.segment.block_at(at);
+            let part = Part { block, within, bytes: (bucket_bytes - within).min(length - done) };
             let mut place = self.segment.entry(record, part.block);
             let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
             if wanted && absent {
@@ -152,8 +148,8 @@ impl Session {
         }
         if buffered {
             let counters = self.counters();
-            counters.reads.fetch_add(1, Ordering::Relaxed);
-            counters.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
+            self.count_up(&counters.reads, 1);
+            self.count_up(&counters.read_bytes, done as u64);
         }
         Ok(done)
     }
@@ -200,7 +196,7 @@ impl Session {
         if let Some(meta) = self.segment.bucket(bucket) {
             let now = forebay_pool::clock::realtime_coarse_ns();
             meta.written.store(forebay_pool::clock::stamp(now), Ordering::Relaxed);
-            let pages = if got == 0 { 0 } else { pages(0, end, page) };
+            let pages = if got == 0 { 0 } else { pages(0, end, self.segment.page_shift()) };
             meta.valid.store(pages, Ordering::Release);
             meta.lock.unlock_changed();
         }
@@ -313,8 +309,7 @@ impl Session {
         part: Part,
     ) -> Result<(), Errno> {
         let meta = self.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
-        let page = self.segment.page_bytes();
-        let touched = pages(part.within, part.within + part.bytes, page);
+        let touched = pages(part.within, part.within + part.bytes, self.segment.page_shift());
         self.segment.judge_pages(self, resident.bucket, touched)?;
         let valid = meta.valid.load(Ordering::Acquire);
         unsafe { self.copy_bucket(handle, resident.tier, resident.bucket, valid, cursor, part) }
@@ -330,14 +325,14 @@ impl Session {
         cursor: &mut Cursor<'_>,
         part: Part,
     ) -> Result<(), Errno> {
-        let page = self.segment.page_bytes();
         let end = part.within + part.bytes;
-        let touched = pages(part.within, end, page);
+        let touched = pages(part.within, end, self.segment.page_shift());
         if tier == 0 && valid & touched == touched {
             let from = unsafe { self.segment.bucket_data(bucket).add(part.within) };
             unsafe { cursor.copy_in(from, part.bytes) };
             return Ok(());
         }
+        let page = self.segment.page_bytes();
         let block_start = part.block * self.segment.bucket_bytes() as u64;
         let mut at = part.within;
         while at < end {

@@ -5,6 +5,7 @@ use crate::manager::ManagerLink;
 use crate::open::Seen;
 use crate::place::Engine;
 use core::cell::Cell;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
 use forebay_pool::layout::*;
@@ -62,12 +63,21 @@ pub struct Session {
 }
 
 /// A managed descriptor at the time of a call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Handle {
     /// The descriptor.
     pub fd: RawFd,
     pub(crate) description: u32,
     pub(crate) file: u32,
+    /// Both in the segment, looked up once for each call.
+    state: NonNull<Description>,
+    record: NonNull<FileRecord>,
+}
+
+impl core::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "descriptor {} of file record {}", self.fd, self.file)
+    }
 }
 
 /// How long a process waits for a slot when all are in use: 5 s in steps of 10 ms.
@@ -204,26 +214,42 @@ impl Session {
         Owner::new(self.slot(), thread)
     }
 
+    #[inline]
     pub(crate) fn counters(&self) -> &Counters {
         &self.segment.client(self.slot()).counters
+    }
+
+    /// Counts `more`. While no other thread has come here, without a locked instruction; one that
+    /// comes at this very moment may make us lose a count.
+    #[inline]
+    pub(crate) fn count_up(&self, counter: &AtomicU64, more: u64) {
+        if self.threads.load(Ordering::Relaxed) <= 1 {
+            counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        } else {
+            counter.fetch_add(more, Ordering::Relaxed);
+        }
     }
 
     /// Whether `fd` is managed, and what it refers to.
     #[inline]
     pub fn handle(&self, fd: RawFd) -> Option<Handle> {
         let description = self.table.load(fd as usize).checked_sub(1)?;
-        let file = self.segment.description(description).file.load(Ordering::Acquire);
-        Some(Handle { fd, description, file })
+        let state = self.segment.description(description);
+        let file = state.file.load(Ordering::Acquire);
+        let record = self.segment.file(file).into();
+        Some(Handle { fd, description, file, state: state.into(), record })
     }
 
     #[inline]
     pub(crate) fn description(&self, handle: Handle) -> &Description {
-        self.segment.description(handle.description)
+        // SAFETY: in the segment, which stays mapped.
+        unsafe { handle.state.as_ref() }
     }
 
     #[inline]
     pub(crate) fn record(&self, handle: Handle) -> &FileRecord {
-        self.segment.file(handle.file)
+        // SAFETY: in the segment, which stays mapped.
+        unsafe { handle.record.as_ref() }
     }
 
     /// Whether the description has all bits of `flag` (see `description_flag`).

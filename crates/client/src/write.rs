@@ -34,9 +34,10 @@ enum Outcome {
     NoEntry,
 }
 
-/// One bit for each page that bytes `from .. to` of a bucket touch.
-pub(crate) fn pages(from: usize, to: usize, page: usize) -> u64 {
-    let (first, end) = (from / page, to.div_ceil(page));
+/// One bit for each page, of 2^`shift` bytes, that bytes `from .. to` of a bucket touch.
+#[inline]
+pub(crate) fn pages(from: usize, to: usize, shift: u32) -> u64 {
+    let (first, end) = (from >> shift, (to + (1 << shift) - 1) >> shift);
     let upto = |n: usize| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
     upto(end) & !upto(first)
 }
@@ -196,9 +197,9 @@ impl Session {
                 continue;
             }
             let at = offset + done as u64;
-            let within = (at % bucket_bytes as u64) as usize;
+            let (block, within) = self.segment.block_at(at);
             let part = Part {
-                block: at / bucket_bytes as u64,
+                block,
                 within,
                 bytes: (bucket_bytes - within).min(length - done),
                 ahead: (length - done) as u64,
@@ -218,8 +219,8 @@ impl Session {
         if done > 0 {
             self.touch(handle, now);
             let counters = self.counters();
-            counters.writes.fetch_add(1, Ordering::Relaxed);
-            counters.write_bytes.fetch_add(done as u64, Ordering::Relaxed);
+            self.count_up(&counters.writes, 1);
+            self.count_up(&counters.write_bytes, done as u64);
         }
         self.segment.leave(owner, inside);
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
@@ -382,12 +383,32 @@ impl Session {
         part: Part,
     ) -> Result<usize, Errno> {
         let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
-        let page = self.segment.page_bytes();
         let data = self.segment.bucket_data(bucket);
         let end = part.within + part.bytes;
-        let touched = pages(part.within, end, page);
+        let touched = pages(part.within, end, self.segment.page_shift());
         let valid = meta.valid.load(Ordering::Relaxed);
-        // A page that is written in part needs the rest of its content first.
+        if valid & touched != touched {
+            // A page that is written in part needs the rest of its content first.
+            unsafe { self.fill_borders(handle, data, part, valid) }?;
+        }
+        // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
+        soil(meta, valid & touched, part.stamp);
+        unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
+        self.mark_written(handle, 0, bucket, meta, touched, part);
+        Ok(part.bytes)
+    }
+
+    /// Brings the pages to their content on the store that are not valid and of which a part is
+    /// about to be written.
+    #[cold]
+    unsafe fn fill_borders(
+        &self,
+        handle: Handle,
+        data: *mut u8,
+        part: Part,
+        valid: u64,
+    ) -> Result<(), Errno> {
+        let (page, end) = (self.segment.page_bytes(), part.within + part.bytes);
         let (first, last) = (part.within / page, (end - 1) / page);
         if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
             unsafe { self.fill_page(handle, data, part, first, page) }?;
@@ -398,13 +419,10 @@ impl Session {
         {
             unsafe { self.fill_page(handle, data, part, last, page) }?;
         }
-        // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
-        soil(meta, valid & touched, part.stamp);
-        unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
-        self.mark_written(handle, 0, bucket, meta, touched, part);
-        Ok(part.bytes)
+        Ok(())
     }
 
+    #[inline]
     fn mark_written(
         &self,
         handle: Handle,
@@ -501,8 +519,9 @@ impl Session {
         let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
         let page = self.segment.page_bytes();
         let end = part.within + part.bytes;
-        let touched = pages(part.within, end, page);
-        let whole = pages(part.within.next_multiple_of(page), end / page * page, page);
+        let shift = self.segment.page_shift();
+        let touched = pages(part.within, end, shift);
+        let whole = pages(part.within.next_multiple_of(page), end / page * page, shift);
         // What stays of a page must be right; if it is not, and clean, the store has it. Dirty pages of
         // the usual size are looked at when they are read anyway.
         let dirty = meta.dirty.load(Ordering::Relaxed) | meta.writeback.load(Ordering::Relaxed);
@@ -542,7 +561,7 @@ impl Session {
         let first = within / page;
         // SAFETY: the application's memory, which it may change meanwhile: see below.
         let memory = unsafe { core::slice::from_raw_parts(from, bytes) };
-        sums.forget(pages(within, within + bytes, page));
+        sums.forget(pages(within, within + bytes, self.segment.page_shift()));
         let mut before = [0u32; PAGES_PER_BUCKET as usize];
         for (sum, page) in before.iter_mut().zip(memory.chunks_exact(page)) {
             *sum = sum_of(page);
@@ -802,10 +821,11 @@ mod tests {
 
     #[test]
     fn pages_of_a_range() {
-        assert_eq!(pages(0, 1, 4096), 1);
-        assert_eq!(pages(4095, 4097, 4096), 0b11);
-        assert_eq!(pages(4096, 8192, 4096), 0b10);
-        assert_eq!(pages(0, 64 * 4096, 4096), u64::MAX);
-        assert_eq!(pages(63 * 4096, 64 * 4096, 4096), 1 << 63);
+        assert_eq!(pages(0, 1, 12), 1);
+        assert_eq!(pages(4095, 4097, 12), 0b11);
+        assert_eq!(pages(4096, 8192, 12), 0b10);
+        assert_eq!(pages(0, 64 * 4096, 12), u64::MAX);
+        assert_eq!(pages(63 * 4096, 64 * 4096, 12), 1 << 63);
+        assert_eq!(pages(0, 0, 12) | pages(8192, 4096, 12), 0);
     }
 }

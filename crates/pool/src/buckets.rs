@@ -38,7 +38,13 @@ impl Patience {
 impl Segment {
     /// Takes `lock`, waiting as long as its holder lives. Returns false if the caller's own thread
     /// holds it already (a signal handler that came in between); it must then not be released.
+    #[inline]
     pub fn lock(&self, lock: &OwnedLock, owner: Owner) -> bool {
+        lock.try_lock(owner).is_ok() || self.lock_patiently(lock, owner)
+    }
+
+    #[cold]
+    fn lock_patiently(&self, lock: &OwnedLock, owner: Owner) -> bool {
         let mut patience = Patience::default();
         loop {
             match lock.try_lock(owner) {
@@ -76,6 +82,7 @@ impl Segment {
     }
 
     /// Takes the lock of `bucket`. A lock left by a dead process is taken back.
+    #[inline]
     pub fn lock_bucket(&self, bucket: &BucketMeta, owner: Owner) -> bool {
         let taken = self.lock(&bucket.lock, owner);
         if taken {
@@ -240,6 +247,7 @@ impl Segment {
 
     /// Locks the bucket that `place` names, if it still names one once it is locked. Returns the
     /// entry's word, tier and bucket. Waits while the block is written around.
+    #[inline]
     pub fn lock_resident(&self, place: &AtomicU64, owner: Owner) -> Option<Resident> {
         let mut patience = Patience::default();
         loop {

@@ -7,7 +7,7 @@ use crate::layout::*;
 use crate::message::Message;
 use crate::owner::Owner;
 use crate::segment::Segment;
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The bits of [`FileRecord::error`] that are the errno, and the one that says that somebody has
 /// learned of it.
@@ -34,7 +34,7 @@ impl Identity {
 /// A thread's presence in a file, or in the file table; ended by [`Segment::leave`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct Inside(usize);
+pub struct Inside(*const AtomicU64);
 
 impl FileRecord {
     /// Its identity.
@@ -182,12 +182,10 @@ impl Segment {
         interruption::enter();
         loop {
             for turn in 0..PRESENCES {
-                let place = (owner.thread() as usize + turn) % PRESENCES;
-                let free = slot.presence[place].load(Ordering::Relaxed) == 0;
+                let place = &slot.presence[(owner.thread() as usize + turn) % PRESENCES];
+                let free = place.load(Ordering::Relaxed) == 0;
                 if free
-                    && slot.presence[place]
-                        .compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed)
-                        .is_ok()
+                    && place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
                 {
                     return Inside(place);
                 }
@@ -198,8 +196,9 @@ impl Segment {
 
     /// Leaves what was entered.
     #[inline]
-    pub fn leave(&self, owner: Owner, inside: Inside) {
-        self.client(owner.slot()).presence[inside.0].store(0, Ordering::Release);
+    pub fn leave(&self, _: Owner, inside: Inside) {
+        // SAFETY: a word of this segment's, which is mapped as long as `self`.
+        unsafe { &*inside.0 }.store(0, Ordering::Release);
         interruption::leave();
     }
 

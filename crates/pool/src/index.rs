@@ -59,15 +59,26 @@ impl Segment {
     }
 
     /// The entry of `block`, made if need be. `None` when the index is full.
+    #[inline]
     pub fn entry_or_insert<'a>(
         &'a self,
         file: &'a FileRecord,
         block: u64,
         owner: Owner,
     ) -> Option<&'a AtomicU64> {
-        if block == 0 {
-            return Some(&file.entry0);
+        match self.entry(file, block) {
+            None => self.insert_entry(file, block, owner),
+            there => there,
         }
+    }
+
+    #[cold]
+    fn insert_entry<'a>(
+        &'a self,
+        file: &'a FileRecord,
+        block: u64,
+        owner: Owner,
+    ) -> Option<&'a AtomicU64> {
         let wanted = height_for(block);
         if wanted > NODE_HEIGHT_MAX {
             return None;

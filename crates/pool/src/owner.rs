@@ -12,6 +12,7 @@ impl Owner {
     const REAPER: u32 = (1 << Self::THREAD_BITS) - 1;
 
     /// The owner for thread `thread` (counted from 0, wrapped into 20 bits) of `slot`.
+    #[inline]
     pub fn new(slot: u32, thread: u32) -> Owner {
         Owner((slot << Self::THREAD_BITS) | (thread % (Self::REAPER - 1) + 1))
     }
@@ -23,21 +24,25 @@ impl Owner {
     }
 
     /// The owner stamped in a word, if any.
+    #[inline]
     pub fn from_raw(raw: u32) -> Option<Owner> {
         (raw != 0).then_some(Owner(raw))
     }
 
     /// The word to stamp.
+    #[inline]
     pub fn raw(self) -> u32 {
         self.0
     }
 
     /// The client slot.
+    #[inline]
     pub fn slot(self) -> u32 {
         self.0 >> Self::THREAD_BITS
     }
 
     /// The thread number within its slot, from one.
+    #[inline]
     pub fn thread(self) -> u32 {
         self.0 & ((1 << Self::THREAD_BITS) - 1)
     }

@@ -67,6 +67,8 @@ pub struct Segment {
     mapped: usize,
     offsets: Offsets,
     bucket_bytes: usize,
+    /// log2 of a page's bytes: a division of a 4 KiB write's offset costs as much as its lock.
+    page_shift: u32,
     ram_buckets: u32,
 }
 
@@ -339,6 +341,7 @@ impl Segment {
                 mapped: offsets.end,
                 offsets,
                 bucket_bytes: bucket_bytes as usize,
+                page_shift: (bucket_bytes / u64::from(PAGES_PER_BUCKET)).trailing_zeros(),
                 ram_buckets,
             })
         }
@@ -412,6 +415,7 @@ impl Segment {
     }
 
     /// Client slot `slot`; slots beyond the last read as the manager's.
+    #[inline]
     pub fn client(&self, slot: u32) -> &ClientSlot {
         let slot = if slot < self.header().clients { slot } else { MANAGER_SLOT };
         self.at(self.offsets.clients, slot)
@@ -475,6 +479,19 @@ impl Segment {
     #[inline]
     pub fn page_bytes(&self) -> usize {
         self.header().page_size as usize
+    }
+
+    /// log2 of it.
+    #[inline]
+    pub fn page_shift(&self) -> u32 {
+        self.page_shift
+    }
+
+    /// The block of a byte offset in a file, and the byte within it.
+    #[inline]
+    pub fn block_at(&self, offset: u64) -> (u64, usize) {
+        let shift = self.page_shift + PAGES_PER_BUCKET.trailing_zeros();
+        (offset >> shift, (offset & ((1 << shift) - 1)) as usize)
     }
 
     /// Buckets of the RAM tier.
