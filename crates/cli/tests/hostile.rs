@@ -449,9 +449,9 @@ fn no_word_in_shared_memory_brings_the_manager_down() {
             };
             match random.below(4) {
                 0 => {
-                    let hints = &segment.header().sync_hints;
-                    hints[random.below(hints.len() as u64) as usize]
-                        .store(value as u32, Ordering::Relaxed);
+                    let words = words(segment.queue());
+                    words[random.below(words.len() as u64) as usize]
+                        .store(value, Ordering::Relaxed);
                 }
                 1 if slots > 1 => {
                     let slot: &ClientSlot =
