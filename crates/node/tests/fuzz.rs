@@ -5,7 +5,7 @@ use forebay_node::Config;
 use std::fs;
 use std::time::{Duration, Instant};
 
-const TOML: &str = "page_size = '4KiB'\n[flush]\ntrigger = 'periodic'\nperiod = '2s'\nmax_age = '1m'\n\
+const TOML: &str = "page_size = '4KiB'\n[flush]\ntrigger = 'periodic'\nperiod = '2s'\nmax_age = '1min'\n\
     [placement]\npolicy = 'max-bandwidth'\n[[backing]]\npath = 'pfs'\n\
     emulate = { bandwidth = '100MB/s', latency = '1ms' }\n[[tier]]\nname = 'ram'\nkind = 'ram'\n\
     capacity = '64MiB'\n[[tier]]\nname = 'nvme'\nkind = 'file'\npath = 'nvme'\ncapacity = '1GiB'\n\
@@ -13,7 +13,7 @@ const TOML: &str = "page_size = '4KiB'\n[flush]\ntrigger = 'periodic'\nperiod = 
 const XML: &str = "<?xml version='1.0'?>\n<buffering-schema version='1'>\n<rule name='big'>\n\
     <match path='**/*.{h5,nc}' size-min='1MiB' user='root' process='lmp*' ranks='0-63:8'/>\n\
     <set tier='nvme' pin='true' mode='async' trigger='per-file' priority='7'/>\n</rule>\n\
-    <rule><match path='/a/[b-d]?/**'/><set mode='bypass'/></rule>\n</buffering-schema>\n";
+    <rule><match path='**/[b-d]?/**'/><set mode='bypass'/></rule>\n</buffering-schema>\n";
 /// Pieces that parsers may stumble over.
 const PIECES: [&str; 16] = [
     "'",
