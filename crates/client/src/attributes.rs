@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// Notes that the last name of a file was removed.
+    /// Notes that the last name of a file is about to be removed.
     pub fn unlinked(&self, device: u64, inode: u64) {
         let owner = self.owner();
         let inside = self.segment.enter_table(owner);
@@ -191,6 +191,7 @@ impl Session {
             }
         });
         self.segment.leave(owner, inside);
+        forebay_pool::crash::point("unlink.noted");
     }
 
     /// Notes that a file got the name `path`, which starts at `folder`.

@@ -13,7 +13,7 @@ use forebay_pool::message::Message;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
-use forebay_pool::{Identity, Owner, clock, futex};
+use forebay_pool::{Identity, Owner, clock, crash, futex};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
@@ -40,6 +40,7 @@ impl SlotFiles for Through<'_> {
 impl Outside for Through<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         self.session.note_cut(self.handle)?;
+        forebay_pool::undo::resizing(borrow(self.handle.fd), size);
         let result = match rustix::fs::ftruncate(borrow(self.handle.fd), size) {
             // Completing another's truncate through a descriptor that may only read.
             Err(Errno::INVAL | Errno::BADF) => {
@@ -56,6 +57,7 @@ impl Outside for Through<'_> {
         self.session.note_cut(self.handle)?;
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let bytes = range.end - range.start;
+        forebay_pool::undo::writing(borrow(self.handle.fd), range.start, bytes);
         let result = match rustix::fs::fallocate(borrow(self.handle.fd), mode, range.start, bytes) {
             Err(Errno::BADF) => {
                 let writable = crate::store::reopen(self.handle.fd, rustix::fs::OFlags::WRONLY)?;
@@ -151,6 +153,7 @@ impl Session {
             let outside = Through { session, handle };
             session.record(handle).set(file_flag::TOUCHED);
             let cut = session.segment.truncate(handle.file, size, session.owner(), &outside);
+            crash::point("truncate.untimed");
             let record = session.record(handle);
             if cut.is_err() {
                 self.undo_cut(handle);
@@ -354,7 +357,7 @@ impl Session {
     /// Makes what was written so far durable on the store or a file tier.
     fn log(&self, handle: Handle) -> Result<(), Errno> {
         if self.is_on_store(handle) {
-            return rustix::fs::fsync(borrow(handle.fd));
+            return crate::store::fsync(handle.fd);
         }
         self.announce(handle);
         match self.await_sync(handle.file, file_flag::TO_LOG) {
@@ -409,7 +412,7 @@ impl Session {
         let unbuffered =
             record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
         if durable && self.is_on_store(handle) {
-            return rustix::fs::fsync(borrow(handle.fd));
+            return crate::store::fsync(handle.fd);
         }
         if !durable && (unbuffered || record.has(file_flag::DIRECT)) {
             return Ok(());
@@ -464,15 +467,17 @@ impl Session {
             let Some(resident) = self.segment.lock_resident(place, owner) else { return true };
             let Some(meta) = self.segment.bucket(resident.bucket) else { return true };
             // What a dead manager was writing may or may not have arrived.
-            let dirty =
-                meta.dirty.load(Ordering::Acquire) | meta.writeback.swap(0, Ordering::AcqRel);
-            meta.dirty.store(dirty, Ordering::Release);
+            let torn = meta.writeback.load(Ordering::Acquire);
+            let dirty = meta.dirty.fetch_or(torn, Ordering::AcqRel) | torn;
+            meta.writeback.store(0, Ordering::Release);
             let pages = 0..PAGES_PER_BUCKET as usize;
+            crash::point("flush-here.begin");
             for page in pages.filter(|page| dirty >> page & 1 == 1) {
                 if let Err(errno) = self.flush_page(handle, resident, block, page) {
                     result = Err(errno);
                     break;
                 }
+                crash::point("flush-here.page");
                 meta.dirty.fetch_and(!(1 << page), Ordering::AcqRel);
             }
             if dirty != 0 && resident.tier > 0 {
@@ -488,7 +493,7 @@ impl Session {
         if !durable {
             return Ok(());
         }
-        rustix::fs::fsync(borrow(handle.fd))?;
+        crate::store::fsync(handle.fd)?;
         if tracked { self.mark_settled(handle, sequence) } else { Ok(()) }
     }
 

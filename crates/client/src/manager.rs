@@ -2,6 +2,7 @@
 
 use crate::session::{Session, borrow};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use forebay_pool::crash;
 use forebay_pool::message::Message;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -87,6 +88,7 @@ impl ManagerLink {
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let fds = [borrow(fd)];
+        crash::point("message.sending");
         control.push(SendAncillaryMessage::ScmRights(&fds));
         let packet = message.encode();
         let mut done = 0;
@@ -101,6 +103,7 @@ impl ManagerLink {
                 }
             }
         }
+        crash::point("message.sent");
         Ok(())
     }
 

@@ -181,6 +181,7 @@ impl Session {
         {
             let _ = rustix::fs::fcntl_setfl(borrow(fd), kernel & !hidden);
         }
+        forebay_pool::crash::point("open.marked");
         self.bind(fd, marker.description);
         self.counters().opens.fetch_add(1, Ordering::Relaxed);
         if self.segment.header().retired.load(Ordering::SeqCst) != 0 {
@@ -219,6 +220,15 @@ impl Session {
         Ok(made && fresh && stat.st_size == 0)
     }
 
+    /// Whether a file that lies in no managed directory is one that was moved out of one, and not
+    /// one that has the inode number of a removed file. The caller is in the table.
+    fn has_left(&self, identity: Identity, seen: &Seen, owner: forebay_pool::Owner) -> bool {
+        self.segment.with_file(identity, owner, |file| {
+            let known = |file| self.segment.file(file).born_ns.load(Ordering::Acquire);
+            file.is_some_and(|file| known(file) == seen.born_ns)
+        })
+    }
+
     /// Calls `then` with the record of the file behind `fd`, made if the file lies in a managed
     /// directory, while the table cannot change.
     pub(crate) fn find_or_insert<R>(
@@ -245,10 +255,15 @@ impl Session {
         }
         let owner = self.owner();
         let inside = self.segment.enter_table(owner);
+        if store.is_none() && !self.has_left(identity, seen, owner) {
+            self.segment.leave(owner, inside);
+            return None;
+        }
         let found = self.segment.with_file_or_new(identity, owner, |file, new| {
             if new {
                 let record = self.segment.file(file);
                 start_record(record, &seen.stat, store.unwrap_or(0) as u32);
+                forebay_pool::crash::point("open.recorded");
                 record.born_ns.store(seen.born_ns, Ordering::Relaxed);
                 record.set_path(path);
                 let bypass = self.segment.header().store[store.unwrap_or(0)].bypass != 0;
@@ -324,9 +339,10 @@ impl Session {
             return;
         }
         self.exclusively(handle, |session| {
-            if record.born_ns.swap(born, Ordering::AcqRel) == born {
+            if record.born_ns.load(Ordering::Acquire) == born {
                 return;
             }
+            forebay_pool::crash::point("open.parting");
             session.segment.drop_all_blocks(handle.file, session.owner(), session);
             record.clear(!file_flag::DIRECT);
             record.job.store(0, Ordering::Release);
@@ -336,6 +352,9 @@ impl Session {
             record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
             record.changed_ns.store(ctime_ns(stat), Ordering::Release);
             record.store_changed_ns.store(ctime_ns(stat), Ordering::Release);
+            forebay_pool::crash::point("open.parted");
+            // Last: what is left of the old file by a process that dies here must not reach the new one.
+            record.born_ns.store(born, Ordering::Release);
         });
     }
 

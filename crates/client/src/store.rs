@@ -81,6 +81,7 @@ unsafe fn pwrite_full(
     bytes: usize,
     offset: u64,
 ) -> Result<usize, Errno> {
+    forebay_pool::undo::writing(borrow(fd), offset, bytes as u64);
     let mut done = 0;
     while done < bytes {
         let rest = unsafe { core::slice::from_raw_parts(from.add(done), bytes - done) };
@@ -93,6 +94,17 @@ unsafe fn pwrite_full(
         }
     }
     Ok(done)
+}
+
+/// Makes the file durable on its store.
+///
+/// # Errors
+/// The store's errno.
+pub(crate) fn fsync(fd: RawFd) -> Result<(), Errno> {
+    let began = clock::monotonic_ns();
+    rustix::fs::fsync(borrow(fd))?;
+    forebay_pool::undo::synced(borrow(fd), began);
+    Ok(())
 }
 
 impl Session {

@@ -9,7 +9,7 @@ use forebay_pool::buckets::{Patience, Resident};
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::sums::sum_of;
-use forebay_pool::{Entry, Owner, clock, futex};
+use forebay_pool::{Entry, Owner, clock, crash, futex};
 use rustix::io::Errno;
 
 /// How long a writer waits for room while none is made, before it writes around the tiers.
@@ -216,6 +216,7 @@ impl Session {
                 Err(errno) => result = Err(errno),
             }
         }
+        crash::point("write.copied");
         if done > 0 {
             self.touch(handle, now);
             let counters = self.counters();
@@ -247,7 +248,9 @@ impl Session {
             record.mtime_ns.store(now, Ordering::Relaxed);
             record.changed_ns.store(now, Ordering::Relaxed);
         }
+        crash::point("write.touched");
         record.set(file_flag::AHEAD);
+        crash::point("write.ahead");
         record.set(file_flag::DIRTY);
         if record.has(file_flag::READ_OUT) {
             record.clear(file_flag::READ_OUT);
@@ -260,6 +263,7 @@ impl Session {
         if !self.may(handle, description_flag::WRITE) || record.set(file_flag::ANNOUNCED) {
             return;
         }
+        crash::point("announce.marked");
         let generation = record.generation.load(Ordering::Relaxed);
         let message = Message::Announce { file: handle.file, generation };
         let other = self
@@ -352,6 +356,7 @@ impl Session {
             self.segment.undress_bucket(bucket);
             return Ok(None);
         }
+        crash::point("write.published");
         self.record(handle).note_tier(tier);
         let result = if tier == 0 {
             self.populate(bucket);
@@ -393,7 +398,9 @@ impl Session {
         }
         // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
         soil(meta, valid & touched, part.stamp);
+        crash::point("write.soiled");
         unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
+        crash::point("write.filled");
         self.mark_written(handle, 0, bucket, meta, touched, part);
         Ok(part.bytes)
     }
@@ -433,12 +440,15 @@ impl Session {
         part: Part,
     ) {
         soil(meta, touched, part.stamp);
+        crash::point("write.dirty");
         if meta.valid.load(Ordering::Relaxed) & touched != touched {
             meta.valid.fetch_or(touched, Ordering::Release);
         }
+        crash::point("write.valid");
         // Under the lock: a flush, which takes it too, cuts at the size.
         let start = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
         raise(&self.record(handle).size, start + part.bytes as u64);
+        crash::point("write.size");
         self.used(handle, tier, bucket, meta);
         if meta.written.load(Ordering::Relaxed) != part.stamp {
             meta.written.store(part.stamp, Ordering::Relaxed);
@@ -499,8 +509,11 @@ impl Session {
         if let Some(old) = self.segment.bucket(resident.bucket) {
             self.segment.wait_for_writeback(old);
         }
+        crash::point("replace.filled");
         place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        crash::point("replace.published");
         self.segment.free_bucket(resident.bucket);
+        crash::point("replace.freed");
         self.unlock(resident, false);
         if let Some(meta) = self.segment.bucket(bucket) {
             meta.lock.unlock_changed();
@@ -532,6 +545,7 @@ impl Session {
         while at < end {
             let (from, length) = cursor.here();
             let run = length.min(end - at) / page * page;
+            crash::point("slot.writing");
             if at.is_multiple_of(page) && run > 0 {
                 unsafe { self.write_pages(bucket, at, from, run) }?;
                 cursor.advance(run);
@@ -541,6 +555,7 @@ impl Session {
                 unsafe { self.write_page(handle, bucket, cursor, part.block, at..upto) }?;
                 at = upto;
             }
+            crash::point("slot.written");
         }
         let tier = self.segment.tier_of(bucket);
         self.mark_written(handle, tier, bucket, meta, touched, part);
@@ -696,7 +711,9 @@ impl Session {
             return Ok(None);
         }
         let offset = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
+        crash::point("around.busy");
         let result = unsafe { self.write_store(handle, cursor, offset, part.bytes) };
+        crash::point("around.written");
         place.store(Entry::EMPTY, Ordering::Release);
         self.counters().arounds.fetch_add(1, Ordering::Relaxed);
         result.map(Some)
@@ -727,6 +744,7 @@ impl Session {
                 Err(_) => break,
             }
         }
+        crash::point("store.written");
         let record = self.record(handle);
         raise(&record.store_size, offset + done as u64);
         raise(&record.size, offset + done as u64);

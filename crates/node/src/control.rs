@@ -280,6 +280,7 @@ impl Control {
                 failing > 0 && drain.asked.elapsed() > GIVE_UP && all_pending_are_failing(&node);
             if !ending && (bytes == 0 || stuck) {
                 let answer = Message::Drained { failing: failing as u32, bytes };
+                forebay_pool::crash::point("message.answering");
                 let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
                 stop |= drain.stop;
                 peer.drain = None;
@@ -326,6 +327,7 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
                 return false;
             }
         };
+        forebay_pool::crash::point("message.received");
         *announced |= !sent.is_empty();
         let done = match message {
             Message::Announce { file, generation } => sent

@@ -19,8 +19,8 @@ use crate::stage::Stager;
 use crate::status::Observer;
 use crate::trace::Trace;
 use forebay_placement::Watermarks;
+use forebay_pool::crash;
 use forebay_pool::layout::file_flag;
-use forebay_pool::liveness;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
@@ -82,6 +82,7 @@ pub fn serve(
     options: &Options,
     ready: impl FnOnce(Option<Rebuilt>) -> Result<(), String>,
 ) -> Result<Ending, String> {
+    crash::in_node();
     let lock = runtime.lock().map_err(|errno| format!("{}: {errno}", runtime.folder.display()))?;
     let Some(_lock) = lock else {
         return Err(format!("{}: another node manager serves it", runtime.folder.display()));
@@ -133,24 +134,30 @@ pub fn serve(
     });
     if opened.found {
         recovery::take_over(&node);
+    } else {
+        recovery::announce(&node);
     }
     if let Some(journal) = &node.journal {
         let path = journal.path.display();
         journal.start(&node).map_err(|errno| format!("{path}: {errno}"))?;
     }
-    announce_manager(&node);
+    crash::point("manager.took-over");
+    // Before anybody can connect, and tell it to end.
+    let signals = signal_pipe()?;
     let mut control = Control::listen(&node, &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
     let workers = start_workers(&node)?;
     ready(rebuilt)?;
-    let ending = Manager { node: &node, options, signals: signal_pipe()? }.run(&mut control);
+    let ending = Manager { node: &node, options, signals }.run(&mut control);
     node.stopping.store(true, Ordering::Release);
     node.want_work();
     node.segment.want_room();
     for worker in workers {
         let _ = worker.join();
     }
+    crash::point("manager.ending");
     node.header().manager_pid.store(0, Ordering::Release);
+    crash::point("manager.gone");
     if ending == Ending::Drained {
         remove(&node, runtime);
     }
@@ -196,15 +203,6 @@ fn find_overlap(config: &Config, runtime: &Runtime) -> Result<Option<(bool, Stri
         }
     }
     Ok(None)
-}
-
-/// Clients must not take the manager for alive before it has taken over.
-fn announce_manager(node: &Node) {
-    let pid = std::process::id();
-    let header = node.header();
-    header.manager_start.store(liveness::start_time(pid).unwrap_or(0), Ordering::Release);
-    header.manager_pid.store(pid, Ordering::Release);
-    header.manager_epoch.fetch_add(1, Ordering::AcqRel);
 }
 
 /// The limits that a program was given are not meant for the manager: it keeps a descriptor of
@@ -332,6 +330,7 @@ impl Manager<'_> {
         let node = self.node;
         let segment = &node.segment;
         node.header().retired.store(1, Ordering::SeqCst);
+        crash::point("manager.retiring");
         let mut flusher = Flusher::new(node);
         let owner = Node::new_owner();
         let idle = is_idle(node);
@@ -356,6 +355,7 @@ impl Manager<'_> {
                 segment.leave(owner, inside);
                 clean
             });
+        crash::point("manager.retired");
         if !good {
             node.header().retired.store(0, Ordering::SeqCst);
         }

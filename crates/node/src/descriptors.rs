@@ -79,6 +79,7 @@ impl Descriptors {
             // A description of our own, if the file's permissions allow: locks that the program
             // takes on its own end with its own.
             let fd = reopen(&fd, OFlags::WRONLY).unwrap_or(fd);
+            forebay_pool::crash::point("announce.received");
             self.map().insert(file, (generation, Arc::new(fd)));
             // It may have been settled since we looked, by somebody who found nothing to close.
             if !segment.file(file).has(file_flag::ANNOUNCED) {

@@ -10,7 +10,7 @@ use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::sums::{SlotFiles, each_page};
-use forebay_pool::{Entry, Owner, SlotRecord, clock, futex};
+use forebay_pool::{Entry, Owner, SlotRecord, clock, crash, futex};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -423,6 +423,7 @@ impl Flusher {
             | file_flag::TO_LOG
             | file_flag::TO_FLUSH
             | file_flag::TO_SETTLE;
+        crash::point("sync.begin");
         let wanted = record.flags.fetch_and(!all, Ordering::AcqRel) & all;
         self.sync_with(file, ticket, wanted);
     }
@@ -480,6 +481,7 @@ impl Flusher {
                 Err(errno) => self.failed(file, errno),
             }
         }
+        crash::point("sync.synced");
         if let_go {
             node.await_messages();
         }
@@ -487,6 +489,7 @@ impl Flusher {
             settle(&node, file, self.owner);
         }
         self.answer(file, ticket);
+        crash::point("sync.answered");
     }
 
     /// Makes durable all that the store's file system has.
@@ -628,7 +631,7 @@ impl Flusher {
         }
         let patient = matches!(which, Which::File(_));
         if patient {
-            self.await_punch(file);
+            self.await_cut(file);
         }
         let mut begun: Vec<_> =
             batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
@@ -641,7 +644,12 @@ impl Flusher {
             Ok(fd) => fd,
             Err(errno) => {
                 begun.iter().for_each(|block| self.end(block, false));
-                self.failed(file, errno);
+                // One that has lost its last name is dropped when it is certain that nobody has it open.
+                let gone =
+                    errno == Errno::STALE && self.node.segment.file(file).has(file_flag::UNLINKED);
+                if !gone {
+                    self.failed(file, errno);
+                }
                 return None;
             }
         };
@@ -650,6 +658,7 @@ impl Flusher {
         let unread = self.stage(&mut begun);
         let store = self.store_of(file);
         let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd(), store);
+        crash::point("flush.writing");
         self.stores[store].run(&mut writes);
         let mut bytes = 0;
         let mut good = vec![true; begun.len()];
@@ -670,6 +679,7 @@ impl Flusher {
         // Before any page counts as clean.
         self.node.segment.file(file).clear(file_flag::SYNCED);
         for (block, good) in begun.iter().zip(good) {
+            crash::point("flush.ending");
             self.end(block, good);
             self.record(block.dirty);
         }
@@ -726,9 +736,15 @@ impl Flusher {
             let size = record.size.load(Ordering::Acquire);
             let goal = record.intent.load(Ordering::Acquire).checked_sub(1);
             let limit = goal.map_or(size, |goal| goal.min(size));
-            let pages = meta.dirty.load(Ordering::Acquire) & meta.valid.load(Ordering::Acquire);
+            let dirtied = meta.dirty.load(Ordering::Acquire) & meta.valid.load(Ordering::Acquire);
+            // What a truncate under way takes stays dirty: the store may refuse it.
+            let pages = match goal {
+                Some(goal) if goal < size => dirtied & self.pages_before(goal, dirty.block),
+                _ => dirtied,
+            };
             if pages != 0 {
                 meta.writeback.fetch_or(pages, Ordering::AcqRel);
+                crash::point("flush.writeback");
                 meta.dirty.fetch_and(!pages, Ordering::AcqRel);
                 let data = match segment.tier_of(dirty.bucket) {
                     0 => segment.bucket_data(dirty.bucket).cast_const(),
@@ -741,6 +757,13 @@ impl Flusher {
         begun
     }
 
+    /// The pages of a block that lie before byte `end` of the file, with all their bytes.
+    fn pages_before(&self, end: u64, block: u64) -> u64 {
+        let bytes = end.saturating_sub(block * self.node.segment.bucket_bytes() as u64);
+        let pages = bytes / self.node.segment.page_bytes() as u64;
+        if pages == 0 { 0 } else { span(0, pages.min(64) as usize) }
+    }
+
     /// Whether a punch under way touches the block: it must not reach the store after the punch.
     fn is_being_punched(&self, dirty: Dirty) -> bool {
         let bytes = self.node.segment.bucket_bytes() as u64;
@@ -749,13 +772,13 @@ impl Flusher {
         punched.is_some_and(|punched| punched.start < end && start < punched.end)
     }
 
-    /// Waits until no punch of the file is under way, or its owner is dead. The caller holds
-    /// nothing that the punch could wait for.
-    fn await_punch(&mut self, file: u32) {
+    /// Waits until no truncate or punch of the file is under way, or its owner is dead. The caller holds
+    /// nothing that they could wait for.
+    fn await_cut(&mut self, file: u32) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         let mut patience = Patience::default();
-        while record.punched().is_some() && !self.node.stopping() {
+        while record.has_intent() && !self.node.stopping() {
             // It may wait for this thread.
             self.serve_cut(file);
             let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
@@ -963,6 +986,7 @@ impl Flusher {
         if let Some(meta) = self.node.segment.bucket(block.dirty.bucket) {
             if !good {
                 meta.dirty.fetch_or(block.pages, Ordering::AcqRel);
+                crash::point("flush.failed");
             }
             let left = meta.writeback.fetch_and(!block.pages, Ordering::AcqRel) & !block.pages;
             if left | meta.dirty.load(Ordering::Acquire) == 0 {
@@ -1069,6 +1093,7 @@ pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
     }
     let inside = segment.enter_table(owner);
     if segment.try_exclude(file, owner) {
+        crash::point("settle.begin");
         settle_held(node, file);
         segment.include(file);
     }
@@ -1098,6 +1123,7 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
     } else if agrees {
         // A program that is open for writing cannot be executed. The next writer sends his own.
         record.clear(file_flag::ANNOUNCED);
+        crash::point("settle.closing");
         node.descriptors.close(file);
     }
 }
@@ -1107,11 +1133,13 @@ fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let size = record.size.load(Ordering::Acquire);
     if (stat.st_size as u64) < size {
+        forebay_pool::undo::resizing(rustix::fd::AsFd::as_fd(fd), size);
         if rustix::fs::ftruncate(fd, size).is_err() {
             return false;
         }
         record.clear(file_flag::SYNCED);
     }
+    crash::point("settle.sized");
     let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
     let times = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
@@ -1119,6 +1147,7 @@ fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
     };
     // Only the owner of a file may set its times; others see the time of the flush.
     let _ = rustix::fs::futimens(fd, &times);
+    crash::point("settle.timed");
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let mtime = clock::joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64);
     let changed = clock::joined_ns(stat.st_ctime, stat.st_ctime_nsec as i64);
@@ -1126,6 +1155,7 @@ fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
     record.store_changed_ns.store(changed, Ordering::Release);
     record.store_size.store(stat.st_size as u64, Ordering::Release);
     record.size.store(stat.st_size as u64, Ordering::Release);
+    crash::point("settle.noted");
     record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::TOUCHED | file_flag::VETTED);
     true
 }

@@ -3,11 +3,11 @@
 
 use crate::node::Node;
 use forebay_placement::observe::Observed;
-use forebay_pool::clock;
 use forebay_pool::layout::DeviceSpeed;
+use forebay_pool::{clock, crash, undo};
 use forebay_tiers::{Direction, IoClient, Transfer};
 use rustix::io::Errno;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -82,7 +82,14 @@ impl IoClient for Gauged {
         let (gauge, speed) = self.node.gauge(self.device);
         let users = gauge.users.fetch_add(1, Ordering::AcqRel) + 1;
         let start = clock::monotonic_ns();
+        crash::point("io.begin");
+        for write in transfers.iter().filter(|transfer| transfer.direction() == Direction::Write) {
+            // SAFETY: open for as long as the transfer.
+            let fd = unsafe { BorrowedFd::borrow_raw(write.fd()) };
+            undo::writing(fd, write.offset(), write.len());
+        }
         self.inner.run(transfers);
+        crash::point("io.end");
         let took = clock::monotonic_ns() - start;
         gauge.users.fetch_sub(1, Ordering::AcqRel);
         let Some(direction) = transfers.first().map(Transfer::direction) else { return };
@@ -93,6 +100,14 @@ impl IoClient for Gauged {
     }
 
     fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
-        self.inner.sync(fd)
+        crash::point("io.syncing");
+        let began = clock::monotonic_ns();
+        let result = self.inner.sync(fd);
+        if result.is_ok() {
+            // SAFETY: the caller's, still open.
+            undo::synced(unsafe { BorrowedFd::borrow_raw(fd) }, began);
+        }
+        crash::point("io.synced");
+        result
     }
 }

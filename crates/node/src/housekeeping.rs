@@ -7,7 +7,7 @@ use forebay_pool::layout::*;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
-use forebay_pool::{Owner, liveness};
+use forebay_pool::{Owner, crash, liveness};
 use forebay_tiers::Positional;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -91,13 +91,23 @@ impl FromManager<'_> {
     }
 }
 
-/// Completes a truncate or a punch whose owner died, and lets everybody in again.
-pub(crate) fn finish_truncate(node: &Node, file: u32, owner: Owner) {
+/// Completes a truncate or a punch that was taken back as `reaper`'s from an owner that died, and lets
+/// everybody in again.
+pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
+    // A client that waits for the file may have been faster, and written since.
+    let owner = Node::new_owner();
+    let exclusive = &node.segment.file(file).exclusive;
+    let taken =
+        exclusive.compare_exchange(reaper.raw(), owner.raw(), Ordering::SeqCst, Ordering::Relaxed);
+    if taken.is_err() {
+        return;
+    }
     let outside = FromManager { node, file };
     node.segment.file(file).set(file_flag::TOUCHED);
     if let Err(errno) = node.segment.complete_intent(file, owner, &outside) {
         node.segment.file(file).report(errno.raw_os_error() as u32);
     }
+    crash::point("finish.completed");
     node.segment.include(file);
 }
 
@@ -218,6 +228,7 @@ impl Housekeeper {
         }
         self.clients.remove(&slot);
         self.waiting.remove(&slot);
+        crash::point("housekeeping.reaped");
         if inside {
             mark_pending_files(&node);
         }
@@ -265,7 +276,8 @@ impl Housekeeper {
         // What the kernel says comes first: the inode may belong to a new file by now.
         let nameless = || match self.node.descriptors.at_hand(segment, file) {
             Some(fd) => rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_nlink == 0),
-            None => record.has(file_flag::UNLINKED),
+            // Noted before the call: it may have failed, or not have come about.
+            None => record.has(file_flag::UNLINKED) && self.is_gone(file),
         };
         let unchanged = || record.opens.load(Ordering::SeqCst) == opens;
         let mut dropped = false;
@@ -273,10 +285,12 @@ impl Housekeeper {
             // Nobody can write to it now, so nobody who opened it meanwhile loses anything.
             if unchanged() && nameless() {
                 crate::conflict::vet_dropped(&self.node, file);
+                crash::point("housekeeping.dropping");
                 if let Some(journal) = &self.node.journal {
                     journal.gone(&self.node, file);
                 }
                 segment.drop_all_blocks(file, self.owner, &*self.node);
+                crash::point("housekeeping.dropped");
                 record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::FAILING);
                 dropped = true;
             }
@@ -305,10 +319,26 @@ impl Housekeeper {
         if !empty() {
             return;
         }
+        crash::point("housekeeping.removing");
         let removed = segment.remove_file(file, self.owner, || unchanged() && empty());
         if removed {
             segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
             self.node.descriptors.close(file);
+        }
+    }
+
+    /// Whether a file of which its last name was to be removed cannot be found any more.
+    fn is_gone(&self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        let store = record.store.load(Ordering::Relaxed) as usize;
+        let Some(backing) = self.node.config.backing.get(store) else { return false };
+        match self.node.descriptors.of(&self.node.segment, file, &backing.path) {
+            Err(Errno::STALE) => true,
+            Err(_) => false,
+            Ok(_) => {
+                record.clear(file_flag::UNLINKED);
+                false
+            }
         }
     }
 
@@ -336,6 +366,7 @@ pub(crate) fn mark_pending_files(node: &Node) {
         if !record.has(file_flag::DIRTY | file_flag::AHEAD) && crate::flush::is_pending(node, file)
         {
             record.set(file_flag::AHEAD);
+            crash::point("pending.ahead");
             record.set(file_flag::DIRTY);
         }
     }

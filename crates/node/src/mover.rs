@@ -7,7 +7,7 @@ use forebay_placement::promote::promoted;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::{each_page, sum_of};
-use forebay_pool::{Entry, Owner, clock};
+use forebay_pool::{Entry, Owner, clock, crash};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::AsRawFd;
@@ -85,6 +85,7 @@ impl Mover {
             }
         }
         let good = self.copy(&mut copying, from, to);
+        crash::point("move.copied");
         let mut moved = 0;
         for (copy, good) in copying.iter().zip(good) {
             if good && self.switch(copy, to) {
@@ -102,6 +103,7 @@ impl Mover {
             return None;
         }
         let taken = segment.take_slot(tier, self.owner, &mut self.hint)?;
+        crash::point("move.taken");
         segment.bucket(taken)?.state.store(FILLING, Ordering::Release);
         Some(taken)
     }
@@ -251,11 +253,14 @@ impl Mover {
             each_page(valid).for_each(|page| sums.set(page, copy.sums[page]));
             segment.record_slot(&*self.node, copy.to);
         }
+        crash::point("move.dressed");
         // The new record first: killed in between, the block is found once at least.
         segment.void_slot(&*self.node, copy.found.bucket);
         segment.file(copy.found.file).note_tier(to);
         place.store(Entry::resident(to as u8, copy.to).encode(), Ordering::Release);
+        crash::point("move.switched");
         segment.free_bucket(copy.found.bucket);
+        crash::point("move.freed");
         old.lock.unlock_changed();
         new.lock.unlock_changed();
         true

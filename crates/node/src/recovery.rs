@@ -9,7 +9,7 @@ use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
-use forebay_pool::{Segment, SegmentError, SlotRecord};
+use forebay_pool::{Segment, SegmentError, SlotRecord, crash, liveness};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode as Permissions, OFlags};
 use rustix::io::Errno;
@@ -187,6 +187,17 @@ fn open_slots(path: &Path) -> Result<OwnedFd, String> {
         .map_err(|errno| format!("{}: {errno}", path.display()))
 }
 
+/// Clients must not take the manager for alive before it has counted what its predecessor was writing as
+/// dirty again.
+pub(crate) fn announce(node: &Node) {
+    let pid = std::process::id();
+    let header = node.header();
+    header.now_ms.store(node.now(), Ordering::Relaxed);
+    header.manager_start.store(liveness::start_time(pid).unwrap_or(0), Ordering::Release);
+    header.manager_pid.store(pid, Ordering::Release);
+    header.manager_epoch.fetch_add(1, Ordering::AcqRel);
+}
+
 /// Takes back what a dead predecessor and its dead clients held. Before any worker runs.
 pub(crate) fn take_over(node: &Node) {
     let mut unfinished = Vec::new();
@@ -198,7 +209,9 @@ pub(crate) fn take_over(node: &Node) {
     for device in devices.chain(header.store.iter().map(|store| &store.emulation)) {
         device.next_free_ns.store(0, Ordering::Relaxed);
     }
+    crash::point("takeover.begin");
     let found = node.segment.recover(|file, owner| unfinished.push((file, owner)));
+    crash::point("takeover.recovered");
     for file in node.segment.live_files() {
         let record = node.segment.file(file);
         // The descriptors died with the manager; whoever writes next sends his again.
@@ -210,9 +223,13 @@ pub(crate) fn take_over(node: &Node) {
             node.segment.request_sync(file, None, true);
         }
     }
+    // From here on it owns what it takes.
+    announce(node);
     for (file, owner) in unfinished {
+        crash::point("takeover.unfinished");
         crate::housekeeping::finish_truncate(node, file, owner);
     }
+    crash::point("takeover.completed");
     crate::housekeeping::mark_pending_files(node);
     crate::jobs::take_over(node);
     for tier in 1..node.tiers() {

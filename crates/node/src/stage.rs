@@ -154,6 +154,7 @@ impl Stager {
             if let Some(client) = self.stores.get_mut(store) {
                 client.run(&mut reads);
             }
+            forebay_pool::crash::point("stage.read");
             let mut moved = 0;
             for (block, read) in filling.iter().zip(&reads) {
                 let got = read.result().unwrap_or(0);
@@ -204,6 +205,7 @@ impl Stager {
         let valid = if pages >= 64 { u64::MAX } else { (1 << pages) - 1 };
         meta.written.store(self.node.now(), Ordering::Relaxed);
         meta.valid.store(valid, Ordering::Release);
+        forebay_pool::crash::point("stage.valid");
         meta.lock.unlock_changed();
     }
 }

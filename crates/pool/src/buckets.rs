@@ -1,5 +1,6 @@
 //! Taking, locking, publishing and discarding buckets.
 
+use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{RESERVED, USED};
 use crate::futex;
@@ -102,6 +103,7 @@ impl Segment {
             if place.load(Ordering::Relaxed) != 0
                 && let Some(bucket) = place.swap(0, Ordering::Acquire).checked_sub(1)
             {
+                crash::point("bucket.uncached");
                 return Some(bucket);
             }
         }
@@ -121,6 +123,7 @@ impl Segment {
             }
         });
         slot.bucket_hint.store(next, Ordering::Relaxed);
+        crash::point("bucket.refilled");
         if self.count_taken(0, found) || found == 0 {
             self.want_room();
         }
@@ -189,6 +192,7 @@ impl Segment {
         for place in &slot.buckets {
             let put = place.compare_exchange(0, bucket + 1, Ordering::Release, Ordering::Relaxed);
             if put.is_ok() {
+                crash::point("bucket.cached");
                 return;
             }
         }
@@ -216,7 +220,9 @@ impl Segment {
                 return;
             }
             let tier = self.tier_of(bucket);
+            crash::point("bucket.cleared");
             self.free_buckets(tier).give(bucket);
+            crash::point("bucket.freed");
             self.header().tier[tier].free.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -226,20 +232,28 @@ impl Segment {
     pub fn dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) {
         if let Some(meta) = self.bucket(bucket) {
             self.lock(&meta.lock, owner);
+            crash::point("bucket.dressing");
             meta.file.store(file, Ordering::Relaxed);
             meta.block.store(block, Ordering::Relaxed);
             meta.valid.store(0, Ordering::Relaxed);
             meta.dirty.store(0, Ordering::Relaxed);
             meta.writeback.store(0, Ordering::Relaxed);
-            let heat = Heat::arriving(self.header().now_ms.load(Ordering::Relaxed), false);
+            let now = self.header().now_ms.load(Ordering::Relaxed);
+            let heat = Heat::arriving(now, false);
+            // Whoever dies before the write is noted leaves no time of the bucket's last use, which
+            // could lie in the future: a drain would not wait for it.
+            meta.written.store(now, Ordering::Relaxed);
+            meta.dirtied.store(now, Ordering::Relaxed);
             meta.heat.store(heat.0, Ordering::Relaxed);
             meta.state.store(USED, Ordering::Release);
+            crash::point("bucket.dressed");
         }
     }
 
     /// Gives back a dressed bucket that lost the race for its index entry.
     pub fn undress_bucket(&self, bucket: u32) {
         self.free_bucket(bucket);
+        crash::point("bucket.undressed");
         if let Some(meta) = self.bucket(bucket) {
             meta.lock.unlock_changed();
         }
@@ -270,6 +284,7 @@ impl Segment {
                 Entry::Resident { tier, bucket, .. } => {
                     let meta = self.bucket(bucket)?;
                     let taken = self.lock_bucket(meta, owner);
+                    crash::point("bucket.locked");
                     if place.load(Ordering::Acquire) == word {
                         return Some(Resident { word, tier: usize::from(tier), bucket, taken });
                     }
@@ -299,8 +314,11 @@ impl Segment {
         if let Some(meta) = self.bucket(resident.bucket) {
             self.wait_for_writeback(meta);
         }
+        crash::point("discard.begin");
         place.store(Entry::EMPTY, Ordering::Release);
+        crash::point("discard.unpublished");
         self.free_bucket(resident.bucket);
+        crash::point("discard.freed");
         if let Some(meta) = self.bucket(resident.bucket) {
             meta.lock.unlock_changed();
         }

@@ -78,6 +78,10 @@ impl Findings<'_> {
         if holder.slot() >= self.segment.header().clients || holder.thread() == 0 {
             return self.refused(place, "held by nobody that can be");
         }
+        if holder.is_reaper() {
+            // Left by a manager that died over it; the next completes it.
+            return;
+        }
         let client = self.segment.client(holder.slot());
         let state = client.state.load(Ordering::Acquire);
         let present = client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);

@@ -1,5 +1,6 @@
 //! Client slots: claimed by processes, handed to forked children, reaped after a death.
 
+use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{FILLING, FREE, RESERVED, USED};
 use crate::layout::*;
@@ -34,6 +35,7 @@ impl Segment {
             {
                 continue;
             }
+            crash::point("slot.reserved");
             client.pid.store(pid, Ordering::Release);
             client.start.store(start, Ordering::Release);
             client.child.store(0, Ordering::Release);
@@ -103,7 +105,9 @@ impl Segment {
     pub fn reap_slot(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> bool {
         let client = self.client(slot);
         client.state.store(slot_state::REAPING, Ordering::Release);
+        crash::point("reap.begin");
         let inside = self.reap_holdings(slot, unfinished);
+        crash::point("reap.holdings");
         self.release_all(slot);
         self.add_to_past(&client.counters);
         self.vacate(slot);
@@ -119,6 +123,7 @@ impl Segment {
             || client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
         if inside {
             self.reap_locks(slot, unfinished);
+            crash::point("reap.locks");
         }
         // What is not stamped as this slot's is in use: the place is damaged.
         let is_its_own = |state: &AtomicU32| {
@@ -129,6 +134,7 @@ impl Segment {
             if let Some(bucket) = place.swap(0, Ordering::AcqRel).checked_sub(1)
                 && self.bucket(bucket).is_some_and(|meta| is_its_own(&meta.state))
             {
+                crash::point("reap.cache");
                 self.free_bucket(bucket);
             }
         }
@@ -235,6 +241,7 @@ impl Segment {
                     )
                     .is_ok()
             {
+                crash::point("reap.exclusive");
                 if record.has_intent() {
                     unfinished(file, reaper);
                 } else {
@@ -253,6 +260,7 @@ impl Segment {
                 && meta.lock.take_over(holder, Owner::reaper(slot))
             {
                 meta.dirty.fetch_and(meta.valid.load(Ordering::Relaxed), Ordering::Relaxed);
+                crash::point("reap.bucket");
                 if meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket) {
                     self.free_bucket(bucket);
                 }
@@ -293,6 +301,7 @@ impl Segment {
     pub fn recover(&self, mut unfinished: impl FnMut(u32, Owner)) -> Recovered {
         let mut found = Recovered::default();
         self.raise_marks();
+        self.take_orphaned_intents(&mut unfinished);
         self.reap_holdings(MANAGER_SLOT, &mut unfinished);
         for slot in 1..self.header().clients_high.load(Ordering::Acquire) {
             let state = self.client(slot).state.load(Ordering::Acquire);
@@ -312,10 +321,12 @@ impl Segment {
                 self.reap_slot(slot, &mut unfinished);
             }
         }
+        crash::point("recover.reaped");
         let manager = Owner::new(MANAGER_SLOT, 0);
         for bucket in 0..self.header().buckets {
             self.recover_bucket(bucket, manager, &mut found);
         }
+        crash::point("recover.buckets");
         for tier in 0..self.header().tiers as usize {
             let map = self.free_buckets(tier);
             let ready =
@@ -325,6 +336,34 @@ impl Segment {
         }
         self.free_nodes().mend(self.header().nodes);
         found
+    }
+
+    /// Finds truncates and punches whose owner was reaped by a manager that died before it completed them.
+    fn take_orphaned_intents(&self, mut unfinished: impl FnMut(u32, Owner)) {
+        for file in self.live_files() {
+            let record = self.file(file);
+            let seen = record.exclusive.load(Ordering::SeqCst);
+            let slot = Owner::from_raw(seen).map(Owner::slot);
+            // What the manager and those that are still to be reaped hold is found with them.
+            let orphaned = slot.is_none_or(|slot| {
+                slot != MANAGER_SLOT
+                    && self.client(slot).state.load(Ordering::Acquire) == slot_state::FREE
+            });
+            if !orphaned || seen == 0 && !record.has_intent() {
+                continue;
+            }
+            let reaper = Owner::reaper(slot.unwrap_or(MANAGER_SLOT));
+            let exchange = record.exclusive.compare_exchange(
+                seen,
+                reaper.raw(),
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            // One that nobody held is the manager's now, whose holdings come next.
+            if exchange.is_ok() && slot.is_some() {
+                unfinished(file, reaper);
+            }
+        }
     }
 
     fn recover_bucket(&self, bucket: u32, manager: Owner, found: &mut Recovered) {
@@ -347,8 +386,12 @@ impl Segment {
         }
         if meta.state.load(Ordering::Acquire) == USED {
             if self.is_indexed(bucket) {
-                let torn = meta.writeback.swap(0, Ordering::AcqRel);
+                let torn = meta.writeback.load(Ordering::Acquire);
                 meta.dirty.fetch_or(torn, Ordering::AcqRel);
+                if torn != 0 {
+                    crash::point("recover.writeback");
+                }
+                meta.writeback.store(0, Ordering::Release);
                 meta.dirty.fetch_and(meta.valid.load(Ordering::Acquire), Ordering::AcqRel);
                 let dirty = meta.dirty.load(Ordering::Relaxed);
                 if dirty != 0 {

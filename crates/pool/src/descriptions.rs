@@ -100,6 +100,7 @@ impl Segment {
                 self.release_unless_live(owner.slot(), id);
                 continue;
             }
+            crate::crash::point("description.live");
             let record = self.file(file);
             description.file.store(file, Ordering::Relaxed);
             description
@@ -240,6 +241,7 @@ impl Segment {
                     description.zombie_since.store(now, Ordering::Relaxed);
                 }
                 let swapped = word(generation(seen), next);
+                crate::crash::point("description.sweep");
                 let done = description
                     .word
                     .compare_exchange(seen, swapped, Ordering::SeqCst, Ordering::Relaxed)

@@ -1,6 +1,7 @@
 //! The file table: records found by identity, and exclusive use of a file.
 
 use crate::buckets::Patience;
+use crate::crash;
 use crate::futex;
 use crate::interruption;
 use crate::layout::*;
@@ -228,7 +229,9 @@ impl Segment {
                 }
             }
         }
+        crash::point("file.excluding");
         self.wait_for_others(file, owner);
+        crash::point("file.excluded");
         true
     }
 
@@ -281,6 +284,7 @@ impl Segment {
 
     /// Ends exclusive use.
     pub fn include(&self, file: u32) {
+        crash::point("file.including");
         self.file(file).exclusive.store(0, Ordering::SeqCst);
     }
 
@@ -334,6 +338,7 @@ impl Segment {
         let record = self.file(file);
         record.set(flags);
         let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        crash::point("sync.requested");
         self.tell(owner, &Message::Sync { file });
         ticket
     }
@@ -368,6 +373,7 @@ impl Segment {
         };
         let result = found.map(|(file, new)| {
             self.file(file).opens.fetch_add(1, Ordering::SeqCst);
+            crash::point("file.found");
             act(file, new)
         });
         if taken {
@@ -392,6 +398,7 @@ impl Segment {
 
     fn insert(&self, head: u32, identity: Identity, owner: Owner) -> Option<u32> {
         let file = self.take_file(owner)?;
+        crash::point("file.taken");
         let record = self.file(file);
         record.generation.fetch_add(1, Ordering::Relaxed);
         record.device.store(identity.device, Ordering::Relaxed);
@@ -407,7 +414,9 @@ impl Segment {
         record.job.store(0, Ordering::Relaxed);
         let head = self.head(head);
         record.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        crash::point("file.linking");
         head.store(file + 1, Ordering::Release);
+        crash::point("file.linked");
         record.state.store(file_state::LIVE, Ordering::Release);
         Some(file)
     }
@@ -445,8 +454,11 @@ impl Segment {
         if removed {
             // Stamped, so that whoever finds us dead in between completes or undoes it.
             record.state.store(owner.raw(), Ordering::Release);
+            crash::point("file.removing");
             self.unlink(head, file);
+            crash::point("file.unlinked");
             self.prune_index(record);
+            crash::point("file.pruned");
             record.state.store(file_state::FREE, Ordering::Release);
         }
         if taken {

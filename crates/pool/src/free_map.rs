@@ -82,7 +82,10 @@ impl<S: States> FreeMap<'_, S> {
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return self.claim(at, wanted, owner, taken),
+                Ok(_) => {
+                    crate::crash::point("map.bits-taken");
+                    return self.claim(at, wanted, owner, taken);
+                }
                 Err(now) => seen = now,
             }
         }
@@ -98,6 +101,7 @@ impl<S: States> FreeMap<'_, S> {
                 .compare_exchange(FREE, owner.raw(), Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
             {
+                crate::crash::point("map.claimed");
                 taken(item);
                 found += 1;
             }
@@ -108,6 +112,7 @@ impl<S: States> FreeMap<'_, S> {
     /// Gives an item back. The caller has unlinked it from everything.
     pub fn give(&self, item: u32) {
         self.states.state(item).store(FREE, Ordering::Release);
+        crate::crash::point("map.given");
         self.offer(item);
     }
 

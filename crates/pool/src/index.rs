@@ -102,6 +102,7 @@ impl Segment {
                 return Some((height, node));
             }
             let node = self.take_node(owner)?;
+            crate::crash::point("index.node");
             let height = match old {
                 Some((height, old_node)) => {
                     self.node(node)?.entry[0].store(u64::from(old_node + 1), Ordering::Relaxed);
@@ -113,6 +114,7 @@ impl Segment {
             let linked =
                 file.root.compare_exchange(root, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             if linked {
+                crate::crash::point("index.root");
                 self.node_state(node).store(USED, Ordering::Release);
             } else {
                 self.node(node)?.entry[0].store(0, Ordering::Relaxed);
@@ -128,6 +130,7 @@ impl Segment {
         let node = self.take_node(owner)?;
         match place.compare_exchange(0, u64::from(node + 1), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
+                crate::crash::point("index.child");
                 // The owner's stamp goes when the link is there: a killed owner's is looked for.
                 self.node_state(node).store(USED, Ordering::Release);
                 Some(node)
@@ -216,6 +219,7 @@ impl Segment {
             let child = (word as u32).wrapping_sub(1);
             if height > 1 && self.prune(child, height - 1, freed) {
                 place.store(0, Ordering::Release);
+                crate::crash::point("index.pruned");
                 self.release_node(child);
                 *freed += 1;
             } else {

@@ -8,6 +8,7 @@ pub mod buckets;
 pub mod check;
 pub mod clients;
 pub mod clock;
+pub mod crash;
 pub mod descriptions;
 pub mod entry;
 pub mod files;
@@ -29,6 +30,7 @@ pub mod slot_record;
 pub mod sums;
 pub mod sync;
 pub mod truncate;
+pub mod undo;
 
 pub use descriptions::Marker;
 pub use entry::Entry;

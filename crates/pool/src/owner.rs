@@ -23,6 +23,11 @@ impl Owner {
         Owner((slot << Self::THREAD_BITS) | Self::REAPER)
     }
 
+    /// Whether it is a dead process's place-holder, see [`Owner::reaper`].
+    pub fn is_reaper(self) -> bool {
+        self.0 & Self::REAPER == Self::REAPER
+    }
+
     /// The owner stamped in a word, if any.
     #[inline]
     pub fn from_raw(raw: u32) -> Option<Owner> {

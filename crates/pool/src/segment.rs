@@ -603,8 +603,10 @@ impl Segment {
                 slot.pid.load(Ordering::Acquire),
                 slot.start.load(Ordering::Acquire),
             ),
-            // A reserved slot's child holds nothing yet; a reaped slot's locks are being freed.
-            slot_state::RESERVED | slot_state::REAPING => false,
+            // A reserved slot's child holds nothing yet.
+            slot_state::RESERVED => false,
+            // Its locks are being freed, unless the manager died over that.
+            slot_state::REAPING => !self.manager_is_alive(),
             _ => true,
         }
     }

@@ -2,6 +2,7 @@
 //! goal stands in the record, so that whoever finds its owner dead completes it.
 
 use crate::buckets::Resident;
+use crate::crash;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sums::SlotFiles;
@@ -41,15 +42,21 @@ impl Segment {
         let record = self.file(file);
         // From here on flushes are cut at the goal.
         record.intent.store(size.wrapping_add(1), Ordering::Release);
+        crash::point("truncate.intent");
         self.settle_beyond(file, size, owner);
+        crash::point("truncate.settled");
         if let Err(errno) = outside.truncate_store(size) {
             record.intent.store(0, Ordering::Release);
             return Err(errno);
         }
+        crash::point("truncate.store");
         record.store_size.store(size, Ordering::Release);
         let before = record.size.swap(size, Ordering::AcqRel);
+        crash::point("truncate.size");
         let result = if size < before { self.cut(file, size, owner, outside) } else { Ok(()) };
+        crash::point("truncate.cut");
         record.intent.store(0, Ordering::Release);
+        crash::point("truncate.done");
         result
     }
 
@@ -70,9 +77,13 @@ impl Segment {
         record.range_start.store(range.start, Ordering::Relaxed);
         // From here on no flush of a block in the range begins.
         record.range_end.store(range.end, Ordering::Release);
+        crash::point("punch.intent");
         self.settle_range(file, range.clone(), owner);
+        crash::point("punch.settled");
         let result = on_store().and_then(|()| {
+            crash::point("punch.store");
             self.cut_range(file, range.clone(), owner, outside)?;
+            crash::point("punch.cut");
             let size = record.size.load(Ordering::Acquire);
             if range.end >= size && record.store_size.load(Ordering::Acquire) < size {
                 // No flush of a last page will give the store's file its size.
@@ -81,6 +92,7 @@ impl Segment {
             }
             Ok(())
         });
+        crash::point("punch.end");
         record.range_end.store(0, Ordering::Release);
         result
     }
@@ -104,11 +116,14 @@ impl Segment {
             return Ok(());
         };
         self.settle_beyond(file, size, owner);
+        crash::point("complete.settled");
         // Left for somebody who may: what is behind the goal stays until then.
         outside.truncate_store(size)?;
+        crash::point("complete.store");
         record.store_size.store(size, Ordering::Release);
         record.size.store(size, Ordering::Release);
         let cut = self.cut(file, size, owner, outside);
+        crash::point("complete.cut");
         record.intent.store(0, Ordering::Release);
         cut
     }
@@ -153,7 +168,9 @@ impl Segment {
             let keep = within.div_ceil(page);
             let kept = if keep >= 64 { u64::MAX } else { (1 << keep) - 1 };
             meta.dirty.fetch_and(kept, Ordering::AcqRel);
+            crash::point("cut.dirty");
             meta.valid.fetch_and(kept, Ordering::AcqRel);
+            crash::point("cut.valid");
             let end = keep * page;
             let tail_valid = meta.valid.load(Ordering::Relaxed) >> (keep - 1) & 1 == 1;
             if within < end && tail_valid {
@@ -207,6 +224,7 @@ impl Segment {
             }
             // Not valid first: what is dirty and not valid is nothing.
             meta.valid.fetch_and(!whole, Ordering::AcqRel);
+            crash::point("cut-range.valid");
             meta.dirty.fetch_and(!whole, Ordering::AcqRel);
             let head = from..to.min(first * page);
             let tail = (end * page).max(head.end)..to;

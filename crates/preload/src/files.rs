@@ -628,11 +628,11 @@ unsafe extern "C" fn linkat(
 unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let Some(session) = session() else { return call() };
     let doomed = unsafe { stat_known(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
-    let result = call();
-    if let (0, Some(stat)) = (result, doomed.filter(|stat| stat.st_nlink == 1)) {
+    // Before: who is killed after the call has no time to. The manager looks whether it is true.
+    if let Some(stat) = doomed.filter(|stat| stat.st_nlink == 1) {
         session.unlinked(stat.st_dev, stat.st_ino);
     }
-    changed(result, doomed)
+    changed(call(), doomed)
 }
 
 #[unsafe(no_mangle)]

@@ -1,0 +1,499 @@
+//! Processes are killed at chosen steps, one after the other, and nothing acknowledged may be missing.
+//!
+//! Scripts of operations (`crash/model.rs`) run in one or two processes (`programs/scripted.c`), which report
+//! each operation that has returned. A process kills itself with SIGKILL at the n-th of the points that stand in the
+//! code of all rooms (`forebay_pool::crash`): the program, the node manager, or one and then the other. Afterwards
+//! everything is drained and compared, byte by byte, with what the model allows.
+//!
+//! - `FOREBAY_SEED=n` repeats one run of each test.
+//! - `FOREBAY_CRASH_MINUTES=n` goes on for so long.
+
+mod common;
+#[path = "crash/model.rs"]
+mod model;
+#[path = "crash/power.rs"]
+mod power;
+#[path = "crash/script.rs"]
+mod script;
+#[path = "crash/yard.rs"]
+mod yard;
+
+use common::{LAZY, Setup, TINY};
+use model::{Contents, Line, Model, Step};
+use script::Rng;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use yard::{Kill, Yard, follow};
+
+/// A hierarchy in which flushes and movements happen all the time.
+const RESTLESS: Setup = Setup { flush: "trigger = \"periodic\"\nperiod = \"1ms\"", ..SMALLEST };
+/// 16 buckets above 32.
+const SMALLEST: Setup = Setup { ram: "4MiB", nvme: "8MiB", ..TINY };
+/// Nothing reaches the store by itself.
+const RESTING: Setup = Setup { flush: LAZY.flush, ..SMALLEST };
+
+/// The beginnings of the names of a manager's points.
+const ROOMS: [&str; 17] = [
+    "announce",
+    "bucket",
+    "description",
+    "discard",
+    "file",
+    "flush",
+    "housekeeping",
+    "io",
+    "manager",
+    "map",
+    "message",
+    "move",
+    "reap",
+    "recover",
+    "settle",
+    "sync",
+    "takeover",
+];
+
+/// How long each test goes on, if nothing else is said.
+const USUAL: Duration = Duration::from_secs(20);
+
+fn number_in(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
+
+/// Seeds and time of a test.
+struct Course {
+    rng: Rng,
+    until: Instant,
+    only: bool,
+    hits: BTreeMap<String, u32>,
+    kills: u32,
+    cases: u32,
+}
+
+impl Course {
+    fn begin() -> Course {
+        let given = number_in("FOREBAY_SEED");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let seed = given.unwrap_or(Rng(now.as_nanos() as u64).next() >> 24);
+        let minutes = number_in("FOREBAY_CRASH_MINUTES");
+        let time = minutes.map_or(USUAL, |minutes| Duration::from_secs(60 * minutes));
+        let until = Instant::now() + time;
+        Course {
+            rng: Rng(seed),
+            until,
+            only: given.is_some(),
+            hits: BTreeMap::new(),
+            kills: 0,
+            cases: 0,
+        }
+    }
+
+    /// The next seed; `None` at the end.
+    fn next(&mut self) -> Option<u64> {
+        if self.only && self.cases > 0 || self.is_over() {
+            return None;
+        }
+        Some(if self.only { self.rng.0 } else { self.rng.next() >> 24 })
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() > self.until
+    }
+
+    fn hit(&mut self, points: Vec<String>) {
+        self.cases += 1;
+        for point in points.into_iter().filter(|point| !point.is_empty()) {
+            *self.hits.entry(point).or_default() += 1;
+            self.kills += 1;
+        }
+    }
+
+    /// Says what was hit, and fails if that is too little.
+    fn end(self, kills: u32, points: usize) {
+        println!(
+            "{} cases, {} kills at {} points: {:?}",
+            self.cases,
+            self.kills,
+            self.hits.len(),
+            self.hits
+        );
+        assert!(self.only || self.kills >= kills, "only {} kills hit", self.kills);
+        assert!(self.only || self.hits.len() >= points, "only {} points were hit", self.hits.len());
+    }
+}
+
+/// What a case is, for those who have to find out what went wrong.
+fn describe(contents: &Contents, lines: &[Line], kills: &[Kill]) -> String {
+    let sizes: Vec<_> = contents.iter().map(|(name, bytes)| (name, bytes.len())).collect();
+    let lines: Vec<_> = lines.iter().map(Line::to_string).collect();
+    let kills: Vec<_> = kills
+        .iter()
+        .map(|kill| {
+            let Kill { role, point, number } = kill;
+            format!("FOREBAY_CRASH_IN={role} FOREBAY_CRASH={point}:{number}")
+        })
+        .collect();
+    format!("{}\nfiles and their sizes: {sizes:?}\n{}", kills.join("\n"), lines.join("\n"))
+}
+
+/// Runs one case and fails with all that is needed to repeat it.
+fn check(
+    yard: &Yard,
+    seed: u64,
+    (contents, lines): (&Contents, &[Line]),
+    kills: &[Kill],
+    case: impl FnOnce() -> Result<Vec<String>, String>,
+) -> Vec<String> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(case)) {
+        Ok(Ok(points)) => points,
+        Ok(Err(what)) => {
+            let case = describe(contents, lines, kills);
+            panic!("FOREBAY_SEED={seed}: {what}\n{case}\n{}", yard.said())
+        }
+        Err(panic) => {
+            eprintln!("FOREBAY_SEED={seed}\n{}", describe(contents, lines, kills));
+            std::panic::resume_unwind(panic)
+        }
+    }
+}
+
+/// The program is killed while the manager goes on, or both are. Returns the points.
+fn crash_program(
+    yard: &Yard,
+    contents: &Contents,
+    lines: &[Line],
+    kills: &[Kill],
+) -> Result<Vec<String>, String> {
+    let folder = yard.folder(contents);
+    let mut running = yard.start(&folder, lines, kills.first());
+    let both = kills.len() > 1;
+    if both {
+        // Whoever lives longer than the other is killed at once.
+        running.wait_for_kill();
+        yard.kill_manager();
+        running.kill();
+    }
+    let (mark, mut ended) = running.end();
+    if both {
+        // Killed while it was looking.
+        ended.seen = None;
+    }
+    let mut points: Vec<_> = mark.into_iter().collect();
+    let mut model = Model::with(contents);
+    let step = follow(&mut model, lines, &ended.reports)?;
+    if points.is_empty() && step.is_some() && !both {
+        return Err(format!("it ended before its script did: {:?}", ended.reports));
+    }
+    if let Some(seen) = &ended.seen {
+        model.compare(seen, step).map_err(|what| format!("as the other process saw it: {what}"))?;
+    }
+    if both {
+        points.extend(recover(yard, &kills[1..]));
+    } else if !yard.drain() {
+        return Err("the manager is gone".into());
+    }
+    let found = yard.contents(&folder);
+    // What the dead left under way may become visible a moment later: the two need not be equal.
+    model.compare(&found, step)?;
+    Ok(points)
+}
+
+/// Starts managers that kill themselves while they take over, or drain, and then one that does not.
+fn recover(yard: &Yard, kills: &[Kill]) -> Vec<String> {
+    let mut points = Vec::new();
+    for kill in kills {
+        let mark = yard.mark();
+        if yard.start_manager(Some(kill), &mark) && yard.drain() {
+            yard.kill_manager();
+        } else {
+            yard.reap_manager();
+        }
+        points.extend(std::fs::read_to_string(mark));
+    }
+    assert!(yard.start_manager(None, &yard.mark()), "no manager comes up: {}", yard.said());
+    assert!(yard.drain(), "the manager is gone: {}", yard.said());
+    points
+}
+
+impl Kill {
+    /// Somewhere in a manager: rooms that are passed once are hit as often as those that are passed all the time.
+    fn somewhere(rng: &mut Rng) -> Kill {
+        let room = if rng.once_in(3) { "" } else { ROOMS[rng.below(ROOMS.len())] };
+        let most = if rng.once_in(3) { 60 } else { 4 };
+        let point = if room.is_empty() { "*".into() } else { format!("{room}.*") };
+        Kill { role: "node", point, number: 1 + rng.below(most) as u64 }
+    }
+}
+
+/// What happens to the program when its manager is dead.
+#[derive(Clone, Copy)]
+enum Then {
+    /// It goes on alone.
+    Alone,
+    /// There is a new manager at once.
+    Replaced,
+    /// It is killed too.
+    Killed,
+}
+
+/// The manager is killed, at the first of `kills`, and its successors are at the others. Returns the points.
+fn crash_manager(
+    yard: &Yard,
+    contents: &Contents,
+    lines: &[Line],
+    kills: &[Kill],
+    then: Then,
+) -> Result<Vec<String>, String> {
+    let mark = yard.mark();
+    let folder = yard.folder(contents);
+    let mut answers = yard.start_manager(Some(&kills[0]), &mark);
+    let mut running = yard.start(&folder, lines, None);
+    while running.is_running() {
+        if answers && !yard.has_manager() {
+            answers = false;
+            match then {
+                Then::Alone => {}
+                Then::Killed => running.kill(),
+                Then::Replaced => {
+                    yard.reap_manager();
+                    assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let (_, ended) = running.end();
+    let mut model = Model::with(contents);
+    let step = follow(&mut model, lines, &ended.reports)?;
+    if step.is_some() && !matches!(then, Then::Killed) {
+        return Err(format!("it ended before its script did: {:?}", ended.reports));
+    }
+    let drained = yard.has_manager() && yard.drain();
+    let mut points: Vec<_> = std::fs::read_to_string(&mark).into_iter().collect();
+    if !drained || !points.is_empty() {
+        yard.kill_manager();
+        points.extend(recover(yard, &kills[1..]));
+    }
+    model.compare(&yard.contents(&folder), step)?;
+    yard.kill_manager();
+    Ok(points)
+}
+
+fn alone(steps: &[Step]) -> Vec<Line> {
+    steps.iter().map(|&step| Line { process: 0, step }).collect()
+}
+
+/// All scripts of one step, and as many of two as there is time for, with a kill at every point.
+#[test]
+fn every_point_of_short_programs() {
+    let Some(yard) = Yard::new(&RESTING) else { return };
+    assert!(yard.start_manager(None, &yard.mark()));
+    let mut course = Course::begin();
+    let contents = script::short_contents();
+    let scripts = script::short_scripts();
+    let single = script::short_steps().len();
+    let mut turn = 0;
+    while let Some(seed) = course.next() {
+        // Without a seed that is given: all of one step first.
+        let number = if turn < single { turn } else { Rng(seed).below(scripts.len()) };
+        let number = if course.only { Rng(seed).below(scripts.len()) } else { number };
+        turn += 1;
+        let lines = alone(&scripts[number]);
+        for number in 1.. {
+            let kills = [Kill::at("client", number)];
+            let points = check(&yard, seed, (&contents, &lines), &kills, || {
+                crash_program(&yard, &contents, &lines, &kills)
+            });
+            if points.is_empty() || course.is_over() {
+                break;
+            }
+            course.hit(points);
+        }
+    }
+    yard.end_manager();
+    course.end(200, 40);
+}
+
+/// Random scripts in one or two processes; a process is killed, or it and the manager.
+#[test]
+fn programs_that_crash() {
+    let places: Vec<_> = [&RESTLESS, &RESTING].into_iter().filter_map(Yard::new).collect();
+    let Some(_) = places.first() else { return };
+    for yard in &places {
+        assert!(yard.start_manager(None, &yard.mark()));
+    }
+    let mut course = Course::begin();
+    while let Some(seed) = course.next() {
+        let mut rng = Rng(seed);
+        let yard = &places[rng.below(places.len())];
+        let (processes, length) = (1 + rng.below(2), 1 + rng.below(12));
+        let (contents, lines) = script::random(&mut rng, processes, length);
+        let mut kills = vec![Kill::at("client", 1 + rng.below(25 * length) as u64)];
+        if rng.once_in(4) {
+            let successors = rng.below(3);
+            kills.extend((0..successors).map(|_| Kill::somewhere(&mut rng)));
+            // The program's and the manager's common end is a crash of its own.
+            kills.push(Kill::at("node", u64::MAX));
+        }
+        let points = check(yard, seed, (&contents, &lines), &kills, || {
+            crash_program(yard, &contents, &lines, &kills)
+        });
+        course.hit(points);
+    }
+    places.iter().for_each(Yard::end_manager);
+    course.end(60, 30);
+}
+
+/// The node manager is killed at any of its points, and its successors while they take over.
+#[test]
+fn managers_that_crash() {
+    let places: Vec<_> = [&RESTLESS, &RESTING].into_iter().filter_map(Yard::new).collect();
+    let Some(_) = places.first() else { return };
+    for yard in &places {
+        assert!(yard.start_manager(None, &yard.mark()));
+        yard.end_manager();
+    }
+    let mut course = Course::begin();
+    while let Some(seed) = course.next() {
+        let mut rng = Rng(seed);
+        let yard = &places[rng.below(places.len())];
+        let (processes, length) = (1 + rng.below(2), 1 + rng.below(25));
+        let (contents, lines) = script::random(&mut rng, processes, length);
+        let then = [Then::Alone, Then::Replaced, Then::Killed][rng.below(3)];
+        let mut kills = vec![Kill::somewhere(&mut rng)];
+        kills.extend((0..rng.below(3)).map(|_| Kill::somewhere(&mut rng)));
+        let points = check(yard, seed, (&contents, &lines), &kills, || {
+            crash_manager(yard, &contents, &lines, &kills, then)
+        });
+        course.hit(points);
+    }
+    for yard in &places {
+        recover(yard, &[]);
+        yard.end_manager();
+    }
+    course.end(20, 15);
+}
+
+/// The pages that a dead manager was writing are dirty again, also when its successor dies over that.
+#[test]
+fn pages_under_writeback_survive_a_crash_in_recovery() {
+    let Some(yard) = Yard::new(&RESTING) else { return };
+    let write = Step::Write { file: 0, at: 0, bytes: 9000, seed: 1, pieces: false };
+    let lines = alone(&[write, Step::Sync { file: 0, data_only: false }]);
+    let kill = |point: &str| Kill { role: "node", point: point.into(), number: 1 };
+    let contents = Contents::new();
+    for kills in [
+        vec![kill("flush.writing"), kill("recover.writeback")],
+        vec![kill("flush.writing"), kill("recover.buckets")],
+        vec![kill("flush.ending"), kill("takeover.recovered"), kill("takeover.completed")],
+    ] {
+        let points = check(&yard, 0, (&contents, &lines), &kills, || {
+            crash_manager(&yard, &contents, &lines, &kills, Then::Killed)
+        });
+        let wanted: Vec<_> = kills.iter().map(|kill| kill.point.clone()).collect();
+        assert_eq!(points, wanted);
+    }
+    recover(&yard, &[]);
+    yard.end_manager();
+}
+
+/// A truncate of which the goal is noted and no more is completed; until then a drain waits.
+#[test]
+fn truncates_that_were_killed_are_completed_before_a_drain_ends() {
+    let Some(yard) = Yard::new(&RESTING) else { return };
+    assert!(yard.start_manager(None, &yard.mark()));
+    let contents = script::short_contents();
+    let write = Step::Write { file: 0, at: 1000, bytes: 5000, seed: 2, pieces: false };
+    let lines = alone(&[write, Step::Truncate { file: 0, size: 1234 }]);
+    for point in ["truncate.intent", "truncate.settled", "truncate.store", "truncate.size"] {
+        for second in [None, Some("reap.exclusive"), Some("takeover.unfinished")] {
+            let first = Kill { role: "client", point: point.into(), number: 1 };
+            let mut kills = vec![first];
+            kills.extend(second.map(|point| Kill { role: "node", point: point.into(), number: 1 }));
+            let points = check(&yard, 0, (&contents, &lines), &kills, || {
+                crash_program(&yard, &contents, &lines, &kills)
+            });
+            assert_eq!(points.first().map(String::as_str), Some(point));
+        }
+    }
+    yard.end_manager();
+}
+
+/// One loss of power in the middle of a script, or at its end. Returns how many pieces were lost.
+fn power_loss(
+    yard: &Yard,
+    rng: &mut Rng,
+    (contents, lines): (&Contents, &[Line]),
+    kill: &Kill,
+) -> Result<usize, String> {
+    let undo = yard.site.root().join("undo");
+    let _ = std::fs::remove_dir_all(&undo);
+    std::fs::create_dir(&undo).unwrap();
+    assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
+    let folder = yard.folder(contents);
+    let (_, ended) = yard.start(&folder, lines, Some(kill)).end();
+    yard.kill_manager();
+    for pool in yard.site.pools() {
+        std::fs::remove_file(pool).unwrap();
+    }
+    let lost = power::lose_power(&folder, &undo, rng);
+    let mut model = Model::with(contents);
+    let step = follow(&mut model, lines, &ended.reports)?;
+    let explain =
+        |what: String| format!("{what}\n{}", describe(contents, lines, std::slice::from_ref(kill)));
+    model.compare_durable(&yard.contents(&folder), step).map_err(explain)?;
+    // Nor does what is found in the tiers come over it.
+    assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
+    yard.end_manager();
+    model.compare_durable(&yard.contents(&folder), step).map_err(explain)?;
+    Ok(lost)
+}
+
+/// What fsync has acknowledged is there after the power was lost. A sync that lies is noticed.
+#[test]
+fn losses_of_power() {
+    let mut places = Vec::new();
+    for setup in [&RESTLESS, &RESTING] {
+        let Some(mut yard) = Yard::new(setup) else { return };
+        let undo = yard.site.root().join("undo");
+        yard.settings.push(("FOREBAY_UNDO", undo.to_str().unwrap().to_owned()));
+        places.push(yard);
+    }
+    let mut course = Course::begin();
+    course.until = Instant::now() + (course.until - Instant::now()) / 2;
+    let mut lost = 0;
+    while let Some(seed) = course.next() {
+        let mut rng = Rng(seed);
+        let yard = &places[rng.below(places.len())];
+        let length = 2 + rng.below(12);
+        let (contents, mut lines) = script::random(&mut rng, 1, length);
+        // What was never synced promises nothing.
+        for number in 0..lines.len() / 2 {
+            let file = rng.below(4) as u8;
+            let step = Step::Sync { file, data_only: rng.once_in(2) };
+            lines.insert(2 * number + 1, Line { process: 0, step });
+        }
+        let kill = Kill::at("client", 1 + rng.below(40 * length) as u64);
+        let result = power_loss(yard, &mut rng, (&contents, &lines), &kill);
+        lost += result.unwrap_or_else(|what| {
+            panic!("FOREBAY_SEED={seed}: {what}\n{}", yard.said());
+        });
+        course.hit(Vec::new());
+    }
+    println!("{} losses of power took {lost} pages", course.cases);
+    assert!(course.only || lost > 0, "nothing was lost");
+    let mut liar = places.pop().unwrap();
+    liar.settings.push(("FOREBAY_PLANT", "fsync-lies".to_owned()));
+    let write = Step::Write { file: 0, at: 0, bytes: 50_000, seed: 1, pieces: false };
+    let lines = alone(&[write, Step::Sync { file: 0, data_only: false }]);
+    let case = (&Contents::new(), &lines[..]);
+    let never = Kill::at("client", u64::MAX);
+    let lose = |seed| power_loss(&liar, &mut Rng(seed), case, &never).err();
+    let noticed = (0..20).find_map(lose).expect("a sync that does nothing is noticed");
+    assert!(noticed.contains("since the sync") || noticed.contains("instead of"), "{noticed}");
+    println!("a sync that does nothing: {noticed}");
+    for yard in places.iter().chain([&liar]) {
+        assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
+        yard.end_manager();
+    }
+}

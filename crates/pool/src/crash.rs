@@ -1,0 +1,175 @@
+//! Moments at which a process of a test build kills itself, and errors that it makes on purpose.
+//!
+//! Without debug assertions all of this is nothing. With them, `FOREBAY_CRASH=NAME:N` kills the process
+//! with SIGKILL when it passes the N-th point of that name (`*`: of any name; `flush.*`: of any name that
+//! begins so), `FOREBAY_CRASH_IN=client|node` only in processes of that role, and
+//! `FOREBAY_CRASH_ONCE=FILE` only if FILE is not there, and names in it the point at which it happened.
+//! `FOREBAY_CRASH_LIST=FILE` adds role and name of each point passed to FILE, which is there, and kills nobody.
+//! `FOREBAY_PLANT=NAME` makes an error on purpose, see [`planted`].
+//!
+//! A point stands between two steps whose order matters to whoever finds the first done and the second
+//! not. It costs a load and an add.
+
+/// A moment at which the process may die; `name` is `what.step`.
+#[inline(always)]
+pub fn point(name: &'static str) {
+    #[cfg(debug_assertions)]
+    armed::pass(name);
+    #[cfg(not(debug_assertions))]
+    let _ = name;
+}
+
+/// From here on this process counts as a node manager, not as a client.
+#[inline(always)]
+pub fn in_node() {
+    #[cfg(debug_assertions)]
+    armed::NODE.store(true, core::sync::atomic::Ordering::Relaxed);
+}
+
+/// Whether the error `name` is to be made: so that tests can show that they would notice it.
+#[inline(always)]
+pub fn planted(name: &str) -> bool {
+    #[cfg(debug_assertions)]
+    return armed::armed().plant.is(name.as_bytes());
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = name;
+        false
+    }
+}
+
+#[cfg(debug_assertions)]
+pub(crate) use armed::Word;
+
+#[cfg(debug_assertions)]
+mod armed {
+    use core::ffi::CStr;
+    use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use rustix::fs::{Mode, OFlags};
+    use rustix::io::IoSlice;
+    use std::sync::OnceLock;
+
+    pub(super) static NODE: AtomicBool = AtomicBool::new(false);
+    static PASSED: AtomicU64 = AtomicU64::new(0);
+
+    /// The value of a variable as it was at the first look, without allocation.
+    #[derive(Clone, Copy)]
+    pub struct Word {
+        bytes: [u8; 200],
+        length: usize,
+    }
+
+    impl Word {
+        /// The variable `name`, given with its `=`, as the process was started with it, also before libc
+        /// knows it; empty if it is not set, or too long.
+        pub fn of(name: &[u8]) -> Word {
+            let mut word = Word { bytes: [0; 200], length: 0 };
+            let Ok(file) = rustix::fs::open(c"/proc/self/environ", OFlags::CLOEXEC, Mode::empty())
+            else {
+                return word;
+            };
+            let (mut chunk, mut entry, mut length) = ([0u8; 4096], [0u8; 256], 0);
+            while let Ok(count @ 1..) = rustix::io::read(&file, &mut chunk[..]) {
+                for &byte in &chunk[..count] {
+                    if byte != 0 {
+                        if let Some(place) = entry.get_mut(length) {
+                            *place = byte;
+                        }
+                        length += 1;
+                        continue;
+                    }
+                    let value = entry.get(..length).and_then(|text| text.strip_prefix(name));
+                    if let Some(value) = value.filter(|value| value.len() < word.bytes.len()) {
+                        word.bytes[..value.len()].copy_from_slice(value);
+                        word.length = value.len();
+                    }
+                    length = 0;
+                }
+            }
+            word
+        }
+
+        pub fn bytes(&self) -> &[u8] {
+            &self.bytes[..self.length]
+        }
+
+        pub fn is(&self, other: &[u8]) -> bool {
+            self.length > 0 && self.bytes() == other
+        }
+
+        /// As a path.
+        pub fn c_str(&self) -> &CStr {
+            CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+        }
+    }
+
+    pub(super) struct Armed {
+        name: Word,
+        number: u64,
+        role: Word,
+        once: Word,
+        list: Word,
+        pub plant: Word,
+    }
+
+    pub(super) fn armed() -> &'static Armed {
+        static ARMED: OnceLock<Armed> = OnceLock::new();
+        ARMED.get_or_init(|| {
+            let mut name = Word::of(b"FOREBAY_CRASH=");
+            let mut number = 0;
+            if let Some(colon) = name.bytes().iter().rposition(|&byte| byte == b':') {
+                let digits = core::str::from_utf8(&name.bytes()[colon + 1..]).unwrap_or("");
+                number = digits.parse().unwrap_or(0);
+                name.length = colon;
+            }
+            Armed {
+                name,
+                number,
+                role: Word::of(b"FOREBAY_CRASH_IN="),
+                once: Word::of(b"FOREBAY_CRASH_ONCE="),
+                list: Word::of(b"FOREBAY_CRASH_LIST="),
+                plant: Word::of(b"FOREBAY_PLANT="),
+            }
+        })
+    }
+
+    pub(super) fn pass(name: &'static str) {
+        let armed = armed();
+        if armed.number == 0 && armed.list.length == 0 {
+            return;
+        }
+        let role: &[u8] = if NODE.load(Ordering::Relaxed) { b"node" } else { b"client" };
+        if armed.list.length > 0 {
+            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
+            if let Ok(list) = rustix::fs::open(armed.list.c_str(), flags, Mode::empty()) {
+                let line = [role, b" ", name.as_bytes(), b"\n"].map(IoSlice::new);
+                let _ = rustix::io::writev(list, &line);
+            }
+            return;
+        }
+        if armed.role.length > 0 && armed.role.bytes() != role {
+            return;
+        }
+        let matches = match armed.name.bytes() {
+            [start @ .., b'*'] => name.as_bytes().starts_with(start),
+            whole => name.as_bytes() == whole,
+        };
+        if matches && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == armed.number {
+            die(name, &armed.once);
+        }
+    }
+
+    fn die(name: &str, once: &Word) {
+        if once.length > 0 {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let Ok(mark) = rustix::fs::open(once.c_str(), flags, Mode::RUSR) else { return };
+            let _ = rustix::io::write(mark, name.as_bytes());
+        }
+        let me = rustix::process::getpid();
+        let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
+        // Not one step further, even if the signal comes late.
+        loop {
+            core::hint::spin_loop();
+        }
+    }
+}

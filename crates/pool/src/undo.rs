@@ -1,0 +1,94 @@
+//! A loss of power, simulated by test builds: with `FOREBAY_UNDO=DIR` what a write or a truncate replaces is first
+//! kept in DIR, and a sync of the file makes that void. A test that puts a part of it back has what a disk may
+//! look like that was never told to sync. Without debug assertions all of this is nothing.
+//!
+//! DIR/DEVICE-INODE has for each page that was changed a head of five words - time, kind (0: write, 1: sync), offset,
+//! number of old bytes, old size of the file - and the old bytes.
+
+use rustix::fd::BorrowedFd;
+
+/// Before `bytes` are written at `offset` of `fd`.
+#[inline(always)]
+pub fn writing(fd: BorrowedFd<'_>, offset: u64, bytes: u64) {
+    #[cfg(debug_assertions)]
+    kept::keep(fd, offset, bytes);
+    #[cfg(not(debug_assertions))]
+    let _ = (fd, offset, bytes);
+}
+
+/// Before the size of `fd` is set to `size`.
+#[inline(always)]
+pub fn resizing(fd: BorrowedFd<'_>, size: u64) {
+    #[cfg(debug_assertions)]
+    kept::keep(fd, size, u64::MAX);
+    #[cfg(not(debug_assertions))]
+    let _ = (fd, size);
+}
+
+/// After a sync of `fd` that began at `began`, of the monotonic clock.
+#[inline(always)]
+pub fn synced(fd: BorrowedFd<'_>, began: u64) {
+    #[cfg(debug_assertions)]
+    kept::forget(fd, began);
+    #[cfg(not(debug_assertions))]
+    let _ = (fd, began);
+}
+
+#[cfg(debug_assertions)]
+mod kept {
+    use crate::crash::Word;
+    use rustix::fd::{BorrowedFd, OwnedFd};
+    use rustix::fs::{Mode, OFlags};
+    use rustix::io::IoSlice;
+    use std::sync::OnceLock;
+
+    const PAGE: u64 = 4096;
+
+    fn file_of(fd: BorrowedFd<'_>) -> Option<(OwnedFd, u64)> {
+        static FOLDER: OnceLock<Word> = OnceLock::new();
+        let folder = FOLDER.get_or_init(|| Word::of(b"FOREBAY_UNDO="));
+        let folder = core::str::from_utf8(folder.bytes()).ok().filter(|path| !path.is_empty())?;
+        let stat = rustix::fs::fstat(fd).ok()?;
+        let path = format!("{folder}/{}-{}", stat.st_dev, stat.st_ino);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
+        let kept = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        Some((kept, stat.st_size as u64))
+    }
+
+    fn add(kept: &OwnedFd, head: [u64; 5], bytes: &[u8]) {
+        let head = head.map(u64::to_ne_bytes);
+        let _ = rustix::io::writev(kept, &[IoSlice::new(head.as_flattened()), IoSlice::new(bytes)]);
+    }
+
+    pub fn keep(fd: BorrowedFd<'_>, offset: u64, bytes: u64) {
+        let Some((kept, size)) = file_of(fd) else { return };
+        // The descriptor may be one that cannot read.
+        use std::os::fd::AsRawFd;
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let Ok(reader) = rustix::fs::open(path, OFlags::CLOEXEC, Mode::empty()) else { return };
+        let now = crate::clock::monotonic_ns();
+        let end = offset.saturating_add(bytes);
+        let mut at = offset;
+        loop {
+            let next = (at / PAGE * PAGE + PAGE).min(end);
+            let mut old = [0u8; PAGE as usize];
+            let wanted = &mut old[..(next - at) as usize];
+            let got = rustix::io::pread(&reader, &mut *wanted, at).unwrap_or(0);
+            // Beyond the old end a write replaces nothing, which is zeros.
+            let count = if bytes == u64::MAX { got } else { wanted.len() };
+            add(&kept, [now, 0, at, count as u64, size], &wanted[..count]);
+            at = next;
+            if at >= end || bytes == u64::MAX && at >= size {
+                return;
+            }
+        }
+    }
+
+    pub fn forget(fd: BorrowedFd<'_>, began: u64) {
+        if crate::crash::planted("fsync-lies") {
+            return;
+        }
+        let Some((kept, size)) = file_of(fd) else { return };
+        add(&kept, [began, 1, 0, 0, size], &[]);
+    }
+}
