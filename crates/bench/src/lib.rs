@@ -1,6 +1,6 @@
 //! Benchmarks against what users would pick instead, always side by side in one run.
 //!
-//! [`bench`]: the evaluation of the Hermes paper (HPDC'18, Figures 8 to 11), repeated on emulated tiers
+//! [`bench()`]: the evaluation of the Hermes paper (HPDC'18, Figures 8 to 11), repeated on emulated tiers
 //! of one machine: unmodified C programs, directly on the store, on two staging systems, and under
 //! Forebay. One file for each figure in `figures`, one for each competitor in `systems`.
 //!

@@ -138,7 +138,7 @@ pub struct Header {
     pub durability: AtomicU32,
     /// Times that a file was found changed by others on the store while Forebay had data for it.
     pub conflicts: AtomicU32,
-    /// Over all that never changes once the segment is made, see [`Header::sum`].
+    /// Over all that never changes once the segment is made, see `Header::sum`.
     pub checksum: AtomicU64,
     /// Buckets of each tier that are set aside for jobs, free or in use.
     pub set_aside: [AtomicU32; TIERS_MAX],
