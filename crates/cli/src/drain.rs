@@ -51,6 +51,8 @@ pub struct Progress {
     most: u64,
     bar: Option<ProgressBar>,
     line: Option<Instant>,
+    /// Of the last line: it could not say how long it will take.
+    is_vague: bool,
     /// Shown from the first look on.
     always: bool,
 }
@@ -58,7 +60,15 @@ pub struct Progress {
 impl Progress {
     /// Of `what` is being done.
     pub fn new(what: &'static str) -> Progress {
-        Progress { what, since: Instant::now(), most: 0, bar: None, line: None, always: false }
+        Progress {
+            what,
+            since: Instant::now(),
+            most: 0,
+            bar: None,
+            line: None,
+            is_vague: false,
+            always: false,
+        }
     }
 
     /// The same, shown however little time it takes, if `always`.
@@ -89,8 +99,9 @@ impl Progress {
             bar.set_prefix(safe);
             bar.set_length(self.most);
             bar.set_position(done);
-        } else if self.is_time_for_a_line() {
+        } else if self.is_time_for_a_line(done > 0) {
             self.line = Some(Instant::now());
+            self.is_vague = done == 0;
             eprintln!(
                 "forebay: {}: {} of {} done, {}/s, {safe}",
                 self.what,
@@ -101,8 +112,9 @@ impl Progress {
         }
     }
 
-    fn is_time_for_a_line(&self) -> bool {
+    fn is_time_for_a_line(&self, moves: bool) -> bool {
         match self.line {
+            Some(line) if self.is_vague && moves => line.elapsed() >= SHORT,
             Some(line) => line.elapsed() >= LINE_EVERY,
             None => self.always || self.since.elapsed() >= LINE_EVERY,
         }

@@ -248,7 +248,12 @@ impl Running {
 
     /// Waits until one of the processes has killed itself, or both have ended.
     pub fn wait_for_kill(&mut self) {
-        wait_for("a kill", LIMIT, || (self.mark.exists() || !self.is_running()).then_some(()));
+        wait_for("a kill", LIMIT, || (self.has_mark() || !self.is_running()).then_some(()));
+    }
+
+    /// Whether a process has said at which point it kills itself.
+    fn has_mark(&self) -> bool {
+        fs::metadata(&self.mark).is_ok_and(|mark| mark.len() > 0)
     }
 
     /// Kills both processes.
