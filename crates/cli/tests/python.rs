@@ -24,7 +24,7 @@ fn passes(words: &str) {
     }
     let site = Site::new(&SMALL);
     let script =
-        format!("export TMPDIR=$PWD; python3 -m test --tempdir $PWD --timeout 100 -v {words} 2>&1");
+        format!("export TMPDIR=$PWD; python3 -m test --tempdir $PWD --timeout 300 -v {words} 2>&1");
     let (ran, status) = site.run_buffered(&script);
     status.assert_live();
     let tests = ran.stdout.lines().filter(|line| line.ends_with("... ok")).count();

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// The command under test.
 pub const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
 /// What no command of these tests may take.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(400);
 /// How long a test waits for what must happen.
 pub const LONG: Duration = Duration::from_secs(60);
 /// How long a site may take to be tidy after its last command.
