@@ -295,7 +295,7 @@ fn unknown_keys() {
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),
-        &format!("site.toml:2: flush.interval: {tail} trigger, period, max_age, bandwidth"),
+        &format!("site.toml:2: flush.interval: {tail} trigger, period, max_age, bandwidth, durability, journal"),
     );
     site.refuses(
         &then("[[backing]]\npath = \"bb\"\nmod = \"bypass\""),
@@ -724,13 +724,13 @@ fn impossible_rules() {
             "13: rule[0].reserve: \"4 apples\" cannot be read; give a size such as \"64MiB\", in B, \
              KB, MB, GB, TB, KiB, MiB, GiB or TiB",
         ),
-        (
-            "durability = 'nonvolatile'",
-            "13: rule[0].durability: \"nonvolatile\" needs a file tier; add one, or give \"store\"",
-        ),
     ] {
         site.refuses(&rule(lines), &format!("site.toml:{message}"));
     }
+    site.refuses(
+        &then("[[rule]]\ndurability = 'nonvolatile'\n"),
+        "site.toml:8: rule[0].durability: \"nonvolatile\" needs a file tier; add one, or give \"store\"",
+    );
     let many = rule(&"mode = 'async'\n[[rule]]\n".repeat(128));
     site.refuses(&many, "site.toml:268: rule[128]: 129 rules; give at most 128");
     let missing = site.load(&with("schema = 'gone.xml'")).unwrap_err();

@@ -498,6 +498,7 @@ fn user_id(name: &CStr) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::types::Speed;
     use super::*;
 
     #[test]
@@ -519,6 +520,14 @@ mod tests {
 
     #[test]
     fn the_table_of_keys_agrees_with_what_is_read() {
+        let path = std::path::PathBuf::from("/nvme");
+        let tiers = [Tier {
+            name: "nvme".to_owned(),
+            kind: TierKind::File { path },
+            capacity: 1 << 30,
+            emulate: None,
+            speed: Speed::default(),
+        }];
         let item = |key: &Key, value: &str| Item {
             key: key.name.to_owned(),
             value: value.to_owned(),
@@ -531,7 +540,7 @@ mod tests {
                     source: String::new(),
                     items: vec![item(key, value)],
                 };
-                interpret(&raw, &[])
+                interpret(&raw, &tiers)
             };
             let allowed = match key.values {
                 Values::Policy => {
