@@ -74,6 +74,14 @@ impl Session {
     /// Enters the file, waiting while somebody has it exclusively.
     #[inline]
     pub(crate) fn enter(&self, handle: Handle, owner: Owner) -> Inside {
+        match self.segment.try_enter_record(handle.file, self.record(handle), owner) {
+            Ok(inside) => inside,
+            Err(_) => self.enter_patiently(handle, owner),
+        }
+    }
+
+    #[cold]
+    fn enter_patiently(&self, handle: Handle, owner: Owner) -> Inside {
         let mut patience = Patience::default();
         loop {
             match self.segment.try_enter(handle.file, owner) {

@@ -104,8 +104,9 @@ impl Session {
         let unbuffered = record.entry0.load(Ordering::Acquire) == 0
             && record.root.load(Ordering::Acquire) == 0
             && !record.has(file_flag::AHEAD);
-        let wanted = self.wants_stage_in(handle, length);
-        if unbuffered && !wanted || record.has(file_flag::DIRECT) {
+        // Asked for only where a block is not there: the others are read without.
+        let wanted = || self.wants_stage_in(handle, length);
+        if record.has(file_flag::DIRECT) || unbuffered && !wanted() {
             return unsafe { self.read_through(handle, &mut cursor, offset, length) };
         }
         let size = record.size.load(Ordering::Acquire);
@@ -118,7 +119,7 @@ impl Session {
             let part = Part { block, within, bytes: (bucket_bytes - within).min(length - done) };
             let mut place = self.segment.entry(record, part.block);
             let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
-            if wanted && absent {
+            if absent && wanted() {
                 if self.may(handle, description_flag::SEQUENTIAL) {
                     self.want_staged(handle, part.block + 1, READ_AHEAD_BLOCKS);
                 }

@@ -83,8 +83,18 @@ impl Session {
 
     /// When a file's dirty blocks are flushed: as its rule says, else as configured.
     #[inline]
-    pub(crate) fn trigger(&self, settings: Settings) -> Trigger {
-        settings.trigger.unwrap_or_else(|| self.segment.header().flush_trigger())
+    pub(crate) fn trigger(&self, record: &FileRecord) -> Trigger {
+        let set = Trigger::from_code(record.trigger.load(Ordering::Relaxed));
+        set.unwrap_or_else(|| self.segment.header().flush_trigger())
+    }
+
+    /// Whether [`Session::trigger`] says that each write is followed by a flush.
+    #[inline]
+    pub(crate) fn flushes_each_write(&self, record: &FileRecord) -> bool {
+        let each = Trigger::PerOperation as u8;
+        let mentioned = record.trigger.load(Ordering::Relaxed) == each
+            || self.segment.header().trigger.load(Ordering::Relaxed) == u32::from(each);
+        mentioned && self.trigger(record) == Trigger::PerOperation
     }
 
     /// What fsync of a file waits for: as its rule says, else as configured.

@@ -380,7 +380,7 @@ impl Session {
         if self.record(handle).has(file_flag::EXECUTABLE) {
             let _ = self.flush(handle, false);
         } else if !self.record(handle).has(file_flag::SCRATCH)
-            && self.trigger(self.settings(self.record(handle))) == Trigger::PerFile
+            && self.trigger(self.record(handle)) == Trigger::PerFile
         {
             self.segment.request_sync(handle.file, Some(self.owner()), false);
         }

@@ -155,15 +155,14 @@ impl Session {
         let mut cursor = Cursor::new(pieces);
         let written = unsafe { self.write_blocks(handle, &mut cursor, offset, length) }?;
         self.review_rule(handle);
-        let settings = self.settings(self.record(handle));
+        let record = self.record(handle);
+        let mode = record.mode.load(Ordering::Relaxed);
         if self.may(handle, description_flag::SYNC) {
             self.sync(handle, true)?;
-        } else if settings.mode == Some(Mode::Sync) {
+        } else if mode == Mode::Sync as u8 {
             // Write-through: the store has it; only a sync makes the store durable.
             self.sync(handle, false)?;
-        } else if self.trigger(settings) == Trigger::PerOperation
-            && settings.mode != Some(Mode::Scratch)
-        {
+        } else if self.flushes_each_write(record) && mode != Mode::Scratch as u8 {
             self.segment.request_sync(handle.file, Some(self.owner()), false);
             self.segment.want_work();
         }
@@ -258,7 +257,15 @@ impl Session {
     }
 
     /// Sends the node manager a descriptor of the file, once for all of its writers.
+    #[inline]
     pub(crate) fn announce(&self, handle: Handle) {
+        if !self.record(handle).has(file_flag::ANNOUNCED) {
+            self.announce_first(handle);
+        }
+    }
+
+    #[cold]
+    fn announce_first(&self, handle: Handle) {
         let record = self.record(handle);
         if !self.may(handle, description_flag::WRITE) || record.set(file_flag::ANNOUNCED) {
             return;

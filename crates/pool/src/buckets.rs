@@ -87,11 +87,7 @@ impl Segment {
     pub fn lock_bucket(&self, bucket: &BucketMeta, owner: Owner) -> bool {
         let taken = self.lock(&bucket.lock, owner);
         if taken {
-            // A writer killed between its two marks: the page was not announced as valid.
-            let valid = bucket.valid.load(Ordering::Relaxed);
-            if bucket.dirty.load(Ordering::Relaxed) & !valid != 0 {
-                bucket.dirty.fetch_and(valid, Ordering::Relaxed);
-            }
+            mend_marks(bucket);
         }
         taken
     }
@@ -263,6 +259,23 @@ impl Segment {
     /// entry's word, tier and bucket. Waits while the block is written around.
     #[inline]
     pub fn lock_resident(&self, place: &AtomicU64, owner: Owner) -> Option<Resident> {
+        let word = place.load(Ordering::Acquire);
+        if let Entry::Resident { tier, bucket, .. } = Entry::decode(word)
+            && let Some(meta) = self.bucket(bucket)
+            && meta.lock.try_lock(owner).is_ok()
+        {
+            mend_marks(meta);
+            crash::point("bucket.locked");
+            if place.load(Ordering::Acquire) == word {
+                return Some(Resident { word, tier: usize::from(tier), bucket, taken: true });
+            }
+            meta.lock.unlock_unchanged();
+        }
+        self.lock_resident_patiently(place, owner)
+    }
+
+    #[cold]
+    fn lock_resident_patiently(&self, place: &AtomicU64, owner: Owner) -> Option<Resident> {
         let mut patience = Patience::default();
         loop {
             let word = place.load(Ordering::Acquire);
@@ -322,6 +335,16 @@ impl Segment {
         if let Some(meta) = self.bucket(resident.bucket) {
             meta.lock.unlock_changed();
         }
+    }
+}
+
+/// Of a bucket just locked: the marks of a writer that was killed between its two. The page was not
+/// announced as valid.
+#[inline]
+fn mend_marks(bucket: &BucketMeta) {
+    let valid = bucket.valid.load(Ordering::Relaxed);
+    if bucket.dirty.load(Ordering::Relaxed) & !valid != 0 {
+        bucket.dirty.fetch_and(valid, Ordering::Relaxed);
     }
 }
 

@@ -35,7 +35,10 @@ impl Identity {
 /// A thread's presence in a file, or in the file table; ended by [`Segment::leave`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct Inside(*const AtomicU64);
+pub struct Inside {
+    place: *const AtomicU64,
+    thread: *const interruption::Thread,
+}
 
 impl FileRecord {
     /// Its identity.
@@ -153,6 +156,27 @@ impl FileRecord {
     }
 }
 
+#[inline]
+fn take_place(place: &AtomicU64, word: u64) -> bool {
+    place.load(Ordering::Relaxed) == 0
+        && place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+/// A presence word of `slot`, for a thread whose first choice is taken.
+#[cold]
+fn claim_any(slot: &ClientSlot, owner: Owner, word: u64) -> &AtomicU64 {
+    let mut patience = Patience::default();
+    loop {
+        for turn in 0..PRESENCES {
+            let place = &slot.presence[(owner.thread() as usize + turn) % PRESENCES];
+            if take_place(place, word) {
+                return place;
+            }
+        }
+        patience.wait();
+    }
+}
+
 impl Segment {
     /// Enters the file table: every lock is held under some presence.
     pub fn enter_table(&self, owner: Owner) -> Inside {
@@ -165,8 +189,22 @@ impl Segment {
     /// The owner that holds the file.
     #[inline]
     pub fn try_enter(&self, file: u32, owner: Owner) -> Result<Inside, Owner> {
+        self.try_enter_record(file, self.file(file), owner)
+    }
+
+    /// [`Segment::try_enter`] of a file of which the caller has looked up the record.
+    ///
+    /// # Errors
+    /// The owner that holds the file.
+    #[inline]
+    pub fn try_enter_record(
+        &self,
+        file: u32,
+        record: &FileRecord,
+        owner: Owner,
+    ) -> Result<Inside, Owner> {
         let inside = self.claim_presence(owner, file);
-        match Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst)) {
+        match Owner::from_raw(record.exclusive.load(Ordering::SeqCst)) {
             Some(holder) if holder != owner => {
                 self.leave(owner, inside);
                 Err(holder)
@@ -179,28 +217,19 @@ impl Segment {
     fn claim_presence(&self, owner: Owner, file: u32) -> Inside {
         let slot = self.client(owner.slot());
         let word = Presence { thread: owner.thread(), file }.encode();
-        let mut patience = Patience::default();
-        interruption::enter();
-        loop {
-            for turn in 0..PRESENCES {
-                let place = &slot.presence[(owner.thread() as usize + turn) % PRESENCES];
-                let free = place.load(Ordering::Relaxed) == 0;
-                if free
-                    && place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-                {
-                    return Inside(place);
-                }
-            }
-            patience.wait();
-        }
+        let thread = interruption::enter();
+        let first = &slot.presence[owner.thread() as usize % PRESENCES];
+        let place = if take_place(first, word) { first } else { claim_any(slot, owner, word) };
+        Inside { place, thread }
     }
 
     /// Leaves what was entered.
     #[inline]
     pub fn leave(&self, _: Owner, inside: Inside) {
         // SAFETY: a word of this segment's, which is mapped as long as `self`.
-        unsafe { &*inside.0 }.store(0, Ordering::Release);
-        interruption::leave();
+        unsafe { &*inside.place }.store(0, Ordering::Release);
+        // SAFETY: an `Inside` stays with the thread that got it.
+        unsafe { interruption::leave(inside.thread) };
     }
 
     /// Takes `file` for `owner` alone and waits until no other thread is inside it. The caller is

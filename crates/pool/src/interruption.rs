@@ -15,7 +15,7 @@ unsafe extern "C" {
     fn pthread_sigmask(how: i32, set: *const [u64; 16], old: *mut [u64; 16]) -> i32;
 }
 
-struct Thread {
+pub(crate) struct Thread {
     /// Presences.
     depth: Cell<u32>,
     /// Whether a handler was held off. A word of its own: a handler may come, and set it, while
@@ -47,25 +47,33 @@ pub fn hold_off(mask: u64) {
     });
 }
 
-/// Before a presence is claimed.
+/// Before a presence is claimed. Returns what [`leave`] takes, so that the thread's storage is looked
+/// up once for both.
 #[inline]
-pub(crate) fn enter() {
-    THREAD.with(|thread| thread.depth.set(thread.depth.get() + 1));
+pub(crate) fn enter() -> *const Thread {
+    let thread = THREAD.with(|thread| {
+        thread.depth.set(thread.depth.get() + 1);
+        core::ptr::from_ref(thread)
+    });
     compiler_fence(Ordering::SeqCst);
+    thread
 }
 
 /// After it was given up.
+///
+/// # Safety
+/// `thread` is from [`enter`], on the same thread.
 #[inline]
-pub(crate) fn leave() {
+pub(crate) unsafe fn leave(thread: *const Thread) {
     compiler_fence(Ordering::SeqCst);
-    THREAD.with(|thread| {
-        let depth = thread.depth.get().saturating_sub(1);
-        thread.depth.set(depth);
-        compiler_fence(Ordering::SeqCst);
-        if depth == 0 && thread.held_off.get() {
-            resume(thread);
-        }
-    });
+    // SAFETY: it has no destructor, so it is there as long as the thread.
+    let thread = unsafe { &*thread };
+    let depth = thread.depth.get().saturating_sub(1);
+    thread.depth.set(depth);
+    compiler_fence(Ordering::SeqCst);
+    if depth == 0 && thread.held_off.get() {
+        resume(thread);
+    }
 }
 
 #[cold]
@@ -85,11 +93,10 @@ mod tests {
     #[test]
     fn a_thread_is_inside_until_it_left_as_often_as_it_entered() {
         assert!(!is_inside());
-        enter();
-        enter();
-        leave();
+        let (first, second) = (enter(), enter());
+        unsafe { leave(second) };
         assert!(is_inside());
-        leave();
+        unsafe { leave(first) };
         assert!(!is_inside());
     }
 
@@ -103,16 +110,15 @@ mod tests {
             set[0]
         };
         let before = blocked();
-        enter();
-        enter();
+        let (first, second) = (enter(), enter());
         hold_off(before | SIGUSR1);
-        leave();
+        unsafe { leave(second) };
         assert_eq!(blocked(), before);
-        leave();
+        unsafe { leave(first) };
         assert_eq!(blocked(), before | SIGUSR1);
         hold_off(before);
-        enter();
-        leave();
+        let third = enter();
+        unsafe { leave(third) };
         assert_eq!(blocked(), before);
     }
 }

@@ -14,7 +14,10 @@ impl Owner {
     /// The owner for thread `thread` (counted from 0, wrapped into 20 bits) of `slot`.
     #[inline]
     pub fn new(slot: u32, thread: u32) -> Owner {
-        Owner((slot << Self::THREAD_BITS) | (thread % (Self::REAPER - 1) + 1))
+        // A division only for a process that had a million threads.
+        let few = thread < Self::REAPER - 1;
+        let thread = if few { thread } else { thread % (Self::REAPER - 1) };
+        Owner((slot << Self::THREAD_BITS) | (thread + 1))
     }
 
     /// Who holds what a dead process of `slot` held until it is given back. No thread has this
