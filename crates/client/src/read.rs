@@ -90,6 +90,7 @@ impl Session {
         })
     }
 
+    #[inline]
     unsafe fn read_blocks(
         &self,
         handle: Handle,
@@ -169,6 +170,7 @@ impl Session {
     }
 
     /// Brings a block from the store to RAM, clean. False if that is not possible now.
+    #[inline(never)]
     fn stage_in(&self, handle: Handle, block: u64, owner: Owner) -> bool {
         let record = self.record(handle);
         let bytes = self.segment.bucket_bytes();
@@ -205,6 +207,7 @@ impl Session {
     }
 
     /// Reads a file of which nothing is buffered: what the kernel says is true, its end included.
+    #[inline(never)]
     unsafe fn read_through(
         &self,
         handle: Handle,
@@ -231,6 +234,7 @@ impl Session {
     }
 
     /// Reads bytes below the file's size from the store; what the store does not have is zero.
+    #[inline(never)]
     unsafe fn read_store(
         &self,
         handle: Handle,
@@ -254,6 +258,7 @@ impl Session {
     }
 
     /// Reads a part from the bucket that `place` names; false when the store has it.
+    #[inline]
     unsafe fn read_resident(
         &self,
         handle: Handle,
@@ -302,6 +307,7 @@ impl Session {
         result.map(|()| true)
     }
 
+    #[inline(never)]
     unsafe fn copy_locked(
         &self,
         handle: Handle,
@@ -317,6 +323,7 @@ impl Session {
     }
 
     /// Copies valid pages from the bucket and the others from the store.
+    #[inline]
     unsafe fn copy_bucket(
         &self,
         handle: Handle,
@@ -333,6 +340,21 @@ impl Session {
             unsafe { cursor.copy_in(from, part.bytes) };
             return Ok(());
         }
+        unsafe { self.copy_runs(handle, tier, bucket, valid, cursor, part) }
+    }
+
+    /// The same, run by run of pages that are alike.
+    #[inline(never)]
+    unsafe fn copy_runs(
+        &self,
+        handle: Handle,
+        tier: usize,
+        bucket: u32,
+        valid: u64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+    ) -> Result<(), Errno> {
+        let end = part.within + part.bytes;
         let page = self.segment.page_bytes();
         let block_start = part.block * self.segment.bucket_bytes() as u64;
         let mut at = part.within;

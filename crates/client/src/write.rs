@@ -85,6 +85,7 @@ impl Session {
     ///
     /// # Safety
     /// The pieces are readable.
+    #[inline]
     pub unsafe fn write_placed(
         &self,
         handle: Handle,
@@ -138,6 +139,7 @@ impl Session {
         result
     }
 
+    #[inline]
     unsafe fn write_at(
         &self,
         handle: Handle,
@@ -169,6 +171,7 @@ impl Session {
         Ok(written)
     }
 
+    #[inline]
     unsafe fn write_blocks(
         &self,
         handle: Handle,
@@ -237,6 +240,7 @@ impl Session {
     }
 
     /// Notes that the file is ahead of the store.
+    #[inline]
     fn touch(&self, handle: Handle, now: u64) {
         let record = self.record(handle);
         if record.has(file_flag::DIRECT) {
@@ -283,6 +287,7 @@ impl Session {
         }
     }
 
+    #[inline]
     unsafe fn write_part(
         &self,
         handle: Handle,
@@ -333,6 +338,7 @@ impl Session {
         }
     }
 
+    #[inline]
     fn unlock(&self, resident: Resident, unchanged: bool) {
         if let (true, Some(meta)) = (resident.taken, self.segment.bucket(resident.bucket)) {
             if unchanged {
@@ -345,6 +351,7 @@ impl Session {
 
     /// Gives the block a bucket on the tier that the placement engine chooses, or writes around the
     /// tiers when there is none to be had. `None` if somebody else was faster.
+    #[inline(never)]
     unsafe fn write_new(
         &self,
         handle: Handle,
@@ -387,6 +394,7 @@ impl Session {
     }
 
     /// Copies a part into a RAM bucket that is locked and indexed.
+    #[inline]
     unsafe fn write_bucket(
         &self,
         handle: Handle,
@@ -483,6 +491,7 @@ impl Session {
 
     /// Writes to a block that lies on a file tier: a block written whole moves to RAM, a part is
     /// written in place. `None` if the block moved meanwhile.
+    #[inline(never)]
     unsafe fn write_over_slot(
         &self,
         handle: Handle,
@@ -759,6 +768,7 @@ impl Session {
     }
 
     /// Writes to the store of a block that the index has no place for, with the file for itself.
+    #[inline(never)]
     unsafe fn write_exclusively(
         &self,
         handle: Handle,
@@ -777,6 +787,7 @@ impl Session {
     }
 
     /// Writes through the kernel: the file is used in ways that we cannot follow.
+    #[inline(never)]
     unsafe fn write_direct(
         &self,
         handle: Handle,
@@ -812,6 +823,7 @@ impl Session {
 }
 
 /// Marks pages of a locked bucket as dirty; nothing but plain loads when they are.
+#[inline]
 fn soil(meta: &BucketMeta, pages: u64, stamp: u32) {
     let dirty = meta.dirty.load(Ordering::Relaxed);
     if dirty & pages != pages {

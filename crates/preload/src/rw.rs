@@ -98,6 +98,7 @@ impl<'a> Buffers<'a> {
 }
 
 /// Reads from `offset`, or from the description's.
+#[inline]
 unsafe fn read_managed(
     session: &Session,
     handle: Handle,
@@ -124,6 +125,7 @@ unsafe fn read_managed(
 }
 
 /// Writes at the end if `append`, else at `offset`, or at the description's.
+#[inline]
 unsafe fn write_managed(
     session: &Session,
     handle: Handle,
