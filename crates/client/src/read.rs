@@ -82,12 +82,51 @@ impl Session {
     /// # Safety
     /// The pieces are writable.
     pub unsafe fn read(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
+        if let Some(result) = unsafe { self.read_on(handle, pieces) } {
+            return result;
+        }
         let description = self.description(handle);
         self.positioned(handle, |offset| {
             let got = unsafe { self.pread(handle, pieces, offset) }?;
             description.offset.store(offset + got as u64, Ordering::Release);
             Ok(got)
         })
+    }
+
+    /// The usual read at the description's offset, with one presence for the offset's lock and for the
+    /// file. `None`, and nothing was done, where more is needed, as in writing.
+    #[inline]
+    unsafe fn read_on(&self, handle: Handle, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
+        let (record, description) = (self.record(handle), self.description(handle));
+        let length = total(pieces).filter(|&length| length > 0)?;
+        if !self.may(handle, description_flag::READ) {
+            return None;
+        }
+        let owner = self.owner();
+        let inside = self.enter(handle, owner);
+        if description.position.try_lock(owner).is_err() {
+            self.segment.leave(owner, inside);
+            return None;
+        }
+        let offset = description.offset.load(Ordering::Acquire);
+        let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64);
+        // To look at the store for more may take the file exclusively.
+        let known = end.is_some_and(|end| {
+            end <= record.size.load(Ordering::Acquire) || record.has(file_flag::AHEAD)
+        });
+        let result = known.then(|| {
+            let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
+            if record.rule.load(Ordering::Relaxed) != 0 {
+                self.note_read(handle, offset, &result);
+            }
+            if let Ok(got) = result {
+                description.offset.store(offset + got as u64, Ordering::Release);
+            }
+            result
+        });
+        description.position.unlock_unchanged();
+        self.segment.leave(owner, inside);
+        result
     }
 
     #[inline]

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Mode;
 use forebay_pool::buckets::{Patience, Resident};
+use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::sums::sum_of;
@@ -103,6 +104,9 @@ impl Session {
                 unsafe { self.append(handle, pieces) }.map(|(_, bytes)| bytes)
             }
             Some(offset) => unsafe { self.write_at(handle, pieces, offset) },
+            None if !append && let Some(result) = unsafe { self.write_on(handle, pieces) } => {
+                result
+            }
             None => self.positioned(handle, |offset| {
                 let (start, written) = if append {
                     unsafe { self.append(handle, pieces) }?
@@ -116,6 +120,43 @@ impl Session {
                 Ok(written)
             }),
         }
+    }
+
+    /// The usual write at the description's offset, with one presence for the offset's lock and for the
+    /// file. `None`, and nothing was done, where more is needed. Nobody waits for that lock inside a
+    /// file: who has it may want the file exclusively.
+    #[inline(never)]
+    unsafe fn write_on(&self, handle: Handle, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
+        let (record, description) = (self.record(handle), self.description(handle));
+        let length = total(pieces).filter(|&length| length > 0)?;
+        let waits = self.may(handle, description_flag::SYNC)
+            || record.mode.load(Ordering::Relaxed) == Mode::Sync as u8
+            || self.flushes_each_write(record);
+        if waits || !self.may(handle, description_flag::WRITE) {
+            return None;
+        }
+        let owner = self.owner();
+        let mut inside = self.enter(handle, owner);
+        if description.position.try_lock(owner).is_err() {
+            self.segment.leave(owner, inside);
+            return None;
+        }
+        let offset = description.offset.load(Ordering::Acquire);
+        let size = record.size.load(Ordering::Relaxed).max(offset.saturating_add(length as u64));
+        // Another rule may turn the file direct, which takes it exclusively.
+        let goes_on = size < record.rule_review.load(Ordering::Relaxed);
+        let result = goes_on.then(|| {
+            let length = self.allowed(handle, offset, length)?;
+            let mut cursor = Cursor::new(pieces);
+            let written = unsafe {
+                self.write_blocks(handle, &mut cursor, offset, length, owner, &mut inside)
+            }?;
+            description.offset.store(offset + written as u64, Ordering::Release);
+            Ok(written)
+        });
+        description.position.unlock_unchanged();
+        self.segment.leave(owner, inside);
+        result
     }
 
     /// Appends `pieces` in one go. Returns where they start and how many bytes were written.
@@ -155,7 +196,12 @@ impl Session {
         }
         let length = self.allowed(handle, offset, length)?;
         let mut cursor = Cursor::new(pieces);
-        let written = unsafe { self.write_blocks(handle, &mut cursor, offset, length) }?;
+        let owner = self.owner();
+        let mut inside = self.enter(handle, owner);
+        let written =
+            unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, &mut inside) };
+        self.segment.leave(owner, inside);
+        let written = written?;
         self.review_rule(handle);
         let record = self.record(handle);
         let mode = record.mode.load(Ordering::Relaxed);
@@ -171,17 +217,19 @@ impl Session {
         Ok(written)
     }
 
-    #[inline]
+    /// Writes inside the file; `inside` is another presence afterwards if the file had to be left.
+    #[inline(never)]
     unsafe fn write_blocks(
         &self,
         handle: Handle,
         cursor: &mut Cursor<'_>,
         offset: u64,
         length: usize,
+        owner: Owner,
+        inside: &mut Inside,
     ) -> Result<usize, Errno> {
-        let (owner, record) = (self.owner(), self.record(handle));
+        let record = self.record(handle);
         let bucket_bytes = self.segment.bucket_bytes();
-        let mut inside = self.enter(handle, owner);
         if !record.has(file_flag::DIRECT) {
             // First, because a write larger than RAM is flushed before it returns.
             self.announce(handle);
@@ -210,10 +258,13 @@ impl Session {
             match unsafe { self.write_part(handle, cursor, part, owner) } {
                 Ok(Outcome::Written(bytes)) => done += bytes,
                 Ok(Outcome::NoEntry) => {
-                    self.segment.leave(owner, inside);
+                    // The caller may hold a lock, which takes some presence all the time.
+                    let table = self.segment.enter_table(owner);
+                    self.segment.leave(owner, *inside);
                     result = unsafe { self.write_exclusively(handle, cursor, at, part.bytes) }
                         .map(|written| done += written);
-                    inside = self.enter(handle, owner);
+                    *inside = self.enter(handle, owner);
+                    self.segment.leave(owner, table);
                 }
                 Err(errno) => result = Err(errno),
             }
@@ -225,7 +276,6 @@ impl Session {
             self.count_up(&counters.writes, 1);
             self.count_up(&counters.write_bytes, done as u64);
         }
-        self.segment.leave(owner, inside);
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
 
@@ -287,7 +337,7 @@ impl Session {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn write_part(
         &self,
         handle: Handle,
@@ -394,7 +444,7 @@ impl Session {
     }
 
     /// Copies a part into a RAM bucket that is locked and indexed.
-    #[inline]
+    #[inline(always)]
     unsafe fn write_bucket(
         &self,
         handle: Handle,
@@ -444,7 +494,7 @@ impl Session {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn mark_written(
         &self,
         handle: Handle,
