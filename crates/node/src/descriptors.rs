@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 /// Directory entries looked at when a file was renamed while no manager had a descriptor of it.
 const SEARCH_MAX: usize = 2_000_000;
@@ -19,9 +19,32 @@ const SEARCH_MAX: usize = 2_000_000;
 /// How often a file is searched for that moves while it is.
 const SEARCHES: usize = 5;
 
+/// Locks that files share by number.
+const TURNS: usize = 64;
+
+/// Magic numbers of the file systems that are written past the page cache: ext4 and its predecessors,
+/// and XFS. Both keep the page cache right, and copy nothing that a program may change meanwhile.
+const DIRECT_KINDS: [i64; 2] = [0xEF53, 0x5846_5342];
+
+/// What is kept of a file.
+struct Kept {
+    /// Of the file's record.
+    generation: u32,
+    fd: Arc<OwnedFd>,
+    /// One that goes past the page cache, once asked for; `Some(None)` where there is none to be had.
+    direct: Option<Option<Arc<OwnedFd>>>,
+}
+
+impl Kept {
+    fn new(generation: u32, fd: Arc<OwnedFd>) -> Kept {
+        Kept { generation, fd, direct: None }
+    }
+}
+
 /// A descriptor for each file that has been written, and for which generation of its record.
 pub(crate) struct Descriptors {
-    kept: Mutex<HashMap<u32, (u32, Arc<OwnedFd>)>>,
+    kept: Mutex<HashMap<u32, Kept>>,
+    turns: [RwLock<()>; TURNS],
     /// The stores' directories, and the devices that their files are known to be on: on some file
     /// systems not that of the directory. Records are written by programs: whatever they say,
     /// files elsewhere are never touched.
@@ -35,7 +58,8 @@ impl Descriptors {
         let stores: Vec<_> = stores.map(Path::to_owned).collect();
         let device = |folder: &PathBuf| std::fs::metadata(folder).ok().map(|found| found.dev());
         let devices = Mutex::new(stores.iter().filter_map(device).collect());
-        Descriptors { kept: Mutex::default(), stores, devices }
+        let turns = std::array::from_fn(|_| RwLock::default());
+        Descriptors { kept: Mutex::default(), turns, stores, devices }
     }
 
     /// Whether `fd` is of the regular file that `record` is about, and lies where stores are. It
@@ -58,7 +82,7 @@ impl Descriptors {
         inside
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<u32, (u32, Arc<OwnedFd>)>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<u32, Kept>> {
         self.kept.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
@@ -80,7 +104,7 @@ impl Descriptors {
             // takes on its own end with its own.
             let fd = reopen(&fd, OFlags::WRONLY).unwrap_or(fd);
             forebay_pool::crash::point("announce.received");
-            self.map().insert(file, (generation, Arc::new(fd)));
+            self.map().insert(file, Kept::new(generation, Arc::new(fd)));
             // It may have been settled since we looked, by somebody who found nothing to close.
             if !segment.file(file).has(file_flag::ANNOUNCED) {
                 self.close(file);
@@ -96,13 +120,13 @@ impl Descriptors {
     pub fn of(&self, segment: &Segment, file: u32, store: &Path) -> Result<Arc<OwnedFd>, Errno> {
         let record = segment.file(file);
         let generation = record.generation.load(std::sync::atomic::Ordering::Acquire);
-        if let Some((kept, fd)) = self.map().get(&file)
-            && *kept == generation
+        if let Some(kept) = self.map().get(&file)
+            && kept.generation == generation
         {
-            return Ok(Arc::clone(fd));
+            return Ok(Arc::clone(&kept.fd));
         }
         let fd = Arc::new(open_by_name(record, store)?);
-        self.map().insert(file, (generation, Arc::clone(&fd)));
+        self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
         Ok(fd)
     }
 
@@ -110,7 +134,30 @@ impl Descriptors {
     pub fn at_hand(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
         let generation = segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);
         let map = self.map();
-        map.get(&file).filter(|(kept, _)| *kept == generation).map(|(_, fd)| Arc::clone(fd))
+        map.get(&file).filter(|kept| kept.generation == generation).map(|kept| Arc::clone(&kept.fd))
+    }
+
+    /// A description of the same file that goes past the page cache, beside one that is at hand. It is
+    /// closed with that one.
+    pub fn direct(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+        let generation = segment.file(file).generation.load(Ordering::Acquire);
+        let mut map = self.map();
+        let kept = map.get_mut(&file).filter(|kept| kept.generation == generation)?;
+        let Kept { fd, direct, .. } = kept;
+        direct.get_or_insert_with(|| open_direct(fd).ok().map(Arc::new)).clone()
+    }
+
+    /// Notes that the one that [`direct`](Self::direct) gave does not do.
+    pub fn refuse_direct(&self, file: u32) {
+        if let Some(kept) = self.map().get_mut(&file) {
+            kept.direct = Some(None);
+        }
+    }
+
+    /// Who writes to a file past the page cache has this alone; who writes through it shares it. Where
+    /// both touch one large folio at a time, the kernel cannot keep the cache right.
+    pub fn turn(&self, file: u32) -> &RwLock<()> {
+        &self.turns[file as usize % TURNS]
     }
 
     /// Closes the descriptor of a file that is clean and closed.
@@ -122,6 +169,19 @@ impl Descriptors {
 /// A description of our own of the file behind `fd`.
 pub(crate) fn reopen(fd: &OwnedFd, access: OFlags) -> Result<OwnedFd, Errno> {
     open_at_once(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)
+}
+
+/// A description of the file behind `fd` that goes past the page cache.
+///
+/// # Errors
+/// `OPNOTSUPP` where that is not known to be safe, else the errno of opening it.
+fn open_direct(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    if !DIRECT_KINDS.contains(&(rustix::fs::fstatfs(fd)?.f_type as i64)) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let direct = reopen(fd, OFlags::WRONLY)?;
+    rustix::fs::fcntl_setfl(&direct, OFlags::DIRECT)?;
+    Ok(direct)
 }
 
 /// Opens a file without waiting for the other end of a FIFO, or for the holder of a lease.

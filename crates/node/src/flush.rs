@@ -17,14 +17,17 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of one write to the store, at most; more only where the store's stripes are larger.
 const WRITE_BYTES: u64 = 4 << 20;
 /// Bytes on their way to the store at once, for each flusher.
 const BATCH_BYTES: usize = 16 << 20;
+/// Writes of at least so many bytes go past the page cache, where that can be: a device is waited for
+/// then, but nothing is copied, and no memory is taken from programs.
+const DIRECT_BYTES: u64 = 1 << 20;
 /// How often all files are looked at for syncs that nobody told of.
 const LOOK_EVERYWHERE: Duration = Duration::from_secs(1);
 /// A file whose flush failed is tried again after this, doubled each time up to the second value.
@@ -659,7 +662,7 @@ impl Flusher {
         let store = self.store_of(file);
         let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd(), store);
         crash::point("flush.writing");
-        self.stores[store].run(&mut writes);
+        self.write(file, store, &mut writes);
         let mut bytes = 0;
         let mut good = vec![true; begun.len()];
         let mut error = None;
@@ -700,6 +703,38 @@ impl Flusher {
                     self.backoff.remove(&file);
                 }
                 Some(bytes)
+            }
+        }
+    }
+
+    /// Runs the writes of one file: large ones past the page cache if no program has the file open.
+    fn write(&mut self, file: u32, store: usize, writes: &mut [Transfer]) {
+        let node = Arc::clone(&self.node);
+        let client = &mut self.stores[store];
+        let turn = node.descriptors.turn(file);
+        let alone = (writes.iter().any(is_for_direct) && !node.is_emulated(store))
+            .then(|| turn.try_write().ok())
+            .flatten()
+            // A program might write through the cache, or change what is on its way.
+            .filter(|_| !node.segment.open_files()[file as usize]);
+        let direct = alone.as_ref().and_then(|_| node.descriptors.direct(&node.segment, file));
+        let Some(direct) = direct else {
+            drop(alone);
+            let _shared = turn.read().unwrap_or_else(PoisonError::into_inner);
+            return client.run(writes);
+        };
+        let through = writes.first().map_or(-1, Transfer::fd);
+        writes
+            .iter_mut()
+            .filter(|write| is_for_direct(write))
+            .for_each(|write| write.redirect(direct.as_raw_fd()));
+        writes.chunk_by_mut(|a, b| a.fd() == b.fd()).for_each(|same| client.run(same));
+        for write in writes.iter_mut().filter(|write| write.fd() == direct.as_raw_fd()) {
+            write.redirect(through);
+            // So says a device of larger blocks.
+            if write.result() == Err(Errno::INVAL) {
+                node.descriptors.refuse_direct(file);
+                client.run(std::slice::from_mut(write));
             }
         }
     }
@@ -960,7 +995,17 @@ impl Flusher {
         }
         let stripe = self.node.stripes.get(store).copied().unwrap_or(1);
         let limits = Limits { most: WRITE_BYTES.max(stripe), stripe };
-        let writes: Vec<Write> = order(&mut extents, limits).collect();
+        let mut writes: Vec<Write> = order(&mut extents, limits).collect();
+        // The end of a file, which mostly is inside a page, must not keep the rest from going direct.
+        if let Some(last) = writes.last_mut() {
+            let odd = (last.offset + last.bytes) % page as u64;
+            if odd != 0 && last.bytes >= DIRECT_BYTES + odd {
+                last.bytes -= odd;
+                let (offset, end) = (last.offset + last.bytes, last.extents.end);
+                let tail = Write { offset, bytes: odd, extents: end - 1..end, ..*last };
+                writes.push(tail);
+            }
+        }
         let transfer = |write: Write| {
             let of_write = &extents[write.extents];
             let end = write.offset + write.bytes;
@@ -1009,6 +1054,16 @@ impl Flusher {
             eprintln!("flush of {path}: {errno}; the data is kept and tried again");
         }
     }
+}
+
+/// Whether a write can go past the page cache, and is worth it.
+fn is_for_direct(write: &Transfer) -> bool {
+    // Also of the page cache, beside whose pages the write goes.
+    let unit = rustix::param::page_size().max(4096);
+    let fits = |buffer: &iovec| (buffer.iov_base.addr() | buffer.iov_len).is_multiple_of(unit);
+    write.len() >= DIRECT_BYTES
+        && write.offset().is_multiple_of(unit as u64)
+        && write.buffers().iter().all(fits)
 }
 
 /// Reads these pages of a slot, whose lock the caller holds, to where they are in a bucket, and compares

@@ -217,6 +217,12 @@ impl Node {
         Box::new(Gauged::new(client, self, Device::Store(store % STORES_MAX)))
     }
 
+    /// Whether store `store` is slowed down.
+    pub fn is_emulated(&self, store: usize) -> bool {
+        let emulation = &self.header().store[store % STORES_MAX].emulation;
+        emulation.write_bandwidth != 0 || emulation.latency_ns != 0
+    }
+
     /// The estimates of a device, and where clients read them.
     pub fn gauge(&self, device: Device) -> (&Gauge, &DeviceSpeed) {
         match device {

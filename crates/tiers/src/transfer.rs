@@ -88,6 +88,11 @@ impl Transfer {
         self.fd
     }
 
+    /// Lets runs from now on go through another descriptor of the same file.
+    pub fn redirect(&mut self, fd: RawFd) {
+        self.fd = fd;
+    }
+
     /// The first byte of the file that is concerned.
     pub fn offset(&self) -> u64 {
         self.offset
