@@ -2,8 +2,11 @@
 
 mod common;
 
-use common::{LAZY, LONG, SLOW_STORE, Setup, Site, Steps, USUAL, becomes, sees, wait_for};
+use common::{
+    LAZY, LONG, SLOW_STORE, Setup, Site, Steps, USUAL, becomes, have, sees, skip, wait_for,
+};
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -49,6 +52,40 @@ fn a_flushed_directory_has_everything_below_it_on_the_store() {
     site.end(site.forebay(&["flush", "c/../c", "."])).expect(0);
     assert_eq!(sees(&site.store.join("c/file")), "elsewhere\n");
     steps.past("1");
+    steps.end();
+}
+
+/// What is written past the page cache leaves nothing there, but for the end of the file.
+#[test]
+fn a_large_file_goes_past_the_page_cache() {
+    if !have(&["fincore", "stat", "bash"]) {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    let kind = Command::new("stat").args(["-f", "-c", "%T"]).arg(&site.store).output().unwrap();
+    let kind = String::from_utf8(kind.stdout).unwrap();
+    if !["ext2/ext3", "xfs"].contains(&kind.trim()) {
+        return skip(&format!("files on {} are not written past the page cache", kind.trim()));
+    }
+    let steps =
+        Steps::of(&site, "printf '%1000003d\n' 1 2 3 > file; step 1; printf 4 >> file; step 2");
+    let file = site.store.join("file");
+    steps.at("1");
+    site.end(site.forebay(&["flush", "file"])).expect(0);
+    let cached =
+        Command::new("fincore").args(["-n", "-o", "PAGES"]).arg(&file).output().unwrap().stdout;
+    let cached: u64 = String::from_utf8(cached).unwrap().trim().parse().unwrap();
+    assert!(cached < 64, "{cached} pages of 733 are in the page cache");
+    let line = |number: &str| " ".repeat(1_000_002) + number + "\n";
+    let mut wanted = ["1", "2", "3"].map(line).concat();
+    assert!(sees(&file) == wanted, "written past the page cache");
+    // Now the page cache has it, and the end of the file is written through that.
+    steps.past("1");
+    steps.at("2");
+    site.end(site.forebay(&["flush", "file"])).expect(0);
+    wanted.push('4');
+    assert!(sees(&file) == wanted, "written through the page cache");
+    steps.past("2");
     steps.end();
 }
 

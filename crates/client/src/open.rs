@@ -79,6 +79,7 @@ pub(crate) fn ctime_ns(stat: &Stat) -> u64 {
 
 impl Session {
     /// Whether a managed store is on device `device`.
+    #[inline]
     pub(crate) fn is_store_device(&self, device: u64) -> bool {
         let header = self.segment.header();
         header.store[..header.stores as usize].iter().any(|store| store.device == device)
@@ -86,6 +87,7 @@ impl Session {
 
     /// Whether the file of these `stat` fields is in the table: an open with O_TRUNC must then
     /// truncate through [`Session::truncate`], because programs may have it buffered.
+    #[inline]
     pub fn knows(&self, device: u64, inode: u64) -> bool {
         self.is_store_device(device) && self.segment.may_have(Identity { device, inode })
     }

@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 
 /// How often the worker looks whether anything was read from a file tier, in milliseconds.
 const LOOK_MS: u64 = 100;
+/// The same where there is no file tier, and blocks only have to cool.
+const COOL_MS: u64 = 2_000;
 
 /// The worker that promotes.
 pub(crate) struct Promoter {
@@ -37,6 +39,7 @@ impl Promoter {
 
     /// The worker's life.
     pub fn run(mut self) {
+        let look = if self.node.tiers() > 1 { LOOK_MS } else { COOL_MS };
         while !self.node.stopping() {
             let node = Arc::clone(&self.node);
             for tier in 1..node.tiers() {
@@ -52,7 +55,7 @@ impl Promoter {
                 cool(&node, passes.wrapping_add(1));
             }
             let wanted = node.header().room_wanted.load(Ordering::Acquire);
-            futex::wait(&node.header().room_wanted, wanted, LOOK_MS);
+            futex::wait(&node.header().room_wanted, wanted, look);
         }
     }
 

@@ -15,7 +15,8 @@ unsafe fn corrected(stat: *mut Stat, call: impl Fn() -> c_int) -> c_int {
         let (0, Some(session), false) = (result, session(), stat.is_null()) else { return result };
         // SAFETY: filled by the call before.
         let stat = unsafe { &mut *stat };
-        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG || !session.knows(stat.st_dev, stat.st_ino)
+        {
             return result;
         }
         let mut fields = StatFields {
@@ -91,9 +92,13 @@ unsafe extern "C" fn statx(
         if statx.stx_mask & known != known {
             return result;
         }
+        let device = libc::makedev(statx.stx_dev_major, statx.stx_dev_minor);
+        if !session.knows(device, statx.stx_ino) {
+            return result;
+        }
         let (mtime, ctime) = (&mut statx.stx_mtime, &mut statx.stx_ctime);
         let mut fields = StatFields {
-            device: libc::makedev(statx.stx_dev_major, statx.stx_dev_minor),
+            device,
             inode: statx.stx_ino,
             size: statx.stx_size,
             blocks: statx.stx_blocks,

@@ -1,8 +1,10 @@
-/* Makes one kind of call again and again on FILE, whose first MiB is written: for counting instructions. */
+/* Makes one kind of call again and again on FILE, whose first MiB is written, or stat of this program, which is not managed: for counting
+   instructions. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char buffer[4096];
@@ -37,6 +39,8 @@ int main(int count, char **words)
     REPEAT("fread64", fread(buffer, 64, 1, stream), 1)
     REPEAT("pwrite4096", pwrite(fd, buffer, 4096, i * 4096 % (1 << 20)), 4096)
     REPEAT("pread4096", pread(fd, buffer, 4096, i * 4096 % (1 << 20)), 4096)
+    struct stat found;
+    REPEAT("stat", stat(words[0], &found), 0)
     REPEAT("open", close(open(path, O_RDWR)), 0)
     return 0;
 }
