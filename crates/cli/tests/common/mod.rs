@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -398,6 +398,15 @@ impl Site {
             .stdin(Stdio::null())
             .stdout(File::create(&out).unwrap())
             .stderr(File::create(&err).unwrap());
+        // A shell lets what it starts in the background ignore them; programs inherit that.
+        let as_usual = || {
+            for signal in [libc::SIGINT, libc::SIGQUIT] {
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: only async-signal-safe calls between fork and exec.
+        unsafe { command.pre_exec(as_usual) };
         Running { child: command.spawn().unwrap(), out, err }
     }
 
