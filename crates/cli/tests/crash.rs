@@ -32,8 +32,23 @@ const SMALLEST: Setup = Setup { ram: "4MiB", nvme: "8MiB", ..TINY };
 /// Nothing reaches the store by itself.
 const RESTING: Setup = Setup { flush: LAZY.flush, ..SMALLEST };
 
+/// The same where fsync is answered when the journal has it.
+const RESTLESS_JOURNAL: Setup = Setup {
+    flush: "trigger = \"periodic\"\nperiod = \"1ms\"\ndurability = \"nonvolatile\"",
+    ..SMALLEST
+};
+const RESTING_JOURNAL: Setup = Setup {
+    flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"\njournal = \"16MiB\"",
+    ..SMALLEST
+};
+/// A journal that a few writes fill.
+const SMALL_JOURNAL: Setup = Setup {
+    flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"\njournal = \"1MiB\"",
+    ..SMALLEST
+};
+
 /// The beginnings of the names of a manager's points.
-const ROOMS: [&str; 17] = [
+const ROOMS: [&str; 19] = [
     "announce",
     "bucket",
     "description",
@@ -42,11 +57,13 @@ const ROOMS: [&str; 17] = [
     "flush",
     "housekeeping",
     "io",
+    "journal",
     "manager",
     "map",
     "message",
     "move",
     "reap",
+    "record",
     "recover",
     "settle",
     "sync",
@@ -317,7 +334,8 @@ fn every_point_of_short_programs() {
 /// Random scripts in one or two processes; a process is killed, or it and the manager.
 #[test]
 fn programs_that_crash() {
-    let places: Vec<_> = [&RESTLESS, &RESTING].into_iter().filter_map(Yard::new).collect();
+    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL];
+    let places: Vec<_> = setups.into_iter().filter_map(Yard::new).collect();
     let Some(_) = places.first() else { return };
     for yard in &places {
         assert!(yard.start_manager(None, &yard.mark()));
@@ -347,7 +365,8 @@ fn programs_that_crash() {
 /// The node manager is killed at any of its points, and its successors while they take over.
 #[test]
 fn managers_that_crash() {
-    let places: Vec<_> = [&RESTLESS, &RESTING].into_iter().filter_map(Yard::new).collect();
+    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL];
+    let places: Vec<_> = setups.into_iter().filter_map(Yard::new).collect();
     let Some(_) = places.first() else { return };
     for yard in &places {
         assert!(yard.start_manager(None, &yard.mark()));
@@ -419,48 +438,121 @@ fn truncates_that_were_killed_are_completed_before_a_drain_ends() {
     yard.end_manager();
 }
 
-/// One loss of power in the middle of a script, or at its end. Returns how many pieces were lost.
+/// Where power is lost: who is killed before, and when it is lost once more.
+struct Loss {
+    /// A program's or a manager's.
+    kill: Kill,
+    /// There is a new manager as soon as one has killed itself.
+    replaced: bool,
+    /// Where managers kill themselves that bring back what was lost; power is lost then, too.
+    again: Vec<Kill>,
+}
+
+impl Loss {
+    /// In the end.
+    fn late() -> Loss {
+        Loss { kill: Kill::at("client", u64::MAX), replaced: false, again: Vec::new() }
+    }
+
+    fn anywhere(rng: &mut Rng, length: usize) -> Loss {
+        let kill = match rng.below(5) {
+            0..3 => Kill::at("client", 1 + rng.below(40 * length) as u64),
+            3 => Kill::somewhere(rng),
+            _ => Kill { point: "journal.*".into(), ..Kill::at("node", 1 + rng.below(30) as u64) },
+        };
+        let rebuilding = |rng: &mut Rng| {
+            let point = ["rebuild.*", "*"][rng.below(2)].into();
+            Kill { point, ..Kill::at("node", 1 + rng.below(8) as u64) }
+        };
+        let again = (0..rng.below(5).saturating_sub(2)).map(|_| rebuilding(rng)).collect();
+        Loss { kill, replaced: rng.once_in(2), again }
+    }
+}
+
+/// Starts a manager on what a loss of power has left. What was not synced may be lost, which it says once.
+fn rebuild(yard: &Yard) {
+    if yard.start_manager(None, &yard.mark()) {
+        return;
+    }
+    yard.reap_manager();
+    assert!(yard.said().contains("data of an earlier run is lost"), "{}", yard.said());
+    assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
+    for entry in std::fs::read_dir(&yard.site.nvme).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_string_lossy().contains(".lost") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+/// One loss of power in the middle of a script, or at its end. Returns how many pieces were lost, and the
+/// points at which somebody was killed.
 fn power_loss(
     yard: &Yard,
     rng: &mut Rng,
     (contents, lines): (&Contents, &[Line]),
-    kill: &Kill,
-) -> Result<usize, String> {
+    loss: &Loss,
+) -> Result<(usize, Vec<String>), String> {
     let undo = yard.site.root().join("undo");
     let _ = std::fs::remove_dir_all(&undo);
     std::fs::create_dir(&undo).unwrap();
-    assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
+    let mark = yard.mark();
+    let in_client = loss.kill.role == "client";
     let folder = yard.folder(contents);
-    let (_, ended) = yard.start(&folder, lines, Some(kill)).end();
-    yard.kill_manager();
-    for pool in yard.site.pools() {
-        std::fs::remove_file(pool).unwrap();
+    let mut answers = yard.start_manager((!in_client).then_some(&loss.kill), &mark);
+    let mut running = yard.start(&folder, lines, in_client.then_some(&loss.kill));
+    while running.is_running() {
+        if answers && !yard.has_manager() {
+            answers = false;
+            if loss.replaced {
+                yard.reap_manager();
+                assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
     }
-    let lost = power::lose_power(&folder, &undo, rng);
+    let (point, ended) = running.end();
+    let mut points: Vec<_> = point.into_iter().chain(std::fs::read_to_string(&mark)).collect();
+    let lose = |rng: &mut Rng| {
+        yard.kill_manager();
+        for pool in yard.site.pools() {
+            std::fs::remove_file(pool).unwrap();
+        }
+        power::lose_power(&folder, &yard.site.nvme, &undo, rng)
+    };
+    let mut lost = lose(rng);
     let mut model = Model::with(contents);
     let step = follow(&mut model, lines, &ended.reports)?;
-    let explain =
-        |what: String| format!("{what}\n{}", describe(contents, lines, std::slice::from_ref(kill)));
-    model.compare_durable(&yard.contents(&folder), step).map_err(explain)?;
-    // Nor does what is found in the tiers come over it.
-    assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
+    for kill in &loss.again {
+        let mark = yard.mark();
+        yard.start_manager(Some(kill), &mark);
+        points.extend(std::fs::read_to_string(mark));
+        lost += lose(rng);
+    }
+    rebuild(yard);
     yard.end_manager();
+    let mut kills = vec![loss.kill.clone()];
+    kills.extend(loss.again.iter().cloned());
+    let explain = |what: String| format!("{what}\n{}", describe(contents, lines, &kills));
     model.compare_durable(&yard.contents(&folder), step).map_err(explain)?;
-    Ok(lost)
+    Ok((lost, points))
 }
 
-/// What fsync has acknowledged is there after the power was lost. A sync that lies is noticed.
+/// A yard in which power can be lost.
+fn powered(setup: &Setup) -> Option<Yard> {
+    let mut yard = Yard::new(setup)?;
+    let undo = yard.site.root().join("undo");
+    yard.settings.push(("FOREBAY_UNDO", undo.to_str().unwrap().to_owned()));
+    Some(yard)
+}
+
+/// What fsync has acknowledged is there after the power was lost.
 #[test]
 fn losses_of_power() {
-    let mut places = Vec::new();
-    for setup in [&RESTLESS, &RESTING] {
-        let Some(mut yard) = Yard::new(setup) else { return };
-        let undo = yard.site.root().join("undo");
-        yard.settings.push(("FOREBAY_UNDO", undo.to_str().unwrap().to_owned()));
-        places.push(yard);
-    }
+    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL, &SMALL_JOURNAL];
+    let places: Vec<_> = setups.into_iter().filter_map(powered).collect();
+    let Some(_) = places.first() else { return };
     let mut course = Course::begin();
-    course.until = Instant::now() + (course.until - Instant::now()) / 2;
     let mut lost = 0;
     while let Some(seed) = course.next() {
         let mut rng = Rng(seed);
@@ -473,27 +565,55 @@ fn losses_of_power() {
             let step = Step::Sync { file, data_only: rng.once_in(2) };
             lines.insert(2 * number + 1, Line { process: 0, step });
         }
-        let kill = Kill::at("client", 1 + rng.below(40 * length) as u64);
-        let result = power_loss(yard, &mut rng, (&contents, &lines), &kill);
-        lost += result.unwrap_or_else(|what| {
+        let loss = Loss::anywhere(&mut rng, length);
+        let result = power_loss(yard, &mut rng, (&contents, &lines), &loss);
+        let (pieces, points) = result.unwrap_or_else(|what| {
             panic!("FOREBAY_SEED={seed}: {what}\n{}", yard.said());
         });
-        course.hit(Vec::new());
+        lost += pieces;
+        course.hit(points);
     }
-    println!("{} losses of power took {lost} pages", course.cases);
+    println!("losses of power took {lost} pages");
     assert!(course.only || lost > 0, "nothing was lost");
-    let mut liar = places.pop().unwrap();
-    liar.settings.push(("FOREBAY_PLANT", "fsync-lies".to_owned()));
-    let write = Step::Write { file: 0, at: 0, bytes: 50_000, seed: 1, pieces: false };
-    let lines = alone(&[write, Step::Sync { file: 0, data_only: false }]);
-    let case = (&Contents::new(), &lines[..]);
-    let never = Kill::at("client", u64::MAX);
-    let lose = |seed| power_loss(&liar, &mut Rng(seed), case, &never).err();
-    let noticed = (0..20).find_map(lose).expect("a sync that does nothing is noticed");
-    assert!(noticed.contains("since the sync") || noticed.contains("instead of"), "{noticed}");
-    println!("a sync that does nothing: {noticed}");
-    for yard in places.iter().chain([&liar]) {
-        assert!(yard.start_manager(None, &yard.mark()), "{}", yard.said());
-        yard.end_manager();
+    course.end(5, 5);
+}
+
+/// Syncs that do nothing and records of the journal that are left out are noticed.
+#[test]
+fn faults_that_only_a_loss_of_power_shows() {
+    let write = |at, bytes, seed| Step::Write { file: 0, at, bytes, seed, pieces: false };
+    let sync = |file| Step::Sync { file, data_only: false };
+    let plain = vec![write(0, 50_000, 1), sync(0)];
+    let other = |seed| Step::Write { file: 1, at: 0, bytes: 100, seed, pieces: false };
+    // Meanwhile file 0 comes to the store, and what the journal has of it counts no more.
+    let mut settled = plain.clone();
+    settled.extend((0..40).flat_map(|seed| [other(seed), sync(1)]));
+    settled.extend([Step::Truncate { file: 0, size: 100 }, sync(0)]);
+    let cut = vec![write(0, 4096, 1), sync(0), Step::Truncate { file: 0, size: 100 }];
+    let alone = vec![write(0, 5000, 1), sync(0), write(0, 5000, 2), sync(0)];
+    let late = Kill::at("client", u64::MAX);
+    let answered = Kill { role: "node", point: "sync.logged".into(), number: 1 };
+    let contents = Contents::from([(0, model::content(99, 60_000))]);
+    for (plant, setup, steps, kill) in [
+        ("fsync-lies", &RESTING, &plain, &late),
+        ("journal-unsynced", &RESTING_JOURNAL, &plain, &late),
+        ("journal-no-settled", &RESTLESS_JOURNAL, &settled, &late),
+        ("journal-no-cut", &RESTING_JOURNAL, &cut, &late),
+        ("no-mark", &RESTING_JOURNAL, &alone, &answered),
+    ] {
+        let Some(mut yard) = powered(setup) else { return };
+        let lines = self::alone(steps);
+        let loss = || Loss { kill: kill.clone(), ..Loss::late() };
+        let lose = |yard: &Yard, seed| {
+            power_loss(yard, &mut Rng(seed), (&contents, &lines), &loss()).err()
+        };
+        for seed in 0..3 {
+            assert_eq!(lose(&yard, seed), None, "without {plant}");
+        }
+        yard.settings.push(("FOREBAY_PLANT", plant.to_owned()));
+        let noticed = (0..40).find_map(|seed| lose(&yard, seed));
+        let noticed = noticed.unwrap_or_else(|| panic!("{plant} is not noticed"));
+        assert!(noticed.contains("since the sync") || noticed.contains("instead of"), "{noticed}");
+        println!("{plant}: {}", noticed.lines().next().unwrap_or(""));
     }
 }

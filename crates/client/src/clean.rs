@@ -14,6 +14,7 @@ use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
 use forebay_pool::{Identity, Owner, clock, crash, futex};
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
@@ -522,10 +523,18 @@ impl Session {
             other => other?,
         };
         let at = MARKS_AT + u64::from(handle.file) * MARK_BYTES as u64;
-        match rustix::io::pwrite(&file, &mark.encode(), at)? {
-            MARK_BYTES => rustix::fs::fdatasync(&file),
-            _ => Err(Errno::IO),
+        if crash::planted("no-mark") {
+            return Ok(());
         }
+        crash::point("mark.writing");
+        forebay_pool::undo::writing(file.as_fd(), at, MARK_BYTES as u64);
+        if rustix::io::pwrite(&file, &mark.encode(), at)? != MARK_BYTES {
+            return Err(Errno::IO);
+        }
+        crash::point("mark.written");
+        crate::store::fsync(file.as_raw_fd())?;
+        crash::point("mark.synced");
+        Ok(())
     }
 
     fn flush_page(

@@ -51,7 +51,10 @@ impl Session {
         offset: i64,
         bytes: i64,
     ) -> Result<(), Errno> {
-        let call = || rustix::fs::fallocate(borrow(handle.fd), mode, offset as u64, bytes as u64);
+        let call = || {
+            forebay_pool::undo::writing(borrow(handle.fd), offset as u64, bytes as u64);
+            rustix::fs::fallocate(borrow(handle.fd), mode, offset as u64, bytes as u64)
+        };
         let range = match (offset >= 0 && bytes > 0).then(|| offset.checked_add(bytes)).flatten() {
             Some(end) => offset as u64..end as u64,
             // The kernel knows which error that is.

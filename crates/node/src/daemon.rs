@@ -404,10 +404,12 @@ fn remove(node: &Node, runtime: &Runtime) {
     for tier in &node.config.tiers {
         if let crate::config::TierKind::File { path } = &tier.kind {
             let _ = std::fs::remove_file(runtime.index(path, &tier.name));
+            crash::point("manager.table-gone");
             let _ = std::fs::remove_file(runtime.slots(path, &tier.name));
         }
     }
     runtime.remove();
+    crash::point("manager.removed");
     // Last: it says that nothing else counts.
     if let Some(journal) = &node.journal {
         let _ = std::fs::remove_file(&journal.path);

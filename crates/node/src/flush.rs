@@ -13,7 +13,7 @@ use forebay_pool::sums::{SlotFiles, each_page};
 use forebay_pool::{Entry, Owner, SlotRecord, clock, crash, futex};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -222,7 +222,10 @@ impl Flusher {
         for (file, ticket, first) in logged {
             let done = commit.is_ok() && self.is_safe_with_journal(file, first);
             match done {
-                true => self.answer(file, ticket),
+                true => {
+                    self.answer(file, ticket);
+                    crash::point("sync.logged");
+                }
                 false => self.sync_with(file, ticket, file_flag::DURABLE),
             }
         }
@@ -499,7 +502,11 @@ impl Flusher {
     fn sync_all_of(&self, store: usize) -> Result<(), Errno> {
         let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::syncfs(rustix::fs::open(folder, flags, Mode::empty())?)
+        let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+        let began = clock::monotonic_ns();
+        rustix::fs::syncfs(&folder)?;
+        forebay_pool::undo::synced_all(folder.as_fd(), began);
+        Ok(())
     }
 
     /// Whether any block of the file is dirty or being flushed.

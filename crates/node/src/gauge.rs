@@ -2,12 +2,13 @@
 //! with (Hermes section 3.1.2, the system profiler's part while a job runs).
 
 use crate::node::Node;
+use crate::undoable::Undoable;
 use forebay_placement::observe::Observed;
 use forebay_pool::layout::DeviceSpeed;
-use forebay_pool::{clock, crash, undo};
+use forebay_pool::{clock, crash};
 use forebay_tiers::{Direction, IoClient, Transfer};
 use rustix::io::Errno;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -62,14 +63,14 @@ impl Gauge {
 
 /// An I/O client whose transfers are observed.
 pub(crate) struct Gauged {
-    inner: Box<dyn IoClient>,
+    inner: Undoable,
     node: Arc<Node>,
     device: Device,
 }
 
 impl Gauged {
     pub fn new(inner: Box<dyn IoClient>, node: &Arc<Node>, device: Device) -> Gauged {
-        Gauged { inner, node: Arc::clone(node), device }
+        Gauged { inner: Undoable::new(inner), node: Arc::clone(node), device }
     }
 }
 
@@ -83,11 +84,6 @@ impl IoClient for Gauged {
         let users = gauge.users.fetch_add(1, Ordering::AcqRel) + 1;
         let start = clock::monotonic_ns();
         crash::point("io.begin");
-        for write in transfers.iter().filter(|transfer| transfer.direction() == Direction::Write) {
-            // SAFETY: open for as long as the transfer.
-            let fd = unsafe { BorrowedFd::borrow_raw(write.fd()) };
-            undo::writing(fd, write.offset(), write.len());
-        }
         self.inner.run(transfers);
         crash::point("io.end");
         let took = clock::monotonic_ns() - start;
@@ -101,12 +97,7 @@ impl IoClient for Gauged {
 
     fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
         crash::point("io.syncing");
-        let began = clock::monotonic_ns();
         let result = self.inner.sync(fd);
-        if result.is_ok() {
-            // SAFETY: the caller's, still open.
-            undo::synced(unsafe { BorrowedFd::borrow_raw(fd) }, began);
-        }
         crash::point("io.synced");
         result
     }

@@ -3,12 +3,12 @@
 
 use crate::flush::settle;
 use crate::node::Node;
+use crate::undoable::Undoable;
 use forebay_pool::layout::*;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
-use forebay_pool::{Owner, crash, liveness};
-use forebay_tiers::Positional;
+use forebay_pool::{Owner, crash, liveness, undo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
@@ -66,6 +66,7 @@ impl Outside for FromManager<'_> {
         let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
         let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
         self.note_cut()?;
+        undo::resizing(fd.as_fd(), size);
         rustix::fs::ftruncate(&*fd, size)?;
         self.node.segment.file(self.file).clear(file_flag::SYNCED);
         Ok(())
@@ -77,7 +78,9 @@ impl Outside for FromManager<'_> {
         let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         self.note_cut()?;
-        rustix::fs::fallocate(&*fd, mode, range.start, range.end - range.start)?;
+        let bytes = range.end - range.start;
+        undo::writing(fd.as_fd(), range.start, bytes);
+        rustix::fs::fallocate(&*fd, mode, range.start, bytes)?;
         self.node.segment.file(self.file).clear(file_flag::SYNCED);
         Ok(())
     }
@@ -87,7 +90,7 @@ impl FromManager<'_> {
     /// The journal has to know before the store changes.
     fn note_cut(&self) -> Result<(), Errno> {
         let Some(journal) = &self.node.journal else { return Ok(()) };
-        journal.cut(self.node, self.file, &mut Positional).map_err(|_| Errno::IO)
+        journal.cut(self.node, self.file, &mut Undoable::plain()).map_err(|_| Errno::IO)
     }
 }
 

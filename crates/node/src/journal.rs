@@ -10,9 +10,11 @@ pub(crate) mod replay;
 use crate::config::{Config, TierKind};
 use crate::node::Node;
 use crate::runtime::Runtime;
+use crate::undoable::Undoable;
 use forebay_placement::schema::Durability;
+use forebay_pool::crash;
 use forebay_pool::layout::{PAGES_PER_BUCKET, file_flag};
-use forebay_tiers::{IoClient, Positional};
+use forebay_tiers::IoClient;
 use log::{Log, LogError};
 use record::{Body, HANDLE_MAX, Key, Record};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -114,7 +116,7 @@ impl Journal {
     /// The device's.
     pub fn start(&self, node: &Node) -> Result<(), Errno> {
         if node.config.wants_journal() || self.path.exists() {
-            self.lock().open(self, node, &mut Positional)?;
+            self.lock().open(self, node, &mut Undoable::plain())?;
         }
         Ok(())
     }
@@ -137,8 +139,11 @@ impl Journal {
         let size = record.intent.load(Ordering::Acquire).checked_sub(1);
         for body in punched.into_iter().chain(size.map(|size| Body::Cut { size })) {
             let sequence = node.segment.next_sequence();
-            state.append(&Record { sequence, key: key.clone(), body }, io)?;
+            if !crash::planted("journal-no-cut") {
+                state.append(&Record { sequence, key: key.clone(), body }, io)?;
+            }
         }
+        crash::point("journal.cut");
         state.commit(true, io)
     }
 
@@ -159,9 +164,13 @@ impl Journal {
         let mut state = self.lock();
         let key = state.key(node, file)?;
         state.open(self, node, io).map_err(LogError::Device)?;
-        let result = state
-            .append(&Record { sequence, key, body: Body::Settled }, io)
-            .and_then(|()| state.commit(durably, io));
+        crash::point("journal.settling");
+        let result = match crash::planted("journal-no-settled") {
+            true => Ok(()),
+            false => state.append(&Record { sequence, key, body: Body::Settled }, io),
+        };
+        let result = result.and_then(|()| state.commit(durably, io));
+        crash::point("journal.settled");
         state.settled.insert(file, sequence);
         state.files.remove(&file);
         record.clear(file_flag::LOGGED);
@@ -188,6 +197,7 @@ impl Journal {
             // Written with the next commit. Without it recovery finds no such file.
             let _ = log.push(&Record { sequence, key, body: Body::Gone });
         }
+        crash::point("journal.gone");
         state.files.remove(&file);
         record.clear(file_flag::LOGGED | file_flag::SLOTTED);
     }
@@ -208,10 +218,11 @@ impl Journal {
     pub fn stop(&self, node: &Node) {
         let mut state = self.lock();
         let sequence = node.segment.next_sequence();
-        let io = &mut Positional;
+        let io = &mut Undoable::plain();
         if state.log.is_some() {
             let stop = Record { sequence, key: Key::default(), body: Body::Stop };
             let _ = state.append(&stop, io).and_then(|()| state.commit(true, io));
+            crash::point("journal.stopped");
         }
     }
 }

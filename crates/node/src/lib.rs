@@ -29,6 +29,7 @@ pub mod schema;
 mod stage;
 pub mod status;
 mod trace;
+mod undoable;
 
 pub use config::Config;
 pub use control::Connection;

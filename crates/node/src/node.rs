@@ -13,9 +13,9 @@ use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
-use forebay_pool::{Owner, Segment, clock};
+use forebay_pool::{Owner, Segment, clock, undo};
 use forebay_tiers::{IoClient, Throttled, open_client};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -288,12 +288,15 @@ impl SlotFiles for Node {
     fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
         let (tier, file) = self.slot_file(bucket)?;
         let offset = self.segment.slot_offset(bucket) + within as u64;
+        undo::writing(file.as_fd(), offset, from.len() as u64);
         self.note_device(tier, all_of(rustix::io::pwrite(file, from, offset), from.len()))
     }
 
     fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
         let index = self.indexes[self.segment.tier_of(bucket)].as_ref().ok_or(Errno::STALE)?;
-        let put = rustix::io::pwrite(index, record, self.segment.record_offset(bucket));
+        let offset = self.segment.record_offset(bucket);
+        undo::writing(index.as_fd(), offset, RECORD_BYTES as u64);
+        let put = rustix::io::pwrite(index, record, offset);
         all_of(put, RECORD_BYTES)
     }
 }

@@ -7,10 +7,11 @@ use crate::journal::Journal;
 use crate::journal::log::{Change, Contents, sync_folder_of};
 use crate::journal::replay::{has_handle, redo, write_bytes};
 use crate::runtime::Runtime;
+use crate::undoable::Undoable;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::{each_page, sum_of};
-use forebay_pool::{SlotRecord, clock};
+use forebay_pool::{SlotRecord, clock, crash, undo};
 use forebay_tiers::IoClient;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, Timespec, Timestamps};
@@ -335,8 +336,10 @@ pub(crate) fn rebuild(
         }
         _ => true,
     });
-    let store = || faults::around(forebay_tiers::open_client(1), faults, faults::STORE);
-    let rebuilt = bring_back(config, &mut survivors, &contents, &mut *store())?;
+    let store = faults::around(forebay_tiers::open_client(1), faults, faults::STORE);
+    crash::point("rebuild.read");
+    let rebuilt = bring_back(config, &mut survivors, &contents, &mut Undoable::new(store))?;
+    crash::point("rebuild.applied");
     // The journal goes last: it may be applied again without harm, slots without it may not.
     let forget_journal = || {
         if let Some(path) = &journal {
@@ -347,11 +350,18 @@ pub(crate) fn rebuild(
     if survivors.lost.is_empty() {
         for (slots, index) in runtime.slot_files(config) {
             // Emptied first: slots without a table would look like a loss.
-            let _ = File::options().write(true).open(&index).map(|table| table.set_len(0));
+            if let Ok(table) = File::options().write(true).open(&index) {
+                undo::resizing(table.as_fd(), 0);
+                let _ = table.set_len(0);
+            }
+            crash::point("rebuild.emptied");
             let _ = std::fs::remove_file(slots);
+            crash::point("rebuild.freed");
             let _ = std::fs::remove_file(index);
         }
+        crash::point("rebuild.forgetting");
         forget_journal();
+        crash::point("rebuild.forgotten");
         return Ok((rebuilt != Rebuilt::default()).then_some(rebuilt));
     }
     let kept: Vec<String> = runtime
@@ -360,6 +370,7 @@ pub(crate) fn rebuild(
         .flat_map(|(slots, index)| [slots, index])
         .filter_map(|path| set_aside(&path))
         .collect();
+    crash::point("rebuild.aside");
     forget_journal();
     Err(format!(
         "data of an earlier run is lost:{}\n{} bytes of {} files were recovered; what the tiers held is \
@@ -457,6 +468,7 @@ fn bring_back(
             continue;
         }
         for (_, step) in &steps {
+            crash::point("rebuild.step");
             match step {
                 Step::Log(change) => redo(io, &fd, change).map_err(fail)?,
                 Step::Slot(piece) => match piece.read() {
@@ -474,6 +486,7 @@ fn bring_back(
         if hint.mtime_ns != 0 {
             set_time(&fd, hint.mtime_ns);
         }
+        crash::point("rebuild.written");
         io.sync(fd.as_raw_fd()).map_err(fail)?;
         rebuilt.files += 1;
     }

@@ -9,7 +9,7 @@ use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
-use forebay_pool::{Segment, SegmentError, SlotRecord, crash, liveness};
+use forebay_pool::{Segment, SegmentError, SlotRecord, crash, liveness, undo};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode as Permissions, OFlags};
 use rustix::io::Errno;
@@ -79,6 +79,7 @@ pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String>
     let indexes = beside(&|folder, tier| runtime.index(folder, tier))?;
     if unfinished {
         for index in indexes.iter().flatten() {
+            undo::resizing(index.as_fd(), 0);
             rustix::fs::ftruncate(index, 0).map_err(|errno| format!("{name}: {errno}"))?;
         }
     }
@@ -283,6 +284,7 @@ fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
             }
             let now = now();
             if !agrees(&now) {
+                crash::point("table.mending");
                 node.write_record(slot, &now.encode())?;
             }
             meta.lock.unlock_unchanged();

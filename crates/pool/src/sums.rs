@@ -1,6 +1,7 @@
 //! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". Who changes a slot stores 0 for
 //! the pages that it touches, writes them, stores their sums, and writes the slot's record.
 
+use crate::crash;
 use crate::layout::{BucketMeta, SlotSums, file_flag};
 use crate::segment::Segment;
 use crate::slot_record::RECORD_BYTES;
@@ -113,9 +114,11 @@ impl Segment {
         flag();
         let record = self.slot_record(bucket);
         flag();
+        crash::point("record.writing");
         if files.write_record(bucket, &record.encode()).is_err() {
             self.fail_tier(self.tier_of(bucket));
         }
+        crash::point("record.written");
     }
 
     /// Says in its record that the store lacks nothing of slot `bucket`, whose lock the caller holds
@@ -125,6 +128,7 @@ impl Segment {
         let pending = meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
         if self.sums(bucket).is_some() && pending != 0 {
             let void = crate::SlotRecord::void(self.next_sequence()).encode();
+            crash::point("record.voiding");
             if files.write_record(bucket, &void).is_err() {
                 self.fail_tier(self.tier_of(bucket));
             }

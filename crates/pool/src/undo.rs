@@ -2,8 +2,8 @@
 //! kept in DIR, and a sync of the file makes that void. A test that puts a part of it back has what a disk may
 //! look like that was never told to sync. Without debug assertions all of this is nothing.
 //!
-//! DIR/DEVICE-INODE has for each page that was changed a head of five words - time, kind (0: write, 1: sync), offset,
-//! number of old bytes, old size of the file - and the old bytes.
+//! DIR/DEVICE-INODE has for each page that was changed a head of five words - time, kind (0: write, 1: sync, 2: new size), offset,
+//! number of old bytes, old size of the file - and the old bytes. DIR/DEVICE-all has the syncs of all its files.
 
 use rustix::fd::BorrowedFd;
 
@@ -11,7 +11,7 @@ use rustix::fd::BorrowedFd;
 #[inline(always)]
 pub fn writing(fd: BorrowedFd<'_>, offset: u64, bytes: u64) {
     #[cfg(debug_assertions)]
-    kept::keep(fd, offset, bytes);
+    kept::keep(fd, offset, Some(bytes));
     #[cfg(not(debug_assertions))]
     let _ = (fd, offset, bytes);
 }
@@ -20,7 +20,7 @@ pub fn writing(fd: BorrowedFd<'_>, offset: u64, bytes: u64) {
 #[inline(always)]
 pub fn resizing(fd: BorrowedFd<'_>, size: u64) {
     #[cfg(debug_assertions)]
-    kept::keep(fd, size, u64::MAX);
+    kept::keep(fd, size, None);
     #[cfg(not(debug_assertions))]
     let _ = (fd, size);
 }
@@ -30,6 +30,15 @@ pub fn resizing(fd: BorrowedFd<'_>, size: u64) {
 pub fn synced(fd: BorrowedFd<'_>, began: u64) {
     #[cfg(debug_assertions)]
     kept::forget(fd, began);
+    #[cfg(not(debug_assertions))]
+    let _ = (fd, began);
+}
+
+/// After a sync of the whole file system of `fd` that began at `began`, of the monotonic clock.
+#[inline(always)]
+pub fn synced_all(fd: BorrowedFd<'_>, began: u64) {
+    #[cfg(debug_assertions)]
+    kept::forget_all(fd, began);
     #[cfg(not(debug_assertions))]
     let _ = (fd, began);
 }
@@ -44,12 +53,15 @@ mod kept {
 
     const PAGE: u64 = 4096;
 
-    fn file_of(fd: BorrowedFd<'_>) -> Option<(OwnedFd, u64)> {
+    fn file_of(fd: BorrowedFd<'_>, all: bool) -> Option<(OwnedFd, u64)> {
         static FOLDER: OnceLock<Word> = OnceLock::new();
         let folder = FOLDER.get_or_init(|| Word::of(b"FOREBAY_UNDO="));
         let folder = core::str::from_utf8(folder.bytes()).ok().filter(|path| !path.is_empty())?;
         let stat = rustix::fs::fstat(fd).ok()?;
-        let path = format!("{folder}/{}-{}", stat.st_dev, stat.st_ino);
+        let path = match all {
+            true => format!("{folder}/{}-all", stat.st_dev),
+            false => format!("{folder}/{}-{}", stat.st_dev, stat.st_ino),
+        };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
         let kept = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
         Some((kept, stat.st_size as u64))
@@ -60,14 +72,16 @@ mod kept {
         let _ = rustix::io::writev(kept, &[IoSlice::new(head.as_flattened()), IoSlice::new(bytes)]);
     }
 
-    pub fn keep(fd: BorrowedFd<'_>, offset: u64, bytes: u64) {
-        let Some((kept, size)) = file_of(fd) else { return };
+    /// `None`: all bytes from `offset` on, which is the new size.
+    pub fn keep(fd: BorrowedFd<'_>, offset: u64, bytes: Option<u64>) {
+        let Some((kept, size)) = file_of(fd, false) else { return };
         // The descriptor may be one that cannot read.
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let Ok(reader) = rustix::fs::open(path, OFlags::CLOEXEC, Mode::empty()) else { return };
         let now = crate::clock::monotonic_ns();
-        let end = offset.saturating_add(bytes);
+        let end = offset.saturating_add(bytes.unwrap_or(u64::MAX));
+        let kind = if bytes.is_some() { 0 } else { 2 };
         let mut at = offset;
         loop {
             let next = (at / PAGE * PAGE + PAGE).min(end);
@@ -75,20 +89,28 @@ mod kept {
             let wanted = &mut old[..(next - at) as usize];
             let got = rustix::io::pread(&reader, &mut *wanted, at).unwrap_or(0);
             // Beyond the old end a write replaces nothing, which is zeros.
-            let count = if bytes == u64::MAX { got } else { wanted.len() };
-            add(&kept, [now, 0, at, count as u64, size], &wanted[..count]);
+            let count = if bytes.is_none() { got } else { wanted.len() };
+            add(&kept, [now, kind, at, count as u64, size], &wanted[..count]);
             at = next;
-            if at >= end || bytes == u64::MAX && at >= size {
+            if at >= end || bytes.is_none() && at >= size {
                 return;
             }
         }
     }
 
     pub fn forget(fd: BorrowedFd<'_>, began: u64) {
+        forget_of(fd, began, false);
+    }
+
+    pub fn forget_all(fd: BorrowedFd<'_>, began: u64) {
+        forget_of(fd, began, true);
+    }
+
+    fn forget_of(fd: BorrowedFd<'_>, began: u64, all: bool) {
         if crate::crash::planted("fsync-lies") {
             return;
         }
-        let Some((kept, size)) = file_of(fd) else { return };
+        let Some((kept, size)) = file_of(fd, all) else { return };
         add(&kept, [began, 1, 0, 0, size], &[]);
     }
 }

@@ -289,8 +289,14 @@ impl Model {
             if !(least..=most).contains(&got.len()) {
                 return Err(format!("f{name}: {} bytes instead of {least} to {most}", got.len()));
             }
+            // Zero, too, where the file grew over it and its new bytes were lost.
+            let grew = |here: usize| {
+                let over = |pair: &[Vec<u8>]| pair[0].len() <= here && here < pair[1].len();
+                versions.windows(2).any(over)
+            };
             let may = |here: usize| {
-                versions.iter().any(|version| version.get(here).copied().unwrap_or(0) == got[here])
+                versions.iter().any(|version| version.get(here) == Some(&got[here]))
+                    || got[here] == 0 && grew(here)
             };
             if let Some(here) = (0..got.len()).find(|&here| !may(here)) {
                 let count = (0..got.len()).filter(|&here| !may(here)).count();

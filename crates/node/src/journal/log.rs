@@ -7,6 +7,7 @@
 //! ```
 
 use super::record::{Body, Key, Name, Place, Record};
+use forebay_pool::crash;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
@@ -202,6 +203,7 @@ impl Log {
             return Err(LogError::Full);
         }
         self.place = record.encode(self.place, &mut self.batch);
+        crash::point("journal.append");
         Ok(())
     }
 
@@ -209,7 +211,9 @@ impl Log {
         if self.batch.is_empty() {
             return Ok(());
         }
+        crash::point("journal.writing");
         write(io, &self.file, self.at, &mut self.batch).map_err(LogError::Device)?;
+        crash::point("journal.written");
         self.at += self.batch.len() as u64;
         self.batch.clear();
         Ok(())
@@ -221,7 +225,11 @@ impl Log {
     /// The device's. The records stay in the batch if they could not be written.
     pub fn commit(&mut self, durably: bool, io: &mut dyn IoClient) -> Result<(), LogError> {
         self.write_out(io)?;
-        if durably { io.sync(self.file.as_raw_fd()).map_err(LogError::Device) } else { Ok(()) }
+        if durably && !crash::planted("journal-unsynced") {
+            io.sync(self.file.as_raw_fd()).map_err(LogError::Device)?;
+            crash::point("journal.synced");
+        }
+        Ok(())
     }
 
     /// Begins a new round: all records are forgotten, also those that were not yet written.
@@ -238,8 +246,11 @@ impl Log {
             return Err(Errno::NOSPC);
         }
         let head = Head { epoch: self.head.epoch + 1, floor, live: live.to_vec(), ..self.head };
+        crash::point("journal.restarting");
         write(io, &self.file, head.epoch % 2 * HEAD_BYTES, &mut head.encode())?;
+        crash::point("journal.head");
         io.sync(self.file.as_raw_fd())?;
+        crash::point("journal.restarted");
         (self.at, self.place) = (head.start, head.first());
         self.head = head;
         self.batch.clear();

@@ -4,9 +4,10 @@
 use super::identify;
 use super::log::Change;
 use super::record::Key;
+use forebay_pool::undo;
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -29,11 +30,11 @@ pub(crate) fn redo(io: &mut dyn IoClient, fd: &OwnedFd, change: &Change) -> Resu
         Change::Data { offset, size, bytes, .. } => {
             write_bytes(io, fd, *offset, bytes)?;
             if (rustix::fs::fstat(fd)?.st_size as u64) < *size {
-                rustix::fs::ftruncate(fd, *size)?;
+                resize(fd, *size)?;
             }
             Ok(())
         }
-        Change::Cut { size } => rustix::fs::ftruncate(fd, *size),
+        Change::Cut { size } => resize(fd, *size),
         Change::Punch { start, end } => punch(io, fd, *start, *end),
     }
 }
@@ -59,6 +60,11 @@ pub(crate) fn write_bytes(
     }
 }
 
+fn resize(fd: &OwnedFd, size: u64) -> Result<(), Errno> {
+    undo::resizing(fd.as_fd(), size);
+    rustix::fs::ftruncate(fd, size)
+}
+
 /// Makes a range zero that does not let the file grow.
 fn punch(io: &mut dyn IoClient, fd: &OwnedFd, start: u64, end: u64) -> Result<(), Errno> {
     let end = end.min(rustix::fs::fstat(fd)?.st_size as u64);
@@ -66,6 +72,7 @@ fn punch(io: &mut dyn IoClient, fd: &OwnedFd, start: u64, end: u64) -> Result<()
         return Ok(());
     }
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    undo::writing(fd.as_fd(), start, end - start);
     match rustix::fs::fallocate(fd, mode, start, end - start) {
         Err(Errno::OPNOTSUPP) => {
             let zeros = vec![0; (end - start).min(1 << 20) as usize];
