@@ -533,7 +533,10 @@ fn power_loss(
     yard.end_manager();
     let mut kills = vec![loss.kill.clone()];
     kills.extend(loss.again.iter().cloned());
-    let explain = |what: String| format!("{what}\n{}", describe(contents, lines, &kills));
+    let explain = |what: String| {
+        let case = describe(contents, lines, &kills);
+        format!("{what}\nkilled at {points:?}; replaced: {}\n{case}", loss.replaced)
+    };
     model.compare_durable(&yard.contents(&folder), step).map_err(explain)?;
     Ok((lost, points))
 }
@@ -576,6 +579,29 @@ fn losses_of_power() {
     println!("losses of power took {lost} pages");
     assert!(course.only || lost > 0, "nothing was lost");
     course.end(5, 5);
+}
+
+/// A manager that took note of a sync and died has not made it: its successor does.
+#[test]
+fn syncs_of_a_dead_manager_are_made_by_its_successor() {
+    let write = Step::Write { file: 0, at: 0, bytes: 50_000, seed: 1, pieces: false };
+    let lines = alone(&[write, Step::Sync { file: 0, data_only: false }]);
+    let contents = Contents::new();
+    for (setup, point) in [
+        (&RESTING, "sync.taken"),
+        (&RESTING, "settle.sized"),
+        (&RESTING_JOURNAL, "sync.logging"),
+        (&RESTING_JOURNAL, "journal.written"),
+    ] {
+        let Some(yard) = powered(setup) else { return };
+        for seed in 0..4 {
+            let kill = Kill { role: "node", point: point.into(), number: 1 };
+            let loss = Loss { kill, replaced: true, again: Vec::new() };
+            let lost = power_loss(&yard, &mut Rng(seed), (&contents, &lines), &loss);
+            let (_, points) = lost.unwrap_or_else(|what| panic!("{what}\n{}", yard.said()));
+            assert_eq!(points, [point]);
+        }
+    }
 }
 
 /// Syncs that do nothing and records of the journal that are left out are noticed.

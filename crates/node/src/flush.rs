@@ -206,6 +206,7 @@ impl Flusher {
             }
             let ticket = record.sync_wanted.load(Ordering::Acquire);
             record.clear(file_flag::TO_LOG);
+            crash::point("sync.logging");
             match self.log(file) {
                 Ok(first) => logged.push((file, ticket, first)),
                 Err(_) if node.stopping() => return,
@@ -431,6 +432,7 @@ impl Flusher {
             | file_flag::TO_SETTLE;
         crash::point("sync.begin");
         let wanted = record.flags.fetch_and(!all, Ordering::AcqRel) & all;
+        crash::point("sync.taken");
         self.sync_with(file, ticket, wanted);
     }
 

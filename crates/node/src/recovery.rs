@@ -218,6 +218,10 @@ pub(crate) fn take_over(node: &Node) {
         // The descriptors died with the manager; whoever writes next sends his again.
         record.clear(layout::file_flag::ANNOUNCED | layout::file_flag::FAILING);
         record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
+        if record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire) {
+            // What those who wait were promised the predecessor knew: it took the flags.
+            record.set(layout::file_flag::DURABLE);
+        }
         if record.is_tracked() {
             // What was done without a manager the journal does not know.
             record.set(layout::file_flag::LOGGED);
