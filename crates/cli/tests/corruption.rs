@@ -354,7 +354,25 @@ fn slots_and_journal_come_back_in_the_order_in_which_they_were_written() {
     steps.at("written");
     assert!(steps.running.stdout().contains(".journal"), "{}", steps.running.stdout());
     assert_eq!(fs::metadata(site.store.join("ram")).unwrap().len(), 0);
+    let checked = site.end(site.forebay(&["fsck"])).expect(0).stdout;
+    let would = "if the pool were lost, `forebay recover` would bring";
+    assert!(checked.contains(would) && checked.contains(" files from it"), "{checked}");
     steps.reboot();
+    // One of the two heads, and one of the records in the middle.
+    let journal = tier_file(&site, ".journal");
+    let sound = fs::read(&journal).unwrap();
+    let checked = site.end(site.forebay(&["fsck"])).expect(0).stdout;
+    assert!(checked.contains("will bring") && !checked.contains(" 0 records"), "{checked}");
+    let first = sound.windows(8).position(|word| word == b"FBJOURNL").unwrap();
+    flip(&journal, first as u64 + 20, 1);
+    let checked = site.end(site.forebay(&["fsck"])).expect(1).stdout;
+    assert!(checked.contains("has no head that can be read"), "{checked}");
+    fs::write(&journal, &sound).unwrap();
+    let logged = sound.windows(100).position(|bytes| bytes == &all[0][..100]).unwrap();
+    flip(&journal, logged as u64, 1);
+    let checked = site.end(site.forebay(&["fsck"])).expect(1).stdout;
+    assert!(checked.contains("was not synced, or is lost"), "{checked}");
+    fs::write(&journal, &sound).unwrap();
     site.recover().expect(0);
     let [one, two, three] = &all;
     let slots = [&three[..50_000], &two[50_000..100_000], &one[100_000..]].concat();

@@ -1,6 +1,7 @@
 //! A pool and what belongs to it, checked without changing them. What the segment itself says is
 //! checked in `forebay_pool::check`; here is what lies outside of it, one file for each.
 
+mod journal;
 mod stores;
 mod sums;
 mod tiers;
@@ -9,6 +10,7 @@ use crate::inspect::inspect;
 pub use forebay_pool::check::{Finding, Remedy};
 use forebay_pool::layout::file_flag;
 use forebay_pool::{Segment, SegmentError};
+pub use journal::{JournalState, check_left};
 use std::fmt;
 use std::path::Path;
 
@@ -23,6 +25,8 @@ pub struct Checked {
     pub ahead: usize,
     /// Bytes that are not yet on the store.
     pub dirty: u64,
+    /// The journal, if there is one.
+    pub journal: Option<JournalState>,
 }
 
 /// Whether the pool at `path` can be read, and a node manager would take it over.
@@ -50,6 +54,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
     tiers::check(segment, &mut findings);
     sums::check(segment, &mut findings);
     stores::check(segment, &mut findings);
+    let journal = journal::check(segment, pool.in_use, &mut findings);
     let ahead = |&file: &u32| segment.file(file).has(file_flag::AHEAD);
     // An index that is damaged need not end.
     let refused = findings.iter().any(|finding| finding.remedy == Remedy::Refused);
@@ -58,7 +63,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
         false => 0,
     };
     let ahead = segment.live_files().filter(ahead).count();
-    Ok(Checked { findings, in_use: pool.in_use, ahead, dirty })
+    Ok(Checked { findings, in_use: pool.in_use, ahead, dirty, journal })
 }
 
 /// Why a manager must not take over `segment`, if so: the first things, and how many in all.

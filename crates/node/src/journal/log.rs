@@ -322,6 +322,78 @@ fn scan(
     }
 }
 
+/// A journal's file as `forebay fsck` finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Examined {
+    /// Heads that can be read, and those that are there and cannot.
+    pub heads: usize,
+    pub damaged_heads: usize,
+    /// Records of this round, the bytes that they take, and those that there are.
+    pub records: u64,
+    pub used: u64,
+    pub size: u64,
+    /// Where the last record ends.
+    pub end: u64,
+    /// The highest of their numbers.
+    pub last_sequence: Option<u64>,
+    /// A record of this round that nothing leads to.
+    pub behind: Option<u64>,
+}
+
+/// Looks at the journal at `path`.
+///
+/// # Errors
+/// The device's; `NOENT` if there is none.
+pub(crate) fn examine(path: &Path) -> Result<Examined, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut found = Examined::default();
+    for at in [0, HEAD_BYTES] {
+        let mut bytes = vec![0; HEAD_BYTES as usize];
+        let got = read_full(&file, &mut bytes, at)?;
+        match Head::decode(&bytes[..got]) {
+            Some(_) => found.heads += 1,
+            None if bytes.iter().any(|&byte| byte != 0) => found.damaged_heads += 1,
+            None => {}
+        }
+    }
+    let Some(head) = Head::of(&file)? else { return Ok(found) };
+    (found.end, found.size) = (head.start, head.end - head.start);
+    scan(&file, &head, |record, end, _| {
+        found.records += 1;
+        found.end = end;
+        found.last_sequence = found.last_sequence.max(Some(record.sequence));
+    })?;
+    found.used = found.end - head.start;
+    found.behind = behind(&file, &head, found.end)?;
+    Ok(found)
+}
+
+/// The first record of this round behind `from`, whatever it follows.
+fn behind(file: &OwnedFd, head: &Head, from: u64) -> Result<Option<u64>, Errno> {
+    let mut window = vec![0; READ_BYTES];
+    let mut start = from;
+    while start < head.end {
+        let room = (head.end - start).min(READ_BYTES as u64) as usize;
+        let got = read_full(file, &mut window[..room], start)?;
+        for at in (0..got).step_by(8) {
+            let from = &window[at..got];
+            let link = from.get(12..16).and_then(|link| link.try_into().ok());
+            let place =
+                Place { epoch: head.epoch, link: u32::from_le_bytes(link.unwrap_or([0; 4])) };
+            if Record::decode(from, place).is_some() {
+                return Ok(Some(start + at as u64));
+            }
+        }
+        // One that is cut off here is looked at again, unless it is longer than all that is read.
+        match got < READ_BYTES {
+            true => break,
+            false => start += READ_BYTES as u64 / 2,
+        }
+    }
+    Ok(None)
+}
+
 /// One change of a file that a sync had acknowledged, or that has to come after such ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
@@ -388,6 +460,16 @@ impl Contents {
             }
         }
         Ok(())
+    }
+
+    /// How many files have something to be applied, and how many bytes.
+    pub fn pending(&self) -> (usize, u64) {
+        let bytes = |change: &(u64, Change)| match &change.1 {
+            Change::Data { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        };
+        let changes = self.files.values().flat_map(|file| &file.changes);
+        (self.files.len(), changes.map(bytes).sum())
     }
 
     /// Whether it has all bytes of a range of a file.
@@ -485,6 +567,12 @@ mod tests {
         assert_eq!(sequences(&contents, 2), [5]);
         assert_eq!(contents.files.len(), 2);
         assert_eq!(contents.files[&key(1)].path, b"/a");
+        assert_eq!(contents.pending(), (2, 15));
+        let found = examine(&path).unwrap();
+        let counts = (found.heads, found.damaged_heads, found.records, found.last_sequence);
+        assert_eq!(counts, (1, 0, 8, Some(7)));
+        assert!(0 < found.used && found.used < log.used());
+        assert_eq!(found.behind, None);
         drop(log);
 
         // Carried on by another manager, whose records come where the uncommitted one was to come.
