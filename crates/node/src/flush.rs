@@ -197,6 +197,8 @@ impl Flusher {
         for &file in files {
             self.serve_cut(file);
             let record = node.segment.file(file);
+            // First: who asks for more from here on is answered the next time.
+            let ticket = record.sync_wanted.load(Ordering::Acquire);
             let wanted = record.flags.load(Ordering::Acquire);
             let store =
                 file_flag::DURABLE | file_flag::TO_FLUSH | file_flag::TO_SETTLE | file_flag::LET_GO;
@@ -204,7 +206,6 @@ impl Flusher {
                 self.sync(file);
                 continue;
             }
-            let ticket = record.sync_wanted.load(Ordering::Acquire);
             record.clear(file_flag::TO_LOG);
             crash::point("sync.logging");
             match self.log(file) {
