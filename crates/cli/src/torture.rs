@@ -15,6 +15,7 @@ pub use worker::{WorkerArguments, work};
 use clap::Args;
 use content::Random;
 use counts::{Counts, CountsFile};
+use log::Past;
 use place::{Place, kill};
 use report::Report;
 use shadow::{FILES, Shadow};
@@ -30,6 +31,9 @@ const WORKERS: u64 = 3;
 const GRACE: Duration = Duration::from_secs(300);
 /// No command may take longer than this; one that does hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// What a recovery says that found slots which somebody was writing when he died. What was acknowledged
+/// is on the store all the same, and nothing else can be told from it.
+const DAMAGED: &str = "data of an earlier run is lost";
 
 /// Options of `forebay torture`.
 #[derive(Args)]
@@ -57,6 +61,8 @@ enum Kind {
     Managers,
     /// Everything is killed at once
     Everything,
+    /// Everything is killed, and what is in memory is lost
+    Memory,
     /// The store and a tier fail
     Faults,
 }
@@ -156,15 +162,29 @@ impl Torture {
         if self.is_over() {
             return Ok(());
         }
-        if self.random.one_in(3) && !self.without.contains(&Kind::Everything) {
-            self.place.kill_all(&mut self.runs)?;
-            self.report.all_killed += 1;
-            self.calm()?;
-        } else {
-            self.calm()?;
-            self.end_in_peace()?;
+        match self.random.below(4) {
+            0 if !self.without.contains(&Kind::Everything) => {
+                self.place.kill_all(&mut self.runs)?;
+                self.report.all_killed += 1;
+                self.calm()?;
+            }
+            1 if !self.without.contains(&Kind::Memory) => {
+                self.place.kill_all(&mut self.runs)?;
+                self.place.lose_memory()?;
+                self.report.memory_lost += 1;
+                self.calm()?;
+                self.recover(&[DAMAGED])?;
+                self.gather();
+                return self.survive();
+            }
+            _ => {
+                self.calm()?;
+                self.end_in_peace()?;
+            }
         }
-        self.recover()?;
+        if !self.place.pools().is_empty() {
+            self.recover(&[])?;
+        }
         self.gather();
         self.compare()
     }
@@ -286,18 +306,21 @@ impl Torture {
         }
     }
 
-    /// Drains whatever is left.
-    fn recover(&mut self) -> Result<(), String> {
-        if self.place.pools().is_empty() {
-            return Ok(());
-        }
+    /// Drains whatever is left. It may fail with a message that says one of `excuses`.
+    fn recover(&mut self, excuses: &[&str]) -> Result<(), String> {
         self.report.recoveries += 1;
+        let before = std::fs::metadata(self.place.root().join("recover"));
+        let before = before.map_or(0, |found| found.len() as usize);
         let mut child = self.place.start("recover", &["recover".to_owned()])?;
         match self.await_end(&mut child, Instant::now())? {
             Some(0) => {}
             Some(code) => {
                 let said = std::fs::read_to_string(self.place.root().join("recover"));
                 let said = said.unwrap_or_default();
+                let now = said.get(before..).unwrap_or_default();
+                if excuses.iter().any(|excuse| now.contains(excuse)) {
+                    return self.place.remove_lost();
+                }
                 let last = said.lines().rev().take(5).collect::<Vec<_>>().join("; ");
                 self.report.losses.push(format!("recover ended with {code}: {last}"));
             }
@@ -321,14 +344,58 @@ impl Torture {
             for file in 0..FILES {
                 let (bytes, wrong) = shadow.verify(file).map_err(explain)?;
                 self.report.compared += bytes;
+                if wrong.is_none() {
+                    // Nothing of it is in memory any more.
+                    shadow.synced(file).map_err(explain)?;
+                }
                 found.extend(wrong);
             }
             self.report.losses.extend(found.iter().map(|what| format!("on the store: {what}")));
-            acks.push(std::fs::read(shadow.folder().join("acks")).unwrap_or_default());
+            acks.push(self.acks(worker));
         }
-        match log::verify(&store, &acks) {
+        self.compare_log(&acks, Past::Whole);
+        Ok(())
+    }
+
+    /// What a worker knows of its records in the log.
+    fn acks(&self, worker: u64) -> Vec<u8> {
+        std::fs::read(self.place.of_worker(worker).join("acks")).unwrap_or_default()
+    }
+
+    fn compare_log(&mut self, acks: &[Vec<u8>], past: Past) {
+        match log::verify(&self.place.store(), acks, past) {
             Ok(bytes) => self.report.compared += bytes,
             Err(wrong) => self.report.losses.push(format!("on the store: {wrong}")),
+        }
+    }
+
+    /// Compares the store, after memory was lost, with what syncs have acknowledged. Workers go on with
+    /// what is there, and with a new log.
+    fn survive(&mut self) -> Result<(), String> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let explain = |error: std::io::Error| format!("looking at the store: {error}");
+        let store = self.place.store();
+        for worker in 0..WORKERS {
+            let folder = self.place.of_worker(worker);
+            let shadow = Shadow::open(&folder, &store, self.seed, worker).map_err(explain)?;
+            shadow.settle_names().map_err(explain)?;
+            for file in 0..FILES {
+                let (bytes, wrong) = shadow.survive(file).map_err(explain)?;
+                self.report.compared += bytes;
+                let found = wrong.map(|what| format!("after a loss of memory: {what}"));
+                self.report.losses.extend(found);
+            }
+            shadow.forget_intent().map_err(explain)?;
+        }
+        let acks: Vec<_> = (0..WORKERS).map(|worker| self.acks(worker)).collect();
+        self.compare_log(&acks, Past::Lost);
+        if !self.is_over() {
+            let kept = (0..WORKERS).map(|worker| self.place.of_worker(worker).join("acks"));
+            for path in kept.chain([log::path(&store)]).filter(|path| path.exists()) {
+                std::fs::remove_file(path).map_err(explain)?;
+            }
         }
         Ok(())
     }

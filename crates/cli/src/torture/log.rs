@@ -25,12 +25,26 @@ pub fn record(worker: u64, number: u64) -> [u8; BYTES] {
     record
 }
 
-/// Compares the log with the acknowledgements of each worker: a byte for each record that was begun, 1
-/// if the append succeeded. Returns the bytes compared.
+/// What a worker notes of a record that it has begun, once the append, and a sync behind it, succeeded.
+pub const APPENDED: u8 = 1;
+/// See [`APPENDED`].
+pub const SYNCED: u8 = 2;
+
+/// What may have happened to a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Past {
+    /// What was appended is there.
+    Whole,
+    /// Memory was lost: what was synced is there.
+    Lost,
+}
+
+/// Compares the log with the acknowledgements of each worker: a byte for each record that was begun.
+/// Returns the bytes compared.
 ///
 /// # Errors
 /// What is wrong.
-pub fn verify(store: &Path, workers: &[Vec<u8>]) -> Result<u64, String> {
+pub fn verify(store: &Path, workers: &[Vec<u8>], past: Past) -> Result<u64, String> {
     let path = path(store);
     let name = path.display();
     let bytes = match std::fs::read(&path) {
@@ -65,14 +79,18 @@ pub fn verify(store: &Path, workers: &[Vec<u8>]) -> Result<u64, String> {
     }
     for (worker, (acks, found)) in workers.iter().zip(&found).enumerate() {
         let there = |number: usize| found.contains(&(number as u64));
-        if let Some(lost) = (0..acks.len()).find(|&number| acks[number] == 1 && !there(number)) {
+        let promised = match past {
+            Past::Whole => acks.len(),
+            Past::Lost => acks.iter().rposition(|&ack| ack == SYNCED).map_or(0, |last| last + 1),
+        };
+        if let Some(lost) = (0..promised).find(|&number| acks[number] != 0 && !there(number)) {
             return Err(format!("{name}: record {lost} of worker {worker} is lost"));
         }
     }
     // Whoever dies in the middle of an append may leave a part of a record.
     let begun: usize = workers.iter().map(Vec::len).sum();
     let whole: usize = found.iter().map(BTreeSet::len).sum();
-    if torn > (begun - whole) * BYTES {
+    if past == Past::Whole && torn > (begun - whole) * BYTES {
         return Err(format!("{name}: {torn} bytes are of no record"));
     }
     Ok(bytes.len() as u64)
@@ -92,7 +110,7 @@ mod tests {
         let check = |parts: &[&[u8]], acks: &[&[u8]]| {
             std::fs::write(path(folder.path()), parts.concat()).unwrap();
             let acks: Vec<_> = acks.iter().map(|acks| acks.to_vec()).collect();
-            verify(folder.path(), &acks)
+            verify(folder.path(), &acks, Past::Whole)
         };
         let (a0, a1, b0) = (record(0, 0), record(0, 1), record(1, 0));
         assert_eq!(check(&[&a0, &b0, &a1], &[&[1, 1], &[1]]), Ok(3 * BYTES as u64));
@@ -102,5 +120,23 @@ mod tests {
         assert!(check(&[&a0, &a1[..50], &a1, &b0], &[&[1, 1], &[1]]).is_err());
         assert!(check(&[&a0, &a0, &b0], &[&[1], &[1]]).unwrap_err().contains("again"));
         assert!(check(&[&a0, &b0], &[&[1], &[]]).unwrap_err().contains("never"));
+    }
+
+    #[test]
+    fn of_a_log_that_was_lost_what_was_synced_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |parts: &[&[u8]], acks: &[u8]| {
+            std::fs::write(path(folder.path()), parts.concat()).unwrap();
+            verify(folder.path(), &[acks.to_vec()], Past::Lost)
+        };
+        let (a0, a1, a2, hole) = (record(0, 0), record(0, 1), record(0, 2), [0; 3 * BYTES]);
+        assert!(check(&[&a0, &a1], &[APPENDED, SYNCED, APPENDED]).is_ok());
+        assert!(check(&[&a0, &a1, &hole, &a2[..9]], &[APPENDED, SYNCED, APPENDED]).is_ok());
+        assert!(check(&[&a1], &[0, SYNCED]).is_ok());
+        assert!(check(&[&a1], &[APPENDED, SYNCED]).unwrap_err().contains("record 0"));
+        assert!(
+            check(&[&a0, &a2], &[APPENDED, SYNCED, APPENDED]).unwrap_err().contains("record 1")
+        );
+        assert!(check(&[], &[APPENDED]).is_ok());
     }
 }

@@ -24,6 +24,10 @@ name = \"nvme\"
 kind = \"file\"
 path = \"nvme\"
 capacity = \"16MiB\"
+[[rule]]
+name = \"journal\"
+path = \"*-file-[024]\"
+durability = \"nonvolatile\"
 ";
 
 /// The temporary directory of a torture.
@@ -138,6 +142,27 @@ impl Place {
             .collect()
     }
 
+    /// What is in memory is gone, as after a reboot.
+    ///
+    /// # Errors
+    /// A message that names what could not be removed.
+    pub fn lose_memory(&self) -> Result<(), String> {
+        self.pools().iter().try_for_each(|pool| remove(pool))
+    }
+
+    /// Removes what a recovery has set aside because a part of it was damaged.
+    ///
+    /// # Errors
+    /// A message that names what could not be removed.
+    pub fn remove_lost(&self) -> Result<(), String> {
+        let entries = fs::read_dir(self.root.join("nvme")).into_iter().flatten().flatten();
+        let mut aside = entries.map(|entry| entry.path());
+        aside.try_for_each(|path| match path.to_string_lossy().contains(".lost") {
+            true => remove(&path),
+            false => Ok(()),
+        })
+    }
+
     /// The node manager, if one serves, and how much was intercepted since its pool was made: opens
     /// and writes.
     pub fn manager(&self) -> Option<(u32, u64)> {
@@ -202,6 +227,10 @@ impl Place {
         }
         let _ = fs::remove_dir_all(&self.root);
     }
+}
+
+fn remove(path: &Path) -> Result<(), String> {
+    fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Kills a process that was started here.

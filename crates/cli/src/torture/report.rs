@@ -16,6 +16,8 @@ pub struct Report {
     pub managers_killed: u64,
     /// How often everything was killed at once.
     pub all_killed: u64,
+    /// How often memory was lost, too.
+    pub memory_lost: u64,
     /// Pools that `forebay recover` drained.
     pub recoveries: u64,
     /// Scripts of faults that were in force.
@@ -48,14 +50,14 @@ impl Report {
     }
 
     fn crashes(&self) -> u64 {
-        self.workers_killed + self.managers_killed + self.all_killed
+        self.workers_killed + self.managers_killed + self.all_killed + self.memory_lost
     }
 
     /// The whole report.
     pub fn text(&self, seed: u64, took: Duration) -> String {
         let mut text = format!(
             "forebay torture, seed {seed}, {} s\n  operations  {}, {} written, {} failed as the faults \
-             would have it\n  crashes     {}: {} workers, {} node managers, {} times everything\n  \
+             would have it\n  crashes     {}: {} workers, {} node managers, {} times everything, {} times with memory\n  \
              recoveries  {}\n  faults      {} scripts; {} runs ended with data kept in the tiers\n  \
              verified    {} by the workers, {} on the store itself\n  losses      {}\n",
             took.as_secs(),
@@ -66,6 +68,7 @@ impl Report {
             self.workers_killed,
             self.managers_killed,
             self.all_killed,
+            self.memory_lost,
             self.recoveries,
             self.scripts,
             self.kept,

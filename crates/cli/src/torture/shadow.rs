@@ -1,9 +1,11 @@
 //! What a worker's files must hold: a copy of each outside the managed directory, and what was being
-//! done when the worker died. Plain files, so that they outlive every process that is killed.
+//! done when the worker died; a copy of what each was when it was last safe, and all changes since, of
+//! which a loss of memory may take any part. Plain files, so that they outlive every process that is killed.
 
 use super::content::Source;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Seek};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +54,8 @@ pub struct Shadow {
     worker: u64,
     intent: File,
     shadows: Vec<File>,
+    /// Of each file: the changes that were begun since it was safe.
+    since: Vec<File>,
 }
 
 impl Shadow {
@@ -62,21 +66,18 @@ impl Shadow {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).open(folder.join(name))
         };
+        let all = |name: &str| {
+            (0..FILES).map(|file| open(format!("{name}-{file}"))).collect::<io::Result<_>>()
+        };
         Ok(Shadow {
             intent: open("intent".into())?,
-            shadows: (0..FILES)
-                .map(|file| open(format!("shadow-{file}")))
-                .collect::<Result<_, _>>()?,
+            shadows: all("shadow")?,
+            since: all("since")?,
             folder: folder.to_owned(),
             store: store.to_owned(),
             seed,
             worker,
         })
-    }
-
-    /// The folder of pid, counts and losses.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Where the program writes the file.
@@ -103,7 +104,10 @@ impl Shadow {
 
     /// To be called before a change: from now on either is right.
     pub fn begin(&self, file: u64, change: Change) -> io::Result<()> {
-        self.note(Some(Intent { file, change, acknowledged: false }))
+        let intent = Intent { file, change, acknowledged: false };
+        let since = &self.since[file as usize];
+        since.write_all_at(&intent.encode(), since.metadata()?.len())?;
+        self.note(Some(intent))
     }
 
     /// The change succeeded: from now on only the new is right.
@@ -111,6 +115,81 @@ impl Shadow {
         let intent = Intent { file, change, acknowledged: true };
         self.note(Some(intent))?;
         self.apply(intent)?;
+        if change == Change::Remove {
+            // Names are not buffered.
+            self.synced(file)?;
+        }
+        self.note(None)
+    }
+
+    /// What `file` holds now is safe, whatever happens to memory.
+    pub fn synced(&self, file: u64) -> io::Result<()> {
+        let fresh = self.folder.join("synced-new");
+        std::fs::copy(self.folder.join(format!("shadow-{file}")), &fresh)?;
+        // In this order: changes that the copy has already explain nothing that it does not.
+        std::fs::rename(fresh, self.folder.join(format!("synced-{file}")))?;
+        self.since[file as usize].set_len(0)
+    }
+
+    /// Compares `file`, after memory was lost, with what it was when it was last safe: each byte is that,
+    /// or what a change put there since. Takes over what it holds. Returns the bytes compared, and what is
+    /// wrong.
+    pub fn survive(&self, file: u64) -> io::Result<(u64, Option<String>)> {
+        let absent = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(Vec::new()),
+            _ => Err(error),
+        };
+        let (path, shadow) = (self.path(file), &self.shadows[file as usize]);
+        let found = std::fs::read(&path).or_else(absent)?;
+        let mut now = std::fs::read(self.folder.join(format!("synced-{file}"))).or_else(absent)?;
+        let mut explained = vec![false; found.len()];
+        let (mut least, mut most) = (now.len(), now.len());
+        explain(&mut explained, &found, &now, 0..now.len(), now.len());
+        let mut since = Vec::new();
+        (&self.since[file as usize]).seek(io::SeekFrom::Start(0))?;
+        (&self.since[file as usize]).read_to_end(&mut since)?;
+        for Intent { change, .. } in since.as_chunks().0.iter().filter_map(Intent::decode) {
+            let before = now.len();
+            let range = match change {
+                Change::Write { offset, bytes, version } => {
+                    let (start, end) = (offset as usize, (offset + bytes) as usize);
+                    now.resize(before.max(end), 0);
+                    let written = self.bytes(file, version, offset, end - start);
+                    now[start..end].copy_from_slice(&written);
+                    start.min(before)..end
+                }
+                Change::Truncate { size } => {
+                    now.resize(size as usize, 0);
+                    before.min(now.len())..now.len()
+                }
+                Change::Remove => {
+                    now.clear();
+                    0..0
+                }
+            };
+            explain(&mut explained, &found, &now, range, before);
+            (least, most) = (least.min(now.len()), most.max(now.len()));
+        }
+        let (name, size) = (path.display(), found.len());
+        if !(least..=most).contains(&size) {
+            return Ok((0, Some(format!("{name}: {size} bytes instead of {least} to {most}"))));
+        }
+        if let Some(first) = explained.iter().position(|&explained| !explained) {
+            let count = explained.iter().filter(|&&explained| !explained).count();
+            let wrong = format!(
+                "{name}: {count} of {size} bytes are none that were written since it was synced, the \
+                 first at {first}"
+            );
+            return Ok((0, Some(wrong)));
+        }
+        shadow.set_len(0)?;
+        shadow.write_all_at(&found, 0)?;
+        self.synced(file)?;
+        Ok((size as u64, None))
+    }
+
+    /// What was being done when memory was lost needs no settling any more.
+    pub fn forget_intent(&self) -> io::Result<()> {
         self.note(None)
     }
 
@@ -118,13 +197,7 @@ impl Shadow {
     ///
     /// Returns what is wrong with it, if anything.
     pub fn settle(&self) -> io::Result<Option<String>> {
-        for file in 0..FILES {
-            // A rename that was interrupted.
-            let (path, other) = (self.path(file), self.other_path(file));
-            if other.exists() && !path.exists() {
-                std::fs::rename(other, path)?;
-            }
-        }
+        self.settle_names()?;
         let Some(intent) = self.noted()? else { return Ok(None) };
         if intent.acknowledged {
             self.apply(intent)?;
@@ -133,6 +206,17 @@ impl Shadow {
         }
         self.note(None)?;
         Ok(None)
+    }
+
+    /// Ends renames that were interrupted.
+    pub fn settle_names(&self) -> io::Result<()> {
+        for file in 0..FILES {
+            let (path, other) = (self.path(file), self.other_path(file));
+            if other.exists() && !path.exists() {
+                std::fs::rename(other, path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Compares `file` with what it must hold; the bytes compared, and what is wrong.
@@ -249,19 +333,7 @@ impl Shadow {
     }
 
     fn note(&self, intent: Option<Intent>) -> io::Result<()> {
-        let mut words = [0u64; INTENT_BYTES / 8];
-        if let Some(Intent { file, change, acknowledged }) = intent {
-            let (kind, a, b, c) = match change {
-                Change::Write { offset, bytes, version } => (1, offset, bytes, version),
-                Change::Truncate { size } => (2, size, 0, 0),
-                Change::Remove => (3, 0, 0, 0),
-            };
-            words = [kind | u64::from(acknowledged) << 8, file, a, b, c];
-        }
-        let mut bytes = [0; INTENT_BYTES];
-        for (place, word) in bytes.chunks_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
+        let bytes = intent.map_or([0; INTENT_BYTES], Intent::encode);
         self.intent.write_all_at(&bytes, 0)
     }
 
@@ -270,6 +342,28 @@ impl Shadow {
         if self.intent.read_at(&mut bytes, 0)? < INTENT_BYTES {
             return Ok(None);
         }
+        Ok(Intent::decode(&bytes))
+    }
+}
+
+impl Intent {
+    fn encode(self) -> [u8; INTENT_BYTES] {
+        let Intent { file, change, acknowledged } = self;
+        let (kind, a, b, c) = match change {
+            Change::Write { offset, bytes, version } => (1, offset, bytes, version),
+            Change::Truncate { size } => (2, size, 0, 0),
+            Change::Remove => (3, 0, 0, 0),
+        };
+        let words = [kind | u64::from(acknowledged) << 8, file, a, b, c];
+        let mut bytes = [0; INTENT_BYTES];
+        for (place, word) in bytes.chunks_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// `None`: nothing is noted there.
+    fn decode(bytes: &[u8; INTENT_BYTES]) -> Option<Intent> {
         let word = |at: usize| {
             bytes[at * 8..at * 8 + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
         };
@@ -277,8 +371,83 @@ impl Shadow {
             1 => Change::Write { offset: word(2), bytes: word(3), version: word(4) },
             2 => Change::Truncate { size: word(2) },
             3 => Change::Remove,
-            _ => return Ok(None),
+            _ => return None,
         };
-        Ok(Some(Intent { file: word(1), change, acknowledged: word(0) >> 8 != 0 }))
+        Some(Intent { file: word(1), change, acknowledged: word(0) >> 8 != 0 })
+    }
+}
+
+/// Marks the bytes of `range` that are in `found` as in `now`, or zero, where `now` has grown over `before`.
+fn explain(explained: &mut [bool], found: &[u8], now: &[u8], range: Range<usize>, before: usize) {
+    for at in range.start..range.end.min(found.len()) {
+        explained[at] |= found[at] == now[at] || found[at] == 0 && at >= before;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITE: Change = Change::Write { offset: 1000, bytes: 5000, version: 1 };
+    const AGAIN: Change = Change::Write { offset: 3000, bytes: 5000, version: 2 };
+
+    /// A shadow after some changes, of which some are synced, and the bytes that its file 0 has then.
+    fn changed(changes: &[(Change, bool)]) -> (tempfile::TempDir, Shadow, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let shadow = Shadow::open(&folder.path().join("shadow"), folder.path(), 7, 3).unwrap();
+        for &(change, synced) in changes {
+            shadow.begin(0, change).unwrap();
+            shadow.acknowledge(0, change).unwrap();
+            if synced {
+                shadow.synced(0).unwrap();
+            }
+        }
+        let bytes = std::fs::read(folder.path().join("shadow/shadow-0")).unwrap();
+        (folder, shadow, bytes)
+    }
+
+    fn survives(shadow: &Shadow, bytes: &[u8]) -> Result<u64, String> {
+        std::fs::write(shadow.path(0), bytes).unwrap();
+        match shadow.survive(0).unwrap() {
+            (_, Some(wrong)) => Err(wrong),
+            (bytes, None) => Ok(bytes),
+        }
+    }
+
+    #[test]
+    fn a_loss_of_memory_may_take_what_was_not_synced() {
+        let before = changed(&[(WRITE, true)]).2;
+        for from in [0, 3000, 4096, 5999] {
+            let (_folder, shadow, after) = changed(&[(WRITE, true), (AGAIN, false)]);
+            let mixed = [&before[..from], &after[from..]].concat();
+            assert_eq!(survives(&shadow, &mixed), Ok(8000));
+            // That is what it has to be from then on.
+            assert_eq!(shadow.verify(0).unwrap(), (8000, None));
+            assert_eq!(survives(&shadow, &after).is_ok(), mixed == after);
+        }
+        let (_folder, shadow, after) = changed(&[(WRITE, true), (AGAIN, false)]);
+        let grown = [&after[..7000], &[0; 1000]].concat();
+        assert_eq!(survives(&shadow, &grown), Ok(8000));
+    }
+
+    #[test]
+    fn a_loss_of_memory_takes_nothing_that_was_synced() {
+        let wrong = |changes: &[(Change, bool)], alter: &dyn Fn(&mut Vec<u8>)| {
+            let (_folder, shadow, mut bytes) = changed(changes);
+            alter(&mut bytes);
+            survives(&shadow, &bytes).unwrap_err()
+        };
+        let both = [(WRITE, true), (AGAIN, true)];
+        let old = changed(&both[..1]).2;
+        assert!(wrong(&both, &|bytes| bytes.truncate(7999)).contains("7999 bytes instead of 8000"));
+        assert!(wrong(&both, &|bytes| bytes.push(0)).contains("8001 bytes"));
+        assert!(wrong(&both, &|bytes| bytes[2000] = !bytes[2000]).contains("first at 2000"));
+        assert!(
+            wrong(&both, &|bytes| bytes[..6000].copy_from_slice(&old)).contains("first at 3000")
+        );
+        let cut = [(WRITE, true), (Change::Truncate { size: 2000 }, true)];
+        assert!(wrong(&cut, &|bytes| bytes.resize(6000, 0)).contains("instead of 2000 to 2000"));
+        let gone = [(WRITE, true), (Change::Remove, false)];
+        assert!(wrong(&gone, &|bytes| bytes.clone_from(&old)).contains("instead of 0 to 0"));
     }
 }

@@ -227,7 +227,7 @@ impl Worker {
         let opened = self.file(file)?;
         let result = if whole { opened.sync_all() } else { opened.sync_data() };
         match result {
-            Ok(()) => Ok(None),
+            Ok(()) => self.shadow.synced(file).map(|()| None),
             Err(error) => self.expected(error),
         }
     }
@@ -238,8 +238,14 @@ impl Worker {
         let record = log::record(self.number, number);
         match self.log.write(&record) {
             Ok(written) if written == record.len() => {
-                self.acks.write_all_at(&[1], number)?;
-                Ok(None)
+                self.acks.write_all_at(&[log::APPENDED], number)?;
+                if !self.random.one_in(8) {
+                    return Ok(None);
+                }
+                match self.log.sync_data() {
+                    Ok(()) => self.acks.write_all_at(&[log::SYNCED], number).map(|()| None),
+                    Err(error) => self.expected(error),
+                }
             }
             Ok(_) => Ok(None),
             Err(error) => self.expected(error),
