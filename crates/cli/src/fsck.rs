@@ -111,6 +111,7 @@ fn show_findings(pool: &Path, findings: &[Finding]) {
     for finding in findings {
         let remedy = match finding.remedy {
             Remedy::Mended => "`forebay recover` puts it right, or can do without",
+            Remedy::Kept => "`forebay recover` keeps its data in the pool; use `forebay salvage`",
             Remedy::Refused => "`forebay recover` refuses the pool; use `forebay salvage`",
         };
         say!("{name}: {finding} [{remedy}]");

@@ -1,15 +1,13 @@
 //! Sizes, times and offsets as programs see them.
 
 use crate::open::SET_ID_BITS;
-use crate::session::{Handle, Session, borrow};
+use crate::session::{Handle, Session};
 use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
 use forebay_pool::buckets::Patience;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::{Identity, Owner, clock};
-use rustix::fd::AsRawFd;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
@@ -179,39 +177,6 @@ impl Session {
             let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
             let _ = rustix::fs::fchmod(fd, mode);
         }
-    }
-
-    /// Notes that the last name of a file is about to be removed.
-    pub fn unlinked(&self, device: u64, inode: u64) {
-        let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
-        self.segment.with_file(Identity { device, inode }, owner, |file| {
-            if let Some(file) = file {
-                self.segment.file(file).set(file_flag::UNLINKED);
-            }
-        });
-        self.segment.leave(owner, inside);
-        forebay_pool::crash::point("unlink.noted");
-    }
-
-    /// Notes that a file got the name `path`, which starts at `folder`.
-    pub fn named(&self, device: u64, inode: u64, folder: i32, path: &core::ffi::CStr) {
-        let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
-        let identity = Identity { device, inode };
-        let scratch = self.segment.with_file(identity, owner, |file| {
-            file.filter(|&file| self.segment.file(file).has(file_flag::SCRATCH))
-        });
-        if let Some(file) = scratch {
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            // No directory at all goes with an absolute path only.
-            let at = if folder == -1 { rustix::fs::CWD } else { borrow(folder) };
-            let mut buffer = core::mem::MaybeUninit::uninit();
-            let opened = rustix::fs::openat(at, path, flags, Mode::empty());
-            let name = opened.ok().map(|fd| self.managed_path(fd.as_raw_fd(), &mut buffer).0);
-            self.renamed(file, name.unwrap_or_default());
-        }
-        self.segment.leave(owner, inside);
     }
 
     /// Moves the description's offset.

@@ -14,6 +14,7 @@ mod heat;
 mod iovec;
 mod limits;
 mod manager;
+mod names;
 mod open;
 mod passing;
 mod place;
@@ -26,6 +27,7 @@ mod store;
 mod write;
 
 pub use attributes::{Correction, NewTime, StatFields, Whence};
+pub use forebay_pool::Identity;
 pub use forebay_pool::clock::{joined_ns, parted_ns};
 pub use forebay_pool::interruption;
 pub use fork::Fork;

@@ -209,6 +209,9 @@ impl Session {
         {
             // A new file that got the inode in the clock tick in which the old one was made.
             self.record(handle).clear(file_flag::UNLINKED);
+            let mut buffer = core::mem::MaybeUninit::uninit();
+            let (path, store) = self.managed_path(fd, &mut buffer);
+            self.note_name(self.record(handle), path, store);
         }
         self.refresh(fd, stat);
         if let Some(handle) = self.handle(fd) {
@@ -348,6 +351,10 @@ impl Session {
             session.segment.drop_all_blocks(handle.file, session.owner(), session);
             record.clear(!file_flag::DIRECT);
             record.job.store(0, Ordering::Release);
+            // Else it would be looked for, and saved, under the name of the old one.
+            let mut buffer = core::mem::MaybeUninit::uninit();
+            let (path, store) = session.managed_path(fd, &mut buffer);
+            session.note_name(record, path, store);
             record.size.store(stat.st_size as u64, Ordering::Release);
             record.store_size.store(stat.st_size as u64, Ordering::Release);
             record.mtime_ns.store(mtime_ns(stat), Ordering::Release);

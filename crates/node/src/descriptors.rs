@@ -125,7 +125,7 @@ impl Descriptors {
         {
             return Ok(Arc::clone(&kept.fd));
         }
-        let fd = Arc::new(open_by_name(record, store)?);
+        let fd = Arc::new(open_by_name(record, store, &self.stores)?);
         self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
         Ok(fd)
     }
@@ -199,13 +199,15 @@ fn is_of(fd: impl AsFd, identity: Identity) -> bool {
     })
 }
 
-fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
+/// Opens a file by the path that it had last, or wherever it was moved to within the stores: first
+/// `store`, which it was made in.
+fn open_by_name(record: &FileRecord, store: &Path, stores: &[PathBuf]) -> Result<OwnedFd, Errno> {
     let identity = record.identity();
     let born = record.born_ns.load(Ordering::Acquire);
     // It may be renamed between the search and its opening; a program must not be told of that.
     for _ in 0..SEARCHES {
         let known = PathBuf::from(OsString::from_vec(record.path()));
-        let opened = match known.starts_with(store) {
+        let opened = match stores.iter().any(|store| known.starts_with(store)) {
             true => open_born(&known, identity, born),
             false => Err(Errno::NOENT),
         };
@@ -216,7 +218,9 @@ fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
             Err(Errno::INVAL | Errno::NAMETOOLONG) => {}
             result => return result,
         }
-        let found = search(store, identity).ok_or(Errno::STALE)?;
+        let others = stores.iter().map(PathBuf::as_path).filter(|other| *other != store);
+        let mut folders = std::iter::once(store).chain(others);
+        let found = folders.find_map(|folder| search(folder, identity)).ok_or(Errno::STALE)?;
         record.set_path(found.as_os_str().as_bytes());
     }
     let known = PathBuf::from(OsString::from_vec(record.path()));
@@ -227,13 +231,17 @@ fn open_by_name(record: &FileRecord, store: &Path) -> Result<OwnedFd, Errno> {
 /// by now.
 fn open_born(path: &Path, identity: Identity, born: u64) -> Result<OwnedFd, Errno> {
     let fd = open_checked(path, OFlags::WRONLY, identity)?;
-    let found = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+    if same_birth(&fd, born) { Ok(fd) } else { Err(Errno::STALE) }
+}
+
+/// Whether the file behind `fd` may have been born at `born`, in nanoseconds; 0 is not known.
+pub(crate) fn same_birth(fd: impl AsFd, born: u64) -> bool {
+    let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
     let known = found.ok().filter(|found| found.stx_mask & StatxFlags::BTIME.bits() != 0);
-    let same = known.is_none_or(|found| {
+    known.is_none_or(|found| {
         born == 0
             || born == clock::joined_ns(found.stx_btime.tv_sec, i64::from(found.stx_btime.tv_nsec))
-    });
-    if same { Ok(fd) } else { Err(Errno::STALE) }
+    })
 }
 
 pub(crate) fn open_checked(

@@ -1,6 +1,7 @@
 //! A pool and what belongs to it, checked without changing them. What the segment itself says is
 //! checked in `forebay_pool::check`; here is what lies outside of it, one file for each.
 
+mod files;
 mod journal;
 mod stores;
 mod sums;
@@ -54,6 +55,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
     tiers::check(segment, &mut findings);
     sums::check(segment, &mut findings);
     stores::check(segment, &mut findings);
+    files::check(segment, &mut findings);
     let journal = journal::check(segment, pool.in_use, &mut findings);
     let ahead = |&file: &u32| segment.file(file).has(file_flag::AHEAD);
     // An index that is damaged need not end.

@@ -519,6 +519,9 @@ enum Place {
     Removed,
 }
 
+/// Files that are not at their paths, by inode number: that of a removed one is soon another's.
+type Missing = HashMap<u64, Vec<Key>>;
+
 /// Finds files by their paths, and those that are not there by looking through the stores once.
 fn find_files(
     config: &Config,
@@ -526,11 +529,11 @@ fn find_files(
 ) -> Result<HashMap<Key, Place>, String> {
     let mut found = HashMap::new();
     for (store, backing) in config.backing.iter().enumerate() {
-        let mut missing = HashMap::new();
+        let mut missing = Missing::new();
         for (&key, hint) in files.iter().filter(|(_, hint)| hint.store == store) {
             match open_checked(&hint.path, key) {
                 Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP) => {
-                    missing.insert(key.inode, key);
+                    missing.entry(key.inode).or_default().push(key);
                 }
                 // Whoever writes it meets the other errors again.
                 _ => drop(found.insert(key, Place::At(hint.path.clone()))),
@@ -541,8 +544,17 @@ fn find_files(
         }
         let root = std::fs::metadata(&backing.path)
             .map_err(|error| format!("{}: {error}", backing.path.display()))?;
-        let complete = search(&backing.path, &mut missing, &mut found);
-        for key in missing.into_values().filter(|key| complete && key.device == root.dev()) {
+        let mut complete = search(&backing.path, &mut missing, &mut found);
+        // It may have been moved to another of them that is on the same file system.
+        let others = config.backing.iter().enumerate().filter(|(other, _)| *other != store);
+        for (_, other) in others {
+            let near = |found: std::fs::Metadata| found.dev() == root.dev();
+            if !missing.is_empty() && std::fs::metadata(&other.path).is_ok_and(near) {
+                complete &= search(&other.path, &mut missing, &mut found);
+            }
+        }
+        let gone = missing.into_values().flatten();
+        for key in gone.filter(|key| complete && key.device == root.dev()) {
             found.insert(key, Place::Removed);
         }
     }
@@ -551,7 +563,7 @@ fn find_files(
 
 /// Looks for files below `folder`, and takes those that it finds out of `missing`. Returns whether it has seen
 /// everything there.
-fn search(folder: &Path, missing: &mut HashMap<u64, Key>, found: &mut HashMap<Key, Place>) -> bool {
+fn search(folder: &Path, missing: &mut Missing, found: &mut HashMap<Key, Place>) -> bool {
     let mut folders = vec![folder.to_owned()];
     let (mut seen, mut complete) = (0, true);
     while let Some(folder) = folders.pop() {
@@ -567,11 +579,16 @@ fn search(folder: &Path, missing: &mut HashMap<u64, Key>, found: &mut HashMap<Ke
             };
             if kind.is_dir() {
                 folders.push(entry.path());
-            } else if let Some(&key) = missing.get(&entry.ino())
-                && !matches!(open_checked(&entry.path(), key), Err(Errno::STALE | Errno::NOENT))
-            {
-                missing.remove(&entry.ino());
-                found.insert(key, Place::At(entry.path()));
+            } else if let Some(keys) = missing.get_mut(&entry.ino()) {
+                let path = entry.path();
+                let other =
+                    |key| matches!(open_checked(&path, key), Err(Errno::STALE | Errno::NOENT));
+                for key in keys.extract_if(.., |key| !other(*key)) {
+                    found.insert(key, Place::At(path.clone()));
+                }
+                if keys.is_empty() {
+                    missing.remove(&entry.ino());
+                }
             }
         }
         if missing.is_empty() {
@@ -604,5 +621,32 @@ fn birth_ns(fd: impl AsFd) -> u64 {
             clock::joined_ns(found.stx_btime.tv_sec, i64::from(found.stx_btime.tv_nsec))
         }
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_file_hides_none_that_has_its_inode_number_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("renamed");
+        std::fs::write(&path, "").unwrap();
+        let text = format!(
+            "[[backing]]\npath = {:?}\n[[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"8MiB\"\n",
+            folder.path()
+        );
+        let config = Config::parse(&text).unwrap();
+        let stat = rustix::fs::stat(&path).unwrap();
+        let born_ns = birth_ns(std::fs::File::open(&path).unwrap());
+        assert_ne!(born_ns, 0, "this file system does not know when files were born");
+        let key = |born_ns| Key { device: stat.st_dev, inode: stat.st_ino, born_ns };
+        let hint = || FileHint { path: "/nowhere".into(), store: 0, mtime_ns: 0, sequence: 0 };
+        let others = (1..9).map(|before| (key(born_ns - before), hint()));
+        let files = others.chain([(key(born_ns), hint())]).collect();
+        let found = find_files(&config, &files).unwrap();
+        assert!(matches!(&found[&key(born_ns)], Place::At(at) if *at == path));
+        assert!((1..9).all(|before| matches!(found[&key(born_ns - before)], Place::Removed)));
     }
 }

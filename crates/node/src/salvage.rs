@@ -395,7 +395,12 @@ impl<'a> Salvager<'a> {
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
         let opened = match open_checked(&path, OFlags::RDONLY, identity) {
             Err(errno @ (Errno::NOENT | Errno::STALE)) => {
-                search(path_of(&self.segment.header().store[store].path), identity)
+                let stores = &self.segment.header().store;
+                let own = std::iter::once(&stores[store]);
+                let all =
+                    own.chain(&stores[..self.segment.header().stores as usize % (STORES_MAX + 1)]);
+                all.map(|store| path_of(&store.path))
+                    .find_map(|folder| search(folder, identity))
                     .ok_or(errno)
                     .and_then(|found| open_checked(&found, OFlags::RDONLY, identity))
             }

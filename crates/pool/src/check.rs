@@ -29,6 +29,8 @@ const LOOK_NS: u64 = 20_000_000;
 pub enum Remedy {
     /// Nothing is lost by it, and recovery puts it right.
     Mended,
+    /// Recovery leaves the data of this file in the pool, and brings the others to the store.
+    Kept,
     /// Recovery refuses the pool: bytes might be lost, or come to the wrong place.
     Refused,
 }

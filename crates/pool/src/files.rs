@@ -105,6 +105,28 @@ impl FileRecord {
         }
     }
 
+    /// Replaces the last part of the path, if that is `old`, by `new`; returns whether it was, and the
+    /// path is the new one now.
+    pub fn rename_last(&self, old: &[u8], new: &[u8]) -> bool {
+        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
+        let Some(folder) = length.checked_sub(old.len() + 1) else { return false };
+        let place = |from: usize, name: &[u8]| from..from + name.len();
+        let begins = self.path[folder].load(Ordering::Relaxed) == b'/';
+        let is_old = || {
+            let known = &self.path[place(folder + 1, old)];
+            known.iter().zip(old).all(|(known, &byte)| known.load(Ordering::Relaxed) == byte)
+        };
+        if !begins || folder + 1 + new.len() > PATH_BYTES || !is_old() {
+            return false;
+        }
+        self.path_length.store(0, Ordering::Release);
+        for (known, &byte) in self.path[place(folder + 1, new)].iter().zip(new) {
+            known.store(byte, Ordering::Relaxed);
+        }
+        self.path_length.store((folder + 1 + new.len()) as u32, Ordering::Release);
+        true
+    }
+
     /// Whether a truncate or a punch is under way, or was left undone by a dead owner.
     pub fn has_intent(&self) -> bool {
         self.intent.load(Ordering::Acquire) != 0 || self.range_end.load(Ordering::Acquire) != 0

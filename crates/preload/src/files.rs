@@ -4,8 +4,11 @@ use crate::real::real;
 use crate::{managed, set_errno, status};
 use core::ffi::CStr;
 use forebay_client::probe::{is_readable, is_writable};
-use forebay_client::{Advice, AllocateMode, InKnownFolder, OpenFlags, Session, Whence, session};
+use forebay_client::{
+    Advice, AllocateMode, Identity, InKnownFolder, OpenFlags, Session, Whence, session,
+};
 use libc::{c_char, c_int, c_void, gid_t, mode_t, off_t, uid_t};
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -132,6 +135,10 @@ pub(crate) unsafe fn stat_known(
     path: *const c_char,
     flags: AtFlags,
 ) -> Option<rustix::fs::Stat> {
+    unsafe { stat_at(folder, path, flags) }.filter(is_in_table)
+}
+
+unsafe fn stat_at(folder: c_int, path: *const c_char, flags: AtFlags) -> Option<rustix::fs::Stat> {
     session()?;
     let path = unsafe { path_at(path) }?;
     // AT_FDCWD is not a descriptor to borrow; rustix has its own name for it.
@@ -140,7 +147,7 @@ pub(crate) unsafe fn stat_known(
         folder if folder < 0 => return None,
         folder => rustix::fs::statat(unsafe { borrow(folder) }, path, flags),
     };
-    stat.ok().filter(is_in_table)
+    stat.ok()
 }
 
 /// Whether the file table has the file. What is no regular file may have got the inode number of
@@ -529,17 +536,18 @@ unsafe fn executable(result: c_int, mode: mode_t, folder: c_int, path: *const c_
         && unsafe { is_known(folder, path) }
         && let Some(path) = unsafe { path_at(path) }
     {
-        let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC;
-        let none = rustix::fs::Mode::empty();
-        let file = match folder {
-            libc::AT_FDCWD => rustix::fs::open(path, flags, none),
-            folder => rustix::fs::openat(unsafe { borrow(folder) }, path, flags, none),
-        };
-        if let Ok(file) = file {
-            crate::spawn::make_clean(&file);
-        }
+        open_to_read(folder, path).iter().for_each(crate::spawn::make_clean);
     }
     result
+}
+
+fn open_to_read(folder: c_int, path: &CStr) -> Option<OwnedFd> {
+    let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC | OpenFlags::NONBLOCK;
+    let none = rustix::fs::Mode::empty();
+    match folder {
+        libc::AT_FDCWD => rustix::fs::open(path, flags, none).ok(),
+        folder => rustix::fs::openat(unsafe { borrow(folder) }, path, flags, none).ok(),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -607,7 +615,7 @@ unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     let result = real!(c"link"(from => *const c_char, to => *const c_char) -> c_int);
     let file = unsafe { stat_known(libc::AT_FDCWD, to, AtFlags::SYMLINK_NOFOLLOW) };
     changed(result, file);
-    unsafe { named(result, file, libc::AT_FDCWD, to) }
+    unsafe { named(result, file, Some(from), libc::AT_FDCWD, to) }
 }
 
 #[unsafe(no_mangle)]
@@ -621,7 +629,8 @@ unsafe extern "C" fn linkat(
     let result = real!(c"linkat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => c_int) -> c_int);
     let file = unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
     changed(result, file);
-    unsafe { named(result, file, to_folder, to) }
+    let old = (from_folder == to_folder).then_some(from);
+    unsafe { named(result, file, old, to_folder, to) }
 }
 
 /// Passes a call through that takes the name `path` away, and notes it if it was the file's last.
@@ -684,29 +693,88 @@ unsafe extern "C" fn renameat2(
     match flags {
         0 => unsafe { replacing(from_folder, from, to_folder, to, call) },
         _ => {
-            let source = unsafe { stat_known(from_folder, from, AtFlags::SYMLINK_NOFOLLOW) };
-            let other = unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
-            let result = call();
-            unsafe { named(result, source, to_folder, to) };
+            let source = unsafe { Moved::of(from_folder, from, to_folder, to) };
             // Of an exchange.
-            unsafe { named(result, other, from_folder, from) }
+            let other = unsafe { Moved::of(to_folder, to, from_folder, from) };
+            let result = call();
+            unsafe {
+                source.end(result);
+                other.end(result)
+            }
         }
     }
 }
 
-/// A scratch file that got another name may be kept for it.
+/// Files are found again by their names. A scratch file that got another one may be kept for it; what
+/// leaves the managed directories turns direct, because no later manager would look for it there.
 pub(crate) unsafe fn named(
     result: c_int,
     file: Option<rustix::fs::Stat>,
+    old: Option<*const c_char>,
     folder: c_int,
     path: *const c_char,
 ) -> c_int {
     if let (0, Some(file), Some(session)) = (result, file, session())
         && let Some(path) = unsafe { path_at(path) }
     {
-        session.named(file.st_dev, file.st_ino, folder, path);
+        let identity = Identity { device: file.st_dev, inode: file.st_ino };
+        let old = old.and_then(|old| unsafe { path_at(old) });
+        if session.named(identity, folder, path, old)
+            && let Some(file) = open_to_read(folder, path)
+        {
+            // An error stays with the file.
+            session.opened_raw(file.as_raw_fd());
+            session.forget(file.as_raw_fd());
+        }
     }
     result
+}
+
+/// What a rename moves.
+struct Moved {
+    /// A file in the table.
+    file: Option<rustix::fs::Stat>,
+    /// A directory that lies in a managed one.
+    is_folder: bool,
+    old: Option<*const c_char>,
+    folder: c_int,
+    path: *const c_char,
+}
+
+impl Moved {
+    /// To be asked before the call.
+    unsafe fn of(
+        from_folder: c_int,
+        from: *const c_char,
+        folder: c_int,
+        path: *const c_char,
+    ) -> Moved {
+        let stat = unsafe { stat_at(from_folder, from, AtFlags::SYMLINK_NOFOLLOW) };
+        let is_folder = stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
+            && unsafe { is_managed_path(from_folder, from) };
+        let old = (from_folder == folder).then_some(from);
+        Moved { file: stat.filter(is_in_table), is_folder, old, folder, path }
+    }
+
+    /// To be told what came of it.
+    unsafe fn end(self, result: c_int) -> c_int {
+        // Of which files lie in it, only the store knows; it happens rarely.
+        if self.is_folder
+            && result == 0
+            && !unsafe { is_managed_path(self.folder, self.path) }
+            && let Some(session) = session()
+        {
+            session.sync_all(false);
+        }
+        changed(result, self.file);
+        unsafe { named(result, self.file, self.old, self.folder, self.path) }
+    }
+}
+
+unsafe fn is_managed_path(folder: c_int, path: *const c_char) -> bool {
+    session()
+        .zip(unsafe { path_at(path) })
+        .is_some_and(|(session, path)| session.is_managed_path(folder, path))
 }
 
 /// A rename takes the name away from what was there, unless both are names of one file.
@@ -720,16 +788,15 @@ unsafe fn replacing(
     if session().is_none() {
         return call();
     }
-    let flags = AtFlags::SYMLINK_NOFOLLOW;
-    let source = unsafe { stat_known(from_folder, from, flags) };
-    let target = unsafe { stat_known(to_folder, to, flags) };
+    let source = unsafe { Moved::of(from_folder, from, to_folder, to) };
+    let target = unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
     let one =
         |(a, b): (rustix::fs::Stat, rustix::fs::Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
-    if target.is_none() || source.zip(target).is_some_and(one) {
-        let result = changed(call(), source);
-        return unsafe { named(result, source, to_folder, to) };
-    }
-    let result = unsafe { removing(to_folder, to, call) };
-    changed(result, source);
-    unsafe { named(result, source, to_folder, to) }
+    let result = match target {
+        Some(_) if !source.file.zip(target).is_some_and(one) => unsafe {
+            removing(to_folder, to, call)
+        },
+        _ => call(),
+    };
+    unsafe { source.end(result) }
 }
