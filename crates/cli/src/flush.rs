@@ -5,9 +5,8 @@ use clap::Args;
 use forebay_node::runtime::Runtime;
 use forebay_pool::layout::file_flag;
 use forebay_pool::segment::open_pool;
-use forebay_pool::{Identity, Segment, futex};
+use forebay_pool::{Identity, Segment, SegmentError, futex};
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
@@ -85,27 +84,34 @@ impl Named {
 
 /// A pool in which some of the named files may be buffered.
 pub(crate) struct Pool {
-    pub runtime: Runtime,
+    path: PathBuf,
     pub segment: Segment,
 }
 
 impl Pool {
-    /// All pools of this user.
+    /// All pools of this user, also those whose runtime folder is another one, or gone.
     pub fn all() -> Result<Vec<Pool>, String> {
         let mut pools = Vec::new();
         for runtime in Runtime::all()? {
-            let file = match open_pool(&runtime.pool) {
-                Err(Errno::NOENT) => continue,
-                other => other.map_err(|errno| format!("{}: {errno}", runtime.pool.display()))?,
-            };
-            match Segment::attach(file.as_fd()) {
-                Ok(segment) => pools.push(Pool { runtime, segment }),
+            let path = runtime.pool;
+            match Pool::of(&path) {
+                Ok(segment) => pools.push(Pool { path, segment }),
                 // One that is just being removed, or made.
-                Err(_) if !runtime.pool.exists() => {}
-                Err(error) => return Err(format!("{}: {error}", runtime.pool.display())),
+                Err(_) if !path.exists() => {}
+                Err(error) => return Err(format!("{}: {error}", path.display())),
             }
         }
+        // What is no pool, or damaged, is said by those who look after it.
+        let strays = Runtime::strays()?.into_iter();
+        let readable = |path: PathBuf| Some(Pool { segment: Pool::of(&path).ok()?, path });
+        pools.extend(strays.filter_map(readable));
         Ok(pools)
+    }
+
+    fn of(path: &Path) -> Result<Segment, SegmentError> {
+        let opened = open_pool(path);
+        let file = opened.map_err(|errno| SegmentError::System("opening the pool", errno))?;
+        Segment::attach(file.as_fd())
     }
 
     /// The records of files that are ahead of the store and that `named` means.
@@ -146,7 +152,7 @@ impl Pool {
         (!self.segment.manager_is_alive()).then(|| {
             format!(
                 "{} has no node manager; run `forebay recover` to drain it",
-                self.runtime.pool.display()
+                self.path.display()
             )
         })
     }

@@ -371,9 +371,10 @@ pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> 
 /// `forebay recover`.
 pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     if arguments.is_given() {
-        // After a reboot only the tiers' files may be left; the folder says whose they are.
+        // Only the pool, or after a reboot the tiers' files, may be left; the folder says whose they are.
         let (config, runtime) = arguments.runtime()?;
-        if runtime.has_slots(&config) {
+        let is_there = runtime.config().exists();
+        if !is_there && (runtime.pool.exists() || runtime.has_slots(&config)) {
             runtime.prepare()?;
             write_config(&config, &runtime)?;
         }
@@ -403,7 +404,28 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         }
         _ => return Err(failures.join("\n")),
     }
+    if !arguments.is_given() {
+        mention_strays()?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names pools with data that nobody serves, and that only their configuration tells how to drain.
+pub fn mention_strays() -> Result<(), String> {
+    for pool in Runtime::strays()? {
+        let Ok(observer) = Observer::of(&pool) else { continue };
+        let dirty = observer.dirty();
+        if dirty > 0 && !observer.is_served() {
+            eprintln!(
+                "forebay: {} holds {} for {}, and its runtime folder is another one, or gone: give its \
+                 --config or --backing, or `--pool` to fsck and salvage",
+                pool.display(),
+                drain::bytes(dirty),
+                observer.stores().join(", ")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// `forebay stop`.

@@ -271,6 +271,52 @@ fn fsck_says_that_a_file_cannot_be_drained_because_its_inode_is_anothers() {
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap().lines().count(), 9);
 }
 
+#[test]
+fn a_pool_whose_runtime_folder_is_gone_is_named_and_drained_by_its_configuration() {
+    let site = Site::new(&KEPT);
+    let config = fs::read_to_string(&site.config).unwrap();
+    // No file tier, whose files would tell.
+    let ram_only = config.split("[[tier]]\nname = \"nvme\"").next().unwrap();
+    fs::write(&site.config, ram_only).unwrap();
+    let pool = crash(&site, "seq 5000 > file");
+    for entry in fs::read_dir(site.runtime()).unwrap() {
+        fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+    let name = pool.to_str().unwrap();
+    for words in [&["recover"][..], &["fsck"], &["salvage", "--to", "../out/saved"]] {
+        let said = site.end(site.forebay(words)).expect(0);
+        assert!(said.stderr.contains(name), "{words:?}: {said:?}");
+    }
+    for words in [["wait", "file"], ["flush", "file"]] {
+        let said = site.end(site.forebay(&words)).expect(1);
+        assert!(said.stderr.contains(name), "{words:?}: {said:?}");
+    }
+    let words = ["recover", "--config", site.config.to_str().unwrap()];
+    site.end(site.forebay(&words)).expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("file")).unwrap().lines().count(), 5000);
+}
+
+#[test]
+fn a_run_awaits_the_end_of_a_manager_that_has_already_removed_its_pool() {
+    use rustix::fs::{FlockOperation, flock};
+    let site = Site::new(&KEPT);
+    site.end(site.buffered(&["true"])).expect(0);
+    let ending = site.runtime().join("00000000000000aa");
+    fs::DirBuilder::new().mode(0o700).create(&ending).unwrap();
+    // What is left of it: the same directory with other tiers.
+    let config = fs::read_to_string(&site.config).unwrap();
+    let config = config.replace("path = \"", &format!("path = \"{}/", site.root().display()));
+    fs::write(ending.join("config"), config).unwrap();
+    let lock = fs::File::create(ending.join("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let run = site.start(site.buffered(&["true"]));
+    // Time to be refused.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    fs::remove_dir_all(&ending).unwrap();
+    drop(lock);
+    run.end().expect(0);
+}
+
 /// Everything below the target but the manifest is as below `wanted`, byte for byte.
 fn assert_salvaged(target: &Path, wanted: &Path, names: &[&str]) {
     for name in names {

@@ -189,8 +189,9 @@ fn find_overlap(config: &Config, runtime: &Runtime) -> Result<Option<(bool, Stri
                 ours.path.starts_with(path) || path.starts_with(&ours.path)
             };
             if let Some(theirs) = theirs.backing.iter().find(|theirs| overlaps(&theirs.path)) {
-                let unused =
-                    Observer::of(&other.pool).is_ok_and(|observer| observer.clients() == 0);
+                // A manager that ends removes its pool before its folder.
+                let unused = !other.pool.exists()
+                    || Observer::of(&other.pool).is_ok_and(|observer| observer.clients() == 0);
                 let message = format!(
                     "{} is served with another configuration (instance {}, directory {}); use that \
                      one, or end it with `forebay stop`",

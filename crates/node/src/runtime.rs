@@ -11,6 +11,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// Where pools are.
+const POOLS: &str = "/dev/shm";
+
 /// The names of one instance's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
@@ -89,7 +92,7 @@ impl Runtime {
         Runtime {
             instance: instance.to_owned(),
             folder: base.join(instance),
-            pool: PathBuf::from(format!("/dev/shm/forebay-{uid}-{instance}.pool")),
+            pool: Path::new(POOLS).join(format!("forebay-{uid}-{instance}.pool")),
         }
     }
 
@@ -107,6 +110,23 @@ impl Runtime {
             .collect();
         found.sort_by(|a, b| a.instance.cmp(&b.instance));
         Ok(found)
+    }
+
+    /// Pools of this user that belong to no instance of [`Runtime::all`]: their folder is gone, or
+    /// FOREBAY_RUNTIME_DIR was another one.
+    ///
+    /// # Errors
+    /// Those of [`base`], and of looking into /dev/shm.
+    pub fn strays() -> Result<Vec<PathBuf>, String> {
+        let known: Vec<_> = Runtime::all()?.into_iter().map(|runtime| runtime.pool).collect();
+        let entries = fs::read_dir(POOLS).map_err(|error| format!("{POOLS}: {error}"))?;
+        let start = format!("forebay-{}-", rustix::process::getuid().as_raw());
+        let ours = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(&start) && name.ends_with(".pool"))
+        };
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        Ok(paths.filter(ours).filter(|path| !known.contains(path)).collect())
     }
 
     /// The node manager's socket.
