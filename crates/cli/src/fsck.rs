@@ -20,7 +20,7 @@ pub struct PoolArguments {
     #[command(flatten)]
     instance: InstanceArguments,
     /// The pool itself, or a copy of it
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "backing", "schema"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "backing", "schema", "durability"])]
     pool: Option<PathBuf>,
 }
 

@@ -1,6 +1,7 @@
 //! Which node manager a command means: by configuration file or backing directories.
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_node::Config;
 use forebay_node::runtime::Runtime;
 use forebay_placement::schema::Durability;
@@ -19,15 +20,15 @@ pub struct InstanceArguments {
     #[arg(long, value_name = "FILE")]
     pub schema: Option<PathBuf>,
     /// What fsync waits for, of files whose rule does not say
-    #[arg(long, value_name = "DURABILITY", value_parser = durability)]
+    #[arg(long, value_name = "DURABILITY", value_parser = durability())]
     pub durability: Option<Durability>,
 }
 
-fn durability(name: &str) -> Result<Durability, String> {
-    let known = Durability::ALL.iter().find(|(known, _)| *known == name);
-    known.map(|&(_, value)| value).ok_or_else(|| {
-        let names: Vec<_> = Durability::ALL.iter().map(|(name, _)| *name).collect();
-        format!("give one of {}", names.join(", "))
+fn durability() -> impl TypedValueParser<Value = Durability> {
+    let names = Durability::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    PossibleValuesParser::new(names).try_map(|name| {
+        let known = Durability::ALL.iter().find(|(known, _)| *known == name);
+        known.map(|&(_, value)| value).ok_or("not a durability")
     })
 }
 

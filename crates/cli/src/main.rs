@@ -79,7 +79,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            // After `forebay run`, 2 would be the command's own.
+            let runs = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+            let code = if runs && error.use_stderr() { FAILED.into() } else { error.exit_code() };
+            return ExitCode::from(u8::try_from(code).unwrap_or(FAILED));
+        }
+    };
+    let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Demo { output } => {
             demo::Options::new(output).and_then(|options| demo::demo(&options))

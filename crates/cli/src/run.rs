@@ -97,6 +97,12 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let library = find_library()?;
     manager::settle_orphans(&config, &runtime)?;
     let (mut connection, joined) = manager::join(&config, &runtime, arguments.trace.as_deref())?;
+    if arguments.trace.is_some() && matches!(joined, Joined::Running) {
+        eprintln!(
+            "forebay: --trace: nothing is recorded: the node manager was running already; end it \
+             first with `forebay stop`"
+        );
+    }
     if arguments.instance.config.is_none() && matches!(joined, Joined::Started) {
         eprintln!("forebay: {}", config.describe());
     }
@@ -253,8 +259,14 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 
 /// The preload library: beside the program, as cargo leaves it, or where it is installed.
 fn find_library() -> Result<PathBuf, String> {
-    if let Some(named) = std::env::var_os("FOREBAY_PRELOAD") {
-        return Ok(PathBuf::from(named));
+    if let Some(named) = std::env::var_os("FOREBAY_PRELOAD").filter(|named| !named.is_empty()) {
+        // The loader would go on without it, and nothing would be buffered.
+        let named = PathBuf::from(named);
+        return if named.is_file() {
+            Ok(named)
+        } else {
+            Err(format!("FOREBAY_PRELOAD: {}: no such file; name {LIBRARY}", named.display()))
+        };
     }
     let program = std::env::current_exe().map_err(|error| format!("finding myself: {error}"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));

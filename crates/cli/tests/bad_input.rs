@@ -121,6 +121,87 @@ fn a_runtime_folder_open_to_others_is_refused() {
     refused(&site, &["--config", config], &[site.runtime().to_str().unwrap(), "chmod 700"]);
 }
 
+#[test]
+fn a_runtime_folder_that_cannot_be_used_is_named_with_its_variable() {
+    let site = Site::new(&USUAL);
+    let witness = site.out.join("witness");
+    let config = site.config.to_str().unwrap();
+    let long = site.root().join("r".repeat(90));
+    fs::create_dir(&long).unwrap();
+    fs::set_permissions(&long, fs::Permissions::from_mode(0o700)).unwrap();
+    for (folder, told) in [
+        ("run", "absolute"),
+        ("/no/such/folder", "/no/such/folder: cannot make the folder"),
+        (long.to_str().unwrap(), "too long"),
+    ] {
+        let mut command =
+            site.forebay(&["run", "--config", config, "--", "touch", witness.to_str().unwrap()]);
+        command.env("FOREBAY_RUNTIME_DIR", folder);
+        assert_refused(&site, site.end(command), &[told, "FOREBAY_RUNTIME_DIR"]);
+    }
+    assert_eq!(fs::read_dir(&long).unwrap().count(), 0, "something was left");
+}
+
+#[test]
+fn a_runtime_folder_of_no_name_counts_as_not_set() {
+    let site = Site::new(&USUAL);
+    let mut command = site.forebay(&["status"]);
+    command.env("FOREBAY_RUNTIME_DIR", "").env("XDG_RUNTIME_DIR", &site.out);
+    fs::set_permissions(&site.out, fs::Permissions::from_mode(0o700)).unwrap();
+    site.end(command).expect(0);
+    assert!(site.out.join("forebay").is_dir());
+}
+
+#[test]
+fn a_library_that_is_not_there_is_refused_rather_than_run_without() {
+    let site = Site::new(&USUAL);
+    let witness = site.out.join("witness");
+    let config = site.config.to_str().unwrap();
+    let mut command =
+        site.forebay(&["run", "--config", config, "--", "touch", witness.to_str().unwrap()]);
+    command.env("FOREBAY_PRELOAD", "/no/such/library.so");
+    let ran = site.end(command);
+    assert_refused(&site, ran, &["FOREBAY_PRELOAD", "/no/such/library.so"]).expect(125);
+}
+
+#[test]
+fn wrong_options_of_a_run_end_with_a_status_of_its_own() {
+    let site = Site::new(&USUAL);
+    refused(&site, &["--durability", "sometimes"], &["--durability", "nonvolatile"]).expect(125);
+    refused(&site, &["--no-such-option"], &["--no-such-option"]).expect(125);
+    site.end(site.forebay(&["run", "--help"])).expect(0);
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_named() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let trace = site.root().join("none/moves.csv");
+    let trace = trace.to_str().unwrap();
+    refused(&site, &["--config", config, "--trace", trace], &["--trace", trace]).expect(125);
+}
+
+#[test]
+fn a_trace_that_a_running_manager_does_not_take_is_told() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let inner = format!("$FOREBAY run --config {config} --trace $OUT/moves.csv -- true");
+    let ran = site.end(site.buffered(&["sh", "-c", &inner])).expect(0);
+    assert!(ran.stderr.contains("--trace: nothing is recorded"), "{ran:?}");
+    assert!(!site.out.join("moves.csv").exists());
+}
+
+#[test]
+fn too_few_descriptors_are_told_before_the_command_starts() {
+    let site = Site::new(&USUAL);
+    let script = "ulimit -n 32; exec $FOREBAY run --config $0 -- touch $OUT/witness";
+    let mut command = site.command(&site.store, "bash");
+    command.args(["-c", script]).arg(&site.config);
+    let ran = site.end(command);
+    assert_refused(&site, ran, &["ulimit -Hn", "128"]).expect(125);
+    assert!(site.pools().is_empty());
+}
+
 /// The site's only instance folder, made by a run of nothing whose processes are then killed.
 fn left_by_a_crash(site: &Site, script: &str) -> std::path::PathBuf {
     let script = format!("{script}; echo done > $OUT/done; exec sleep 60");

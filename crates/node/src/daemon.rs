@@ -26,7 +26,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -89,7 +89,7 @@ pub fn serve(
     };
     refuse_overlap(&config, runtime)?;
     let _guard = guard(config.backing.iter().map(|backing| backing.path.as_path()))?;
-    raise_limits();
+    raise_limits()?;
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
     // Before there is a pool: one that is found stands for a live segment.
     let rebuilt = match runtime.pool.exists() {
@@ -101,8 +101,10 @@ pub fn serve(
     crate::runtime::write_private(&fresh, &config.canonical())
         .and_then(|()| std::fs::rename(&fresh, runtime.config()))
         .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
-    let trace =
-        Trace::to(options.trace.as_deref()).map_err(|error| format!("the trace file: {error}"))?;
+    let trace = Trace::to(options.trace.as_deref()).map_err(|error| {
+        let path = options.trace.as_deref().unwrap_or(Path::new(""));
+        format!("--trace: {}: {error}; give another file", path.display())
+    })?;
     let stripe_of = |backing: &crate::config::Backing| match backing.stripe {
         0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
         stripe => stripe,
@@ -206,9 +208,16 @@ fn find_overlap(config: &Config, runtime: &Runtime) -> Result<Option<(bool, Stri
     Ok(None)
 }
 
+/// Descriptors without which a manager does not start: with 7 tiers and 8 directories about 50 are its
+/// own, each process of the program takes one, and each file that is being drained one or two.
+const DESCRIPTORS_MIN: u64 = 128;
+
 /// The limits that a program was given are not meant for the manager: it keeps a descriptor of
 /// every file that is being drained, maps all of RAM, and writes what all programs wrote.
-fn raise_limits() {
+///
+/// # Errors
+/// A message when so few descriptors are left that no file could be drained.
+fn raise_limits() -> Result<(), String> {
     for resource in [Resource::Nofile, Resource::Fsize, Resource::As, Resource::Data, Resource::Cpu]
     {
         let limit = rustix::process::getrlimit(resource);
@@ -223,6 +232,13 @@ fn raise_limits() {
     }
     // A file that is too large is an error to report, not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    match rustix::process::getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < DESCRIPTORS_MIN => Err(format!(
+            "the node manager may open only {limit} files; raise the hard limit (ulimit -Hn) to at \
+             least {DESCRIPTORS_MIN}"
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn start_workers(node: &Arc<Node>) -> Result<Vec<JoinHandle<()>>, String> {

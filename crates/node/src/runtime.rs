@@ -25,18 +25,35 @@ pub struct Runtime {
     pub pool: PathBuf,
 }
 
+/// Bytes of the longest folder that leaves room for `/INSTANCE/socket` and the final 0 in the 108
+/// bytes of a socket's address.
+const FOLDER_MAX: usize = 108 - 1 - "/0123456789abcdef/socket".len();
+
 /// This user's folder for all instances: `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay`,
-/// else /tmp/forebay-UID. Made if missing, and refused if it is not this user's alone.
+/// else /tmp/forebay-UID. A variable that is empty counts as not set. Made if missing, and refused if
+/// it is not this user's alone, or too long for a socket's name.
 ///
 /// # Errors
 /// A message that names the folder and what is wrong with it.
 pub fn base() -> Result<PathBuf, String> {
     let uid = rustix::process::getuid().as_raw();
-    let named = std::env::var_os("FOREBAY_RUNTIME_DIR").map(PathBuf::from);
-    let session = std::env::var_os("XDG_RUNTIME_DIR")
+    let given = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
+    let named = given("FOREBAY_RUNTIME_DIR").map(PathBuf::from);
+    let session = given("XDG_RUNTIME_DIR")
         .map(|folder| PathBuf::from(folder).join("forebay"))
-        .filter(|folder| folder.parent().is_some_and(Path::is_dir));
+        .filter(|folder| folder.is_absolute() && folder.parent().is_some_and(Path::is_dir));
     let folder = named.or(session).unwrap_or_else(|| PathBuf::from(format!("/tmp/forebay-{uid}")));
+    let wrong = |what: &str| Err(format!("{}: {what}", folder.display()));
+    // Commands in other directories must find the same node managers.
+    if !folder.is_absolute() {
+        return wrong("is not an absolute path; set FOREBAY_RUNTIME_DIR to one that is");
+    }
+    if folder.as_os_str().len() > FOLDER_MAX {
+        return wrong(&format!(
+            "sockets below it would have too long a name; set FOREBAY_RUNTIME_DIR to a folder of up \
+             to {FOLDER_MAX} bytes"
+        ));
+    }
     private_folder(&folder)?;
     Ok(folder)
 }
@@ -56,7 +73,9 @@ fn private_folder(folder: &Path) -> Result<(), String> {
     let wrong = |what: &str| format!("{}: {what}", folder.display());
     match fs::DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(wrong(&format!("cannot make the folder: {error}")));
+            return Err(wrong(&format!(
+                "cannot make the folder: {error}; make it, or set FOREBAY_RUNTIME_DIR to another"
+            )));
         }
         _ => {}
     }
