@@ -84,6 +84,8 @@ enum Moment {
 
 /// Runs a benchmark and shows what came out.
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
+    let outputs = [&arguments.json, &arguments.markdown, &arguments.svg];
+    outputs.into_iter().flatten().try_for_each(|file| crate::check_folder(file))?;
     let name = &arguments.name;
     let options = Options {
         forebay: env::current_exe().map_err(|e| format!("cannot find my own binary: {e}"))?,

@@ -107,6 +107,8 @@ impl Workload {
 
 /// Runs the demo; succeeds only if both runs left the same files, byte for byte.
 pub fn demo(options: &Options) -> Result<ExitCode, String> {
+    let output = &options.output;
+    fs::create_dir_all(output).map_err(|e| failed(output, &e))?;
     let site = Site::build()?;
     say(&introduction(&options.workload));
     let program = compile(&site)?;
@@ -256,7 +258,6 @@ impl Scene<'_> {
         say(&sums);
 
         let output = &self.options.output;
-        fs::create_dir_all(output).map_err(|e| failed(output, &e))?;
         let table = output.join("table.txt");
         fs::write(&table, format!("{times}\n{sums}")).map_err(|e| failed(&table, &e))?;
         let picture = output.join("timeline.svg");

@@ -19,7 +19,7 @@ mod wait;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Buffers the files of unmodified programs in RAM, NVMe and burst buffers, and drains them to
@@ -119,6 +119,17 @@ fn main() -> ExitCode {
         eprintln!("forebay: {message}");
         ExitCode::from(FAILED)
     })
+}
+
+/// Refuses an output whose folder does not exist, before anything is measured for it.
+fn check_folder(file: &Path) -> Result<(), String> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder {
+        Some(folder) if !folder.is_dir() => {
+            Err(format!("{}: its folder does not exist; make it, or name another", file.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What `forebay run` returns when it could not do its part: 125, as env and timeout do.

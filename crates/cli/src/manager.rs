@@ -428,6 +428,23 @@ pub fn mention_strays() -> Result<(), String> {
     Ok(())
 }
 
+/// The instances whose managers serve a directory of `config`.
+fn serving_the_same(config: &Config) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    for runtime in Runtime::all()? {
+        let shares = |theirs: Config| {
+            let mut pairs = theirs.backing.iter().flat_map(|theirs| {
+                config.backing.iter().map(move |ours| (&ours.path, &theirs.path))
+            });
+            pairs.any(|(ours, theirs)| ours.starts_with(theirs) || theirs.starts_with(ours))
+        };
+        if runtime.read_config().is_some_and(shares) && Connection::to(&runtime.socket()).is_ok() {
+            found.push(runtime.instance);
+        }
+    }
+    Ok(found)
+}
+
 /// `forebay stop`.
 pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     let instances = match arguments.is_given() {
@@ -439,6 +456,14 @@ pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         if let Ok(connection) = Connection::to(&runtime.socket()) {
             drain::stop(&connection, &runtime)?;
             stopped += 1;
+        }
+    }
+    if stopped == 0 && arguments.is_given() {
+        for other in serving_the_same(&arguments.load()?)? {
+            eprintln!(
+                "forebay: instance {other} serves the same directories with another configuration \
+                 or other options; `forebay stop` ends all"
+            );
         }
     }
     println!("stopped {stopped} node managers");

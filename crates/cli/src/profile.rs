@@ -43,6 +43,7 @@ const MEMORY_SHARE: u32 = 8;
 
 /// Finds and measures this machine's devices, and says so.
 pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, String> {
+    arguments.write.iter().try_for_each(|file| crate::check_folder(file))?;
     if let Some(file) = arguments.write.as_ref().filter(|file| file.exists()) {
         return Err(format!("{} exists; remove it or name another", file.display()));
     }

@@ -35,7 +35,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     reserve: Option<u64>,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 

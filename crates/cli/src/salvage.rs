@@ -25,6 +25,9 @@ pub struct SalvageArguments {
 /// `forebay salvage`.
 pub fn salvage(arguments: &SalvageArguments) -> Result<ExitCode, String> {
     let pools = arguments.pools.pools()?;
+    if let Some(missing) = pools.iter().find(|pool| !pool.is_file()) {
+        return Err(format!("{}: no such pool; `forebay status` lists them", missing.display()));
+    }
     let target = &arguments.to;
     let explain = |error| format!("{}: {error}", target.display());
     prepare_target(target).map_err(explain)?;

@@ -168,7 +168,12 @@ fn a_library_that_is_not_there_is_refused_rather_than_run_without() {
 fn wrong_options_of_a_run_end_with_a_status_of_its_own() {
     let site = Site::new(&USUAL);
     refused(&site, &["--durability", "sometimes"], &["--durability", "nonvolatile"]).expect(125);
-    refused(&site, &["--no-such-option"], &["--no-such-option"]).expect(125);
+    let ran = refused(&site, &["--no-such-option"], &["unexpected argument", "--no-such-option"]);
+    ran.expect(125);
+    // Those of the command are its own.
+    let config = site.config.to_str().unwrap();
+    let ran = site.end(site.forebay(&["run", "--config", config, "echo", "-n", "--config"]));
+    assert_eq!(ran.expect(0).stdout, "--config");
     site.end(site.forebay(&["run", "--help"])).expect(0);
 }
 
@@ -189,6 +194,35 @@ fn a_trace_that_a_running_manager_does_not_take_is_told() {
     let ran = site.end(site.buffered(&["sh", "-c", &inner])).expect(0);
     assert!(ran.stderr.contains("--trace: nothing is recorded"), "{ran:?}");
     assert!(!site.out.join("moves.csv").exists());
+}
+
+#[test]
+fn a_stop_that_means_another_instance_says_who_serves_the_directory() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let inner = format!("$FOREBAY stop --config {config} --durability memory");
+    let ran = site.end(site.buffered(&["sh", "-c", &inner])).expect(0);
+    assert!(ran.stdout.contains("stopped 0"), "{ran:?}");
+    assert!(ran.stderr.contains("serves the same directories"), "{ran:?}");
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_told_before_anything_is_measured() {
+    let site = Site::new(&USUAL);
+    let none = site.root().join("none/output");
+    let none = none.to_str().unwrap();
+    for words in [
+        &["profile", "--quick", "--write", none][..],
+        &["bench", "hermes-fig4", "--json", none],
+        &["salvage", "--to", "salvaged", "--pool", none],
+    ] {
+        let ran = site.end(site.forebay(words)).expect(125);
+        assert!(ran.stderr.contains(none), "{ran:?}");
+        assert!(!ran.stderr.contains("measuring") && !ran.stderr.contains("round"), "{ran:?}");
+    }
+    assert!(!site.store.join("salvaged").exists());
+    let ran = site.end(site.forebay(&["demo", "--output", "/dev/null"])).expect(125);
+    assert!(ran.stdout.is_empty() && ran.stderr.contains("/dev/null"), "{ran:?}");
 }
 
 #[test]

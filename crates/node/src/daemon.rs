@@ -91,6 +91,10 @@ pub fn serve(
     let _guard = guard(config.backing.iter().map(|backing| backing.path.as_path()))?;
     raise_limits()?;
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
+    let trace = Trace::to(options.trace.as_deref()).map_err(|error| {
+        let path = options.trace.as_deref().unwrap_or(Path::new(""));
+        format!("--trace: {}: {error}; give another file", path.display())
+    })?;
     // Before there is a pool: one that is found stands for a live segment.
     let rebuilt = match runtime.pool.exists() {
         true => None,
@@ -101,10 +105,6 @@ pub fn serve(
     crate::runtime::write_private(&fresh, &config.canonical())
         .and_then(|()| std::fs::rename(&fresh, runtime.config()))
         .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
-    let trace = Trace::to(options.trace.as_deref()).map_err(|error| {
-        let path = options.trace.as_deref().unwrap_or(Path::new(""));
-        format!("--trace: {}: {error}; give another file", path.display())
-    })?;
     let stripe_of = |backing: &crate::config::Backing| match backing.stripe {
         0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
         stripe => stripe,
