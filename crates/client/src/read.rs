@@ -15,6 +15,9 @@ use rustix::io::Errno;
 /// Tries without the lock before a reader takes it.
 const GLANCES: u32 = 16;
 
+/// Bytes from which a read has its beginning fetched ahead: as many as are.
+const PREFETCH_FROM: usize = 1024;
+
 /// A part of a read that falls into one block.
 #[derive(Clone, Copy)]
 struct Part {
@@ -40,6 +43,30 @@ impl Session {
         if !self.may(handle, description_flag::READ) {
             return Err(Errno::BADF);
         }
+        let record = self.record(handle);
+        if let [piece] = pieces {
+            if piece.length >= PREFETCH_FROM {
+                self.segment.prefetch(record, offset);
+            }
+            let owner = self.owner();
+            let inside = self.enter(handle, owner);
+            let done = unsafe { self.read_at_once(handle, piece, offset) };
+            self.segment.leave(owner, inside);
+            if done {
+                return Ok(piece.length);
+            }
+        }
+        unsafe { self.pread_slowly(handle, pieces, offset) }
+    }
+
+    #[inline(never)]
+    unsafe fn pread_slowly(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let record = self.record(handle);
         let length = total(pieces).ok_or(Errno::INVAL)?;
         if length == 0 {
             return Ok(0);
@@ -48,7 +75,6 @@ impl Session {
             .checked_add(length as u64)
             .filter(|&end| end <= i64::MAX as u64)
             .ok_or(Errno::INVAL)?;
-        let record = self.record(handle);
         if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
             // Somebody else may be appending to it.
             self.look_again(handle);
@@ -102,6 +128,9 @@ impl Session {
         if !self.may(handle, description_flag::READ) {
             return None;
         }
+        if length >= PREFETCH_FROM {
+            self.segment.prefetch(record, description.offset.load(Ordering::Relaxed));
+        }
         let owner = self.owner();
         let inside = self.enter(handle, owner);
         if description.position.try_lock(owner).is_err() {
@@ -109,27 +138,85 @@ impl Session {
             return None;
         }
         let offset = description.offset.load(Ordering::Acquire);
-        let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64);
-        // To look at the store for more may take the file exclusively.
-        let known = end.is_some_and(|end| {
-            end <= record.size.load(Ordering::Acquire) || record.has(file_flag::AHEAD)
-        });
-        let result = known.then(|| {
-            let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
-            if record.rule.load(Ordering::Relaxed) != 0 {
-                self.note_read(handle, offset, &result);
-            }
-            if let Ok(got) = result {
-                description.offset.store(offset + got as u64, Ordering::Release);
-            }
-            result
-        });
+        let result = if let [piece] = pieces
+            && unsafe { self.read_at_once(handle, piece, offset) }
+        {
+            Some(Ok(length))
+        } else {
+            unsafe { self.read_on_slowly(handle, pieces, offset, length, owner) }
+        };
+        if let Some(Ok(got)) = result {
+            description.offset.store(offset + got as u64, Ordering::Release);
+        }
         description.position.unlock_unchanged();
         self.segment.leave(owner, inside);
         result
     }
 
-    #[inline]
+    #[inline(never)]
+    unsafe fn read_on_slowly(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: u64,
+        length: usize,
+        owner: Owner,
+    ) -> Option<Result<usize, Errno>> {
+        let record = self.record(handle);
+        let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64)?;
+        // To look at the store for more may take the file exclusively.
+        if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
+            return None;
+        }
+        let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
+        if record.rule.load(Ordering::Relaxed) != 0 {
+            self.note_read(handle, offset, &result);
+        }
+        Some(result)
+    }
+
+    /// The usual read, inside the file: one piece of one block that lies in RAM and that nobody is
+    /// writing. False, and nothing was done that shows, where it is not that.
+    #[inline(always)]
+    unsafe fn read_at_once(&self, handle: Handle, piece: &Iovec, offset: u64) -> bool {
+        let record = self.record(handle);
+        let (block, within) = self.segment.block_at(offset);
+        let end_within = within.saturating_add(piece.length);
+        let unusual = record.has(file_flag::DIRECT)
+            || record.rule.load(Ordering::Relaxed) != 0
+            || piece.length == 0
+            || end_within > self.segment.bucket_bytes()
+            // No overflow: a bucket is smaller than what is left of an offset's range.
+            || offset > i64::MAX as u64
+            || offset + piece.length as u64 > record.size.load(Ordering::Acquire);
+        if unusual {
+            return false;
+        }
+        let Some(place) = self.segment.entry(record, block) else { return false };
+        let word = place.load(Ordering::Acquire);
+        let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(word) else { return false };
+        let Some(meta) = self.segment.bucket(bucket) else { return false };
+        let Some(first) = meta.lock.glance() else { return false };
+        let touched = pages(within, end_within, self.segment.page_shift());
+        if meta.valid.load(Ordering::Acquire) & touched != touched {
+            return false;
+        }
+        unsafe {
+            let from = self.segment.bucket_data(bucket).add(within);
+            core::ptr::copy_nonoverlapping(from.cast_const(), piece.base, piece.length);
+        }
+        // Equal entry first, equal version second: see the design page.
+        if place.load(Ordering::Acquire) != word || !meta.lock.unchanged_since(first) {
+            return false;
+        }
+        self.used(handle, 0, bucket, meta);
+        let counters = self.counters();
+        self.count_up(&counters.reads, 1);
+        self.count_up(&counters.read_bytes, piece.length as u64);
+        true
+    }
+
+    #[inline(never)]
     unsafe fn read_blocks(
         &self,
         handle: Handle,
