@@ -147,6 +147,13 @@ impl Session {
         let goes_on = size < record.rule_review.load(Ordering::Relaxed);
         let result = goes_on.then(|| {
             let length = self.allowed(handle, offset, length)?;
+            if let [piece] = pieces
+                && piece.length == length
+                && unsafe { self.write_at_once(handle, piece, offset, owner) }
+            {
+                description.offset.store(offset + length as u64, Ordering::Release);
+                return Ok(length);
+            }
             let mut cursor = Cursor::new(pieces);
             let written = unsafe {
                 self.write_blocks(handle, &mut cursor, offset, length, owner, &mut inside)
@@ -195,11 +202,17 @@ impl Session {
             return Ok(0);
         }
         let length = self.allowed(handle, offset, length)?;
-        let mut cursor = Cursor::new(pieces);
         let owner = self.owner();
         let mut inside = self.enter(handle, owner);
-        let written =
-            unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, &mut inside) };
+        let written = if let [piece] = pieces
+            && piece.length == length
+            && unsafe { self.write_at_once(handle, piece, offset, owner) }
+        {
+            Ok(length)
+        } else {
+            let mut cursor = Cursor::new(pieces);
+            unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, &mut inside) }
+        };
         self.segment.leave(owner, inside);
         let written = written?;
         self.review_rule(handle);
@@ -215,6 +228,65 @@ impl Session {
             self.segment.want_work();
         }
         Ok(written)
+    }
+
+    /// The usual write, inside the file: one piece to valid pages of one block that lies in RAM. False,
+    /// and nothing was done, where it is not that.
+    #[inline(always)]
+    unsafe fn write_at_once(
+        &self,
+        handle: Handle,
+        piece: &Iovec,
+        offset: u64,
+        owner: Owner,
+    ) -> bool {
+        let record = self.record(handle);
+        let (block, within) = self.segment.block_at(offset);
+        let end = within.saturating_add(piece.length);
+        let (telling, known) = (
+            file_flag::DIRECT | file_flag::SET_ID | file_flag::ANNOUNCED,
+            record.flags.load(Ordering::Acquire),
+        );
+        if known & telling != file_flag::ANNOUNCED || end > self.segment.bucket_bytes() {
+            return false;
+        }
+        let Some(place) = self.segment.entry(record, block) else { return false };
+        let entry = Entry::decode(place.load(Ordering::Acquire));
+        if !matches!(entry, Entry::Resident { tier: 0, .. }) {
+            return false;
+        }
+        let now = clock::realtime_coarse_ns();
+        let Some(resident) = self.segment.lock_resident(place, owner) else { return false };
+        let touched = pages(within, end, self.segment.page_shift());
+        let meta = match self.segment.bucket(resident.bucket) {
+            Some(meta)
+                if resident.tier == 0
+                    && meta.valid.load(Ordering::Relaxed) & touched == touched =>
+            {
+                meta
+            }
+            _ => {
+                self.unlock(resident, true);
+                return false;
+            }
+        };
+        let stamp = clock::stamp(now);
+        let part = Part { block, within, bytes: piece.length, ahead: piece.length as u64, stamp };
+        soil(meta, touched, stamp);
+        crash::point("write.soiled");
+        unsafe {
+            let to = self.segment.bucket_data(resident.bucket).add(within);
+            core::ptr::copy_nonoverlapping(piece.base.cast_const(), to, piece.length);
+        }
+        crash::point("write.filled");
+        self.mark_written(handle, 0, resident.bucket, meta, touched, part);
+        self.unlock(resident, false);
+        crash::point("write.copied");
+        self.touch(handle, now);
+        let counters = self.counters();
+        self.count_up(&counters.writes, 1);
+        self.count_up(&counters.write_bytes, piece.length as u64);
+        true
     }
 
     /// Writes inside the file; `inside` is another presence afterwards if the file had to be left.

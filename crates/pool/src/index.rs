@@ -39,7 +39,7 @@ impl Segment {
             return Some(&file.entry0);
         }
         let (height, mut node) = unpack(file.root.load(Ordering::Acquire))?;
-        if height_for(block) > height {
+        if block >> (height * NODE_BITS) != 0 {
             return None;
         }
         for level in (1..height).rev() {
