@@ -12,14 +12,14 @@ const TURNS: u64 = 2000;
 /// library's part and the copy included. About a sixth above what it is now in the profile of the
 /// tests, where little is inlined; a release takes two thirds. Raise one only with a reason.
 const CEILINGS: [(&str, u64); 10] = [
-    ("pwrite64", 1480),
-    ("pread64", 1130),
-    ("write64", 1780),
-    ("read64", 1410),
-    ("fwrite64", 210),
-    ("fread64", 260),
-    ("pwrite4096", 2050),
-    ("pread4096", 1680),
+    ("pwrite64", 1200),
+    ("pread64", 800),
+    ("write64", 1310),
+    ("read64", 840),
+    ("fwrite64", 130),
+    ("fread64", 180),
+    ("pwrite4096", 1740),
+    ("pread4096", 1510),
     ("open", 3850),
     ("stat", 180),
 ];

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 const GLANCES: u32 = 16;
 
 /// Bytes from which a read has its beginning fetched ahead: as many as are.
-const PREFETCH_FROM: usize = 1024;
+const PREFETCH_FROM: usize = 512;
 
 /// A part of a read that falls into one block.
 #[derive(Clone, Copy)]
