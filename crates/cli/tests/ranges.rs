@@ -235,6 +235,63 @@ for at in range(1000, 4 << 20, 50000):
 }
 
 #[test]
+fn blocks_that_are_read_in_a_row_come_to_ram_ahead_of_the_reader() {
+    advised(
+        "
+assert os.pread(fd, 1000, 0) == bytes[:1000]
+wait(2 * 256)
+assert os.pread(fd, 1000, 256 << 10) == bytes[256 << 10:][:1000]
+wait(4 * 256)
+assert os.pread(fd, 1000, 512 << 10) == bytes[512 << 10:][:1000]
+wait(8 * 256)
+for at in range(0, 4 << 20, 50000):
+    assert os.pread(fd, 50000, at) == bytes[at:at + 50000]",
+    );
+    advised(
+        "
+assert os.pread(fd, 1 << 20, 0) == bytes[:1 << 20]
+wait(1024)
+assert os.pread(fd, 1 << 20, 1 << 20) == bytes[1 << 20:][:1 << 20]
+wait(3 * 1024)
+assert os.pread(fd, 2 << 20, 2 << 20) == bytes[2 << 20:]
+assert used() == 3 * 1024, used()",
+    );
+}
+
+#[test]
+fn what_is_read_at_equal_distances_comes_to_ram_ahead_of_the_reader() {
+    advised(
+        "
+def read(n):
+    at = 5000 + n * 700001
+    assert os.pread(fd, 1000, at) == bytes[at:at + 1000]
+for n in range(3): read(n)
+wait(4 * 256)
+read(3)
+wait(6 * 256)
+for n in range(4, 6): read(n)
+assert used() == 6 * 256, used()",
+    );
+}
+
+#[test]
+fn a_file_that_is_read_from_end_to_end_is_itself_where_ram_is_too_small_for_it() {
+    // RAM of 16 blocks, half of it with another file's data, above a file of 64.
+    let site = Site::new(&Setup { store_emulate: SLOW_STORE.store_emulate, ..TINY });
+    let bytes: Vec<u8> =
+        (0..16 << 20).map(|at: u32| (at.wrapping_mul(747_796_405) >> 11) as u8).collect();
+    std::fs::write(site.store.join("file"), &bytes).unwrap();
+    let sum = site.run_plainly(&format!("cksum < {}", site.store.join("file").display()));
+    let wanted = sum.expect(0).stdout.repeat(3);
+    let (ran, status) = site.run_buffered(
+        "dd if=/dev/zero of=other bs=64K count=32 status=none
+         for size in 50000 4096 2M; do dd if=file bs=$size status=none | cksum; done",
+    );
+    assert_eq!(ran.expect(0).stdout, wanted);
+    assert!(status.count("read_bytes") > 0, "{}", status.text);
+}
+
+#[test]
 fn what_is_not_needed_leaves_ram_and_what_is_dirty_is_flushed() {
     advised(
         "

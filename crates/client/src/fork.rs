@@ -47,5 +47,6 @@ impl Session {
         }
         self.manager.forked();
         self.engine.forked();
+        self.predictors.forked();
     }
 }

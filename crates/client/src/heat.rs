@@ -11,22 +11,24 @@ const SAMPLE: u64 = 8;
 
 impl Session {
     /// Notes that a block in `bucket` was used. Uses of one bucket that follow each other, as of a
-    /// program that reads in small pieces, count as one.
+    /// program that reads in small pieces, count as one. Whether it is worth to see what follows: the
+    /// block lies below RAM, or was brought up ahead.
     #[inline]
-    pub(crate) fn used(&self, handle: Handle, tier: usize, bucket: u32, meta: &BucketMeta) {
+    pub(crate) fn used(&self, handle: Handle, tier: usize, bucket: u32, meta: &BucketMeta) -> bool {
         let slot = self.segment.client(self.slot());
-        if slot.last_bucket.load(Ordering::Relaxed) != bucket + 1 {
-            slot.last_bucket.store(bucket + 1, Ordering::Relaxed);
-            self.count(handle, tier, meta);
+        if slot.last_bucket.load(Ordering::Relaxed) == bucket + 1 {
+            return false;
         }
+        slot.last_bucket.store(bucket + 1, Ordering::Relaxed);
+        self.count(handle, tier, meta)
     }
 
-    fn count(&self, handle: Handle, tier: usize, meta: &BucketMeta) {
+    fn count(&self, handle: Handle, tier: usize, meta: &BucketMeta) -> bool {
         let header = self.segment.header();
         let now = header.now_ms.load(Ordering::Relaxed);
         let heat = Heat(meta.heat.load(Ordering::Relaxed));
         let eviction = Eviction::ALL[header.eviction.load(Ordering::Relaxed) as usize % 3];
-        let after = eviction.used(heat, now);
+        let after = eviction.used(heat, now).ahead(false);
         if after != heat {
             meta.heat.store(after.0, Ordering::Relaxed);
             if tier > 0 {
@@ -36,6 +38,7 @@ impl Session {
         if self.counters().reads.load(Ordering::Relaxed).is_multiple_of(SAMPLE) {
             self.used_file(handle);
         }
+        tier > 0 || heat.is_ahead()
     }
 
     /// Notes that a file was used: at each open, and at some reads.

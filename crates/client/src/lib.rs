@@ -5,6 +5,7 @@
 //! (rustix), so that an interposing library cannot intercept itself. The paths that copy data
 //! allocate nothing.
 
+mod ahead;
 mod attributes;
 mod clean;
 mod descriptors;

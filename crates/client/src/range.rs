@@ -231,13 +231,23 @@ impl Session {
 
     /// Asks the node manager to bring blocks to RAM while there is room.
     pub(crate) fn want_staged(&self, handle: Handle, first: u64, blocks: u32) {
+        if blocks > 0 {
+            self.ask_to_stage(handle, |file, generation| Message::Stage {
+                file,
+                generation,
+                first,
+                blocks,
+            });
+        }
+    }
+
+    /// Sends a message about what a file will be read from, made of its record and generation.
+    pub(crate) fn ask_to_stage(&self, handle: Handle, about: impl FnOnce(u32, u32) -> Message) {
         let record = self.record(handle);
-        let useless = blocks == 0 || record.has(file_flag::DIRECT);
-        if useless || !self.may(handle, description_flag::READ) {
+        if record.has(file_flag::DIRECT) || !self.may(handle, description_flag::READ) {
             return;
         }
-        let generation = record.generation.load(Ordering::Relaxed);
-        let message = Message::Stage { file: handle.file, generation, first, blocks };
+        let message = about(handle.file, record.generation.load(Ordering::Relaxed));
         let other = self
             .may(handle, description_flag::LOCKED)
             .then(|| crate::store::reopen(handle.fd, OFlags::RDONLY).ok())

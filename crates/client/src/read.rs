@@ -5,6 +5,7 @@ use crate::range::READ_AHEAD_BLOCKS;
 use crate::session::{Handle, Session};
 use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_placement::Destination;
 use forebay_placement::schema::Lifetime;
 use forebay_pool::buckets::Resident;
 use forebay_pool::layout::*;
@@ -234,6 +235,11 @@ impl Session {
         // Asked for only where a block is not there: the others are read without.
         let wanted = || self.wants_stage_in(handle, length);
         if record.has(file_flag::DIRECT) || unbuffered && !wanted() {
+            if unbuffered && !record.has(file_flag::DIRECT) {
+                let known = record.store_size.load(Ordering::Acquire).saturating_sub(offset);
+                let within = (length as u64).min(known) as usize;
+                self.expect(handle, offset, within, Destination::Store, owner);
+            }
             return unsafe { self.read_through(handle, &mut cursor, offset, length) };
         }
         let size = record.size.load(Ordering::Acquire);
@@ -246,6 +252,9 @@ impl Session {
             let part = Part { block, within, bytes: (bucket_bytes - within).min(length - done) };
             let mut place = self.segment.entry(record, part.block);
             let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
+            if absent {
+                self.expect(handle, at, length - done, Destination::Store, owner);
+            }
             if absent && wanted() {
                 if self.may(handle, description_flag::SEQUENTIAL) {
                     self.want_staged(handle, part.block + 1, READ_AHEAD_BLOCKS);
@@ -256,7 +265,7 @@ impl Session {
             }
             let resident = match place {
                 Some(place) => unsafe {
-                    self.read_resident(handle, place, &mut cursor, part, owner)
+                    self.read_resident(handle, place, &mut cursor, part, length - done, owner)
                 },
                 None => Ok(false),
             };
@@ -383,7 +392,8 @@ impl Session {
         Ok(())
     }
 
-    /// Reads a part from the bucket that `place` names; false when the store has it.
+    /// Reads a part, with which a read of `left` bytes goes on, from the bucket that `place` names; false
+    /// when the store has it.
     #[inline]
     unsafe fn read_resident(
         &self,
@@ -391,6 +401,7 @@ impl Session {
         place: &AtomicU64,
         cursor: &mut Cursor<'_>,
         part: Part,
+        left: usize,
         owner: Owner,
     ) -> Result<bool, Errno> {
         let start = cursor.position();
@@ -410,7 +421,9 @@ impl Session {
             // Equal entry first, equal version second: see the design page.
             let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
             if same && (result.is_ok() || tier == 0) {
-                self.used(handle, usize::from(tier), bucket, meta);
+                if self.used(handle, usize::from(tier), bucket, meta) {
+                    self.expect_after(handle, usize::from(tier), part, left, owner);
+                }
                 return result.map(|()| true);
             }
             cursor.rewind(start);
@@ -431,6 +444,15 @@ impl Session {
             }
         }
         result.map(|()| true)
+    }
+
+    /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`.
+    #[inline(never)]
+    fn expect_after(&self, handle: Handle, tier: usize, part: Part, left: usize, owner: Owner) {
+        // What was brought up to RAM came from where it takes long to read.
+        let from = if tier > 0 { Destination::Tier(tier) } else { Destination::Store };
+        let offset = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
+        self.expect(handle, offset, left, from, owner);
     }
 
     #[inline(never)]

@@ -1,5 +1,6 @@
 //! A process's part in a node manager's segment.
 
+use crate::ahead::Predictors;
 use crate::descriptors::Sparse;
 use crate::manager::ManagerLink;
 use crate::open::Seen;
@@ -46,6 +47,7 @@ pub struct Session {
     pub(crate) waited_in_vain: AtomicU64,
     pub(crate) manager: ManagerLink,
     pub(crate) engine: Engine,
+    pub(crate) predictors: Predictors,
     /// The slots of each tier, and behind [`TIERS_MAX`] their tables.
     pub(crate) tier_files: [AtomicU32; 2 * TIERS_MAX],
     /// What rules ask about this process; none without rules.
@@ -184,6 +186,7 @@ impl Session {
             waited_in_vain: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
             engine,
+            predictors: Predictors::new(),
             tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],
             readers: [const { AtomicU64::new(0) }; READERS],
             threads: AtomicU32::new(0),

@@ -333,7 +333,7 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
             Message::Announce { file, generation } => sent
                 .pop()
                 .is_some_and(|fd| node.descriptors.offer(&node.segment, file, generation, fd)),
-            Message::Stage { file, generation, first, blocks } => {
+            Message::Stage { file, .. } | Message::Expect { file, .. } => {
                 let of_file = |fd: &OwnedFd| {
                     file < node.segment.header().files
                         && node.descriptors.is_file_of(node.segment.file(file), fd)
@@ -341,8 +341,10 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
                 // A description of our own: the program's may be open for writing, or locked.
                 let fd = sent.pop().filter(of_file);
                 let fd = fd.map(|fd| crate::descriptors::reopen(&fd, OFlags::RDONLY));
-                if let Some(Ok(fd)) = fd {
-                    let request = crate::stage::Request { file, generation, first, blocks, fd };
+                let bucket = node.segment.bucket_bytes() as u64;
+                if let Some(Ok(fd)) = fd
+                    && let Some(request) = crate::stage::Request::of(&message, fd, bucket)
+                {
                     node.stage_requests.push(request);
                 }
                 true

@@ -1,9 +1,16 @@
 //! Stage-in ahead of the reader: blocks that a program has said it will read are brought from the
-//! store to RAM, as long as RAM has room that nobody else wants.
+//! store to RAM, as long as RAM has room that nobody else wants. So are those that it will probably
+//! read, also from file tiers; they may take the place of what the same reader has left behind.
 
+use crate::mover::{Found, Mover};
 use crate::node::Node;
+use forebay_placement::Destination;
+use forebay_placement::hotness::Heat;
+use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
+use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::buckets::Patience;
 use forebay_pool::layout::*;
+use forebay_pool::message::Message;
 use forebay_pool::{Entry, Identity, Owner, clock};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
@@ -17,17 +24,62 @@ use std::time::Duration;
 const REQUESTS_MAX: usize = 64;
 /// Blocks on their way at once: 4 MiB in one read.
 const BATCH: u64 = 16;
+/// Blocks behind a reader that are looked at when its next ones need room.
+const BEHIND: u64 = 4 * WINDOW_BLOCKS;
 /// How often the thread looks whether it shall end.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Blocks that will be read.
 pub(crate) struct Request {
-    pub file: u32,
-    pub generation: u32,
-    pub first: u64,
-    pub blocks: u32,
+    file: u32,
+    generation: u32,
+    /// Where the first piece begins, in bytes, and how far the next one is.
+    offset: u64,
+    stride: i64,
+    /// Blocks of each piece.
+    blocks: u32,
+    pieces: u16,
+    /// Nobody has said that they will be read.
+    is_guess: bool,
     /// Can be read.
-    pub fd: OwnedFd,
+    fd: OwnedFd,
+}
+
+impl Request {
+    /// What a message asks for, with its descriptor; none if it asks for nothing of the kind.
+    pub fn of(message: &Message, fd: OwnedFd, bucket: u64) -> Option<Request> {
+        match *message {
+            Message::Stage { file, generation, first, blocks } => Some(Request {
+                file,
+                generation,
+                offset: first.checked_mul(bucket)?,
+                stride: 0,
+                blocks,
+                pieces: 1,
+                is_guess: false,
+                fd,
+            }),
+            Message::Expect { file, generation, offset, stride, blocks, pieces } => Some(Request {
+                file,
+                generation,
+                offset,
+                stride,
+                blocks: blocks.into(),
+                pieces,
+                is_guess: true,
+                fd,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The blocks' numbers.
+    fn numbers(&self, bucket: u64) -> impl Iterator<Item = u64> + use<> {
+        let (offset, stride, blocks) = (self.offset, self.stride, u64::from(self.blocks));
+        (0..i64::from(self.pieces))
+            .map_while(move |n| offset.checked_add_signed(stride.checked_mul(n)?))
+            .flat_map(move |at| at / bucket..at / bucket + blocks)
+    }
 }
 
 /// Requests that wait.
@@ -62,6 +114,7 @@ struct Filling {
 pub(crate) struct Stager {
     node: Arc<Node>,
     owner: Owner,
+    mover: Mover,
     stores: Vec<Box<dyn IoClient>>,
     hint: u32,
 }
@@ -70,6 +123,7 @@ impl Stager {
     pub fn new(node: &Arc<Node>) -> Stager {
         Stager {
             owner: Node::new_owner(),
+            mover: Mover::new(node, Node::new_owner()),
             stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
             hint: 0,
             node: Arc::clone(node),
@@ -87,14 +141,12 @@ impl Stager {
     }
 
     fn stage(&mut self, request: &Request) {
-        let last = request.first.saturating_add(request.blocks.into());
-        let mut at = request.first;
-        while at < last && !self.node.stopping() {
-            let upto = (at + BATCH).min(last);
-            if !self.stage_batch(request, at..upto) {
+        let mut numbers = request.numbers(self.node.segment.bucket_bytes() as u64);
+        loop {
+            let batch: Vec<u64> = numbers.by_ref().take(BATCH as usize).collect();
+            if batch.is_empty() || self.node.stopping() || !self.stage_batch(request, &batch) {
                 return;
             }
-            at = upto;
         }
     }
 
@@ -115,7 +167,7 @@ impl Stager {
     }
 
     /// False when no more is to be staged for this request.
-    fn stage_batch(&mut self, request: &Request, blocks: std::ops::Range<u64>) -> bool {
+    fn stage_batch(&mut self, request: &Request, blocks: &[u64]) -> bool {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let start = clock::realtime_ns();
@@ -128,19 +180,28 @@ impl Stager {
                 Err(_) => drop(patience.wait()),
             }
         };
-        let mut filling = Vec::new();
+        let (mut filling, mut below) = (Vec::new(), Vec::new());
         let mut go_on = self.is_current(request);
+        if go_on && request.is_guess && request.pieces == 1 && !self.has_room(blocks.len()) {
+            self.leave_behind(request, blocks);
+        }
         if go_on {
             let known = segment.file(request.file).store_size.load(Ordering::Acquire);
             let mut reads = Vec::new();
-            for block in blocks {
+            for &block in blocks {
+                if request.is_guess
+                    && let Some(found) = self.below(request.file, block)
+                {
+                    below.push(found);
+                    continue;
+                }
                 let offset = block.saturating_mul(segment.bucket_bytes() as u64);
                 let bytes = known.saturating_sub(offset).min(segment.bucket_bytes() as u64);
-                go_on = bytes > 0 && self.has_room();
+                go_on = bytes > 0 && self.has_room(1);
                 if !go_on {
                     break;
                 }
-                if let Some(bucket) = self.claim(request.file, block) {
+                if let Some(bucket) = self.claim(request, block) {
                     let base = segment.bucket_data(bucket).cast();
                     let piece = iovec { iov_base: base, iov_len: bytes as usize };
                     // SAFETY: the bucket is ours until it is unlocked.
@@ -164,23 +225,111 @@ impl Stager {
             node.trace.moved(start, "stage", "store", node.tier_name(0), moved);
         }
         segment.leave(self.owner, inside);
+        self.lift(below);
         go_on
     }
 
-    fn has_room(&self) -> bool {
+    /// Whether RAM stays above its low mark with so many blocks more.
+    fn has_room(&self, blocks: usize) -> bool {
         let low = self.node.header().tier[0].low.load(Ordering::Relaxed);
-        self.node.segment.free_in(0) > low + 1
+        self.node.segment.free_in(0) as usize > low as usize + blocks
+    }
+
+    /// Drops blocks of the file that the reader has passed: clean ones that were read once. So a file
+    /// that is read from end to end displaces nothing but itself.
+    fn leave_behind(&self, request: &Request, next: &[u64]) {
+        let segment = &self.node.segment;
+        if segment.rule_of(segment.file(request.file)).is_some_and(|rule| rule.settings().pin) {
+            return;
+        }
+        let Some(&first) = next.first() else { return };
+        // The reader is at most two windows before what it asks for.
+        let end = first.saturating_sub(2 * WINDOW_BLOCKS);
+        let mut left = next.len();
+        for block in end.saturating_sub(BEHIND)..end {
+            let Some(place) = segment.entry(segment.file(request.file), block) else { continue };
+            let Entry::Resident { tier: 0, bucket, .. } =
+                Entry::decode(place.load(Ordering::Acquire))
+            else {
+                continue;
+            };
+            let is_once = |meta: &BucketMeta| {
+                meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire) == 0
+                    && Heat(meta.heat.load(Ordering::Relaxed)).count() <= 1
+            };
+            if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
+                continue;
+            }
+            let Some(resident) = segment.lock_resident(place, self.owner) else { continue };
+            let Some(meta) = segment.bucket(resident.bucket) else { continue };
+            if resident.bucket == bucket && resident.taken && is_once(meta) {
+                segment.discard_resident(place, resident);
+                left -= 1;
+            } else if resident.taken {
+                meta.lock.unlock_unchanged();
+            }
+        }
+    }
+
+    /// The block, if it lies in a file tier.
+    fn below(&self, file: u32, block: u64) -> Option<Found> {
+        let segment = &self.node.segment;
+        let place = segment.entry(segment.file(file), block)?;
+        match Entry::decode(place.load(Ordering::Acquire)) {
+            Entry::Resident { tier, bucket, .. } if tier > 0 => Some(Found { file, block, bucket }),
+            _ => None,
+        }
+    }
+
+    /// Moves blocks up to RAM that lie in a slow tier, as far as promotion allows that: the read that
+    /// is expected counts as a use.
+    fn lift(&mut self, mut blocks: Vec<Found>) {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let hierarchy = forebay_client::hierarchy(segment, 0);
+        let Some(ram) = node.hierarchy().tier(0) else { return };
+        let level = Level::of(&ram, node.watermarks, 0);
+        blocks.retain(|found| {
+            let Some(meta) = segment.bucket(found.bucket) else { return false };
+            let heat = Heat(meta.heat.load(Ordering::Relaxed));
+            let from = Destination::Tier(segment.tier_of(found.bucket));
+            let rule = segment.rule_of(segment.file(found.file));
+            let block = Block::of(heat, rule.is_some_and(|rule| rule.settings().pin));
+            let goes = level.is_roomy
+                && meta.reserved.load(Ordering::Relaxed) == 0
+                && promotes(&Block { uses: block.uses + 1, ..block }, &level)
+                && pays(&hierarchy, from, segment.bucket_bytes() as u64);
+            if goes {
+                meta.heat.store(heat.ahead(true).0, Ordering::Relaxed);
+            }
+            goes
+        });
+        blocks.sort_unstable_by_key(|found| segment.tier_of(found.bucket));
+        for of_tier in
+            blocks.chunk_by(|a, b| segment.tier_of(a.bucket) == segment.tier_of(b.bucket))
+        {
+            if self.has_room(of_tier.len()) {
+                self.mover.shift(of_tier, segment.tier_of(of_tier[0].bucket), 0);
+            }
+        }
     }
 
     /// A bucket for a block that only the store has: locked, and named by the index.
-    fn claim(&mut self, file: u32, block: u64) -> Option<u32> {
+    fn claim(&mut self, request: &Request, block: u64) -> Option<u32> {
         let segment = &self.node.segment;
+        let file = request.file;
         let place = segment.entry_or_insert(segment.file(file), block, self.owner)?;
         if place.load(Ordering::Acquire) != Entry::EMPTY {
             return None;
         }
         let bucket = segment.take_slot(0, self.owner, &mut self.hint)?;
         segment.dress_bucket(bucket, file, block, self.owner);
+        if request.is_guess
+            && let Some(meta) = segment.bucket(bucket)
+        {
+            let heat = Heat(meta.heat.load(Ordering::Relaxed));
+            meta.heat.store(heat.ahead(true).0, Ordering::Relaxed);
+        }
         let entry = Entry::resident(0, bucket).encode();
         let put = place
             .compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed)

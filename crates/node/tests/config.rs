@@ -85,6 +85,7 @@ granularity = "4MiB"
 eviction = "lfu"
 costs = "paper"
 exposed = "12.5%"
+prefetch = false
 [[backing]]
 path = "pfs"
 mode = "bypass"
@@ -134,6 +135,7 @@ emulate = { latency = "60us" }
             granularity: 4 << 20,
             eviction: Eviction::Lfu,
             costs: Costs { model: Model::Paper, exposed_permille: 125 },
+            prefetch: false,
         },
         backing: vec![Backing {
             path: site.path("pfs"),

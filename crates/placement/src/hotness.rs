@@ -52,18 +52,20 @@ impl Score {
 /// ```text
 /// 31                          8 7     5   4   3 2       0
 /// +----------------------------+-------+-----+-+---------+
-/// | stamp, milliseconds / 256  | moves |  0  |m| count   |
+/// | stamp, milliseconds / 256  | moves |  a  |m| count   |
 /// +----------------------------+-------+-----+-+---------+
 /// ```
 ///
 /// `count` accesses (at most 7), `m`: in the main queue of [`crate::evict`], `moves`: promotions
-/// that [`crate::promote`] still holds against it (at most 7). A count of three bits needs no time of
+/// that [`crate::promote`] still holds against it (at most 7), `a`: brought up ahead of a reader by
+/// [`crate::prefetch`], and not used since. A count of three bits needs no time of
 /// its own: whoever looks after the tier calls [`Heat::cooled`] once in a half-life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heat(pub u32);
 
 const HEAT_STAMP_SHIFT: u32 = 8;
 const MAIN: u32 = 1 << 3;
+const AHEAD: u32 = 1 << 4;
 const MOVES_SHIFT: u32 = 5;
 const SMALL_MAX: u32 = 7;
 
@@ -107,6 +109,16 @@ impl Heat {
     /// The same, in the main queue or not.
     pub fn in_main(self, main: bool) -> Heat {
         Heat(self.0 & !MAIN | if main { MAIN } else { 0 })
+    }
+
+    /// The same, brought up ahead of its reader or not.
+    pub fn ahead(self, ahead: bool) -> Heat {
+        Heat(self.0 & !AHEAD | if ahead { AHEAD } else { 0 })
+    }
+
+    /// Whether it was brought up ahead of its reader, and was not used since.
+    pub fn is_ahead(self) -> bool {
+        self.0 & AHEAD != 0
     }
 
     /// The same with this many promotions held against it, at most 7.

@@ -5,6 +5,31 @@
 //! still being read. Unlike there, reads at a constant distance from each other (a column of a
 //! matrix, one variable of many) are followed too, in both directions.
 
+use crate::cost::Speeds;
+use crate::{Destination, Hierarchy};
+
+/// Blocks in the largest window.
+pub const WINDOW_BLOCKS: u64 = 16;
+/// How many times longer than from the fastest tier it must take to read a block for bringing it up
+/// ahead to pay: that copies the block once more.
+const PAYS: f64 = 8.0;
+
+/// Whether blocks that are read one after the other from this place should come to the fastest tier
+/// before they are asked for.
+pub fn pays(hierarchy: &Hierarchy, from: Destination, block_bytes: u64) -> bool {
+    let speeds = Speeds::of(hierarchy);
+    let paces = speeds.paces();
+    let place = match from {
+        Destination::Tier(tier) => tier.min(paces.len() - 1),
+        Destination::Store => paces.len() - 1,
+    };
+    let reading = |place: usize| {
+        let pace = &paces[place];
+        pace.latency_ns + block_bytes as f64 * pace.read_ns
+    };
+    reading(place) >= PAYS * reading(0)
+}
+
 /// What to stage in: `count` pieces of `bytes`, each `stride` further than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahead {
@@ -113,6 +138,45 @@ impl Stream {
     }
 }
 
+/// A [`Stream`] for somebody who sees reads only when they come to a block that lies below, or that
+/// has come up ahead and is read for the first time: what else is read from the fastest tier is
+/// not worth the time to look.
+///
+/// Blocks that follow each other are a sequence, however they are read. Other reads count with their
+/// own offsets, so that a pattern is followed whose distance is no multiple of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touches {
+    stream: Stream,
+    /// The block behind the last one that was touched; 0 before the first.
+    next: u64,
+}
+
+impl Touches {
+    /// A read of `bytes` at `offset` was seen. As [`Stream::on_read`], but the bytes that are named
+    /// begin anywhere in a block; whoever brings them up brings whole blocks, counted from that one.
+    pub fn on_touch(&mut self, offset: u64, bytes: u64, block_bytes: u64) -> Option<Ahead> {
+        let end = offset.checked_add(bytes.checked_sub(1)?)?;
+        let (mut first, last) = (offset / block_bytes, end / block_bytes);
+        if self.next == last + 1 {
+            return None;
+        }
+        // The last read may have ended in the middle of a block.
+        let goes_on = self.next > 0 && first + 1 >= self.next && first <= self.next;
+        let goes_on = goes_on && last >= self.next;
+        if goes_on {
+            first = self.next;
+        }
+        self.next = last + 1;
+        let blocks = last + 1 - first;
+        let (offset, bytes) = match goes_on || offset.is_multiple_of(block_bytes) {
+            true => (first.checked_mul(block_bytes)?, blocks.checked_mul(block_bytes)?),
+            false => (offset, (bytes / block_bytes + 1).checked_mul(block_bytes)?),
+        };
+        let most = WINDOW_BLOCKS.checked_mul(block_bytes)?;
+        self.stream.on_read(offset, bytes, Reach { first: bytes, most })
+    }
+}
+
 /// From one offset to another.
 fn distance(from: u64, to: u64) -> Option<i64> {
     i64::try_from(i128::from(to) - i128::from(from)).ok()
@@ -207,8 +271,90 @@ mod tests {
         assert!(late < 100, "{late} of 1000 reads were not staged");
     }
 
+    const BLOCK: u64 = 256 << 10;
+
+    /// Reads; returns how many of the touched blocks had been brought up, how many had not, and how
+    /// many were brought up in vain. A read is seen as a client sees it.
+    fn touch(reads: impl Iterator<Item = (u64, u64)>) -> (usize, usize, usize) {
+        let (mut touches, mut up, mut read) =
+            (Touches::default(), BTreeSet::new(), BTreeSet::new());
+        let (mut hits, mut misses) = (0, 0);
+        for (offset, bytes) in reads {
+            for block in offset / BLOCK..=(offset + bytes - 1) / BLOCK {
+                if !read.insert(block) {
+                    continue;
+                }
+                let hit = up.contains(&block);
+                (hits, misses) = (hits + usize::from(hit), misses + usize::from(!hit));
+                let from = offset.max(block * BLOCK);
+                let Some(ahead) = touches.on_touch(from, offset + bytes - from, BLOCK) else {
+                    continue;
+                };
+                for (offset, bytes) in ahead.pieces() {
+                    up.extend((0..bytes.div_ceil(BLOCK)).map(|n| offset / BLOCK + n));
+                }
+            }
+        }
+        (hits, misses, up.difference(&read).count())
+    }
+
+    #[test]
+    fn blocks_in_a_row_are_brought_up_however_they_are_read() {
+        for bytes in [1, 4096, 100_000, BLOCK, BLOCK + 1, 1 << 20, 3_000_000] {
+            let (hits, misses, vain) = touch((0..(64 << 20) / bytes).map(|n| (n * bytes, bytes)));
+            let first = bytes.div_ceil(BLOCK) as usize;
+            // Half a window is asked for at a time: little for reads of nearly as much.
+            let late = misses.saturating_sub(first + 1);
+            let most = if bytes > 1 << 20 { hits / 10 } else { 0 };
+            assert!(late <= most && hits >= 200, "{bytes}: {hits} hits, {misses} misses");
+            assert!(vain <= 2 * WINDOW_BLOCKS as usize, "{bytes}: {vain}");
+        }
+        let (hits, misses, _) = touch((64..256).map(|n| (n * BLOCK + 7, 4096)));
+        assert!(misses <= 3 && hits >= 189, "from the middle: {hits} hits, {misses} misses");
+    }
+
+    #[test]
+    fn strides_that_are_no_multiple_of_a_block_are_followed() {
+        for (stride, bytes) in [(1_000_000, 8), (700_001, 4096), (2 << 20, BLOCK)] {
+            let (hits, misses, _) = touch((0..300).map(|n| (12 + n * stride, bytes)));
+            assert!(hits >= 9 * misses, "{stride}: {hits} hits, {misses} misses");
+        }
+        let (hits, misses, _) = touch((0..300).rev().map(|n| (n * 1_000_000, 8)));
+        assert!(hits >= 290, "backwards: {hits} hits, {misses} misses");
+    }
+
+    #[test]
+    fn random_touches_bring_up_nothing() {
+        let (hits, _, vain) = touch((1..2_000).map(|n| (mix(n) >> 20, 4096)));
+        assert_eq!((hits, vain), (0, 0));
+    }
+
+    #[test]
+    fn only_slow_places_are_read_ahead() {
+        let tier = |bandwidth, latency_ns| crate::TierSnapshot {
+            read_bandwidth: bandwidth,
+            latency_ns,
+            ..crate::TierSnapshot::default()
+        };
+        let ram = tier(10_000_000_000, 100);
+        let hierarchy = Hierarchy::new(&[ram, tier(5_000_000_000, 20_000), tier(500_000_000, 0)]);
+        let hierarchy = hierarchy.unwrap().with_store(tier(5_000_000_000, 4_000_000));
+        let answers = [0, 1, 2].map(|tier| pays(&hierarchy, Destination::Tier(tier), BLOCK));
+        assert_eq!(answers, [false, false, true]);
+        assert!(pays(&hierarchy, Destination::Store, BLOCK), "its latency is enough");
+        assert!(!pays(&Hierarchy::default(), Destination::Store, BLOCK), "nowhere to bring it");
+    }
+
     #[test]
     fn nothing_overflows() {
+        let mut touches = Touches::default();
+        let extremes = [0, 1, 4096, 1 << 62, 1 << 63, u64::MAX - 1, u64::MAX];
+        for n in 0..50_000 {
+            let pick = |n: u64| extremes[(mix(n) % 7) as usize];
+            if let Some(ahead) = touches.on_touch(pick(n), pick(n + 1_000_000), BLOCK) {
+                assert!(ahead.pieces().take(10).all(|(_, bytes)| bytes > 0));
+            }
+        }
         let mut stream = Stream::default();
         let extremes = [0, 1, 4096, 1 << 62, 1 << 63, u64::MAX - 1, u64::MAX];
         for n in 0..50_000 {

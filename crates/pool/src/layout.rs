@@ -119,6 +119,8 @@ pub struct Header {
     pub exposed_permille: AtomicU32,
     /// How victims are chosen: the index in [`forebay_placement::evict::Eviction::ALL`].
     pub eviction: AtomicU32,
+    /// 1: what programs will probably read is brought to RAM ahead of them.
+    pub prefetch: AtomicU32,
     /// Bytes to which free space is rounded before a placement is decided anew.
     pub granularity: AtomicU64,
     /// Counters of clients that are gone; live ones are in their slots.
@@ -230,6 +232,7 @@ impl Header {
             self.cost_model.load(Ordering::Relaxed),
             self.exposed_permille.load(Ordering::Relaxed),
             self.eviction.load(Ordering::Relaxed),
+            self.prefetch.load(Ordering::Relaxed),
             self.durability.load(Ordering::Relaxed),
         ] {
             sum.number(number.into());

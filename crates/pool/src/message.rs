@@ -27,6 +27,22 @@ pub enum Message {
         /// How many.
         blocks: u32,
     },
+    /// Blocks of `file` will probably be read, as `forebay_placement::prefetch` found out: bring them to
+    /// RAM while there is room. A descriptor that can be read comes with this packet.
+    Expect {
+        /// File record.
+        file: u32,
+        /// Its generation.
+        generation: u32,
+        /// Offset in the file; the block that it lies in is the first.
+        offset: u64,
+        /// Bytes to the next piece, and so on.
+        stride: i64,
+        /// Blocks of each piece.
+        blocks: u16,
+        /// How many pieces.
+        pieces: u16,
+    },
     /// This connection keeps the manager from ending: a run is under way. Answered by `Held`.
     Hold,
     /// Answer to `Hold`.
@@ -82,7 +98,7 @@ pub enum Message {
 impl Message {
     /// The packet.
     pub fn encode(self) -> [u8; MESSAGE_BYTES] {
-        let mut e = 0;
+        let (mut e, mut f) = (0, 0);
         let (kind, a, b, c, d) = match self {
             Message::Announce { file, generation } => (1, file, generation, 0, 0),
             Message::Hold => (2, 0, 0, 0, 0),
@@ -104,12 +120,18 @@ impl Message {
             }
             Message::EndJob { number } => (12, number, 0, 0, 0),
             Message::Sync { file } => (13, file, 0, 0, 0),
+            Message::Expect { file, generation, offset, stride, blocks, pieces } => {
+                e = stride as u64;
+                f = u32::from(blocks) | u32::from(pieces) << 16;
+                (14, file, generation, offset, 0)
+            }
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
         packet[2..4].copy_from_slice(&u16::to_le_bytes(kind));
         packet[4..8].copy_from_slice(&u32::to_le_bytes(a));
         packet[8..12].copy_from_slice(&u32::to_le_bytes(b));
+        packet[12..16].copy_from_slice(&u32::to_le_bytes(f));
         packet[16..24].copy_from_slice(&u64::to_le_bytes(c));
         packet[24..28].copy_from_slice(&u32::to_le_bytes(d));
         if e != 0 {
@@ -145,6 +167,14 @@ impl Message {
             11 => Message::NoRoom { bytes: long(16).ok()?, asked: long(24).ok()? },
             12 => Message::EndJob { number: word(4).ok()? },
             13 => Message::Sync { file: word(4).ok()? },
+            14 => Message::Expect {
+                file: word(4).ok()?,
+                generation: word(8).ok()?,
+                offset: long(16).ok()?,
+                stride: long(24).ok()? as i64,
+                blocks: word(12).ok()? as u16,
+                pieces: (word(12).ok()? >> 16) as u16,
+            },
             _ => return None,
         })
     }
@@ -170,6 +200,14 @@ mod tests {
             Message::NoRoom { bytes: 1, asked: u64::MAX },
             Message::EndJob { number: 33 },
             Message::Sync { file: 5 },
+            Message::Expect {
+                file: 1,
+                generation: 2,
+                offset: u64::MAX - 3,
+                stride: -4,
+                blocks: 5,
+                pieces: u16::MAX,
+            },
         ];
         for message in all {
             assert_eq!(Message::decode(&message.encode()), Some(message));

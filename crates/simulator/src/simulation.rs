@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use forebay_placement::evict::{Eviction, Ghosts};
 use forebay_placement::hotness::Heat;
-use forebay_placement::prefetch::{Reach, Stream};
+use forebay_placement::prefetch::{Reach, Stream, WINDOW_BLOCKS};
 use forebay_placement::{Destination, Hierarchy, Memo, PolicyId, Request, TierSnapshot};
 
 use crate::blocks::{BlockId, Blocks, Place};
@@ -22,8 +22,6 @@ const MEMO_ENTRIES: usize = 64;
 pub(crate) const HALF_LIFE_MS: u32 = 60_000;
 /// How long a tier's lowest hotness is good for: finding it means to look at all blocks.
 const COLDEST_NS: u64 = 100_000_000;
-/// Blocks of the largest window that is read ahead.
-const AHEAD_MAX: u64 = 16;
 
 /// Something that happens at a known time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -820,7 +818,7 @@ impl Simulation {
         if state.stream.0 != range.file {
             state.stream = (range.file, Stream::default());
         }
-        let reach = Reach { first: size, most: AHEAD_MAX * size };
+        let reach = Reach { first: size, most: WINDOW_BLOCKS * size };
         let Some(ahead) = state.stream.1.on_read(range.offset, range.bytes, reach) else { return };
         let node = state.node;
         let mut blocks = Vec::new();

@@ -118,10 +118,12 @@ static void check_holes(int fd)
             }
         if (data >= size) return;
         at = lseek(fd, data, SEEK_HOLE);
-        if (at <= data || at > size) {
+        if (at < data || at > size || (at == data && model[data])) {
             printf("SEEK_HOLE %lld of %lld: %lld\n", data, size, at);
             return;
         }
+        /* Zeros that were allocated are data while they are in the page cache, and may leave it. */
+        at += at == data;
     }
 }
 

@@ -35,7 +35,8 @@ pub(super) const ROOT_KEYS: &[&str] =
 pub(super) const CANONICAL_KEYS: &[&str] =
     &["page_size", "flush", "placement", "backing", "tier", "rule", "automatic"];
 const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
-const PLACEMENT_KEYS: &[&str] = &["policy", "granularity", "eviction", "costs", "exposed"];
+const PLACEMENT_KEYS: &[&str] =
+    &["policy", "granularity", "eviction", "costs", "exposed", "prefetch"];
 const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
 const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
@@ -458,7 +459,8 @@ impl<'t> Entry<'t> {
         let exposed_permille =
             section.get("exposed").map_or(Ok(default.costs.exposed_permille), |e| e.permille())?;
         let costs = Costs { model, exposed_permille };
-        Ok(Placement { policy, granularity, eviction, costs })
+        let prefetch = section.get("prefetch").map_or(Ok(default.prefetch), |e| e.boolean())?;
+        Ok(Placement { policy, granularity, eviction, costs, prefetch })
     }
 
     /// A share, in thousandths.

@@ -66,7 +66,7 @@ pub struct Flush {
 }
 
 /// Where new blocks go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The policy of files whose rule names none.
     pub policy: PolicyId,
@@ -77,6 +77,20 @@ pub struct Placement {
     pub eviction: Eviction,
     /// How times are computed, and how much of a move by the data organizer counts.
     pub costs: Costs,
+    /// Whether what programs will probably read is brought to RAM ahead of them.
+    pub prefetch: bool,
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self {
+            policy: PolicyId::default(),
+            granularity: 0,
+            eviction: Eviction::default(),
+            costs: Costs::default(),
+            prefetch: true,
+        }
+    }
 }
 
 /// A directory on the backing store whose files are buffered.
@@ -295,7 +309,7 @@ impl Config {
         if self.flush.durability != Durability::Store {
             let _ = writeln!(text, "durability = \"{}\"", self.flush.durability.name());
         }
-        let Placement { policy, granularity, eviction, costs } = self.placement;
+        let Placement { policy, granularity, eviction, costs, prefetch } = self.placement;
         let _ = write!(
             text,
             "[placement]\npolicy = \"{}\"\neviction = \"{}\"\ncosts = \"{}\"\nexposed = \"{}%\"\n",
@@ -305,6 +319,9 @@ impl Config {
             f64::from(costs.exposed_permille) / 10.0,
         );
         write_given(text, "granularity", granularity);
+        if !prefetch {
+            *text += "prefetch = false\n";
+        }
         for backing in &self.backing {
             let path = quoted_path(&backing.path);
             let mode = name_in(MODES, backing.mode);
