@@ -114,8 +114,6 @@ impl Node {
             marks: self.watermarks,
             unit: self.segment.bucket_bytes() as u64,
             moves_down: self.config.placement.policy.policy().moves_down(),
-            flush_bandwidth: self.config.flush.bandwidth,
-            period_ns: self.config.flush.period.as_nanos() as u64,
         }
     }
 

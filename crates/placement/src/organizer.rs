@@ -17,10 +17,6 @@ pub struct Settings {
     /// Whether room is made by moving to a lower tier, if one has room: what
     /// [`crate::Policy::moves_down`] says.
     pub moves_down: bool,
-    /// Most bytes per second that all flushes together may take from the store; 0 = not limited.
-    pub flush_bandwidth: u64,
-    /// Nanoseconds between two [`Event::Periodic`].
-    pub period_ns: u64,
 }
 
 /// Something that makes the organizer act.
@@ -45,13 +41,6 @@ pub enum Event<'a> {
         bytes: u64,
         /// The file's hotness score.
         hotness: f32,
-    },
-    /// Somebody asks that everything be safe on the store.
-    Flush,
-    /// Somebody asks that a tier be emptied.
-    Empty {
-        /// The tier.
-        tier: usize,
     },
 }
 
@@ -113,7 +102,7 @@ pub fn organize(event: &Event<'_>, hierarchy: &Hierarchy, settings: &Settings) -
     let mut space = *hierarchy;
     match *event {
         Event::Periodic => {
-            flush(hierarchy, budget(settings), &mut tasks);
+            flush(hierarchy, &mut tasks);
             for tier in 0..hierarchy.len() {
                 make_room(&mut space, tier, 0, settings, &mut tasks);
             }
@@ -134,39 +123,14 @@ pub fn organize(event: &Event<'_>, hierarchy: &Hierarchy, settings: &Settings) -
         Event::Hotter { from, bytes, hotness } => {
             tasks_up(hierarchy, from, bytes, hotness, settings, &mut tasks);
         }
-        Event::Flush => flush(hierarchy, u64::MAX, &mut tasks),
-        Event::Empty { tier } => {
-            let bytes = hierarchy.tier(tier).map_or(0, |tier| tier.movable());
-            demote(&mut space, tier, None, bytes, &mut tasks);
-        }
     }
     tasks
 }
 
-/// Bytes that may be flushed in one period.
-fn budget(settings: &Settings) -> u64 {
-    const NS_PER_S: u128 = 1_000_000_000;
-    match settings.flush_bandwidth {
-        0 => u64::MAX,
-        bandwidth => {
-            let bytes = u128::from(bandwidth) * u128::from(settings.period_ns) / NS_PER_S;
-            u64::try_from(bytes).unwrap_or(u64::MAX)
-        }
-    }
-}
-
-/// Flushes all tiers at the same time; each has the part of the budget that its dirty bytes are of
-/// all.
-fn flush(hierarchy: &Hierarchy, budget: u64, tasks: &mut Tasks) {
-    let all: u128 = hierarchy.tiers().iter().map(|tier| u128::from(tier.dirty)).sum();
-    let budget = u128::from(budget).min(all);
-    let mut left = budget;
+/// Flushes all tiers at the same time.
+fn flush(hierarchy: &Hierarchy, tasks: &mut Tasks) {
     for (index, tier) in hierarchy.tiers().iter().enumerate().filter(|(_, tier)| tier.dirty > 0) {
-        let part = (budget * u128::from(tier.dirty)).div_ceil(all).min(left);
-        left -= part;
-        if part > 0 {
-            tasks.push(Task::Flush { tier: index, bytes: part as u64 });
-        }
+        tasks.push(Task::Flush { tier: index, bytes: tier.dirty });
     }
 }
 
@@ -244,13 +208,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn settings() -> Settings {
-        Settings {
-            marks: Watermarks::default(),
-            unit: MIB,
-            moves_down: true,
-            flush_bandwidth: 0,
-            period_ns: 1_000_000_000,
-        }
+        Settings { marks: Watermarks::default(), unit: MIB, moves_down: true }
     }
 
     fn tier(capacity: u64, free: u64, dirty: u64) -> TierSnapshot {
@@ -267,15 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn all_tiers_flush_at_once_within_the_budget() {
+    fn all_tiers_flush_at_once() {
         let tiers = [tier(100, 50, 30), tier(100, 50, 0), tier(100, 40, 60)];
         let flush = |tier, mib: u64| Task::Flush { tier, bytes: mib * MIB };
         assert_eq!(tasks(Event::Periodic, &tiers, &settings()), [flush(0, 30), flush(2, 60)]);
-        let limited = Settings { flush_bandwidth: 9 * MIB, ..settings() };
-        assert_eq!(tasks(Event::Periodic, &tiers, &limited), [flush(0, 3), flush(2, 6)]);
-        assert_eq!(tasks(Event::Flush, &tiers, &limited), [flush(0, 30), flush(2, 60)]);
-        let slow = Settings { flush_bandwidth: 1, ..settings() };
-        assert_eq!(tasks(Event::Periodic, &tiers, &slow), [Task::Flush { tier: 0, bytes: 1 }]);
     }
 
     #[test]
@@ -336,14 +289,6 @@ mod tests {
         assert_eq!(tasks(event, &[cold, roomy], &settings()), [], "it is as high as can be");
     }
 
-    #[test]
-    fn emptying_a_tier_leaves_its_pins() {
-        let pinned = TierSnapshot { pinned: 10 * MIB, ..tier(100, 20, 0) };
-        let expected = Task::Demote { from: 0, to: Destination::Tier(1), bytes: 70 * MIB };
-        let event = Event::Empty { tier: 0 };
-        assert_eq!(tasks(event, &[pinned, tier(200, 90, 0)], &settings()), [expected]);
-    }
-
     /// Every hierarchy of up to three tiers of 4 MiB, at every level of use and dirt.
     #[test]
     fn no_answer_moves_more_than_there_is_or_fits() {
@@ -358,8 +303,7 @@ mod tests {
         for code in 0..states.len().pow(3) {
             let n = states.len();
             let tiers = [states[code % n], states[code / n % n], states[code / n / n]];
-            for event in [Event::Periodic, Event::Space { tier: 0, wanted: 3 * MIB }, Event::Flush]
-            {
+            for event in [Event::Periodic, Event::Space { tier: 0, wanted: 3 * MIB }] {
                 let (mut taken, mut left) = ([0; 3], [0; 3]);
                 for task in tasks(event, &tiers, &settings()) {
                     match task {

@@ -48,13 +48,7 @@ impl Cluster {
         ];
         let store = tier(u64::MAX, 883, 735, 4_160_000);
         let hierarchy = Hierarchy::new(&tiers).unwrap().with_store(store).with_costs(costs);
-        let settings = Settings {
-            marks: Watermarks::default(),
-            unit: MB,
-            moves_down,
-            flush_bandwidth: 0,
-            period_ns: 1_000_000,
-        };
+        let settings = Settings { marks: Watermarks::default(), unit: MB, moves_down };
         Self {
             hierarchy,
             flows: vec![0.0; 3],

@@ -31,8 +31,6 @@ impl Simulation {
             marks: self.watermarks(),
             unit: self.run.cluster.block,
             moves_down: self.run.strategy.demote,
-            flush_bandwidth: 0,
-            period_ns: 0,
         };
         let tasks: Vec<Decided> = organize(event, &hierarchy, &settings).iter().collect();
         tasks.into_iter()

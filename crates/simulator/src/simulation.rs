@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use forebay_placement::evict::{Eviction, Ghosts};
 use forebay_placement::hotness::Heat;
-use forebay_placement::prefetch::{Reach, Stream, WINDOW_BLOCKS};
+use forebay_placement::prefetch::{Reach, Stream, WINDOW_BLOCKS, pays};
 use forebay_placement::{Destination, Hierarchy, Memo, PolicyId, Request, TierSnapshot};
 
 use crate::blocks::{BlockId, Blocks, Place};
@@ -827,6 +827,14 @@ impl Simulation {
             blocks.extend(numbers.filter_map(|number| self.blocks.known(range.file, number)));
         }
         blocks.dedup();
+        let hierarchy = self.hierarchy(node);
+        blocks.retain(|id| {
+            let from = match self.blocks[*id].place {
+                Place::Tier(level) => Destination::Tier(level.into()),
+                Place::Store => Destination::Store,
+            };
+            pays(&hierarchy, from, size)
+        });
         self.stage_in(node, &blocks);
     }
 
