@@ -317,6 +317,14 @@ fn a_descriptor_of_something_else_is_refused() {
         let stage = Message::Stage { file, generation, first: u64::MAX, blocks: u32::MAX }.encode();
         assert!(send(&stream, &stage, &[good.as_fd()]));
     }
+    for offset in [0, 1 << 62, u64::MAX] {
+        for stride in [i64::MIN, -1, 0, i64::MAX] {
+            let good = File::open(target.site.store.join("file")).unwrap();
+            let (blocks, pieces) = (u16::MAX, u16::MAX);
+            let expect = Message::Expect { file, generation, offset, stride, blocks, pieces };
+            assert!(send(&stream, &expect.encode(), &[good.as_fd()]));
+        }
+    }
     assert_eq!(ask(&stream, Message::Announce { file, generation }), Some(Message::Refused));
     target.assert_at_work("after wrong descriptors");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
@@ -364,12 +372,22 @@ fn no_message_brings_the_manager_down() {
     while Instant::now() < end {
         let stream = target.connect();
         for _ in 0..=random.below(6) {
-            let mut bytes = match random.below(4) {
+            let mut bytes = match random.below(5) {
                 0 => (0..random.below(200)).map(|_| random.next() as u8).collect::<Vec<u8>>(),
                 kind => {
                     let (file, generation) = (random.below(8) as u32, random.below(4) as u32);
                     let blocks = random.next() as u32;
+                    let (offset, stride) = (random.next(), random.next() as i64);
+                    let (few, pieces) = (blocks as u16, (blocks >> 16) as u16);
                     let message = match kind {
+                        3 => Message::Expect {
+                            file,
+                            generation,
+                            offset,
+                            stride,
+                            blocks: few,
+                            pieces,
+                        },
                         1 => Message::Announce { file, generation },
                         2 => Message::Stage { file, generation, first: random.next(), blocks },
                         _ => Message::Drained { failing: file, bytes: random.next() },

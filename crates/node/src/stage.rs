@@ -64,8 +64,9 @@ impl Request {
                 generation,
                 offset,
                 stride,
-                blocks: blocks.into(),
-                pieces,
+                // Whoever asks for more has not guessed it as `placement` does.
+                blocks: u32::from(blocks).min(WINDOW_BLOCKS as u32),
+                pieces: pieces.min(WINDOW_BLOCKS as u16),
                 is_guess: true,
                 fd,
             }),
