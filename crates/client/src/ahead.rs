@@ -64,7 +64,7 @@ impl Session {
     /// Notes that `bytes` at `offset` are read and that the first of them lie in `from`, or have come
     /// up from below; asks for what will probably be read next, where waiting for it would take long.
     #[inline(never)]
-    pub(crate) fn expect(
+    pub(crate) fn foresee(
         &self,
         handle: Handle,
         offset: u64,

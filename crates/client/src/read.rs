@@ -238,7 +238,7 @@ impl Session {
             if unbuffered && !record.has(file_flag::DIRECT) {
                 let known = record.store_size.load(Ordering::Acquire).saturating_sub(offset);
                 let within = (length as u64).min(known) as usize;
-                self.expect(handle, offset, within, Destination::Store, owner);
+                self.foresee(handle, offset, within, Destination::Store, owner);
             }
             return unsafe { self.read_through(handle, &mut cursor, offset, length) };
         }
@@ -253,7 +253,7 @@ impl Session {
             let mut place = self.segment.entry(record, part.block);
             let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
             if absent {
-                self.expect(handle, at, length - done, Destination::Store, owner);
+                self.foresee(handle, at, length - done, Destination::Store, owner);
             }
             if absent && wanted() {
                 if self.may(handle, description_flag::SEQUENTIAL) {
@@ -422,7 +422,7 @@ impl Session {
             let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
             if same && (result.is_ok() || tier == 0) {
                 if self.used(handle, usize::from(tier), bucket, meta) {
-                    self.expect_after(handle, usize::from(tier), part, left, owner);
+                    self.foresee_after(handle, usize::from(tier), part, left, owner);
                 }
                 return result.map(|()| true);
             }
@@ -448,11 +448,11 @@ impl Session {
 
     /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`.
     #[inline(never)]
-    fn expect_after(&self, handle: Handle, tier: usize, part: Part, left: usize, owner: Owner) {
+    fn foresee_after(&self, handle: Handle, tier: usize, part: Part, left: usize, owner: Owner) {
         // What was brought up to RAM came from where it takes long to read.
         let from = if tier > 0 { Destination::Tier(tier) } else { Destination::Store };
         let offset = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
-        self.expect(handle, offset, left, from, owner);
+        self.foresee(handle, offset, left, from, owner);
     }
 
     #[inline(never)]
