@@ -222,6 +222,14 @@ impl Segment {
         (made.device, made.inode) = (identity.device, identity.inode);
         made.born_ns = record.born_ns.load(Ordering::Relaxed);
         made.size = record.size.load(Ordering::Acquire);
+        if let Some(goal) = record.intent.load(Ordering::Acquire).checked_sub(1) {
+            // The store is cut before slots are: behind the goal it lacks nothing any more.
+            let page = u64::from(made.page_bytes);
+            let start = made.block * page * u64::from(PAGES_PER_BUCKET);
+            let pages = goal.saturating_sub(start).div_ceil(page);
+            made.dirty &= if pages < 64 { (1 << pages) - 1 } else { u64::MAX };
+            made.size = made.size.min(goal);
+        }
         made.mtime_ns = record.mtime_ns.load(Ordering::Relaxed);
         made.store = record.store.load(Ordering::Relaxed);
         let length = record.path_length.load(Ordering::Acquire) as usize;

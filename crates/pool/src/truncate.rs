@@ -43,10 +43,12 @@ impl Segment {
         // From here on flushes are cut at the goal.
         record.intent.store(size.wrapping_add(1), Ordering::Release);
         crash::point("truncate.intent");
-        self.settle_beyond(file, size, owner);
+        self.settle_beyond(file, size, owner, outside);
         crash::point("truncate.settled");
         if let Err(errno) = outside.truncate_store(size) {
             record.intent.store(0, Ordering::Release);
+            // The records of slots have it again.
+            self.settle_beyond(file, size, owner, outside);
             return Err(errno);
         }
         crash::point("truncate.store");
@@ -78,7 +80,7 @@ impl Segment {
         // From here on no flush of a block in the range begins.
         record.range_end.store(range.end, Ordering::Release);
         crash::point("punch.intent");
-        self.settle_range(file, range.clone(), owner);
+        self.settle_range(file, range.clone(), owner, |_| {});
         crash::point("punch.settled");
         let result = on_store().and_then(|()| {
             crash::point("punch.store");
@@ -115,7 +117,7 @@ impl Segment {
         let Some(size) = record.intent.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(());
         };
-        self.settle_beyond(file, size, owner);
+        self.settle_beyond(file, size, owner, outside);
         crash::point("complete.settled");
         // Left for somebody who may: what is behind the goal stays until then.
         outside.truncate_store(size)?;
@@ -128,13 +130,20 @@ impl Segment {
         cut
     }
 
-    /// Waits until no flush that began before the intent was set writes blocks behind `size`.
-    fn settle_beyond(&self, file: u32, size: u64, owner: Owner) {
-        self.settle_range(file, size..u64::MAX, owner);
+    /// Waits until no flush that began before the intent was set writes blocks behind `size`, and sees
+    /// to it that no slot's record has bytes there: a recovery must not put them behind a cut.
+    fn settle_beyond(&self, file: u32, size: u64, owner: Owner, outside: &impl Outside) {
+        self.settle_range(file, size..u64::MAX, owner, |bucket| {
+            let dirty = self.bucket(bucket).map_or(0, |meta| meta.dirty.load(Ordering::Acquire));
+            if dirty != 0 && self.sums(bucket).is_some() {
+                self.record_slot(outside, bucket);
+            }
+        });
     }
 
-    /// Waits until no flush that began before the intent was set writes blocks of `range`.
-    fn settle_range(&self, file: u32, range: Range<u64>, owner: Owner) {
+    /// Waits until no flush that began before the intent was set writes blocks of `range`, and calls
+    /// `each` for their buckets, which are locked meanwhile.
+    fn settle_range(&self, file: u32, range: Range<u64>, owner: Owner, each: impl Fn(u32)) {
         let bytes = self.bucket_bytes() as u64;
         self.for_each_entry(self.file(file), range.start / bytes, |block, place| {
             if block >= range.end.div_ceil(bytes) {
@@ -144,6 +153,7 @@ impl Segment {
                 && let Some(meta) = self.bucket(resident.bucket)
             {
                 self.wait_for_writeback(meta);
+                each(resident.bucket);
                 if resident.taken {
                     meta.lock.unlock_unchanged();
                 }
@@ -152,7 +162,8 @@ impl Segment {
         });
     }
 
-    /// Discards what lies behind `size`, and zeroes the rest of the last page.
+    /// Discards what lies behind `size`, and zeroes the rest of the last page. While the intent is set the
+    /// records of slots have nothing of it.
     fn cut(&self, file: u32, size: u64, owner: Owner, outside: &impl Outside) -> Result<(), Errno> {
         let bytes = self.bucket_bytes() as u64;
         let (last, within) = (size / bytes, (size % bytes) as usize);
@@ -160,7 +171,7 @@ impl Segment {
         self.for_each_entry(self.file(file), last, |block, place| {
             let Some(resident) = self.lock_resident(place, owner) else { return true };
             if block > last || within == 0 {
-                self.abandon(place, resident, outside);
+                self.discard_resident(place, resident);
                 return true;
             }
             let Some(meta) = self.bucket(resident.bucket) else { return true };
@@ -302,7 +313,7 @@ mod tests {
     use crate::entry::Entry;
     use crate::layout::Geometry;
     use crate::segment::anonymous;
-    use crate::slot_record::RECORD_BYTES;
+    use crate::slot_record::{RECORD_BYTES, SlotRecord};
     use core::cell::RefCell;
 
     /// A store that notes what it is asked, or refuses.
@@ -321,15 +332,18 @@ mod tests {
             unreachable!("all blocks are in RAM")
         }
 
-        fn write_record(&self, _: u32, _: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
-            unreachable!("all blocks are in RAM")
+        fn write_record(&self, _: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+            let record = SlotRecord::decode(record).unwrap().unwrap();
+            let SlotRecord { block, dirty, size, .. } = record;
+            self.said.borrow_mut().push(format!("record {block} {:b} {size}", dirty & 0xff));
+            Ok(())
         }
     }
 
     impl Outside for Store {
         fn truncate_store(&self, size: u64) -> Result<(), Errno> {
             self.said.borrow_mut().push(format!("size {size}"));
-            Ok(())
+            if self.refuses { Err(Errno::IO) } else { Ok(()) }
         }
 
         fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
@@ -343,18 +357,29 @@ mod tests {
 
     /// A segment whose file 3 has three full dirty blocks of ones.
     fn full() -> (Segment, rustix::fd::OwnedFd, Owner) {
-        let (segment, memory) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        full_on(0)
+    }
+
+    /// The same with the blocks on `tier`.
+    fn full_on(tier: u8) -> (Segment, rustix::fd::OwnedFd, Owner) {
+        let geometry = Geometry::for_tiers(4096, &[64 << 18, 64 << 18]);
+        let (segment, memory) = anonymous(&geometry).unwrap();
         let me = Owner::new(1, 0);
         for block in 0..3 {
-            let bucket = segment.take_bucket(me).unwrap();
+            let bucket = match tier {
+                0 => segment.take_bucket(me).unwrap(),
+                tier => segment.take_slot(tier.into(), me, &mut 0).unwrap(),
+            };
             segment.dress_bucket(bucket, 3, block, me);
             let meta = segment.bucket(bucket).unwrap();
             meta.valid.store(u64::MAX, Ordering::Relaxed);
             meta.dirty.store(u64::MAX, Ordering::Relaxed);
-            // SAFETY: a bucket of this test's own.
-            unsafe { segment.bucket_data(bucket).write_bytes(1, BLOCK as usize) };
+            if tier == 0 {
+                // SAFETY: a bucket of this test's own.
+                unsafe { segment.bucket_data(bucket).write_bytes(1, BLOCK as usize) };
+            }
             let place = segment.entry_or_insert(segment.file(3), block, me).unwrap();
-            place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+            place.store(Entry::resident(tier, bucket).encode(), Ordering::Release);
             meta.lock.unlock_changed();
         }
         segment.file(3).size.store(3 * BLOCK, Ordering::Relaxed);
@@ -395,6 +420,28 @@ mod tests {
         assert_eq!(result, Err(Errno::IO));
         assert_eq!(segment.pending_bytes(3), 3 * BLOCK);
         assert!(!segment.file(3).has_intent());
+    }
+
+    /// Else a recovery could put what was cut away behind the end that the store has already.
+    #[test]
+    fn records_of_slots_forget_what_a_truncate_takes_before_the_store_is_cut() {
+        let (segment, _memory, me) = full_on(1);
+        let store = Store::default();
+        let (size, cut) = (3 * BLOCK, BLOCK + 2 * PAGE);
+        segment.truncate(3, cut, me, &store).unwrap();
+        let kept = format!("record 1 11 {cut}");
+        let gone = format!("record 2 0 {cut}");
+        assert_eq!(*store.said.borrow(), [&kept[..], &gone, &format!("size {cut}"), &kept]);
+        assert_eq!(segment.pending_bytes(3), cut);
+
+        let (segment, _memory, me) = full_on(1);
+        let store = Store { refuses: true, ..Store::default() };
+        assert_eq!(segment.truncate(3, 0, me, &store), Err(Errno::IO));
+        let gone = (0..3).map(|block| format!("record {block} 0 0"));
+        let back = (0..3).map(|block| format!("record {block} 11111111 {size}"));
+        let said: Vec<_> = gone.chain(["size 0".to_owned()]).chain(back).collect();
+        assert_eq!(*store.said.borrow(), said);
+        assert_eq!(segment.pending_bytes(3), size);
     }
 
     #[test]
