@@ -68,7 +68,9 @@ impl Named {
 
     /// Makes durable what the store has of it.
     pub fn sync_store(&self) -> Result<(), String> {
-        let open = |flags| rustix::fs::open(&self.path, flags | OFlags::CLOEXEC, Mode::empty());
+        // A FIFO would wait for its other end.
+        let usual = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let open = |flags| rustix::fs::open(&self.path, flags | usual, Mode::empty());
         // Only a description is needed, whichever way the file may be opened.
         let file = open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY));
         let synced = file.and_then(|file| {

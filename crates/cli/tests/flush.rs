@@ -251,3 +251,20 @@ fn a_process_without_forebay_sees_what_the_table_says() {
     let modified = fs::metadata(site.store.join("last")).unwrap().modified().unwrap();
     assert_eq!(modified, std::time::UNIX_EPOCH + Duration::from_secs(1000));
 }
+
+#[test]
+fn what_is_no_file_is_waited_for_no_longer_than_others() {
+    let site = Site::new(&USUAL);
+    let fifo = site.store.join("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    for words in [&["flush", "fifo", "/dev/null"][..], &["wait", "--durable", "fifo"]] {
+        site.end(site.forebay(words)).expect(0);
+    }
+}

@@ -470,3 +470,23 @@ fn versions_and_what_was_read_and_what_is_old_go() {
     steps.end();
     assert_eq!(names(&site), ["last.1", "last.2", "last.3"]);
 }
+
+#[test]
+fn all_names_of_a_scratch_file_go_in_whichever_directory_they_are() {
+    let site = Site::new(&USUAL);
+    fs::create_dir(site.root().join("second")).unwrap();
+    add(&site, "[[backing]]\npath = \"second\"\n");
+    let script = "seq 9 > linked; ln linked ../second/linked; seq 9 > moved; mv moved ../second
+        seq 9 > unseen; step 1";
+    let steps = Steps::with(&site, &["--mode", "scratch"], script);
+    steps.at("1");
+    // The next manager has no descriptors that would tell.
+    let manager = site.status().manager;
+    kill(manager, Signal::KILL);
+    let second = site.root().join("second");
+    fs::rename(site.store.join("unseen"), second.join("unseen")).unwrap();
+    steps.past("1");
+    steps.end();
+    assert_eq!(names(&site), [""; 0]);
+    assert_eq!(fs::read_dir(second).unwrap().count(), 0);
+}

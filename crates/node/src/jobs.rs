@@ -1,6 +1,7 @@
 //! Jobs: from the start of a run's command to the end of its last process. Their reservations, and
 //! the end of their scratch files and of buffers that nobody needs any more.
 
+use crate::config;
 use crate::descriptors::search;
 use crate::node::{Node, buckets_of};
 use forebay_placement::glob;
@@ -240,6 +241,9 @@ fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
     let identity = record.identity();
     let known = PathBuf::from(OsString::from_vec(record.path()));
     let held = node.descriptors.at_hand(segment, file);
+    // It may have been moved, or linked, to another directory of the same file system.
+    let others = node.config.backing.iter().map(|backing| &*backing.path);
+    let folders = std::iter::once(folder).chain(others.filter(|other| *other != folder));
     let names = || held.as_ref().and_then(|fd| rustix::fs::fstat(&**fd).ok()).map(|s| s.st_nlink);
     for turn in 0..NAMES_MAX {
         if names() == Some(0) {
@@ -253,7 +257,7 @@ fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
             .into_iter()
             .flatten()
             .find(|path| is_at(path, identity))
-            .or_else(|| search(folder, identity));
+            .or_else(|| folders.clone().find_map(|folder| search(folder, identity)));
         let Some(path) = found else {
             // Without a name that we can find: moved away if the kernel knows one.
             return if names().is_none_or(|names| names == 0) {
@@ -287,7 +291,14 @@ fn is_at(path: &Path, identity: Identity) -> bool {
 fn is_scratch_there(node: &Node, file: u32, folder: &Path, path: &Path) -> bool {
     let segment = &node.segment;
     if !path.starts_with(folder) {
-        return false;
+        // Another directory, where rules were made for other files: as the run and it say.
+        let backing = node.config.backing.iter().find(|backing| path.starts_with(&backing.path));
+        let job = segment.job(segment.file(file).job.load(Ordering::Acquire));
+        let of_job = job.and_then(|job| Mode::from_code(job.mode.load(Ordering::Relaxed)));
+        return backing.is_some_and(|backing| match of_job {
+            Some(mode) => mode == Mode::Scratch,
+            None => backing.mode == config::Mode::Scratch,
+        });
     }
     let Some(rule) = segment.rule_of(segment.file(file)).map(RuleRecord::rule) else { return true };
     let of_rule = rule.set.mode == Some(Mode::Scratch);
