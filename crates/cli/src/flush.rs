@@ -4,12 +4,12 @@ use crate::drain::{Progress, bytes};
 use clap::Args;
 use forebay_node::runtime::Runtime;
 use forebay_pool::layout::file_flag;
-use forebay_pool::segment::open_pool;
+use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{Identity, Segment, SegmentError, futex};
 use rustix::fs::{FileType, Mode, OFlags};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -87,6 +87,8 @@ impl Named {
 /// A pool in which some of the named files may be buffered.
 pub(crate) struct Pool {
     path: PathBuf,
+    /// No folder of ours tells of it: it counts only for what lies in its own directories.
+    is_stray: bool,
     pub segment: Segment,
 }
 
@@ -97,7 +99,7 @@ impl Pool {
         for runtime in Runtime::all()? {
             let path = runtime.pool;
             match Pool::of(&path) {
-                Ok(segment) => pools.push(Pool { path, segment }),
+                Ok(segment) => pools.push(Pool { path, segment, is_stray: false }),
                 // One that is just being removed, or made.
                 Err(_) if !path.exists() => {}
                 Err(error) => return Err(format!("{}: {error}", path.display())),
@@ -105,7 +107,8 @@ impl Pool {
         }
         // What is no pool, or damaged, is said by those who look after it.
         let strays = Runtime::strays()?.into_iter();
-        let readable = |path: PathBuf| Some(Pool { segment: Pool::of(&path).ok()?, path });
+        let readable =
+            |path: PathBuf| Some(Pool { segment: Pool::of(&path).ok()?, path, is_stray: true });
         pools.extend(strays.filter_map(readable));
         Ok(pools)
     }
@@ -123,6 +126,17 @@ impl Pool {
             let record = self.segment.file(file);
             record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
         };
+        let header = self.segment.header();
+        let near = |named: &Named| {
+            let stores = &header.store[..header.stores as usize];
+            stores
+                .iter()
+                .map(|store| Path::new(OsStr::from_bytes(text(&store.path).to_bytes())))
+                .any(|store| named.path.starts_with(store) || store.starts_with(&named.path))
+        };
+        if self.is_stray && !named.iter().any(near) {
+            return Vec::new();
+        }
         let meant = |&file: &u32| {
             let (identity, path) = (self.segment.file(file).identity(), self.path(file));
             named.iter().any(|named| named.means(identity, &path))

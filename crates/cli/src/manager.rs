@@ -324,10 +324,20 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
         )
     };
     await_release(runtime);
-    start(&config, runtime, None, &["--drain-and-end"]).map_err(|error| {
-        runtime.remove_unless_used();
-        if runtime.pool.exists() { kept(error) } else { error }
-    })?;
+    if let Err(error) = start(&config, runtime, None, &["--drain-and-end"]) {
+        // Another command was faster, and its manager drains: only its end is to be awaited.
+        if !matches!(runtime.lock(), Ok(None)) {
+            runtime.remove_unless_used();
+            return Err(if runtime.pool.exists() { kept(error) } else { error });
+        }
+        let connection = Connection::to(&runtime.socket());
+        if let Ok(drain::Drained::Kept(files)) = connection
+            .map_or(Ok(drain::Drained::Lost), |connection| drain::drain(&connection, runtime))
+        {
+            return Err(drain::describe(&files));
+        }
+        return Ok(());
+    }
     let result = drain::wait_for_end(runtime);
     let left = match &result {
         Ok(()) => Vec::new(),
@@ -341,22 +351,37 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
     result
 }
 
+/// Whether both buffer the same directory, or one within the other's.
+fn overlap(ours: &Config, theirs: &Config) -> bool {
+    theirs.backing.iter().any(|theirs| {
+        ours.backing
+            .iter()
+            .any(|ours| ours.path.starts_with(&theirs.path) || theirs.path.starts_with(&ours.path))
+    })
+}
+
+/// Makes the folders again of instances that have left something on the same file tiers for the same
+/// directories, and lost theirs at a reboot: their data is older than all that will be written now.
+fn adopt(config: &Config) -> Result<(), String> {
+    for (runtime, theirs) in Runtime::left_beside(config)? {
+        if overlap(config, &theirs) {
+            runtime.prepare()?;
+            write_config(&theirs, &runtime)?;
+        }
+    }
+    Ok(())
+}
+
 /// Before a run: drains what an earlier one with another configuration left for the same
 /// directories. What was left with this configuration is taken over by its manager; what was left for
 /// other directories is mentioned.
 pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    adopt(config)?;
     for (orphan, keeper) in &pools()? {
         if orphan.instance == runtime.instance || matches!(keeper, Keeper::Manager(_)) {
             continue;
         }
-        let overlaps = orphan.read_config().is_none_or(|theirs| {
-            theirs.backing.iter().any(|theirs| {
-                config.backing.iter().any(|ours| {
-                    ours.path.starts_with(&theirs.path) || theirs.path.starts_with(&ours.path)
-                })
-            })
-        });
-        if overlaps {
+        if orphan.read_config().is_none_or(|theirs| overlap(config, &theirs)) {
             drain_orphan(orphan)?;
         } else {
             eprintln!(
@@ -378,6 +403,8 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
             runtime.prepare()?;
             write_config(&config, &runtime)?;
         }
+        // What must come to the store before anything of this one.
+        settle_orphans(&config, &runtime)?;
     }
     let mut pools = pools()?;
     if arguments.is_given() {

@@ -291,6 +291,26 @@ fn after_a_reboot_that_also_took_the_runtime_folder_it_is_named_by_its_configura
 }
 
 #[test]
+fn after_a_reboot_a_run_with_another_configuration_finds_what_the_tier_holds() {
+    let site = site();
+    let data = write_and_reboot(&site);
+    for entry in fs::read_dir(site.runtime()).unwrap() {
+        fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+    let first = fs::read_to_string(&site.config).unwrap();
+    let larger = first.replacen("capacity = \"", "capacity = \"1", 1);
+    fs::write(&site.config, larger).unwrap();
+    let ran = site.end(site.buffered(&["bash", "-c", "cp d/new $OUT/new; echo later > d/new"]));
+    ran.expect(0);
+    assert!(fs::read(site.out.join("new")).unwrap() == fs::read(site.out.join("data")).unwrap());
+    // Nothing old comes over it when the first one is back.
+    fs::write(&site.config, first).unwrap();
+    site.end(site.buffered(&["true"])).expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("d/new")).unwrap(), "later\n");
+    sees(&site, "whole", &data);
+}
+
+#[test]
 fn after_a_reboot_the_next_run_finds_what_the_tier_holds() {
     let site = site();
     let data = write_and_reboot(&site);

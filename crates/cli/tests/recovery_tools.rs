@@ -235,7 +235,8 @@ fn a_left_pool_is_clean_and_rubbish_is_none() {
         "{said:?}"
     );
     // The file tier is gone.
-    let slots = fs::read_dir(&site.nvme).unwrap().next().unwrap().unwrap().path();
+    let mut files = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());
+    let slots = files.find(|path| path.extension().is_some_and(|end| end == "slots")).unwrap();
     let kept = fs::read(&slots).unwrap();
     fs::remove_file(&slots).unwrap();
     let said = site.end(site.forebay(&["fsck", "--pool", name]));

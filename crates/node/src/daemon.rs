@@ -105,6 +105,7 @@ pub fn serve(
     crate::runtime::write_private(&fresh, &config.canonical())
         .and_then(|()| std::fs::rename(&fresh, runtime.config()))
         .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
+    runtime.keep_config(&config)?;
     let stripe_of = |backing: &crate::config::Backing| match backing.stripe {
         0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
         stripe => stripe,
@@ -431,4 +432,5 @@ fn remove(node: &Node, runtime: &Runtime) {
     if let Some(journal) = &node.journal {
         let _ = std::fs::remove_file(&journal.path);
     }
+    runtime.forget_config(&node.config);
 }

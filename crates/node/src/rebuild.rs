@@ -346,6 +346,7 @@ pub(crate) fn rebuild(
             let _ = std::fs::remove_file(path);
             sync_folder_of(path);
         }
+        runtime.forget_config(config);
     };
     if survivors.lost.is_empty() {
         for (slots, index) in runtime.slot_files(config) {

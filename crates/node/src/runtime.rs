@@ -14,6 +14,18 @@ use std::path::{Path, PathBuf};
 /// Where pools are.
 const POOLS: &str = "/dev/shm";
 
+/// How the name of a configuration begins and ends that is kept beside a tier's slots.
+const KEPT_START: &str = "forebay-";
+const KEPT_END: &str = ".config";
+
+/// The folders of a configuration's file tiers.
+fn file_tiers(config: &Config) -> impl Iterator<Item = &PathBuf> {
+    config.tiers.iter().filter_map(|tier| match &tier.kind {
+        TierKind::File { path } => Some(path),
+        TierKind::Ram => None,
+    })
+}
+
 /// The names of one instance's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
@@ -228,6 +240,74 @@ impl Runtime {
         let journal = crate::journal::Journal::of(config, self);
         self.slot_files(config).iter().any(|(slots, index)| slots.exists() || index.exists())
             || journal.is_some_and(|journal| journal.path.exists())
+    }
+
+    /// Keeps the configuration beside the slots of each file tier: after a reboot the instance's folder
+    /// may be gone, and nothing else says which stores they belong to.
+    ///
+    /// # Errors
+    /// A message that names the file.
+    pub(crate) fn keep_config(&self, config: &Config) -> Result<(), String> {
+        let text = config.canonical();
+        let durable = crate::journal::Journal::of(config, self).is_some();
+        for path in self.kept_configs(config) {
+            if fs::read_to_string(&path).is_ok_and(|kept| kept == text) {
+                continue;
+            }
+            let explain = |error| format!("{}: {error}", path.display());
+            write_private(&path, &text).map_err(explain)?;
+            if durable {
+                fs::File::open(&path).and_then(|file| file.sync_all()).map_err(explain)?;
+                crate::journal::log::sync_folder_of(&path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what [`Runtime::keep_config`] has kept.
+    pub(crate) fn forget_config(&self, config: &Config) {
+        self.kept_configs(config).iter().for_each(|path| drop(fs::remove_file(path)));
+    }
+
+    fn kept_configs(&self, config: &Config) -> Vec<PathBuf> {
+        let name = format!("{KEPT_START}{}{KEPT_END}", self.instance);
+        file_tiers(config).map(|folder| folder.join(&name)).collect()
+    }
+
+    /// Other instances of this user whose folder is gone, and which have left something on the file
+    /// tiers of `config`.
+    ///
+    /// # Errors
+    /// Those of [`base`].
+    pub fn left_beside(config: &Config) -> Result<Vec<(Runtime, Config)>, String> {
+        let base = base()?;
+        let own = config.instance_id();
+        let instance_of = |path: &Path| {
+            let name = path.file_name()?.to_str()?;
+            let instance = name.strip_prefix(KEPT_START)?.strip_suffix(KEPT_END)?;
+            (instance.len() == 16 && instance != own).then(|| instance.to_owned())
+        };
+        let entries = file_tiers(config).filter_map(|folder| fs::read_dir(folder).ok());
+        let mut left: Vec<(Runtime, Config)> = Vec::new();
+        for path in entries.flatten().filter_map(|entry| Some(entry.ok()?.path())) {
+            let Some(instance) = instance_of(&path) else { continue };
+            let uid = rustix::process::getuid().as_raw();
+            let ours = fs::symlink_metadata(&path).is_ok_and(|found| found.uid() == uid);
+            let read = || Config::parse(&fs::read_to_string(&path).ok()?).ok();
+            let Some(theirs) = ours.then(read).flatten() else { continue };
+            let runtime = Runtime::named(&base, &instance);
+            let served =
+                || crate::status::Observer::of(&runtime.pool).is_ok_and(|pool| pool.is_served());
+            if theirs.instance_id() == instance
+                && !runtime.folder.exists()
+                && (runtime.pool.exists() || runtime.has_slots(&theirs))
+                && !served()
+                && !left.iter().any(|(known, _)| *known == runtime)
+            {
+                left.push((runtime, theirs));
+            }
+        }
+        Ok(left)
     }
 
     /// Whether the instance has left anything that is to be drained, as far as its folder says.
