@@ -284,7 +284,14 @@ impl Housekeeper {
         };
         let unchanged = || record.opens.load(Ordering::SeqCst) == opens;
         let mut dropped = false;
-        if nameless() && segment.try_exclude(file, self.owner) {
+        if self.is_spent(file) {
+            if segment.try_exclude(file, self.owner) {
+                if unchanged() && self.is_spent(file) {
+                    segment.drop_clean_blocks(file, self.owner);
+                }
+                segment.include(file);
+            }
+        } else if nameless() && segment.try_exclude(file, self.owner) {
             // Nobody can write to it now, so nobody who opened it meanwhile loses anything.
             if unchanged() && nameless() {
                 crate::conflict::vet_dropped(&self.node, file);
@@ -328,6 +335,17 @@ impl Housekeeper {
             segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
             self.node.descriptors.close(file);
         }
+    }
+
+    /// Whether the last name of a file was to be removed, and the store has all of it: wherever it may
+    /// be, nothing is lost with its blocks.
+    fn is_spent(&self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        record.has(file_flag::UNLINKED)
+            && !record.has(file_flag::AHEAD)
+            && !record.has(file_flag::SCRATCH)
+            && !record.is_tracked()
+            && !crate::flush::is_pending(&self.node, file)
     }
 
     /// Whether a file of which its last name was to be removed cannot be found any more.
