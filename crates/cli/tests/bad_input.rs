@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{LAZY, LIMIT, Ran, Site, TINY, USUAL, skip, wait_for, with_mounts, works};
+use common::{LAZY, Ran, Site, TINY, USUAL, skip, with_mounts, works};
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -160,10 +160,10 @@ impl Session {
         self.segment.leave(owner, inside);
     }
 
-    /// Before a write to a file that has a set-id bit: takes the bit away, as the kernel does,
-    /// unless this process may keep it.
+    /// Before a write at `offset` of a file that has a set-id bit: takes the bit away, as the kernel
+    /// does, unless this process may keep it. The caller is inside the file.
     #[cold]
-    pub(crate) fn clear_set_id(&self, handle: Handle) {
+    pub(crate) fn clear_set_id(&self, handle: Handle, offset: u64) {
         self.record(handle).clear(file_flag::SET_ID);
         let fd = crate::session::borrow(handle.fd);
         let Ok(stat) = rustix::fs::fstat(fd) else { return };
@@ -173,9 +173,14 @@ impl Session {
         let kept = rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(CapabilitySet::FSETID));
         if doomed != 0 && !kept {
-            // Not the owner's process: the flush, which is a real write, does it.
             let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
-            let _ = rustix::fs::fchmod(fd, mode);
+            if rustix::fs::fchmod(fd, mode).is_err() {
+                // Not the owner's process. The kernel does it for whoever changes the file, and an
+                // allocation where the write will need one changes nothing that anybody can read.
+                let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
+                let allocate = || rustix::fs::fallocate(fd, keeps_size, offset, 1);
+                let _ = self.on_store(handle, allocate);
+            }
         }
     }
 

@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Makes a call that changes the store's file, and takes over the times that it gives it.
-    fn on_store(
+    pub(crate) fn on_store(
         &self,
         handle: Handle,
         call: impl FnOnce() -> Result<(), Errno>,

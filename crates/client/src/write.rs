@@ -306,7 +306,7 @@ impl Session {
             // First, because a write larger than RAM is flushed before it returns.
             self.announce(handle);
             if record.has(file_flag::SET_ID) {
-                self.clear_set_id(handle);
+                self.clear_set_id(handle, offset);
             }
         }
         let now = clock::realtime_coarse_ns();

@@ -220,7 +220,7 @@ fn open_by_name(record: &FileRecord, store: &Path, stores: &[PathBuf]) -> Result
         }
         let others = stores.iter().map(PathBuf::as_path).filter(|other| *other != store);
         let mut folders = std::iter::once(store).chain(others);
-        let found = folders.find_map(|folder| search(folder, identity)).ok_or(Errno::STALE)?;
+        let found = search_all(&mut folders, identity)?;
         record.set_path(found.as_os_str().as_bytes());
     }
     let known = PathBuf::from(OsString::from_vec(record.path()));
@@ -253,17 +253,50 @@ pub(crate) fn open_checked(
     if is_of(&fd, identity) { Ok(fd) } else { Err(Errno::STALE) }
 }
 
-/// Looks for a file by identity below `folder`, which it has been moved within.
-pub(crate) fn search(folder: &Path, identity: Identity) -> Option<PathBuf> {
+/// Looks for a file by identity below each of `folders`.
+///
+/// # Errors
+/// `STALE` if it is in none of them; another one if that is not known.
+pub(crate) fn search_all(
+    folders: &mut dyn Iterator<Item = &Path>,
+    identity: Identity,
+) -> Result<PathBuf, Errno> {
+    folders
+        .map(|folder| search(folder, identity))
+        .find(|found| *found != Err(Errno::STALE))
+        .unwrap_or(Err(Errno::STALE))
+}
+
+/// Looks for a file by identity below `folder`, which it has been moved within. Folders that may not be
+/// read are passed over.
+///
+/// # Errors
+/// `STALE` if it is not there. Another one if a folder could not be read now: it may be there.
+fn search(folder: &Path, identity: Identity) -> Result<PathBuf, Errno> {
     use std::os::unix::fs::DirEntryExt;
+    let passing = |error: &std::io::Error| {
+        let errno = Errno::from_io_error(error)?;
+        let now = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::INTR];
+        now.contains(&errno).then_some(errno)
+    };
     let mut folders = vec![folder.to_owned()];
-    let mut seen = 0;
+    let (mut seen, mut unknown) = (0, None);
     while let Some(folder) = folders.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten() {
+        let entries = match std::fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                unknown = unknown.or(passing(&error));
+                continue;
+            }
+        };
+        for entry in entries {
+            let Ok(entry) = entry else {
+                unknown = Some(Errno::IO);
+                break;
+            };
             seen += 1;
             if seen > SEARCH_MAX {
-                return None;
+                return Err(Errno::STALE);
             }
             let Ok(kind) = entry.file_type() else { continue };
             if kind.is_dir() {
@@ -271,9 +304,9 @@ pub(crate) fn search(folder: &Path, identity: Identity) -> Option<PathBuf> {
             } else if entry.ino() == identity.inode
                 && entry.metadata().is_ok_and(|found| found.dev() == identity.device)
             {
-                return Some(entry.path());
+                return Ok(entry.path());
             }
         }
     }
-    None
+    Err(unknown.unwrap_or(Errno::STALE))
 }

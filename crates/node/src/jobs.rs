@@ -2,7 +2,7 @@
 //! the end of their scratch files and of buffers that nobody needs any more.
 
 use crate::config;
-use crate::descriptors::search;
+use crate::descriptors::search_all;
 use crate::node::{Node, buckets_of};
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
@@ -257,7 +257,7 @@ fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
             .into_iter()
             .flatten()
             .find(|path| is_at(path, identity))
-            .or_else(|| folders.clone().find_map(|folder| search(folder, identity)));
+            .or_else(|| search_all(&mut folders.clone(), identity).ok());
         let Some(path) = found else {
             // Without a name that we can find: moved away if the kernel knows one.
             return if names().is_none_or(|names| names == 0) {

@@ -5,7 +5,7 @@
 //! same before and after they were copied, as for every reader; and what the file was, when that holds
 //! of all its blocks.
 
-use crate::descriptors::{open_checked, search};
+use crate::descriptors::{open_checked, search_all};
 use crate::fsck::path_of;
 use crate::inspect::{Inspected, inspect};
 use forebay_pool::free_map::USED;
@@ -399,9 +399,8 @@ impl<'a> Salvager<'a> {
                 let own = std::iter::once(&stores[store]);
                 let all =
                     own.chain(&stores[..self.segment.header().stores as usize % (STORES_MAX + 1)]);
-                all.map(|store| path_of(&store.path))
-                    .find_map(|folder| search(folder, identity))
-                    .ok_or(errno)
+                search_all(&mut all.map(|store| path_of(&store.path)), identity)
+                    .map_err(|_| errno)
                     .and_then(|found| open_checked(&found, OFlags::RDONLY, identity))
             }
             other => other,

@@ -141,6 +141,14 @@ static void modes(void)
         write(fd, "x", 1), look("written after an open", fd);
         data[0].effective |= 1 << CAP_FSETID;
         syscall(SYS_capset, &head, data);
+        /* As somebody who may not change the mode. */
+        int modes[] = {06777, 04777, 02777, 02767};
+        for (int i = 0; i < 4; i++) {
+            fchmod(fd, modes[i]), look("set-id", fd);
+            seteuid(65534);
+            pwrite(fd, "y", 1, 9 + i), look("written by another user", fd);
+            seteuid(0);
+        }
     }
     close(fd);
 }
