@@ -113,6 +113,7 @@ fn show_findings(pool: &Path, findings: &[Finding]) {
         let remedy = match finding.remedy {
             Remedy::Mended => "`forebay recover` puts it right, or can do without",
             Remedy::Kept => "`forebay recover` keeps its data in the pool; use `forebay salvage`",
+            Remedy::Lost => "`forebay recover` brings back the rest, and says what is lost",
             Remedy::Refused => "`forebay recover` refuses the pool; use `forebay salvage`",
         };
         say!("{name}: {finding} [{remedy}]");

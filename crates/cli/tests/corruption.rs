@@ -383,16 +383,23 @@ fn slots_and_journal_come_back_in_the_order_in_which_they_were_written() {
     let sound = fs::read(&journal).unwrap();
     let checked = site.end(site.forebay(&["fsck"])).expect(0).stdout;
     assert!(checked.contains("will bring") && !checked.contains(" 0 records"), "{checked}");
-    let first = sound.windows(8).position(|word| word == b"FBJOURNL").unwrap();
-    flip(&journal, first as u64 + 20, 1);
+    let heads: Vec<_> =
+        (0..sound.len() - 8).filter(|&at| &sound[at..][..8] == b"FBJOURNL").collect();
+    flip(&journal, heads[1] as u64 + 20, 1);
+    flip(&journal, heads[0] as u64 + 20, 1);
     let checked = site.end(site.forebay(&["fsck"])).expect(1).stdout;
-    assert!(checked.contains("has no head that can be read"), "{checked}");
+    assert!(checked.contains("both heads are damaged"), "{checked}");
+    let refused = site.recover().expect(125).stderr;
+    assert!(refused.contains("both of its heads are damaged"), "{refused}");
     fs::write(&journal, &sound).unwrap();
     let logged = sound.windows(100).position(|bytes| bytes == &all[0][..100]).unwrap();
     flip(&journal, logged as u64, 1);
     let checked = site.end(site.forebay(&["fsck"])).expect(1).stdout;
-    assert!(checked.contains("was not synced, or is lost"), "{checked}");
+    assert!(checked.contains("is damaged: what a sync acknowledged is lost"), "{checked}");
     fs::write(&journal, &sound).unwrap();
+    flip(&journal, heads[1] as u64 + 20, 1);
+    let checked = site.end(site.forebay(&["fsck"])).expect(1).stdout;
+    assert!(checked.contains("the other holds"), "{checked}");
     site.recover().expect(0);
     let [one, two, three] = &all;
     let slots = [&three[..50_000], &two[50_000..100_000], &one[100_000..]].concat();
@@ -400,6 +407,30 @@ fn slots_and_journal_come_back_in_the_order_in_which_they_were_written() {
     // What was written after the last fsync was in RAM only.
     let ram = [&three[..7000], &two[7000..]].concat();
     sees(&site, "ram", &ram);
+}
+
+#[test]
+fn a_damaged_record_of_the_journal_is_told_and_the_others_count() {
+    let site = site_with_journal();
+    let data = Numbers::new().bytes(3 * PAGE);
+    fs::write(site.out.join("data"), &data).unwrap();
+    let script = "for name in first second third; do
+            dd if=$OUT/data of=$name bs=64k conv=fsync status=none
+        done; step written";
+    let steps = Steps::of(&site, script);
+    steps.at("written");
+    steps.reboot();
+    let journal = tier_file(&site, ".journal");
+    let bytes = fs::read(&journal).unwrap();
+    let records: Vec<_> =
+        (0..bytes.len() - 100).filter(|&at| bytes[at..][..100] == data[..100]).collect();
+    flip(&journal, records[1] as u64, 3);
+    let said = site.recover().expect(125).stderr;
+    assert!(said.contains("a record is damaged") && said.contains(".journal.lost"), "{said}");
+    sees(&site, "first", &data);
+    sees(&site, "third", &data);
+    assert!(remove_lost(&site) > 0);
+    site.recover().expect(0);
 }
 
 #[test]

@@ -387,7 +387,7 @@ fn modes_and_triggers_hold_from_the_command_line() {
     }
     let config = site.config.to_str().unwrap();
     let words = ["run", "--config", config, "--mode", "slow", "--", "true"];
-    assert!(site.end(site.forebay(&words)).expect(2).stderr.contains("scratch"));
+    assert!(site.end(site.forebay(&words)).expect(125).stderr.contains("scratch"));
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Session {
             }
             let owner = self.owner();
             let inside = self.enter(handle, owner);
-            let done = unsafe { self.read_at_once(handle, piece, offset) };
+            let done = unsafe { self.read_at_once(handle, piece, offset, owner) };
             self.segment.leave(owner, inside);
             if done {
                 return Ok(piece.length);
@@ -140,7 +140,7 @@ impl Session {
         }
         let offset = description.offset.load(Ordering::Acquire);
         let result = if let [piece] = pieces
-            && unsafe { self.read_at_once(handle, piece, offset) }
+            && unsafe { self.read_at_once(handle, piece, offset, owner) }
         {
             Some(Ok(length))
         } else {
@@ -179,7 +179,13 @@ impl Session {
     /// The usual read, inside the file: one piece of one block that lies in RAM and that nobody is
     /// writing. False, and nothing was done that shows, where it is not that.
     #[inline(always)]
-    unsafe fn read_at_once(&self, handle: Handle, piece: &Iovec, offset: u64) -> bool {
+    unsafe fn read_at_once(
+        &self,
+        handle: Handle,
+        piece: &Iovec,
+        offset: u64,
+        owner: Owner,
+    ) -> bool {
         let record = self.record(handle);
         let (block, within) = self.segment.block_at(offset);
         let end_within = within.saturating_add(piece.length);
@@ -210,7 +216,10 @@ impl Session {
         if place.load(Ordering::Acquire) != word || !meta.lock.unchanged_since(first) {
             return false;
         }
-        self.used(handle, 0, bucket, meta);
+        if self.used(handle, 0, bucket, meta) {
+            let part = Part { block, within, bytes: piece.length };
+            self.foresee_after(handle, 0, part, piece.length, owner);
+        }
         let counters = self.counters();
         self.count_up(&counters.reads, 1);
         self.count_up(&counters.read_bytes, piece.length as u64);

@@ -230,8 +230,10 @@ impl Journal {
 impl State {
     fn open(&mut self, journal: &Journal, node: &Node, io: &mut dyn IoClient) -> Result<(), Errno> {
         if self.log.is_none() {
-            let files = node.header().files;
-            self.log = Some(Log::open(&journal.path, journal.bytes, files, io)?);
+            let log = Log::open(&journal.path, journal.bytes, node.header().files, io)?;
+            // Only a damaged segment is behind its journal.
+            log.found().into_iter().for_each(|found| node.segment.number_from(found));
+            self.log = Some(log);
         }
         Ok(())
     }

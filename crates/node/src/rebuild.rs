@@ -318,9 +318,7 @@ pub(crate) fn rebuild(
     }
     let journal = Journal::of(config, runtime).map(|journal| journal.path);
     let contents = match &journal {
-        Some(path) => {
-            Contents::read(path).map_err(|errno| format!("{}: {errno}", path.display()))?
-        }
+        Some(path) => Contents::read(path).map_err(|errno| unreadable(path, errno))?,
         None => Contents::default(),
     };
     let settled = |key: Key, sequence| {
@@ -336,6 +334,11 @@ pub(crate) fn rebuild(
         }
         _ => true,
     });
+    if let (Some(path), Some(at)) = (&journal, contents.damaged) {
+        let what = path.display().to_string();
+        let why = format!("byte {at}: a record is damaged, of which file is not known");
+        survivors.lost.push(Lost { file: None, what, range: None, why });
+    }
     let store = faults::around(forebay_tiers::open_client(1), faults, faults::STORE);
     crash::point("rebuild.read");
     let rebuilt = bring_back(config, &mut survivors, &contents, &mut Undoable::new(store))?;
@@ -365,10 +368,12 @@ pub(crate) fn rebuild(
         crash::point("rebuild.forgotten");
         return Ok((rebuilt != Rebuilt::default()).then_some(rebuilt));
     }
+    let damaged_journal = journal.clone().filter(|_| contents.damaged.is_some());
     let kept: Vec<String> = runtime
         .slot_files(config)
         .into_iter()
         .flat_map(|(slots, index)| [slots, index])
+        .chain(damaged_journal)
         .filter_map(|path| set_aside(&path))
         .collect();
     crash::point("rebuild.aside");
@@ -381,6 +386,18 @@ pub(crate) fn rebuild(
         rebuilt.files,
         kept.join(", ")
     ))
+}
+
+fn unreadable(journal: &Path, errno: Errno) -> String {
+    let name = journal.display();
+    match errno {
+        Errno::BADMSG => format!(
+            "journal {name}: both of its heads are damaged, so that it cannot be told what the store has \
+             already; put the file right, or move it away: what the tiers hold is brought back then, and older \
+             bytes may come over newer ones"
+        ),
+        _ => format!("journal {name}: {errno}"),
+    }
 }
 
 /// Renames a file of a tier out of the way. Returns its new name.

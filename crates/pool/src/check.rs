@@ -31,6 +31,8 @@ pub enum Remedy {
     Mended,
     /// Recovery leaves the data of this file in the pool, and brings the others to the store.
     Kept,
+    /// Recovery brings back the rest, and says that this is lost.
+    Lost,
     /// Recovery refuses the pool: bytes might be lost, or come to the wrong place.
     Refused,
 }

@@ -577,6 +577,11 @@ impl Segment {
         self.header().sequence.load(Ordering::SeqCst)
     }
 
+    /// Lets the next number be above `found`, which an event had.
+    pub fn number_from(&self, found: u64) {
+        self.header().sequence.fetch_max(found.saturating_add(1), Ordering::SeqCst);
+    }
+
     /// A number for an event: above those of all earlier ones.
     pub fn next_sequence(&self) -> u64 {
         self.header().sequence.fetch_add(1, Ordering::SeqCst)

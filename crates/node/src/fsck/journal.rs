@@ -1,6 +1,6 @@
 //! The journal: heads, checksums and sequence numbers, and what a recovery would take from it.
 
-use super::{Finding, mended, path_of, refused};
+use super::{Finding, Remedy, mended, path_of, refused};
 use crate::config::Config;
 use crate::journal::Journal;
 use crate::journal::log::{Contents, Examined, examine};
@@ -36,19 +36,18 @@ pub(super) fn check(
     let mut tiers = segment.header().tier.iter().map(|tier| path_of(&tier.path).to_str());
     let stem = tiers.find_map(|path| path?.strip_suffix(SLOTS_END))?;
     let path = PathBuf::from(format!("{stem}.journal"));
-    let (state, log) = look(&path, findings)?;
+    let (state, log) = look(&path, true, findings)?;
     let place = format!("journal {}", path.display());
     if let Some(last) = log.last_sequence.filter(|&last| last >= segment.sequence()) {
         let next = segment.sequence();
         let what = format!("has a record with number {last}; the pool's next one is {next}");
-        findings.push(refused(&place, what));
+        findings.push(mended(&place, what));
     }
     // A manager may be writing there.
     if let Some(at) = log.behind.filter(|_| !in_use) {
-        let what = format!(
-            "ends at byte {}, but has a record at {at}: one between is damaged, or was never finished",
-            log.end
-        );
+        let end = log.end;
+        let why = if log.is_damaged { "is damaged" } else { "was never finished" };
+        let what = format!("ends at byte {end}, but has a record at {at}: one between {why}");
         findings.push(mended(&place, what));
     }
     Some(state)
@@ -58,20 +57,30 @@ pub(super) fn check(
 pub fn check_left(runtime: &Runtime, config: &Config) -> Option<(JournalState, Vec<Finding>)> {
     let mut findings = Vec::new();
     let path = Journal::of(config, runtime)?.path;
-    let (state, log) = look(&path, &mut findings)?;
-    if let Some(at) = log.behind {
-        let what = format!(
-            "ends at byte {}, but has a record at {at}: what lies there was not synced, or is lost",
-            log.end
-        );
-        findings.push(mended(format_args!("journal {}", path.display()), what));
+    let (state, log) = look(&path, false, &mut findings)?;
+    let place = format!("journal {}", path.display());
+    let end = log.end;
+    if log.is_damaged {
+        let what = format!("the record at byte {end} is damaged: what a sync acknowledged is lost");
+        findings.push(Finding { place, what, remedy: Remedy::Lost });
+    } else if let Some(at) = log.behind {
+        let what =
+            format!("ends at byte {end}, but has a record at {at}: one between was not synced");
+        findings.push(mended(place, what));
     }
     Some((state, findings))
 }
 
-fn look(path: &Path, findings: &mut Vec<Finding>) -> Option<(JournalState, Examined)> {
+fn look(
+    path: &Path,
+    has_pool: bool,
+    findings: &mut Vec<Finding>,
+) -> Option<(JournalState, Examined)> {
     let place = format!("journal {}", path.display());
-    let looked = examine(path).and_then(|log| Ok((log, Contents::read(path)?)));
+    let looked = examine(path).and_then(|log| match Contents::read(path) {
+        Err(Errno::BADMSG) => Ok((log, Contents::default())),
+        contents => Ok((log, contents?)),
+    });
     let (log, contents) = match looked {
         Ok(looked) => looked,
         Err(Errno::NOENT) => return None,
@@ -81,12 +90,13 @@ fn look(path: &Path, findings: &mut Vec<Finding>) -> Option<(JournalState, Exami
         }
     };
     match (log.heads, log.damaged_heads) {
-        (_, 0) => {}
-        (0, _) => findings.push(refused(
+        (0, 2) if has_pool => findings.push(mended(
             &place,
-            "has no head that can be read: if the pool is lost, nothing of it can be brought back",
+            "both heads are damaged: if the pool were lost, recovery would refuse what is left",
         )),
-        (..) => findings.push(mended(&place, "one of its heads is damaged, the other holds")),
+        (0, 2) => findings.push(refused(&place, "both heads are damaged")),
+        (1, 1) => findings.push(mended(&place, "one of its heads is damaged, the other holds")),
+        _ => {}
     }
     let (files, bytes) = contents.pending();
     let state = JournalState {

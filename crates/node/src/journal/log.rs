@@ -1,14 +1,14 @@
 //! The journal's file: two heads, marks, and the log.
 //!
 //! ```text
-//!      0 head   65536 head      the one with the higher epoch holds
+//!      0 head   65536 head      the one with the higher epoch holds; mostly both are the same
 //! 131072 marks                  64 bytes for each file record, see `forebay_pool::mark`
 //!  start log                    records, from the beginning again in each round (epoch)
 //! ```
 
 use super::record::{Body, Key, Name, Place, Record};
-use forebay_pool::crash;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
+use forebay_pool::{clock, crash};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::path::Path;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBJOURNL");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Each of the two heads.
 const HEAD_BYTES: u64 = MARKS_AT / 2;
 /// Bytes of a head before the live files, and of each of those.
@@ -105,22 +105,44 @@ impl Head {
 
     /// The first record's place.
     fn first(&self) -> Place {
-        Place { epoch: self.epoch, link: self.epoch as u32 }
+        Place { epoch: self.epoch, link: self.epoch as u32, synced: 0 }
     }
+}
 
-    /// The head that holds in a journal's file.
-    fn of(file: &OwnedFd) -> Result<Option<Head>, Errno> {
-        let mut best: Option<Head> = None;
+/// The heads of a journal's file.
+#[derive(Default)]
+struct Heads {
+    /// The one that holds.
+    best: Option<Head>,
+    /// How many can be read, and how many are there and cannot.
+    sound: usize,
+    damaged: usize,
+}
+
+impl Heads {
+    fn of(file: &OwnedFd) -> Result<Heads, Errno> {
+        let mut heads = Heads::default();
         for at in [0, HEAD_BYTES] {
             let mut bytes = vec![0; HEAD_BYTES as usize];
             let got = read_full(file, &mut bytes, at)?;
-            if let Some(head) = Head::decode(&bytes[..got])
-                && best.as_ref().is_none_or(|best| best.epoch < head.epoch)
-            {
-                best = Some(head);
+            match Head::decode(&bytes[..got]) {
+                Some(head) => {
+                    heads.sound += 1;
+                    if heads.best.as_ref().is_none_or(|best| best.epoch < head.epoch) {
+                        heads.best = Some(head);
+                    }
+                }
+                None if bytes.iter().any(|&byte| byte != 0) => heads.damaged += 1,
+                None => {}
             }
         }
-        Ok(best)
+        Ok(heads)
+    }
+
+    /// Whether none that was once complete can be read: while the first one is written, there is nothing
+    /// in the other's place.
+    fn are_lost(&self) -> bool {
+        self.sound == 0 && self.damaged > 1
     }
 }
 
@@ -132,6 +154,8 @@ pub(crate) struct Log {
     at: u64,
     place: Place,
     batch: Vec<u8>,
+    /// The highest sequence of the records that were there.
+    found: Option<u64>,
 }
 
 impl Log {
@@ -144,22 +168,33 @@ impl Log {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
         let start = (MARKS_AT + u64::from(files) * MARK_BYTES as u64).next_multiple_of(4096);
-        match Head::of(&file)? {
+        let heads = Heads::of(&file)?;
+        match heads.best {
             Some(head) => {
-                let mut end = (head.start, head.first());
-                scan(&file, &head, |_, at, place| end = (at, place))?;
-                Ok(Log { file, at: end.0, place: end.1, head, batch: Vec::new() })
+                let (mut found, (at, place)) = (None, (head.start, head.first()));
+                let (mut log, batch) = ((at, place), Vec::new());
+                scan(&file, &head, |record, at, place| {
+                    found = found.max(Some(record.sequence));
+                    log = (at, place);
+                })?;
+                Ok(Log { file, at: log.0, place: log.1, head, batch, found })
             }
             None => {
-                let head =
-                    Head { epoch: 0, start, end: start + bytes, floor: None, live: Vec::new() };
-                let first = head.first();
-                let mut log = Log { file, head, at: start, place: first, batch: Vec::new() };
+                // What damaged heads were about is none of this log's, whatever their epochs were.
+                let epoch = if heads.damaged > 0 { clock::realtime_ns() } else { 0 };
+                let head = Head { epoch, start, end: start + bytes, floor: None, live: Vec::new() };
+                let (place, batch) = (head.first(), Vec::new());
+                let mut log = Log { file, head, at: start, place, batch, found: None };
                 log.restart(None, &[], io)?;
                 sync_folder_of(path);
                 Ok(log)
             }
         }
+    }
+
+    /// The highest sequence of what was there when it was opened.
+    pub fn found(&self) -> Option<u64> {
+        self.found.max(self.head.floor)
     }
 
     /// Bytes of the log in use.
@@ -227,6 +262,7 @@ impl Log {
         self.write_out(io)?;
         if durably && !crash::planted("journal-unsynced") {
             io.sync(self.file.as_raw_fd()).map_err(LogError::Device)?;
+            self.place.synced = self.at;
             crash::point("journal.synced");
         }
         Ok(())
@@ -247,13 +283,19 @@ impl Log {
         }
         let head = Head { epoch: self.head.epoch + 1, floor, live: live.to_vec(), ..self.head };
         crash::point("journal.restarting");
-        write(io, &self.file, head.epoch % 2 * HEAD_BYTES, &mut head.encode())?;
+        let (slot, mut bytes) = (head.epoch % 2, head.encode());
+        write(io, &self.file, slot * HEAD_BYTES, &mut bytes)?;
         crash::point("journal.head");
         io.sync(self.file.as_raw_fd())?;
         crash::point("journal.restarted");
         (self.at, self.place) = (head.start, head.first());
         self.head = head;
         self.batch.clear();
+        // The other one, too: else, if this one rots, an earlier round would hold again. It is durable
+        // with the first commit of the round, before which there is nothing to lose; a device that fails
+        // says so then.
+        let _ = write(io, &self.file, (1 - slot) * HEAD_BYTES, &mut bytes);
+        crash::point("journal.heads");
         Ok(())
     }
 }
@@ -322,7 +364,45 @@ fn scan(
     }
 }
 
-/// A journal's file as `forebay fsck` finds it.
+/// Calls `each` for every record of this round behind `from`, whatever it follows, with where it is and
+/// what was durable when it was made, until that says false.
+fn stragglers(
+    file: &OwnedFd,
+    head: &Head,
+    from: u64,
+    mut each: impl FnMut(Record<'_>, u64, u64) -> bool,
+) -> Result<(), Errno> {
+    let mut window = vec![0; READ_BYTES];
+    let mut start = from;
+    while start < head.end {
+        let room = (head.end - start).min(READ_BYTES as u64) as usize;
+        let got = read_full(file, &mut window[..room], start)?;
+        let (mut at, half) = (0, READ_BYTES / 2);
+        // One that is cut off at the end is looked at again, unless it is longer than half of all.
+        while at < if got < READ_BYTES { got } else { half } {
+            let from = &window[at..got];
+            let link = from.get(12..16).and_then(|link| link.try_into().ok());
+            let link = u32::from_le_bytes(link.unwrap_or([0; 4]));
+            let place = Place { epoch: head.epoch, link, synced: 0 };
+            match Record::decode(from, place) {
+                Some((record, length, next)) => {
+                    if !each(record, start + at as u64, next.synced) {
+                        return Ok(());
+                    }
+                    at += length;
+                }
+                None => at += 8,
+            }
+        }
+        if got < READ_BYTES {
+            break;
+        }
+        start += at as u64;
+    }
+    Ok(())
+}
+
+/// A journal's file as it is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Examined {
     /// Heads that can be read, and those that are there and cannot.
@@ -338,6 +418,8 @@ pub(crate) struct Examined {
     pub last_sequence: Option<u64>,
     /// A record of this round that nothing leads to.
     pub behind: Option<u64>,
+    /// What lies at `end` was durable once, and is no record any more.
+    pub is_damaged: bool,
 }
 
 /// Looks at the journal at `path`.
@@ -347,17 +429,10 @@ pub(crate) struct Examined {
 pub(crate) fn examine(path: &Path) -> Result<Examined, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
-    let mut found = Examined::default();
-    for at in [0, HEAD_BYTES] {
-        let mut bytes = vec![0; HEAD_BYTES as usize];
-        let got = read_full(&file, &mut bytes, at)?;
-        match Head::decode(&bytes[..got]) {
-            Some(_) => found.heads += 1,
-            None if bytes.iter().any(|&byte| byte != 0) => found.damaged_heads += 1,
-            None => {}
-        }
-    }
-    let Some(head) = Head::of(&file)? else { return Ok(found) };
+    let heads = Heads::of(&file)?;
+    let mut found =
+        Examined { heads: heads.sound, damaged_heads: heads.damaged, ..Examined::default() };
+    let Some(head) = heads.best else { return Ok(found) };
     (found.end, found.size) = (head.start, head.end - head.start);
     scan(&file, &head, |record, end, _| {
         found.records += 1;
@@ -365,33 +440,12 @@ pub(crate) fn examine(path: &Path) -> Result<Examined, Errno> {
         found.last_sequence = found.last_sequence.max(Some(record.sequence));
     })?;
     found.used = found.end - head.start;
-    found.behind = behind(&file, &head, found.end)?;
+    stragglers(&file, &head, found.end, |_, at, synced| {
+        found.behind = found.behind.or(Some(at));
+        found.is_damaged = synced > found.end;
+        !found.is_damaged
+    })?;
     Ok(found)
-}
-
-/// The first record of this round behind `from`, whatever it follows.
-fn behind(file: &OwnedFd, head: &Head, from: u64) -> Result<Option<u64>, Errno> {
-    let mut window = vec![0; READ_BYTES];
-    let mut start = from;
-    while start < head.end {
-        let room = (head.end - start).min(READ_BYTES as u64) as usize;
-        let got = read_full(file, &mut window[..room], start)?;
-        for at in (0..got).step_by(8) {
-            let from = &window[at..got];
-            let link = from.get(12..16).and_then(|link| link.try_into().ok());
-            let place =
-                Place { epoch: head.epoch, link: u32::from_le_bytes(link.unwrap_or([0; 4])) };
-            if Record::decode(from, place).is_some() {
-                return Ok(Some(start + at as u64));
-            }
-        }
-        // One that is cut off here is looked at again, unless it is longer than all that is read.
-        match got < READ_BYTES {
-            true => break,
-            false => start += READ_BYTES as u64 / 2,
-        }
-    }
-    Ok(None)
 }
 
 /// One change of a file that a sync had acknowledged, or that has to come after such ones.
@@ -421,13 +475,16 @@ pub(crate) struct Contents {
     settled: HashMap<Name, u64>,
     live: HashMap<Name, Option<u64>>,
     floor: Option<u64>,
+    /// Where a record was that was durable and is not one any more. What comes behind it counts all the
+    /// same.
+    pub damaged: Option<u64>,
 }
 
 impl Contents {
     /// Reads the journal at `path`; there may be none.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's; `BADMSG` if it cannot be told what was settled.
     pub fn read(path: &Path) -> Result<Contents, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -436,12 +493,30 @@ impl Contents {
             Err(errno) => return Err(errno),
         };
         let mut contents = Contents { found: true, ..Contents::default() };
+        let heads = Heads::of(&file)?;
+        if heads.are_lost() {
+            return Err(Errno::BADMSG);
+        }
         // Without a head nothing was ever committed.
-        let Some(head) = Head::of(&file)? else { return Ok(contents) };
+        let Some(head) = heads.best else { return Ok(contents) };
         contents.floor = head.floor;
         contents.live = head.live.iter().copied().collect();
         contents.read_marks(&file, &head)?;
-        scan(&file, &head, |record, _, _| contents.take(record))?;
+        let mut end = head.start;
+        scan(&file, &head, |record, at, _| {
+            contents.take(record);
+            end = at;
+        })?;
+        stragglers(&file, &head, end, |_, _, synced| {
+            contents.damaged = (synced > end).then_some(end);
+            contents.damaged.is_none()
+        })?;
+        if contents.damaged.is_some() {
+            stragglers(&file, &head, end, |record, _, _| {
+                contents.take(record);
+                true
+            })?;
+        }
         let Contents { files, settled, .. } = &mut contents;
         files.retain(|key, file| {
             let settled = settled.get(&key.name()).copied();
@@ -570,7 +645,7 @@ mod tests {
         assert_eq!(contents.pending(), (2, 15));
         let found = examine(&path).unwrap();
         let counts = (found.heads, found.damaged_heads, found.records, found.last_sequence);
-        assert_eq!(counts, (1, 0, 8, Some(7)));
+        assert_eq!(counts, (2, 0, 8, Some(7)));
         assert!(0 < found.used && found.used < log.used());
         assert_eq!(found.behind, None);
         drop(log);
@@ -605,7 +680,45 @@ mod tests {
         assert!(log.is_worth_restart());
     }
 
-    /// Whatever happened to the file, a beginning of what was committed is read, and nothing else.
+    /// What was durable and has rotted is told from what was never durable.
+    #[test]
+    fn rot_is_told_from_what_was_not_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let io = &mut Positional;
+        let mut log = Log::open(&path, 64 << 20, 1, io).unwrap();
+        let mut starts = Vec::new();
+        // The last ones lie across what is read at a time.
+        let large = vec![7; READ_BYTES / 2 - 300];
+        for (sequence, durably) in [(1, true), (2, true), (3, false), (4, false)] {
+            starts.push(log.head.start + log.used());
+            let bytes = if sequence == 2 { &large[..] } else { b"some" };
+            log.append(&data(sequence, sequence, bytes), io).unwrap();
+            log.commit(durably, io).unwrap();
+        }
+        let sound = std::fs::read(&path).unwrap();
+        for (record, damaged) in [(0, Some(starts[0])), (1, Some(starts[1])), (2, None), (3, None)]
+        {
+            let mut bytes = sound.clone();
+            bytes[starts[record] as usize + 40] ^= 1;
+            std::fs::write(&path, &bytes).unwrap();
+            let contents = Contents::read(&path).unwrap();
+            assert_eq!(contents.damaged, damaged, "{record}");
+            assert_eq!(examine(&path).unwrap().is_damaged, damaged.is_some());
+            let others = if damaged.is_some() { 3 } else { record };
+            assert_eq!(contents.files.len(), others, "{record}");
+        }
+        let mut bytes = sound.clone();
+        bytes[30] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(Contents::read(&path).unwrap().files.len(), 4);
+        bytes[HEAD_BYTES as usize + 30] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(Contents::read(&path), Err(Errno::BADMSG));
+    }
+
+    /// Whatever happened to the file, a beginning of what was committed is read, or it is called damaged;
+    /// and nothing else is read.
     #[test]
     fn damage_never_makes_records() {
         let mut random = Random::new();
@@ -638,7 +751,7 @@ mod tests {
                     _ => {
                         let mut junk = random.bytes(500);
                         let inside = Record { sequence: 99, ..any(&mut random, b"/x", b"yy") };
-                        inside.encode(Place { epoch: 1, link: 0 }, &mut junk);
+                        inside.encode(Place { epoch: 1, link: 0, synced: 0 }, &mut junk);
                         let at = (start + random.below(50_000) as usize).min(bytes.len());
                         let end = (at + junk.len()).min(bytes.len());
                         bytes.splice(at..end, junk);
@@ -647,12 +760,21 @@ mod tests {
             }
             std::fs::write(&path, &bytes).unwrap();
             let mut read: Vec<u64> = Vec::new();
-            let contents = Contents::read(&path).unwrap();
+            let contents = match Contents::read(&path) {
+                Err(errno) => {
+                    assert_eq!(errno, Errno::BADMSG);
+                    continue;
+                }
+                Ok(contents) => contents,
+            };
             for file in contents.files.values() {
                 read.extend(file.changes.iter().map(|&(sequence, _)| sequence));
             }
             read.sort_unstable();
-            assert_eq!(read, written[..read.len()]);
+            match contents.damaged {
+                Some(_) => assert!(read.iter().all(|sequence| written.contains(sequence))),
+                None => assert_eq!(read, written[..read.len()]),
+            }
         }
     }
 }

@@ -6,15 +6,16 @@
 //! 16 kind  17 store  18 bytes of the handle  19 -  20 bytes of the path  22 -
 //! 24 sequence    32 device    40 inode    48 birth time, nanoseconds
 //! 56 offset, or start of a punch    64 size, or end of a punch    72 modification time
-//! 80 bytes of data    84 type of the handle    88 epoch of the log
-//! 96 handle, path, data, zeros
+//! 80 bytes of data    84 type of the handle    88 epoch of the log    96 synced
+//! 104 handle, path, data, zeros
 //! ```
 //!
 //! `link` and `epoch` tie a record to its place: what an earlier append, or an earlier round of the
-//! log, has left behind the last record is none.
+//! log, has left behind the last record is none. `synced` tells a record that has rotted from one that
+//! was never finished: what lies before it in the file was durable when the record was made.
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBJR");
-const FIXED: usize = 96;
+const FIXED: usize = 104;
 /// The kernel's limit.
 pub(crate) const HANDLE_MAX: usize = 128;
 
@@ -71,6 +72,8 @@ pub(crate) struct Record<'a> {
 pub(crate) struct Place {
     pub epoch: u64,
     pub link: u32,
+    /// Up to which byte of the file everything was durable then.
+    pub synced: u64,
 }
 
 impl Record<'_> {
@@ -111,6 +114,7 @@ impl Record<'_> {
         out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.key.handle_type.to_le_bytes());
         out.extend_from_slice(&place.epoch.to_le_bytes());
+        out.extend_from_slice(&place.synced.to_le_bytes());
         out.extend_from_slice(&self.key.handle);
         out.extend_from_slice(path);
         out.extend_from_slice(bytes);
@@ -158,7 +162,8 @@ impl Record<'_> {
             handle: handle.to_vec(),
             handle_type: word(84)? as i32,
         };
-        Some((Record { sequence: long(24)?, key, body }, length, Place { link: crc, ..place }))
+        let next = Place { link: crc, synced: long(96)?, ..place };
+        Some((Record { sequence: long(24)?, key, body }, length, next))
     }
 }
 
@@ -222,7 +227,11 @@ pub(super) mod tests {
         let mut rounds = 0;
         while Instant::now() < until || rounds < 50 {
             rounds += 1;
-            let place = Place { epoch: random.below(u64::MAX), link: random.below(1 << 32) as u32 };
+            let place = Place {
+                epoch: random.below(u64::MAX),
+                link: random.below(1 << 32) as u32,
+                synced: random.below(u64::MAX),
+            };
             let (path, bytes) = (random.bytes(300), random.bytes(3000));
             let record = any(&mut random, &path, &bytes);
             let mut out = random.bytes(20);
