@@ -32,6 +32,19 @@ fn eight_processes_append_whole_records() {
     eight_processes(&SLOW_STORE, "append", 1_000, 97);
 }
 
+/// More threads than a process has presence words, each with a description of its own, and with one
+/// for all of them.
+#[test]
+fn a_hundred_threads_append_to_one_file() {
+    let site = Site::new(&LAZY);
+    if !site.compile("appenders.c", &["-pthread"]) {
+        return;
+    }
+    let status = site
+        .same("$BIN/appenders own 100 300; $BIN/appenders one 100 300; sort own > sorted; rm own");
+    assert!(status.count("writes") >= 60_000, "{}", status.text);
+}
+
 #[test]
 fn eight_processes_share_one_offset() {
     eight_processes(&LAZY, "inherited", 500, 5_003);

@@ -83,10 +83,19 @@ impl Session {
 
     #[cold]
     fn enter_patiently(&self, handle: Handle, owner: Owner) -> Inside {
+        self.patiently(handle, || self.segment.try_enter(handle.file, owner))
+    }
+
+    /// Enters the file again that was left by [`forebay_pool::Segment::step_out`].
+    pub(crate) fn step_in(&self, handle: Handle, owner: Owner, inside: &Inside) {
+        self.patiently(handle, || self.segment.try_step_in(handle.file, owner, inside));
+    }
+
+    fn patiently<R>(&self, handle: Handle, mut attempt: impl FnMut() -> Result<R, Owner>) -> R {
         let mut patience = Patience::default();
         loop {
-            match self.segment.try_enter(handle.file, owner) {
-                Ok(inside) => return inside,
+            match attempt() {
+                Ok(result) => return result,
                 Err(holder) => {
                     if patience.wait() && self.segment.owner_is_dead(holder) {
                         // Completes what the dead owner left, and lets everybody in again.

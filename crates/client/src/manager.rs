@@ -71,10 +71,11 @@ impl ManagerLink {
 
     /// Sends `fd` with `message`. An error means that no manager listens.
     pub fn send_descriptor(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
+        let flags = SendFlags::NOSIGNAL;
         self.alone(|| {
-            let result = self.try_send(message, fd).or_else(|_| {
+            let result = self.try_send(message, fd, flags).or_else(|_| {
                 self.disconnect();
-                self.try_send(message, fd)
+                self.try_send(message, fd, flags)
             });
             if result.is_err() {
                 self.disconnect();
@@ -83,7 +84,17 @@ impl ManagerLink {
         })?
     }
 
-    fn try_send(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
+    /// Sends `fd` with a message that may get lost: never waits for a manager that does not read.
+    pub fn send_hint(&self, message: Message, fd: RawFd) {
+        let _ = self.alone(|| {
+            let result = self.try_send(message, fd, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            if result.is_err_and(|errno| errno != Errno::AGAIN) {
+                self.disconnect();
+            }
+        });
+    }
+
+    fn try_send(&self, message: Message, fd: RawFd, flags: SendFlags) -> Result<(), Errno> {
         let socket = self.connected()?;
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -94,7 +105,9 @@ impl ManagerLink {
         let mut done = 0;
         while done < packet.len() {
             let rest = [std::io::IoSlice::new(&packet[done..])];
-            match rustix::net::sendmsg(borrow(socket), &rest, &mut control, SendFlags::NOSIGNAL) {
+            // What was begun is brought to its end.
+            let flags = if done > 0 { SendFlags::NOSIGNAL } else { flags };
+            match rustix::net::sendmsg(borrow(socket), &rest, &mut control, flags) {
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
                 Ok(sent) => {

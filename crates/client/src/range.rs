@@ -244,17 +244,17 @@ impl Session {
     /// Sends a message about what a file will be read from, made of its record and generation.
     pub(crate) fn ask_to_stage(&self, handle: Handle, about: impl FnOnce(u32, u32) -> Message) {
         let record = self.record(handle);
-        if record.has(file_flag::DIRECT) || !self.may(handle, description_flag::READ) {
+        let locked = self.may(handle, description_flag::LOCKED);
+        // To close another descriptor of the file is to give up the process's own locks.
+        let useless =
+            record.has(file_flag::DIRECT) || locked && record.has(file_flag::FCNTL_LOCKED);
+        if useless || !self.may(handle, description_flag::READ) {
             return;
         }
         let message = about(handle.file, record.generation.load(Ordering::Relaxed));
-        let other = self
-            .may(handle, description_flag::LOCKED)
-            .then(|| crate::store::reopen(handle.fd, OFlags::RDONLY).ok())
-            .flatten();
+        let other = locked.then(|| crate::store::reopen(handle.fd, OFlags::RDONLY).ok()).flatten();
         let fd = other.as_ref().map_or(handle.fd, AsRawFd::as_raw_fd);
-        // A hint: without a manager nothing is staged.
-        let _ = self.manager.send_descriptor(message, fd);
+        self.manager.send_hint(message, fd);
     }
 
     /// Drops the clean blocks that lie in a range whole, and asks for a flush of the dirty ones.

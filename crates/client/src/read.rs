@@ -319,9 +319,11 @@ impl Session {
         let record = self.record(handle);
         let bytes = self.segment.bucket_bytes();
         let start = block * bytes as u64;
-        let known = record.store_size.load(Ordering::Acquire);
-        let length = (known.saturating_sub(start) as usize).min(bytes);
-        if length == 0 {
+        let length = || {
+            let known = record.store_size.load(Ordering::Acquire);
+            (known.saturating_sub(start) as usize).min(bytes)
+        };
+        if length() == 0 {
             return false;
         }
         let Some(place) = self.segment.entry_or_insert(record, block, owner) else { return false };
@@ -336,7 +338,8 @@ impl Session {
         record.note_tier(0);
         self.populate(bucket);
         let data = self.segment.bucket_data(bucket);
-        let got = unsafe { self.store_read(handle, data, length, start) }.unwrap_or(0);
+        // Now that the block is ours: before, somebody may still have written to the store.
+        let got = unsafe { self.store_read(handle, data, length(), start) }.unwrap_or(0);
         let page = self.segment.page_bytes();
         let end = got.next_multiple_of(page);
         unsafe { data.add(got).write_bytes(0, end - got) };

@@ -136,7 +136,7 @@ impl Session {
             return None;
         }
         let owner = self.owner();
-        let mut inside = self.enter(handle, owner);
+        let inside = self.enter(handle, owner);
         if description.position.try_lock(owner).is_err() {
             self.segment.leave(owner, inside);
             return None;
@@ -155,9 +155,8 @@ impl Session {
                 return Ok(length);
             }
             let mut cursor = Cursor::new(pieces);
-            let written = unsafe {
-                self.write_blocks(handle, &mut cursor, offset, length, owner, &mut inside)
-            }?;
+            let written =
+                unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, &inside) }?;
             description.offset.store(offset + written as u64, Ordering::Release);
             Ok(written)
         });
@@ -203,7 +202,7 @@ impl Session {
         }
         let length = self.allowed(handle, offset, length)?;
         let owner = self.owner();
-        let mut inside = self.enter(handle, owner);
+        let inside = self.enter(handle, owner);
         let written = if let [piece] = pieces
             && piece.length == length
             && unsafe { self.write_at_once(handle, piece, offset, owner) }
@@ -211,7 +210,7 @@ impl Session {
             Ok(length)
         } else {
             let mut cursor = Cursor::new(pieces);
-            unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, &mut inside) }
+            unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, &inside) }
         };
         self.segment.leave(owner, inside);
         let written = written?;
@@ -289,7 +288,7 @@ impl Session {
         true
     }
 
-    /// Writes inside the file; `inside` is another presence afterwards if the file had to be left.
+    /// Writes inside the file, which is left for a moment where it has to be.
     #[inline(never)]
     unsafe fn write_blocks(
         &self,
@@ -298,7 +297,7 @@ impl Session {
         offset: u64,
         length: usize,
         owner: Owner,
-        inside: &mut Inside,
+        inside: &Inside,
     ) -> Result<usize, Errno> {
         let record = self.record(handle);
         let bucket_bytes = self.segment.bucket_bytes();
@@ -330,13 +329,10 @@ impl Session {
             match unsafe { self.write_part(handle, cursor, part, owner) } {
                 Ok(Outcome::Written(bytes)) => done += bytes,
                 Ok(Outcome::NoEntry) => {
-                    // The caller may hold a lock, which takes some presence all the time.
-                    let table = self.segment.enter_table(owner);
-                    self.segment.leave(owner, *inside);
+                    self.segment.step_out(owner, inside);
                     result = unsafe { self.write_exclusively(handle, cursor, at, part.bytes) }
                         .map(|written| done += written);
-                    *inside = self.enter(handle, owner);
-                    self.segment.leave(owner, table);
+                    self.step_in(handle, owner, inside);
                 }
                 Err(errno) => result = Err(errno),
             }
@@ -399,10 +395,11 @@ impl Session {
         crash::point("announce.marked");
         let generation = record.generation.load(Ordering::Relaxed);
         let message = Message::Announce { file: handle.file, generation };
-        let other = self
-            .may(handle, description_flag::LOCKED)
-            .then(|| crate::store::reopen(handle.fd, rustix::fs::OFlags::WRONLY).ok())
-            .flatten();
+        // To close any other descriptor of the file is to give up the process's own locks.
+        let other = (self.may(handle, description_flag::LOCKED)
+            && !record.has(file_flag::FCNTL_LOCKED))
+        .then(|| crate::store::reopen(handle.fd, rustix::fs::OFlags::WRONLY).ok())
+        .flatten();
         let fd = other.as_ref().map_or(handle.fd, rustix::fd::AsRawFd::as_raw_fd);
         if self.manager.send_descriptor(message, fd).is_err() {
             record.clear(file_flag::ANNOUNCED);

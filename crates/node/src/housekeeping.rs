@@ -330,8 +330,13 @@ impl Housekeeper {
             return;
         }
         crash::point("housekeeping.removing");
-        let removed = segment.remove_file(file, self.owner, || unchanged() && empty());
-        if removed {
+        // Whoever stages or flushes is inside the file without having it open.
+        if !segment.try_exclude(file, self.owner) {
+            return;
+        }
+        if !segment.remove_file(file, self.owner, || unchanged() && empty()) {
+            segment.include(file);
+        } else {
             segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
             self.node.descriptors.close(file);
         }

@@ -187,7 +187,10 @@ impl Stager {
             self.leave_behind(request, blocks);
         }
         if go_on {
-            let known = segment.file(request.file).store_size.load(Ordering::Acquire);
+            let length = |offset: u64| {
+                let known = segment.file(request.file).store_size.load(Ordering::Acquire);
+                known.saturating_sub(offset).min(segment.bucket_bytes() as u64)
+            };
             let mut reads = Vec::new();
             for &block in blocks {
                 if request.is_guess
@@ -197,19 +200,20 @@ impl Stager {
                     continue;
                 }
                 let offset = block.saturating_mul(segment.bucket_bytes() as u64);
-                let bytes = known.saturating_sub(offset).min(segment.bucket_bytes() as u64);
-                go_on = bytes > 0 && self.has_room(1);
+                go_on = length(offset) > 0 && self.has_room(1);
                 if !go_on {
                     break;
                 }
                 if let Some(bucket) = self.claim(request, block) {
+                    // Now that the block is ours: before, somebody may still have written to the store.
+                    let bytes = length(offset) as usize;
                     let base = segment.bucket_data(bucket).cast();
-                    let piece = iovec { iov_base: base, iov_len: bytes as usize };
+                    let piece = iovec { iov_base: base, iov_len: bytes };
                     // SAFETY: the bucket is ours until it is unlocked.
                     reads.push(unsafe {
                         Transfer::read(request.fd.as_raw_fd(), offset, vec![piece])
                     });
-                    filling.push(Filling { bucket, bytes: bytes as usize });
+                    filling.push(Filling { bucket, bytes });
                 }
             }
             let store = segment.file(request.file).store.load(Ordering::Relaxed) as usize;

@@ -32,11 +32,14 @@ impl Identity {
     }
 }
 
-/// A thread's presence in a file, or in the file table; ended by [`Segment::leave`].
+/// A thread's presence in a file, or in the file table; ended by [`Segment::leave`], the last one first.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Inside {
+    /// Null if the thread was there already.
     place: *const AtomicU64,
+    /// What the word was: of the table, where a thread has gone on to a file.
+    before: u64,
     thread: *const interruption::Thread,
 }
 
@@ -184,16 +187,33 @@ fn take_place(place: &AtomicU64, word: u64) -> bool {
         && place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// A presence word of `slot`, for a thread whose first choice is taken.
+/// A presence for a thread whose first choice is taken: the place, null if it needs none, and what to put
+/// back. A thread that has one already waits for no other, unless it is in two files: else as many threads
+/// as there are words could all wait for their second.
 #[cold]
-fn claim_any(slot: &ClientSlot, owner: Owner, word: u64) -> &AtomicU64 {
+fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (*const AtomicU64, u64) {
+    let places =
+        || (0..PRESENCES).map(|n| &slot.presence[(owner.thread() as usize + n) % PRESENCES]);
+    let word = Presence { thread: owner.thread(), file }.encode();
+    let mine = places().find_map(|place| {
+        let held = place.load(Ordering::Relaxed);
+        let seen = Presence::decode(held)?;
+        (seen.thread == owner.thread()).then_some((place, held, seen.file))
+    });
+    match mine {
+        Some((_, _, held)) if file == Presence::TABLE || held == file => {
+            return (core::ptr::null(), 0);
+        }
+        Some((place, held, Presence::TABLE)) => {
+            place.swap(word, Ordering::SeqCst);
+            return (place, held);
+        }
+        _ => {}
+    }
     let mut patience = Patience::default();
     loop {
-        for turn in 0..PRESENCES {
-            let place = &slot.presence[(owner.thread() as usize + turn) % PRESENCES];
-            if take_place(place, word) {
-                return place;
-            }
+        if let Some(place) = places().find(|place| take_place(place, word)) {
+            return (place, 0);
         }
         patience.wait();
     }
@@ -227,7 +247,8 @@ impl Segment {
     ) -> Result<Inside, Owner> {
         let inside = self.claim_presence(owner, file);
         match Owner::from_raw(record.exclusive.load(Ordering::SeqCst)) {
-            Some(holder) if holder != owner => {
+            // Who is inside already is waited for.
+            Some(holder) if holder != owner && !inside.place.is_null() => {
                 self.leave(owner, inside);
                 Err(holder)
             }
@@ -241,15 +262,46 @@ impl Segment {
         let word = Presence { thread: owner.thread(), file }.encode();
         let thread = interruption::enter();
         let first = &slot.presence[owner.thread() as usize % PRESENCES];
-        let place = if take_place(first, word) { first } else { claim_any(slot, owner, word) };
-        Inside { place, thread }
+        let (place, before) = match take_place(first, word) {
+            true => (core::ptr::from_ref(first), 0),
+            false => claim_other(slot, owner, file),
+        };
+        Inside { place, before, thread }
+    }
+
+    /// Leaves a file for a moment, but stays in the table: the caller may hold a lock.
+    pub fn step_out(&self, owner: Owner, inside: &Inside) {
+        let word = Presence { thread: owner.thread(), file: Presence::TABLE }.encode();
+        // SAFETY: a word of this segment's, or null.
+        if let Some(place) = unsafe { inside.place.as_ref() } {
+            place.store(word, Ordering::Release);
+        }
+    }
+
+    /// Enters the file again that [`Segment::step_out`] has left.
+    ///
+    /// # Errors
+    /// The owner that holds the file.
+    pub fn try_step_in(&self, file: u32, owner: Owner, inside: &Inside) -> Result<(), Owner> {
+        // SAFETY: a word of this segment's, or null.
+        let Some(place) = (unsafe { inside.place.as_ref() }) else { return Ok(()) };
+        place.swap(Presence { thread: owner.thread(), file }.encode(), Ordering::SeqCst);
+        match Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst)) {
+            Some(holder) if holder != owner => {
+                self.step_out(owner, inside);
+                Err(holder)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Leaves what was entered.
     #[inline]
     pub fn leave(&self, _: Owner, inside: Inside) {
-        // SAFETY: a word of this segment's, which is mapped as long as `self`.
-        unsafe { &*inside.place }.store(0, Ordering::Release);
+        // SAFETY: a word of this segment's, which is mapped as long as `self`, or null.
+        if let Some(place) = unsafe { inside.place.as_ref() } {
+            place.store(inside.before, Ordering::Release);
+        }
         // SAFETY: an `Inside` stays with the thread that got it.
         unsafe { interruption::leave(inside.thread) };
     }
@@ -494,8 +546,9 @@ impl Segment {
         Some(file)
     }
 
-    /// Removes `file` from the table if `unwanted` says so while the table cannot change under
-    /// it. The record's index must be empty of buckets; its nodes are freed here.
+    /// Removes `file`, which the caller has excluded, from the table if `unwanted` says so while the table
+    /// cannot change under it. The record's index must be empty of buckets; its nodes are freed here.
+    /// A record that was removed is nobody's any more, and not excluded.
     pub fn remove_file(&self, file: u32, owner: Owner, unwanted: impl FnOnce() -> bool) -> bool {
         let record = self.file(file);
         let head = record.identity().head(self.header().heads);
@@ -510,6 +563,7 @@ impl Segment {
             crash::point("file.unlinked");
             self.prune_index(record);
             crash::point("file.pruned");
+            record.exclusive.store(0, Ordering::SeqCst);
             record.state.store(file_state::FREE, Ordering::Release);
         }
         if taken {
@@ -548,6 +602,7 @@ impl Segment {
                 record.state.store(file_state::LIVE, Ordering::Release);
             } else {
                 self.prune_index(record);
+                record.exclusive.store(0, Ordering::SeqCst);
                 record.state.store(file_state::FREE, Ordering::Release);
             }
             if taken {
@@ -605,6 +660,36 @@ mod tests {
             assert_eq!(segment.may_have(id), id.inode % 2 == 1);
         }
         segment.leave(me, inside);
+    }
+
+    #[test]
+    fn threads_that_are_inside_wait_for_no_second_presence() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let id = Identity { device: 1, inode: 1 };
+        segment.header().clients_high.store(2, Ordering::SeqCst);
+        let owners: Vec<_> = (0..PRESENCES as u32).map(|thread| Owner::new(1, thread)).collect();
+        let outer: Vec<_> = owners.iter().map(|&owner| segment.enter_table(owner)).collect();
+        let file = segment.with_file_or_new(id, owners[0], |file, _| file).unwrap();
+        for (&owner, &table) in owners.iter().zip(&outer) {
+            let again = segment.enter_table(owner);
+            let inside = segment.try_enter(file, owner).unwrap();
+            let twice = segment.try_enter(file, owner).unwrap();
+            assert!(!segment.try_exclude(file, Owner::new(2, 0)));
+            segment.leave(owner, twice);
+            segment.step_out(owner, &inside);
+            assert!(segment.try_exclude(file, Owner::new(2, 0)));
+            assert_eq!(segment.try_step_in(file, owner, &inside), Err(Owner::new(2, 0)));
+            segment.include(file);
+            segment.try_step_in(file, owner, &inside).unwrap();
+            assert!(!segment.try_exclude(file, Owner::new(2, 0)));
+            segment.leave(owner, inside);
+            segment.leave(owner, again);
+            assert!(segment.try_exclude(file, Owner::new(2, 0)));
+            segment.include(file);
+            segment.leave(owner, table);
+        }
+        let words = &segment.client(1).presence;
+        assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
     }
 
     #[test]

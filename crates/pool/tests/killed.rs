@@ -526,9 +526,13 @@ impl Worker<'_> {
                 self.ledger.count("files made");
             }
         } else if let Some(file) = segment.with_file(identity, owner, |file| file)
-            && segment.remove_file(file, owner, || segment.file(file).identity() == identity)
+            && segment.try_exclude(file, owner)
         {
-            self.ledger.count("files removed");
+            if segment.remove_file(file, owner, || segment.file(file).identity() == identity) {
+                self.ledger.count("files removed");
+            } else {
+                segment.include(file);
+            }
         }
         segment.leave(owner, inside);
     }
