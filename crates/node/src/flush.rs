@@ -345,23 +345,16 @@ impl Flusher {
         futex::wake_all(done);
     }
 
-    /// When half of the log is used, settles a file that it has data of. Returns whether there was
-    /// one.
+    /// When half of the log is used, or its device failed, settles a file that it has data of. Returns
+    /// whether there was one.
     fn make_room_in_journal(&mut self) -> bool {
         let node = Arc::clone(&self.node);
-        let Some(journal) = node.journal.as_ref().filter(|journal| journal.is_half_full()) else {
-            return false;
-        };
-        let may = |file: &u32| {
-            let record = node.segment.file(*file);
+        let may = |file: u32| {
+            let record = node.segment.file(file);
             record.has(file_flag::LOGGED) && !record.has(file_flag::FAILING)
         };
-        let Some(file) = node
-            .segment
-            .live_files()
-            .filter(may)
-            .min_by_key(|&file| journal.lock().logged_since(file))
-        else {
+        let journal = node.journal.as_ref();
+        let Some(file) = journal.and_then(|journal| journal.to_be_settled(&node, may)) else {
             return false;
         };
         let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
@@ -376,16 +369,28 @@ impl Flusher {
     /// The store's, or the journal's.
     pub fn settle_durably(&mut self, file: u32) -> Result<(), Errno> {
         let node = Arc::clone(&self.node);
-        let record = node.segment.file(file);
-        if record.clear(file_flag::SLOTTED) {
-            record.set(file_flag::LOGGED);
-        }
+        self.take_slotted(file);
         let sequence = node.segment.next_sequence();
         if self.is_pending(file) {
             return Err(Errno::AGAIN);
         }
         self.sync_store(file)?;
         self.note_settled(file, sequence, true)
+    }
+
+    /// Slots that hold some of the file are to be settled with it. Returns whether there may be some.
+    fn take_slotted(&self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        if !record.has(file_flag::SLOTTED) {
+            return false;
+        }
+        if let Some(journal) = &self.node.journal {
+            journal.count_again(file);
+        }
+        // First: a round that begins now must find one of them.
+        record.set(file_flag::LOGGED);
+        record.clear(file_flag::SLOTTED);
+        true
     }
 
     fn note_settled(&mut self, file: u32, sequence: u64, durably: bool) -> Result<(), Errno> {
@@ -447,10 +452,7 @@ impl Flusher {
         let only_clean = wanted == file_flag::TO_SETTLE;
         // Slots that are filled from here on are not settled by this, and their file has the flag.
         let was_logged = record.has(file_flag::LOGGED);
-        let slotted = (durable || only_clean) && record.clear(file_flag::SLOTTED);
-        if slotted {
-            record.set(file_flag::LOGGED);
-        }
+        let slotted = (durable || only_clean) && self.take_slotted(file);
         let tracked = was_logged || slotted;
         let sequence = if tracked { node.segment.next_sequence() } else { 0 };
         // Taken now: once the file is settled it may be the only one of a file without a name.

@@ -20,7 +20,7 @@ use record::{Body, HANDLE_MAX, Key, Record};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -46,6 +46,9 @@ pub(crate) struct State {
     failed: bool,
     /// Data did not fit: no file's comes to it before a round has begun anew.
     full: bool,
+    /// Files that were settled on the store while the log could not note it: they do not keep the round
+    /// from beginning anew, and nothing more of them comes to it before.
+    unnoted: HashSet<u32>,
     /// Files of which the log has data.
     files: HashMap<u32, Logged>,
     /// Of files with slots: up to where they were settled in this round.
@@ -134,6 +137,7 @@ impl Journal {
         let mut state = self.lock();
         let key = state.key(node, file)?;
         state.open(self, node, io).map_err(LogError::Device)?;
+        state.unnoted.remove(&file);
         let punched =
             record.punched().map(|range| Body::Punch { start: range.start, end: range.end });
         let size = record.intent.load(Ordering::Acquire).checked_sub(1);
@@ -173,16 +177,27 @@ impl Journal {
         crash::point("journal.settled");
         state.settled.insert(file, sequence);
         state.files.remove(&file);
-        record.clear(file_flag::LOGGED);
+        match result {
+            Ok(()) => {
+                state.unnoted.remove(&file);
+                record.clear(file_flag::LOGGED);
+            }
+            Err(_) => _ = state.unnoted.insert(file),
+        }
         let restarted = state.restart_if_dead(node, io);
         match result {
-            Err(_) if restarted => Ok(()),
-            Err(error) => {
-                record.set(file_flag::LOGGED);
-                Err(error)
+            Err(_) if restarted => {
+                record.clear(file_flag::LOGGED);
+                Ok(())
             }
-            Ok(()) => Ok(()),
+            result => result,
         }
+    }
+
+    /// What slots hold of `file` is about to be settled together with what the log has: until that is
+    /// done it counts again.
+    pub fn count_again(&self, file: u32) {
+        self.lock().unnoted.remove(&file);
     }
 
     /// Notes that `file` has no name and no user any more, and is dropped.
@@ -199,13 +214,21 @@ impl Journal {
         }
         crash::point("journal.gone");
         state.files.remove(&file);
+        state.unnoted.remove(&file);
         record.clear(file_flag::LOGGED | file_flag::SLOTTED);
     }
 
-    /// Whether half of the log is used.
-    pub fn is_half_full(&self) -> bool {
+    /// The file that the log has data of for longest, of those that `may` be settled, if half of the log
+    /// is used, or nothing comes to it before all are.
+    pub fn to_be_settled(&self, node: &Node, may: impl Fn(u32) -> bool) -> Option<u32> {
         let state = self.lock();
-        state.full || state.log.as_ref().is_some_and(|log| log.used() > log.bytes() / 2)
+        let is_half_full = state.log.as_ref().is_some_and(|log| log.used() > log.bytes() / 2);
+        if !(state.full || state.failed || is_half_full) {
+            return None;
+        }
+        let files = node.segment.live_files().filter(|&file| may(file));
+        let files = files.filter(|file| !state.unnoted.contains(file));
+        files.min_by_key(|&file| state.logged_since(file))
     }
 
     /// Whether data of files can be appended.
@@ -266,7 +289,7 @@ impl State {
     /// # Errors
     /// `Full` where there is no log, or no room in it; the device's.
     pub fn begin(&mut self, node: &Node, file: u32) -> Result<(), LogError> {
-        if self.failed || self.log.is_none() {
+        if self.failed || self.full || self.log.is_none() {
             return Err(LogError::Full);
         }
         let generation = node.segment.file(file).generation.load(Ordering::Acquire);
@@ -290,7 +313,7 @@ impl State {
     }
 
     /// The sequence since which the log has data of `file`; 0 if that is not known.
-    pub fn logged_since(&self, file: u32) -> u64 {
+    fn logged_since(&self, file: u32) -> u64 {
         self.files.get(&file).map_or(0, |logged| logged.since)
     }
 
@@ -388,7 +411,9 @@ impl State {
     /// Begins the log anew if nothing in it is live. Returns whether it did.
     fn restart_if_dead(&mut self, node: &Node, io: &mut dyn IoClient) -> bool {
         let Some(log) = &mut self.log else { return false };
-        let live = |file: u32| node.segment.file(file).has(file_flag::LOGGED);
+        let unnoted = &self.unnoted;
+        let live =
+            |file: u32| node.segment.file(file).has(file_flag::LOGGED) && !unnoted.contains(&file);
         if !(self.failed || self.full || log.is_worth_restart())
             || node.segment.live_files().any(live)
         {
@@ -418,6 +443,7 @@ impl State {
         }
         self.live = live;
         self.settled.clear();
+        self.unnoted.clear();
         (self.failed, self.full) = (false, false);
         true
     }
@@ -472,5 +498,149 @@ impl Config {
         let nonvolatile = Some(Durability::NonVolatile);
         Some(self.flush.durability) == nonvolatile
             || self.rules.iter().any(|rule| rule.set.durability == nonvolatile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptors::Descriptors;
+    use crate::trace::Trace;
+    use forebay_pool::files::Identity;
+    use forebay_pool::layout::Geometry;
+    use forebay_pool::segment::anonymous;
+    use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Positional, Rule, When};
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    /// A node of which only the journal is used, and two files that it knows.
+    struct World {
+        _folder: tempfile::TempDir,
+        node: Node,
+        files: [u32; 2],
+        script: FaultScript,
+        io: Faulty<Positional>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let folder = tempfile::tempdir().unwrap();
+            let text = format!(
+                "[[backing]]\npath = {:?}\n[[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"8MiB\"\n",
+                folder.path()
+            );
+            let config = Config::parse(&text).unwrap();
+            let geometry = Geometry {
+                page_size: 4096,
+                tier_buckets: vec![64],
+                clients: 2,
+                files: 8,
+                descriptions: 64,
+                nodes: 64,
+            };
+            let (segment, pool_file) = anonymous(&geometry).unwrap();
+            let files = [1, 2].map(|inode| {
+                let identity = Identity { device: 1, inode };
+                segment.with_file_or_new(identity, Node::new_owner(), |file, _| file).unwrap()
+            });
+            let waker = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+            let journal = Journal {
+                path: folder.path().join("journal"),
+                tier: 0,
+                bytes: 1 << 20,
+                state: Mutex::default(),
+            };
+            let script = FaultScript::new();
+            let node = Node {
+                descriptors: Descriptors::new(
+                    config.backing.iter().map(|backing| backing.path.as_path()),
+                ),
+                gauges: Vec::new(),
+                stripes: Vec::new(),
+                segment,
+                pool_file,
+                config,
+                slots: Vec::new(),
+                indexes: Vec::new(),
+                journal: Some(journal),
+                stage_requests: crate::stage::Requests::default(),
+                watermarks: forebay_placement::Watermarks::default(),
+                trace: Trace::to(None).unwrap(),
+                faults: None,
+                draining: AtomicBool::new(false),
+                stopping: AtomicBool::new(false),
+                rounds: AtomicU64::new(0),
+                flushed_until: AtomicU64::new(0),
+                waker,
+            };
+            let io = Faulty::new(Positional, script.clone());
+            World { _folder: folder, node, files, script, io }
+        }
+
+        fn journal(&self) -> &Journal {
+            self.node.journal.as_ref().unwrap()
+        }
+
+        /// Appends data of a file, as a sync does, which the log answers if this is true.
+        fn log(&mut self, file: usize) -> bool {
+            let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
+            self.node.segment.file(file).set(file_flag::LOGGED);
+            let mut state = journal.lock();
+            state.open(journal, &self.node, &mut self.io).unwrap();
+            let sequence = self.node.segment.next_sequence();
+            let facts = Facts { sequence, size: 4096, mtime_ns: 0, path: b"" };
+            let data = &sequence.to_le_bytes().repeat(512)[..];
+            let pages = BlockPages { block: 0, bucket: 0, version: 0, pages: 1, data, page: 4096 };
+            let appended = state
+                .begin(&self.node, file)
+                .and_then(|()| state.append_pages(file, &facts, &pages, &mut self.io));
+            appended.and_then(|()| state.commit(true, &mut self.io)).is_ok()
+        }
+
+        fn settle(&mut self, file: usize) -> Result<(), LogError> {
+            let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
+            let sequence = self.node.segment.next_sequence();
+            journal.settled(&self.node, file, sequence, true, &mut self.io)
+        }
+
+        fn fail(&self, operation: Operation, times: u64) {
+            self.script.add(Rule::new(operation, When::Next(times), Fault::Fail(Errno::IO)));
+        }
+    }
+
+    /// Each of the files is settled on the store, one after the other.
+    #[test]
+    fn after_an_error_the_round_begins_anew_when_every_file_was_settled() {
+        let mut world = World::new();
+        assert!(world.log(0) && world.log(1));
+        world.fail(Operation::Sync, 1);
+        assert!(!world.log(0));
+        assert!(!world.journal().takes_data());
+        assert!(world.settle(0).is_err());
+        let logged = |file: u32| world.node.segment.file(file).has(file_flag::LOGGED);
+        assert!(world.files.into_iter().all(logged));
+        let due = world.journal().to_be_settled(&world.node, logged);
+        assert_eq!(due, Some(world.files[1]));
+        assert_eq!(world.settle(1), Ok(()));
+        assert!(world.journal().takes_data());
+        assert!(world.log(1));
+        let contents = log::Contents::read(&world.journal().path).unwrap();
+        assert_eq!(contents.pending(), (1, 4096));
+        // The other one has nothing in it, and does not hold it up.
+        assert_eq!(world.settle(0), Ok(()));
+    }
+
+    /// Slots that hold some of a file whose settlement could not be noted.
+    #[test]
+    fn what_was_not_noted_counts_again_with_what_slots_hold() {
+        let mut world = World::new();
+        assert!(world.log(0) && world.log(1));
+        world.fail(Operation::Sync, 1);
+        assert!(!world.log(0));
+        assert!(world.settle(0).is_err());
+        world.journal().count_again(world.files[0]);
+        assert!(world.settle(1).is_err());
+        assert!(!world.journal().takes_data());
+        assert_eq!(world.settle(0), Ok(()));
+        assert!(world.journal().takes_data());
     }
 }
