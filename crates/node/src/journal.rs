@@ -438,7 +438,9 @@ impl State {
             }
         }
         let Some(log) = &mut self.log else { return false };
-        if log.restart(Some(floor), &keys, io).is_err() {
+        if let Err(error) = log.restart(Some(floor), &keys, io) {
+            // The new head may hold after a power loss, which knows nothing of what the old round took.
+            self.failed |= matches!(error, LogError::Device(_));
             return false;
         }
         self.live = live;
@@ -627,6 +629,31 @@ mod tests {
         assert_eq!(contents.pending(), (1, 4096));
         // The other one has nothing in it, and does not hold it up.
         assert_eq!(world.settle(0), Ok(()));
+    }
+
+    /// Its head may be there or not: what came to the round before would be lost with it.
+    #[test]
+    fn after_a_restart_that_failed_nothing_comes_to_the_round_before() {
+        for operation in [Operation::Write, Operation::Sync] {
+            let mut world = World::new();
+            assert!(world.log(0));
+            world.journal().lock().full = true;
+            let settled = world.node.segment.next_sequence();
+            // The settlement is noted, the new head fails.
+            let key = world.journal().lock().key(&world.node, world.files[0]).unwrap();
+            let io = &mut Positional;
+            let note = Record { sequence: settled, key, body: Body::Settled };
+            let mut state = world.journal().lock();
+            state.append(&note, io).and_then(|()| state.commit(true, io)).unwrap();
+            world.node.segment.file(world.files[0]).clear(file_flag::LOGGED);
+            world.fail(operation, 1);
+            let mut failing = Faulty::new(Positional, world.script.clone());
+            assert!(!state.restart_if_dead(&world.node, &mut failing));
+            drop(state);
+            assert!(!world.log(1));
+            assert_eq!(world.settle(1), Ok(()));
+            assert!(world.log(1));
+        }
     }
 
     /// Slots that hold some of a file whose settlement could not be noted.

@@ -46,6 +46,15 @@ pub(crate) enum LogError {
     Device(Errno),
 }
 
+impl LogError {
+    fn errno(self) -> Errno {
+        match self {
+            LogError::Full => Errno::NOSPC,
+            LogError::Device(errno) => errno,
+        }
+    }
+}
+
 /// What a head says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Head {
@@ -154,6 +163,8 @@ pub(crate) struct Log {
     at: u64,
     place: Place,
     batch: Vec<u8>,
+    /// The other head is to be made like this one before anything of the round is promised.
+    twin_due: bool,
     /// The highest sequence of the records that were there.
     found: Option<u64>,
 }
@@ -177,15 +188,16 @@ impl Log {
                     found = found.max(Some(record.sequence));
                     log = (at, place);
                 })?;
-                Ok(Log { file, at: log.0, place: log.1, head, batch, found })
+                Ok(Log { file, at: log.0, place: log.1, head, batch, twin_due: false, found })
             }
             None => {
                 // What damaged heads were about is none of this log's, whatever their epochs were.
                 let epoch = if heads.damaged > 0 { clock::realtime_ns() } else { 0 };
                 let head = Head { epoch, start, end: start + bytes, floor: None, live: Vec::new() };
                 let (place, batch) = (head.first(), Vec::new());
-                let mut log = Log { file, head, at: start, place, batch, found: None };
-                log.restart(None, &[], io)?;
+                let mut log =
+                    Log { file, head, at: start, place, batch, twin_due: false, found: None };
+                log.restart(None, &[], io).map_err(LogError::errno)?;
                 sync_folder_of(path);
                 Ok(log)
             }
@@ -260,6 +272,9 @@ impl Log {
     /// The device's. The records stay in the batch if they could not be written.
     pub fn commit(&mut self, durably: bool, io: &mut dyn IoClient) -> Result<(), LogError> {
         self.write_out(io)?;
+        if durably && self.twin_due {
+            self.write_twin(io).map_err(LogError::Device)?;
+        }
         if durably && !crash::planted("journal-unsynced") {
             io.sync(self.file.as_raw_fd()).map_err(LogError::Device)?;
             self.place.synced = self.at;
@@ -271,30 +286,39 @@ impl Log {
     /// Begins a new round: all records are forgotten, also those that were not yet written.
     ///
     /// # Errors
-    /// `NOSPC` if there are too many live files to name; the device's. The round before goes on then.
+    /// `Full` if there are too many live files to name: the round before goes on. The device's: which of
+    /// the two rounds holds after a power loss is open, and neither may be carried on.
     pub fn restart(
         &mut self,
         floor: Option<u64>,
         live: &[(Name, Option<u64>)],
         io: &mut dyn IoClient,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), LogError> {
         if live.len() > LIVE_MAX {
-            return Err(Errno::NOSPC);
+            return Err(LogError::Full);
         }
         let head = Head { epoch: self.head.epoch + 1, floor, live: live.to_vec(), ..self.head };
         crash::point("journal.restarting");
-        let (slot, mut bytes) = (head.epoch % 2, head.encode());
-        write(io, &self.file, slot * HEAD_BYTES, &mut bytes)?;
+        let at = head.epoch % 2 * HEAD_BYTES;
+        write(io, &self.file, at, &mut head.encode()).map_err(LogError::Device)?;
         crash::point("journal.head");
-        io.sync(self.file.as_raw_fd())?;
+        io.sync(self.file.as_raw_fd()).map_err(LogError::Device)?;
         crash::point("journal.restarted");
         (self.at, self.place) = (head.start, head.first());
         self.head = head;
         self.batch.clear();
-        // The other one, too: else, if this one rots, an earlier round would hold again. It is durable
-        // with the first commit of the round, before which there is nothing to lose; a device that fails
-        // says so then.
-        let _ = write(io, &self.file, (1 - slot) * HEAD_BYTES, &mut bytes);
+        // It is durable with the first commit of the round, before which there is nothing to lose; what
+        // fails now is tried again then.
+        self.twin_due = true;
+        let _ = self.write_twin(io);
+        Ok(())
+    }
+
+    /// Writes the other head, too: else, if this one rots, an earlier round would hold again.
+    fn write_twin(&mut self, io: &mut dyn IoClient) -> Result<(), Errno> {
+        let at = (1 - self.head.epoch % 2) * HEAD_BYTES;
+        write(io, &self.file, at, &mut self.head.encode())?;
+        self.twin_due = false;
         crash::point("journal.heads");
         Ok(())
     }
@@ -604,7 +628,7 @@ impl Contents {
 mod tests {
     use super::super::record::tests::{Random, any};
     use super::*;
-    use forebay_tiers::Positional;
+    use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Positional, Rule, When};
 
     fn key(inode: u64) -> Key {
         Key { device: 1, inode, born_ns: 7, ..Key::default() }
@@ -678,6 +702,30 @@ mod tests {
         assert_eq!(log.append(&data(1, 0, &bytes), io), Err(LogError::Full));
         log.append(&Record { sequence: 9, key: key(1), body: Body::Settled }, io).unwrap();
         assert!(log.is_worth_restart());
+    }
+
+    /// Its first copy counts alone until the first commit, not longer.
+    #[test]
+    fn a_second_head_that_could_not_be_written_is_written_with_the_first_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let mut log = Log::open(&path, 1 << 20, 8, &mut Positional).unwrap();
+        let script = FaultScript::new();
+        let io = &mut Faulty::new(Positional, script.clone());
+        let fail = |writes: &[Fault]| {
+            let rules =
+                writes.iter().map(|&fault| Rule::new(Operation::Write, When::Next(1), fault));
+            script.replace(rules.collect());
+        };
+        fail(&[Fault::Delay(std::time::Duration::ZERO), Fault::Fail(Errno::IO)]);
+        log.restart(Some(9), &[], io).unwrap();
+        assert!(log.twin_due && script.hits() == 2);
+        log.append(&data(1, 10, b"bytes"), io).unwrap();
+        log.commit(true, io).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let (one, other) = bytes[..MARKS_AT as usize].split_at(HEAD_BYTES as usize);
+        assert_eq!(Head::decode(one).unwrap(), log.head);
+        assert_eq!(Head::decode(other).unwrap(), log.head);
     }
 
     /// What was durable and has rotted is told from what was never durable.
