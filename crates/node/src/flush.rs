@@ -353,8 +353,9 @@ impl Flusher {
             let record = node.segment.file(file);
             record.has(file_flag::LOGGED) && !record.has(file_flag::FAILING)
         };
-        let journal = node.journal.as_ref();
-        let Some(file) = journal.and_then(|journal| journal.to_be_settled(&node, may)) else {
+        let Some(journal) = &node.journal else { return false };
+        let Some(file) = journal.to_be_settled(&node, may) else {
+            journal.mend(&node, &mut *self.tiers[journal.tier]);
             return false;
         };
         let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);

@@ -42,7 +42,7 @@ pub(crate) struct Journal {
 #[derive(Default)]
 pub(crate) struct State {
     log: Option<Log>,
-    /// The device failed: nothing more is promised before a round has begun anew.
+    /// The device failed, or a record has rotted: nothing more is promised before a round has begun anew.
     failed: bool,
     /// Data did not fit: no file's comes to it before a round has begun anew.
     full: bool,
@@ -231,6 +231,15 @@ impl Journal {
         files.min_by_key(|&file| state.logged_since(file))
     }
 
+    /// Begins a round that takes nothing any more anew, if it can be; again and again, for the device may
+    /// have failed only for a while.
+    pub fn mend(&self, node: &Node, io: &mut dyn IoClient) {
+        let mut state = self.lock();
+        if state.failed || state.full {
+            state.restart_if_dead(node, io);
+        }
+    }
+
     /// Whether data of files can be appended.
     pub fn takes_data(&self) -> bool {
         let state = self.lock();
@@ -256,6 +265,13 @@ impl State {
             let log = Log::open(&journal.path, journal.bytes, node.header().files, io)?;
             // Only a damaged segment is behind its journal.
             log.found().into_iter().for_each(|found| node.segment.number_from(found));
+            if log.is_damaged() {
+                let path = journal.path.display();
+                eprintln!(
+                    "{path}: a record is damaged; all goes to the store before more comes to it"
+                );
+                self.failed = true;
+            }
             self.log = Some(log);
         }
         Ok(())
@@ -263,6 +279,9 @@ impl State {
 
     fn append(&mut self, record: &Record<'_>, io: &mut dyn IoClient) -> Result<(), LogError> {
         let log = self.log.as_mut().ok_or(LogError::Full)?;
+        if self.failed {
+            return Err(LogError::Device(Errno::IO));
+        }
         let result = log.append(record, io);
         self.failed |= matches!(result, Err(LogError::Device(_)));
         self.full |= matches!(result, Err(LogError::Full));
@@ -651,9 +670,31 @@ mod tests {
             assert!(!state.restart_if_dead(&world.node, &mut failing));
             drop(state);
             assert!(!world.log(1));
-            assert_eq!(world.settle(1), Ok(()));
+            world.node.segment.file(world.files[1]).clear(file_flag::LOGGED);
+            world.journal().mend(&world.node, &mut failing);
             assert!(world.log(1));
         }
+    }
+
+    /// What is behind a damaged record counts for a recovery only as long as nobody adds to it.
+    #[test]
+    fn a_damaged_round_is_not_carried_on() {
+        let mut world = World::new();
+        assert!(world.log(0) && world.log(0) && world.log(0));
+        let path = world.journal().path.clone();
+        *world.journal().lock() = State::default();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let first = bytes.windows(4).position(|window| window == b"FBJR").unwrap();
+        bytes[first + 2000] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(log::Contents::read(&path).unwrap().damaged.is_some());
+        assert!(!world.log(1));
+        assert!(!world.journal().takes_data());
+        assert!(world.settle(0).is_err());
+        assert_eq!(world.settle(1), Ok(()));
+        assert!(world.log(1));
+        let contents = log::Contents::read(&path).unwrap();
+        assert_eq!((contents.damaged, contents.pending()), (None, (1, 4096)));
     }
 
     /// Slots that hold some of a file whose settlement could not be noted.

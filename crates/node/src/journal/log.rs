@@ -126,6 +126,9 @@ struct Heads {
     /// How many can be read, and how many are there and cannot.
     sound: usize,
     damaged: usize,
+    /// Where the one that holds is, and whether the other is the same.
+    best_at: u64,
+    are_twins: bool,
 }
 
 impl Heads {
@@ -137,8 +140,9 @@ impl Heads {
             match Head::decode(&bytes[..got]) {
                 Some(head) => {
                     heads.sound += 1;
+                    heads.are_twins = heads.best.as_ref() == Some(&head);
                     if heads.best.as_ref().is_none_or(|best| best.epoch < head.epoch) {
-                        heads.best = Some(head);
+                        (heads.best, heads.best_at) = (Some(head), at);
                     }
                 }
                 None if bytes.iter().any(|&byte| byte != 0) => heads.damaged += 1,
@@ -167,6 +171,8 @@ pub(crate) struct Log {
     twin_due: bool,
     /// The highest sequence of the records that were there.
     found: Option<u64>,
+    /// A record that was durable is none any more: what came behind it could not be read back.
+    is_damaged: bool,
 }
 
 impl Log {
@@ -180,28 +186,44 @@ impl Log {
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
         let start = (MARKS_AT + u64::from(files) * MARK_BYTES as u64).next_multiple_of(4096);
         let heads = Heads::of(&file)?;
-        match heads.best {
-            Some(head) => {
-                let (mut found, (at, place)) = (None, (head.start, head.first()));
-                let (mut log, batch) = ((at, place), Vec::new());
-                scan(&file, &head, |record, at, place| {
-                    found = found.max(Some(record.sequence));
-                    log = (at, place);
-                })?;
-                Ok(Log { file, at: log.0, place: log.1, head, batch, twin_due: false, found })
-            }
-            None => {
-                // What damaged heads were about is none of this log's, whatever their epochs were.
-                let epoch = if heads.damaged > 0 { clock::realtime_ns() } else { 0 };
-                let head = Head { epoch, start, end: start + bytes, floor: None, live: Vec::new() };
-                let (place, batch) = (head.first(), Vec::new());
-                let mut log =
-                    Log { file, head, at: start, place, batch, twin_due: false, found: None };
-                log.restart(None, &[], io).map_err(LogError::errno)?;
-                sync_folder_of(path);
-                Ok(log)
-            }
+        let Some(head) = heads.best else {
+            // What damaged heads were about is none of this log's, whatever their epochs were.
+            let epoch = if heads.damaged > 0 { clock::realtime_ns() } else { 0 };
+            let head = Head { epoch, start, end: start + bytes, floor: None, live: Vec::new() };
+            let mut log = Log::new(file, head);
+            log.restart(None, &[], io).map_err(LogError::errno)?;
+            sync_folder_of(path);
+            return Ok(log);
+        };
+        let mut log = Log::new(file, head);
+        scan(&log.file, &log.head, |record, at, place| {
+            log.found = log.found.max(Some(record.sequence));
+            (log.at, log.place) = (at, place);
+        })?;
+        stragglers(&log.file, &log.head, log.at, |record, _, synced| {
+            log.found = log.found.max(Some(record.sequence));
+            log.is_damaged |= synced > log.at;
+            true
+        })?;
+        if !heads.are_twins {
+            // It may be in the page cache only, and the other one has to go before it rots, too.
+            io.sync(log.file.as_raw_fd())?;
+            let at = if heads.best_at == 0 { HEAD_BYTES } else { 0 };
+            write(io, &log.file, at, &mut log.head.encode())?;
+            io.sync(log.file.as_raw_fd())?;
         }
+        Ok(log)
+    }
+
+    fn new(file: OwnedFd, head: Head) -> Log {
+        let (at, place) = (head.start, head.first());
+        let (batch, twin_due, found, is_damaged) = (Vec::new(), false, None, false);
+        Log { file, head, at, place, batch, twin_due, found, is_damaged }
+    }
+
+    /// Whether it must not be carried on: what comes to it could not be read back.
+    pub fn is_damaged(&self) -> bool {
+        self.is_damaged
     }
 
     /// The highest sequence of what was there when it was opened.
@@ -726,6 +748,30 @@ mod tests {
         let (one, other) = bytes[..MARKS_AT as usize].split_at(HEAD_BYTES as usize);
         assert_eq!(Head::decode(one).unwrap(), log.head);
         assert_eq!(Head::decode(other).unwrap(), log.head);
+    }
+
+    /// Whichever it is: a journal that is opened has two again, durably.
+    #[test]
+    fn a_head_that_rotted_is_made_again_when_the_journal_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let io = &mut Positional;
+        let mut log = Log::open(&path, 1 << 20, 8, io).unwrap();
+        log.append(&data(1, 1, b"bytes"), io).unwrap();
+        log.commit(true, io).unwrap();
+        let sound = std::fs::read(&path).unwrap();
+        for at in [0, HEAD_BYTES as usize] {
+            let mut bytes = sound.clone();
+            bytes[at + 30] ^= 1;
+            std::fs::write(&path, &bytes).unwrap();
+            let script = FaultScript::new();
+            let failing = Rule::new(Operation::Sync, When::Next(1), Fault::Fail(Errno::IO));
+            script.add(failing);
+            let opened = Log::open(&path, 1 << 20, 8, &mut Faulty::new(Positional, script));
+            assert_eq!(opened.err(), Some(Errno::IO));
+            Log::open(&path, 1 << 20, 8, io).unwrap();
+            assert!(std::fs::read(&path).unwrap() == sound);
+        }
     }
 
     /// What was durable and has rotted is told from what was never durable.
