@@ -187,8 +187,9 @@ impl Log {
         let start = (MARKS_AT + u64::from(files) * MARK_BYTES as u64).next_multiple_of(4096);
         let heads = Heads::of(&file)?;
         let Some(head) = heads.best else {
-            // What damaged heads were about is none of this log's, whatever their epochs were.
-            let epoch = if heads.damaged > 0 { clock::realtime_ns() } else { 0 };
+            // Epochs that no other journal has: neither what damaged heads were about, nor what lies in
+            // data of users, is of this log.
+            let epoch = clock::realtime_ns();
             let head = Head { epoch, start, end: start + bytes, floor: None, live: Vec::new() };
             let mut log = Log::new(file, head);
             log.restart(None, &[], io).map_err(LogError::errno)?;
@@ -431,13 +432,14 @@ fn stragglers(
             let link = u32::from_le_bytes(link.unwrap_or([0; 4]));
             let place = Place { epoch: head.epoch, link, synced: 0 };
             match Record::decode(from, place) {
-                Some((record, length, next)) => {
+                // What was durable lay before it: else it is a copy from elsewhere.
+                Some((record, length, next)) if next.synced <= start + at as u64 => {
                     if !each(record, start + at as u64, next.synced) {
                         return Ok(());
                     }
                     at += length;
                 }
-                None => at += 8,
+                _ => at += 8,
             }
         }
         if got < READ_BYTES {
@@ -811,6 +813,39 @@ mod tests {
         assert_eq!(Contents::read(&path), Err(Errno::BADMSG));
     }
 
+    /// The bytes of a file that is a journal itself, which this one has as data.
+    #[test]
+    fn a_journal_within_the_data_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let io = &mut Positional;
+        let paths = ["other", "journal"].map(|name| folder.path().join(name));
+        let [other, path] = &paths;
+        let mut inner = Log::open(other, 1 << 20, 1, io).unwrap();
+        for sequence in 1..9 {
+            inner.append(&data(99, sequence, b"not ours"), io).unwrap();
+            inner.commit(true, io).unwrap();
+        }
+        let copy = std::fs::read(other).unwrap().split_off(inner.head.start as usize);
+        let mut log = Log::open(path, 1 << 20, 1, io).unwrap();
+        let first = log.at;
+        log.append(&data(1, 1, &copy), io).unwrap();
+        log.commit(true, io).unwrap();
+        log.append(&data(2, 2, b"more"), io).unwrap();
+        log.commit(true, io).unwrap();
+        let mut bytes = std::fs::read(path).unwrap();
+        bytes[first as usize + 40] ^= 1;
+        // A copy of a record of this round, nearer to the beginning than where it was.
+        let place = Place { synced: u64::MAX / 2, link: 3, ..log.head.first() };
+        let mut moved = Vec::new();
+        data(98, 7, b"moved").encode(place, &mut moved);
+        bytes.resize(bytes.len() + 8, 0);
+        bytes.extend(moved);
+        std::fs::write(path, &bytes).unwrap();
+        let contents = Contents::read(path).unwrap();
+        assert_eq!(contents.damaged, Some(first));
+        assert_eq!(contents.files.keys().cloned().collect::<Vec<_>>(), [key(2)]);
+    }
+
     /// Whatever happened to the file, a beginning of what was committed is read, or it is called damaged;
     /// and nothing else is read.
     #[test]
@@ -845,7 +880,8 @@ mod tests {
                     _ => {
                         let mut junk = random.bytes(500);
                         let inside = Record { sequence: 99, ..any(&mut random, b"/x", b"yy") };
-                        inside.encode(Place { epoch: 1, link: 0, synced: 0 }, &mut junk);
+                        let epoch = log.head.epoch - 1;
+                        inside.encode(Place { epoch, link: 0, synced: 0 }, &mut junk);
                         let at = (start + random.below(50_000) as usize).min(bytes.len());
                         let end = (at + junk.len()).min(bytes.len());
                         bytes.splice(at..end, junk);

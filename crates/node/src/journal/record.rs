@@ -16,6 +16,8 @@
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBJR");
 const FIXED: usize = 104;
+/// Longer than any record: a block has 4 MiB at most.
+const LENGTH_MAX: usize = 8 << 20;
 /// The kernel's limit.
 pub(crate) const HANDLE_MAX: usize = 128;
 
@@ -130,12 +132,16 @@ impl Record<'_> {
         let word = |at: usize| Some(u32::from_le_bytes(from.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(u64::from_le_bytes(from.get(at..at + 8)?.try_into().ok()?));
         let length = word(4)? as usize;
-        if word(0)? != MAGIC || length < FIXED || word(12)? != place.link {
+        // The sum comes last: it costs the length that bytes of a user may pretend.
+        if word(0)? != MAGIC || word(12)? != place.link || long(88)? != place.epoch {
+            return None;
+        }
+        if !(FIXED..=LENGTH_MAX).contains(&length) || !length.is_multiple_of(8) {
             return None;
         }
         let all = from.get(..length)?;
         let crc = crc32c::crc32c(&all[12..]);
-        if crc != word(8)? || long(88)? != place.epoch {
+        if crc != word(8)? {
             return None;
         }
         let handle_len = usize::from(all[18]);
