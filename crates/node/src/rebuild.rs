@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
@@ -369,22 +370,21 @@ pub(crate) fn rebuild(
         return Ok((rebuilt != Rebuilt::default()).then_some(rebuilt));
     }
     let damaged_journal = journal.clone().filter(|_| contents.damaged.is_some());
-    let kept: Vec<String> = runtime
-        .slot_files(config)
-        .into_iter()
-        .flat_map(|(slots, index)| [slots, index])
-        .chain(damaged_journal)
-        .filter_map(|path| set_aside(&path))
-        .collect();
+    let slots = runtime.slot_files(config).into_iter().flat_map(|(slots, index)| [slots, index]);
+    let kept = set_aside(slots.chain(damaged_journal));
     crash::point("rebuild.aside");
-    forget_journal();
+    let kept = match kept {
+        Ok(kept) => {
+            forget_journal();
+            format!("what the tiers held is kept in {}", kept.join(", "))
+        }
+        Err(why) => format!("what the tiers hold cannot be put aside, and stays: {why}"),
+    };
     Err(format!(
-        "data of an earlier run is lost:{}\n{} bytes of {} files were recovered; what the tiers held is \
-         kept in {}",
+        "data of an earlier run is lost:{}\n{} bytes of {} files were recovered; {kept}",
         survivors.describe_lost(),
         rebuilt.bytes,
         rebuilt.files,
-        kept.join(", ")
     ))
 }
 
@@ -400,8 +400,31 @@ fn unreadable(journal: &Path, errno: Errno) -> String {
     }
 }
 
-/// Renames a file of a tier out of the way. Returns its new name.
-fn set_aside(path: &Path) -> Option<String> {
+/// Renames files of tiers out of the way, those that are there. Returns their new names.
+///
+/// # Errors
+/// A message that names the file that cannot be renamed; all have their old names then.
+fn set_aside(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<String>, String> {
+    let mut moved: Vec<(PathBuf, PathBuf)> = Vec::new();
+    for path in paths {
+        let free = free_name(&path);
+        match std::fs::rename(&path, &free) {
+            Ok(()) => moved.push((path, free)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                for (path, free) in moved.iter().rev() {
+                    let _ = std::fs::rename(free, path);
+                }
+                return Err(format!("{}: {error}", path.display()));
+            }
+        }
+    }
+    // Before the journal goes: slots may not be there again without it.
+    moved.iter().for_each(|(path, _)| sync_folder_of(path));
+    Ok(moved.iter().map(|(_, free)| free.display().to_string()).collect())
+}
+
+fn free_name(path: &Path) -> PathBuf {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".lost");
     let mut free = PathBuf::from(&aside);
@@ -413,8 +436,7 @@ fn set_aside(path: &Path) -> Option<String> {
         next.push(format!(".{number}"));
         free = PathBuf::from(next);
     }
-    std::fs::rename(path, &free).ok()?;
-    Some(free.display().to_string())
+    free
 }
 
 /// Something to be done to a file again.
@@ -645,6 +667,27 @@ fn birth_ns(fd: impl AsFd) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_set_aside_all_or_none() {
+        let folder = tempfile::tempdir().unwrap();
+        // A name that has no room for more.
+        let names = ["slots", "absent", "index", &"n".repeat(253)];
+        let paths = names.map(|name| folder.path().join(name));
+        let [slots, absent, index, unmovable] = &paths;
+        for path in [slots, index, unmovable] {
+            std::fs::write(path, "").unwrap();
+        }
+        let why = set_aside(paths.iter().cloned()).unwrap_err();
+        assert!(why.starts_with(unmovable.to_str().unwrap()), "{why}");
+        assert!([slots, index, unmovable].into_iter().all(|path| path.exists()));
+        let kept = set_aside(paths[..3].iter().cloned()).unwrap();
+        assert_eq!(kept, [slots, index].map(|path| format!("{}.lost", path.display())));
+        assert!(!slots.exists() && !index.exists() && !absent.exists());
+        std::fs::write(slots, "").unwrap();
+        let kept = set_aside(paths[..1].iter().cloned()).unwrap();
+        assert_eq!(kept, [format!("{}.lost.1", slots.display())]);
+    }
 
     #[test]
     fn a_removed_file_hides_none_that_has_its_inode_number_now() {
