@@ -10,6 +10,7 @@ use crate::gauge::Gauge;
 use crate::guard::guard;
 use crate::housekeeping::{Housekeeper, is_idle};
 use crate::journal::Journal;
+use crate::journal::log::reason;
 use crate::node::Node;
 use crate::promote::Promoter;
 use crate::rebuild::{Rebuilt, rebuild};
@@ -142,7 +143,7 @@ pub fn serve(
     }
     if let Some(journal) = &node.journal {
         let path = journal.path.display();
-        journal.start(&node).map_err(|errno| format!("{path}: {errno}"))?;
+        journal.start(&node).map_err(|errno| format!("{path}: {}", reason(errno)))?;
     }
     crash::point("manager.took-over");
     // Before anybody can connect, and tell it to end.

@@ -4,7 +4,7 @@
 use crate::config::{Config, TierKind};
 use crate::faults::{self, Faults};
 use crate::journal::Journal;
-use crate::journal::log::{Change, Contents, sync_folder_of};
+use crate::journal::log::{Change, Contents, reason, sync_folder_of};
 use crate::journal::replay::{has_handle, redo, write_bytes};
 use crate::runtime::Runtime;
 use crate::undoable::Undoable;
@@ -396,7 +396,7 @@ fn unreadable(journal: &Path, errno: Errno) -> String {
              already; put the file right, or move it away: what the tiers hold is brought back then, and older \
              bytes may come over newer ones"
         ),
-        _ => format!("journal {name}: {errno}"),
+        _ => format!("journal {name}: {}", reason(errno)),
     }
 }
 

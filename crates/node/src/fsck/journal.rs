@@ -3,7 +3,7 @@
 use super::{Finding, Remedy, mended, path_of, refused};
 use crate::config::Config;
 use crate::journal::Journal;
-use crate::journal::log::{Contents, Examined, examine};
+use crate::journal::log::{Contents, Examined, examine, reason};
 use crate::runtime::Runtime;
 use forebay_pool::Segment;
 use forebay_pool::slot_record::SLOTS_END;
@@ -85,7 +85,7 @@ fn look(
         Ok(looked) => looked,
         Err(Errno::NOENT) => return None,
         Err(errno) => {
-            findings.push(refused(&place, errno));
+            findings.push(refused(&place, reason(errno)));
             return None;
         }
     };

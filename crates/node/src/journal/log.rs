@@ -55,6 +55,17 @@ impl LogError {
     }
 }
 
+/// For a journal that another version has made, which cannot be read.
+pub(crate) const OTHER_VERSION: Errno = Errno::PROTONOSUPPORT;
+
+/// Why a journal cannot be opened or read.
+pub(crate) fn reason(errno: Errno) -> String {
+    match errno {
+        OTHER_VERSION => "made by another version of Forebay; drain with that one".to_owned(),
+        errno => errno.to_string(),
+    }
+}
+
 /// What a head says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Head {
@@ -112,6 +123,16 @@ impl Head {
         (head.start <= head.end && head.start >= MARKS_AT).then_some(head)
     }
 
+    /// The epoch, if another version has made it.
+    fn epoch_of_other(from: &[u8]) -> Option<u64> {
+        let (magic, rest) = from.split_first_chunk()?;
+        let (version, rest) = rest.split_first_chunk()?;
+        let is_other =
+            u64::from_le_bytes(*magic) == MAGIC && u32::from_le_bytes(*version) != VERSION;
+        let epoch = rest.get(4..)?.first_chunk()?;
+        is_other.then(|| u64::from_le_bytes(*epoch))
+    }
+
     /// The first record's place.
     fn first(&self) -> Place {
         Place { epoch: self.epoch, link: self.epoch as u32, synced: 0 }
@@ -132,11 +153,17 @@ struct Heads {
 }
 
 impl Heads {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The device's; [`OTHER_VERSION`].
     fn of(file: &OwnedFd) -> Result<Heads, Errno> {
         let mut heads = Heads::default();
+        let mut others = None;
         for at in [0, HEAD_BYTES] {
             let mut bytes = vec![0; HEAD_BYTES as usize];
             let got = read_full(file, &mut bytes, at)?;
+            others = others.max(Head::epoch_of_other(&bytes));
             match Head::decode(&bytes[..got]) {
                 Some(head) => {
                     heads.sound += 1;
@@ -149,7 +176,11 @@ impl Heads {
                 None => {}
             }
         }
-        Ok(heads)
+        // A version that has rotted beside a head like this one is no other version's.
+        match others > heads.best.as_ref().map(|best| best.epoch) {
+            true => Err(OTHER_VERSION),
+            false => Ok(heads),
+        }
     }
 
     /// Whether none that was once complete can be read: while the first one is written, there is nothing
@@ -180,7 +211,7 @@ impl Log {
     /// that is there is carried on.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's; [`OTHER_VERSION`].
     pub fn open(path: &Path, bytes: u64, files: u32, io: &mut dyn IoClient) -> Result<Log, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
@@ -473,7 +504,7 @@ pub(crate) struct Examined {
 /// Looks at the journal at `path`.
 ///
 /// # Errors
-/// The device's; `NOENT` if there is none.
+/// The device's; `NOENT` if there is none; [`OTHER_VERSION`].
 pub(crate) fn examine(path: &Path) -> Result<Examined, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -532,7 +563,7 @@ impl Contents {
     /// Reads the journal at `path`; there may be none.
     ///
     /// # Errors
-    /// The device's; `BADMSG` if it cannot be told what was settled.
+    /// The device's; `BADMSG` if it cannot be told what was settled; [`OTHER_VERSION`].
     pub fn read(path: &Path) -> Result<Contents, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -776,6 +807,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_journal_of_another_version_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let io = &mut Positional;
+        drop(Log::open(&path, 1 << 20, 8, io).unwrap());
+        let mut bytes = std::fs::read(&path).unwrap();
+        // One byte that rots is another thing.
+        bytes[8] += 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(examine(&path).unwrap().damaged_heads, 1);
+        assert!(Contents::read(&path).is_ok());
+        let second = HEAD_BYTES as usize;
+        let mut later = bytes.clone();
+        later[second + 8] += 1;
+        // Its round has begun, and one of the heads is still the earlier version's.
+        bytes[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
+        for bytes in [later, bytes] {
+            std::fs::write(&path, &bytes).unwrap();
+            assert_eq!(examine(&path), Err(OTHER_VERSION));
+            assert_eq!(Contents::read(&path), Err(OTHER_VERSION));
+            assert_eq!(Log::open(&path, 1 << 20, 8, io).err(), Some(OTHER_VERSION));
+            assert!(std::fs::read(&path).unwrap() == bytes);
+        }
+    }
+
     /// What was durable and has rotted is told from what was never durable.
     #[test]
     fn rot_is_told_from_what_was_not_finished() {
@@ -892,7 +949,7 @@ mod tests {
             let mut read: Vec<u64> = Vec::new();
             let contents = match Contents::read(&path) {
                 Err(errno) => {
-                    assert_eq!(errno, Errno::BADMSG);
+                    assert!([Errno::BADMSG, OTHER_VERSION].contains(&errno), "{errno}");
                     continue;
                 }
                 Ok(contents) => contents,
