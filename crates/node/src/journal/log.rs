@@ -885,7 +885,9 @@ mod tests {
         let copy = std::fs::read(other).unwrap().split_off(inner.head.start as usize);
         let mut log = Log::open(path, 1 << 20, 1, io).unwrap();
         let first = log.at;
-        log.append(&data(1, 1, &copy), io).unwrap();
+        // So that it lies where records would.
+        let body = Body::Data { offset: 0, size: 99, mtime_ns: 5, path: b"", bytes: &copy };
+        log.append(&Record { sequence: 1, key: key(1), body }, io).unwrap();
         log.commit(true, io).unwrap();
         log.append(&data(2, 2, b"more"), io).unwrap();
         log.commit(true, io).unwrap();
