@@ -4,7 +4,7 @@ use crate::drain;
 use crate::instance::InstanceArguments;
 use clap::Args;
 use forebay_node::fsck;
-use forebay_node::runtime::{Runtime, write_private};
+use forebay_node::runtime::{Runtime, SERVED, write_private};
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection, Ending, Options, Rebuilt, serve};
 use forebay_pool::message::Message;
@@ -264,25 +264,27 @@ enum Keeper {
 
 /// All instances of this user that have left anything, and who keeps them.
 fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
-    let mut found = Vec::new();
-    for runtime in Runtime::all()? {
-        // A manager that was just killed keeps its lock until its last I/O has ended.
-        for _ in 0..100 {
-            if !runtime.has_left() {
-                break;
-            }
-            if let Ok(connection) = Connection::to(&runtime.socket()) {
-                found.push((runtime, Keeper::Manager(connection)));
-                break;
-            }
-            if let Ok(Some(_lock)) = runtime.lock() {
-                found.push((runtime, Keeper::Nobody));
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(50));
+    let all = Runtime::all()?.into_iter();
+    Ok(all.filter_map(|runtime| keeper(&runtime).map(|keeper| (runtime, keeper))).collect())
+}
+
+/// Who keeps what an instance has left; `None` if it has left nothing.
+fn keeper(runtime: &Runtime) -> Option<Keeper> {
+    // A manager that was just killed keeps its lock until its last I/O has ended, and one that brings
+    // back what was left answers only when it has. The latter may take long: who wants it drained waits.
+    for _ in 0..100 {
+        if !runtime.has_left() {
+            return None;
         }
+        if let Ok(connection) = Connection::to(&runtime.socket()) {
+            return Some(Keeper::Manager(connection));
+        }
+        if let Ok(Some(_lock)) = runtime.lock() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(found)
+    Some(Keeper::Nobody)
 }
 
 /// Waits a while for the end of a manager that was just killed: it keeps its lock, and may seem to
@@ -296,16 +298,72 @@ fn await_release(runtime: &Runtime) {
     }
 }
 
-/// Starts a manager for an orphan and waits until it has drained it.
+/// Waits until the manager that holds the instance's lock answers, however long it brings back what
+/// was left. `None` when nobody holds it.
+fn await_answer(runtime: &Runtime) -> Option<Connection> {
+    let mut told = false;
+    loop {
+        if let Ok(connection) = Connection::to(&runtime.socket()) {
+            return Some(connection);
+        }
+        if !matches!(runtime.lock(), Ok(None)) {
+            return None;
+        }
+        if !told {
+            let instance = &runtime.instance;
+            eprintln!("forebay: waiting for a node manager that recovers instance {instance}");
+            told = true;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// How often an orphan is tried whose manager, started by another command, ends before it is drained.
+const DRAIN_TRIES: usize = 10;
+
+/// Starts a manager for an orphan, unless another command was faster, and waits until it has drained it.
+///
+/// # Errors
+/// What is left, and why.
 fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
+    for _ in 0..DRAIN_TRIES {
+        if let Some(result) = try_to_drain(runtime) {
+            return result;
+        }
+    }
+    Err(format!(
+        "{}: node managers that other commands started end before everything is on the backing store; \
+         see {}",
+        runtime.folder.display(),
+        runtime.log().display()
+    ))
+}
+
+/// Drains an orphan. `None` when another command's manager went about it, and has ended: whether it
+/// has drained everything is to be seen.
+fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
     let config = runtime.read_config();
     if !runtime.has_left() {
         // A manager that was about to end has drained it meanwhile.
-        return Ok(());
+        return Some(Ok(()));
     }
-    let config = config.ok_or_else(|| {
-        format!("{}: cannot be read; {} stays", runtime.config().display(), runtime.pool.display())
-    })?;
+    if let Some(connection) = await_answer(runtime) {
+        return match drain::drain(&connection, runtime) {
+            Ok(drain::Drained::All) => Some(Ok(())),
+            Ok(drain::Drained::Kept(files)) => Some(Err(drain::describe(&files))),
+            Ok(drain::Drained::Lost) => {
+                await_release(runtime);
+                None
+            }
+            Err(message) => Some(Err(message)),
+        };
+    }
+    let Some(config) = config else {
+        let (config, pool) = (runtime.config(), runtime.pool.display());
+        let there = runtime.has_left();
+        let message = || format!("{}: cannot be read; {pool} stays", config.display());
+        return there.then(|| Err(message()));
+    };
     // One that cannot be looked at is refused by the manager, which says why.
     let mut files = Vec::new();
     if fsck::is_sound(&runtime.pool)
@@ -316,27 +374,19 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
         eprintln!("forebay: draining {left} that an earlier run left for {stores}");
         files = observer.files();
     }
-    let kept = |error: String| {
-        let pool = runtime.pool.display();
-        format!(
-            "{error}\n{pool} keeps all data; `forebay salvage --to DIR --pool {pool}` saves it to \
-             another place"
-        )
-    };
-    await_release(runtime);
     if let Err(error) = start(&config, runtime, None, &["--drain-and-end"]) {
-        // Another command was faster, and its manager drains: only its end is to be awaited.
-        if !matches!(runtime.lock(), Ok(None)) {
-            runtime.remove_unless_used();
-            return Err(if runtime.pool.exists() { kept(error) } else { error });
+        if error.contains(SERVED) || !runtime.folder.exists() {
+            return None;
         }
-        let connection = Connection::to(&runtime.socket());
-        if let Ok(drain::Drained::Kept(files)) = connection
-            .map_or(Ok(drain::Drained::Lost), |connection| drain::drain(&connection, runtime))
-        {
-            return Err(drain::describe(&files));
-        }
-        return Ok(());
+        runtime.remove_unless_used();
+        let pool = runtime.pool.display();
+        return Some(Err(match runtime.pool.exists() {
+            true => format!(
+                "{error}\n{pool} keeps all data; `forebay salvage --to DIR --pool {pool}` saves it \
+                 to another place"
+            ),
+            false => error,
+        }));
     }
     let result = drain::wait_for_end(runtime);
     let left = match &result {
@@ -348,7 +398,7 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
             eprintln!("forebay: recovered {} ({})", file.path, drain::bytes(file.size));
         }
     }
-    result
+    Some(result)
 }
 
 /// Whether both buffer the same directory, or one within the other's.

@@ -318,6 +318,42 @@ fn a_run_awaits_the_end_of_a_manager_that_has_already_removed_its_pool() {
     run.end().expect(0);
 }
 
+/// Another command's manager holds the lock and brings back what was left, and does not answer yet.
+fn while_another_recovers(command: impl Fn(&Site) -> std::process::Command) {
+    use rustix::fs::{FlockOperation, flock};
+    let site = Site::new(&KEPT);
+    crash(&site, "seq 5000 > file");
+    let folder = fs::read_dir(site.runtime()).unwrap().next().unwrap().unwrap().path();
+    let lock = fs::File::create(folder.join("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let mut waiting = site.start(command(&site));
+    let waits = || waiting.stderr().contains("waiting for a node manager").then_some(());
+    wait_for("its waiting", common::LIMIT, waits);
+    assert!(waiting.is_running());
+    // It is killed.
+    drop(lock);
+    let said = waiting.end().expect(0);
+    assert_eq!(
+        fs::read_to_string(site.store.join("file")).unwrap().lines().count(),
+        5000,
+        "{said:?}"
+    );
+}
+
+#[test]
+fn what_another_recovery_began_and_did_not_end_is_drained() {
+    while_another_recovers(|site| site.forebay(&["recover"]));
+}
+
+#[test]
+fn a_run_with_another_configuration_drains_what_a_killed_recovery_left() {
+    while_another_recovers(|site| {
+        let config = fs::read_to_string(&site.config).unwrap();
+        fs::write(&site.config, config.replace("[flush]", "[flush]\nmax_age = \"77s\"")).unwrap();
+        site.buffered(&["sh", "-c", "test $(wc -l < file) = 5000"])
+    });
+}
+
 /// Everything below the target but the manifest is as below `wanted`, byte for byte.
 fn assert_salvaged(target: &Path, wanted: &Path, names: &[&str]) {
     for name in names {

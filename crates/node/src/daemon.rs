@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::promote::Promoter;
 use crate::rebuild::{Rebuilt, rebuild};
 use crate::recovery;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, SERVED};
 use crate::stage::Stager;
 use crate::status::Observer;
 use crate::trace::Trace;
@@ -86,7 +86,7 @@ pub fn serve(
     crash::in_node();
     let lock = runtime.lock().map_err(|errno| format!("{}: {errno}", runtime.folder.display()))?;
     let Some(_lock) = lock else {
-        return Err(format!("{}: another node manager serves it", runtime.folder.display()));
+        return Err(format!("{}: {SERVED}", runtime.folder.display()));
     };
     refuse_overlap(&config, runtime)?;
     let _guard = guard(config.backing.iter().map(|backing| backing.path.as_path()))?;

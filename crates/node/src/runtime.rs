@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// Where pools are.
 const POOLS: &str = "/dev/shm";
 
+/// How a manager that starts says that another holds the instance's lock.
+pub const SERVED: &str = "another node manager serves it";
+
 /// How the name of a configuration begins and ends that is kept beside a tier's slots.
 const KEPT_START: &str = "forebay-";
 const KEPT_END: &str = ".config";
