@@ -4,6 +4,7 @@ use crate::drain::bytes;
 use crate::flush::say;
 use crate::instance::InstanceArguments;
 use clap::Args;
+use forebay_node::Config;
 use forebay_node::fsck::{Checked, Finding, JournalState, Remedy, check, check_left};
 use forebay_node::runtime::Runtime;
 use std::path::{Path, PathBuf};
@@ -41,26 +42,38 @@ impl PoolArguments {
 
 impl PoolArguments {
     /// Instances that they name whose pool is gone and whose tiers still hold something.
-    fn left(&self) -> Result<Vec<Runtime>, String> {
-        let mut all = match &self.pool {
+    fn left(&self) -> Result<Vec<(Runtime, Config)>, String> {
+        let mut all: Vec<_> = match &self.pool {
             Some(_) => Vec::new(),
-            None if self.instance.is_given() => vec![self.instance.runtime()?.1],
-            None => Runtime::all()?,
+            // After a reboot the instance's folder may be gone, too.
+            None if self.instance.is_given() => {
+                let (config, runtime) = self.instance.runtime()?;
+                vec![(runtime, config)]
+            }
+            None => {
+                let known = |runtime: Runtime| {
+                    let config = runtime.read_config()?;
+                    Some((runtime, config))
+                };
+                Runtime::all()?.into_iter().filter_map(known).collect()
+            }
         };
-        all.retain(|runtime| !runtime.pool.exists() && runtime.has_left());
+        all.retain(|(runtime, config)| !runtime.pool.exists() && runtime.has_slots(config));
         Ok(all)
     }
 }
 
 /// `forebay fsck`.
 pub fn fsck(arguments: &PoolArguments) -> Result<ExitCode, String> {
-    let pools = arguments.pools()?;
     let left = arguments.left()?;
+    let mut pools = arguments.pools()?;
+    pools.retain(|pool| left.iter().all(|(runtime, _)| runtime.pool != *pool));
     if pools.is_empty() && left.is_empty() {
         say!("no pools: nothing to check");
     }
     let of_pools = pools.iter().map(|pool| check_one(pool));
-    let worst = of_pools.chain(left.iter().map(check_without_pool)).max();
+    let of_left = left.iter().map(|(runtime, config)| check_without_pool(runtime, config));
+    let worst = of_pools.chain(of_left).max();
     Ok(ExitCode::from(worst.unwrap_or(0)))
 }
 
@@ -75,13 +88,14 @@ fn check_one(pool: &Path) -> u8 {
 }
 
 /// What is left of an instance whose pool is gone, as after a reboot.
-fn check_without_pool(runtime: &Runtime) -> u8 {
+fn check_without_pool(runtime: &Runtime, config: &Config) -> u8 {
     let name = runtime.pool.display();
     say!("{name}: gone; `forebay recover` brings back what the file tiers hold");
-    let found = runtime.read_config().and_then(|config| check_left(runtime, &config));
-    let Some((journal, findings)) = found else { return 0 };
-    show_findings(runtime.pool.as_path(), &findings);
-    show_journal(&journal, "`forebay recover` will bring");
+    let (journal, findings) = check_left(runtime, config);
+    show_findings(&runtime.pool, &findings, false);
+    if let Some(journal) = &journal {
+        show_journal(journal, "`forebay recover` will bring");
+    }
     if findings.is_empty() { 0 } else { FOUND }
 }
 
@@ -93,7 +107,7 @@ fn show_journal(journal: &JournalState, verb: &str) {
 }
 
 fn show(pool: &Path, checked: &Checked) -> u8 {
-    show_findings(pool, &checked.findings);
+    show_findings(pool, &checked.findings, true);
     let name = pool.display();
     let state = if checked.in_use { "in use" } else { "nobody serves it" };
     let (ahead, left) = (checked.ahead, bytes(checked.dirty));
@@ -107,14 +121,19 @@ fn show(pool: &Path, checked: &Checked) -> u8 {
     if checked.findings.is_empty() { 0 } else { FOUND }
 }
 
-fn show_findings(pool: &Path, findings: &[Finding]) {
-    let name = pool.display();
+fn show_findings(place: &Path, findings: &[Finding], has_pool: bool) {
+    let name = place.display();
     for finding in findings {
         let remedy = match finding.remedy {
             Remedy::Mended => "`forebay recover` puts it right, or can do without",
             Remedy::Kept => "`forebay recover` keeps its data in the pool; use `forebay salvage`",
             Remedy::Lost => "`forebay recover` brings back the rest, and says what is lost",
-            Remedy::Refused => "`forebay recover` refuses the pool; use `forebay salvage`",
+            Remedy::Refused if has_pool => {
+                "`forebay recover` refuses the pool; use `forebay salvage`"
+            }
+            Remedy::Refused => {
+                "`forebay recover` brings nothing back before the file is put right, or moved away"
+            }
         };
         say!("{name}: {finding} [{remedy}]");
     }

@@ -354,6 +354,52 @@ fn a_run_with_another_configuration_drains_what_a_killed_recovery_left() {
     });
 }
 
+#[test]
+fn a_manager_does_not_begin_before_what_another_configuration_left_is_drained() {
+    let site = Site::new(&KEPT);
+    crash(&site, "seq 5000 > file");
+    let config = fs::read_to_string(&site.config).unwrap();
+    let other = config.replace("[flush]", "[flush]\nmax_age = \"77s\"");
+    fs::write(&site.config, other).unwrap();
+    let words = ["node", "--config", site.config.to_str().unwrap()];
+    let said = site.end(site.forebay(&words));
+    assert!(said.code != 0 && said.stderr.contains("earlier run left for"), "{said:?}");
+    site.recover().expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("file")).unwrap().lines().count(), 5000);
+    // What it made of itself when it was refused.
+    for entry in fs::read_dir(site.runtime()).unwrap() {
+        fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+}
+
+#[test]
+fn after_a_reboot_that_took_the_runtime_folder_fsck_looks_at_the_journal_of_a_configuration() {
+    let site =
+        Site::new(&Setup { flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"", ..KEPT });
+    let pool = crash(&site, "seq 5000 | dd of=file conv=fsync status=none");
+    fs::remove_file(&pool).unwrap();
+    for entry in fs::read_dir(site.runtime()).unwrap() {
+        fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+    let words = ["fsck", "--config", site.config.to_str().unwrap()];
+    let said = site.end(site.forebay(&words)).expect(0);
+    assert!(said.stdout.contains("of 1 files from it"), "{said:?}");
+    assert!(!said.stderr.contains(pool.to_str().unwrap()), "{said:?}");
+    // Both heads are damaged: nothing of a pool that is gone is advised.
+    let files = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());
+    let mut journals = files.filter(|path| path.extension().is_some_and(|end| end == "journal"));
+    let journal = journals.next().expect("a journal was left");
+    let kept = fs::read(&journal).unwrap();
+    fs::write(&journal, kept.iter().map(|byte| byte ^ 0x55).collect::<Vec<_>>()).unwrap();
+    let said = site.end(site.forebay(&words)).expect(1);
+    assert!(said.stdout.contains("both heads are damaged"), "{said:?}");
+    assert!(said.stdout.contains("put right, or moved away"), "{said:?}");
+    assert!(!said.stdout.contains("salvage"), "{said:?}");
+    fs::write(&journal, kept).unwrap();
+    site.end(site.forebay(&["recover", words[1], words[2]])).expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("file")).unwrap().lines().count(), 5000);
+}
+
 /// Everything below the target but the manifest is as below `wanted`, byte for byte.
 fn assert_salvaged(target: &Path, wanted: &Path, names: &[&str]) {
     for name in names {

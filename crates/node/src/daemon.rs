@@ -88,7 +88,9 @@ pub fn serve(
     let Some(_lock) = lock else {
         return Err(format!("{}: {SERVED}", runtime.folder.display()));
     };
-    refuse_overlap(&config, runtime)?;
+    // What was left is drained in any order.
+    let drains = options.drain_and_end || runtime.has_left();
+    refuse_overlap(&config, runtime, drains)?;
     let _guard = guard(config.backing.iter().map(|backing| backing.path.as_path()))?;
     raise_limits()?;
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
@@ -168,12 +170,13 @@ pub fn serve(
     Ok(ending)
 }
 
-/// Two managers must not buffer the same files: neither would see what the other holds.
-fn refuse_overlap(config: &Config, runtime: &Runtime) -> Result<(), String> {
+/// Two managers must not buffer the same files: neither would see what the other holds. Nor may one
+/// begin, unless it `drains`, before what another left is drained.
+fn refuse_overlap(config: &Config, runtime: &Runtime, drains: bool) -> Result<(), String> {
     // One without clients is probably ending.
     let patience = Instant::now() + ENDING;
     loop {
-        match find_overlap(config, runtime)? {
+        match find_overlap(config, runtime, drains)? {
             None => return Ok(()),
             Some((true, _)) if Instant::now() < patience => {
                 std::thread::sleep(Duration::from_millis(50));
@@ -184,10 +187,22 @@ fn refuse_overlap(config: &Config, runtime: &Runtime) -> Result<(), String> {
 }
 
 /// Another manager that serves a directory of ours: whether it is without clients, and what to say.
-fn find_overlap(config: &Config, runtime: &Runtime) -> Result<Option<(bool, String)>, String> {
+/// Unless we drain, also one that is gone and has left something.
+fn find_overlap(
+    config: &Config,
+    runtime: &Runtime,
+    drains: bool,
+) -> Result<Option<(bool, String)>, String> {
     for other in Runtime::all()? {
-        let serves = other.instance != runtime.instance && matches!(other.lock(), Ok(None));
-        let Some(theirs) = serves.then(|| other.read_config()).flatten() else { continue };
+        if other.instance == runtime.instance {
+            continue;
+        }
+        let Some(theirs) = other.read_config() else { continue };
+        let serves = matches!(other.lock(), Ok(None));
+        // Its data is older than all that would be written now, and would come to the store later.
+        if !serves && (drains || !other.has_left()) {
+            continue;
+        }
         for ours in &config.backing {
             let overlaps = |path: &std::path::Path| {
                 ours.path.starts_with(path) || path.starts_with(&ours.path)
@@ -196,6 +211,14 @@ fn find_overlap(config: &Config, runtime: &Runtime) -> Result<Option<(bool, Stri
                 // A manager that ends removes its pool before its folder.
                 let unused = !other.pool.exists()
                     || Observer::of(&other.pool).is_ok_and(|observer| observer.clients() == 0);
+                if !serves {
+                    let message = format!(
+                        "instance {} holds what an earlier run left for {}; `forebay recover` drains it",
+                        other.instance,
+                        theirs.path.display()
+                    );
+                    return Ok(Some((false, message)));
+                }
                 let message = format!(
                     "{} is served with another configuration (instance {}, directory {}); use that \
                      one, or end it with `forebay stop`",

@@ -53,11 +53,12 @@ pub(super) fn check(
     Some(state)
 }
 
-/// Checks the journal that an instance has left without its pool. `None`: there is none.
-pub fn check_left(runtime: &Runtime, config: &Config) -> Option<(JournalState, Vec<Finding>)> {
+/// Checks the journal that an instance has left without its pool. No state: there is none, or it cannot
+/// be read, as the findings say.
+pub fn check_left(runtime: &Runtime, config: &Config) -> (Option<JournalState>, Vec<Finding>) {
     let mut findings = Vec::new();
-    let path = Journal::of(config, runtime)?.path;
-    let (state, log) = look(&path, false, &mut findings)?;
+    let Some(Journal { path, .. }) = Journal::of(config, runtime) else { return (None, findings) };
+    let Some((state, log)) = look(&path, false, &mut findings) else { return (None, findings) };
     let place = format!("journal {}", path.display());
     let end = log.end;
     if log.is_damaged {
@@ -68,7 +69,7 @@ pub fn check_left(runtime: &Runtime, config: &Config) -> Option<(JournalState, V
             format!("ends at byte {end}, but has a record at {at}: one between was not synced");
         findings.push(mended(place, what));
     }
-    Some((state, findings))
+    (Some(state), findings)
 }
 
 fn look(
