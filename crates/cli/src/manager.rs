@@ -413,7 +413,17 @@ fn overlap(ours: &Config, theirs: &Config) -> bool {
 /// Makes the folders again of instances that have left something on the same file tiers for the same
 /// directories, and lost theirs at a reboot: their data is older than all that will be written now.
 fn adopt(config: &Config) -> Result<(), String> {
-    for (runtime, theirs) in Runtime::left_beside(config)? {
+    let left = Runtime::left_beside(config)?;
+    for (kept, theirs) in &left.elsewhere {
+        if overlap(config, theirs) {
+            eprintln!(
+                "forebay: {}: another machine buffers the same directories here; what it leaves is \
+                 drained there",
+                kept.display()
+            );
+        }
+    }
+    for (runtime, theirs) in left.ours {
         if overlap(config, &theirs) {
             runtime.prepare()?;
             write_config(&theirs, &runtime)?;

@@ -311,6 +311,43 @@ fn after_a_reboot_a_run_with_another_configuration_finds_what_the_tier_holds() {
 }
 
 #[test]
+fn what_another_machine_has_on_a_shared_tier_is_left_alone() {
+    let site = site();
+    let data = write_and_reboot(&site);
+    for entry in fs::read_dir(site.runtime()).unwrap() {
+        fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+    let kept = tier_file(&site, ".config");
+    let ours = fs::read_to_string(&kept).unwrap();
+    let (machine, rest) = ours.split_once('\n').unwrap();
+    fs::write(&kept, format!("{machine}-2\n{rest}")).unwrap();
+    let slots = tier_file(&site, ".slots");
+    let theirs = fs::read(&slots).unwrap();
+    let first = fs::read_to_string(&site.config).unwrap();
+    let other = first.replacen("capacity = \"", "capacity = \"1", 1);
+    let run_with_another = || {
+        fs::write(&site.config, &other).unwrap();
+        let ran = site.end(site.buffered(&["true"])).expect(0);
+        assert_eq!(ran.stderr.matches("another machine buffers").count(), 1, "{ran:?}");
+        assert!(fs::read(&slots).unwrap() == theirs);
+    };
+    run_with_another();
+    // The same configuration would even mean the same files.
+    fs::write(&site.config, &first).unwrap();
+    let ran = site.end(site.buffered(&["true"]));
+    assert!(ran.code != 0 && ran.stderr.contains("another machine has left"), "{ran:?}");
+    let words = ["recover", "--config", site.config.to_str().unwrap()];
+    let ran = site.end(site.forebay(&words));
+    assert!(ran.code != 0 && ran.stderr.contains("another machine has left"), "{ran:?}");
+    // Having been refused stands in the way of nothing.
+    run_with_another();
+    fs::write(&site.config, first).unwrap();
+    fs::remove_file(&kept).unwrap();
+    site.end(site.forebay(&words)).expect(0);
+    all_is_back(&site, &data);
+}
+
+#[test]
 fn after_a_reboot_the_next_run_finds_what_the_tier_holds() {
     let site = site();
     let data = write_and_reboot(&site);

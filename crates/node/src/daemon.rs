@@ -101,7 +101,10 @@ pub fn serve(
     // Before there is a pool: one that is found stands for a live segment.
     let rebuilt = match runtime.pool.exists() {
         true => None,
-        false => rebuild(&config, runtime, faults.as_ref())?,
+        false => {
+            refuse_elsewhere(&config, runtime)?;
+            rebuild(&config, runtime, faults.as_ref())?
+        }
     };
     let opened = recovery::open(&config, runtime)?;
     let fresh = runtime.config().with_extension("new");
@@ -168,6 +171,19 @@ pub fn serve(
         remove(&node, runtime);
     }
     Ok(ending)
+}
+
+/// Slots of another machine, with the same configuration, may be in use there.
+fn refuse_elsewhere(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    let kept = runtime.kept_elsewhere(config).filter(|_| runtime.has_slots(config));
+    kept.map_or(Ok(()), |kept| {
+        Err(format!(
+            "{}: another machine has left its data here, or is at work with it; give each machine a \
+             folder of its own. If that machine is gone, or this is it under another name, remove the \
+             file: its data is brought to the store then",
+            kept.display()
+        ))
+    })
 }
 
 /// Two managers must not buffer the same files: neither would see what the other holds. Nor may one

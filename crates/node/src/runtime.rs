@@ -21,6 +21,31 @@ pub const SERVED: &str = "another node manager serves it";
 const KEPT_START: &str = "forebay-";
 const KEPT_END: &str = ".config";
 
+/// How the line begins that names the machine in a configuration that is kept: a comment.
+const KEPT_ON: &str = "# machine: ";
+
+/// What tells this machine from others that share a file tier's folder, and stays over a reboot. Not the
+/// machine's number alone: machines of one image may have the same.
+fn this_machine() -> String {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let (number, host) = (read("/etc/machine-id"), read("/proc/sys/kernel/hostname"));
+    format!("{} {}", number.trim(), host.trim()).trim().to_owned()
+}
+
+/// The machine that a kept configuration is of.
+fn machine_of(kept: &str) -> Option<&str> {
+    kept.lines().next()?.strip_prefix(KEPT_ON)
+}
+
+/// What other instances have left beside the slots of a configuration.
+#[derive(Debug, Default)]
+pub struct LeftBeside {
+    /// Those of this machine.
+    pub ours: Vec<(Runtime, Config)>,
+    /// Those of others, which may be at work with them, and the file that says so.
+    pub elsewhere: Vec<(PathBuf, Config)>,
+}
+
 /// The folders of a configuration's file tiers.
 fn file_tiers(config: &Config) -> impl Iterator<Item = &PathBuf> {
     config.tiers.iter().filter_map(|tier| match &tier.kind {
@@ -215,9 +240,10 @@ impl Runtime {
     }
 
     /// Removes the instance's folder if nothing goes with it that is to be drained: its manager could
-    /// not start.
+    /// not start. What another machine has on a shared tier does not count.
     pub fn remove_unless_used(&self) {
-        if !self.has_left() {
+        let elsewhere = || self.read_config().and_then(|config| self.kept_elsewhere(&config));
+        if !self.has_left() || (!self.pool.exists() && elsewhere().is_some()) {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
@@ -251,7 +277,7 @@ impl Runtime {
     /// # Errors
     /// A message that names the file.
     pub(crate) fn keep_config(&self, config: &Config) -> Result<(), String> {
-        let text = config.canonical();
+        let text = format!("{KEPT_ON}{}\n{}", this_machine(), config.canonical());
         let durable = crate::journal::Journal::of(config, self).is_some();
         for path in self.kept_configs(config) {
             if fs::read_to_string(&path).is_ok_and(|kept| kept == text) {
@@ -277,12 +303,21 @@ impl Runtime {
         file_tiers(config).map(|folder| folder.join(&name)).collect()
     }
 
-    /// Other instances of this user whose folder is gone, and which have left something on the file
-    /// tiers of `config`.
+    /// The file beside the slots that says that another machine has them: one that shares the folder,
+    /// and may be at work with them.
+    pub(crate) fn kept_elsewhere(&self, config: &Config) -> Option<PathBuf> {
+        self.kept_configs(config).into_iter().find(|path| {
+            let kept = fs::read_to_string(path).unwrap_or_default();
+            machine_of(&kept).is_some_and(|machine| machine != this_machine())
+        })
+    }
+
+    /// Other instances of this user which have left something on the file tiers of `config`: those of
+    /// this machine whose folder is gone, and those of other machines.
     ///
     /// # Errors
     /// Those of [`base`].
-    pub fn left_beside(config: &Config) -> Result<Vec<(Runtime, Config)>, String> {
+    pub fn left_beside(config: &Config) -> Result<LeftBeside, String> {
         let base = base()?;
         let own = config.instance_id();
         let instance_of = |path: &Path| {
@@ -291,23 +326,35 @@ impl Runtime {
             (instance.len() == 16 && instance != own).then(|| instance.to_owned())
         };
         let entries = file_tiers(config).filter_map(|folder| fs::read_dir(folder).ok());
-        let mut left: Vec<(Runtime, Config)> = Vec::new();
+        let mut left = LeftBeside::default();
         for path in entries.flatten().filter_map(|entry| Some(entry.ok()?.path())) {
             let Some(instance) = instance_of(&path) else { continue };
             let uid = rustix::process::getuid().as_raw();
             let ours = fs::symlink_metadata(&path).is_ok_and(|found| found.uid() == uid);
-            let read = || Config::parse(&fs::read_to_string(&path).ok()?).ok();
-            let Some(theirs) = ours.then(read).flatten() else { continue };
+            let Some(kept) = ours.then(|| fs::read_to_string(&path).ok()).flatten() else {
+                continue;
+            };
+            let Ok(theirs) = Config::parse(&kept) else { continue };
+            if theirs.instance_id() != instance {
+                continue;
+            }
             let runtime = Runtime::named(&base, &instance);
+            if machine_of(&kept) != Some(&this_machine()) {
+                let is_known =
+                    left.elsewhere.iter().any(|(_, known)| known.instance_id() == instance);
+                if runtime.has_slots(&theirs) && !runtime.folder.exists() && !is_known {
+                    left.elsewhere.push((path, theirs));
+                }
+                continue;
+            }
             let served =
                 || crate::status::Observer::of(&runtime.pool).is_ok_and(|pool| pool.is_served());
-            if theirs.instance_id() == instance
-                && !runtime.folder.exists()
+            if !runtime.folder.exists()
                 && (runtime.pool.exists() || runtime.has_slots(&theirs))
                 && !served()
-                && !left.iter().any(|(known, _)| *known == runtime)
+                && !left.ours.iter().any(|(known, _)| *known == runtime)
             {
-                left.push((runtime, theirs));
+                left.ours.push((runtime, theirs));
             }
         }
         Ok(left)
