@@ -267,25 +267,45 @@ pub(crate) fn search_all(
         .unwrap_or(Err(Errno::STALE))
 }
 
-/// Looks for a file by identity below `folder`, which it has been moved within. Folders that may not be
-/// read are passed over.
+/// Looks for a file by identity below `folder`, which it has been moved within. Folders of other users
+/// that may not be read are passed over.
 ///
 /// # Errors
-/// `STALE` if it is not there. Another one if a folder could not be read now: it may be there.
+/// `STALE` if it is not there. Another one if not everything could be looked at: it may be there.
 fn search(folder: &Path, identity: Identity) -> Result<PathBuf, Errno> {
+    search_most(folder, identity, SEARCH_MAX)
+}
+
+/// What an error of looking at something says of whether the file is there; `None`: it is not.
+fn doubt(error: &std::io::Error) -> Option<Errno> {
+    match Errno::from_io_error(error) {
+        // It went while it was looked at.
+        Some(Errno::NOENT | Errno::NOTDIR) => None,
+        // Of the folder, not of the file that is searched for.
+        Some(Errno::STALE) | None => Some(Errno::IO),
+        errno => errno,
+    }
+}
+
+/// Whether `folder` is this user's; if that cannot be known, whether its parent is.
+fn is_own(folder: &Path) -> bool {
+    let owner = |path: &Path| std::fs::symlink_metadata(path).map(|found| found.uid());
+    let parent = || folder.parent().and_then(|parent| owner(parent).ok());
+    owner(folder).ok().or_else(parent) == Some(rustix::process::getuid().as_raw())
+}
+
+fn search_most(folder: &Path, identity: Identity, most: usize) -> Result<PathBuf, Errno> {
     use std::os::unix::fs::DirEntryExt;
-    let passing = |error: &std::io::Error| {
-        let errno = Errno::from_io_error(error)?;
-        let now = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::INTR];
-        now.contains(&errno).then_some(errno)
-    };
     let mut folders = vec![folder.to_owned()];
     let (mut seen, mut unknown) = (0, None);
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(error) => {
-                unknown = unknown.or(passing(&error));
+                let denied = error.kind() == std::io::ErrorKind::PermissionDenied;
+                if !denied || is_own(&folder) {
+                    unknown = unknown.or(doubt(&error));
+                }
                 continue;
             }
         };
@@ -295,18 +315,53 @@ fn search(folder: &Path, identity: Identity) -> Result<PathBuf, Errno> {
                 break;
             };
             seen += 1;
-            if seen > SEARCH_MAX {
-                return Err(Errno::STALE);
+            if seen > most {
+                return Err(Errno::NFILE);
             }
-            let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_dir() {
-                folders.push(entry.path());
-            } else if entry.ino() == identity.inode
-                && entry.metadata().is_ok_and(|found| found.dev() == identity.device)
-            {
-                return Ok(entry.path());
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(_) if entry.ino() == identity.inode => match entry.metadata() {
+                    Ok(found) if found.dev() == identity.device => return Ok(entry.path()),
+                    Ok(_) => {}
+                    Err(error) => unknown = unknown.or(doubt(&error)),
+                },
+                Ok(_) => {}
+                Err(error) => unknown = unknown.or(doubt(&error)),
             }
         }
     }
     Err(unknown.unwrap_or(Errno::STALE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_search_that_did_not_see_everything_does_not_say_that_a_file_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        (0..9).for_each(|number| fs::write(folder.path().join(number.to_string()), "").unwrap());
+        let found = fs::metadata(folder.path().join("5")).unwrap();
+        let identity = Identity { device: found.dev(), inode: found.ino() };
+        assert_eq!(search(folder.path(), identity), Ok(folder.path().join("5")));
+        // Outside of the folder.
+        let outside = tempfile::NamedTempFile::new().unwrap();
+        let gone = outside.as_file().metadata().unwrap();
+        let gone = Identity { device: gone.dev(), inode: gone.ino() };
+        assert_eq!(search(folder.path(), gone), Err(Errno::STALE));
+        assert_eq!(search_most(folder.path(), gone, 9), Err(Errno::STALE));
+        assert_eq!(search_most(folder.path(), gone, 8), Err(Errno::NFILE));
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_gone_leaves_no_doubt() {
+        let doubt_of = |errno: Errno| doubt(&errno.into());
+        assert_eq!(doubt_of(Errno::NOENT), None);
+        assert_eq!(doubt_of(Errno::ACCESS), Some(Errno::ACCESS));
+        assert_eq!(doubt_of(Errno::STALE), Some(Errno::IO));
+        let folder = tempfile::tempdir().unwrap();
+        assert!(is_own(folder.path()) && is_own(&folder.path().join("none")));
+        assert_eq!(is_own(Path::new("/proc/1")), rustix::process::getuid().is_root());
+    }
 }
