@@ -58,9 +58,10 @@ const WRITE_BASE_AT: usize = 32;
 const BUFFER_AT: usize = 56;
 /// `_fileno`.
 const FILENO_AT: usize = 112;
-/// `_flags2`, and in it: the lock is needed.
+/// `_flags2`, and in it: the lock is needed; it was opened with `e`, which holds when it is reopened, too.
 const FLAGS2_AT: usize = 116;
 const NEEDS_LOCK: u32 = 0x80;
+const CLOSED_AT_EXEC: u32 = 0x40;
 /// `_offset`, the position that glibc remembers; -1 is none.
 const OFFSET_AT: usize = 144;
 /// `_wide_data`, which ours do not have.
@@ -394,6 +395,7 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
         close_quietly(fd);
         return stream;
     }
+    unsafe { note_at_exec(stream, flags) };
     if let (Some(charset), Some(cookie)) = (charset, unsafe { ours(stream) })
         && !cookie.wide.choose(charset)
     {
@@ -507,7 +509,9 @@ unsafe fn reopen_ours(
             cookie.fd.store(new, Ordering::Relaxed);
             field::<c_int>(stream, FILENO_AT).write(new);
         } else if new != old {
-            libc::dup3(new, old, flags & libc::O_CLOEXEC);
+            note_at_exec(stream, flags);
+            let at_exec = *field::<u32>(stream, FLAGS2_AT) & CLOSED_AT_EXEC != 0;
+            libc::dup3(new, old, if at_exec { libc::O_CLOEXEC } else { 0 });
             descriptors::close(new);
         }
         forget_buffer(stream);
@@ -531,6 +535,13 @@ unsafe fn reopen_ours(
         cookie.wide.choose(charset);
     }
     stream
+}
+
+/// Notes that a stream was opened with `e`, as glibc does.
+unsafe fn note_at_exec(stream: *mut FILE, flags: c_int) {
+    if flags & libc::O_CLOEXEC != 0 {
+        unsafe { *field::<u32>(stream, FLAGS2_AT) |= CLOSED_AT_EXEC };
+    }
 }
 
 /// Takes a stream's buffer away: it has to be chosen anew, as at first use.
