@@ -198,6 +198,63 @@ fn code_inside_programs_is_silent_and_starts_nothing() {
     assert!(wrong.is_empty(), "not allowed inside a program:\n{}", wrong.join("\n"));
 }
 
+/// Lines of `pool`, `client` and `node` that name a time and are no `clock::Timer`, with the reason.
+const OTHER_TIMES: &[(&str, &str)] = &[
+    // Naps between two looks at what another thread is about to do; nothing is given up.
+    ("pool/src/buckets.rs", "sleep_ns(100_000)"),
+    ("node/src/node.rs", "sleep_ns(100_000)"),
+    ("node/src/salvage.rs", "sleep_ns(1_000_000)"),
+    // Emulated devices.
+    ("node/src/node.rs", "left.min(50_000_000)"),
+    // What a user sets, and the least of it.
+    ("node/src/config/types.rs", "period: Duration::from_secs(1)"),
+    ("node/src/config/types.rs", "max_age: Duration::from_secs(30)"),
+    ("node/src/config/toml.rs", "Duration::from_nanos(self.duration_ns("),
+    ("node/src/config/toml.rs", "PERIOD_MIN: Duration"),
+    // Pauses on purpose, and the timers themselves.
+    ("pool/src/crash/pauses.rs", "_NS: u64 ="),
+    ("pool/src/clock.rs", "Duration::from_nanos(self.as_ns())"),
+    // A test of its own.
+    ("node/src/journal/record.rs", "Instant::now() + Duration::from_millis(700)"),
+    // For fsck, salvage and a starting manager: they wait for the real progress of another process.
+    ("pool/src/check.rs", "LOOK_NS: u64"),
+    ("node/src/salvage.rs", "LOCK_PATIENCE: Duration"),
+    ("node/src/daemon.rs", "ENDING: Duration"),
+    ("node/src/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
+    ("node/src/guard.rs", "PATIENCE: Duration"),
+    ("node/src/guard.rs", "thread::sleep(Duration::from_millis(50))"),
+];
+
+/// A pause in a test must be able to outlast whatever manager and client wait for.
+#[test]
+fn all_timers_are_scaled() {
+    let mut wrong = Vec::new();
+    let mut timers = 0;
+    for crate_name in ["pool", "client", "node"] {
+        for file in files(&root().join("crates").join(crate_name).join("src"), "rs") {
+            let text = production(&read(&file));
+            timers += text.matches(": Timer = Timer::").count();
+            for (number, line) in text.lines().enumerate() {
+                let constant = line.contains("const ")
+                    && ["_MS:", "_NS:", "_SECS:"].iter().any(|unit| line.contains(unit));
+                let digit = |call: &str| {
+                    line.split(call)
+                        .nth(1)
+                        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+                };
+                let named = constant || line.contains("Duration::from_") || digit("sleep_ns(");
+                let excused =
+                    OTHER_TIMES.iter().any(|(at, text)| file.ends_with(at) && line.contains(text));
+                if named && !excused {
+                    wrong.push(format!("{}:{}: {}", file.display(), number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(timers >= 20, "{timers}");
+    assert!(wrong.is_empty(), "use clock::Timer, or say why not:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn nothing_is_left_to_do_later() {
     for file in crates().iter().flat_map(|path| files(path, "rs")) {

@@ -6,6 +6,7 @@ use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
@@ -17,6 +18,9 @@ use forebay_pool::{Identity, Owner, clock, crash, futex};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
+
+/// How often one who waits for the node manager looks whether there is one.
+const WORK_LOOK: Timer = Timer::ms(50);
 
 /// What a truncate needs: this process's descriptor of the file, and the tier files.
 pub(crate) struct Through<'a> {
@@ -335,7 +339,7 @@ impl Session {
             if !record.has(file_flag::TO_CUT) {
                 break;
             }
-            futex::wait(&header.work_done, done, 50);
+            futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
             if record.has(file_flag::TO_CUT) && !self.segment.manager_is_alive() {
                 record.clear(file_flag::TO_CUT);
                 return self.flush_here(handle, true);
@@ -419,7 +423,7 @@ impl Session {
             while !self.segment.is_synced(file, ticket) && self.segment.manager_is_alive() {
                 let done = header.work_done.load(Ordering::Acquire);
                 if !self.segment.is_synced(file, ticket) {
-                    futex::wait(&header.work_done, done, 50);
+                    futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
                 }
             }
         }
@@ -464,7 +468,7 @@ impl Session {
             if self.segment.is_synced(file, ticket) {
                 return true;
             }
-            futex::wait(&header.work_done, done, 50);
+            futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
             if header.work_done.load(Ordering::Acquire) == done && !self.segment.manager_is_alive()
             {
                 return false;

@@ -5,14 +5,14 @@
 //! that a folder may be moved within the time for which one is remembered.
 
 use core::cell::Cell;
-use forebay_pool::clock;
+use forebay_pool::clock::{self, Timer};
 
 /// Folders that a thread remembers.
 const FOLDERS: usize = 4;
 /// Longest path of a folder that is remembered.
 const FOLDER_BYTES: usize = 200;
-/// For how long, in nanoseconds.
-const REMEMBERED_NS: u64 = 1_000_000_000;
+/// For how long.
+const REMEMBERED: Timer = Timer::seconds(1);
 
 struct Folder {
     length: Cell<usize>,
@@ -61,7 +61,7 @@ impl Folders {
             let path = unsafe { &*known.path.as_ptr() };
             known.length.get() == folder.len()
                 && &path[..folder.len()] == folder
-                && now_ns.wrapping_sub(known.since_ns.get()) < REMEMBERED_NS
+                && now_ns.wrapping_sub(known.since_ns.get()) < REMEMBERED.as_ns()
         })
     }
 }

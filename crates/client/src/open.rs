@@ -5,6 +5,7 @@ use crate::session::{Session, borrow};
 use crate::store::descriptor_path;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
+use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
 use forebay_pool::{Identity, clock};
@@ -12,8 +13,9 @@ use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-/// How long an open waits for a description: 3 s in steps of 10 ms.
-const DESCRIPTION_TRIES: u32 = 300;
+/// How long an open waits for a description, and how often it looks for one.
+const DESCRIPTION_PATIENCE: Timer = Timer::seconds(3);
+const DESCRIPTION_LOOK: Timer = Timer::ms(10);
 
 /// S_ISUID and S_ISGID.
 pub(crate) const SET_ID_BITS: u32 = 0o6000;
@@ -160,11 +162,11 @@ impl Session {
         };
         let mut opened = open();
         // All in use: the manager frees those that were closed a moment ago.
-        for _ in 0..DESCRIPTION_TRIES {
+        for _ in 0..DESCRIPTION_PATIENCE.as_ns() / DESCRIPTION_LOOK.as_ns() {
             if !matches!(opened, Some(None)) {
                 break;
             }
-            clock::sleep_ns(10_000_000);
+            clock::sleep_ns(DESCRIPTION_LOOK.as_ns());
             opened = open();
         }
         let Some(opened) = opened else { return Ok(false) };

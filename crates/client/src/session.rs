@@ -9,6 +9,7 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
+use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::{Identity, Marker, Owner, Segment, liveness, segment};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -82,15 +83,16 @@ impl core::fmt::Debug for Handle {
     }
 }
 
-/// How long a process waits for a slot when all are in use: 5 s in steps of 10 ms.
-const SLOT_TRIES: u32 = 500;
+/// How long a process waits for a slot when all are in use, and how often it looks for one.
+const SLOT_PATIENCE: Timer = Timer::seconds(5);
+const SLOT_LOOK: Timer = Timer::ms(10);
 
 fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Option<u32> {
-    for _ in 0..SLOT_TRIES {
+    for _ in 0..SLOT_PATIENCE.as_ns() / SLOT_LOOK.as_ns() {
         if let Some(slot) = segment.claim_slot(pid, start) {
             return Some(slot);
         }
-        forebay_pool::clock::sleep_ns(10_000_000);
+        forebay_pool::clock::sleep_ns(SLOT_LOOK.as_ns());
     }
     segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
     None

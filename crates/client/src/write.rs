@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Mode;
 use forebay_pool::buckets::{Patience, Resident};
+use forebay_pool::clock::Timer;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
@@ -14,7 +15,9 @@ use forebay_pool::{Entry, Owner, clock, crash, futex};
 use rustix::io::Errno;
 
 /// How long a writer waits for room while none is made, before it writes around the tiers.
-const ROOM_PATIENCE_MS: u64 = 5_000;
+const ROOM_PATIENCE: Timer = Timer::seconds(5);
+/// How often it then looks whether there is still a manager.
+const ROOM_LOOK: Timer = Timer::ms(50);
 
 /// A part of a write that falls into one block.
 #[derive(Clone, Copy)]
@@ -812,17 +815,17 @@ impl Session {
         }
         self.counters().waits.fetch_add(1, Ordering::Relaxed);
         let mut idle_ms = 0;
-        while idle_ms < ROOM_PATIENCE_MS {
+        while idle_ms < ROOM_PATIENCE.as_ms() {
             made = header.room_made.load(Ordering::Acquire);
             if let Some(bucket) = self.segment.take_bucket(owner) {
                 return Some(bucket);
             }
-            futex::wait(&header.room_made, made, 50);
+            futex::wait(&header.room_made, made, ROOM_LOOK.as_ms());
             if header.room_made.load(Ordering::Acquire) != made {
                 idle_ms = 0;
                 continue;
             }
-            idle_ms += 50;
+            idle_ms += ROOM_LOOK.as_ms();
             if !self.segment.manager_is_alive() {
                 return None;
             }

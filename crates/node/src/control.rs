@@ -3,6 +3,7 @@
 use crate::jobs::Beginning;
 use crate::node::Node;
 use forebay_pool::Owner;
+use forebay_pool::clock::Timer;
 use forebay_pool::layout::{file_flag, job_state};
 use forebay_pool::message::{MESSAGE_BYTES, Message};
 use rustix::event::{PollFd, PollFlags};
@@ -26,7 +27,7 @@ const CONNECTIONS_MAX: usize = 4096;
 /// that was sent before it began.
 const ROUND_MAX: usize = 4096;
 /// How long a drain tries files that cannot be written before it gives up on them.
-const GIVE_UP: Duration = Duration::from_secs(3);
+const GIVE_UP: Timer = Timer::seconds(3);
 
 /// A command's end of the socket.
 pub struct Connection(OwnedFd);
@@ -276,8 +277,9 @@ impl Control {
         for peer in &mut self.peers {
             let Some(drain) = &peer.drain else { continue };
             let bytes = node.dirty_bytes_until(drain.until);
-            let stuck =
-                failing > 0 && drain.asked.elapsed() > GIVE_UP && all_pending_are_failing(&node);
+            let stuck = failing > 0
+                && drain.asked.elapsed() > GIVE_UP.as_duration()
+                && all_pending_are_failing(&node);
             if !ending && (bytes == 0 || stuck) {
                 let answer = Message::Drained { failing: failing as u32, bytes };
                 forebay_pool::crash::point("message.answering");

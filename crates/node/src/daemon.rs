@@ -20,6 +20,7 @@ use crate::stage::Stager;
 use crate::status::Observer;
 use crate::trace::Trace;
 use forebay_placement::Watermarks;
+use forebay_pool::clock::Timer;
 use forebay_pool::crash;
 use forebay_pool::layout::file_flag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -35,14 +36,14 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the RAM tier that are reserved and collapsed at a time.
 const PIECE: u64 = 16 << 20;
-/// How often tables and clients are looked at, in milliseconds.
-const ROUND_MS: i64 = 100;
+/// How often tables and clients are looked at.
+const ROUND: Timer = Timer::ms(100);
 /// The same while somebody waits for a drain.
-const DRAIN_ROUND_MS: i64 = 10;
+const DRAIN_ROUND: Timer = Timer::ms(10);
 /// How long descriptors from clients are left to pile up.
-const PILE_UP_NS: i64 = 1_000_000;
+const PILE_UP: Timer = Timer::ms(1);
 /// How long a signalled manager tries files that cannot be written.
-const GIVE_UP: Duration = Duration::from_secs(3);
+const GIVE_UP: Timer = Timer::seconds(3);
 
 /// How long a starting manager waits for one that seems to be ending.
 const ENDING: Duration = Duration::from_secs(5);
@@ -425,7 +426,7 @@ impl Manager<'_> {
         if bytes == 0 && self.retire(false) {
             return Some(Ending::Drained);
         }
-        (since.elapsed() > GIVE_UP && all_pending_are_failing(self.node))
+        (since.elapsed() > GIVE_UP.as_duration() && all_pending_are_failing(self.node))
             .then(|| Ending::Kept { failing: failing_files(self.node), bytes })
     }
 
@@ -441,13 +442,13 @@ impl Manager<'_> {
         fds.extend(housekeeper.watched());
         if control.is_busy {
             // To be woken for each of them would cost their senders more than they wait for room.
-            let pile_up = Timespec { tv_sec: 0, tv_nsec: PILE_UP_NS };
+            let pile_up = Timespec { tv_sec: 0, tv_nsec: PILE_UP.as_ns() as i64 };
             let waker = PollFd::from_borrowed_fd(self.node.waker.as_fd(), PollFlags::IN);
             let _ = rustix::event::poll(&mut [waker], Some(&pile_up));
         }
         let busy = ending || control.is_draining() || control.is_beginning();
-        let round = if busy { DRAIN_ROUND_MS } else { ROUND_MS };
-        let limit = Timespec { tv_sec: 0, tv_nsec: round * 1_000_000 };
+        let round = if busy { DRAIN_ROUND } else { ROUND };
+        let limit = Timespec { tv_sec: 0, tv_nsec: round.as_ns() as i64 };
         let _ = rustix::event::poll(&mut fds, Some(&limit));
         let _ = rustix::io::read(&self.node.waker, &mut [0u8; 8][..]);
     }

@@ -10,14 +10,15 @@ use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
 use forebay_placement::{Destination, Hierarchy, destination};
+use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{Owner, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How often a tier's free space is looked at when nobody asks, in milliseconds.
-const LOOK_MS: u64 = 500;
+/// How often a tier's free space is looked at when nobody asks.
+const LOOK: Timer = Timer::ms(500);
 /// The least number of pieces in which a tier is emptied.
 const PIECES: u64 = 16;
 /// So many times as many blocks as shall leave are considered: those that cost least to move leave.
@@ -67,7 +68,7 @@ impl Demoter {
             let asked = wanted != answered;
             answered = wanted;
             if self.make_room(asked) == 0 {
-                futex::wait(&self.node.header().room_wanted, wanted, LOOK_MS);
+                futex::wait(&self.node.header().room_wanted, wanted, LOOK.as_ms());
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::journal::{BlockPages, Facts};
 use crate::node::{Node, buckets_of};
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of one write to the store, at most; more only where the store's stripes are larger.
 const WRITE_BYTES: u64 = 4 << 20;
@@ -29,9 +30,12 @@ const BATCH_BYTES: usize = 16 << 20;
 /// then, but nothing is copied, and no memory is taken from programs.
 const DIRECT_BYTES: u64 = 1 << 20;
 /// How often all files are looked at for syncs that nobody told of.
-const LOOK_EVERYWHERE: Duration = Duration::from_secs(1);
+const LOOK_EVERYWHERE: Timer = Timer::seconds(1);
+/// How often one who waits for requests looks whether it shall end, and a drain for what has become due.
+const QUEUE_LOOK: Timer = Timer::ms(250);
+const DRAIN_LOOK: Timer = Timer::ms(20);
 /// A file whose flush failed is tried again after this, doubled each time up to the second value.
-const RETRY_MS: (u32, u32) = (200, 10_000);
+const RETRY: (Timer, Timer) = (Timer::ms(200), Timer::seconds(10));
 
 /// How often a flusher tries to lock a slot in order to write its record: about 50 ms.
 const RECORD_TRIES: u32 = 600;
@@ -98,7 +102,7 @@ impl Flusher {
             let moved = if self.may_be_due() { self.flush(Which::Due(tier)) } else { 0 };
             if moved == 0 {
                 // Failing files are looked at again even when nobody asks.
-                let wait = if draining { 20 } else { pause };
+                let wait = if draining { DRAIN_LOOK.as_ms() } else { pause };
                 futex::wait(&self.node.header().work_wanted, seen, wait);
             }
         }
@@ -169,7 +173,8 @@ impl Flusher {
             wanted.sort_unstable();
             wanted.dedup();
             if queue.has_missed()
-                || wanted.is_empty() && looked.is_none_or(|at| at.elapsed() > LOOK_EVERYWHERE)
+                || wanted.is_empty()
+                    && looked.is_none_or(|at| at.elapsed() > LOOK_EVERYWHERE.as_duration())
             {
                 looked = Some(Instant::now());
                 wanted = node.segment.live_files().filter(|&file| self.behind(file)).collect();
@@ -177,7 +182,7 @@ impl Flusher {
             }
             self.serve(&wanted);
             if !self.make_room_in_journal() && wanted.is_empty() {
-                queue.wait(250, || node.stopping());
+                queue.wait(QUEUE_LOOK.as_ms(), || node.stopping());
             }
         }
     }
@@ -1059,7 +1064,8 @@ impl Flusher {
     fn failed(&mut self, file: u32, errno: Errno) {
         let record = self.node.segment.file(file);
         record.report(errno.raw_os_error() as u32);
-        let pause = self.backoff.get(&file).map_or(RETRY_MS.0, |ms| (ms * 2).min(RETRY_MS.1));
+        let (first, most) = (RETRY.0.as_stamp(), RETRY.1.as_stamp());
+        let pause = self.backoff.get(&file).map_or(first, |ms| (ms * 2).min(most));
         self.backoff.insert(file, pause);
         record.retry_at.store(self.node.now().wrapping_add(pause), Ordering::Relaxed);
         if !record.set(file_flag::FAILING) {

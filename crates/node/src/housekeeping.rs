@@ -4,6 +4,7 @@
 use crate::flush::settle;
 use crate::node::Node;
 use crate::undoable::Undoable;
+use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
@@ -19,13 +20,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How long a description that nobody holds can still be adopted by an exec under way.
-const ADOPTION_MS: u32 = 1_000;
+const ADOPTION: Timer = Timer::seconds(1);
+const SHORT_ADOPTION: Timer = Timer::ms(50);
 /// How long a description may be on its way through a socket; when descriptions are short, how
 /// long it still may.
-const FLIGHT_MS: u32 = 10 * 60_000;
-const SHORT_FLIGHT_MS: u32 = 10_000;
+const FLIGHT: Timer = Timer::seconds(600);
+const SHORT_FLIGHT: Timer = Timer::seconds(10);
 /// How long a slot prepared for a forked child outlives a parent that is gone.
-const FORK_MS: u32 = 10_000;
+const FORK: Timer = Timer::seconds(10);
+/// How often descriptions and records are swept.
+const SWEEP: Timer = Timer::ms(200);
 
 /// The manager's watch over clients and tables.
 pub(crate) struct Housekeeper {
@@ -140,7 +144,7 @@ impl Housekeeper {
         crate::jobs::look_at_jobs(&self.node, self.owner);
         let now = self.node.now();
         self.node.header().now_ms.store(now, Ordering::Relaxed);
-        if forebay_pool::clock::stamp_age(now, self.last_sweep) >= 200 {
+        if forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
             self.last_sweep = now;
             self.sweep(now);
         }
@@ -187,7 +191,7 @@ impl Housekeeper {
             }
         } else if liveness::is_alive(pid, start) {
             self.waiting.insert(slot, now);
-        } else if forebay_pool::clock::stamp_age(now, since) > FORK_MS {
+        } else if forebay_pool::clock::stamp_age(now, since) > FORK.as_stamp() {
             self.reap(slot);
         }
     }
@@ -248,9 +252,10 @@ impl Housekeeper {
         let mut open = vec![false; segment.header().files as usize];
         // When they are short, those that were closed wait less for an exec that wants them.
         let (grace, flight) = match self.used > segment.header().descriptions / 2 {
-            true => (50, SHORT_FLIGHT_MS),
-            false => (ADOPTION_MS, FLIGHT_MS),
+            true => (SHORT_ADOPTION, SHORT_FLIGHT),
+            false => (ADOPTION, FLIGHT),
         };
+        let (grace, flight) = (grace.as_stamp(), flight.as_stamp());
         let mut used = 0;
         segment.sweep_descriptions(now, grace, flight, |description| {
             used += 1;

@@ -6,6 +6,7 @@ use crate::descriptors::search_all;
 use crate::node::{Node, buckets_of};
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
+use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
@@ -17,10 +18,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How long a run waits for its reservation while no more room is found.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Timer = Timer::seconds(10);
 /// Names of one file that are removed at most.
 const NAMES_MAX: usize = 64;
 
@@ -71,7 +72,7 @@ impl Beginning {
         }
         segment.want_room();
         let hopeless = self.missing > segment.reservable_now();
-        if !hopeless && self.since.elapsed() < PATIENCE {
+        if !hopeless && self.since.elapsed() < PATIENCE.as_duration() {
             return None;
         }
         // What could be had, if this had not been asked for.

@@ -9,6 +9,7 @@ use crate::mover::Found;
 use crate::trace::Trace;
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, pace};
+use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long a worker waits for messages on their way.
-const MESSAGES_PATIENCE: std::time::Duration = std::time::Duration::from_millis(250);
+const MESSAGES_PATIENCE: Timer = Timer::ms(250);
 /// Requests in flight in each mover's ring.
 const QUEUE_DEPTH: u32 = 16;
 
@@ -180,7 +181,7 @@ impl Node {
         let reads = || {
             self.header().retired.load(Ordering::SeqCst) == 0
                 && !self.stopping()
-                && since.elapsed() < MESSAGES_PATIENCE
+                && since.elapsed() < MESSAGES_PATIENCE.as_duration()
         };
         while self.rounds.load(Ordering::Acquire) < target && reads() {
             let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());

@@ -6,16 +6,17 @@ use crate::node::{Node, buckets_of};
 use forebay_placement::TierSnapshot;
 use forebay_placement::hotness::{HALF_LIFE_MS, Heat};
 use forebay_placement::promote::{Block, Level, promotes};
+use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{Segment, clock, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How often the worker looks whether anything was read from a file tier, in milliseconds.
-const LOOK_MS: u64 = 100;
+/// How often the worker looks whether anything was read from a file tier.
+const LOOK: Timer = Timer::ms(100);
 /// The same where there is no file tier, and blocks only have to cool.
-const COOL_MS: u64 = 2_000;
+const COOL: Timer = Timer::seconds(2);
 
 /// The worker that promotes.
 pub(crate) struct Promoter {
@@ -39,7 +40,7 @@ impl Promoter {
 
     /// The worker's life.
     pub fn run(mut self) {
-        let look = if self.node.tiers() > 1 { LOOK_MS } else { COOL_MS };
+        let look = if self.node.tiers() > 1 { LOOK } else { COOL };
         while !self.node.stopping() {
             let node = Arc::clone(&self.node);
             for tier in 1..node.tiers() {
@@ -55,7 +56,7 @@ impl Promoter {
                 cool(&node, passes.wrapping_add(1));
             }
             let wanted = node.header().room_wanted.load(Ordering::Acquire);
-            futex::wait(&node.header().room_wanted, wanted, look);
+            futex::wait(&node.header().room_wanted, wanted, look.as_ms());
         }
     }
 

@@ -9,6 +9,7 @@ use forebay_placement::hotness::Heat;
 use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
 use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::{Entry, Identity, Owner, clock};
@@ -18,7 +19,6 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
 
 /// Requests that wait at a time; what comes beyond is only a hint, and forgotten.
 const REQUESTS_MAX: usize = 64;
@@ -27,7 +27,7 @@ const BATCH: u64 = 16;
 /// Blocks behind a reader that are looked at when its next ones need room.
 const BEHIND: u64 = 4 * WINDOW_BLOCKS;
 /// How often the thread looks whether it shall end.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Timer = Timer::ms(250);
 
 /// Blocks that will be read.
 pub(crate) struct Request {
@@ -99,7 +99,8 @@ impl Requests {
 
     fn next(&self) -> Option<Request> {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let woken = self.1.wait_timeout_while(waiting, LOOK, |waiting| waiting.is_empty());
+        let woken =
+            self.1.wait_timeout_while(waiting, LOOK.as_duration(), |waiting| waiting.is_empty());
         woken.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 }

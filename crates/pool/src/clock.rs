@@ -63,9 +63,90 @@ pub fn sleep_ns(ns: u64) {
     });
 }
 
+/// How long something is waited for, or how often it is done: what a pause of another process can outlast.
+///
+/// In builds with debug assertions `FOREBAY_TIME_SCALE=N` divides all of them by N, those above [`Timer::LONG`]
+/// as if they were that, so that with N = 50 none exceeds 80 ms. Without the variable, and in all other builds,
+/// a timer is what it says. Clients and managers take every time constant from here but for naps that only
+/// spare the processor (in [`crate::buckets::Patience`]), times that change no state (how long hotness halves),
+/// and what the user sets; `crates/cli/tests/workspace.rs` looks for others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timer {
+    ns: u64,
+}
+
+impl Timer {
+    /// Longer ones are scaled as if they were this long.
+    pub const LONG: Timer = Timer::seconds(4);
+
+    /// So many milliseconds.
+    pub const fn ms(ms: u64) -> Timer {
+        Timer { ns: ms * 1_000_000 }
+    }
+
+    /// So many seconds.
+    pub const fn seconds(seconds: u64) -> Timer {
+        Timer::ms(seconds * 1000)
+    }
+
+    /// In nanoseconds.
+    pub fn as_ns(self) -> u64 {
+        self.scaled(time_scale()).ns
+    }
+
+    /// In milliseconds, rounded up.
+    pub fn as_ms(self) -> u64 {
+        self.as_ns().div_ceil(1_000_000)
+    }
+
+    /// In milliseconds of [`stamp`], rounded up.
+    pub fn as_stamp(self) -> u32 {
+        self.as_ms().min(u32::MAX.into()) as u32
+    }
+
+    /// As the standard library has it.
+    pub fn as_duration(self) -> core::time::Duration {
+        core::time::Duration::from_nanos(self.as_ns())
+    }
+
+    const fn scaled(self, scale: u64) -> Timer {
+        if scale <= 1 {
+            return self;
+        }
+        let ns = if self.ns > Timer::LONG.ns { Timer::LONG.ns } else { self.ns };
+        Timer { ns: ns / scale }
+    }
+}
+
+/// By what all timers are divided.
+#[cfg(debug_assertions)]
+fn time_scale() -> u64 {
+    static SCALE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *SCALE.get_or_init(|| {
+        let word = crate::crash::Word::of(b"FOREBAY_TIME_SCALE=");
+        core::str::from_utf8(word.bytes()).ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+    })
+}
+
+#[cfg(not(debug_assertions))]
+const fn time_scale() -> u64 {
+    1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scaled_timer_is_shorter_than_a_pause_of_100_ms() {
+        let scaled = |timer: Timer| timer.scaled(50).ns;
+        assert_eq!(scaled(Timer::ms(100)), 2_000_000);
+        assert_eq!(scaled(Timer::seconds(1)), 20_000_000);
+        assert_eq!(scaled(Timer::seconds(600)), 80_000_000);
+        assert_eq!(Timer::seconds(600).scaled(1), Timer::seconds(600));
+        assert_eq!((Timer::ms(1).as_ms(), Timer::ms(3).scaled(50).as_ms()), (1, 1));
+        assert_eq!(Timer::ms(250).as_duration(), core::time::Duration::from_millis(250));
+    }
 
     #[test]
     fn ages_survive_the_wrap() {

@@ -1,4 +1,4 @@
-//! Moments at which a process of a test build kills itself, and errors that it makes on purpose.
+//! Moments at which a process of a test build kills itself or pauses, and errors that it makes on purpose.
 //!
 //! Without debug assertions all of this is nothing. With them, `FOREBAY_CRASH=NAME:N` kills the process
 //! with SIGKILL when it passes the N-th point of that name (`*`: of any name; `flush.*`: of any name that
@@ -6,6 +6,19 @@
 //! `FOREBAY_CRASH_ONCE=FILE` only if FILE is not there, and names in it the point at which it happened.
 //! `FOREBAY_CRASH_LIST=FILE` adds role and name of each point passed to FILE, which is there, and kills nobody.
 //! `FOREBAY_PLANT=NAME` makes an error on purpose, see [`planted`].
+//!
+//! `FOREBAY_PAUSE=NAME:WHEN:HOW_LONG` lets a thread pause when it passes a point of that name (patterns as
+//! above), with whatever it holds, while all other threads go on:
+//!
+//! - WHEN is `N`, at the N-th pass in its process, or `1/K`, at each pass by chance, once in K times; the
+//!   chance comes from `FOREBAY_PAUSE_SEED`, process, thread and number of the pass;
+//! - HOW_LONG is a number of milliseconds, or `while=/FILE`: until FILE is gone, or 60 s.
+//!
+//! `FOREBAY_PAUSE_IN=client|node` restricts it to processes of that role. `FOREBAY_PAUSE_LOG=FILE` gets a line
+//! with role, name and pid after each pause that lasted all of its time; with `while=` when the pause begins,
+//! and only if FILE is there, so that a test can wait for the line, act, and remove FILE. A process may be
+//! killed and paused at the same point; the pause comes first. [`crate::clock::Timer`] shortens what a
+//! pause is to outlast.
 //!
 //! A point stands between two steps whose order matters to whoever finds the first done and the second
 //! not. Where it is off it costs a load.
@@ -44,7 +57,11 @@ pub fn planted(name: &str) -> bool {
 pub(crate) use armed::Word;
 
 #[cfg(debug_assertions)]
+mod pauses;
+
+#[cfg(debug_assertions)]
 mod armed {
+    use super::pauses::Pauses;
     use core::ffi::CStr;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use rustix::fs::{Mode, OFlags};
@@ -91,6 +108,21 @@ mod armed {
             word
         }
 
+        /// `text`, or nothing if it is too long.
+        pub fn from(text: &str) -> Word {
+            let mut word = Word { bytes: [0; 200], length: 0 };
+            if text.len() < word.bytes.len() {
+                word.bytes[..text.len()].copy_from_slice(text.as_bytes());
+                word.length = text.len();
+            }
+            word
+        }
+
+        /// Whether a restriction to the role that this names, if it names any, admits `role`.
+        pub fn allows(&self, role: &[u8]) -> bool {
+            self.length == 0 || self.bytes() == role
+        }
+
         pub fn bytes(&self) -> &[u8] {
             &self.bytes[..self.length]
         }
@@ -111,6 +143,7 @@ mod armed {
         role: Word,
         once: Word,
         list: Word,
+        pauses: Option<Pauses>,
         pub plant: Word,
     }
 
@@ -130,12 +163,21 @@ mod armed {
                 role: Word::of(b"FOREBAY_CRASH_IN="),
                 once: Word::of(b"FOREBAY_CRASH_ONCE="),
                 list: Word::of(b"FOREBAY_CRASH_LIST="),
+                pauses: Pauses::asked_for(),
                 plant: Word::of(b"FOREBAY_PLANT="),
             }
         })
     }
 
-    /// This process has looked, and is to kill itself nowhere.
+    /// Whether `name` is what `pattern` says, or begins as it does before its `*`.
+    pub(super) fn matches(pattern: &[u8], name: &str) -> bool {
+        match pattern {
+            [start @ .., b'*'] => name.as_bytes().starts_with(start),
+            whole => name.as_bytes() == whole,
+        }
+    }
+
+    /// This process has looked, and is to kill itself and to pause nowhere.
     static OFF: AtomicBool = AtomicBool::new(false);
 
     #[inline(always)]
@@ -146,7 +188,7 @@ mod armed {
     #[cold]
     pub(super) fn pass(name: &'static str) {
         let armed = armed();
-        if armed.number == 0 && armed.list.length == 0 {
+        if armed.number == 0 && armed.list.length == 0 && armed.pauses.is_none() {
             OFF.store(true, Ordering::Relaxed);
             return;
         }
@@ -159,14 +201,13 @@ mod armed {
             }
             return;
         }
-        if armed.role.length > 0 && armed.role.bytes() != role {
+        if let Some(pauses) = &armed.pauses {
+            pauses.pass(name, role);
+        }
+        if armed.number == 0 || !armed.role.allows(role) || !matches(armed.name.bytes(), name) {
             return;
         }
-        let matches = match armed.name.bytes() {
-            [start @ .., b'*'] => name.as_bytes().starts_with(start),
-            whole => name.as_bytes() == whole,
-        };
-        if matches && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == armed.number {
+        if PASSED.fetch_add(1, Ordering::Relaxed) + 1 == armed.number {
             die(name, &armed.once);
         }
     }
