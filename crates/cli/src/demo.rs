@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -110,7 +110,7 @@ pub fn demo(options: &Options) -> Result<ExitCode, String> {
     let output = &options.output;
     fs::create_dir_all(output).map_err(|e| failed(output, &e))?;
     let site = Site::build()?;
-    say(&introduction(&options.workload));
+    println!("{}", introduction(&options.workload));
     let program = compile(&site)?;
     let scene = Scene { options, site: &site, program: &program };
     match scene.play() {
@@ -245,24 +245,24 @@ struct Run {
 impl Scene<'_> {
     /// Runs the program both ways and shows the result; says whether both left the same files.
     fn play(&self) -> Result<bool, String> {
-        say("\n1  The program directly on the store\n");
+        println!("\n1  The program directly on the store\n");
         let direct = self.run("direct.toml", "pfs-direct", None)?;
-        say("\n2  The same program under `forebay run`\n");
+        println!("\n2  The same program under `forebay run`\n");
         let trace = self.site.path("trace.csv");
         let buffered = self.run("buffered.toml", "pfs-forebay", Some(&trace))?;
 
-        say("\n3  Result\n");
+        println!("\n3  Result\n");
         let times = table(&direct, &buffered);
-        say(&times);
+        println!("{times}");
         let (sums, equal) = compare(self.site, &self.options.workload)?;
-        say(&sums);
+        println!("{sums}");
 
         let output = &self.options.output;
         let table = output.join("table.txt");
         fs::write(&table, format!("{times}\n{sums}")).map_err(|e| failed(&table, &e))?;
         let picture = output.join("timeline.svg");
         draw(&picture, &direct, &buffered, &trace)?;
-        say(&format!("   timeline  {}\n   table     {}", picture.display(), table.display()));
+        println!("   timeline  {}\n   table     {}", picture.display(), table.display());
         Ok(equal)
     }
 
@@ -301,14 +301,14 @@ impl Scene<'_> {
             let mib = span.bytes >> 20;
             let done = phases.iter().filter(|(activity, _)| *activity == Activity::Write).count();
             match activity {
-                Activity::Write => say(&format!(
+                Activity::Write => println!(
                     "   checkpoint {done} of {}: computed {}, wrote {mib} MiB in {}",
                     self.options.workload.steps,
                     seconds(computed),
                     seconds(span.length_us())
-                )),
+                ),
                 Activity::Read => {
-                    say(&format!("   read back {mib} MiB in {}", seconds(span.length_us())));
+                    println!("   read back {mib} MiB in {}", seconds(span.length_us()));
                 }
                 _ => {}
             }
@@ -479,11 +479,6 @@ fn draw(picture: &Path, direct: &Run, buffered: &Run, trace: &Path) -> Result<()
 
 fn failed(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
-}
-
-/// Tells the user; that nobody listens is no error.
-fn say(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
 }
 
 #[cfg(test)]

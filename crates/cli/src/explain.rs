@@ -9,7 +9,6 @@ use forebay_node::status::Observer;
 use forebay_placement::schema::{Lifetime, Mode};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -37,8 +36,7 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
         let Ok(observer) = Observer::of(&runtime.pool) else { continue };
         if let Some(explanation) = observer.explain(&path, arguments.bytes.max(1)) {
             let text = show(&observer, runtime, &explanation, arguments.all);
-            // Whoever does not read it to its end does not want it.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            print!("{text}");
             return Ok(ExitCode::SUCCESS);
         }
     }

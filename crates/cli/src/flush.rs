@@ -26,15 +26,6 @@ pub struct FlushArguments {
     paths: Vec<PathBuf>,
 }
 
-/// A line on standard output; whoever does not read it to its end does not want it.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write;
-        let _ = writeln!(std::io::stdout(), $($text)*);
-    }};
-}
-pub(crate) use say;
-
 /// A named file or directory.
 pub(crate) struct Named {
     path: PathBuf,
@@ -229,7 +220,7 @@ pub fn flush(arguments: &FlushArguments) -> Result<ExitCode, String> {
     progress.end();
     errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     if errors.is_empty() {
-        say!("flushed {count} files ({})", bytes(sum));
+        println!("flushed {count} files ({})", bytes(sum));
     }
     Ok(report(&errors))
 }

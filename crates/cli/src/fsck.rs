@@ -1,7 +1,6 @@
 //! `forebay fsck`: checks pools without changing them.
 
 use crate::drain::bytes;
-use crate::flush::say;
 use crate::instance::InstanceArguments;
 use clap::Args;
 use forebay_node::Config;
@@ -69,7 +68,7 @@ pub fn fsck(arguments: &PoolArguments) -> Result<ExitCode, String> {
     let mut pools = arguments.pools()?;
     pools.retain(|pool| left.iter().all(|(runtime, _)| runtime.pool != *pool));
     if pools.is_empty() && left.is_empty() {
-        say!("no pools: nothing to check");
+        println!("no pools: nothing to check");
     }
     let of_pools = pools.iter().map(|pool| check_one(pool));
     let of_left = left.iter().map(|(runtime, config)| check_without_pool(runtime, config));
@@ -90,7 +89,7 @@ fn check_one(pool: &Path) -> u8 {
 /// What is left of an instance whose pool is gone, as after a reboot.
 fn check_without_pool(runtime: &Runtime, config: &Config) -> u8 {
     let name = runtime.pool.display();
-    say!("{name}: gone; `forebay recover` brings back what the file tiers hold");
+    println!("{name}: gone; `forebay recover` brings back what the file tiers hold");
     let (journal, findings) = check_left(runtime, config);
     show_findings(&runtime.pool, &findings, false);
     if let Some(journal) = &journal {
@@ -103,7 +102,9 @@ fn show_journal(journal: &JournalState, verb: &str) {
     let name = journal.path.display();
     let (used, size, left) = (bytes(journal.used), bytes(journal.size), bytes(journal.bytes));
     let (records, files) = (journal.records, journal.files);
-    say!("{name}: {records} records ({used} of {size}); {verb} {left} of {files} files from it");
+    println!(
+        "{name}: {records} records ({used} of {size}); {verb} {left} of {files} files from it"
+    );
 }
 
 fn show(pool: &Path, checked: &Checked) -> u8 {
@@ -112,8 +113,8 @@ fn show(pool: &Path, checked: &Checked) -> u8 {
     let state = if checked.in_use { "in use" } else { "nobody serves it" };
     let (ahead, left) = (checked.ahead, bytes(checked.dirty));
     match checked.findings.len() {
-        0 => say!("{name}: clean ({state}; {ahead} files ahead of the store, {left} to drain)"),
-        count => say!("{name}: {count} findings ({state}; {ahead} files ahead of the store)"),
+        0 => println!("{name}: clean ({state}; {ahead} files ahead of the store, {left} to drain)"),
+        count => println!("{name}: {count} findings ({state}; {ahead} files ahead of the store)"),
     }
     if let Some(journal) = &checked.journal {
         show_journal(journal, "if the pool were lost, `forebay recover` would bring");
@@ -135,6 +136,6 @@ fn show_findings(place: &Path, findings: &[Finding], has_pool: bool) {
                 "`forebay recover` brings nothing back before the file is put right, or moved away"
             }
         };
-        say!("{name}: {finding} [{remedy}]");
+        println!("{name}: {finding} [{remedy}]");
     }
 }

@@ -1,5 +1,9 @@
 //! The `forebay` command.
 
+// First: its macros take the place of those of the standard library in all that follow.
+#[macro_use]
+mod output;
+
 mod bench;
 mod demo;
 mod drain;
@@ -18,7 +22,6 @@ mod torture;
 mod wait;
 
 use clap::{Parser, Subcommand};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -82,11 +85,11 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            let _ = error.print();
+            output::note(error.print());
             // After `forebay run`, 2 would be the command's own.
             let runs = std::env::args_os().nth(1).is_some_and(|word| word == "run");
             let code = if runs && error.use_stderr() { FAILED.into() } else { error.exit_code() };
-            return ExitCode::from(u8::try_from(code).unwrap_or(FAILED));
+            return output::finish(ExitCode::from(u8::try_from(code).unwrap_or(FAILED)));
         }
     };
     let result = match arguments.command {
@@ -101,8 +104,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Status(arguments) => status::status(&arguments),
         Command::Schema => {
-            // Whoever does not read it to its end does not want it.
-            let _ = std::io::stdout().write_all(forebay_node::schema::XSD.as_bytes());
+            print!("{}", forebay_node::schema::XSD);
             Ok(ExitCode::SUCCESS)
         }
         Command::Flush(arguments) => flush::flush(&arguments),
@@ -115,10 +117,10 @@ fn main() -> ExitCode {
         Command::TortureWorker(arguments) => torture::work(&arguments),
         Command::Node(arguments) => manager::node(&arguments),
     };
-    result.unwrap_or_else(|message| {
+    output::finish(result.unwrap_or_else(|message| {
         eprintln!("forebay: {message}");
         ExitCode::from(FAILED)
-    })
+    }))
 }
 
 /// Refuses an output whose folder does not exist, before anything is measured for it.

@@ -515,21 +515,66 @@ pub fn mention_strays() -> Result<(), String> {
     Ok(())
 }
 
-/// The instances whose managers serve a directory of `config`.
-fn serving_the_same(config: &Config) -> Result<Vec<String>, String> {
-    let mut found = Vec::new();
+/// Whether an instance of `config` shares a directory with another's.
+fn serves_the_same(runtime: &Runtime, config: &Config) -> bool {
+    runtime.read_config().is_some_and(|theirs| overlap(config, &theirs))
+}
+
+/// Says that no manager serves what was named, what does run, and what to do.
+fn nothing_to_stop(config: &Config, named: &Runtime) -> Result<String, String> {
+    let wanted: Vec<_> =
+        config.backing.iter().map(|backing| backing.path.display().to_string()).collect();
+    let mut said = format!(
+        "no node manager serves {} with this configuration and these options (instance {})",
+        wanted.join(", "),
+        named.instance
+    );
+    if named.has_left() {
+        said.push_str("; an earlier one has left data, which `forebay recover` drains");
+    }
+    let mut running = 0;
     for runtime in Runtime::all()? {
-        let shares = |theirs: Config| {
-            let mut pairs = theirs.backing.iter().flat_map(|theirs| {
-                config.backing.iter().map(move |ours| (&ours.path, &theirs.path))
-            });
-            pairs.any(|(ours, theirs)| ours.starts_with(theirs) || theirs.starts_with(ours))
-        };
-        if runtime.read_config().is_some_and(shares) && Connection::to(&runtime.socket()).is_ok() {
-            found.push(runtime.instance);
+        let Ok(observer) = Observer::of(&runtime.pool) else { continue };
+        if !observer.is_served() {
+            continue;
+        }
+        running += 1;
+        let (instance, pid) = (&runtime.instance, observer.manager());
+        said.push_str(&format!(
+            "\n  instance {instance} runs (node manager {pid}): {}",
+            observer.stores().join(", ")
+        ));
+        if serves_the_same(&runtime, config) {
+            said.push_str(", with another configuration or other options");
         }
     }
-    Ok(found)
+    said.push_str(match running {
+        0 => "\nNone runs.",
+        _ => "\n`forebay stop` without options ends all of them.",
+    });
+    Ok(said)
+}
+
+/// Says which programs go on without the manager that they had.
+fn mention_processes(observer: &Observer) {
+    /// Processes that are named.
+    const NAMED: usize = 10;
+    let left = observer.processes();
+    if left.is_empty() {
+        return;
+    }
+    let name = |pid: &u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("{pid} ({})", name.trim_end())
+    };
+    let named: Vec<_> = left.iter().take(NAMED).map(name).collect();
+    let more = if left.len() > NAMED { ", ..." } else { "" };
+    eprintln!(
+        "forebay: {} processes run on, without buffering: they read and write the backing store directly \
+         from now on: {}{more}",
+        left.len(),
+        named.join(", ")
+    );
 }
 
 /// `forebay stop`.
@@ -539,19 +584,17 @@ pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         false => Runtime::all()?,
     };
     let mut stopped = 0;
-    for runtime in instances {
+    for runtime in &instances {
         if let Ok(connection) = Connection::to(&runtime.socket()) {
-            drain::stop(&connection, &runtime)?;
+            // Its pool is gone when it has ended.
+            let observer = Observer::of(&runtime.pool);
+            drain::stop(&connection, runtime)?;
+            observer.iter().for_each(mention_processes);
             stopped += 1;
         }
     }
     if stopped == 0 && arguments.is_given() {
-        for other in serving_the_same(&arguments.load()?)? {
-            eprintln!(
-                "forebay: instance {other} serves the same directories with another configuration \
-                 or other options; `forebay stop` ends all"
-            );
-        }
+        return Err(nothing_to_stop(&arguments.load()?, &instances[0])?);
     }
     println!("stopped {stopped} node managers");
     Ok(ExitCode::SUCCESS)

@@ -75,12 +75,11 @@ pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, String> {
             let _ = write!(text, "configuration (--write FILE keeps it)\n\n{configuration}");
         }
         (None, _) => {
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            print!("{text}");
             return Err("the backing store could not be measured; name one with --backing".into());
         }
     }
-    // Whoever does not read it to its end does not want it.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print!("{text}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,6 @@
 //! `forebay salvage`: writes what the tiers hold for a store that cannot take it to another directory.
 
 use crate::drain::bytes;
-use crate::flush::say;
 use crate::fsck::PoolArguments;
 use clap::Args;
 use forebay_node::salvage::{Salvaged, Source, prepare_target, salvage as salvage_pool};
@@ -52,7 +51,7 @@ pub fn salvage(arguments: &SalvageArguments) -> Result<ExitCode, String> {
         }
     }
     manifest.sync_all().map_err(explain)?;
-    say!(
+    println!(
         "salvaged {count} files ({} from the tiers) to {}; the pools are as they were; {} lists every range",
         bytes(sum),
         target.display(),
@@ -74,9 +73,9 @@ fn show(saved: &Salvaged) {
             (0, true) => ", WRITTEN MEANWHILE".to_owned(),
             (missing, _) => format!(", {} MISSING", bytes(missing)),
         };
-        say!("  {name}: {} ({of_tiers} from the tiers{state})", bytes(file.size));
+        println!("  {name}: {} ({of_tiers} from the tiers{state})", bytes(file.size));
     }
     for stray in &saved.strays {
-        say!("  UNCLEAR: {}", stray.replace('\t', ", "));
+        println!("  UNCLEAR: {}", stray.replace('\t', ", "));
     }
 }

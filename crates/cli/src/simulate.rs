@@ -59,7 +59,7 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode, String> {
             None => fs::read_to_string(&arguments.scenario)
                 .map_err(|e| format!("{}: cannot be read: {e}", arguments.scenario))?,
         };
-        print(&text);
+        print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let mut scenario = match built_in {
@@ -68,10 +68,10 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode, String> {
     };
     scenario.seed = arguments.seed.unwrap_or(scenario.seed);
     let outcomes = outcomes(&scenario);
-    print(&match arguments.json {
-        true => report::json(&scenario, &outcomes),
-        false => report::table(&scenario, &outcomes),
-    });
+    match arguments.json {
+        true => print!("{}", report::json(&scenario, &outcomes)),
+        false => print!("{}", report::table(&scenario, &outcomes)),
+    }
     if let Some(file) = &arguments.svg {
         let picture = chart::draw(&scenario, &outcomes)
             .map_err(|e| format!("cannot draw {}: {e}", file.display()))?;
@@ -79,12 +79,6 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode, String> {
             .map_err(|e| format!("{}: cannot be written: {e}", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Whoever does not read it to its end does not want it.
-fn print(text: &str) {
-    use std::io::Write;
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// The outcome of each strategy in each case. Runs are independent of each other, so they share the

@@ -6,14 +6,6 @@ use forebay_node::runtime::Runtime;
 use forebay_node::status::{FileStatus, Observer, TierStatus};
 use std::process::ExitCode;
 
-/// A line on standard output; whoever does not read it to its end does not want it.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write;
-        let _ = writeln!(std::io::stdout(), $($text)*);
-    }};
-}
-
 /// Options of `forebay status`.
 #[derive(clap::Args)]
 pub struct StatusArguments {
@@ -27,7 +19,7 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
     if arguments.json {
         let pools = Runtime::all()?.into_iter().filter(|runtime| runtime.pool.exists());
         let objects: Vec<_> = pools.map(|runtime| json(&runtime)).collect();
-        say!("[{}]", objects.join(",\n"));
+        println!("[{}]", objects.join(",\n"));
         return Ok(ExitCode::SUCCESS);
     }
     let mut shown = 0;
@@ -38,11 +30,11 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
         shown += 1;
         match Observer::of(&runtime.pool) {
             Ok(observer) => show(&runtime, &observer),
-            Err(error) => say!("{}: {error}", runtime.pool.display()),
+            Err(error) => println!("{}: {error}", runtime.pool.display()),
         }
     }
     if shown == 0 {
-        say!("no node manager runs, and none has left anything");
+        println!("no node manager runs, and none has left anything");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -121,15 +113,15 @@ fn show(runtime: &Runtime, observer: &Observer) {
         true => format!("node manager {}", observer.manager()),
         false => "no node manager; run `forebay recover` to drain it".to_owned(),
     };
-    say!("instance {}: {state}", runtime.instance);
-    say!("  stores   {}", observer.stores().join(", "));
-    say!("  clients  {}", observer.clients());
+    println!("instance {}: {state}", runtime.instance);
+    println!("  stores   {}", observer.stores().join(", "));
+    println!("  clients  {}", observer.clients());
     for tier in observer.tiers() {
         let growing = match tier.configured > tier.capacity {
             true => format!(", {} when set up", bytes(tier.configured)),
             false => String::new(),
         };
-        say!(
+        println!(
             "  tier {:8} {} of {} used, {} not yet on the store{growing}",
             tier.name,
             bytes(tier.used),
@@ -138,7 +130,7 @@ fn show(runtime: &Runtime, observer: &Observer) {
         );
         for (what, size) in [("scratch", tier.scratch), ("reserved", tier.reserved)] {
             if size > 0 {
-                say!("    {what:8} {}", bytes(size));
+                println!("    {what:8} {}", bytes(size));
             }
         }
     }
@@ -158,26 +150,25 @@ fn show(runtime: &Runtime, observer: &Observer) {
             0 => String::new(),
             files => format!(", {files} scratch files"),
         };
-        say!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}", job.number);
+        println!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}", job.number);
     }
     for (name, value) in observer.counters() {
-        say!("  count {name:12} {value}");
+        println!("  count {name:12} {value}");
     }
     if observer.refused() > 0 {
-        say!(
+        println!(
             "  {} opens were not buffered: the tables are full; more tier capacity makes them larger",
             observer.refused()
         );
     }
     for (path, range) in observer.rotten() {
-        say!(
+        println!(
             "  ROTTEN   {path}: bytes {}..{} cannot be read from their tier",
-            range.start,
-            range.end
+            range.start, range.end
         );
     }
     if observer.conflicts() > 0 {
-        say!(
+        println!(
             "  {} times files were found changed on the store by others; {} says which",
             observer.conflicts(),
             runtime.log().display()
@@ -189,13 +180,13 @@ fn show(runtime: &Runtime, observer: &Observer) {
         });
         let conflict =
             if file.conflict { "  CONFLICT: changed on the store by others" } else { "" };
-        say!("  ahead    {} ({}){error}{conflict}", file.path, bytes(file.size));
+        println!("  ahead    {} ({}){error}{conflict}", file.path, bytes(file.size));
         if let Some(failing) = &file.failing {
             let ranges: Vec<_> =
                 file.ranges.iter().map(|r| format!("{}-{}", r.start, r.end)).collect();
             let all: u64 = file.ranges.iter().map(|range| range.end - range.start).sum();
             let more = if all < file.dirty { ", ..." } else { "" };
-            say!(
+            println!(
                 "    {} not yet on the store (bytes {}{more}); tried {} times, again in {:.1} s",
                 bytes(file.dirty),
                 ranges.join(", "),

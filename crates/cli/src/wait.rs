@@ -1,7 +1,7 @@
 //! `forebay wait`: waits until files are on the store, without pushing them there.
 
 use crate::drain::{Progress, bytes};
-use crate::flush::{Named, Pool, report, say};
+use crate::flush::{Named, Pool, report};
 use clap::Args;
 use forebay_pool::layout::Trigger;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
         errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     }
     if errors.is_empty() {
-        say!("safe: {count} files were not yet on the store, now they are");
+        println!("safe: {count} files were not yet on the store, now they are");
     }
     Ok(report(&errors))
 }

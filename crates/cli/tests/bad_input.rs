@@ -201,9 +201,11 @@ fn a_stop_that_means_another_instance_says_who_serves_the_directory() {
     let site = Site::new(&USUAL);
     let config = site.config.to_str().unwrap();
     let inner = format!("$FOREBAY stop --config {config} --durability memory");
-    let ran = site.end(site.buffered(&["sh", "-c", &inner])).expect(0);
-    assert!(ran.stdout.contains("stopped 0"), "{ran:?}");
-    assert!(ran.stderr.contains("serves the same directories"), "{ran:?}");
+    let ran = site.end(site.buffered(&["sh", "-c", &inner])).expect(125);
+    assert!(ran.stdout.is_empty(), "{ran:?}");
+    let store = site.store.to_str().unwrap();
+    let same = format!("{store}, with another configuration or other options");
+    assert!(ran.stderr.contains("no node manager serves") && ran.stderr.contains(&same), "{ran:?}");
 }
 
 #[test]

@@ -167,6 +167,45 @@ fn the_command_does_not_call_the_preload_library() {
 }
 
 #[test]
+fn one_place_writes_to_standard_output() {
+    for file in files(&root().join("crates/cli/src"), "rs") {
+        let elsewhere = !file.ends_with("src/output.rs") && read(&file).contains("stdout().");
+        assert!(!elsewhere, "{}: use `print!`, which tells of errors", file.display());
+    }
+}
+
+/// A line that git leaves in a file that was merged and not mended.
+fn is_conflict_marker(line: &str) -> bool {
+    line == "======="
+        || ["<<<<<<< ", "||||||| ", ">>>>>>> "].iter().any(|start| line.starts_with(start))
+}
+
+#[test]
+fn no_file_has_markers_of_a_merge() {
+    let root = root();
+    let mut git = std::process::Command::new("git");
+    git.args(["-c", "safe.directory=*", "-C"]).arg(&root).args(["ls-files", "-z"]);
+    let listed = git.output().ok().filter(|done| done.status.success());
+    // What was unpacked from an archive is no checkout.
+    let Some(listed) = listed else {
+        assert!(!root.join(".git").exists(), "git does not list the files");
+        eprintln!("SKIPPED no_file_has_markers_of_a_merge: no git checkout");
+        return;
+    };
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let mut seen = 0;
+    let mut wrong = Vec::new();
+    for name in listed.split_terminator('\0') {
+        let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
+        seen += 1;
+        let found = text.lines().enumerate().filter(|(_, line)| is_conflict_marker(line));
+        wrong.extend(found.map(|(number, line)| format!("{name}:{}: {line}", number + 1)));
+    }
+    assert!(seen > 100, "only {seen} files were looked at");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
 fn code_inside_programs_is_silent_and_starts_nothing() {
     let mut wrong = Vec::new();
     for crate_name in ["client", "preload"] {

@@ -250,6 +250,23 @@ impl Observer {
             .count()
     }
 
+    /// Process ids of the clients that live, in ascending order.
+    pub fn processes(&self) -> Vec<u32> {
+        let high = self.0.header().clients_high.load(Ordering::Acquire);
+        let living = (1..high).map(|slot| self.0.client(slot)).filter(|client| {
+            client.state.load(Ordering::Acquire) != forebay_pool::layout::slot_state::FREE
+        });
+        let of = |client: &forebay_pool::layout::ClientSlot| {
+            let (pid, start) = (&client.pid, &client.start);
+            (pid.load(Ordering::Acquire), start.load(Ordering::Acquire))
+        };
+        let alive = |&(pid, start): &(u32, u64)| forebay_pool::liveness::is_alive(pid, start);
+        let mut found: Vec<_> = living.map(of).filter(alive).map(|(pid, _)| pid).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
     /// Times that a file was found changed by others on the store.
     pub fn conflicts(&self) -> u32 {
         self.0.header().conflicts.load(Ordering::Relaxed)

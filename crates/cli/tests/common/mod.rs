@@ -187,7 +187,7 @@ pub fn is_alive(pid: u32) -> bool {
 }
 
 /// `pid` and all processes below it.
-fn descendants(pid: u32) -> Vec<u32> {
+pub fn descendants(pid: u32) -> Vec<u32> {
     let mut found = vec![pid];
     let mut next = 0;
     while let Some(&pid) = found.get(next) {

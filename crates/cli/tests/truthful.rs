@@ -1,0 +1,86 @@
+//! What commands say is true, and their status says the same: also where they cannot write it, where nothing
+//! fits what they were given, and where programs go on.
+
+mod common;
+
+use common::{LAZY, LONG, Site, USUAL, descendants, is_alive, kill, wait_for};
+use rustix::process::Signal;
+use std::fs;
+use std::process::{Command, Stdio};
+
+/// Runs a command whose standard output goes to `sink`; its status and what it says.
+fn into(sink: impl Into<Stdio>, mut command: Command) -> (Option<i32>, String) {
+    let done = command.stdin(Stdio::null()).stdout(sink).stderr(Stdio::piped()).output().unwrap();
+    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+}
+
+/// The process below `pid` that runs a program of this name.
+fn named(pid: u32, name: &str) -> u32 {
+    let is = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|found| found.trim_end() == name)
+    };
+    wait_for(name, LONG, || descendants(pid).into_iter().find(is))
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let site = Site::new(&USUAL);
+    let commands: &[&[&str]] = &[
+        &["status"],
+        &["status", "--json"],
+        &["recover"],
+        &["fsck"],
+        &["stop"],
+        &["schema"],
+        &["flush", "."],
+        &["wait", "."],
+        &["simulate", "--show", "hermes-fig8"],
+        &["--version"],
+        &["help"],
+    ];
+    for words in commands {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, said) = into(full, site.forebay(words));
+        assert_eq!(code, Some(125), "{words:?}: {said}");
+        assert!(said.contains("standard output: No space left on device"), "{words:?}: {said}");
+        // A reader that goes away is none of our business.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, said) = into(writer, site.forebay(words));
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}");
+    }
+    // What cannot be said does not end what is to be done.
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut run =
+        site.forebay(&["run", "--backing", ".", "--", "sh", "-c", "echo text > file; exit 3"]);
+    let status = run.stdin(Stdio::null()).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+    assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "text\n");
+}
+
+#[test]
+fn stop_says_when_nothing_fits() {
+    let site = Site::new(&LAZY);
+    let config = site.config.to_str().unwrap();
+    let none = site.end(site.forebay(&["stop", "--config", config])).expect(125);
+    let store = site.store.to_str().unwrap();
+    assert!(none.stderr.contains(&format!("no node manager serves {store}")), "{none:?}");
+    assert!(none.stderr.contains("None runs") && none.stdout.is_empty(), "{none:?}");
+
+    let run = site.start(site.buffered(&["sleep", "1000"]));
+    let manager = wait_for("a program", LONG, || {
+        let status = site.status();
+        status.text.contains("clients  1").then_some(status.manager)
+    });
+    let other = site.end(site.forebay(&["stop", "--backing", "."])).expect(125);
+    assert!(other.stderr.contains(&format!("(node manager {manager})")), "{other:?}");
+    assert!(other.stderr.contains("another configuration or other options"), "{other:?}");
+    assert!(is_alive(manager));
+    let sleeper = named(run.pid(), "sleep");
+    let stopped = site.end(site.forebay(&["stop", "--config", config])).expect(0);
+    assert_eq!(stopped.stdout, "stopped 1 node managers\n");
+    assert!(stopped.stderr.contains("1 processes run on, without buffering"), "{stopped:?}");
+    assert!(stopped.stderr.contains(&format!("{sleeper} (sleep)")), "{stopped:?}");
+    kill(sleeper, Signal::TERM);
+    run.end().expect(143);
+}
