@@ -1,6 +1,7 @@
 //! `forebay flush`: brings files to the store now. Also which buffered files a path means.
 
 use crate::drain::{Progress, bytes};
+use crate::elsewhere;
 use clap::Args;
 use forebay_node::runtime::Runtime;
 use forebay_pool::layout::file_flag;
@@ -55,6 +56,16 @@ impl Named {
             }
             _ => identity.device == self.identity.device,
         }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it lies in this directory, or this directory in it.
+    pub fn is_near(&self, folder: &Path) -> bool {
+        self.path.starts_with(folder) || folder.starts_with(&self.path)
     }
 
     /// Makes durable what the store has of it.
@@ -117,14 +128,7 @@ impl Pool {
             let record = self.segment.file(file);
             record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
         };
-        let header = self.segment.header();
-        let near = |named: &Named| {
-            let stores = &header.store[..header.stores as usize];
-            stores
-                .iter()
-                .map(|store| Path::new(OsStr::from_bytes(text(&store.path).to_bytes())))
-                .any(|store| named.path.starts_with(store) || store.starts_with(&named.path))
-        };
+        let near = |named: &Named| self.stores().any(|store| named.is_near(store));
         if self.is_stray && !named.iter().any(near) {
             return Vec::new();
         }
@@ -133,6 +137,18 @@ impl Pool {
             named.iter().any(|named| named.means(identity, &path))
         };
         self.segment.live_files().filter(ahead).filter(meant).collect()
+    }
+
+    /// The directories whose files it buffers.
+    fn stores(&self) -> impl Iterator<Item = &Path> {
+        let header = self.segment.header();
+        let stores = header.store[..header.stores as usize].iter();
+        stores.map(|store| Path::new(OsStr::from_bytes(text(&store.path).to_bytes())))
+    }
+
+    /// Whether it is one that all of `named` would be in, if it were buffered.
+    pub fn buffers(&self, named: &Named) -> bool {
+        self.stores().any(|store| named.path.starts_with(store))
     }
 
     /// Where a file was opened.
@@ -211,13 +227,15 @@ pub fn flush(arguments: &FlushArguments) -> Result<ExitCode, String> {
     errors.extend(missing.into_iter().filter_map(Result::err));
     let mut progress = Progress::shown("flushing", arguments.progress);
     let (mut count, mut sum) = (0, 0);
-    for pool in Pool::all()? {
+    let pools = Pool::all()?;
+    for pool in &pools {
         let files = pool.ahead(&named);
         count += files.len();
         sum += files.iter().map(|&file| pool.segment.pending_bytes(file)).sum::<u64>();
         pool.flush(&files, &mut progress, &mut errors);
     }
     progress.end();
+    errors.extend(elsewhere::unknown(&named, &pools)?);
     errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     if errors.is_empty() {
         println!("flushed {count} files ({})", bytes(sum));

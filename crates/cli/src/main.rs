@@ -7,6 +7,7 @@ mod output;
 mod bench;
 mod demo;
 mod drain;
+mod elsewhere;
 mod explain;
 mod flush;
 mod fsck;

@@ -1,6 +1,7 @@
 //! `forebay wait`: waits until files are on the store, without pushing them there.
 
 use crate::drain::{Progress, bytes};
+use crate::elsewhere;
 use crate::flush::{Named, Pool, report};
 use clap::Args;
 use forebay_pool::layout::Trigger;
@@ -34,11 +35,13 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
     let named: Vec<Named> = named.into_iter().flatten().collect();
     let mut errors: Vec<String> = missing.into_iter().filter_map(Result::err).collect();
     let mut count = 0;
-    for pool in Pool::all()? {
+    let pools = Pool::all()?;
+    for pool in &pools {
         let files = pool.ahead(&named);
         count += files.len();
-        await_files(&pool, &files, arguments.progress, &mut errors);
+        await_files(pool, &files, arguments.progress, &mut errors);
     }
+    errors.extend(elsewhere::unknown(&named, &pools)?);
     if arguments.durable {
         errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     }

@@ -3,10 +3,15 @@
 
 mod common;
 
-use common::{LAZY, LONG, Site, USUAL, descendants, is_alive, kill, wait_for};
+use common::{LAZY, LONG, Site, Steps, USUAL, descendants, is_alive, kill, wait_for};
 use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+
+/// A user without rights.
+const NOBODY: u32 = 65534;
 
 /// Runs a command whose standard output goes to `sink`; its status and what it says.
 fn into(sink: impl Into<Stdio>, mut command: Command) -> (Option<i32>, String) {
@@ -56,6 +61,76 @@ fn output_that_cannot_be_written_is_an_error() {
     let status = run.stdin(Stdio::null()).stderr(full).status().unwrap();
     assert_eq!(status.code(), Some(3));
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "text\n");
+}
+
+/// Runs `forebay` as another user, who has a runtime folder of its own.
+fn as_nobody(site: &Site, words: &[&str]) -> common::Ran {
+    let runtime = site.root().join("run-of-nobody");
+    if !runtime.exists() {
+        fs::create_dir(&runtime).unwrap();
+        std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).unwrap();
+        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::set_permissions(site.root(), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = site.forebay(words);
+    command.env("FOREBAY_RUNTIME_DIR", runtime).uid(NOBODY).gid(NOBODY);
+    site.end(command)
+}
+
+#[test]
+fn nothing_is_safe_that_another_user_may_have_in_memory() {
+    if !rustix::process::geteuid().is_root() {
+        return common::skip("only root can be two users");
+    }
+    let site = Site::new(&LAZY);
+    let script = "head -c 1M /dev/zero > file; step 1";
+    let steps = Steps::of(&site, script);
+    steps.at("1");
+    assert_eq!(fs::metadata(site.store.join("file")).unwrap().len(), 0, "it is in memory alone");
+    for words in [
+        &["wait", "file"][..],
+        &["wait", "--durable", "file"],
+        &["wait", "--durable", "."],
+        &["flush", "file"],
+        &["flush", "/"],
+    ] {
+        let ran = as_nobody(&site, words).expect(1);
+        assert!(ran.stdout.is_empty(), "{words:?}: {ran:?}");
+        assert!(ran.stderr.contains("not known to be safe"), "{words:?}: {ran:?}");
+        assert!(ran.stderr.contains("user 0 (root)"), "{words:?}: {ran:?}");
+    }
+    // Its owner is told of it, wherever the runtime folder is taken to be.
+    let elsewhere = site.root().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut flush = site.forebay(&["flush", "file"]);
+    flush.env("FOREBAY_RUNTIME_DIR", &elsewhere);
+    assert_eq!(site.end(flush).expect(0).stdout, "flushed 1 files (1.00 MiB)\n");
+    assert_eq!(fs::metadata(site.store.join("file")).unwrap().len(), 1 << 20);
+    let safe = site.end(site.forebay(&["wait", "--durable", "file"])).expect(0);
+    assert!(safe.stdout.starts_with("safe: 0 files"), "{safe:?}");
+    steps.past("1");
+    steps.end();
+}
+
+#[test]
+fn nothing_is_safe_that_only_a_file_tier_has() {
+    let site = Site::new(&LAZY);
+    let script = "head -c 1M /dev/zero > file; sync file; step 1";
+    let steps = Steps::with(&site, &["--durability", "nonvolatile"], script);
+    steps.at("1");
+    // As after a reboot.
+    site.kill_all();
+    steps.running.end();
+    site.pools().into_iter().for_each(|pool| fs::remove_file(pool).unwrap());
+    for words in [&["wait", "--durable", "file"][..], &["flush", "."]] {
+        let ran = site.end(site.forebay(words)).expect(1);
+        assert!(ran.stderr.contains("an earlier run has left data"), "{words:?}: {ran:?}");
+        assert!(ran.stdout.is_empty(), "{words:?}: {ran:?}");
+    }
+    site.recover().expect(0);
+    assert_eq!(fs::metadata(site.store.join("file")).unwrap().len(), 1 << 20);
+    site.end(site.forebay(&["wait", "--durable", "file"])).expect(0);
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub mod inspect;
 mod jobs;
 mod journal;
 mod mover;
+pub mod neighbours;
 mod node;
 pub mod profile;
 mod promote;

@@ -1,0 +1,60 @@
+//! What `flush` and `wait` cannot know: whether data of a file is in another user's tiers, or in those of a
+//! run whose pool is gone. What they do not know they do not call safe.
+
+use crate::flush::{Named, Pool};
+use forebay_node::neighbours::users_with_pools;
+use forebay_node::runtime::Runtime;
+use std::fs;
+
+/// A user for people: the number, and the name if there is one.
+fn user(uid: u32) -> String {
+    let known = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = known.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
+        (number.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    name.map_or(format!("user {uid}"), |name| format!("user {uid} ({name})"))
+}
+
+/// What is not known of `named`, after `pools`, all of this user's, were asked. A message for each.
+///
+/// # Errors
+/// Those of looking for pools.
+pub fn unknown(named: &[Named], pools: &[Pool]) -> Result<Vec<String>, String> {
+    let mut messages = left_without_pool(named)?;
+    let users: Vec<_> = users_with_pools()?.into_iter().map(user).collect();
+    if users.is_empty() {
+        return Ok(messages);
+    }
+    // A directory that one of ours buffers no other user's buffers.
+    let asked = |named: &Named| pools.iter().any(|pool| pool.buffers(named));
+    let users = users.join(", ");
+    messages.extend(named.iter().filter(|named| !asked(named)).map(|named| {
+        format!(
+            "{}: not known to be safe: no node manager of yours buffers it, and {users} has data on this node \
+             that only that user can ask about",
+            named.path().display()
+        )
+    }));
+    Ok(messages)
+}
+
+/// What is left in file tiers of instances whose pool is gone, as after a reboot.
+fn left_without_pool(named: &[Named]) -> Result<Vec<String>, String> {
+    let mut messages = Vec::new();
+    for runtime in Runtime::all()? {
+        if runtime.pool.exists() || !runtime.has_left() {
+            continue;
+        }
+        let Some(config) = runtime.read_config() else { continue };
+        let mut stores = config.backing.iter();
+        if stores.any(|store| named.iter().any(|named| named.is_near(&store.path))) {
+            messages.push(format!(
+                "instance {}: an earlier run has left data that is not on the store; run `forebay recover`",
+                runtime.instance
+            ));
+        }
+    }
+    Ok(messages)
+}
