@@ -2,8 +2,11 @@
 
 use crate::drain::{Progress, bytes};
 use crate::elsewhere;
+use crate::manager;
 use clap::Args;
+use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
 use forebay_pool::layout::file_flag;
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{Identity, Segment, SegmentError, futex};
@@ -26,6 +29,9 @@ pub struct FlushArguments {
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
+
+/// How often another node manager is started for a pool whose own has died.
+pub(crate) const REVIVALS: usize = 5;
 
 /// A named file or directory.
 pub(crate) struct Named {
@@ -89,8 +95,10 @@ impl Named {
 /// A pool in which some of the named files may be buffered.
 pub(crate) struct Pool {
     path: PathBuf,
-    /// No folder of ours tells of it: it counts only for what lies in its own directories.
-    is_stray: bool,
+    /// Of the pool's file.
+    identity: Identity,
+    /// Without one, no folder of ours tells of it: it counts only for what lies in its own directories.
+    runtime: Option<Runtime>,
     pub segment: Segment,
 }
 
@@ -99,9 +107,9 @@ impl Pool {
     pub fn all() -> Result<Vec<Pool>, String> {
         let mut pools = Vec::new();
         for runtime in Runtime::all()? {
-            let path = runtime.pool;
-            match Pool::of(&path) {
-                Ok(segment) => pools.push(Pool { path, segment, is_stray: false }),
+            let path = runtime.pool.clone();
+            match Pool::of(&path, Some(runtime)) {
+                Ok(pool) => pools.push(pool),
                 // One that is just being removed, or made.
                 Err(_) if !path.exists() => {}
                 Err(error) => return Err(format!("{}: {error}", path.display())),
@@ -109,16 +117,18 @@ impl Pool {
         }
         // What is no pool, or damaged, is said by those who look after it.
         let strays = Runtime::strays()?.into_iter();
-        let readable =
-            |path: PathBuf| Some(Pool { segment: Pool::of(&path).ok()?, path, is_stray: true });
-        pools.extend(strays.filter_map(readable));
+        pools.extend(strays.filter_map(|path| Pool::of(&path, None).ok()));
         Ok(pools)
     }
 
-    fn of(path: &Path) -> Result<Segment, SegmentError> {
-        let opened = open_pool(path);
-        let file = opened.map_err(|errno| SegmentError::System("opening the pool", errno))?;
-        Segment::attach(file.as_fd())
+    fn of(path: &Path, runtime: Option<Runtime>) -> Result<Pool, SegmentError> {
+        let file =
+            open_pool(path).map_err(|errno| SegmentError::System("opening the pool", errno))?;
+        let found = rustix::fs::fstat(&file)
+            .map_err(|errno| SegmentError::System("looking at the pool", errno))?;
+        let identity = Identity { device: found.st_dev, inode: found.st_ino };
+        let segment = Segment::attach(file.as_fd())?;
+        Ok(Pool { path: path.to_owned(), identity, runtime, segment })
     }
 
     /// The records of files that are ahead of the store and that `named` means.
@@ -129,7 +139,7 @@ impl Pool {
             record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
         };
         let near = |named: &Named| self.stores().any(|store| named.is_near(store));
-        if self.is_stray && !named.iter().any(near) {
+        if self.runtime.is_none() && !named.iter().any(near) {
             return Vec::new();
         }
         let meant = |&file: &u32| {
@@ -170,18 +180,68 @@ impl Pool {
         format!("{}: {error}; its data is kept and tried again", self.path(file).display())
     }
 
-    /// That nobody serves the pool, if so.
-    pub fn abandoned(&self) -> Option<String> {
-        (!self.segment.manager_is_alive()).then(|| {
+    /// Whether its node manager has died, or could not bring everything to the store.
+    pub fn is_abandoned(&self) -> bool {
+        !self.segment.manager_is_alive()
+    }
+
+    /// Whether the pool was removed, as by a node manager that ends when everything is on the store.
+    pub fn is_gone(&self) -> bool {
+        !std::fs::symlink_metadata(&self.path).is_ok_and(|found| {
+            Identity { device: found.dev(), inode: found.ino() } == self.identity
+        })
+    }
+
+    /// What is to be said of a pool that is gone, if not all of `files` was on the store.
+    pub fn lost(&self, files: &[u32]) -> Option<String> {
+        let left: u64 = files.iter().map(|&file| self.segment.pending_bytes(file)).sum();
+        let path = self.path.display();
+        (left > 0).then(|| format!("{path} was removed, and {} were not on the store", bytes(left)))
+    }
+
+    /// Whether programs use it.
+    pub fn is_in_use(&self) -> bool {
+        Observer::of(&self.path).is_ok_and(|observer| observer.clients() > 0)
+    }
+
+    /// Starts another node manager, unless its run was faster, and holds it.
+    ///
+    /// # Errors
+    /// Why there is none, and what to do.
+    pub fn revive(&self) -> Result<Connection, String> {
+        let by_hand = || {
             format!(
                 "{} has no node manager; run `forebay recover` to drain it",
                 self.path.display()
             )
-        })
+        };
+        manager::revive(self.runtime.as_ref().ok_or_else(by_hand)?)
     }
 
-    /// Flushes `files` and waits. Adds what went wrong to `errors`.
+    /// Flushes `files` and waits, with as many node managers as it takes. Adds what went wrong to `errors`.
     fn flush(&self, files: &[u32], progress: &mut Progress, errors: &mut Vec<String>) {
+        // It stays as long as we hold it.
+        let mut held = None;
+        for _ in 0..=REVIVALS {
+            if self.flush_while_served(files, progress, errors) {
+                return;
+            }
+            drop(held.take());
+            match self.revive() {
+                Ok(connection) => held = Some(connection),
+                Err(error) => return errors.push(error),
+            }
+        }
+        errors.push(format!("{}: node managers end again and again", self.path.display()));
+    }
+
+    /// Flushes `files` and waits as long as a node manager is there to do it; false if none is.
+    fn flush_while_served(
+        &self,
+        files: &[u32],
+        progress: &mut Progress,
+        errors: &mut Vec<String>,
+    ) -> bool {
         let header = self.segment.header();
         let noted = |file: u32| self.segment.file(file).errors();
         // All tickets first, so that the manager works on all files.
@@ -201,14 +261,19 @@ impl Pool {
                 !done
             });
             progress.show(wanted.iter().map(|&(file, ..)| pending(file)).sum());
-            if let (Some(error), false) = (self.abandoned(), wanted.is_empty()) {
-                errors.push(error);
-                return;
-            }
             if !wanted.is_empty() {
+                if self.is_gone() {
+                    let files: Vec<_> = wanted.iter().map(|&(file, ..)| file).collect();
+                    errors.extend(self.lost(&files));
+                    return true;
+                }
+                if self.is_abandoned() {
+                    return false;
+                }
                 futex::wait(&header.work_done, seen, 50);
             }
         }
+        true
     }
 }
 

@@ -6,6 +6,7 @@ mod output;
 
 mod bench;
 mod demo;
+mod detach;
 mod drain;
 mod elsewhere;
 mod explain;

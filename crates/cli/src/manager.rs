@@ -1,5 +1,6 @@
 //! Starting node managers, and the commands that serve as one.
 
+use crate::detach;
 use crate::drain;
 use crate::instance::InstanceArguments;
 use clap::Args;
@@ -12,7 +13,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -67,6 +67,7 @@ fn serve_instance(
         None => arguments.instance.runtime()?,
     };
     runtime.prepare()?;
+    spare_from_oom();
     let options = Options {
         ephemeral: arguments.ephemeral,
         drain_and_end: arguments.drain_and_end,
@@ -97,6 +98,17 @@ fn serve_instance(
             drain::bytes(bytes),
             runtime.pool.display()
         )),
+    }
+}
+
+/// Where memory gets scarce, the manager is the last to be killed, if we may say so: what it has mapped is
+/// the RAM tier, which its end would not free, and its work is what does.
+fn spare_from_oom() {
+    const SCORE: i32 = -500;
+    let place = "/proc/self/oom_score_adj";
+    let now = fs::read_to_string(place).ok().and_then(|now| now.trim().parse::<i32>().ok());
+    if now.is_some_and(|now| now > SCORE) {
+        let _ = fs::write(place, SCORE.to_string());
     }
 }
 
@@ -177,7 +189,7 @@ fn write_config(config: &Config, runtime: &Runtime) -> Result<PathBuf, String> {
     Ok(resolved)
 }
 
-/// Starts a node manager of its own session and waits until clients can connect.
+/// Starts a node manager that outlives us (see [`detach`]) and waits until clients can connect.
 fn start(
     config: &Config,
     runtime: &Runtime,
@@ -205,34 +217,15 @@ fn start(
     }
     command
         .arg("--ready-fd")
-        .arg("3")
+        .arg(detach::REPORT.to_string())
         .env_remove("LD_PRELOAD")
         .env("FOREBAY_DISABLE", "1")
         .stdin(Stdio::null())
         .stdout(log.try_clone().map_err(|error| fail("log", &error))?)
         .stderr(log)
         .current_dir("/");
-    // SAFETY: only async-signal-safe calls between fork and exec.
-    unsafe {
-        use std::os::fd::AsRawFd;
-        let end = their_end.as_raw_fd();
-        command.pre_exec(move || {
-            // A session of its own: the terminal's signals are not for it.
-            rustix::process::setsid()?;
-            let borrowed = std::os::fd::BorrowedFd::borrow_raw(end);
-            let mut three = OwnedFd::from_raw_fd(3);
-            let result = if end == 3 {
-                rustix::io::fcntl_setfd(&three, rustix::io::FdFlags::empty())
-            } else {
-                rustix::io::dup2(borrowed, &mut three)
-            };
-            std::mem::forget(three);
-            Ok(result?)
-        });
-    }
-    let mut child = command.spawn().map_err(|error| fail("forebay", &error))?;
-    drop(command);
-    drop(their_end);
+    let manager =
+        detach::spawn(command, their_end.into()).map_err(|error| fail("forebay", &error))?;
     let mut said = String::new();
     let mut byte = [0u8; 4096];
     while !said.ends_with("ready\n") {
@@ -243,15 +236,50 @@ fn start(
     }
     if let Some(before) = said.strip_suffix("ready\n") {
         before.lines().for_each(|line| eprintln!("forebay: {line}"));
-        // It is reaped when it ends before us, and by init otherwise.
-        std::thread::spawn(move || child.wait());
+        manager.let_go();
+        if let Ok(observer) = Observer::of(&runtime.pool) {
+            detach::reap_if_ours(observer.manager());
+        }
         return Ok(());
     }
-    let _ = child.wait();
+    let ended = manager.wait();
     if said.is_empty() {
-        said = format!("the node manager ended at once; see {}", runtime.log().display());
+        let how = ended.map_or(String::new(), |status| format!(" ({status})"));
+        said = format!("the node manager ended at once{how}; see {}", runtime.log().display());
     }
     Err(said)
+}
+
+/// Makes sure that a node manager serves a pool whose own has died, and holds it: it goes on where that
+/// one ended, and drains and ends when no run and no program uses the pool.
+///
+/// # Errors
+/// Why there is none, and what to do.
+pub fn revive(runtime: &Runtime) -> Result<Connection, String> {
+    let Some(config) = runtime.read_config() else {
+        let (config, pool) = (runtime.config(), runtime.pool.display());
+        return Err(format!("{}: cannot be read; {pool} stays", config.display()));
+    };
+    let dirty = Observer::of(&runtime.pool).map_or(0, |observer| observer.dirty());
+    eprintln!(
+        "forebay: instance {} has no node manager, and {} are not yet on the store: another goes on",
+        runtime.instance,
+        drain::bytes(dirty)
+    );
+    let joined = join(&config, runtime, None).map_err(|error| keeps_all(error, runtime))?;
+    Ok(joined.0)
+}
+
+/// An error after which a pool is still there, and how its data can be had all the same.
+fn keeps_all(error: String, runtime: &Runtime) -> String {
+    let pool = runtime.pool.display();
+    match runtime.pool.exists() {
+        true => format!(
+            "{error}\n{pool} keeps all data; `forebay salvage --to DIR --pool {pool}` saves it to \
+             another place"
+        ),
+        false => error,
+    }
 }
 
 /// Who answers for a pool.
@@ -379,14 +407,7 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
             return None;
         }
         runtime.remove_unless_used();
-        let pool = runtime.pool.display();
-        return Some(Err(match runtime.pool.exists() {
-            true => format!(
-                "{error}\n{pool} keeps all data; `forebay salvage --to DIR --pool {pool}` saves it \
-                 to another place"
-            ),
-            false => error,
-        }));
+        return Some(Err(keeps_all(error, runtime)));
     }
     let result = drain::wait_for_end(runtime);
     let left = match &result {

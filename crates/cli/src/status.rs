@@ -75,6 +75,7 @@ fn json(runtime: &Runtime) -> String {
                 counters.iter().map(|(name, value)| (*name, value.to_string())).collect();
             fields.extend([
                 ("manager", manager),
+                ("orphaned", (!observer.is_served()).to_string()),
                 ("stores", array(observer.stores().iter().map(|store| text(store)))),
                 ("clients", observer.clients().to_string()),
                 ("tiers", array(observer.tiers().iter().map(tier))),
@@ -111,7 +112,10 @@ fn file_object(file: &FileStatus) -> String {
 fn show(runtime: &Runtime, observer: &Observer) {
     let state = match observer.is_served() {
         true => format!("node manager {}", observer.manager()),
-        false => "no node manager; run `forebay recover` to drain it".to_owned(),
+        false => format!(
+            "no node manager; run `forebay recover` to drain it (orphaned: {} not yet on the store)",
+            bytes(observer.dirty())
+        ),
     };
     println!("instance {}: {state}", runtime.instance);
     println!("  stores   {}", observer.stores().join(", "));

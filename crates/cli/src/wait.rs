@@ -2,7 +2,7 @@
 
 use crate::drain::{Progress, bytes};
 use crate::elsewhere;
-use crate::flush::{Named, Pool, report};
+use crate::flush::{Named, Pool, REVIVALS, report};
 use clap::Args;
 use forebay_pool::layout::Trigger;
 use std::path::PathBuf;
@@ -54,8 +54,16 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
 /// Waits until nothing of `files` is pending, or what is cannot be written.
 fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<String>) {
     let pending = || files.iter().map(|&file| pool.segment.pending_bytes(file)).sum::<u64>();
-    let first = pending();
-    if first > 0 && pool.segment.header().flush_trigger() == Trigger::OnExit {
+    let (first, mut revived) = (pending(), 0);
+    if first > 0
+        && pool.is_abandoned()
+        && !pool.is_gone()
+        && let Err(error) = revive(pool, &mut revived)
+    {
+        return errors.push(error);
+    }
+    let awaits_run = revived == 0 || pool.is_in_use();
+    if first > 0 && awaits_run && pool.segment.header().flush_trigger() == Trigger::OnExit {
         eprintln!(
             "forebay: {} wait for the end of their run (trigger on-exit); `forebay flush` writes \
              them now",
@@ -67,9 +75,16 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
     let mut left = first;
     while left > 0 {
         progress.show(left);
-        if let Some(error) = pool.abandoned() {
-            errors.push(error);
+        if pool.is_gone() {
+            errors.extend(pool.lost(files));
             break;
+        }
+        if pool.is_abandoned() {
+            // Not held: it drains when no run and no program uses the pool any more.
+            if let Err(error) = revive(pool, &mut revived) {
+                errors.push(error);
+                break;
+            }
         }
         let failing = pool.failing(files);
         let others = files.iter().filter(|&&file| pool.segment.pending_bytes(file) > 0).count();
@@ -83,4 +98,13 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
         left = pending();
     }
     progress.end();
+}
+
+/// Starts another node manager for a pool whose own has died, if that has not been done too often.
+fn revive(pool: &Pool, revived: &mut usize) -> Result<(), String> {
+    *revived += 1;
+    match *revived > REVIVALS {
+        true => Err("node managers end again and again; see their log".to_owned()),
+        false => pool.revive().map(drop),
+    }
 }

@@ -176,22 +176,106 @@ fn a_file_that_cannot_be_written_is_named() {
     assert_eq!((named, ran.stderr.matches("/store/small").count()), (2, 0), "{ran:?}");
 }
 
-#[test]
-fn without_a_node_manager_nothing_can_be_flushed() {
-    let site = Site::new(&LAZY);
-    let mut steps = Steps::of(&site, "echo text > file; step 1");
+/// A script that has written a file and waits, and the process id of its node manager.
+fn written(site: &Site) -> (Steps<'_>, u32) {
+    let steps = Steps::of(site, "echo text > file; step 1; echo more >> file; step 2");
     steps.at("1");
-    let manager = site.status().manager;
-    common::kill(manager, rustix::process::Signal::KILL);
-    wait_for("its end", LONG, || (!common::is_alive(manager)).then_some(()));
-    for command in ["flush", "wait"] {
-        let ran = site.end(site.forebay(&[command, "file"])).expect(1);
-        assert!(ran.stderr.contains("forebay recover"), "{ran:?}");
+    (steps, site.status().manager)
+}
+
+fn kill_and_await(pids: &[u32]) {
+    pids.iter().for_each(|&pid| common::kill(pid, rustix::process::Signal::KILL));
+    let ended = || pids.iter().all(|&pid| !common::is_alive(pid)).then_some(());
+    wait_for("ends", LONG, ended);
+}
+
+fn is_drained(site: &Site) {
+    wait_for("the end of the pool", LONG, || site.pools().is_empty().then_some(()));
+}
+
+#[test]
+fn what_nobody_serves_any_more_is_brought_to_the_store() {
+    for words in [&["flush", "file"][..], &["wait", "--durable", "file"]] {
+        let site = Site::new(&LAZY);
+        let (steps, _) = written(&site);
+        site.kill_all();
+        steps.running.end();
+        // Its threads may end a moment after the process shows as ended.
+        wait_for("an orphan", LONG, || {
+            let status = site.status().text;
+            status.contains("orphaned: 4.00 KiB not yet on the store").then_some(())
+        });
+        let json = site.end(site.forebay(&["status", "--json"])).expect(0).stdout;
+        assert!(json.contains("\"orphaned\": true"), "{json}");
+        assert_eq!(sees(&site.store.join("file")), "");
+        let ran = site.end(site.forebay(words)).expect(0);
+        assert!(ran.stderr.contains("has no node manager, and 4.00 KiB"), "{ran:?}");
+        assert_eq!(sees(&site.store.join("file")), "text\n", "{ran:?}");
+        is_drained(&site);
     }
-    assert!(steps.running.is_running());
-    steps.past("1");
-    steps.end();
+}
+
+#[test]
+fn a_flush_goes_on_when_the_node_manager_dies() {
+    for words in [&["flush", "file"][..], &["wait", "file"]] {
+        // Its run starts another manager, if the command is not faster.
+        let site = Site::new(&LAZY);
+        let (mut steps, manager) = written(&site);
+        kill_and_await(&[manager]);
+        let waits = words[0] == "wait";
+        let running = site.start(site.forebay(words));
+        if waits {
+            wait_for("a manager", LONG, || {
+                let next = site.status().manager;
+                (next != manager && common::is_alive(next)).then_some(())
+            });
+            site.end(site.forebay(&["flush", "file"])).expect(0);
+        }
+        running.end().expect(0);
+        assert_eq!(sees(&site.store.join("file")), "text\n");
+        assert!(steps.running.is_running());
+        steps.past("1");
+        steps.past("2");
+        steps.end();
+        assert_eq!(sees(&site.store.join("file")), "text\nmore\n");
+        is_drained(&site);
+    }
+}
+
+#[test]
+fn a_program_whose_run_and_manager_were_killed_is_flushed_and_goes_on() {
+    let site = Site::new(&LAZY);
+    let (steps, manager) = written(&site);
+    kill_and_await(&[steps.running.pid(), manager]);
+    let ran = site.end(site.forebay(&["flush", "file"])).expect(0);
+    assert!(ran.stderr.contains("another goes on"), "{ran:?}");
     assert_eq!(sees(&site.store.join("file")), "text\n");
+    steps.past("1");
+    steps.at("2");
+    assert_eq!(sees(&site.store.join("file")), "text\n", "it is buffered as before");
+    site.end(site.forebay(&["flush", "file"])).expect(0);
+    assert_eq!(sees(&site.store.join("file")), "text\nmore\n");
+    steps.past("2");
+    is_drained(&site);
+}
+
+#[test]
+fn a_pool_that_cannot_be_served_is_not_said_to_be_flushed() {
+    let site = Site::new(&LAZY);
+    let (steps, _) = written(&site);
+    site.kill_all();
+    steps.running.end();
+    let instance = fs::read_dir(site.runtime()).unwrap().next().unwrap().unwrap().path();
+    let config = fs::read(instance.join("config")).unwrap();
+    fs::write(instance.join("config"), "rubbish").unwrap();
+    for words in [&["flush", "file"][..], &["wait", "file"]] {
+        let ran = site.end(site.forebay(words)).expect(1);
+        assert!(ran.stderr.contains("config: cannot be read; "), "{ran:?}");
+    }
+    fs::write(instance.join("config"), config).unwrap();
+    site.end(site.forebay(&["flush", "file"])).expect(0);
+    assert_eq!(sees(&site.store.join("file")), "text\n");
+    is_drained(&site);
 }
 
 #[test]

@@ -272,6 +272,59 @@ fn a_terminated_manager_drains_first() {
     site.assert_same_files();
 }
 
+/// The number that /proc says of `pid` under `key`.
+fn field(pid: u32, key: &str, radix: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
+    u64::from_str_radix(line.split_whitespace().next().unwrap(), radix).unwrap()
+}
+
+#[test]
+fn a_manager_outlives_everything_that_started_it() {
+    let site = Site::new(&LAZY);
+    let pipe = site.root().join("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // As batch systems and nohup may start it: signals ignored, a pipe to our caller open.
+    let script = "trap '' HUP INT QUIT USR1; umask 0757; exec 9<> $BIN/pipe
+        exec \"$FOREBAY\" run --config $BIN/forebay.toml -- bash -c '
+            umask 022; seq 200000 > file; echo done > $OUT/done; exec sleep 60'";
+    let mut command = site.command(&site.store, "bash");
+    command.args(["-c", script]);
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let run = site.start(command);
+    wait_for("the script", LIMIT, || site.out.join("done").exists().then_some(()));
+    let manager = site.status().manager;
+
+    let family = common::descendants(run.pid());
+    assert!(family.len() > 1 && !family.contains(&manager), "{family:?}");
+    let session = |pid| field(pid, "NSsid:", 10);
+    assert_eq!((session(manager), field(manager, "NSpgid:", 10)), (manager.into(), manager.into()));
+    assert_ne!(session(run.pid()), session(manager));
+    let ignored = field(manager, "SigIgn:", 16);
+    let usual = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::TERM, Signal::CHILD];
+    assert!(usual.iter().all(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0), "{ignored:x}");
+    assert_eq!(field(manager, "SigBlk:", 16), 0);
+    assert_eq!(field(manager, "Umask:", 8), 0o057, "what its owner may do is not masked");
+    let link = |name: String| std::fs::read_link(format!("/proc/{manager}/{name}")).unwrap();
+    assert_eq!(link("cwd".into()), std::path::Path::new("/"));
+    assert_eq!(link("fd/0".into()), std::path::Path::new("/dev/null"));
+    assert!([1, 2].iter().all(|fd| link(format!("fd/{fd}")).ends_with("log")));
+    let fds = std::fs::read_dir(format!("/proc/{manager}/fd")).unwrap();
+    let open: Vec<_> = fds.map(|fd| std::fs::read_link(fd.unwrap().path())).collect();
+    assert!(open.iter().flatten().all(|open| *open != pipe), "{open:?}");
+
+    // What a batch system does at the end of a job's time.
+    let group = rustix::process::Pid::from_raw(run.pid() as i32).unwrap();
+    rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+    family.iter().for_each(|&pid| kill(pid, Signal::KILL));
+    run.end();
+    site.run_plainly("umask 022; seq 200000 > file");
+    wait_for("the manager's end", LIMIT, || (!is_alive(manager)).then_some(()));
+    assert!(site.pools().is_empty());
+    site.assert_same_files();
+}
+
 #[test]
 fn a_terminated_run_passes_the_signal_on_and_drains() {
     let site = Site::new(&LAZY);
