@@ -1,5 +1,6 @@
 //! Waiting for a drain, with a progress bar on a terminal and plain lines elsewhere.
 
+use crate::holders::Holders;
 use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{FileStatus, Observer};
@@ -139,6 +140,7 @@ fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<
     }
     let observer = Observer::of(&runtime.pool);
     let mut progress = Progress::new("draining");
+    let mut holders = Holders::default();
     let result = loop {
         match connection.receive(Duration::from_millis(50)) {
             Ok(Some(Message::Drained { bytes: 0, .. })) => break Drained::All,
@@ -152,6 +154,7 @@ fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<
         }
         if let Ok(observer) = &observer {
             progress.show(observer.dirty());
+            holders.tell(|| observer.holders());
         }
     };
     progress.end();
@@ -169,6 +172,7 @@ pub fn stop(connection: &Connection, runtime: &Runtime) -> Result<(), String> {
 /// Waits until no manager serves the instance any more.
 pub fn wait_for_end(runtime: &Runtime) -> Result<(), String> {
     let mut progress = Progress::new("draining");
+    let mut holders = Holders::default();
     let observer = Observer::of(&runtime.pool);
     loop {
         match runtime.lock() {
@@ -182,6 +186,7 @@ pub fn wait_for_end(runtime: &Runtime) -> Result<(), String> {
         }
         if let Ok(observer) = &observer {
             progress.show(observer.dirty());
+            holders.tell(|| observer.holders());
         }
     }
     progress.end();

@@ -2,6 +2,7 @@
 
 use crate::drain::{Progress, bytes};
 use crate::elsewhere;
+use crate::holders::Holders;
 use crate::manager;
 use clap::Args;
 use forebay_node::Connection;
@@ -250,6 +251,7 @@ impl Pool {
             .map(|&file| (file, noted(file), self.segment.request_sync(file, None, true)))
             .collect();
         let pending = |file: u32| self.segment.pending_bytes(file);
+        let mut holders = Holders::default();
         progress.show(files.iter().map(|&file| pending(file)).sum());
         while !wanted.is_empty() {
             let seen = header.work_done.load(Ordering::Acquire);
@@ -261,6 +263,7 @@ impl Pool {
                 !done
             });
             progress.show(wanted.iter().map(|&(file, ..)| pending(file)).sum());
+            holders.tell(|| forebay_node::holders::holders(&self.segment));
             if !wanted.is_empty() {
                 if self.is_gone() {
                     let files: Vec<_> = wanted.iter().map(|&(file, ..)| file).collect();

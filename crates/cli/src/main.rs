@@ -12,6 +12,7 @@ mod elsewhere;
 mod explain;
 mod flush;
 mod fsck;
+mod holders;
 mod instance;
 mod manager;
 mod profile;

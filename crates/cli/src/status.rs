@@ -2,6 +2,7 @@
 
 use crate::drain::bytes;
 use crate::simulate::report::text;
+use forebay_node::holders::{Holder, What};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{FileStatus, Observer, TierStatus};
 use std::process::ExitCode;
@@ -80,12 +81,30 @@ fn json(runtime: &Runtime) -> String {
                 ("clients", observer.clients().to_string()),
                 ("tiers", array(observer.tiers().iter().map(tier))),
                 ("counters", object(&counters)),
+                ("holders", array(observer.holders().iter().map(holder_object))),
                 ("conflicts", observer.conflicts().to_string()),
                 ("files", array(observer.files().iter().map(file_object))),
             ]);
         }
     }
     object(&fields)
+}
+
+/// A process that holds something for which others wait, and does not go on.
+fn holder_object(holder: &Holder) -> String {
+    let held = holder.held.iter().map(|held| {
+        let mut fields = vec![("path", text(&held.path)), ("what", text(&held.to_string()))];
+        if let What::Bytes(range) = &held.what {
+            fields.push(("range", format!("[{}, {}]", range.start, range.end)));
+        }
+        object(&fields)
+    });
+    object(&[
+        ("pid", holder.pid.to_string()),
+        ("stopped", holder.is_stopped.to_string()),
+        ("seconds", format!("{:.3}", f64::from(holder.standing_ms) / 1e3)),
+        ("held", array(held)),
+    ])
 }
 
 /// A file that is ahead of the store. Its ranges may be only the first ones.
@@ -164,6 +183,9 @@ fn show(runtime: &Runtime, observer: &Observer) {
             "  {} opens were not buffered: the tables are full; more tier capacity makes them larger",
             observer.refused()
         );
+    }
+    for holder in observer.holders() {
+        println!("  HELD     {holder}");
     }
     for (path, range) in observer.rotten() {
         println!(

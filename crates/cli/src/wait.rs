@@ -3,6 +3,7 @@
 use crate::drain::{Progress, bytes};
 use crate::elsewhere;
 use crate::flush::{Named, Pool, REVIVALS, report};
+use crate::holders::Holders;
 use clap::Args;
 use forebay_pool::layout::Trigger;
 use std::path::PathBuf;
@@ -71,10 +72,12 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
         );
     }
     let mut progress = Progress::shown("waiting", progress);
+    let mut holders = Holders::default();
     let mut stuck: Option<Instant> = None;
     let mut left = first;
     while left > 0 {
         progress.show(left);
+        holders.tell(|| forebay_node::holders::holders(&pool.segment));
         if pool.is_gone() {
             errors.extend(pool.lost(files));
             break;

@@ -328,7 +328,9 @@ impl Session {
         }
         let Some(place) = self.segment.entry_or_insert(record, block, owner) else { return false };
         let Some(bucket) = self.segment.take_bucket(owner) else { return false };
-        self.segment.dress_bucket(bucket, handle.file, block, owner);
+        if !self.segment.dress_bucket(bucket, handle.file, block, owner) {
+            return false;
+        }
         let entry = Entry::resident(0, bucket).encode();
         if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {

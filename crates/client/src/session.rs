@@ -143,7 +143,7 @@ impl Session {
         let slot = match segment.slot_of(pid, start) {
             // The same process before its exec: its other threads ended inside whatever they did.
             Some(slot) => {
-                segment.reap_holdings(slot, |file, _| {
+                let unfinished = |file, _| {
                     // A truncate or a punch that never returned, by a thread that the exec ended.
                     let record = segment.file(file);
                     let cut = record.has_intent() && record.is_logged();
@@ -155,7 +155,10 @@ impl Session {
                         segment.request_sync(file, None, true);
                     }
                     segment.include(file);
-                });
+                };
+                while segment.reap_holdings(slot, unfinished).is_none() {
+                    forebay_pool::clock::sleep_ns(1_000_000);
+                }
                 slot
             }
             None => wait_for_slot(&segment, pid, start)?,

@@ -485,7 +485,9 @@ impl Session {
         let Some((tier, bucket)) = self.bucket_for(handle, part, owner) else {
             return unsafe { self.write_around(handle, place, cursor, part, owner) };
         };
-        self.segment.dress_bucket(bucket, handle.file, part.block, owner);
+        if !self.segment.dress_bucket(bucket, handle.file, part.block, owner) {
+            return Ok(None);
+        }
         let entry = Entry::resident(tier as u8, bucket).encode();
         if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
@@ -623,14 +625,18 @@ impl Session {
         owner: Owner,
     ) -> Result<Option<usize>, Errno> {
         let whole = part.bytes == self.segment.bucket_bytes();
+        // Locked before the block's is: nobody else waits for one that nothing names.
         let fresh = if whole { self.segment.take_bucket(owner) } else { None };
+        let dress =
+            |&bucket: &u32| self.segment.dress_bucket(bucket, handle.file, part.block, owner);
+        let fresh = fresh.filter(dress);
         let resident = self.segment.lock_resident(place, owner);
         let Some(resident) = resident.filter(|resident| resident.tier > 0) else {
             if let Some(resident) = resident {
                 self.unlock(resident, true);
             }
             if let Some(bucket) = fresh {
-                self.segment.free_bucket(bucket);
+                self.segment.undress_bucket(bucket);
             }
             return Ok(None);
         };
@@ -639,7 +645,6 @@ impl Session {
             self.unlock(resident, false);
             return result.map(Some);
         };
-        self.segment.dress_bucket(bucket, handle.file, part.block, owner);
         self.populate(bucket);
         let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
         // The old copy must not reach the store after the new one, not even after a reboot.

@@ -10,6 +10,7 @@ use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
 use forebay_placement::{Destination, Hierarchy, destination};
+use forebay_pool::buckets::Patience;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
@@ -246,9 +247,11 @@ impl Demoter {
     fn evict(&self, victims: &[Found]) -> u32 {
         let segment = &self.node.segment;
         let mut freed = 0;
+        let mut patience = Patience::default();
         for victim in victims {
             let Some(place) = self.node.place(victim) else { continue };
-            let Some(resident) = segment.lock_resident(place, self.owner) else { continue };
+            let locked = segment.lock_resident_within(place, self.owner, &mut patience);
+            let Ok(Some(resident)) = locked else { continue };
             let Some(meta) = segment.bucket(resident.bucket) else { continue };
             let clean = resident.bucket == victim.bucket
                 && meta.dirty.load(Ordering::Acquire) == 0

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of one write to the store, at most; more only where the store's stripes are larger.
 const WRITE_BYTES: u64 = 4 << 20;
@@ -36,6 +36,10 @@ const QUEUE_LOOK: Timer = Timer::ms(250);
 const DRAIN_LOOK: Timer = Timer::ms(20);
 /// A file whose flush failed is tried again after this, doubled each time up to the second value.
 const RETRY: (Timer, Timer) = (Timer::ms(200), Timer::seconds(10));
+
+/// A sync that waits for what a client holds is tried again after this, doubled each time up to the second
+/// value.
+const ASIDE: (Timer, Timer) = (Timer::ms(2), Timer::ms(100));
 
 /// How often a flusher tries to lock a slot in order to write its record: about 50 ms.
 const RECORD_TRIES: u32 = 600;
@@ -68,6 +72,18 @@ pub(crate) struct Flusher {
     staging: Vec<u8>,
     /// Milliseconds until a failing file is tried again.
     backoff: HashMap<u32, u32>,
+    /// For how long clients may hold what the sync that is being served needs.
+    patience: Patience,
+    /// They have held some of it for longer.
+    was_held: bool,
+    /// Files whose syncs wait for what a client holds, which may be stopped.
+    aside: HashMap<u32, Aside>,
+}
+
+/// When a sync that was put aside is tried again.
+struct Aside {
+    at: Instant,
+    pause: Duration,
 }
 
 /// Which blocks to flush.
@@ -89,6 +105,9 @@ impl Flusher {
             tiers: (0..node.tiers()).map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
             backoff: HashMap::new(),
+            patience: Patience::default(),
+            was_held: false,
+            aside: HashMap::new(),
             node: Arc::clone(node),
         }
     }
@@ -170,6 +189,9 @@ impl Flusher {
                     _ => None,
                 })
                 .collect();
+            let now = Instant::now();
+            let due = self.aside.iter().filter(|(_, aside)| aside.at <= now).map(|(&file, _)| file);
+            wanted.extend(due);
             wanted.sort_unstable();
             wanted.dedup();
             if queue.has_missed()
@@ -182,7 +204,13 @@ impl Flusher {
             }
             self.serve(&wanted);
             if !self.make_room_in_journal() && wanted.is_empty() {
-                queue.wait(QUEUE_LOOK.as_ms(), || node.stopping());
+                let next = self.aside.values().map(|aside| aside.at).min();
+                let look = QUEUE_LOOK.as_ms();
+                let wait = next.map_or(look, |at| {
+                    let left = at.saturating_duration_since(Instant::now());
+                    look.min(left.as_millis() as u64 + 1)
+                });
+                queue.wait(wait, || node.stopping());
             }
         }
     }
@@ -201,6 +229,11 @@ impl Flusher {
         let mut logged = Vec::new();
         for &file in files {
             self.serve_cut(file);
+            // One that was put aside has been waited for.
+            self.patience = match self.aside.contains_key(&file) {
+                true => Patience::nearly_spent(),
+                false => Patience::default(),
+            };
             let record = node.segment.file(file);
             // First: who asks for more from here on is answered the next time.
             let ticket = record.sync_wanted.load(Ordering::Acquire);
@@ -252,7 +285,9 @@ impl Flusher {
         let slotted = record.has(file_flag::SLOTTED);
         let first = !record.set(file_flag::LOGGED) && !slotted;
         fence(Ordering::SeqCst);
-        self.await_intent(file);
+        if !self.await_cut(file) {
+            return Err(LogError::Held);
+        }
         if !first && !record.has(file_flag::SYNCED) {
             return Err(LogError::Full);
         }
@@ -267,10 +302,17 @@ impl Flusher {
             path: &path,
         };
         let (owner, page) = (self.owner, segment.page_bytes());
-        let Flusher { staging, tiers, .. } = self;
+        let Flusher { staging, tiers, patience, .. } = self;
         let mut result = Ok(());
         segment.for_each_entry(record, 0, |block, place| {
-            let Some(resident) = segment.lock_resident(place, owner) else { return true };
+            let resident = match segment.lock_resident_within(place, owner, patience) {
+                Ok(Some(resident)) => resident,
+                Ok(None) => return true,
+                Err(_) => {
+                    result = Err(LogError::Held);
+                    return false;
+                }
+            };
             let Some(meta) = segment.bucket(resident.bucket) else { return true };
             let pending =
                 meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
@@ -324,22 +366,8 @@ impl Flusher {
         self.announce_done();
     }
 
-    /// Waits until no truncate or punch of the file is under way, or its owner is dead.
-    fn await_intent(&mut self, file: u32) {
-        let node = Arc::clone(&self.node);
-        let record = node.segment.file(file);
-        let mut patience = Patience::default();
-        while record.has_intent() && !node.stopping() {
-            self.serve_cut(file);
-            let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
-            let dead = |holder| node.segment.owner_is_dead(holder);
-            if patience.wait() && holder.is_none_or(dead) {
-                break;
-            }
-        }
-    }
-
-    fn answer(&self, file: u32, ticket: u32) {
+    fn answer(&mut self, file: u32, ticket: u32) {
+        self.aside.remove(&file);
         self.node.segment.file(file).sync_done.store(ticket, Ordering::Release);
         self.announce_done();
     }
@@ -356,7 +384,9 @@ impl Flusher {
         let node = Arc::clone(&self.node);
         let may = |file: u32| {
             let record = node.segment.file(file);
-            record.has(file_flag::LOGGED) && !record.has(file_flag::FAILING)
+            record.has(file_flag::LOGGED)
+                && !record.has(file_flag::FAILING)
+                && !self.aside.contains_key(&file)
         };
         let Some(journal) = &node.journal else { return false };
         let Some(file) = journal.to_be_settled(&node, may) else {
@@ -364,6 +394,7 @@ impl Flusher {
             return false;
         };
         let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
+        self.patience = Patience::default();
         self.sync_with(file, ticket, file_flag::DURABLE);
         true
     }
@@ -434,7 +465,7 @@ impl Flusher {
     fn sync(&mut self, file: u32) {
         let record = self.node.segment.file(file);
         let ticket = record.sync_wanted.load(Ordering::Acquire);
-        if !self.behind(file) {
+        if !self.behind(file) && !self.aside.contains_key(&file) {
             return;
         }
         let all = file_flag::DURABLE
@@ -446,6 +477,17 @@ impl Flusher {
         let wanted = record.flags.fetch_and(!all, Ordering::AcqRel) & all;
         crash::point("sync.taken");
         self.sync_with(file, ticket, wanted);
+    }
+
+    /// Leaves a sync, for which `wanted` is to be done, for later: not answered, and to be tried again.
+    fn put_aside(&mut self, file: u32, wanted: u32) {
+        self.node.segment.file(file).set(wanted);
+        // Trying all of them is never to take more than a tenth of the time.
+        let share = Timer::ms(10).as_duration() * self.aside.len() as u32;
+        let (first, most) = (ASIDE.0.as_duration(), ASIDE.1.as_duration().max(share));
+        let pause = self.aside.get(&file).map_or(first, |aside| (aside.pause * 2).min(most));
+        self.aside.insert(file, Aside { at: Instant::now() + pause, pause });
+        crash::point("sync.aside");
     }
 
     fn sync_with(&mut self, file: u32, ticket: u32, wanted: u32) {
@@ -469,10 +511,16 @@ impl Flusher {
             if only_clean {
                 break;
             }
+            self.was_held = false;
             self.flush(Which::File(file));
             let failed = record.errors() != errors;
             if failed || !self.is_pending(file) {
                 break;
+            }
+            if self.was_held {
+                // All but what is held is on the store. Others do not wait for whoever holds it.
+                self.put_aside(file, wanted);
+                return;
             }
             if node.stopping() {
                 // Not answered: the client sees the manager gone and flushes the file itself.
@@ -651,8 +699,8 @@ impl Flusher {
             self.node.await_turn(self.dirty_bytes(batch));
         }
         let patient = matches!(which, Which::File(_));
-        if patient {
-            self.await_cut(file);
+        if patient && !self.await_cut(file) {
+            self.was_held = true;
         }
         let mut begun: Vec<_> =
             batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
@@ -765,11 +813,14 @@ impl Flusher {
     }
 
     /// Moves a block's dirty pages to writeback.
-    fn begin(&self, dirty: Dirty, patient: bool) -> Option<Begun> {
+    fn begin(&mut self, dirty: Dirty, patient: bool) -> Option<Begun> {
         let segment = &self.node.segment;
         let meta = segment.bucket(dirty.bucket)?;
         if patient {
-            segment.lock_bucket(meta, self.owner);
+            if segment.lock_bucket_within(meta, self.owner, &mut self.patience).is_err() {
+                self.was_held = true;
+                return None;
+            }
             // Another flusher's write is part of what a sync waits for.
             segment.wait_for_writeback(meta);
         } else if meta.lock.try_lock(self.owner).is_err() {
@@ -826,20 +877,20 @@ impl Flusher {
     }
 
     /// Waits until no truncate or punch of the file is under way, or its owner is dead. The caller holds
-    /// nothing that they could wait for.
-    fn await_cut(&mut self, file: u32) {
+    /// nothing that they could wait for. False if its owner does not go on with it.
+    fn await_cut(&mut self, file: u32) -> bool {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
-        let mut patience = Patience::default();
         while record.has_intent() && !self.node.stopping() {
             // It may wait for this thread.
             self.serve_cut(file);
-            let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
-            let dead = |holder| self.node.segment.owner_is_dead(holder);
-            if patience.wait() && holder.is_none_or(dead) {
-                break;
+            if self.patience.is_spent() {
+                let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
+                return holder.is_none_or(|holder| node.segment.owner_is_dead(holder));
             }
+            self.patience.wait();
         }
+        true
     }
 
     /// Reads blocks that lie on file tiers to memory. Pages that cannot be read, or are not what was

@@ -16,6 +16,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -39,6 +40,8 @@ pub(crate) struct Housekeeper {
     clients: HashMap<u32, (u32, OwnedFd)>,
     /// Slots whose process could not be watched since.
     waiting: HashMap<u32, u32>,
+    /// Of each client that was inside something at the last sweep: what it looked like, and since when.
+    standing: HashMap<u32, (u64, u32)>,
     last_sweep: u32,
     /// Descriptions that were not free at the last sweep.
     used: u32,
@@ -125,6 +128,7 @@ impl Housekeeper {
             owner: Node::new_owner(),
             clients: HashMap::new(),
             waiting: HashMap::new(),
+            standing: HashMap::new(),
             // Long ago, on a clock that wraps: zero might be in the future.
             last_sweep: node.now().wrapping_sub(1_000),
             used: 0,
@@ -146,7 +150,36 @@ impl Housekeeper {
         self.node.header().now_ms.store(now, Ordering::Relaxed);
         if forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
             self.last_sweep = now;
+            self.look_who_stands(now);
             self.sweep(now);
+        }
+    }
+
+    /// Notes which clients do not go on with what they are inside of, so that people can be told of them:
+    /// a process may be stopped there, or swapped out.
+    fn look_who_stands(&mut self, now: u32) {
+        let segment = &self.node.segment;
+        for slot in 1..segment.header().clients_high.load(Ordering::Acquire) {
+            let client = segment.client(slot);
+            let inside = client.presence.iter().any(|word| word.load(Ordering::Relaxed) != 0);
+            if !inside || client.state.load(Ordering::Acquire) != slot_state::LIVE {
+                self.standing.remove(&slot);
+                client.standing.store(0, Ordering::Relaxed);
+                continue;
+            }
+            let mut look = std::hash::DefaultHasher::new();
+            client.generation.load(Ordering::Relaxed).hash(&mut look);
+            client.presence.iter().for_each(|word| word.load(Ordering::Relaxed).hash(&mut look));
+            let counters = client.counters.all();
+            counters.iter().for_each(|(_, value)| value.load(Ordering::Relaxed).hash(&mut look));
+            let look = look.finish();
+            match self.standing.insert(slot, (look, now)) {
+                Some((before, since)) if before == look => {
+                    self.standing.insert(slot, (look, since));
+                    client.standing.store(since.max(1), Ordering::Relaxed);
+                }
+                _ => client.standing.store(0, Ordering::Relaxed),
+            }
         }
     }
 
@@ -233,6 +266,8 @@ impl Housekeeper {
         for (file, owner) in unfinished {
             finish_truncate(&node, file, owner);
         }
+        // The rest is taken back in a later round: what it takes is held by somebody who does not go on.
+        let Some(inside) = inside else { return };
         self.clients.remove(&slot);
         self.waiting.remove(&slot);
         crash::point("housekeeping.reaped");

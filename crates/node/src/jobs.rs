@@ -6,6 +6,7 @@ use crate::descriptors::search_all;
 use crate::node::{Node, buckets_of};
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
+use forebay_pool::buckets::Patience;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
@@ -101,7 +102,8 @@ fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
         }
         let block = meta.block.load(Ordering::Relaxed);
         let Some(place) = segment.entry(segment.file(file), block) else { continue };
-        let Some(resident) = segment.lock_resident(place, owner) else { continue };
+        let locked = segment.lock_resident_within(place, owner, &mut Patience::spent());
+        let Ok(Some(resident)) = locked else { continue };
         let Some(meta) = segment.bucket(resident.bucket) else { continue };
         if meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire) == 0 {
             segment.discard_resident(place, resident);

@@ -13,6 +13,7 @@ mod flush;
 pub mod fsck;
 mod gauge;
 mod guard;
+pub mod holders;
 mod housekeeping;
 pub mod inspect;
 mod jobs;

@@ -4,6 +4,7 @@
 use crate::node::Node;
 use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
+use forebay_pool::buckets::Patience;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::{each_page, sum_of};
@@ -235,7 +236,10 @@ impl Mover {
         let valid = copy.valid & !copy.rotten;
         // An entry begins to name a bucket while that is locked: a reader that found the block in the
         // same bucket long ago must not accept what it saw of the filling.
-        segment.lock(&new.lock, self.owner);
+        if segment.lock_within(&new.lock, self.owner, &mut Patience::default()).is_err() {
+            old.lock.unlock_unchanged();
+            return false;
+        }
         new.file.store(copy.found.file, Ordering::Relaxed);
         new.block.store(copy.found.block, Ordering::Relaxed);
         new.valid.store(valid, Ordering::Relaxed);

@@ -5,6 +5,7 @@ use crate::node::{Node, buckets_of};
 use crate::runtime::Runtime;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model, schema};
+use forebay_pool::buckets::Patience;
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
 use forebay_pool::slot_record::RECORD_BYTES;
@@ -260,6 +261,7 @@ fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
     let segment = &node.segment;
     let Some(index) = node.indexes.get(tier).and_then(Option::as_ref) else { return Ok(()) };
     let owner = Node::new_owner();
+    let mut patience = Patience::default();
     let mut piece = vec![0; PIECE * RECORD_BYTES];
     let slots: Vec<u32> = buckets_of(segment, tier).collect();
     for slots in slots.chunks(PIECE) {
@@ -284,7 +286,11 @@ fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
                 true => segment.slot_record(slot),
                 false => SlotRecord::void(segment.next_sequence()),
             };
-            if agrees(&now()) || !segment.lock(&meta.lock, owner) {
+            if agrees(&now()) {
+                continue;
+            }
+            // Who holds it writes the record itself, or has not begun to change what it is about.
+            if segment.lock_within(&meta.lock, owner, &mut patience).is_err() {
                 continue;
             }
             let now = now();

@@ -178,7 +178,8 @@ impl Stager {
         let inside = loop {
             match segment.try_enter(request.file.min(segment.header().files - 1), self.owner) {
                 Ok(inside) => break inside,
-                Err(_) if node.stopping() => return false,
+                // Who has the file for itself may be stopped, and others wait to be staged for.
+                Err(_) if node.stopping() || patience.is_spent() => return false,
                 Err(_) => drop(patience.wait()),
             }
         };
@@ -266,7 +267,8 @@ impl Stager {
             if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
                 continue;
             }
-            let Some(resident) = segment.lock_resident(place, self.owner) else { continue };
+            let locked = segment.lock_resident_within(place, self.owner, &mut Patience::spent());
+            let Ok(Some(resident)) = locked else { continue };
             let Some(meta) = segment.bucket(resident.bucket) else { continue };
             if resident.bucket == bucket && resident.taken && is_once(meta) {
                 segment.discard_resident(place, resident);
@@ -329,7 +331,9 @@ impl Stager {
             return None;
         }
         let bucket = segment.take_slot(0, self.owner, &mut self.hint)?;
-        segment.dress_bucket(bucket, file, block, self.owner);
+        if !segment.dress_bucket(bucket, file, block, self.owner) {
+            return None;
+        }
         if request.is_guess
             && let Some(meta) = segment.bucket(bucket)
         {

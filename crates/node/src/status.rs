@@ -1,5 +1,6 @@
 //! What a segment looks like from outside: for `forebay status`, progress bars and tests.
 
+use crate::holders::Holder;
 use crate::node::{buckets_of, dirty_bytes, ranges, scratch_bytes};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
@@ -110,6 +111,11 @@ impl Observer {
     /// Process id of the node manager that served it last.
     pub fn manager(&self) -> u32 {
         self.0.header().manager_pid.load(Ordering::Acquire)
+    }
+
+    /// Processes that hold something for which others wait, and do not go on.
+    pub fn holders(&self) -> Vec<Holder> {
+        crate::holders::holders(&self.0)
     }
 
     /// All tiers, fastest first.

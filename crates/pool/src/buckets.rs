@@ -19,7 +19,26 @@ pub struct Patience {
     turns: u32,
 }
 
+/// Turns of a wait after which a holder that goes on would have let go: two milliseconds at least.
+const MOMENT: u32 = 150;
+
 impl Patience {
+    /// Of somebody who has waited for a moment already: one try.
+    pub fn spent() -> Patience {
+        Patience { turns: MOMENT }
+    }
+
+    /// Of somebody who comes back to what it has waited for: a millisecond.
+    pub fn nearly_spent() -> Patience {
+        Patience { turns: MOMENT - 10 }
+    }
+
+    /// Whether the holder has been waited for for a moment: it may be stopped, and is not to be waited
+    /// for by those who have others to serve.
+    pub fn is_spent(&self) -> bool {
+        self.turns >= MOMENT
+    }
+
     /// Waits a little. Returns true now and then, when it is worth asking whether the holder
     /// still lives.
     pub fn wait(&mut self) -> bool {
@@ -58,6 +77,44 @@ impl Segment {
                 }
             }
         }
+    }
+
+    /// Takes `lock` within `patience`: not from a holder that lives and does not let go, because its
+    /// process may be stopped. Waits that share a patience take no longer than one.
+    ///
+    /// # Errors
+    /// The holder.
+    pub fn lock_within(
+        &self,
+        lock: &OwnedLock,
+        owner: Owner,
+        patience: &mut Patience,
+    ) -> Result<(), Owner> {
+        loop {
+            match lock.try_lock(owner) {
+                Ok(()) => return Ok(()),
+                Err(holder) if patience.is_spent() => {
+                    let freed = self.take_over(lock, holder, owner);
+                    return if freed { Ok(()) } else { Err(holder) };
+                }
+                Err(_) => drop(patience.wait()),
+            }
+        }
+    }
+
+    /// [`Segment::lock_bucket`], as [`Segment::lock_within`] does.
+    ///
+    /// # Errors
+    /// The holder.
+    pub fn lock_bucket_within(
+        &self,
+        bucket: &BucketMeta,
+        owner: Owner,
+        patience: &mut Patience,
+    ) -> Result<(), Owner> {
+        self.lock_within(&bucket.lock, owner, patience)?;
+        mend_marks(bucket);
+        Ok(())
     }
 
     /// Takes `lock` from `holder` for `owner` if `holder` is dead.
@@ -202,8 +259,8 @@ impl Segment {
         futex::wake_all(wanted);
     }
 
-    /// Gives back a bucket that no index entry names. If its lock is held, the caller releases it
-    /// afterwards; the next taker waits for that.
+    /// Gives back a bucket that no index entry names. If its lock is held, the holder releases it
+    /// afterwards; the next taker waits a moment for that, and takes another.
     pub fn free_bucket(&self, bucket: u32) {
         if let Some(meta) = self.bucket(bucket) {
             meta.valid.store(0, Ordering::Relaxed);
@@ -224,10 +281,12 @@ impl Segment {
     }
 
     /// Makes a taken bucket the home of `block` of `file`: locks it, marks it empty and used. The
-    /// caller then fills it and publishes it in the index.
-    pub fn dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) {
-        if let Some(meta) = self.bucket(bucket) {
-            self.lock(&meta.lock, owner);
+    /// caller then fills it and publishes it in the index. False, and the bucket is given back, where
+    /// somebody who gave it back, or took it for another block's, has been stopped before letting go of it.
+    pub fn dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) -> bool {
+        let Some(meta) = self.bucket(bucket) else { return false };
+        let locked = self.lock_within(&meta.lock, owner, &mut Patience::default()).is_ok();
+        if locked {
             crash::point("bucket.dressing");
             meta.file.store(file, Ordering::Relaxed);
             meta.block.store(block, Ordering::Relaxed);
@@ -243,7 +302,10 @@ impl Segment {
             meta.heat.store(heat.0, Ordering::Relaxed);
             meta.state.store(USED, Ordering::Release);
             crash::point("bucket.dressed");
+        } else {
+            self.free_bucket(bucket);
         }
+        locked
     }
 
     /// Gives back a dressed bucket that lost the race for its index entry.
@@ -306,6 +368,44 @@ impl Segment {
                     }
                 }
             }
+        }
+    }
+
+    /// [`Segment::lock_resident`], as [`Segment::lock_within`] does.
+    ///
+    /// # Errors
+    /// Who holds the bucket, or writes the block around.
+    pub fn lock_resident_within(
+        &self,
+        place: &AtomicU64,
+        owner: Owner,
+        patience: &mut Patience,
+    ) -> Result<Option<Resident>, Owner> {
+        loop {
+            let word = place.load(Ordering::Acquire);
+            let (tier, bucket) = match Entry::decode(word) {
+                Entry::Resident { tier, bucket, .. } => (usize::from(tier), bucket),
+                Entry::Busy(holder) if holder != owner => {
+                    if !patience.is_spent() {
+                        patience.wait();
+                        continue;
+                    }
+                    if !self.owner_is_dead(holder) {
+                        return Err(holder);
+                    }
+                    let empty = Entry::EMPTY;
+                    let _ =
+                        place.compare_exchange(word, empty, Ordering::AcqRel, Ordering::Relaxed);
+                    continue;
+                }
+                _ => return Ok(None),
+            };
+            let Some(meta) = self.bucket(bucket) else { return Ok(None) };
+            self.lock_bucket_within(meta, owner, patience)?;
+            if place.load(Ordering::Acquire) == word {
+                return Ok(Some(Resident { word, tier, bucket, taken: true }));
+            }
+            meta.lock.unlock_unchanged();
         }
     }
 

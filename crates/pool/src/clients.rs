@@ -1,5 +1,6 @@
 //! Client slots: claimed by processes, handed to forked children, reaped after a death.
 
+use crate::buckets::Patience;
 use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{FILLING, FREE, RESERVED, USED};
@@ -101,28 +102,31 @@ impl Segment {
 
     /// Takes back everything that the dead process of `slot` held, and frees the slot. For the
     /// node manager. Files with a truncate left undone are handed to `unfinished`, still
-    /// exclusively held by the dead owner given. Returns whether it died inside a file.
-    pub fn reap_slot(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> bool {
+    /// exclusively held by the dead owner given. Returns whether it died inside a file; `None` if something
+    /// of it can only be taken back when somebody else, who may be stopped, has let go: to be called again.
+    pub fn reap_slot(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> Option<bool> {
         let client = self.client(slot);
         client.state.store(slot_state::REAPING, Ordering::Release);
         crash::point("reap.begin");
-        let inside = self.reap_holdings(slot, unfinished);
+        let inside = self.reap_holdings(slot, unfinished)?;
         crash::point("reap.holdings");
         self.release_all(slot);
         self.add_to_past(&client.counters);
         self.vacate(slot);
-        inside
+        Some(inside)
     }
 
     /// Takes back the locks, cached buckets and nodes of `slot`, whose process is gone. Returns
-    /// whether it was inside a file or the table.
-    pub fn reap_holdings(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> bool {
+    /// whether it was inside a file or the table, `None` if this is to be called again.
+    pub fn reap_holdings(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> Option<bool> {
         let client = self.client(slot);
         // The manager's own threads lock buckets without a presence.
         let inside = slot == MANAGER_SLOT
             || client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
         if inside {
-            self.reap_locks(slot, unfinished);
+            if !self.reap_locks(slot, unfinished) {
+                return None;
+            }
             crash::point("reap.locks");
         }
         // What is not stamped as this slot's is in use: the place is damaged.
@@ -156,7 +160,7 @@ impl Segment {
                 word.store(0, Ordering::Release);
             }
         }
-        inside
+        Some(inside)
     }
 
     /// Takes back the nodes that a dead process took and did not cache: those that it linked are
@@ -200,7 +204,8 @@ impl Segment {
         }
     }
 
-    fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(u32, Owner)) {
+    /// False if it is to be called again.
+    fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(u32, Owner)) -> bool {
         let reaper = Owner::reaper(slot);
         let take_back = |lock: &OwnedLock| match lock.holder() {
             Some(holder) if holder.slot() == slot => lock.take_over(holder, reaper),
@@ -216,7 +221,9 @@ impl Segment {
                 position.unlock_unchanged();
             }
         }
-        self.reap_files(slot, reaper);
+        if !self.reap_files(slot, reaper) {
+            return false;
+        }
         // Buckets before files: a truncate is completed by someone who locks buckets.
         self.reap_buckets(slot);
         for file in self.live_files() {
@@ -249,6 +256,7 @@ impl Segment {
                 }
             }
         }
+        true
     }
 
     fn reap_buckets(&self, slot: u32) {
@@ -323,8 +331,9 @@ impl Segment {
         }
         crash::point("recover.reaped");
         let manager = Owner::new(MANAGER_SLOT, 0);
+        let mut patience = Patience::default();
         for bucket in 0..self.header().buckets {
-            self.recover_bucket(bucket, manager, &mut found);
+            self.recover_bucket(bucket, manager, &mut patience, &mut found);
         }
         crash::point("recover.buckets");
         for tier in 0..self.header().tiers as usize {
@@ -366,7 +375,33 @@ impl Segment {
         }
     }
 
-    fn recover_bucket(&self, bucket: u32, manager: Owner, found: &mut Recovered) {
+    /// Counts the pages as dirty that a dead manager was writing. Needs no lock: nobody frees a page
+    /// under writeback, and who holds the lock only adds pages, or waits for those under writeback.
+    fn take_back_writeback(&self, meta: &BucketMeta, found: &mut Recovered) {
+        let torn = meta.writeback.load(Ordering::Acquire);
+        meta.dirty.fetch_or(torn & meta.valid.load(Ordering::Acquire), Ordering::AcqRel);
+        if torn != 0 {
+            crash::point("recover.writeback");
+        }
+        meta.writeback.fetch_and(!torn, Ordering::AcqRel);
+        if meta.state.load(Ordering::Acquire) == FREE {
+            // Given back meanwhile, by somebody who did not wait for a dead manager.
+            meta.dirty.fetch_and(!torn, Ordering::AcqRel);
+        }
+        let dirty = meta.dirty.load(Ordering::Relaxed);
+        if dirty != 0 {
+            found.dirty_pages += u64::from(dirty.count_ones());
+            self.file(meta.file.load(Ordering::Relaxed)).set(file_flag::DIRTY);
+        }
+    }
+
+    fn recover_bucket(
+        &self,
+        bucket: u32,
+        manager: Owner,
+        patience: &mut Patience,
+        found: &mut Recovered,
+    ) {
         let Some(meta) = self.bucket(bucket) else { return };
         match meta.state.load(Ordering::Acquire) {
             FREE | RESERVED => return,
@@ -380,24 +415,16 @@ impl Segment {
                 return;
             }
         }
-        // A live client may be dressing it; its lock is then held.
-        if !self.lock(&meta.lock, manager) {
+        // A live client may be dressing it, or at work in it, and stopped over that; its lock is then held.
+        if self.lock_bucket_within(meta, manager, patience).is_err() {
+            if meta.state.load(Ordering::Acquire) == USED && self.is_indexed(bucket) {
+                self.take_back_writeback(meta, found);
+            }
             return;
         }
         if meta.state.load(Ordering::Acquire) == USED {
             if self.is_indexed(bucket) {
-                let torn = meta.writeback.load(Ordering::Acquire);
-                meta.dirty.fetch_or(torn, Ordering::AcqRel);
-                if torn != 0 {
-                    crash::point("recover.writeback");
-                }
-                meta.writeback.store(0, Ordering::Release);
-                meta.dirty.fetch_and(meta.valid.load(Ordering::Acquire), Ordering::AcqRel);
-                let dirty = meta.dirty.load(Ordering::Relaxed);
-                if dirty != 0 {
-                    found.dirty_pages += u64::from(dirty.count_ones());
-                    self.file(meta.file.load(Ordering::Relaxed)).set(file_flag::DIRTY);
-                }
+                self.take_back_writeback(meta, found);
             } else {
                 found.orphans += 1;
                 self.free_bucket(bucket);

@@ -553,7 +553,10 @@ impl Segment {
         let record = self.file(file);
         let head = record.identity().head(self.header().heads);
         let stripe = self.stripe(head);
-        let taken = self.lock(stripe, owner);
+        // Who opens another file of the stripe may be stopped over that.
+        if self.lock_within(stripe, owner, &mut Patience::default()).is_err() {
+            return false;
+        }
         let removed = unwanted() && self.names(head, file);
         if removed {
             // Stamped, so that whoever finds us dead in between completes or undoes it.
@@ -566,9 +569,7 @@ impl Segment {
             record.exclusive.store(0, Ordering::SeqCst);
             record.state.store(file_state::FREE, Ordering::Release);
         }
-        if taken {
-            stripe.unlock_unchanged();
-        }
+        stripe.unlock_unchanged();
         removed
     }
 
@@ -585,8 +586,10 @@ impl Segment {
     }
 
     /// Brings the records that dead owners of `slot` were linking or unlinking to a state: in
-    /// the table if they are linked, else free. `reaper` is in the table.
-    pub(crate) fn reap_files(&self, slot: u32, reaper: Owner) {
+    /// the table if they are linked, else free. `reaper` is in the table. False if that has to be tried
+    /// again: somebody who opens another file of the stripe does not go on.
+    pub(crate) fn reap_files(&self, slot: u32, reaper: Owner) -> bool {
+        let mut patience = Patience::default();
         for file in 0..self.header().files {
             let record = self.file(file);
             let state = record.state.load(Ordering::Acquire);
@@ -597,7 +600,9 @@ impl Segment {
             }
             let head = record.identity().head(self.header().heads);
             let stripe = self.stripe(head);
-            let taken = self.lock(stripe, reaper);
+            if self.lock_within(stripe, reaper, &mut patience).is_err() {
+                return false;
+            }
             if self.names(head, file) {
                 record.state.store(file_state::LIVE, Ordering::Release);
             } else {
@@ -605,10 +610,9 @@ impl Segment {
                 record.exclusive.store(0, Ordering::SeqCst);
                 record.state.store(file_state::FREE, Ordering::Release);
             }
-            if taken {
-                stripe.unlock_unchanged();
-            }
+            stripe.unlock_unchanged();
         }
+        true
     }
 
     fn unlink(&self, head: u32, file: u32) -> bool {

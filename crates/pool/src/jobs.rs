@@ -298,9 +298,9 @@ mod tests {
         assert!(segment.join_job(slot, number) && segment.job_has_clients(number));
         let child = segment.reserve_slot(pid, 1).unwrap();
         segment.inherit(slot, child);
-        segment.reap_slot(slot, |_, _| {});
+        assert_eq!(segment.reap_slot(slot, |_, _| {}), Some(false));
         assert!(segment.job_has_clients(number), "its child goes on");
-        segment.reap_slot(child, |_, _| {});
+        assert_eq!(segment.reap_slot(child, |_, _| {}), Some(false));
         assert!(!segment.job_has_clients(number));
         segment.job(number).unwrap().state.store(job_state::OVER, Ordering::SeqCst);
         let late = segment.claim_slot(pid, 1).unwrap();

@@ -12,7 +12,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -35,7 +35,7 @@ pub const NODE_BITS: u32 = 6;
 /// Bytes of the path kept in a file record, for recovery and for people.
 pub const PATH_BYTES: usize = 776;
 /// Locks of the file table.
-pub const STRIPES: usize = 256;
+pub const STRIPES: usize = 8192;
 /// Longest path of a tier or a store, with its terminating zero.
 pub const LONG_PATH_BYTES: usize = 4096;
 
@@ -430,6 +430,9 @@ pub struct ClientSlot {
     pub presence: [AtomicU64; PRESENCES],
     /// Number of the job that the process belongs to; 0 is none. Inherited by forked children.
     pub job: AtomicU32,
+    /// Milliseconds, never 0: since when it has been in one and the same place without doing anything, as
+    /// the node manager sees it. 0: it goes on.
+    pub standing: AtomicU32,
 }
 
 /// A presence word: thread number in the upper half, file id plus one in the lower.

@@ -21,6 +21,17 @@ pub fn is_alive(pid: u32, start: u64) -> bool {
     }
 }
 
+/// Whether process `pid` is stopped, by a signal or by a debugger, as far as /proc tells.
+pub fn is_stopped(pid: u32) -> bool {
+    let mut name = [0u8; 32];
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(stat_path(pid, &mut name), flags, Mode::empty());
+    let mut text = [0u8; 1024];
+    let length = file.and_then(|file| rustix::io::read(file, &mut text[..])).unwrap_or(0);
+    let name_end = text[..length].iter().rposition(|&byte| byte == b')');
+    name_end.is_some_and(|end| matches!(text.get(end + 2), Some(b'T' | b't')))
+}
+
 /// What /proc says of `pid`. An error if it says nothing: not mounted, or no descriptor is left.
 fn look(pid: u32) -> Result<Option<u64>, Errno> {
     let mut name = [0u8; 32];

@@ -1,7 +1,7 @@
 //! Cutting and extending a file, and taking a range out of it, as roll-forward operations: the
 //! goal stands in the record, so that whoever finds its owner dead completes it.
 
-use crate::buckets::Resident;
+use crate::buckets::{Patience, Resident};
 use crate::crash;
 use crate::owner::Owner;
 use crate::segment::Segment;
@@ -271,8 +271,16 @@ impl Segment {
     /// whether nothing is left.
     pub fn drop_clean_blocks(&self, file: u32, owner: Owner) -> bool {
         let mut empty = true;
+        let mut patience = Patience::default();
         self.for_each_entry(self.file(file), 0, |_, place| {
-            let Some(resident) = self.lock_resident(place, owner) else { return true };
+            let resident = match self.lock_resident_within(place, owner, &mut patience) {
+                Ok(Some(resident)) => resident,
+                Ok(None) => return true,
+                Err(_) => {
+                    empty = false;
+                    return true;
+                }
+            };
             let Some(meta) = self.bucket(resident.bucket) else { return true };
             let pending =
                 meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);

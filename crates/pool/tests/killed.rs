@@ -351,7 +351,10 @@ impl Worker<'_> {
                     continue;
                 };
                 linger(block);
-                segment.dress_bucket(bucket, this.files[file], block_number(block), owner);
+                let home = (this.files[file], block_number(block));
+                if !segment.dress_bucket(bucket, home.0, home.1, owner) {
+                    continue;
+                }
                 if publish(place, bucket) {
                     let sequence = this.fill(file, block, bucket);
                     segment.bucket(bucket).unwrap().lock.unlock_changed();
@@ -811,7 +814,12 @@ impl Manager {
                 && client.pid.load(Ordering::SeqCst) == pid
             {
                 let generation = client.generation.load(Ordering::SeqCst);
-                self.segment.reap_slot(slot, |file, owner| complete(&self.segment, file, owner));
+                let done = self
+                    .segment
+                    .reap_slot(slot, |file, owner| complete(&self.segment, file, owner));
+                if done.is_none() {
+                    continue;
+                }
                 let left = self.stamped(slot);
                 // Unless a new process has the slot already.
                 if client.generation.load(Ordering::SeqCst) == generation {

@@ -42,6 +42,8 @@ const READ_BYTES: usize = 8 << 20;
 pub(crate) enum LogError {
     /// There is no room.
     Full,
+    /// A client holds what is to be written, and does not go on.
+    Held,
     /// The device's.
     Device(Errno),
 }
@@ -50,6 +52,7 @@ impl LogError {
     fn errno(self) -> Errno {
         match self {
             LogError::Full => Errno::NOSPC,
+            LogError::Held => Errno::AGAIN,
             LogError::Device(errno) => errno,
         }
     }
