@@ -1,9 +1,11 @@
 //! Waiting for a drain, with a progress bar on a terminal and plain lines elsewhere.
 
 use crate::holders::Holders;
+use crate::watch::Watch;
 use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{FileStatus, Observer};
+use forebay_pool::liveness::{self, Halt};
 use forebay_pool::message::Message;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
@@ -141,6 +143,7 @@ fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<
     let observer = Observer::of(&runtime.pool);
     let mut progress = Progress::new("draining");
     let mut holders = Holders::default();
+    let mut watch = Watch::default();
     let result = loop {
         match connection.receive(Duration::from_millis(50)) {
             Ok(Some(Message::Drained { bytes: 0, .. })) => break Drained::All,
@@ -152,6 +155,7 @@ fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<
             Err(Errno::PROTO) => return Err("the node manager is of another version".into()),
             Err(_) => break Drained::Lost,
         }
+        watch.look(runtime.manager())?;
         if let Ok(observer) = &observer {
             progress.show(observer.dirty());
             holders.tell(|| observer.holders());
@@ -161,48 +165,150 @@ fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<
     Ok(result)
 }
 
-/// Tells a manager to drain and end, and waits until it has.
-pub fn stop(connection: &Connection, runtime: &Runtime) -> Result<(), String> {
+/// What became of a manager that was told to end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It has ended.
+    Gone,
+    /// All is on the store, but processes have files open, and use them through the kernel. It ends
+    /// with the last of them.
+    InUse,
+    /// Another run has joined it, so that it goes on.
+    Joined,
+}
+
+/// Tells a manager to drain and end, and waits until it has, or only programs keep it.
+pub fn stop(connection: &Connection, runtime: &Runtime) -> Result<Ended, String> {
     match wait(connection, runtime, Message::Stop)? {
         Drained::Kept(files) => Err(describe(&files)),
         Drained::All | Drained::Lost => wait_for_end(runtime),
     }
 }
 
-/// Waits until no manager serves the instance any more.
-pub fn wait_for_end(runtime: &Runtime) -> Result<(), String> {
+/// How long a manager goes on as if it had not been told to end, before that is believed.
+const TOLD: Duration = Duration::from_secs(2);
+/// How long what is left may stay the same before it is said why, and before it is given up on.
+const EXPLAIN: Duration = Duration::from_secs(2);
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// Waits until no manager serves the instance any more, or only programs that use its files keep it.
+pub fn wait_for_end(runtime: &Runtime) -> Result<Ended, String> {
     let mut progress = Progress::new("draining");
     let mut holders = Holders::default();
     let observer = Observer::of(&runtime.pool);
-    loop {
+    let mut watch = Watch::default();
+    let (mut goes_on, mut direct): (Option<Instant>, Option<Instant>) = (None, None);
+    let mut stuck = Stuck::default();
+    let ended = loop {
         match runtime.lock() {
             Ok(Some(_lock)) => {
                 // What asking for the lock has made, where the manager had ended before.
                 runtime.remove_unless_used();
-                break;
+                break Ended::Gone;
             }
-            Err(Errno::NOENT) => break,
+            Err(Errno::NOENT) => break Ended::Gone,
             _ => std::thread::sleep(Duration::from_millis(20)),
         }
-        if let Ok(observer) = &observer {
-            progress.show(observer.dirty());
-            holders.tell(|| observer.holders());
+        watch.look(runtime.manager())?;
+        let Ok(observer) = &observer else { continue };
+        // Without one it ends in a moment, unless a run holds it whose programs cannot be seen.
+        match observer.is_direct() {
+            true if observer.clients() > 0 => break Ended::InUse,
+            true if direct.get_or_insert_with(Instant::now).elapsed() > TOLD => break Ended::InUse,
+            true => continue,
+            false => direct = None,
         }
-    }
+        // With clients it says at once that it was told.
+        if observer.is_served() && observer.clients() > 0 && !observer.is_retiring() {
+            if goes_on.get_or_insert_with(Instant::now).elapsed() > TOLD {
+                break Ended::Joined;
+            }
+        } else {
+            goes_on = None;
+        }
+        stuck.look(observer)?;
+        progress.show(observer.dirty());
+        holders.tell(|| observer.holders());
+    };
     progress.end();
-    match observer {
-        Ok(observer) if runtime.pool.exists() => Err(describe(&observer.files())),
-        _ => Ok(()),
+    match (&ended, observer) {
+        (Ended::Gone, Ok(observer)) if runtime.pool.exists() => Err(describe(&observer.files())),
+        _ => Ok(ended),
     }
+}
+
+/// Notices that a manager that was told to end comes no further.
+#[derive(Default)]
+struct Stuck {
+    /// What was left, and since when.
+    left: Option<(u64, usize, Instant)>,
+    told: bool,
+}
+
+impl Stuck {
+    /// # Errors
+    /// What is left, and who is in the way, when nothing has changed for [`GIVE_UP`].
+    fn look(&mut self, observer: &Observer) -> Result<(), String> {
+        let (bytes, files) = (observer.dirty(), observer.unsettled());
+        let (since, same) = match self.left {
+            Some((b, f, since)) if (b, f) == (bytes, files.len()) => (since, true),
+            _ => (Instant::now(), false),
+        };
+        if !same {
+            self.left = Some((bytes, files.len(), since));
+            self.told = false;
+            return Ok(());
+        }
+        let explain = || {
+            let mut text = format!("{} files are not settled:", files.len());
+            for (path, pids) in files.iter().take(20) {
+                text.push_str(&format!("\n  {path}"));
+                if !pids.is_empty() {
+                    text.push_str(&format!(": in use by {}", processes(pids)));
+                }
+            }
+            text
+        };
+        if since.elapsed() > GIVE_UP {
+            return Err(format!(
+                "{}\nTheir data is kept. The node manager goes on trying, and ends when it can",
+                explain()
+            ));
+        }
+        if since.elapsed() > EXPLAIN && !self.told && !files.is_empty() {
+            self.told = true;
+            eprintln!("forebay: {}", explain());
+        }
+        Ok(())
+    }
+}
+
+/// Process ids for people, with what keeps those from going on that do not.
+pub fn processes(pids: &[u32]) -> String {
+    let one = |&pid: &u32| match liveness::halt(pid) {
+        Some(Halt::Stopped) => format!("{pid} (stopped; kill -CONT {pid} continues it)"),
+        Some(Halt::Device) => format!("{pid} (waiting for a device)"),
+        None => pid.to_string(),
+    };
+    const MOST: usize = 20;
+    let mut text = pids.iter().take(MOST).map(one).collect::<Vec<_>>().join(", ");
+    if pids.len() > MOST {
+        text.push_str(&format!(" and {} more", pids.len() - MOST));
+    }
+    text
 }
 
 /// Says which files could not be drained.
 pub fn describe(files: &[FileStatus]) -> String {
     let mut text = format!("{} files could not be drained; their data is kept:", files.len());
     for file in files.iter().take(20) {
-        let why = file.errno.map_or("not yet tried".to_owned(), |errno| {
-            std::io::Error::from_raw_os_error(errno).to_string()
-        });
+        let why = match file.errno {
+            None => "not yet tried".to_owned(),
+            Some(0) => {
+                "it has lost its last name, and goes with the programs that have it open".into()
+            }
+            Some(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
+        };
         text.push_str(&format!("\n  {}: {why}", file.path));
     }
     if files.len() > 20 {

@@ -4,6 +4,7 @@ use crate::drain::{Progress, bytes};
 use crate::elsewhere;
 use crate::holders::Holders;
 use crate::manager;
+use crate::watch::Watch;
 use clap::Args;
 use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
@@ -181,6 +182,11 @@ impl Pool {
         format!("{}: {error}; its data is kept and tried again", self.path(file).display())
     }
 
+    /// Process id of its node manager.
+    pub fn manager(&self) -> Option<u32> {
+        Some(self.segment.header().manager_pid.load(Ordering::Acquire)).filter(|&pid| pid != 0)
+    }
+
     /// Whether its node manager has died, or could not bring everything to the store.
     pub fn is_abandoned(&self) -> bool {
         !self.segment.manager_is_alive()
@@ -252,6 +258,7 @@ impl Pool {
             .collect();
         let pending = |file: u32| self.segment.pending_bytes(file);
         let mut holders = Holders::default();
+        let mut watch = Watch::default();
         progress.show(files.iter().map(|&file| pending(file)).sum());
         while !wanted.is_empty() {
             let seen = header.work_done.load(Ordering::Acquire);
@@ -272,6 +279,10 @@ impl Pool {
                 }
                 if self.is_abandoned() {
                     return false;
+                }
+                if let Err(error) = watch.look(self.manager()) {
+                    errors.push(error);
+                    return true;
                 }
                 futex::wait(&header.work_done, seen, 50);
             }

@@ -23,6 +23,7 @@ mod status;
 mod timeline;
 mod torture;
 mod wait;
+mod watch;
 
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};

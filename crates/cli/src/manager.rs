@@ -1,21 +1,24 @@
 //! Starting node managers, and the commands that serve as one.
 
 use crate::detach;
-use crate::drain;
+use crate::drain::{self, Ended};
 use crate::instance::InstanceArguments;
+use crate::watch::Watch;
 use clap::Args;
 use forebay_node::fsck;
 use forebay_node::runtime::{Runtime, SERVED, write_private};
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection, Ending, Options, Rebuilt, serve};
 use forebay_pool::message::Message;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Options of `forebay node`.
 #[derive(Args)]
@@ -93,6 +96,14 @@ fn serve_instance(
     })?;
     match ending {
         Ending::Drained => Ok(ExitCode::SUCCESS),
+        Ending::InUse => {
+            eprintln!(
+                "forebay: everything is on the backing store; programs use it without buffering, and {} \
+                 stays for the next node manager",
+                runtime.pool.display()
+            );
+            Ok(ExitCode::SUCCESS)
+        }
         Ending::Kept { failing, bytes } => Err(format!(
             "{failing} files ({}) could not be written; {} keeps them for `forebay recover`",
             drain::bytes(bytes),
@@ -138,8 +149,10 @@ pub fn join(
     runtime: &Runtime,
     trace: Option<&Path>,
 ) -> Result<(Connection, Joined), String> {
+    let mut watch = Watch::default();
+    let mut tries = 0;
     for _ in 0..50 {
-        if let Some(connection) = hold(runtime) {
+        if let Some(connection) = hold(runtime, &mut watch)? {
             return Ok((connection, Joined::Running));
         }
         runtime.prepare()?;
@@ -147,18 +160,30 @@ pub fn join(
         match runtime.lock() {
             Ok(Some(lock)) => {
                 drop(lock);
-                if let Err(message) = start(config, runtime, trace, &["--ephemeral"]) {
-                    // Another run's may have been faster.
-                    if matches!(runtime.lock(), Ok(Some(_))) {
-                        runtime.remove_unless_used();
-                        return Err(message);
+                match start(config, runtime, trace, &["--ephemeral"]) {
+                    Err(StartError::Died(why)) if tries < START_TRIES => {
+                        tries += 1;
+                        eprintln!("forebay: {why}; starting another");
+                        continue;
                     }
+                    // Another run's may have been faster.
+                    Err(error) if matches!(runtime.lock(), Ok(Some(_))) => {
+                        // With its log, if that says more than we do.
+                        if matches!(error, StartError::Refused(_)) {
+                            runtime.remove_unless_used();
+                        }
+                        return Err(error.to_string());
+                    }
+                    _ => {}
                 }
-                if let Some(connection) = hold(runtime) {
+                if let Some(connection) = hold(runtime, &mut watch)? {
                     return Ok((connection, Joined::Started));
                 }
             }
-            Ok(None) => std::thread::sleep(Duration::from_millis(100)),
+            Ok(None) => {
+                watch.look(runtime.manager())?;
+                std::thread::sleep(Duration::from_millis(100));
+            }
             Err(errno) => return Err(format!("{}: {errno}", runtime.folder.display())),
         }
     }
@@ -171,11 +196,50 @@ pub fn join(
 
 /// Connects to the instance's manager and keeps it from ending. `None` when there is none, or
 /// when it is ending already.
-fn hold(runtime: &Runtime) -> Option<Connection> {
-    let connection = Connection::to(&runtime.socket()).ok()?;
-    connection.send(Message::Hold).ok()?;
-    let answer = connection.receive(Duration::from_secs(5)).ok()?;
-    (answer == Some(Message::Held)).then_some(connection)
+///
+/// # Errors
+/// That it is stopped.
+fn hold(runtime: &Runtime, watch: &mut Watch) -> Result<Option<Connection>, String> {
+    let Ok(connection) = Connection::to(&runtime.socket()) else { return Ok(None) };
+    if connection.send(Message::Hold).is_err() {
+        return Ok(None);
+    }
+    let since = Instant::now();
+    loop {
+        match connection.receive(Duration::from_millis(100)) {
+            Ok(None) => watch.look(runtime.manager())?,
+            answer => return Ok((answer == Ok(Some(Message::Held))).then_some(connection)),
+        }
+        if since.elapsed() > ANSWER && !watch.sees_a_halt() {
+            return Ok(None);
+        }
+    }
+}
+
+/// How long a manager that is not stopped may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How often a manager is started again that dies before it can be reached.
+const START_TRIES: u32 = 4;
+
+/// Why a manager could not be started.
+enum StartError {
+    /// It says why it cannot serve.
+    Refused(String),
+    /// It was killed before it could be reached, or could not say why it ended.
+    Died(String),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Refused(text) | Self::Died(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl From<String> for StartError {
+    fn from(text: String) -> Self {
+        Self::Refused(text)
+    }
 }
 
 /// Keeps the configuration in the instance's folder. Returns where.
@@ -195,7 +259,7 @@ fn start(
     runtime: &Runtime,
     trace: Option<&Path>,
     flags: &[&str],
-) -> Result<(), String> {
+) -> Result<(), StartError> {
     let fail = |what: &str, error: &dyn std::fmt::Display| {
         format!("starting a node manager: {what}: {error}")
     };
@@ -207,6 +271,7 @@ fn start(
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
         .open(runtime.log())
         .map_err(|error| fail("log", &error))?;
+    let mut its_log = log.try_clone().map_err(|error| fail("log", &error))?;
     let (mut report, their_end) = std::io::pipe().map_err(|error| fail("pipe", &error))?;
     let program = std::env::current_exe().map_err(|error| fail("forebay", &error))?;
     let mut command = Command::new(program);
@@ -228,7 +293,15 @@ fn start(
         detach::spawn(command, their_end.into()).map_err(|error| fail("forebay", &error))?;
     let mut said = String::new();
     let mut byte = [0u8; 4096];
+    let mut watch = Watch::default();
     while !said.ends_with("ready\n") {
+        let mut fds = [PollFd::new(&report, PollFlags::IN)];
+        let look = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        if matches!(rustix::event::poll(&mut fds, Some(&look)), Ok(0) | Err(Errno::INTR)) {
+            // Not by trying the lock, which would keep it from that.
+            watch.look(runtime.manager())?;
+            continue;
+        }
         match report.read(&mut byte) {
             Ok(0) | Err(_) => break,
             Ok(count) => said.push_str(&String::from_utf8_lossy(&byte[..count])),
@@ -242,12 +315,14 @@ fn start(
         }
         return Ok(());
     }
-    let ended = manager.wait();
-    if said.is_empty() {
-        let how = ended.map_or(String::new(), |status| format!(" ({status})"));
-        said = format!("the node manager ended at once{how}; see {}", runtime.log().display());
+    let status = manager.wait();
+    if !said.is_empty() {
+        return Err(StartError::Refused(said));
     }
-    Err(said)
+    let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+    let why = format!("the node manager died while it started ({how})");
+    let _ = writeln!(its_log, "{why}");
+    Err(StartError::Died(format!("{why}; see {}", runtime.log().display())))
 }
 
 /// Makes sure that a node manager serves a pool whose own has died, and holds it: it goes on where that
@@ -328,11 +403,12 @@ fn await_release(runtime: &Runtime) {
 
 /// Waits until the manager that holds the instance's lock answers, however long it brings back what
 /// was left. `None` when nobody holds it.
-fn await_answer(runtime: &Runtime) -> Option<Connection> {
+fn await_answer(runtime: &Runtime) -> Option<Result<Connection, String>> {
     let mut told = false;
+    let mut watch = Watch::default();
     loop {
         if let Ok(connection) = Connection::to(&runtime.socket()) {
-            return Some(connection);
+            return Some(Ok(connection));
         }
         if !matches!(runtime.lock(), Ok(None)) {
             return None;
@@ -341,6 +417,9 @@ fn await_answer(runtime: &Runtime) -> Option<Connection> {
             let instance = &runtime.instance;
             eprintln!("forebay: waiting for a node manager that recovers instance {instance}");
             told = true;
+        }
+        if let Err(message) = watch.look(runtime.manager()) {
+            return Some(Err(message));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -375,7 +454,11 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
         // A manager that was about to end has drained it meanwhile.
         return Some(Ok(()));
     }
-    if let Some(connection) = await_answer(runtime) {
+    if let Some(answer) = await_answer(runtime) {
+        let connection = match answer {
+            Ok(connection) => connection,
+            Err(message) => return Some(Err(message)),
+        };
         return match drain::drain(&connection, runtime) {
             Ok(drain::Drained::All) => Some(Ok(())),
             Ok(drain::Drained::Kept(files)) => Some(Err(drain::describe(&files))),
@@ -403,6 +486,11 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
         files = observer.files();
     }
     if let Err(error) = start(&config, runtime, None, &["--drain-and-end"]) {
+        if let StartError::Died(why) = &error {
+            eprintln!("forebay: {why}; starting another");
+            return None;
+        }
+        let error = error.to_string();
         if error.contains(SERVED) || !runtime.folder.exists() {
             return None;
         }
@@ -411,7 +499,7 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
     }
     let result = drain::wait_for_end(runtime);
     let left = match &result {
-        Ok(()) => Vec::new(),
+        Ok(_) => Vec::new(),
         Err(_) => Observer::of(&runtime.pool).map(|left| left.files()).unwrap_or_default(),
     };
     for file in files {
@@ -419,7 +507,7 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
             eprintln!("forebay: recovered {} ({})", file.path, drain::bytes(file.size));
         }
     }
-    Some(result)
+    Some(result.map(drop))
 }
 
 /// Whether both buffer the same directory, or one within the other's.
@@ -592,7 +680,7 @@ fn mention_processes(observer: &Observer) {
     let more = if left.len() > NAMED { ", ..." } else { "" };
     eprintln!(
         "forebay: {} processes run on, without buffering: they read and write the backing store directly \
-         from now on: {}{more}",
+         from now on: {}{more}; the node manager ends with the last of them",
         left.len(),
         named.join(", ")
     );
@@ -604,19 +692,29 @@ pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         true => vec![arguments.runtime()?.1],
         false => Runtime::all()?,
     };
-    let mut stopped = 0;
+    let (mut stopped, mut failures) = (0, Vec::new());
     for runtime in &instances {
-        if let Ok(connection) = Connection::to(&runtime.socket()) {
-            // Its pool is gone when it has ended.
-            let observer = Observer::of(&runtime.pool);
-            drain::stop(&connection, runtime)?;
-            observer.iter().for_each(mention_processes);
-            stopped += 1;
+        // One that takes over what was left answers only when it has.
+        let Some(connection) = await_answer(runtime) else { continue };
+        // Its pool is gone when it has ended.
+        let observer = Observer::of(&runtime.pool);
+        let ended = connection.and_then(|connection| drain::stop(&connection, runtime));
+        stopped += usize::from(ended.is_ok());
+        match ended {
+            Ok(Ended::Gone | Ended::InUse) => observer.iter().for_each(mention_processes),
+            Ok(Ended::Joined) => failures.push(format!(
+                "instance {}: another run has joined; its node manager goes on",
+                runtime.instance
+            )),
+            Err(message) => failures.push(message),
         }
     }
     if stopped == 0 && arguments.is_given() {
         return Err(nothing_to_stop(&arguments.load()?, &instances[0])?);
     }
     println!("stopped {stopped} node managers");
-    Ok(ExitCode::SUCCESS)
+    match failures.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(failures.join("\n")),
+    }
 }

@@ -3,6 +3,7 @@
 use crate::drain::{self, Drained};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
+use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use forebay_node::runtime::Runtime;
@@ -60,7 +61,11 @@ fn code<T: Copy>(all: &[(&str, T)], name: Option<&str>, code: impl Fn(T) -> u8) 
 
 /// Tells the node manager that a run begins. Returns the number of its job; `None` if there are so
 /// many that this one goes without.
-fn begin(connection: &Connection, arguments: &RunArguments) -> Result<Option<u32>, String> {
+fn begin(
+    connection: &Connection,
+    runtime: &Runtime,
+    arguments: &RunArguments,
+) -> Result<Option<u32>, String> {
     let message = Message::BeginJob {
         mode: code(Mode::ALL, arguments.mode.as_deref(), |mode| mode as u8),
         trigger: code(Trigger::ALL, arguments.trigger.as_deref(), |trigger| trigger as u8),
@@ -68,8 +73,10 @@ fn begin(connection: &Connection, arguments: &RunArguments) -> Result<Option<u32
     };
     let gone = |errno| format!("the node manager is gone: {errno}");
     connection.send(message).map_err(gone)?;
+    let mut watch = Watch::default();
     loop {
-        match connection.receive(Duration::from_secs(1)).map_err(gone)? {
+        watch.look(runtime.manager())?;
+        match connection.receive(Duration::from_millis(200)).map_err(gone)? {
             Some(Message::JobBegun { number }) => return Ok(Some(number)),
             Some(Message::NoRoom { bytes, asked }) => {
                 return Err(format!(
@@ -106,7 +113,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     if arguments.instance.config.is_none() && matches!(joined, Joined::Started) {
         eprintln!("forebay: {}", config.describe());
     }
-    let job = begin(&connection, arguments)?;
+    let job = begin(&connection, &runtime, arguments)?;
     let mut child = match spawn(&arguments.command, &library, &runtime, job) {
         Ok(child) => child,
         Err(error) => {

@@ -4,6 +4,7 @@ use crate::drain::{Progress, bytes};
 use crate::elsewhere;
 use crate::flush::{Named, Pool, REVIVALS, report};
 use crate::holders::Holders;
+use crate::watch::Watch;
 use clap::Args;
 use forebay_pool::layout::Trigger;
 use std::path::PathBuf;
@@ -73,6 +74,7 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
     }
     let mut progress = Progress::shown("waiting", progress);
     let mut holders = Holders::default();
+    let mut watch = Watch::default();
     let mut stuck: Option<Instant> = None;
     let mut left = first;
     while left > 0 {
@@ -88,6 +90,10 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
                 errors.push(error);
                 break;
             }
+        }
+        if let Err(error) = watch.look(pool.manager()) {
+            errors.push(error);
+            break;
         }
         let failing = pool.failing(files);
         let others = files.iter().filter(|&&file| pool.segment.pending_bytes(file) > 0).count();

@@ -41,7 +41,7 @@ use run::{PLACES, Place, place, run};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Operations of each place in a usual run; there are six.
+/// Operations of each place in a usual run; there are seven.
 const OPERATIONS: usize = 18_000;
 /// Operations of one script.
 const LENGTH: usize = 1_500;
@@ -61,6 +61,10 @@ fn fuzz(place: &Place, seed: u64) -> usize {
     let lines = Generator::script(seed, LENGTH);
     let outcome = run(place, &lines, None);
     let Some(mismatch) = outcome.mismatch else {
+        if place.stops {
+            println!("{} stops", outcome.stops);
+            assert!(outcome.stops > 0, "FOREBAY_SEED={seed}: nothing was stopped");
+        }
         assert!(outcome.buffered > 0, "FOREBAY_SEED={seed} {}: nothing was buffered", place.name);
         return outcome.operations;
     };
@@ -91,6 +95,10 @@ const USUAL_SEEDS: [u64; 12] = [1, 2, 3, 6, 7, 9, 12, 13, 17, 18, 20, 22];
 
 /// The usual number of operations in one place.
 fn usual(name: &str) {
+    usual_with(name, &USUAL_SEEDS);
+}
+
+fn usual_with(name: &str, seeds: &[u64]) {
     if run::executor().is_none() {
         return;
     }
@@ -100,12 +108,13 @@ fn usual(name: &str) {
         return;
     }
     let mut done = 0;
-    for seed in USUAL_SEEDS {
+    for &seed in seeds {
         println!("FOREBAY_SEED={seed}");
         done += fuzz(place, seed);
     }
     println!("{done} operations");
-    assert!(done >= OPERATIONS, "only {done} operations");
+    let wanted = OPERATIONS * seeds.len() / USUAL_SEEDS.len();
+    assert!(done >= wanted, "only {done} operations");
 }
 
 #[test]
@@ -136,6 +145,12 @@ fn flushed_when_closed() {
 #[test]
 fn over_a_slow_store() {
     usual("slow");
+}
+
+#[test]
+fn stopped_and_started_all_the_time() {
+    // Each run of the command takes its time.
+    usual_with("stopped", &USUAL_SEEDS[..4]);
 }
 
 #[test]

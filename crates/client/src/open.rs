@@ -4,7 +4,7 @@ use crate::folders;
 use crate::session::{Session, borrow};
 use crate::store::descriptor_path;
 use core::ffi::CStr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
@@ -126,8 +126,7 @@ impl Session {
     ) -> Result<bool, Errno> {
         // Whoever had this number before closed it where we could not see.
         self.forget(fd);
-        let retired = self.segment.header().retired.load(Ordering::Acquire) != 0;
-        if retired || flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
+        if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
             return Ok(false);
         }
         let Some(seen) = Seen::of(fd) else { return Ok(false) };
@@ -188,12 +187,6 @@ impl Session {
         forebay_pool::crash::point("open.marked");
         self.bind(fd, marker.description);
         self.counters().opens.fetch_add(1, Ordering::Relaxed);
-        if self.segment.header().retired.load(Ordering::SeqCst) != 0 {
-            // The manager is leaving, and may not have seen this record.
-            self.segment
-                .file(self.segment.description(marker.description).file.load(Ordering::Acquire))
-                .set(file_flag::DIRECT);
-        }
         if stat.st_mode & SET_ID_BITS != 0
             && let Some(handle) = self.handle(fd)
         {
@@ -273,8 +266,13 @@ impl Session {
                 forebay_pool::crash::point("open.recorded");
                 record.born_ns.store(seen.born_ns, Ordering::Relaxed);
                 record.set_path(path);
-                let bypass = self.segment.header().store[store.unwrap_or(0)].bypass != 0;
-                if bypass {
+                let header = self.segment.header();
+                let bypass = header.store[store.unwrap_or(0)].bypass != 0;
+                // The record is in the table by now: either we see that the manager makes all files
+                // direct, or it sees the record.
+                fence(Ordering::SeqCst);
+                let retired = header.retired.load(Ordering::SeqCst) != retirement::NONE;
+                if bypass || retired {
                     record.set(file_flag::DIRECT);
                 }
             }

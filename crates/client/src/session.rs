@@ -164,7 +164,7 @@ impl Session {
             None => wait_for_slot(&segment, pid, start)?,
         };
         // Looked at after the slot was claimed: the manager looks at the slots after it has said so.
-        if segment.header().retired.load(Ordering::SeqCst) != 0 {
+        if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
             segment.cancel_slot(slot);
             return None;
         }

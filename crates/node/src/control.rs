@@ -167,6 +167,8 @@ pub(crate) struct Control {
     peers: Vec<Peer>,
     /// Whether anybody ever held the manager: one that nobody wants any more ends.
     pub was_held: bool,
+    /// Runs that have joined so far.
+    pub joined: u64,
     /// Descriptors came in the last round: more are probably on their way.
     pub is_busy: bool,
     owner: Owner,
@@ -190,6 +192,7 @@ impl Control {
             listener,
             peers: Vec::new(),
             was_held: false,
+            joined: 0,
             is_busy: false,
             owner: Node::new_owner(),
         })
@@ -234,13 +237,16 @@ impl Control {
     pub fn serve(&mut self) -> bool {
         self.accept();
         let node = Arc::clone(&self.node);
-        let (mut held, mut busy) = (false, false);
+        let (mut held, mut busy, mut joined) = (false, false, 0);
         self.peers.retain_mut(|peer| {
+            let before = peer.holds;
             let keep = receive(&node, peer, &mut busy);
             held |= peer.holds;
+            joined += u64::from(peer.holds && !before);
             keep
         });
         self.was_held |= held;
+        self.joined += joined;
         self.is_busy = busy;
         self.answer_beginnings();
         self.answer_drains()

@@ -1,20 +1,21 @@
 //! The node manager from start to end.
 
 use crate::config::Config;
-use crate::control::{Control, all_pending_are_failing, failing_files};
+use crate::control::Control;
 use crate::demote::Demoter;
 use crate::descriptors::Descriptors;
 use crate::faults::Faults;
-use crate::flush::{Flusher, Which, is_pending, settle_held};
+use crate::flush::Flusher;
 use crate::gauge::Gauge;
 use crate::guard::guard;
-use crate::housekeeping::{Housekeeper, is_idle};
+use crate::housekeeping::{Housekeeper, has_living, is_idle};
 use crate::journal::Journal;
 use crate::journal::log::reason;
 use crate::node::Node;
 use crate::promote::Promoter;
 use crate::rebuild::{Rebuilt, rebuild};
 use crate::recovery;
+use crate::retire::{Progress, Retirement};
 use crate::runtime::{Runtime, SERVED};
 use crate::stage::Stager;
 use crate::status::Observer;
@@ -22,7 +23,6 @@ use crate::trace::Trace;
 use forebay_placement::Watermarks;
 use forebay_pool::clock::Timer;
 use forebay_pool::crash;
-use forebay_pool::layout::file_flag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
@@ -42,8 +42,8 @@ const ROUND: Timer = Timer::ms(100);
 const DRAIN_ROUND: Timer = Timer::ms(10);
 /// How long descriptors from clients are left to pile up.
 const PILE_UP: Timer = Timer::ms(1);
-/// How long a signalled manager tries files that cannot be written.
-const GIVE_UP: Timer = Timer::seconds(3);
+/// How long a signalled manager waits for programs that may be ending as well.
+const COMMON_END: Timer = Timer::ms(500);
 
 /// How long a starting manager waits for one that seems to be ending.
 const ENDING: Duration = Duration::from_secs(5);
@@ -71,6 +71,9 @@ pub enum Ending {
         /// Bytes that are still in the tiers.
         bytes: u64,
     },
+    /// It was told to end by a signal while programs use its files: all is on the backing store, they
+    /// use the kernel, and the pool stays for a manager that comes later.
+    InUse,
 }
 
 /// Runs a node manager until it is told to end. Calls `ready` once clients can connect, with what was
@@ -86,9 +89,11 @@ pub fn serve(
 ) -> Result<Ending, String> {
     crash::in_node();
     let lock = runtime.lock().map_err(|errno| format!("{}: {errno}", runtime.folder.display()))?;
-    let Some(_lock) = lock else {
+    let Some(lock) = lock else {
         return Err(format!("{}: {SERVED}", runtime.folder.display()));
     };
+    // For commands that wait for us, and find no pool yet that says who we are.
+    let _ = rustix::io::pwrite(&lock, format!("{}\n", std::process::id()).as_bytes(), 0);
     // What was left is drained in any order.
     let drains = options.drain_and_end || runtime.has_left();
     refuse_overlap(&config, runtime, drains)?;
@@ -236,6 +241,15 @@ fn find_overlap(
                     );
                     return Ok(Some((false, message)));
                 }
+                if let Some(users) = used_directly(&other) {
+                    let message = format!(
+                        "{} is used by processes of an earlier run with another configuration \
+                         (instance {}): {users}; wait for their end, or use that configuration",
+                        theirs.path.display(),
+                        other.instance
+                    );
+                    return Ok(Some((unused, message)));
+                }
                 let message = format!(
                     "{} is served with another configuration (instance {}, directory {}); use that \
                      one, or end it with `forebay stop`",
@@ -248,6 +262,13 @@ fn find_overlap(
         }
     }
     Ok(None)
+}
+
+/// The processes that use the files of an instance whose manager was told to end; `None` if it was not.
+fn used_directly(instance: &Runtime) -> Option<String> {
+    let observer = Observer::of(&instance.pool).ok()?;
+    let pids: Vec<_> = observer.processes().iter().map(u32::to_string).collect();
+    (observer.is_retiring() && !pids.is_empty()).then(|| pids.join(", "))
 }
 
 /// Descriptors without which a manager does not start: with 7 tiers and 8 directories about 50 are its
@@ -349,85 +370,72 @@ struct Manager<'a> {
     signals: OwnedFd,
 }
 
+/// Who wants the manager to end.
+#[derive(Clone, Copy)]
+struct Told {
+    since: Instant,
+    /// By a signal: it ends although programs go on.
+    by_signal: bool,
+    /// Runs that had joined by then. One that comes later wants it to go on.
+    joined: u64,
+}
+
+impl Told {
+    /// Whether it is to end although programs go on: not before those had time to end that a batch
+    /// system, or a terminal, sent the same signal.
+    fn has_waited(self) -> bool {
+        self.by_signal && self.since.elapsed() > COMMON_END.as_duration()
+    }
+}
+
 impl Manager<'_> {
     fn run(&self, control: &mut Control) -> Ending {
         let mut housekeeper = Housekeeper::new(self.node);
-        let mut told_to_end = self.options.drain_and_end.then(Instant::now);
+        let mut retirement = Retirement::new(self.node);
+        let told_now = |by_signal, joined| Told { since: Instant::now(), by_signal, joined };
+        let mut told = self.options.drain_and_end.then(|| told_now(false, 0));
         loop {
-            self.wait(control, &housekeeper, told_to_end.is_some());
-            if self.is_signalled() {
-                told_to_end.get_or_insert_with(Instant::now);
+            let busy = told.is_some() && !retirement.is_over() || retirement.is_busy();
+            self.wait(control, &housekeeper, busy);
+            if control.serve() && told.is_none() {
+                told = Some(told_now(false, control.joined));
             }
-            if control.serve() {
-                told_to_end.get_or_insert_with(Instant::now);
+            if self.is_signalled() {
+                told.get_or_insert_with(|| told_now(true, control.joined)).by_signal = true;
             }
             self.node.rounds.fetch_add(1, Ordering::AcqRel);
             housekeeper.look_around();
-            if let Some(since) = told_to_end {
-                self.node.draining.store(true, Ordering::Release);
-                self.node.want_work();
-                if let Some(ending) = self.ending(since) {
-                    return ending;
-                }
+            if told.is_some_and(|told| !told.by_signal && control.joined > told.joined) {
+                told = None;
+                eprintln!("another run has joined: buffering goes on");
             }
-            let unwanted = self.options.ephemeral && control.was_held && control.holders() == 0;
-            if unwanted && is_idle(self.node) && !control.is_draining() {
-                // The flushers go on; the manager ends when they are done.
-                self.node.draining.store(true, Ordering::Release);
-                self.node.want_work();
-                if self.node.dirty_bytes_total() == 0 && self.retire(true) {
-                    return Ending::Drained;
+            let idle = control.holders() == 0 && is_idle(self.node);
+            let wanted = control.is_draining() || !idle;
+            // One that was started for runs, or for the end of another, goes with the last of them.
+            let by_itself = self.options.ephemeral || self.options.drain_and_end;
+            if told.is_none() && (wanted || !by_itself || !control.was_held) {
+                retirement.take_back();
+                continue;
+            }
+            // The flushers go on; the manager ends when they are done.
+            self.node.draining.store(true, Ordering::Release);
+            self.node.want_work();
+            let since = told.map(|told| told.since);
+            match retirement.go_on(since, idle, || control.holders() == 0 && is_idle(self.node)) {
+                Progress::Gone => return Ending::Drained,
+                Progress::Refused(failing) if told.is_some() => {
+                    let bytes = self.node.dirty_bytes_total();
+                    return Ending::Kept { failing, bytes };
                 }
+                Progress::Direct
+                    if told.is_some_and(Told::has_waited)
+                        && (control.holders() > 0 || has_living(self.node)) =>
+                {
+                    return Ending::InUse;
+                }
+                _ => {}
             }
         }
-    }
-
-    /// Before the segment is removed: no new client may join it, and those that live use the
-    /// store directly from now on. False, and nothing has changed, if that cannot be: a client
-    /// came while `only_if_idle`, or a file could not be flushed.
-    fn retire(&self, only_if_idle: bool) -> bool {
-        let node = self.node;
-        let segment = &node.segment;
-        node.header().retired.store(1, Ordering::SeqCst);
-        crash::point("manager.retiring");
-        let mut flusher = Flusher::new(node);
-        let owner = Node::new_owner();
-        let idle = is_idle(node);
-        let open = segment.open_files();
-        let good = (!only_if_idle || idle)
-            && segment.live_files().all(|file| {
-                let inside = segment.enter_table(owner);
-                segment.exclude(file, owner);
-                if segment.file(file).has(file_flag::SCRATCH) {
-                    crate::jobs::delete_held(node, file, owner, !idle && open[file as usize]);
-                }
-                while is_pending(node, file) && !segment.file(file).has(file_flag::FAILING) {
-                    flusher.flush(Which::File(file));
-                }
-                let clean = segment.drop_clean_blocks(file, owner)
-                    && (!segment.file(file).is_tracked() || flusher.settle_durably(file).is_ok());
-                if clean {
-                    settle_held(node, file);
-                    segment.file(file).set(file_flag::DIRECT);
-                }
-                segment.include(file);
-                segment.leave(owner, inside);
-                clean
-            });
-        crash::point("manager.retired");
-        if !good {
-            node.header().retired.store(0, Ordering::SeqCst);
-        }
-        good
-    }
-
-    fn ending(&self, since: Instant) -> Option<Ending> {
-        let bytes = self.node.dirty_bytes_total();
-        if bytes == 0 && self.retire(false) {
-            return Some(Ending::Drained);
-        }
-        (since.elapsed() > GIVE_UP.as_duration() && all_pending_are_failing(self.node))
-            .then(|| Ending::Kept { failing: failing_files(self.node), bytes })
     }
 
     fn is_signalled(&self) -> bool {
@@ -454,8 +462,7 @@ impl Manager<'_> {
     }
 }
 
-/// Removes everything that a drained instance has. Clients that still run keep their mapping and
-/// use the store directly.
+/// Removes everything that a drained instance has. No client is left.
 fn remove(node: &Node, runtime: &Runtime) {
     if let Some(journal) = &node.journal {
         journal.stop(node);

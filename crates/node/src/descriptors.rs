@@ -130,6 +130,30 @@ impl Descriptors {
         Ok(fd)
     }
 
+    /// A descriptor of `file` like one that a program has of it: there is no other way to a file without
+    /// a name. `None` if no program has it open, or the file may not be written.
+    pub fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+        let record = segment.file(file);
+        let generation = record.generation.load(Ordering::Acquire);
+        let (identity, born) = (record.identity(), record.born_ns.load(Ordering::Acquire));
+        let mut found = segment.holders(file).filter_map(|pid| {
+            let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+            let of_file = |path: &PathBuf| {
+                std::fs::metadata(path).is_ok_and(|found| {
+                    found.dev() == identity.device && found.ino() == identity.inode
+                })
+            };
+            let open = |path: PathBuf| {
+                let fd = open_at_once(&path, OFlags::WRONLY).ok()?;
+                (self.is_file_of(record, &fd) && same_birth(&fd, born)).then_some(fd)
+            };
+            entries.filter_map(|entry| Some(entry.ok()?.path())).filter(of_file).find_map(open)
+        });
+        let fd = Arc::new(found.next()?);
+        self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
+        Some(fd)
+    }
+
     /// A descriptor that is at hand already.
     pub fn at_hand(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
         let generation = segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);

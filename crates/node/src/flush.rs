@@ -573,6 +573,11 @@ impl Flusher {
         is_pending(&self.node, file)
     }
 
+    /// Begins to wait anew for what somebody holds.
+    pub fn be_patient(&mut self) {
+        self.patience = Patience::default();
+    }
+
     /// Flushes the blocks that `which` names. Returns the bytes written.
     pub fn flush(&mut self, which: Which) -> u64 {
         let mut found = self.collect(&which);
@@ -657,7 +662,7 @@ impl Flusher {
     }
 
     /// Whether a failing file's time has come.
-    fn may_try(&self, file: u32, now: u32) -> bool {
+    pub fn may_try(&self, file: u32, now: u32) -> bool {
         let record = self.node.segment.file(file);
         !record.has(file_flag::FAILING)
             || clock::stamp_age(now, record.retry_at.load(Ordering::Relaxed)) > 0
@@ -669,7 +674,11 @@ impl Flusher {
         store.min(self.node.config.backing.len() - 1)
     }
 
-    fn descriptor(&self, file: u32) -> Result<Arc<OwnedFd>, Errno> {
+    /// A descriptor of a file, to write it.
+    ///
+    /// # Errors
+    /// Those of [`crate::descriptors::Descriptors::of`].
+    pub fn descriptor(&self, file: u32) -> Result<Arc<OwnedFd>, Errno> {
         let record = self.node.segment.file(file);
         let folder = &self.node.config.backing[self.store_of(file)].path;
         let descriptors = &self.node.descriptors;
@@ -678,6 +687,15 @@ impl Flusher {
             && descriptors.at_hand(&self.node.segment, file).is_none()
         {
             self.node.await_messages();
+        }
+        let held = descriptors.at_hand(&self.node.segment, file);
+        if let Some(fd) = held.or_else(|| {
+            // Not by name: it has lost its last one, and what has that name now is another file.
+            record
+                .has(file_flag::UNLINKED)
+                .then(|| descriptors.of_programs(&self.node.segment, file))?
+        }) {
+            return Ok(fd);
         }
         descriptors.of(&self.node.segment, file, folder)
     }
@@ -713,11 +731,13 @@ impl Flusher {
             Ok(fd) => fd,
             Err(errno) => {
                 begun.iter().for_each(|block| self.end(block, false));
-                // One that has lost its last name is dropped when it is certain that nobody has it open.
+                // One that has lost its last name is dropped when it is certain that nobody has it open:
+                // that it cannot be written is no error to tell.
                 let gone =
                     errno == Errno::STALE && self.node.segment.file(file).has(file_flag::UNLINKED);
-                if !gone {
-                    self.failed(file, errno);
+                match gone {
+                    true => drop(self.postpone(file)),
+                    false => self.failed(file, errno),
                 }
                 return None;
             }
@@ -1113,16 +1133,23 @@ impl Flusher {
     /// Notes that a flush failed: programs learn of it at fsync or close, and the file is tried
     /// again later.
     fn failed(&mut self, file: u32, errno: Errno) {
+        self.node.segment.file(file).report(errno.raw_os_error() as u32);
+        if self.postpone(file) {
+            let record = self.node.segment.file(file);
+            let path = String::from_utf8_lossy(&record.path()).into_owned();
+            eprintln!("flush of {path}: {errno}; the data is kept and tried again");
+        }
+    }
+
+    /// Notes that a file cannot be written now: whoever waits for all files need not wait for it. True
+    /// if it could before.
+    fn postpone(&mut self, file: u32) -> bool {
         let record = self.node.segment.file(file);
-        record.report(errno.raw_os_error() as u32);
         let (first, most) = (RETRY.0.as_stamp(), RETRY.1.as_stamp());
         let pause = self.backoff.get(&file).map_or(first, |ms| (ms * 2).min(most));
         self.backoff.insert(file, pause);
         record.retry_at.store(self.node.now().wrapping_add(pause), Ordering::Relaxed);
-        if !record.set(file_flag::FAILING) {
-            let path = String::from_utf8_lossy(&record.path()).into_owned();
-            eprintln!("flush of {path}: {errno}; the data is kept and tried again");
-        }
+        !record.set(file_flag::FAILING)
     }
 }
 

@@ -444,3 +444,16 @@ pub(crate) fn is_idle(node: &Node) -> bool {
     (1..segment.header().clients_high.load(Ordering::Acquire))
         .all(|slot| segment.client(slot).state.load(Ordering::Acquire) == slot_state::FREE)
 }
+
+/// Whether a process lives that uses the segment, and not only the slots of some are still to be freed.
+pub(crate) fn has_living(node: &Node) -> bool {
+    let segment = &node.segment;
+    let high = segment.header().clients_high.load(Ordering::Acquire);
+    (1..high).map(|slot| segment.client(slot)).any(|client| {
+        let (pid, start) =
+            (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
+        let child = client.child.load(Ordering::Acquire);
+        client.state.load(Ordering::Acquire) != slot_state::FREE
+            && (liveness::is_alive(pid, start) || child != 0 && liveness::is_alive(child, 0))
+    })
+}

@@ -25,6 +25,7 @@ pub mod profile;
 mod promote;
 mod rebuild;
 mod recovery;
+mod retire;
 pub mod runtime;
 pub mod salvage;
 pub mod schema;

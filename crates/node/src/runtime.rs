@@ -229,6 +229,12 @@ impl Runtime {
         }
     }
 
+    /// Process id of the node manager that holds the instance's lock, or held it last: it may not have
+    /// a pool yet.
+    pub fn manager(&self) -> Option<u32> {
+        fs::read_to_string(self.folder.join("lock")).ok()?.trim().parse().ok()
+    }
+
     /// Removes the instance's folder and pool. For a node manager that has drained everything.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.pool);

@@ -4,7 +4,7 @@ use crate::holders::Holder;
 use crate::node::{buckets_of, dirty_bytes, ranges, scratch_bytes};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{JobRecord, file_flag};
+use forebay_pool::layout::{JobRecord, file_flag, retirement};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{Segment, SegmentError, clock};
 use rustix::fd::AsFd;
@@ -271,6 +271,33 @@ impl Observer {
         found.sort_unstable();
         found.dedup();
         found
+    }
+
+    /// Files that a manager which is to end has still to bring to the store, or to make direct, and the
+    /// processes that have them open.
+    pub fn unsettled(&self) -> Vec<(String, Vec<u32>)> {
+        let left = |&file: &u32| {
+            let record = self.0.file(file);
+            let done = record.has(file_flag::SCRATCH)
+                || record.has(file_flag::DIRECT) && !record.has(file_flag::AHEAD);
+            !done
+        };
+        let described = |file| {
+            let path = String::from_utf8_lossy(&self.0.file(file).path()).into_owned();
+            (path, self.0.holders(file).collect())
+        };
+        self.0.live_files().filter(left).map(described).collect()
+    }
+
+    /// Whether the manager was told to end and all files are used through the kernel: it stays for the
+    /// processes that have them open.
+    pub fn is_direct(&self) -> bool {
+        self.0.header().retired.load(Ordering::Acquire) == retirement::DIRECT
+    }
+
+    /// Whether the manager was told to end.
+    pub fn is_retiring(&self) -> bool {
+        self.0.header().retired.load(Ordering::Acquire) != retirement::NONE
     }
 
     /// Times that a file was found changed by others on the store.

@@ -177,6 +177,21 @@ impl Segment {
         open
     }
 
+    /// The processes that hold a description of `file`.
+    pub fn holders(&self, file: u32) -> impl Iterator<Item = u32> {
+        let holds = move |slot: &u32| {
+            let held = |word| self.held(*slot, word).load(Ordering::SeqCst);
+            let of_file =
+                |description| self.description(description).file.load(Ordering::Acquire) == file;
+            (0..self.header().descriptions / 64).any(|word| {
+                let held = held(word);
+                (0..64).any(|bit| held >> bit & 1 == 1 && of_file(word * 64 + bit))
+            })
+        };
+        let slots = 1..self.header().clients_high.load(Ordering::SeqCst);
+        slots.filter(holds).map(|slot| self.client(slot).pid.load(Ordering::Acquire))
+    }
+
     /// Notes at `now` that a descriptor of a held description is about to be sent to another
     /// process. It then lives without a holder until it is received, or until the sweep loses
     /// patience.

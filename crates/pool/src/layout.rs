@@ -92,7 +92,7 @@ pub struct Header {
     pub file_cursor: AtomicU32,
     /// One past the highest file record ever used.
     pub files_high: AtomicU32,
-    /// The manager is about to remove the segment: nothing new is buffered.
+    /// How far the manager is with its end, see [`retirement`].
     pub retired: AtomicU32,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
@@ -458,6 +458,19 @@ impl Presence {
         let file = (word as u32).checked_sub(1)?;
         Some(Presence { thread: (word >> 32) as u32, file })
     }
+}
+
+/// Values of [`Header::retired`]. Whatever it is, every process opens through the file table, so that
+/// all that have a file open see the same of it.
+pub mod retirement {
+    /// Files are buffered.
+    pub const NONE: u32 = 0;
+    /// The manager makes all files clean and direct; those that come into the table are direct.
+    pub const CLEARING: u32 = 1;
+    /// All files are direct. The manager stays for the processes that have them open.
+    pub const DIRECT: u32 = 2;
+    /// The segment is about to be removed: no process uses it, and none may join.
+    pub const GONE: u32 = 3;
 }
 
 /// Flags of a file record.

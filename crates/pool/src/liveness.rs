@@ -21,15 +21,38 @@ pub fn is_alive(pid: u32, start: u64) -> bool {
     }
 }
 
+/// What keeps a process from going on, as far as /proc says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Halt {
+    /// A signal has stopped it, or a debugger: it goes on when it is told to.
+    Stopped,
+    /// It waits for a device.
+    Device,
+}
+
+/// What keeps process `pid` from going on; `None` if nothing does, or it is gone.
+pub fn halt(pid: u32) -> Option<Halt> {
+    let mut name = [0u8; 32];
+    let path = stat_path(pid, &mut name);
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0u8; 1024];
+    let length = rustix::io::read(&file, &mut text[..]).ok()?;
+    parse_halt(&text[..length])
+}
+
+/// Field 3 of /proc/pid/stat.
+fn parse_halt(text: &[u8]) -> Option<Halt> {
+    let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
+    match text[after_name..].iter().find(|&&byte| byte != b' ')? {
+        b'T' | b't' => Some(Halt::Stopped),
+        b'D' => Some(Halt::Device),
+        _ => None,
+    }
+}
+
 /// Whether process `pid` is stopped, by a signal or by a debugger, as far as /proc tells.
 pub fn is_stopped(pid: u32) -> bool {
-    let mut name = [0u8; 32];
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(stat_path(pid, &mut name), flags, Mode::empty());
-    let mut text = [0u8; 1024];
-    let length = file.and_then(|file| rustix::io::read(file, &mut text[..])).unwrap_or(0);
-    let name_end = text[..length].iter().rposition(|&byte| byte == b')');
-    name_end.is_some_and(|end| matches!(text.get(end + 2), Some(b'T' | b't')))
+    halt(pid) == Some(Halt::Stopped)
 }
 
 /// What /proc says of `pid`. An error if it says nothing: not mounted, or no descriptor is left.
@@ -107,6 +130,28 @@ mod tests {
         }
         child.wait().unwrap();
         assert_eq!(start_time(child.id()), None);
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_runs() {
+        use rustix::process::{Signal, kill_process};
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        while halt(child.id()) != Some(Halt::Stopped) {
+            std::thread::yield_now();
+        }
+        assert!(is_alive(child.id(), 0));
+        kill_process(pid, Signal::CONT).unwrap();
+        while halt(child.id()) == Some(Halt::Stopped) {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(halt(child.id()), None);
+        assert_eq!(parse_halt(b"7 (a) T) D 1 2"), Some(Halt::Device));
+        assert_eq!(parse_halt(b"7 (a) T) t 1 2"), Some(Halt::Stopped));
+        assert_eq!(parse_halt(b"7 (T"), None);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use std::sync::OnceLock;
 pub struct Place {
     pub name: &'static str,
     pub setup: Setup,
+    /// The manager is told to end, and joined by another run, again and again meanwhile.
+    pub stops: bool,
 }
 
 const SMALL: Setup = Setup {
@@ -23,26 +25,41 @@ const SMALL: Setup = Setup {
     flush: "trigger = \"periodic\"\nperiod = \"5ms\"",
 };
 
+const fn quiet(name: &'static str, setup: Setup) -> Place {
+    Place { name, setup, stops: false }
+}
+
 /// Small tiers, so that eviction and demotion happen all the time, with each way of flushing.
-pub const PLACES: [Place; 6] = [
-    Place { name: "ram", setup: Setup { ram: "64MiB", flush: "trigger = \"on-exit\"", ..SMALL } },
-    Place { name: "lazy", setup: Setup { flush: "trigger = \"on-exit\"", ..SMALL } },
-    Place { name: "periodic", setup: SMALL },
-    Place { name: "through", setup: Setup { flush: "trigger = \"per-operation\"", ..SMALL } },
-    Place {
-        name: "closed",
-        setup: Setup { nvme: "8MiB", flush: "trigger = \"per-file\"", ..SMALL },
-    },
-    Place {
-        name: "slow",
-        setup: Setup {
+pub const PLACES: [Place; 7] = [
+    quiet("ram", Setup { ram: "64MiB", flush: "trigger = \"on-exit\"", ..SMALL }),
+    quiet("lazy", Setup { flush: "trigger = \"on-exit\"", ..SMALL }),
+    quiet("periodic", SMALL),
+    quiet("through", Setup { flush: "trigger = \"per-operation\"", ..SMALL }),
+    quiet("closed", Setup { nvme: "8MiB", flush: "trigger = \"per-file\"", ..SMALL }),
+    quiet(
+        "slow",
+        Setup {
             nvme_emulate: Some("{ latency = \"100us\" }"),
             store_emulate: Some("{ bandwidth = \"300MB/s\", latency = \"500us\" }"),
             flush: "trigger = \"periodic\"\nperiod = \"2ms\"",
             ..SMALL
         },
+    ),
+    Place {
+        name: "stopped",
+        setup: Setup { flush: "trigger = \"on-exit\"", ..SMALL },
+        stops: true,
     },
 ];
+
+/// Tells the manager to end and has another run join it, until the script has ended.
+const STOPS: &str = "config=$BIN/forebay.toml
+    (unset LD_PRELOAD; while [ ! -e $OUT/over ]; do
+        $FOREBAY stop --config $config > $OUT/stops 2>&1 && echo stopped >> $OUT/count
+        $FOREBAY run --config $config -- true > $OUT/joins 2>&1 &
+        sleep 0.04
+    done; wait) & stops=$!
+    ";
 
 /// The place of that name.
 pub fn place(name: &str) -> &'static Place {
@@ -66,6 +83,8 @@ pub struct Outcome {
     pub operations: usize,
     /// Calls that the tiers served.
     pub buffered: u64,
+    /// Times that the manager was told to end, and did what it could.
+    pub stops: usize,
 }
 
 /// The compiled executor, or nothing if there is no compiler.
@@ -106,7 +125,7 @@ pub fn run(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
         Err(reason) => {
             let text = reason.downcast_ref::<String>().cloned().unwrap_or_default();
             let mismatch = Mismatch { line: None, kind: "panic".to_owned(), text };
-            Outcome { mismatch: Some(mismatch), operations: 0, buffered: 0 }
+            Outcome { mismatch: Some(mismatch), operations: 0, buffered: 0, stops: 0 }
         }
     }
 }
@@ -123,8 +142,12 @@ fn run_both(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
         ),
         None => String::new(),
     };
+    let (before, after) = match place.stops {
+        true => (STOPS, ": > $OUT/over; wait $stops;"),
+        false => ("", ""),
+    };
     let (got, status) = site.run_buffered(&format!(
-        "{preload}{program} $OUT/script $OUT/managed; code=$?; \
+        "{before}{preload}{program} $OUT/script $OUT/managed; code=$?; {after} \
          cat $FOREBAY_RUNTIME_DIR/*/log > $OUT/log; exit $code"
     ));
     let read = |name: &str| {
@@ -146,7 +169,12 @@ fn run_both(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
         mismatch.text += &format!("\n    node manager: {}", log.trim().replace('\n', "\n    "));
     }
     let buffered = ["reads", "writes", "passed", "arounds"].map(|name| status.count(name));
-    Outcome { mismatch, operations: wanted_log.lines().count(), buffered: buffered.iter().sum() }
+    Outcome {
+        mismatch,
+        operations: wanted_log.lines().count(),
+        buffered: buffered.iter().sum(),
+        stops: read("count").lines().count(),
+    }
 }
 
 fn tail(log: &str) -> &str {
