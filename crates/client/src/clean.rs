@@ -2,6 +2,7 @@
 //! kernel.
 
 use crate::session::{Handle, Session, borrow};
+use crate::vigil::{Seen, Vigil};
 use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -315,7 +316,7 @@ impl Session {
             return Ok(());
         }
         let error = record.errors();
-        if !self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE) {
+        if !self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE)? {
             return self.flush_here(handle, true);
         }
         match record.errors() == error {
@@ -334,15 +335,26 @@ impl Session {
         let header = self.segment.header();
         record.set(file_flag::TO_CUT);
         self.segment.tell(Some(self.owner()), &Message::Sync { file: handle.file });
+        let mut vigil = Vigil::default();
         while record.has(file_flag::TO_CUT) {
             let done = header.work_done.load(Ordering::Acquire);
             if !record.has(file_flag::TO_CUT) {
                 break;
             }
             futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
-            if record.has(file_flag::TO_CUT) && !self.segment.manager_is_alive() {
-                record.clear(file_flag::TO_CUT);
-                return self.flush_here(handle, true);
+            if !record.has(file_flag::TO_CUT) {
+                break;
+            }
+            match vigil.look(&self.segment) {
+                Seen::AtWork => {}
+                Seen::Gone => {
+                    record.clear(file_flag::TO_CUT);
+                    return self.flush_here(handle, true);
+                }
+                Seen::Stopped => {
+                    record.clear(file_flag::TO_CUT);
+                    return Err(Errno::TIMEDOUT);
+                }
             }
         }
         Ok(())
@@ -351,7 +363,8 @@ impl Session {
     /// The journal was told of a cut that did not happen: what it has of the file must not count.
     pub(crate) fn undo_cut(&self, handle: Handle) {
         if self.record(handle).is_logged() {
-            self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE);
+            // One that is stopped does it when it goes on: the flags stay.
+            let _ = self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE);
         }
     }
 
@@ -382,7 +395,7 @@ impl Session {
             return crate::store::fsync(handle.fd);
         }
         self.announce(handle);
-        match self.await_sync(handle.file, file_flag::TO_LOG) {
+        match self.await_sync(handle.file, file_flag::TO_LOG)? {
             true => Ok(()),
             false => self.flush_here(handle, true),
         }
@@ -417,10 +430,12 @@ impl Session {
             }
         }
         let header = self.segment.header();
+        let mut vigil = Vigil::default();
         for file in self.segment.live_files().filter(ahead) {
             let record = self.segment.file(file);
             let ticket = record.sync_wanted.load(Ordering::Acquire);
-            while !self.segment.is_synced(file, ticket) && self.segment.manager_is_alive() {
+            while !self.segment.is_synced(file, ticket) && vigil.look(&self.segment) == Seen::AtWork
+            {
                 let done = header.work_done.load(Ordering::Acquire);
                 if !self.segment.is_synced(file, ticket) {
                     futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
@@ -441,7 +456,7 @@ impl Session {
         }
         self.announce(handle);
         let durably = if durable { file_flag::DURABLE } else { 0 };
-        match self.await_sync(handle.file, file_flag::TO_FLUSH | durably) {
+        match self.await_sync(handle.file, file_flag::TO_FLUSH | durably)? {
             true => Ok(()),
             false => self.flush_here(handle, durable),
         }
@@ -454,24 +469,33 @@ impl Session {
     /// The errno of the flush.
     pub fn let_go(&self, handle: Handle) -> Result<(), Errno> {
         self.with_clean(handle, || ())?;
-        self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::LET_GO);
+        self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::LET_GO)?;
         Ok(())
     }
 
     /// Has the node manager do what `flags` say for a file, and waits. False if no manager is there to
     /// do it.
-    fn await_sync(&self, file: u32, flags: u32) -> bool {
+    ///
+    /// # Errors
+    /// `TIMEDOUT` if the manager is stopped, and nobody continues it. It does what it was asked for when
+    /// it goes on.
+    fn await_sync(&self, file: u32, flags: u32) -> Result<bool, Errno> {
         let header = self.segment.header();
         let ticket = self.segment.request(file, Some(self.owner()), flags);
+        let mut vigil = Vigil::default();
         loop {
             let done = header.work_done.load(Ordering::Acquire);
             if self.segment.is_synced(file, ticket) {
-                return true;
+                return Ok(true);
             }
             futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
-            if header.work_done.load(Ordering::Acquire) == done && !self.segment.manager_is_alive()
-            {
-                return false;
+            if header.work_done.load(Ordering::Acquire) != done {
+                continue;
+            }
+            match vigil.look(&self.segment) {
+                Seen::AtWork => {}
+                Seen::Gone => return Ok(false),
+                Seen::Stopped => return Err(Errno::TIMEDOUT),
             }
         }
     }

@@ -25,6 +25,7 @@ mod read;
 mod rules;
 mod session;
 mod store;
+mod vigil;
 mod write;
 
 pub use attributes::{Correction, NewTime, StatFields, Whence};

@@ -2,10 +2,12 @@
 
 use crate::session::{Session, borrow};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use forebay_pool::clock::Timer;
 use forebay_pool::crash;
 use forebay_pool::message::Message;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -13,6 +15,10 @@ use rustix::net::{
 
 /// Longest path of a socket.
 const PATH_MAX: usize = 108;
+
+/// How long a manager that does not read is waited for: without the descriptor it opens the file by its
+/// name, or as the program has it.
+const SEND_PATIENCE: Timer = Timer::seconds(2);
 
 pub(crate) struct ManagerLink {
     path: [u8; PATH_MAX],
@@ -132,6 +138,8 @@ impl ManagerLink {
             SocketFlags::CLOEXEC,
             None,
         )?;
+        let patience = Some(SEND_PATIENCE.as_duration());
+        let _ = rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, patience);
         rustix::net::connect(&socket, &address)?;
         let socket = Session::hide(socket);
         self.socket.store(socket, Ordering::Relaxed);
