@@ -64,12 +64,19 @@ fn json(runtime: &Runtime) -> String {
                 false => "null".to_owned(),
             };
             let tier = |tier: &TierStatus| {
-                object(&[
+                let mut fields = vec![
                     ("name", text(&tier.name)),
                     ("capacity", tier.capacity.to_string()),
                     ("used", tier.used.to_string()),
                     ("dirty", tier.dirty.to_string()),
-                ])
+                ];
+                if let Some((errno, ms)) = tier.failed {
+                    fields.extend([
+                        ("errno", errno.to_string()),
+                        ("failed_seconds", format!("{:.3}", f64::from(ms) / 1e3)),
+                    ]);
+                }
+                object(&fields)
             };
             let counters: Vec<_> = observer.counters();
             let counters: Vec<_> =
@@ -151,6 +158,13 @@ fn show(runtime: &Runtime, observer: &Observer) {
             bytes(tier.capacity),
             bytes(tier.dirty)
         );
+        if let Some((errno, ms)) = tier.failed {
+            println!(
+                "    FAILED   takes nothing new since {:.1} s: {}",
+                f64::from(ms) / 1e3,
+                std::io::Error::from_raw_os_error(errno)
+            );
+        }
         for (what, size) in [("scratch", tier.scratch), ("reserved", tier.reserved)] {
             if size > 0 {
                 println!("    {what:8} {}", bytes(size));

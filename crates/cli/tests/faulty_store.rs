@@ -286,3 +286,53 @@ fn a_store_that_is_moved_away_and_back_loses_nothing() {
     site.recover().expect(0);
     assert_content(&faulty.store("file"), 1, 3000, "moved");
 }
+
+/// Puts new blocks anywhere, so that programs write to slots themselves.
+fn place_at_random(site: &Site) {
+    let text = fs::read_to_string(&site.config).unwrap();
+    fs::write(&site.config, format!("[placement]\npolicy = \"random\"\n{text}")).unwrap();
+}
+
+#[test]
+fn a_tier_that_cannot_be_written_is_left_out_and_no_program_notices() {
+    for errno in [libc::ENOSPC, libc::EDQUOT, libc::EROFS, libc::EIO, libc::EMFILE] {
+        let Some(faulty) = Faulty::new(&SMALL, "") else { return };
+        place_at_random(&faulty.site);
+        let fault = faulty.site.out.join("fault");
+        // New blocks, and parts of those that lie in slots already.
+        let mut command = faulty.steps(
+            "open:1:file write:1:8000 touch:$OUT/fault write:1:4000 check:1 open:2:file write:2:16000 check:2 \
+             touch:$OUT/told gone:$OUT/flag fsync:2 close:2 close:1",
+        );
+        command.env("FOREBAY_SLOT_FAULT", format!("write:{errno}:{}", fault.display()));
+        let run = faulty.site.start(command);
+        wait_for("all writes", LIMIT, || faulty.site.out.join("told").exists().then_some(()));
+        let status = faulty.site.status();
+        status.assert_live();
+        let is_shown = status.text.contains("FAILED   takes nothing new");
+        // Running out of descriptors is the program's own affair.
+        assert!(is_shown == (errno != libc::EMFILE), "{errno}: {}", status.text);
+        fs::remove_file(&faulty.flag).unwrap();
+        let ran = run.end().expect(0);
+        assert!(ran.stdout.lines().all(|line| line.ends_with(" 0")), "{errno}: {ran:?}");
+        assert_content(&faulty.store("file"), 2, 16000, &format!("errno {errno}"));
+    }
+}
+
+#[test]
+fn a_full_tier_is_used_again_when_there_is_room() {
+    let site = Site::new(&SMALL);
+    place_at_random(&site);
+    let script = "mount -t tmpfs -o size=40m none $NVME; cd $STORE
+        dd if=/dev/zero of=$NVME/filler bs=1M count=38 status=none
+        $FOREBAY run --config $CONFIG -- bash -c '
+            seq 2000000 > big || echo failed
+            until $FOREBAY status | grep -q \"FAILED .* No space left\"; do seq 90000 > more || echo failed; done
+            rm $NVME/filler
+            while $FOREBAY status | grep -q FAILED; do sleep 0.05; done
+            seq 2000000 > again || echo failed'
+        echo status $?; seq 2000000 | cmp big - && seq 2000000 | cmp again - && echo same";
+    let script = script.replace("$NVME", site.nvme.to_str().unwrap());
+    let Some(ran) = with_mounts(&site, &script) else { return };
+    assert_eq!(ran.stdout, "status 0\nsame\n", "{ran:?}");
+}

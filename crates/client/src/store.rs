@@ -219,9 +219,13 @@ impl Session {
         bytes: usize,
     ) -> Result<(), Errno> {
         let tier = self.segment.tier_of(bucket);
-        let fd = self.tier_file(tier)?;
         let offset = self.segment.slot_offset(bucket) + within as u64;
-        let got = unsafe { pread_full(fd, to, bytes, offset) };
+        let got = match forebay_pool::crash::slot_fault("read") {
+            Some(errno) => Err(errno),
+            None => {
+                self.tier_file(tier).and_then(|fd| unsafe { pread_full(fd, to, bytes, offset) })
+            }
+        };
         occupy(&self.segment.header().tier[tier].emulation, Direction::Read, bytes);
         self.all_of(tier, got, bytes)
     }
@@ -238,22 +242,26 @@ impl Session {
         bytes: usize,
     ) -> Result<(), Errno> {
         let tier = self.segment.tier_of(bucket);
-        let fd = self.tier_file(tier)?;
         let offset = self.segment.slot_offset(bucket) + within as u64;
-        let put = unsafe { pwrite_full(fd, from, bytes, offset) };
+        let put = match forebay_pool::crash::slot_fault("write") {
+            Some(errno) => Err(errno),
+            None => {
+                self.tier_file(tier).and_then(|fd| unsafe { pwrite_full(fd, from, bytes, offset) })
+            }
+        };
         occupy(&self.segment.header().tier[tier].emulation, Direction::Write, bytes);
         self.all_of(tier, put, bytes)
     }
 
-    /// A device that does less than it is asked to has failed, as has one that says so.
+    /// A device that does less than it is asked to has failed, as has one that says so, or is full.
     fn all_of(&self, tier: usize, done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
         let result = match done {
             Ok(done) if done == bytes => Ok(()),
             Ok(_) => Err(Errno::IO),
             Err(errno) => Err(errno),
         };
-        if result == Err(Errno::IO) {
-            self.segment.fail_tier(tier);
+        if let Err(errno) = result {
+            self.segment.fail_tier(tier, errno);
         }
         result
     }

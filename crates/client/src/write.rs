@@ -10,7 +10,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use forebay_pool::sums::sum_of;
+use forebay_pool::sums::{each_page, sum_of};
 use forebay_pool::{Entry, Owner, clock, crash, futex};
 use rustix::io::Errno;
 
@@ -422,10 +422,13 @@ impl Session {
             return Ok(Outcome::NoEntry);
         };
         let mut patience = Patience::default();
+        let mut refused = 0;
         loop {
             let word = place.load(Ordering::Acquire);
             let done = match Entry::decode(word) {
-                Entry::Empty => unsafe { self.write_new(handle, place, cursor, part, owner) }?,
+                Entry::Empty => {
+                    unsafe { self.write_new(handle, place, cursor, part, owner, &mut refused) }?
+                }
                 Entry::Busy(holder) => {
                     if patience.wait() && self.segment.owner_is_dead(holder) {
                         let _ = place.compare_exchange(
@@ -472,7 +475,9 @@ impl Session {
     }
 
     /// Gives the block a bucket on the tier that the placement engine chooses, or writes around the
-    /// tiers when there is none to be had. `None` if somebody else was faster.
+    /// tiers when there is none to be had. `None` if somebody else was faster, or the tier cannot be written,
+    /// which is then one of those that have `refused`: the program is not to see an error as long as
+    /// another tier, or the store, takes the block.
     #[inline(never)]
     unsafe fn write_new(
         &self,
@@ -481,8 +486,9 @@ impl Session {
         cursor: &mut Cursor<'_>,
         part: Part,
         owner: Owner,
+        refused: &mut u32,
     ) -> Result<Option<usize>, Errno> {
-        let Some((tier, bucket)) = self.bucket_for(handle, part, owner) else {
+        let Some((tier, bucket)) = self.bucket_for(handle, part, owner, *refused) else {
             return unsafe { self.write_around(handle, place, cursor, part, owner) };
         };
         if !self.segment.dress_bucket(bucket, handle.file, part.block, owner) {
@@ -502,8 +508,8 @@ impl Session {
         } else {
             let start = cursor.position();
             let result = unsafe { self.write_slot(handle, bucket, cursor, part) };
-            if result.is_err() && !self.segment.is_sound(tier) {
-                // The device fails: the block goes elsewhere.
+            if result.is_err() {
+                *refused |= 1 << tier;
                 cursor.rewind(start);
                 place.store(Entry::EMPTY, Ordering::Release);
                 self.segment.undress_bucket(bucket);
@@ -641,9 +647,17 @@ impl Session {
             return Ok(None);
         };
         let Some(bucket) = fresh else {
+            let start = cursor.position();
             let result = unsafe { self.write_slot(handle, resident.bucket, cursor, part) };
             self.unlock(resident, false);
-            return result.map(Some);
+            return match result {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(errno) => {
+                    cursor.rewind(start);
+                    self.bring_up(handle, place, part.block, owner).map_err(|_| errno)?;
+                    Ok(None)
+                }
+            };
         };
         self.populate(bucket);
         let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
@@ -662,6 +676,87 @@ impl Session {
             meta.lock.unlock_changed();
         }
         result.map(Some)
+    }
+
+    /// Moves a block to RAM that lies in a slot which cannot be written any more.
+    ///
+    /// # Errors
+    /// `NOSPC` if there is no room in RAM; the device's, or `IO`, if bytes that only the slot has cannot be
+    /// read as they were written.
+    #[cold]
+    fn bring_up(
+        &self,
+        handle: Handle,
+        place: &AtomicU64,
+        block: u64,
+        owner: Owner,
+    ) -> Result<(), Errno> {
+        let bucket = self.room(owner).ok_or(Errno::NOSPC)?;
+        if !self.segment.dress_bucket(bucket, handle.file, block, owner) {
+            return Ok(());
+        }
+        let resident = self.segment.lock_resident(place, owner);
+        let Some(resident) = resident.filter(|resident| resident.tier > 0 && resident.taken) else {
+            if let Some(resident) = resident {
+                self.unlock(resident, true);
+            }
+            self.segment.undress_bucket(bucket);
+            return Ok(());
+        };
+        let copied = self.copy_up(resident.bucket, bucket);
+        if copied.is_err() {
+            self.segment.undress_bucket(bucket);
+            self.unlock(resident, true);
+            return copied;
+        }
+        self.segment.void_slot(self, resident.bucket);
+        crash::point("replace.filled");
+        self.record(handle).note_tier(0);
+        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        crash::point("replace.published");
+        self.segment.free_bucket(resident.bucket);
+        crash::point("replace.freed");
+        self.unlock(resident, false);
+        if let Some(meta) = self.segment.bucket(bucket) {
+            meta.lock.unlock_changed();
+        }
+        Ok(())
+    }
+
+    /// Copies the pages of slot `from` and what is known of them to RAM bucket `to`. Both are locked.
+    fn copy_up(&self, from: u32, to: u32) -> Result<(), Errno> {
+        let (old, new) = (self.segment.bucket(from), self.segment.bucket(to));
+        let (old, new) = (old.ok_or(Errno::IO)?, new.ok_or(Errno::IO)?);
+        let sums = self.segment.sums(from).ok_or(Errno::IO)?;
+        self.segment.wait_for_writeback(old);
+        let page = self.segment.page_bytes();
+        let dirty = old.dirty.load(Ordering::Acquire);
+        let mut valid = old.valid.load(Ordering::Acquire);
+        for number in each_page(valid) {
+            let at = number * page;
+            // SAFETY: inside the bucket, which only we have.
+            let content = unsafe {
+                let start = self.segment.bucket_data(to).add(at);
+                core::slice::from_raw_parts_mut(start, page)
+            };
+            let read = unsafe { self.slot_read(from, at, content.as_mut_ptr(), page) };
+            let right = read.is_ok() && sums.agrees(number, sums.get(number), content);
+            if !right && dirty >> number & 1 == 1 {
+                self.segment.mark_rotten(old, sums, 1 << number);
+                return read.and(Err(Errno::IO));
+            }
+            if !right {
+                // The store has it.
+                valid &= !(1 << number);
+            }
+        }
+        for (new, old) in [(&new.written, &old.written), (&new.dirtied, &old.dirtied)] {
+            new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        new.heat.store(old.heat.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.valid.store(valid, Ordering::Release);
+        new.dirty.store(dirty & valid, Ordering::Release);
+        Ok(())
     }
 
     /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
@@ -770,9 +865,21 @@ impl Session {
 
     /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
     /// that has room. `None`: the store.
-    fn bucket_for(&self, handle: Handle, part: Part, owner: Owner) -> Option<(usize, u32)> {
-        if let Some(taken) = self.reserved_for(handle, owner) {
-            return Some(taken);
+    fn bucket_for(
+        &self,
+        handle: Handle,
+        part: Part,
+        owner: Owner,
+        refused: u32,
+    ) -> Option<(usize, u32)> {
+        let takes = |tier: usize| refused >> tier & 1 == 0 && self.segment.is_sound(tier);
+        if refused == 0
+            && let Some(taken) = self.reserved_for(handle, owner)
+        {
+            if takes(taken.0) {
+                return Some(taken);
+            }
+            self.segment.free_bucket(taken.1);
         }
         let first = match self.destination(handle, part.ahead) {
             Destination::Tier(0) => return self.room(owner).map(|bucket| (0, bucket)),
@@ -781,7 +888,7 @@ impl Session {
         };
         let client = self.segment.client(owner.slot());
         let tiers = first..self.segment.header().tiers as usize;
-        for tier in tiers.filter(|&tier| self.segment.is_sound(tier)) {
+        for tier in tiers.filter(|&tier| takes(tier)) {
             let mut hint = client.bucket_hint.load(Ordering::Relaxed);
             if let Some(slot) = self.segment.take_slot(tier, owner, &mut hint) {
                 client.bucket_hint.store(hint, Ordering::Relaxed);

@@ -10,8 +10,9 @@ use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
 use forebay_pool::{Owner, crash, liveness, undo};
+use forebay_tiers::Transfer;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -32,6 +33,10 @@ const FORK: Timer = Timer::seconds(10);
 /// How often descriptions and records are swept.
 const SWEEP: Timer = Timer::ms(200);
 
+/// A tier that was full is tried again after this, when its file system has room for so many blocks.
+const RETRY_FULL: Timer = Timer::seconds(1);
+const ROOM_BLOCKS: u64 = 16;
+
 /// The manager's watch over clients and tables.
 pub(crate) struct Housekeeper {
     node: Arc<Node>,
@@ -42,6 +47,8 @@ pub(crate) struct Housekeeper {
     waiting: HashMap<u32, u32>,
     /// Of each client that was inside something at the last sweep: what it looked like, and since when.
     standing: HashMap<u32, (u64, u32)>,
+    /// Of each tier that takes nothing: when it is tried again, or was noticed.
+    failed: HashMap<usize, u32>,
     last_sweep: u32,
     /// Descriptions that were not free at the last sweep.
     used: u32,
@@ -129,6 +136,7 @@ impl Housekeeper {
             clients: HashMap::new(),
             waiting: HashMap::new(),
             standing: HashMap::new(),
+            failed: HashMap::new(),
             // Long ago, on a clock that wraps: zero might be in the future.
             last_sweep: node.now().wrapping_sub(1_000),
             used: 0,
@@ -151,8 +159,60 @@ impl Housekeeper {
         if forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
             self.last_sweep = now;
             self.look_who_stands(now);
+            self.look_at_tiers(now);
             self.sweep(now);
         }
+    }
+
+    /// Tells of tiers that take nothing new, and tries those again now and then that were full.
+    fn look_at_tiers(&mut self, now: u32) {
+        let node = Arc::clone(&self.node);
+        for tier in 1..node.tiers() {
+            let name = node.tier_name(tier);
+            let Some((errno, _)) = node.segment.tier_failure(tier) else {
+                self.failed.remove(&tier);
+                continue;
+            };
+            let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT);
+            let Some(&tried) = self.failed.get(&tier) else {
+                self.failed.insert(tier, now);
+                let why = if is_full { "it is full" } else { "its device fails" };
+                eprintln!(
+                    "tier {name}: {why} ({errno}): no more blocks go there, and what can be read is drained"
+                );
+                continue;
+            };
+            if !is_full || forebay_pool::clock::stamp_age(now, tried) < RETRY_FULL.as_stamp() {
+                continue;
+            }
+            self.failed.insert(tier, now);
+            if self.takes_a_block(tier) {
+                node.segment.restore_tier(tier);
+                self.failed.remove(&tier);
+                eprintln!("tier {name}: there is room again");
+                node.segment.want_room();
+            }
+        }
+    }
+
+    /// Whether a free slot of a tier can be written, and its file system has room for some more.
+    fn takes_a_block(&self, tier: usize) -> bool {
+        let segment = &self.node.segment;
+        let Some(file) = self.node.slots[tier].as_ref() else { return false };
+        let bytes = segment.bucket_bytes();
+        let room = rustix::fs::fstatvfs(file).map_or(0, |found| found.f_bavail * found.f_frsize);
+        if room < ROOM_BLOCKS * bytes as u64 {
+            return false;
+        }
+        let Some(slot) = segment.take_slot(tier, self.owner, &mut 0) else { return false };
+        let mut zeros = vec![0u8; bytes];
+        let buffer = libc::iovec { iov_base: zeros.as_mut_ptr().cast(), iov_len: bytes };
+        // SAFETY: the buffer outlives the run; the slot was taken and is nobody else's.
+        let mut writes =
+            [unsafe { Transfer::write(file.as_raw_fd(), segment.slot_offset(slot), vec![buffer]) }];
+        self.node.tier_client(tier).run(&mut writes);
+        segment.free_bucket(slot);
+        writes[0].result() == Ok(bytes as u64)
     }
 
     /// Notes which clients do not go on with what they are inside of, so that people can be told of them:

@@ -193,9 +193,6 @@ impl Mover {
             match transfer.result() {
                 Ok(bytes) => *good &= bytes == transfer.len(),
                 Err(errno) => {
-                    if self.node.segment.is_sound(tier) {
-                        eprintln!("tier {}: {errno}", self.node.tier_name(tier));
-                    }
                     let _ = self.node.note_device(tier, Err(errno));
                     *good = false;
                 }

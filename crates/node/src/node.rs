@@ -234,13 +234,11 @@ impl Node {
 }
 
 impl Node {
-    /// Takes a tier out of the hierarchy if `result` says that its device fails.
+    /// Takes a tier out of the hierarchy if `result` says that its device fails, or is full. Housekeeping
+    /// tells of it.
     pub fn note_device(&self, tier: usize, result: Result<(), Errno>) -> Result<(), Errno> {
-        if result == Err(Errno::IO) && self.segment.fail_tier(tier) {
-            eprintln!(
-                "tier {}: its device fails: no more blocks go there, and what can be read is drained",
-                self.tier_name(tier)
-            );
+        if let Err(errno) = result {
+            self.segment.fail_tier(tier, errno);
         }
         result
     }

@@ -36,6 +36,8 @@ pub struct TierStatus {
     pub scratch: u64,
     /// Bytes that are set aside for jobs.
     pub reserved: u64,
+    /// Why nothing new goes there, if so: an errno, and for how many milliseconds.
+    pub failed: Option<(i32, u32)>,
 }
 
 /// A run under way.
@@ -138,6 +140,10 @@ impl Observer {
                     dirty: dirty_bytes(&self.0, tier, |_| true),
                     scratch: scratch_bytes(&self.0, tier),
                     reserved: u64::from(header.set_aside[tier].load(Ordering::Relaxed)) * bucket,
+                    failed: self.0.tier_failure(tier).map(|(errno, since)| {
+                        let now = clock::stamp(clock::realtime_coarse_ns());
+                        (errno.raw_os_error(), clock::stamp_age(now, since))
+                    }),
                 }
             })
             .collect()

@@ -20,6 +20,9 @@
 //! killed and paused at the same point; the pause comes first. [`crate::clock::Timer`] shortens what a
 //! pause is to outlast.
 //!
+//! `FOREBAY_SLOT_FAULT=OPERATION:ERRNO:FILE` lets a client's reads or writes (`read`, `write`) of slots of
+//! file tiers fail with the error of this number while FILE is there.
+//!
 //! A point stands between two steps whose order matters to whoever finds the first done and the second
 //! not. Where it is off it costs a load.
 
@@ -32,6 +35,18 @@ pub fn point(name: &'static str) {
     }
     #[cfg(not(debug_assertions))]
     let _ = name;
+}
+
+/// The error with which a client's `operation` (`read` or `write`) on slots of file tiers is to fail.
+#[inline(always)]
+pub fn slot_fault(operation: &str) -> Option<rustix::io::Errno> {
+    #[cfg(debug_assertions)]
+    return armed::slot_fault(operation);
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = operation;
+        None
+    }
 }
 
 /// From here on this process counts as a node manager, not as a client.
@@ -70,6 +85,17 @@ mod armed {
 
     pub(super) static NODE: AtomicBool = AtomicBool::new(false);
     static PASSED: AtomicU64 = AtomicU64::new(0);
+
+    /// `OPERATION:ERRNO:FILE` of `FOREBAY_SLOT_FAULT`, while FILE is there.
+    pub(super) fn slot_fault(operation: &str) -> Option<rustix::io::Errno> {
+        static ASKED: OnceLock<Word> = OnceLock::new();
+        let asked = ASKED.get_or_init(|| Word::of(b"FOREBAY_SLOT_FAULT="));
+        let mut parts = core::str::from_utf8(asked.bytes()).ok()?.splitn(3, ':');
+        let (of, errno, file) = (parts.next()?, parts.next()?, parts.next()?);
+        let hits = of == operation
+            && rustix::fs::access(Word::from(file).c_str(), rustix::fs::Access::EXISTS).is_ok();
+        hits.then(|| errno.parse().ok().map(rustix::io::Errno::from_raw_os_error)).flatten()
+    }
 
     /// The value of a variable as it was at the first look, without allocation.
     #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 8;
+pub const LAYOUT_VERSION: u32 = 9;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -324,6 +324,10 @@ pub struct TierHeader {
     /// About how many hold blocks that the store has, and that may leave: dropping them takes no
     /// time.
     pub clean: AtomicU32,
+    /// Why nothing new goes there, where the header's `failed_tiers` says so: an errno.
+    pub failed_errno: AtomicU32,
+    /// Milliseconds: since when.
+    pub failed_at: AtomicU32,
     /// Its emulated device, if any.
     pub emulation: Emulation,
     /// How fast it is.
@@ -771,7 +775,7 @@ pin_size!(RuleRecord, 1024);
 pin_size!(JobRecord, 40);
 pin_size!(Queue, 65_792);
 pin_size!(DeviceSpeed, 24);
-pin_size!(TierHeader, 4240);
+pin_size!(TierHeader, 4248);
 pin_size!(StoreHeader, 4168);
 pin_size!(Header, 17 * 4096);
 

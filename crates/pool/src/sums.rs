@@ -115,8 +115,8 @@ impl Segment {
         let record = self.slot_record(bucket);
         flag();
         crash::point("record.writing");
-        if files.write_record(bucket, &record.encode()).is_err() {
-            self.fail_tier(self.tier_of(bucket));
+        if let Err(errno) = files.write_record(bucket, &record.encode()) {
+            self.fail_tier(self.tier_of(bucket), errno);
         }
         crash::point("record.written");
     }
@@ -129,8 +129,8 @@ impl Segment {
         if self.sums(bucket).is_some() && pending != 0 {
             let void = crate::SlotRecord::void(self.next_sequence()).encode();
             crash::point("record.voiding");
-            if files.write_record(bucket, &void).is_err() {
-                self.fail_tier(self.tier_of(bucket));
+            if let Err(errno) = files.write_record(bucket, &void) {
+                self.fail_tier(self.tier_of(bucket), errno);
             }
         }
     }
