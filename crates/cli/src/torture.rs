@@ -1,36 +1,50 @@
-//! `forebay torture`: workers that verify every byte, on small tiers over a store that fails, while
-//! workers, node managers, and now and then everything, are killed.
+//! `forebay torture`: programs that verify every byte, on small tiers over a store that fails, while
+//! programs, node managers, and now and then everything, are killed, paused, stopped and started.
 
 mod content;
 mod counts;
 mod faults;
+mod goals;
+mod history;
+mod hits;
+mod keeper;
 mod log;
+mod operations;
+mod orphan;
 mod place;
+mod points;
 mod report;
 mod shadow;
+mod stranger;
+mod system;
+mod trouble;
 mod worker;
 
-pub use worker::{WorkerArguments, work};
+pub use worker::WorkerArguments;
 
 use clap::Args;
 use content::Random;
-use counts::{Counts, CountsFile};
+use counts::{Counts, Fates, WordsFile, sum};
+use goals::Goals;
+use history::History;
 use log::Past;
-use place::{Place, kill};
+use place::Place;
 use report::Report;
 use shadow::{FILES, Shadow};
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Programs at a time.
-const WORKERS: u64 = 3;
 /// Workers end by themselves so long after the torture's time: if it was killed, nothing goes on.
 const GRACE: Duration = Duration::from_secs(300);
+/// The time of a torture that ends with its goals.
+const FOREVER: Duration = Duration::from_secs(7 * 86_400);
 /// No command may take longer than this; one that does hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// The log of all programs begins anew behind this many bytes.
+const LOG_MAX: u64 = 256 << 10;
 /// What a recovery says that found slots which somebody was writing when he died. What was acknowledged
 /// is on the store all the same, and nothing else can be told from it.
 const DAMAGED: &str = "data of an earlier run is lost";
@@ -38,24 +52,32 @@ const DAMAGED: &str = "data of an earlier run is lost";
 /// Options of `forebay torture`.
 #[derive(Args)]
 pub struct TortureArguments {
-    /// How long, in minutes
-    #[arg(long, value_name = "N", default_value_t = 1.0)]
-    minutes: f64,
-    /// Where to make a temporary directory for store, tiers and workers [default: that for temporary files]
+    /// How long, in minutes [default: 1; with goals, until they are reached]
+    #[arg(long, value_name = "N")]
+    minutes: Option<f64>,
+    /// Where to make a temporary directory for store, tiers and programs [default: that for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// A trouble to spare the workers, to find out what a loss comes from; can be given several times
+    /// Programs at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=shadow::SHARERS))]
+    programs: u64,
+    /// A trouble to spare the programs, to find out what a loss comes from; can be given several times
     #[arg(long, value_name = "KIND")]
     without: Vec<Kind>,
     /// Repeats the choices of an earlier torture, though not its timing
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Begins with this round of the seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    round: u64,
+    #[command(flatten)]
+    goals: Goals,
 }
 
 /// What makes trouble.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Kind {
-    /// Workers are killed
+    /// Programs are killed
     Workers,
     /// Node managers are killed
     Managers,
@@ -63,60 +85,142 @@ enum Kind {
     Everything,
     /// Everything is killed, and what is in memory is lost
     Memory,
-    /// The store and a tier fail
+    /// Processes kill themselves at points
+    Points,
+    /// Threads pause at points
+    Pauses,
+    /// Processes are stopped by signals and continued
+    Freezes,
+    /// The store fails
     Faults,
+    /// The file tier fails
+    Tiers,
+    /// Node managers are stopped under load
+    Stops,
+    /// Other commands under load
+    Commands,
+    /// Another user does what he can
+    Users,
+}
+
+/// What `torture-worker` is: a keeper, a program, or another user.
+pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
+    if arguments.stranger {
+        stranger::lurk(arguments)
+    } else if arguments.operations.is_some() {
+        worker::work(arguments)
+    } else {
+        keeper::keep(arguments)
+    }
 }
 
 /// `forebay torture`.
 pub fn torture(arguments: &TortureArguments) -> Result<ExitCode, String> {
-    if !(arguments.minutes > 0.0 && arguments.minutes < 1e6) {
-        return Err("--minutes: a number above 0".into());
+    let goals = arguments.goals.resolved();
+    let time = match arguments.minutes {
+        Some(minutes) if minutes > 0.0 && minutes < 1e6 => Duration::from_secs_f64(minutes * 60.0),
+        Some(_) => return Err("--minutes: a number above 0".into()),
+        None if goals.are_given() => FOREVER,
+        None => Duration::from_secs(60),
+    };
+    if !points::BUILT && goals.pauses.is_some_and(|pauses| pauses > 0) {
+        return Err("pauses need a build with debug assertions: run the same with `cargo run -p forebay -- \
+                    torture`; or give --pauses 0"
+            .into());
     }
-    let time = Duration::from_secs_f64(arguments.minutes * 60.0);
-    let by_clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    begin(arguments, goals, time)
+}
+
+fn by_clock() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<ExitCode, String> {
     let seed = arguments.seed.unwrap_or_else(|| by_clock().as_nanos() as u64 % 1_000_000_000);
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in
-        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-    {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))
-            .map_err(|error| format!("setting up signals: {error}"))?;
-    }
+    let interrupted = count_interruptions()?;
     let folder = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let place = Place::new(&folder)?;
+    let mut without = arguments.without.clone();
+    let mut report = Report { rounds: arguments.round, ..Report::default() };
+    if !points::BUILT {
+        without.extend([Kind::Pauses, Kind::Points]);
+        let how = "this build has no debug assertions; `cargo run -p forebay -- torture` has";
+        report.left_out.push(format!("pauses and points: {how}"));
+    }
+    if !without.contains(&Kind::Users) && !stranger::can_be() {
+        without.push(Kind::Users);
+        report.left_out.push("users: only root can become another one".into());
+    }
+    let given = arguments.without.iter();
+    report.left_out.extend(given.map(|kind| format!("{kind:?}: by --without").to_lowercase()));
+    let place = Place::new(&folder, !without.contains(&Kind::Users))?;
     eprintln!("forebay: torture with seed {seed} in {}", place.root().display());
     let mut torture = Torture {
         random: Random::new(seed),
-        runs: (0..WORKERS).map(|_| None).collect(),
-        report: Report::default(),
+        runs: (0..arguments.programs).map(|_| None).collect(),
+        stranger: None,
+        report,
         since: Instant::now(),
         until: by_clock().saturating_add(time).saturating_add(GRACE).as_secs(),
         place,
         seed,
         time,
-        without: arguments.without.clone(),
+        goals,
+        without,
         interrupted,
+        last_manager: 0,
+        compared_at: 0,
+        frozen: None,
     };
     let result = torture.run();
-    let killed = torture.place.kill_all(&mut torture.runs);
-    torture.gather();
-    let Torture { report, place, since, interrupted, .. } = torture;
+    let killed = torture.end();
+    let Torture { report, place, since, interrupted, goals, .. } = torture;
     if let Err(message) = result.and(killed) {
-        place.remove();
+        println!("{}", report.text(seed, since.elapsed(), &goals));
+        println!("  everything is left in {}", place.root().display());
         return Err(message);
     }
-    eprintln!();
-    print!("{}", report.text(seed, since.elapsed()));
+    print!("{}", report.text(seed, since.elapsed(), &goals));
+    let interrupted = interrupted.load(Ordering::Acquire);
+    if interrupted > 0 {
+        println!(
+            "  interrupted: {}",
+            match interrupted {
+                1 => "all files were compared with what the programs had written until then",
+                _ => "twice: what was done since the last comparison was not compared",
+            }
+        );
+    }
     if !report.losses.is_empty() {
         println!("  everything is left in {}", place.root().display());
+        println!(
+            "  again, with other timing: --seed {seed} --round {}",
+            report.rounds.saturating_sub(1)
+        );
         return Ok(ExitCode::FAILURE);
     }
     place.remove();
     // One that was cut short may not have come to look.
-    if report.intercepted == 0 && !interrupted.load(Ordering::Acquire) {
-        return Err("nothing was intercepted: the workers used the store directly".into());
+    if report.intercepted == 0 && interrupted == 0 {
+        return Err("nothing was intercepted: the programs used the store directly".into());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if goals.are_met(&report.reached()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Counts SIGINT, SIGTERM and SIGHUP.
+fn count_interruptions() -> Result<Arc<AtomicUsize>, String> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let interrupted = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let count = Arc::clone(&interrupted);
+        // SAFETY: it adds to a number.
+        unsafe {
+            signal_hook::low_level::register(signal, move || {
+                count.fetch_add(1, Ordering::AcqRel);
+            })
+        }
+        .map_err(|error| format!("setting up signals: {error}"))?;
+    }
+    Ok(interrupted)
 }
 
 struct Torture {
@@ -124,52 +228,90 @@ struct Torture {
     random: Random,
     /// `forebay run` of each worker.
     runs: Vec<Option<Child>>,
+    stranger: Option<Child>,
     report: Report,
     seed: u64,
     time: Duration,
+    goals: Goals,
     since: Instant,
     until: u64,
     without: Vec<Kind>,
-    interrupted: Arc<AtomicBool>,
+    interrupted: Arc<AtomicUsize>,
+    last_manager: u32,
+    /// Operations at the last comparison.
+    compared_at: u64,
+    /// A node manager that is stopped, and until when.
+    frozen: Option<(u32, Instant)>,
 }
 
 impl Torture {
     fn run(&mut self) -> Result<(), String> {
-        while self.since.elapsed() < self.time && !self.is_over() {
+        while self.since.elapsed() < self.time && !self.is_over() && !self.has_reached_all() {
+            self.random = Random::new(self.seed ^ Random::new(self.report.rounds).next());
+            self.report.rounds += 1;
             self.round()?;
         }
         Ok(())
     }
 
+    fn has_reached_all(&self) -> bool {
+        self.goals.are_given() && self.goals.are_met(&self.report.reached())
+    }
+
+    fn may(&self, kind: Kind) -> bool {
+        !self.without.contains(&kind)
+    }
+
     fn is_over(&self) -> bool {
-        !self.report.losses.is_empty() || self.interrupted.load(Ordering::Relaxed)
+        self.has_lost() || self.is_interrupted()
+    }
+
+    fn has_lost(&self) -> bool {
+        !self.report.losses.is_empty()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether to give up at once.
+    fn is_urgent(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed) > 1
+    }
+
+    fn workers(&self) -> std::ops::Range<u64> {
+        0..self.runs.len() as u64
     }
 
     /// Some seconds of work and trouble, an end in peace or not, and a look at the store.
     fn round(&mut self) -> Result<(), String> {
         let _ = std::fs::remove_file(self.place.stop());
+        self.begin_logs()?;
         let left = self.time.saturating_sub(self.since.elapsed()).as_millis() as u64;
         let length = (1_500 + self.random.below(6_000)).min(left.max(500));
         let end = Instant::now() + Duration::from_millis(length);
-        while Instant::now() < end && !self.is_over() {
+        while Instant::now() < end && !self.is_over() && !self.has_reached_all() {
+            self.start_stranger()?;
             self.start_workers()?;
-            let pause = 50 + self.random.below(350);
+            let pause = 20 + self.random.below(150);
             self.wait(pause);
             self.trouble()?;
             self.gather();
             self.report.progress(self.since.elapsed());
         }
-        if self.is_over() {
+        self.thaw(true);
+        if self.has_lost() {
             return Ok(());
         }
-        match self.random.below(4) {
-            0 if !self.without.contains(&Kind::Everything) => {
-                self.place.kill_all(&mut self.runs)?;
-                self.report.all_killed += 1;
+        // Who interrupts wants to know what was right until now.
+        let choice = if self.is_interrupted() { 9 } else { self.random.below(5) };
+        match choice {
+            0 if self.may(Kind::Everything) => {
+                self.kill_everything()?;
                 self.calm()?;
             }
-            1 if !self.without.contains(&Kind::Memory) => {
-                self.place.kill_all(&mut self.runs)?;
+            1 if self.may(Kind::Memory) => {
+                self.kill_everything()?;
                 self.place.lose_memory()?;
                 self.report.memory_lost += 1;
                 self.calm()?;
@@ -182,91 +324,29 @@ impl Torture {
                 self.end_in_peace()?;
             }
         }
-        if !self.place.pools().is_empty() {
+        if !self.place.pools().is_empty() && !self.is_urgent() {
             self.recover(&[])?;
         }
         self.gather();
+        self.gather_logs();
         self.compare()
     }
 
-    fn wait(&self, milliseconds: u64) {
+    fn kill_everything(&mut self) -> Result<(), String> {
+        let at_work = self
+            .workers()
+            .any(|worker| self.place.keeper(worker).is_some_and(|(_, program)| program.is_some()));
+        self.report.all.sent += 1;
+        self.report.all.hit += u64::from(at_work);
+        self.place.kill_all(&mut self.runs)
+    }
+
+    fn wait(&mut self, milliseconds: u64) {
         let end = Instant::now() + Duration::from_millis(milliseconds);
         while Instant::now() < end && !self.is_over() {
-            std::thread::sleep(Duration::from_millis(10));
+            self.thaw(false);
+            std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    /// Starts the workers that do not run.
-    fn start_workers(&mut self) -> Result<(), String> {
-        for worker in 0..WORKERS {
-            let run = &mut self.runs[worker as usize];
-            let ended = match run {
-                None => true,
-                Some(child) => match child.try_wait() {
-                    Ok(Some(status)) => {
-                        self.report.kept += u64::from(status.code() == Some(crate::FAILED.into()));
-                        true
-                    }
-                    _ => false,
-                },
-            };
-            // A worker whose `forebay run` was killed may still be there.
-            if ended && self.place.worker(worker).is_none() && !self.lost(worker) {
-                let run = self.place.start_worker(worker, self.seed, self.until)?;
-                self.runs[worker as usize] = Some(run);
-            }
-        }
-        Ok(())
-    }
-
-    fn lost(&self, worker: u64) -> bool {
-        self.place.of_worker(worker).join("loss").exists()
-    }
-
-    /// Something goes wrong.
-    fn trouble(&mut self) -> Result<(), String> {
-        match self.random.below(10) {
-            0 | 1 if !self.without.contains(&Kind::Workers) => {
-                let worker = self.random.below(WORKERS);
-                if let Some(pid) = self.place.worker(worker) {
-                    // With its `forebay run`, now and then.
-                    if self.random.one_in(4)
-                        && let Some(run) = &mut self.runs[worker as usize]
-                    {
-                        let _ = run.kill();
-                    }
-                    kill(pid);
-                    self.report.workers_killed += 1;
-                }
-            }
-            2 | 3 if !self.without.contains(&Kind::Managers) => {
-                if let Some((manager, _)) = self.place.manager() {
-                    kill(manager);
-                    self.report.managers_killed += 1;
-                }
-            }
-            4 | 5 if !self.without.contains(&Kind::Faults) => {
-                let script = faults::script(&mut self.random);
-                self.report.scripts += 1;
-                self.set_faults(&script)?;
-            }
-            6 | 7 => self.calm()?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn set_faults(&self, script: &str) -> Result<(), String> {
-        // In one step: a manager reads it whenever it has changed.
-        let (fresh, path) = (self.place.root().join("faults-new"), self.place.faults());
-        std::fs::write(&fresh, script)
-            .and_then(|()| std::fs::rename(&fresh, &path))
-            .map_err(|error| format!("{}: {error}", path.display()))
-    }
-
-    /// No more faults.
-    fn calm(&self) -> Result<(), String> {
-        self.set_faults("")
     }
 
     /// Lets all workers end and their files drain.
@@ -274,7 +354,7 @@ impl Torture {
         std::fs::write(self.place.stop(), "")
             .map_err(|error| format!("{}: {error}", self.place.stop().display()))?;
         let since = Instant::now();
-        for worker in 0..WORKERS as usize {
+        for worker in 0..self.runs.len() {
             let Some(mut child) = self.runs[worker].take() else { continue };
             let status = self.await_end(&mut child, since)?;
             self.report.kept += u64::from(status == Some(crate::FAILED.into()));
@@ -286,60 +366,66 @@ impl Torture {
     }
 
     /// The exit code of a command, -1 for a signal; `None` if it hangs.
-    fn await_end(&self, child: &mut Child, since: Instant) -> Result<Option<i32>, String> {
+    fn await_end(&mut self, child: &mut Child, since: Instant) -> Result<Option<i32>, String> {
         loop {
+            self.thaw(false);
             match child.try_wait() {
                 Ok(Some(status)) => return Ok(Some(status.code().unwrap_or(-1))),
-                Ok(None) if since.elapsed() > PATIENCE => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return Ok(None);
-                }
-                Ok(None) if self.interrupted.load(Ordering::Relaxed) => {
+                Ok(None) if since.elapsed() > PATIENCE => return Ok(None),
+                Ok(None) if self.is_urgent() => {
                     let _ = child.kill();
                     let _ = child.wait();
                     return Ok(Some(0));
                 }
-                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) => std::thread::sleep(Duration::from_millis(3)),
                 Err(error) => return Err(format!("waiting for a command: {error}")),
             }
         }
     }
 
+    /// Runs a command to its end; its exit code, and what it said.
+    fn command(&mut self, name: &str, words: &[&str]) -> Result<(Option<i32>, String), String> {
+        let path = self.place.root().join(name);
+        let _ = std::fs::remove_file(&path);
+        let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
+        let mut child = self.place.start(name, &words, &[])?;
+        let code = self.await_end(&mut child, Instant::now())?;
+        let said = std::fs::read_to_string(path).unwrap_or_default();
+        let last: Vec<_> = said.lines().rev().take(5).collect();
+        if code.is_none() {
+            self.report.losses.push(format!("{} hangs: {}", words.join(" "), last.join("; ")));
+        }
+        Ok((code, said))
+    }
+
     /// Drains whatever is left. It may fail with a message that says one of `excuses`.
     fn recover(&mut self, excuses: &[&str]) -> Result<(), String> {
         self.report.recoveries += 1;
-        let before = std::fs::metadata(self.place.root().join("recover"));
-        let before = before.map_or(0, |found| found.len() as usize);
-        let mut child = self.place.start("recover", &["recover".to_owned()])?;
-        match self.await_end(&mut child, Instant::now())? {
-            Some(0) => {}
-            Some(code) => {
-                let said = std::fs::read_to_string(self.place.root().join("recover"));
-                let said = said.unwrap_or_default();
-                let now = said.get(before..).unwrap_or_default();
-                if excuses.iter().any(|excuse| now.contains(excuse)) {
-                    return self.place.remove_lost();
-                }
+        match self.command("recover", &["recover"])? {
+            (Some(0) | None, _) => Ok(()),
+            (_, said) if excuses.iter().any(|excuse| said.contains(excuse)) => {
+                self.place.remove_lost()
+            }
+            (Some(code), said) => {
                 let last = said.lines().rev().take(5).collect::<Vec<_>>().join("; ");
                 self.report.losses.push(format!("recover ended with {code}: {last}"));
+                Ok(())
             }
-            None => self.report.losses.push("recover hangs".into()),
         }
-        Ok(())
+    }
+
+    fn shadow(&self, worker: u64) -> Result<Shadow, String> {
+        let folder = self.place.of_worker(worker);
+        Shadow::open(&folder, &self.place.store(), self.seed, worker).map_err(explain)
     }
 
     /// Compares the store, without Forebay, with what all workers have written.
     fn compare(&mut self) -> Result<(), String> {
-        if self.is_over() {
+        if self.has_lost() || self.is_urgent() {
             return Ok(());
         }
-        let explain = |error: std::io::Error| format!("looking at the store: {error}");
-        let store = self.place.store();
-        let mut acks = Vec::new();
-        for worker in 0..WORKERS {
-            let folder = self.place.of_worker(worker);
-            let shadow = Shadow::open(&folder, &store, self.seed, worker).map_err(explain)?;
+        for worker in self.workers() {
+            let shadow = self.shadow(worker)?;
             let mut found: Vec<String> = shadow.settle().map_err(explain)?.into_iter().collect();
             for file in 0..FILES {
                 let (bytes, wrong) = shadow.verify(file).map_err(explain)?;
@@ -350,49 +436,28 @@ impl Torture {
                 }
                 found.extend(wrong);
             }
-            self.report.losses.extend(found.iter().map(|what| format!("on the store: {what}")));
-            acks.push(self.acks(worker));
+            for what in found {
+                self.lose(worker, format!("on the store: {what}"));
+            }
         }
-        self.compare_log(&acks, Past::Whole);
+        self.compare_log(Past::Whole)?;
+        self.report.comparisons += 1;
+        self.compared_at = self.report.counts.operations;
+        self.report.uncompared = 0;
         Ok(())
     }
 
-    /// What a worker knows of its records in the log.
-    fn acks(&self, worker: u64) -> Vec<u8> {
-        std::fs::read(self.place.of_worker(worker).join("acks")).unwrap_or_default()
-    }
-
-    fn compare_log(&mut self, acks: &[Vec<u8>], past: Past) {
-        match log::verify(&self.place.store(), acks, past) {
+    fn compare_log(&mut self, past: Past) -> Result<(), String> {
+        let acks = |worker| std::fs::read(self.place.of_worker(worker).join("acks"));
+        let acks: Vec<_> = self.workers().map(|worker| acks(worker).unwrap_or_default()).collect();
+        let store = self.place.store();
+        match log::verify(&store, &acks, past) {
             Ok(bytes) => self.report.compared += bytes,
             Err(wrong) => self.report.losses.push(format!("on the store: {wrong}")),
         }
-    }
-
-    /// Compares the store, after memory was lost, with what syncs have acknowledged. Workers go on with
-    /// what is there, and with a new log.
-    fn survive(&mut self) -> Result<(), String> {
-        if self.is_over() {
-            return Ok(());
-        }
-        let explain = |error: std::io::Error| format!("looking at the store: {error}");
-        let store = self.place.store();
-        for worker in 0..WORKERS {
-            let folder = self.place.of_worker(worker);
-            let shadow = Shadow::open(&folder, &store, self.seed, worker).map_err(explain)?;
-            shadow.settle_names().map_err(explain)?;
-            for file in 0..FILES {
-                let (bytes, wrong) = shadow.survive(file).map_err(explain)?;
-                self.report.compared += bytes;
-                let found = wrong.map(|what| format!("after a loss of memory: {what}"));
-                self.report.losses.extend(found);
-            }
-            shadow.forget_intent().map_err(explain)?;
-        }
-        let acks: Vec<_> = (0..WORKERS).map(|worker| self.acks(worker)).collect();
-        self.compare_log(&acks, Past::Lost);
-        if !self.is_over() {
-            let kept = (0..WORKERS).map(|worker| self.place.of_worker(worker).join("acks"));
+        let size = std::fs::metadata(log::path(&store)).map_or(0, |found| found.len());
+        if !self.has_lost() && (past == Past::Lost || size > LOG_MAX) {
+            let kept = self.workers().map(|worker| self.place.of_worker(worker).join("acks"));
             for path in kept.chain([log::path(&store)]).filter(|path| path.exists()) {
                 std::fs::remove_file(path).map_err(explain)?;
             }
@@ -400,26 +465,99 @@ impl Torture {
         Ok(())
     }
 
-    /// Sums what the workers have counted, and takes over what they found wrong.
+    /// Compares the store, after memory was lost, with what syncs have acknowledged. Workers go on with
+    /// what is there, and with a new log.
+    fn survive(&mut self) -> Result<(), String> {
+        if self.has_lost() || self.is_urgent() {
+            return Ok(());
+        }
+        self.gather_logs();
+        for worker in self.workers() {
+            let shadow = self.shadow(worker)?;
+            shadow.settle_names().map_err(explain)?;
+            for file in 0..FILES {
+                let (bytes, wrong) = shadow.survive(file).map_err(explain)?;
+                self.report.compared += bytes;
+                if let Some(what) = wrong {
+                    self.lose(worker, format!("after a loss of memory: {what}"));
+                }
+            }
+            shadow.forget_intent().map_err(explain)?;
+        }
+        self.compare_log(Past::Lost)
+    }
+
+    /// Something of a worker is wrong: it is told with what the worker did to the file.
+    fn lose(&mut self, worker: u64, what: String) {
+        let file = history::named(&what).and_then(|(_, file)| file);
+        let history = History::open(&self.place.of_worker(worker));
+        let lines = history.map(|history| history.last(file.as_deref())).unwrap_or_default();
+        let about = file.map_or("all files".to_owned(), |file| format!("file {file}"));
+        let mut text =
+            format!("{what}\n      the last of worker {worker} on {about} (number, process):");
+        for line in lines {
+            text.push_str(&format!("\n      {line}"));
+        }
+        let lives = std::fs::read_to_string(self.place.of_worker(worker).join("lives"));
+        let lives = lives.unwrap_or_default();
+        text.push_str("\n      its last processes:");
+        for life in lives.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev() {
+            text.push_str(&format!("\n      {life}"));
+        }
+        self.report.losses.push(text);
+    }
+
+    /// Sums what all have counted, and takes over what they found wrong.
     fn gather(&mut self) {
-        let mut sum = Counts::default();
-        for worker in 0..WORKERS {
-            let folder = self.place.of_worker(worker);
-            let counts = CountsFile::open(&folder).and_then(|file| file.read());
-            let counts = counts.unwrap_or_default();
-            sum.operations += counts.operations;
-            sum.written += counts.written;
-            sum.verified += counts.verified;
-            sum.errors += counts.errors;
-            if let Ok(loss) = std::fs::read_to_string(folder.join("loss"))
-                && !self.report.losses.contains(&loss)
-            {
-                self.report.losses.push(loss);
+        let folders: Vec<_> = self.workers().map(|worker| self.place.of_worker(worker)).collect();
+        let read = |path: PathBuf| WordsFile::open(&path);
+        let counts =
+            folders.iter().filter_map(|folder| read(folder.join("counts")).ok()?.read().ok());
+        self.report.counts = sum::<Counts>(counts);
+        let fates =
+            folders.iter().filter_map(|folder| read(folder.join("fates")).ok()?.read().ok());
+        self.report.fates = sum::<Fates>(fates);
+        self.report.uncompared =
+            self.report.counts.operations - self.compared_at.min(self.report.counts.operations);
+        self.report.pauses.gather(&self.place.root().join("pauses"));
+        self.report.crashes.gather(&self.place.root().join("crashes"));
+        if !self.has_lost() {
+            let told: Vec<_> = self
+                .workers()
+                .filter_map(|worker| {
+                    let loss = self.place.of_worker(worker).join("loss");
+                    Some((worker, std::fs::read_to_string(loss).ok()?))
+                })
+                .collect();
+            for (worker, loss) in told {
+                self.lose(worker, loss);
+            }
+            let breaches = std::fs::read_to_string(self.place.root().join("breach"));
+            let breaches = breaches.unwrap_or_default();
+            self.report.losses.extend(breaches.lines().take(5).map(str::to_owned));
+        }
+        if let Some(manager) = self.place.manager() {
+            self.report.intercepted = self.report.intercepted.max(manager.intercepted);
+            if manager.pid != self.last_manager {
+                self.last_manager = manager.pid;
+                self.report.starts += 1;
             }
         }
-        self.report.counts = sum;
-        if let Some((_, intercepted)) = self.place.manager() {
-            self.report.intercepted = self.report.intercepted.max(intercepted);
-        }
+        self.name_files();
     }
+
+    /// Ends everything, whatever came of it.
+    fn end(&mut self) -> Result<(), String> {
+        self.thaw(true);
+        let mut all: Vec<_> = self.runs.iter_mut().map(Option::take).collect();
+        all.push(self.stranger.take());
+        let killed = self.place.kill_all(&mut all);
+        self.gather();
+        self.gather_logs();
+        killed
+    }
+}
+
+fn explain(error: std::io::Error) -> String {
+    format!("looking at the store: {error}")
 }

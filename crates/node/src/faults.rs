@@ -1,12 +1,15 @@
 //! Faults on purpose, for testers: the file that `FOREBAY_FAULTS` names says what goes wrong with the
 //! manager's transfers to stores and tiers. Without the variable nothing of this exists.
 
-use forebay_tiers::{FaultScript, Faulty, IoClient, Transfer, parse_script};
+use forebay_tiers::{Fault, FaultScript, Faulty, IoClient, Operation, Transfer, parse_script};
 use rustix::io::Errno;
+use std::fs::File;
+use std::io::Write;
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What scripts call the backing stores, all of them.
 pub(crate) const STORE: &str = "store";
@@ -16,6 +19,8 @@ pub(crate) struct Faults {
     path: PathBuf,
     devices: Vec<(String, FaultScript)>,
     seen: Mutex<Seen>,
+    /// Where each hit is noted, if anywhere; locked as long as hits are taken and not yet noted.
+    log: Mutex<Option<PathBuf>>,
 }
 
 /// By what a change of the file is noticed: inode, size, modification time.
@@ -34,7 +39,9 @@ impl Faults {
         };
         let devices = std::iter::once(STORE).chain(tiers);
         let devices = devices.map(|name| (name.to_owned(), FaultScript::new())).collect();
-        let faults = Faults { path: path.into(), devices, seen: Mutex::new(None) };
+        let log = std::env::var_os("FOREBAY_FAULTS_LOG").filter(|path| !path.is_empty());
+        let log = Mutex::new(log.map(PathBuf::from));
+        let faults = Faults { path: path.into(), devices, seen: Mutex::new(None), log };
         faults.read()?;
         eprintln!("faults are injected as {} says", faults.path.display());
         Ok(Some(Arc::new(faults)))
@@ -72,6 +79,38 @@ impl Faults {
         Ok(())
     }
 
+    /// Notes what has hit, before anybody can see what came of it: time in nanoseconds since 1970, device,
+    /// operation, fault, errno or 0.
+    fn note_hits(&self, device: &str, script: &FaultScript) {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(path) = log.as_ref() else { return };
+        let hits = script.take_hits();
+        if hits.is_empty() {
+            return;
+        }
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let line = |(operation, fault): &(Operation, Fault)| {
+            let operation = match operation {
+                Operation::Read => "read",
+                Operation::Write => "write",
+                Operation::Sync => "sync",
+            };
+            let (fault, errno) = match fault {
+                Fault::Fail(errno) => ("fail", errno.raw_os_error()),
+                Fault::Tear(errno) => ("tear", errno.raw_os_error()),
+                Fault::Short => ("short", 0),
+                Fault::Lose => ("lose", 0),
+                Fault::Delay(_) => ("delay", 0),
+            };
+            format!("{time} {device} {operation} {fault} {errno}\n")
+        };
+        let text: String = hits.iter().map(line).collect();
+        let opened = File::options().append(true).create(true).open(path);
+        if let Err(error) = opened.and_then(|mut file| file.write_all(text.as_bytes())) {
+            eprintln!("FOREBAY_FAULTS_LOG: {}: {error}", path.display());
+        }
+    }
+
     fn refresh(&self) {
         if let Err(message) = self.read() {
             eprintln!("{message}; the faults stay as they were");
@@ -87,12 +126,13 @@ pub(crate) fn around(
 ) -> Box<dyn IoClient> {
     let script = faults.and_then(|faults| {
         let found = faults.devices.iter().find(|(name, _)| name == device);
-        found.map(|(_, script)| (Arc::clone(faults), script.clone()))
+        found.map(|(device, script)| (Arc::clone(faults), device.clone(), script.clone()))
     });
     match script {
         None => client,
-        Some((faults, script)) => {
-            Box::new(Scripted { faults, client: Faulty::new(client, script) })
+        Some((faults, device, script)) => {
+            let client = Faulty::new(client, script.clone());
+            Box::new(Scripted { faults, device, script, client })
         }
     }
 }
@@ -100,6 +140,8 @@ pub(crate) fn around(
 /// A client that looks for a new script before everything it does.
 struct Scripted {
     faults: Arc<Faults>,
+    device: String,
+    script: FaultScript,
     client: Faulty<Box<dyn IoClient>>,
 }
 
@@ -111,10 +153,13 @@ impl IoClient for Scripted {
     fn run(&mut self, transfers: &mut [Transfer]) {
         self.faults.refresh();
         self.client.run(transfers);
+        self.faults.note_hits(&self.device, &self.script);
     }
 
     fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
         self.faults.refresh();
-        self.client.sync(fd)
+        let result = self.client.sync(fd);
+        self.faults.note_hits(&self.device, &self.script);
+        result
     }
 }

@@ -36,6 +36,10 @@ pub enum When {
     Next(u64),
     /// Every n-th; 0 = none.
     Every(u64),
+    /// The n-th alone, counted from 1.
+    At(u64),
+    /// The n-th and all after it.
+    From(u64),
     /// All while the flag is set.
     While(Arc<AtomicBool>),
     /// All while there is something at this path.
@@ -81,6 +85,8 @@ impl Rule {
         match &self.when {
             When::Next(count) => self.seen <= *count,
             When::Every(nth) => *nth > 0 && self.seen.is_multiple_of(*nth),
+            When::At(number) => self.seen == *number,
+            When::From(first) => self.seen >= *first,
             When::While(flag) => flag.load(Relaxed),
             When::Exists(path) => path.symlink_metadata().is_ok(),
         }
@@ -97,7 +103,12 @@ pub struct FaultScript(Arc<Mutex<Script>>);
 struct Script {
     rules: Vec<Rule>,
     hits: u64,
+    /// Those that nobody has taken yet.
+    fresh: Vec<(Operation, Fault)>,
 }
+
+/// Hits that are remembered for [`FaultScript::take_hits`].
+const FRESH_MAX: usize = 4096;
 
 impl FaultScript {
     /// A script without rules: everything works.
@@ -125,11 +136,19 @@ impl FaultScript {
         self.lock().hits
     }
 
+    /// The hits since the last call, at most the first 4096 of them.
+    pub fn take_hits(&self) -> Vec<(Operation, Fault)> {
+        std::mem::take(&mut self.lock().fresh)
+    }
+
     fn decide(&self, operation: Operation) -> Option<Fault> {
         let mut script = self.lock();
         let fault =
             script.rules.iter_mut().find_map(|rule| rule.hits(operation).then_some(rule.fault))?;
         script.hits += 1;
+        if script.fresh.len() < FRESH_MAX {
+            script.fresh.push((operation, fault));
+        }
         Some(fault)
     }
 

@@ -86,11 +86,15 @@ fn parse_line(words: &[&str]) -> Result<(String, Rule), String> {
         [] => When::Every(1),
         ["next", count] => When::Next(number(count)?),
         ["every", nth] => When::Every(number(nth)?),
+        ["at", place] => When::At(number(place)?),
+        ["from", first] => When::From(number(first)?),
         ["while", file] if file.starts_with('/') => When::Exists(PathBuf::from(file)),
         ["while", file] => return Err(format!("{file} is not an absolute path")),
         _ => {
             let text = rest.join(" ");
-            return Err(format!("unknown condition {text}; next N, every N or while /FILE"));
+            return Err(format!(
+                "unknown condition {text}; next N, every N, at N, from N or while /FILE"
+            ));
         }
     };
     Ok(((*device).to_owned(), Rule::new(operation, when, fault)))
@@ -125,12 +129,13 @@ mod tests {
     fn every_form_is_understood() {
         let text = "# faults\n\nstore write fail EIO next 3\nnvme read tear ESTALE every 5\n\
                     store write fail ENOSPC while /tmp/flag\n  store sync hang 2s\n\
-                    store write short\nbb write delay 50ms\nstore sync lose\n";
+                    store write short\nbb write delay 50ms\nstore sync lose at 4\nstore sync lose from 9\n";
         let rules = parse_script(text).unwrap();
         let places: Vec<_> = rules.iter().map(|(line, name, _)| (*line, &name[..])).collect();
         let wanted =
             [(3, "store"), (4, "nvme"), (5, "store"), (6, "store"), (7, "store"), (8, "bb")];
         assert_eq!(places[..6], wanted);
+        assert_eq!(places.len(), 8);
         let texts: Vec<_> = rules.iter().map(|(.., rule)| format!("{rule:?}")).collect();
         for (text, part) in texts.iter().zip([
             "Next(3)",
@@ -139,7 +144,8 @@ mod tests {
             "Delay(2s)",
             "Short",
             "Delay(50ms)",
-            "Lose",
+            "At(4)",
+            "From(9)",
         ]) {
             assert!(text.contains(part), "{text}");
         }
@@ -160,6 +166,8 @@ mod tests {
             ("store write fail EIO next", "next"),
             ("store write fail EIO next 0", "0 is not"),
             ("store write fail EIO next -1", "-1"),
+            ("store write fail EIO at 0", "0 is not"),
+            ("store write fail EIO from", "from"),
             ("store write fail EIO while flag", "absolute"),
             ("store write fail EIO next 3 every 4", "next 3 every 4"),
             ("store write short EIO", "EIO"),

@@ -1,9 +1,11 @@
 //! Where the torture takes place: a managed directory, tiers, and everything else that goes when it ends.
 
+use super::points;
 use forebay_node::status::Observer;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,6 +32,17 @@ path = \"*-file-[024]\"
 durability = \"nonvolatile\"
 ";
 
+/// A node manager that serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Manager {
+    /// Its process.
+    pub pid: u32,
+    /// Opens and writes that were intercepted since its pool was made.
+    pub intercepted: u64,
+    /// Bytes that are not yet on the store.
+    pub dirty: u64,
+}
+
 /// The temporary directory of a torture.
 pub struct Place {
     root: PathBuf,
@@ -37,19 +50,26 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes it below `folder`.
+    /// Makes it below `folder`; if it `is_shared`, other users can come to the store's and the tier's folders, as
+    /// in a cluster's scratch directory.
     ///
     /// # Errors
     /// A message that names what could not be made.
-    pub fn new(folder: &Path) -> Result<Place, String> {
+    pub fn new(folder: &Path, is_shared: bool) -> Result<Place, String> {
         let explain = |error: std::io::Error| format!("{}: {error}", folder.display());
         let folder = folder.canonicalize().map_err(explain)?;
         let root = folder.join(format!("forebay-torture-{}", std::process::id()));
         let make = |path: &Path| DirBuilder::new().mode(0o700).create(path).map_err(explain);
         make(&root)?;
         let place = Place { root, program: std::env::current_exe().map_err(explain)? };
-        for folder in [place.store(), place.root.join("nvme"), place.runtime()] {
+        for folder in [place.store(), place.tier(), place.runtime()] {
             make(&folder)?;
+        }
+        if is_shared {
+            let folders = [(&place.root, 0o755), (&place.store(), 0o755), (&place.tier(), 0o1777)];
+            for (folder, mode) in folders {
+                fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(explain)?;
+            }
         }
         fs::write(place.config(), CONFIG).map_err(explain)?;
         Ok(place)
@@ -65,6 +85,11 @@ impl Place {
         self.root.join("store")
     }
 
+    /// The file tier's folder.
+    pub fn tier(&self) -> PathBuf {
+        self.root.join("nvme")
+    }
+
     /// What a worker keeps.
     pub fn of_worker(&self, worker: u64) -> PathBuf {
         self.root.join(format!("worker-{worker}"))
@@ -73,6 +98,11 @@ impl Place {
     /// The script of faults.
     pub fn faults(&self) -> PathBuf {
         self.root.join("faults")
+    }
+
+    /// Faults that have hit.
+    pub fn hits(&self) -> PathBuf {
+        self.root.join("hits")
     }
 
     /// Tells workers to end as long as it is there.
@@ -92,7 +122,12 @@ impl Place {
     ///
     /// # Errors
     /// A message that names what went wrong.
-    pub fn start(&self, name: &str, words: &[String]) -> Result<Child, String> {
+    pub fn start(
+        &self,
+        name: &str,
+        words: &[String],
+        environment: &[(&'static str, String)],
+    ) -> Result<Child, String> {
         let explain = |error: std::io::Error| format!("{name}: {error}");
         let options =
             |append| File::options().create(true).append(append).open(self.root.join(name));
@@ -101,6 +136,9 @@ impl Place {
             .args(words)
             .env("FOREBAY_RUNTIME_DIR", self.runtime())
             .env("FOREBAY_FAULTS", self.faults())
+            .env("FOREBAY_FAULTS_LOG", self.hits())
+            .envs(points::BUILT.then(|| ("FOREBAY_TIME_SCALE", points::TIME_SCALE.to_string())))
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.root)
             .stdin(Stdio::null())
             .stdout(said.try_clone().map_err(explain)?)
@@ -114,9 +152,14 @@ impl Place {
     ///
     /// # Errors
     /// Those of [`Place::start`].
-    pub fn start_worker(&self, worker: u64, seed: u64, until: u64) -> Result<Child, String> {
+    pub fn start_worker(
+        &self,
+        worker: u64,
+        words: &[String],
+        environment: &[(&'static str, String)],
+    ) -> Result<Child, String> {
         let text = |path: &Path| path.display().to_string();
-        let words = [
+        let mut all = vec![
             "run".to_owned(),
             "--config".to_owned(),
             text(&self.config()),
@@ -125,10 +168,9 @@ impl Place {
             "torture-worker".to_owned(),
             format!("--place={}", text(&self.root)),
             format!("--number={worker}"),
-            format!("--seed={seed}"),
-            format!("--until={until}"),
         ];
-        self.start(&format!("run-{worker}"), &words)
+        all.extend_from_slice(words);
+        self.start(&format!("run-{worker}"), &all, environment)
     }
 
     /// The pools of this place.
@@ -155,7 +197,7 @@ impl Place {
     /// # Errors
     /// A message that names what could not be removed.
     pub fn remove_lost(&self) -> Result<(), String> {
-        let entries = fs::read_dir(self.root.join("nvme")).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.tier()).into_iter().flatten().flatten();
         let mut aside = entries.map(|entry| entry.path());
         aside.try_for_each(|path| match path.to_string_lossy().contains(".lost") {
             true => remove(&path),
@@ -163,33 +205,39 @@ impl Place {
         })
     }
 
-    /// The node manager, if one serves, and how much was intercepted since its pool was made: opens
-    /// and writes.
-    pub fn manager(&self) -> Option<(u32, u64)> {
+    /// The node manager, if one serves.
+    pub fn manager(&self) -> Option<Manager> {
         let observer = Observer::of(self.pools().first()?).ok()?;
         let counters = observer.counters();
         let wanted = ["opens", "writes"];
         let count = counters.iter().filter(|(name, _)| wanted.contains(name)).map(|(_, n)| n);
-        observer.is_served().then(|| (observer.manager(), count.sum()))
+        observer.is_served().then(|| Manager {
+            pid: observer.manager(),
+            intercepted: count.sum(),
+            dirty: observer.dirty(),
+        })
     }
 
-    /// The worker's process, if it lives.
-    pub fn worker(&self, worker: u64) -> Option<u32> {
-        let pid = fs::read_to_string(self.of_worker(worker).join("pid")).ok()?.parse().ok()?;
-        self.processes().contains(&pid).then_some(pid)
+    /// The keeper of a worker, if it lives, and its program.
+    pub fn keeper(&self, worker: u64) -> Option<(u32, Option<u32>)> {
+        let folder = self.of_worker(worker);
+        let pid = |name| fs::read_to_string(folder.join(name)).ok()?.parse().ok();
+        let (keeper, program) = (pid("keeper")?, pid("pid"));
+        let is_here = |pid: &u32| self.is_of_here(*pid);
+        is_here(&keeper).then(|| (keeper, program.filter(is_here)))
+    }
+
+    fn is_of_here(&self, pid: u32) -> bool {
+        let mark = format!("FOREBAY_RUNTIME_DIR={}\0", self.runtime().display());
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(mark.len()).any(|window| window == mark.as_bytes())
     }
 
     /// All processes that were started here, known by their environment.
     pub fn processes(&self) -> Vec<u32> {
-        let mark = format!("FOREBAY_RUNTIME_DIR={}\0", self.runtime().display());
-        let mark = mark.as_bytes();
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter(|pid| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment.windows(mark.len()).any(|window| window == mark)
-        })
-        .collect()
+        pids.filter(|&pid| self.is_of_here(pid)).collect()
     }
 
     /// Kills everything that was started here.
@@ -235,7 +283,15 @@ fn remove(path: &Path) -> Result<(), String> {
 
 /// Kills a process that was started here.
 pub fn kill(pid: u32) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::KILL);
-    }
+    send(pid, Signal::KILL);
+}
+
+/// Sends a signal to a process that was started here. Whether it was alive until then.
+pub fn send(pid: u32, signal: Signal) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    // Not by its number: that may be another's by now.
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let is_alive = matches!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)), Ok(0));
+    is_alive && pidfd_send_signal(&process, signal).is_ok()
 }

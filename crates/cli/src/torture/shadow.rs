@@ -9,8 +9,16 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Files of a worker.
-pub const FILES: u64 = 6;
+/// Files of a worker that nobody else writes.
+pub const OWN: u64 = 6;
+/// The file of which each worker has every so-many-th piece: two programs write the same pages.
+pub const COMMON: u64 = OWN;
+/// All files of a worker.
+pub const FILES: u64 = OWN + 1;
+/// Workers among whom the common file is divided.
+pub const SHARERS: u64 = 8;
+/// Bytes of a piece of the common file: no divisor of a page.
+pub const STRIPE: u64 = 3000;
 /// Bytes that are compared at a time.
 const PIECE: usize = 256 << 10;
 /// Bytes of an intent on file.
@@ -35,6 +43,62 @@ pub enum Change {
     },
     /// No file any more.
     Remove,
+    /// Zeros, and no other size.
+    Punch {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Another file under this name, of this version from its beginning on.
+    Replace {
+        /// How many.
+        bytes: u64,
+        /// Which write it is.
+        version: u64,
+    },
+}
+
+impl Change {
+    /// Behind the last byte that it is about.
+    fn end(self) -> u64 {
+        match self {
+            Change::Write { offset, bytes, .. } | Change::Punch { offset, bytes } => offset + bytes,
+            Change::Truncate { size } => size,
+            Change::Replace { bytes, .. } => bytes,
+            Change::Remove => 0,
+        }
+    }
+}
+
+/// What a name of a worker is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The file itself.
+    File,
+    /// The file while it is renamed.
+    Moved,
+    /// A hard link to it.
+    Link,
+    /// What is to replace it.
+    New,
+    /// What is unlinked while it is open.
+    Gone,
+    /// What is copied to it.
+    Source,
+}
+
+impl Role {
+    fn word(self) -> &'static str {
+        match self {
+            Role::File => "file",
+            Role::Moved => "moved",
+            Role::Link => "link",
+            Role::New => "new",
+            Role::Gone => "gone",
+            Role::Source => "source",
+        }
+    }
 }
 
 /// A change that was begun.
@@ -82,17 +146,85 @@ impl Shadow {
 
     /// Where the program writes the file.
     pub fn path(&self, file: u64) -> PathBuf {
-        self.store.join(format!("worker-{}-file-{file}", self.worker))
+        match file {
+            COMMON => self.store.join("common"),
+            _ => self.other_path(Role::File, file),
+        }
     }
 
-    /// Where the file is while it has its other name.
-    pub fn other_path(&self, file: u64) -> PathBuf {
-        self.store.join(format!("worker-{}-moved-{file}", self.worker))
+    /// Another name that has to do with a file.
+    pub fn other_path(&self, role: Role, file: u64) -> PathBuf {
+        self.store.join(format!("worker-{}-{}-{file}", self.worker, role.word()))
+    }
+
+    /// Whether an fsync of the file brings it to the store itself.
+    pub fn is_synced_to_store(&self, file: u64) -> bool {
+        file == COMMON || !file.is_multiple_of(2)
+    }
+
+    /// When everything of the file was safe last, in nanoseconds since 1970; 0 if never.
+    pub fn safe_since(&self, file: u64) -> u64 {
+        let found = std::fs::metadata(self.folder.join(format!("synced-{file}")));
+        let time = found.and_then(|found| found.modified()).ok();
+        time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
+            .map_or(0, |since| since.as_nanos() as u64)
+    }
+
+    /// Where a byte of the file is for all programs, and how many follow there.
+    pub fn place_of(&self, file: u64, offset: u64) -> (u64, u64) {
+        if file != COMMON {
+            return (offset, u64::MAX - offset);
+        }
+        let (stripe, within) = (offset / STRIPE, offset % STRIPE);
+        ((stripe * SHARERS + self.worker) * STRIPE + within, STRIPE - within)
+    }
+
+    /// Reads what a file has at `offset` into all of `bytes`; behind the end of the common file are zeros.
+    ///
+    /// # Errors
+    /// Those of `read_at`, and if a file of the worker's own ends before.
+    fn read_with(
+        &self,
+        file: u64,
+        mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+        bytes: &mut [u8],
+        offset: u64,
+    ) -> io::Result<()> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let (place, count) = self.place_of(file, offset + at as u64);
+            let count = count.min((bytes.len() - at) as u64) as usize;
+            match read_at(&mut bytes[at..at + count], place) {
+                Ok(0) if file == COMMON => at += count,
+                Ok(0) => {
+                    let (path, end) = (self.path(file), offset + at as u64);
+                    let what = format!("{}: nothing can be read at {end}", path.display());
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+                }
+                Ok(read) => at += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Shadow::read_with`] as programs read.
+    fn read(&self, file: u64, found: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        bytes.fill(0);
+        self.read_with(file, |bytes, at| found.read_at(bytes, at), bytes, offset)
     }
 
     /// The size that the file must have.
     pub fn size(&self, file: u64) -> io::Result<u64> {
         Ok(self.shadows[file as usize].metadata()?.len())
+    }
+
+    /// All that the file must hold.
+    pub fn whole(&self, file: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.size(file)? as usize];
+        self.shadows[file as usize].read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
     }
 
     /// The bytes that a write of this version puts at `offset`.
@@ -115,11 +247,26 @@ impl Shadow {
         let intent = Intent { file, change, acknowledged: true };
         self.note(Some(intent))?;
         self.apply(intent)?;
-        if change == Change::Remove {
+        match change {
             // Names are not buffered.
-            self.synced(file)?;
+            Change::Remove => self.synced(file)?,
+            Change::Replace { bytes, version } => self.replaced(file, bytes, version)?,
+            _ => {}
         }
         self.note(None)
+    }
+
+    /// The file that lies there now was empty when it was safe, and has been written since.
+    fn replaced(&self, file: u64, bytes: u64, version: u64) -> io::Result<()> {
+        let fresh = self.folder.join("synced-new");
+        File::create(&fresh)?;
+        // In this order: what is noted longer than needed explains more, not less.
+        std::fs::rename(fresh, self.folder.join(format!("synced-{file}")))?;
+        let change = Change::Write { offset: 0, bytes, version };
+        let intent = Intent { file, change, acknowledged: false };
+        let since = &self.since[file as usize];
+        since.write_all_at(&intent.encode(), 0)?;
+        since.set_len(INTENT_BYTES as u64)
     }
 
     /// What `file` holds now is safe, whatever happens to memory.
@@ -140,16 +287,29 @@ impl Shadow {
             _ => Err(error),
         };
         let (path, shadow) = (self.path(file), &self.shadows[file as usize]);
-        let found = std::fs::read(&path).or_else(absent)?;
+        let mut found = match file {
+            COMMON => Vec::new(),
+            _ => std::fs::read(&path).or_else(absent)?,
+        };
         let mut now = std::fs::read(self.folder.join(format!("synced-{file}"))).or_else(absent)?;
-        let mut explained = vec![false; found.len()];
-        let (mut least, mut most) = (now.len(), now.len());
-        explain(&mut explained, &found, &now, 0..now.len(), now.len());
         let mut since = Vec::new();
         (&self.since[file as usize]).seek(io::SeekFrom::Start(0))?;
         (&self.since[file as usize]).read_to_end(&mut since)?;
-        for Intent { change, .. } in since.as_chunks().0.iter().filter_map(Intent::decode) {
-            let before = now.len();
+        let since: Vec<_> = since.as_chunks().0.iter().filter_map(Intent::decode).collect();
+        if file == COMMON {
+            // Its size says nothing of one worker's part.
+            let ends = since.iter().map(|intent| intent.change.end() as usize);
+            found = vec![0; ends.fold(now.len(), usize::max)];
+            if let Ok(opened) = File::open(&path) {
+                self.read(file, &opened, &mut found, 0)?;
+            }
+            now.resize(found.len(), 0);
+        }
+        let mut explained = vec![false; found.len()];
+        let (mut least, mut most) = (now.len(), now.len());
+        explain(&mut explained, &found, &now, 0..now.len(), now.len());
+        for &Intent { change, .. } in &since {
+            let mut before = now.len();
             let range = match change {
                 Change::Write { offset, bytes, version } => {
                     let (start, end) = (offset as usize, (offset + bytes) as usize);
@@ -165,6 +325,16 @@ impl Shadow {
                 Change::Remove => {
                     now.clear();
                     0..0
+                }
+                Change::Punch { offset, bytes } => {
+                    let range = offset as usize..now.len().min((offset + bytes) as usize);
+                    now[range.clone()].fill(0);
+                    range
+                }
+                Change::Replace { bytes, version } => {
+                    now = self.bytes(file, version, 0, bytes as usize);
+                    (least, before) = (0, 0);
+                    0..now.len()
                 }
             };
             explain(&mut explained, &found, &now, range, before);
@@ -188,6 +358,13 @@ impl Shadow {
         Ok((size as u64, None))
     }
 
+    /// The cut, or the hole, that was begun last and may or may not have happened.
+    pub fn unfinished_cut(&self) -> io::Result<Option<(u64, Change)>> {
+        let found = self.noted()?.filter(|intent| !intent.acknowledged);
+        let is_cut = |change| matches!(change, Change::Truncate { .. } | Change::Punch { .. });
+        Ok(found.map(|intent| (intent.file, intent.change)).filter(|(_, change)| is_cut(*change)))
+    }
+
     /// What was being done when memory was lost needs no settling any more.
     pub fn forget_intent(&self) -> io::Result<()> {
         self.note(None)
@@ -208,15 +385,52 @@ impl Shadow {
         Ok(None)
     }
 
-    /// Ends renames that were interrupted.
+    /// Ends renames that were interrupted, and removes what has no name that stays.
     pub fn settle_names(&self) -> io::Result<()> {
-        for file in 0..FILES {
-            let (path, other) = (self.path(file), self.other_path(file));
-            if other.exists() && !path.exists() {
-                std::fs::rename(other, path)?;
+        for file in 0..OWN {
+            let path = self.path(file);
+            for role in [Role::Moved, Role::Link] {
+                let other = self.other_path(role, file);
+                if other.exists() && !path.exists() {
+                    std::fs::rename(&other, &path)?;
+                }
+            }
+            for role in [Role::Link, Role::New, Role::Gone, Role::Source] {
+                match std::fs::remove_file(self.other_path(role, file)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
             }
         }
         Ok(())
+    }
+
+    /// Compares `file` with what it must hold, as it lies on the store: past Forebay, also in a program
+    /// that it watches.
+    pub fn verify_stored(&self, file: u64) -> io::Result<(u64, Option<String>)> {
+        use rustix::fs::{Mode, OFlags, open};
+        let size = self.size(file)? as usize;
+        let path = self.path(file);
+        let wrong =
+            |what: String| Ok((0, Some(format!("{}: on the store {what}", path.display()))));
+        let opened = match open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(opened) => opened,
+            Err(errno) if size > 0 => return wrong(format!("after it was synced: {errno}")),
+            Err(_) => return Ok((0, None)),
+        };
+        let length = rustix::fs::fstat(&opened)?.st_size as usize;
+        if file != COMMON && length != size {
+            return wrong(format!("{length} bytes instead of {size} after it was synced"));
+        }
+        let (mut got, mut wanted) = (vec![0; size], vec![0; size]);
+        self.shadows[file as usize].read_exact_at(&mut wanted, 0)?;
+        let read_at =
+            |bytes: &mut [u8], at: u64| rustix::io::pread(&opened, bytes, at).map_err(Into::into);
+        self.read_with(file, read_at, &mut got, 0)?;
+        match difference(&got, &wanted) {
+            None => Ok((size as u64, None)),
+            Some(what) => wrong(format!("after it was synced {what}")),
+        }
     }
 
     /// Compares `file` with what it must hold; the bytes compared, and what is wrong.
@@ -232,15 +446,20 @@ impl Shadow {
             Err(error) => return Ok((0, Some(format!("{}: {error}", path.display())))),
         };
         let size = found.metadata()?.len();
-        if size != wanted {
+        if file != COMMON && size != wanted {
             let wrong = format!("{}: {size} bytes instead of {wanted}", path.display());
             return Ok((0, Some(wrong)));
         }
-        let mut at = 0;
+        let (mut at, size) = (0, wanted);
         while at < size {
             let length = PIECE.min((size - at) as usize);
-            if let Some(wrong) = self.verify_range(file, &found, at, length)? {
-                return Ok((at, Some(wrong)));
+            match self.verify_range(file, &found, at, length) {
+                Ok(None) => {}
+                Ok(Some(wrong)) => return Ok((at, Some(wrong))),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Ok((at, Some(format!("{error}, and fstat said {size} bytes"))));
+                }
+                Err(error) => return Err(error),
             }
             at += length as u64;
         }
@@ -255,19 +474,18 @@ impl Shadow {
         offset: u64,
         length: usize,
     ) -> io::Result<Option<String>> {
-        let (mut got, mut wanted) = (vec![0; length], vec![0; length]);
+        let mut got = vec![0; length];
+        self.read(file, found, &mut got, offset)?;
+        self.compare(file, &got, offset)
+    }
+
+    /// Compares bytes that were found at `offset` with what must be there; what is wrong, if anything.
+    pub fn compare(&self, file: u64, got: &[u8], offset: u64) -> io::Result<Option<String>> {
+        let mut wanted = vec![0; got.len()];
         self.shadows[file as usize].read_exact_at(&mut wanted, offset)?;
-        found.read_exact_at(&mut got, offset)?;
-        let differs = (0..length).filter(|&i| got[i] != wanted[i]);
-        Ok(differs.clone().next().map(|first| {
-            let zeros = differs.clone().filter(|&i| got[i] == 0).count();
-            format!(
-                "{}: {} of {length} bytes from {offset} on are wrong, the first at {}; {zeros} are zero",
-                self.path(file).display(),
-                differs.count(),
-                offset + first as u64,
-            )
-        }))
+        let path = self.path(file);
+        Ok(difference(got, &wanted)
+            .map(|what| format!("{}: from {offset} on {what}", path.display())))
     }
 
     /// Takes over what the file holds, if that is explained by the change or its absence.
@@ -290,13 +508,14 @@ impl Shadow {
         match change {
             Change::Write { offset, bytes, version } => {
                 let most = old_size.max(offset + bytes);
+                let size = if file == COMMON { most } else { size };
                 if size < old_size || size > most {
                     return wrong(format!("{size} bytes instead of {old_size} to {most}"));
                 }
                 let Some(found) = found else { return Ok(None) };
                 let length = size.min(offset + bytes).saturating_sub(offset) as usize;
                 let (mut got, mut old) = (vec![0; length], vec![0; length]);
-                found.read_exact_at(&mut got, offset)?;
+                self.read(file, &found, &mut got, offset)?;
                 let known = old_size.saturating_sub(offset).min(length as u64) as usize;
                 shadow.read_exact_at(&mut old[..known], offset)?;
                 let new = self.bytes(file, version, offset, length);
@@ -318,6 +537,35 @@ impl Shadow {
                 }
                 shadow.set_len(size)?;
             }
+            Change::Punch { offset, bytes } => {
+                if size != old_size {
+                    return wrong(format!("{size} bytes instead of {old_size}"));
+                }
+                let Some(found) = found else { return Ok(None) };
+                let length = size.min(offset + bytes).saturating_sub(offset) as usize;
+                let (mut got, mut old) = (vec![0; length], vec![0; length]);
+                self.read(file, &found, &mut got, offset)?;
+                shadow.read_exact_at(&mut old, offset)?;
+                if let Some(at) = (0..length).find(|&at| got[at] != old[at] && got[at] != 0) {
+                    return wrong(format!("byte {} is neither old nor zero", offset + at as u64));
+                }
+                shadow.write_all_at(&got, offset)?;
+            }
+            Change::Replace { bytes, version } => {
+                let mut got = vec![0; size as usize];
+                if let Some(found) = found {
+                    self.read(file, &found, &mut got, 0)?;
+                }
+                let mut old = vec![0; old_size as usize];
+                shadow.read_exact_at(&mut old, 0)?;
+                let new = self.bytes(file, version, 0, bytes as usize);
+                if got == new {
+                    self.apply(intent)?;
+                    self.replaced(file, bytes, version)?;
+                } else if let Some(what) = difference(&got, &old) {
+                    return wrong(format!("{size} bytes, neither new nor old: {what}"));
+                }
+            }
         }
         Ok(None)
     }
@@ -329,6 +577,15 @@ impl Shadow {
                 .write_all_at(&self.bytes(intent.file, version, offset, bytes as usize), offset),
             Change::Truncate { size } => shadow.set_len(size),
             Change::Remove => shadow.set_len(0),
+            Change::Punch { offset, bytes } => {
+                let end = shadow.metadata()?.len().min(offset + bytes);
+                shadow.write_all_at(&vec![0; end.saturating_sub(offset) as usize], offset)
+            }
+            Change::Replace { bytes, version } => {
+                let bytes = self.bytes(intent.file, version, 0, bytes as usize);
+                shadow.write_all_at(&bytes, 0)?;
+                shadow.set_len(bytes.len() as u64)
+            }
         }
     }
 
@@ -353,6 +610,8 @@ impl Intent {
             Change::Write { offset, bytes, version } => (1, offset, bytes, version),
             Change::Truncate { size } => (2, size, 0, 0),
             Change::Remove => (3, 0, 0, 0),
+            Change::Punch { offset, bytes } => (4, offset, bytes, 0),
+            Change::Replace { bytes, version } => (5, 0, bytes, version),
         };
         let words = [kind | u64::from(acknowledged) << 8, file, a, b, c];
         let mut bytes = [0; INTENT_BYTES];
@@ -371,10 +630,27 @@ impl Intent {
             1 => Change::Write { offset: word(2), bytes: word(3), version: word(4) },
             2 => Change::Truncate { size: word(2) },
             3 => Change::Remove,
+            4 => Change::Punch { offset: word(2), bytes: word(3) },
+            5 => Change::Replace { bytes: word(3), version: word(4) },
             _ => return None,
         };
         Some(Intent { file: word(1), change, acknowledged: word(0) >> 8 != 0 })
     }
+}
+
+/// How bytes differ from what is wanted of the same length, if they do.
+pub fn difference(got: &[u8], wanted: &[u8]) -> Option<String> {
+    if got == wanted {
+        return None;
+    }
+    let differs = || (0..wanted.len()).filter(|&i| got.get(i) != Some(&wanted[i]));
+    let zeros = differs().filter(|&i| got.get(i) == Some(&0)).count();
+    Some(format!(
+        "{} of {} bytes are wrong, the first after {}; {zeros} are zero",
+        differs().count(),
+        wanted.len(),
+        differs().next().unwrap_or(wanted.len()),
+    ))
 }
 
 /// Marks the bytes of `range` that are in `found` as in `now`, or zero, where `now` has grown over `before`.

@@ -1,52 +1,91 @@
-//! A worker of the torture: an ordinary program, as far as Forebay can see, that writes, reads, cuts,
-//! renames and removes its own files, appends to a common one, and compares all that it reads with
-//! what it has written. It may be killed at any instant, and begins again where it was.
+//! A program of the torture: an ordinary one, as far as Forebay can see, that does everything with its own
+//! files that programs do, appends to a file of all, writes its pieces of another, and compares all
+//! that it reads with what it has written. It may be killed at any instant, and begins again where it was.
 
 use super::content::Random;
-use super::counts::{Counts, CountsFile};
+use super::counts::{Counts, WordsFile};
+use super::history::History;
+use super::hits;
 use super::log;
-use super::shadow::{Change, FILES, Shadow};
+use super::operations::Operation;
+use super::orphan::Orphan;
+use super::shadow::{COMMON, Change, FILES, OWN, Role, STRIPE, Shadow};
+use super::system;
 use clap::Args;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Files do not grow beyond this, except by a truncate to somewhat more.
-const SIZE_MAX: u64 = 3 << 20;
+/// Files do not grow beyond this, except by a truncate to somewhat more: some have a part of a bucket,
+/// some a few, one many.
+const SIZES: [u64; FILES as usize] =
+    [40 << 10, 300 << 10, 100 << 10, 700 << 10, 20 << 10, 2 << 20, 40 * STRIPE];
 /// Bytes of one write or read, at most.
-const PIECE_MAX: u64 = 300 << 10;
+const PIECE_MAX: u64 = 100 << 10;
+/// How long a call is tried again that faults let fail.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What a program may be told while its store fails on purpose: EIO, ENOSPC, EDQUOT, ESTALE.
-const EXPECTED: [i32; 4] = [5, 28, 122, 116];
+const INJECTED: [i32; 4] = [5, 28, 122, 116];
 
 /// Options of the hidden subcommand.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct WorkerArguments {
     /// Where the torture takes place
     #[arg(long)]
-    place: PathBuf,
+    pub place: PathBuf,
     /// Which worker this is
     #[arg(long)]
-    number: u64,
+    pub number: u64,
     /// Of the whole torture
     #[arg(long)]
-    seed: u64,
+    pub seed: u64,
     /// When to end in any case, in seconds since 1970
     #[arg(long)]
-    until: u64,
+    pub until: u64,
+    /// What the keeper does to its programs: kill, point, freeze, pause
+    #[arg(long, value_delimiter = ',')]
+    pub trouble: Vec<String>,
+    /// Be a program, and end after so many operations
+    #[arg(long)]
+    pub operations: Option<u64>,
+    /// Which of the programs
+    #[arg(long, default_value_t = 0)]
+    pub life: u64,
+    /// Do these operations, by their numbers, and no others
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<usize>,
+    /// Be another user, who tries to get at everything
+    #[arg(long)]
+    pub stranger: bool,
 }
 
-/// Works until it is told to end, by a file `stop` or the time. The exit code tells whether what it
-/// found was right.
+impl WorkerArguments {
+    /// What the worker keeps.
+    pub fn folder(&self) -> PathBuf {
+        self.place.join(format!("worker-{}", self.number))
+    }
+
+    /// Whether to end: by a file `stop`, or the time.
+    pub fn is_over(&self) -> bool {
+        let until = UNIX_EPOCH + Duration::from_secs(self.until);
+        self.place.join("stop").exists() || SystemTime::now() > until
+    }
+}
+
+/// Works until it is told to end, or has done its operations. The exit code tells whether what it found was
+/// right.
 pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
-    let folder = arguments.place.join(format!("worker-{}", arguments.number));
+    let folder = arguments.folder();
     let explain = |error: io::Error| format!("{}: {error}", folder.display());
+    // A program without its keeper would go on for nobody.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let mut worker = Worker::open(arguments).map_err(explain)?;
-    let wrong = match worker.run() {
+    let wrong = match worker.run(arguments) {
         Ok(wrong) => wrong,
-        Err(error) => Some(format!("worker {}: {error}", arguments.number)),
+        Err(error) => Some(format!("worker {}: {error} in {}", arguments.number, worker.doing())),
     };
     worker.counts_file.keep(&worker.counts).map_err(explain)?;
     let Some(wrong) = wrong else { return Ok(ExitCode::SUCCESS) };
@@ -57,198 +96,650 @@ pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
 struct Worker {
     shadow: Shadow,
     counts: Counts,
-    counts_file: CountsFile,
+    counts_file: WordsFile,
+    history: History,
     random: Random,
-    open: [Option<File>; FILES as usize],
+    /// Two descriptors of each file.
+    open: [[Option<File>; 2]; FILES as usize],
+    orphan: Option<Orphan>,
     log: File,
     acks: File,
     number: u64,
-    stop: PathBuf,
-    until: SystemTime,
+    life: u64,
+    hits: PathBuf,
+    doing: Option<(Operation, u64)>,
 }
 
 type Found = io::Result<Option<String>>;
 
 impl Worker {
     fn open(arguments: &WorkerArguments) -> io::Result<Worker> {
-        let folder = arguments.place.join(format!("worker-{}", arguments.number));
+        let folder = arguments.folder();
         let store = arguments.place.join("store");
         let shadow = Shadow::open(&folder, &store, arguments.seed, arguments.number)?;
         std::fs::write(folder.join("pid"), std::process::id().to_string())?;
-        let counts_file = CountsFile::open(&folder)?;
-        let counts = counts_file.read()?;
+        let counts_file = WordsFile::open(&folder.join("counts"))?;
+        let counts: Counts = counts_file.read()?;
         let mut options = OpenOptions::new();
         options.append(true).create(true);
-        let life = arguments.number << 32 ^ counts.operations << 8;
+        let life = arguments.number << 48 ^ arguments.life << 32 ^ counts.operations;
         let mut acks = OpenOptions::new();
         acks.read(true).write(true).create(true).truncate(false);
         Ok(Worker {
             shadow,
             counts,
             counts_file,
-            random: Random::new(arguments.seed ^ life),
+            history: History::open(&folder)?,
+            random: Random::new(arguments.seed ^ Random::new(life).next()),
             open: Default::default(),
+            orphan: None,
             log: options.open(log::path(&store))?,
             acks: acks.open(folder.join("acks"))?,
             number: arguments.number,
-            stop: arguments.place.join("stop"),
-            until: UNIX_EPOCH + Duration::from_secs(arguments.until),
+            life: arguments.life,
+            hits: arguments.place.join("hits"),
+            doing: None,
         })
     }
 
-    fn run(&mut self) -> Found {
+    fn doing(&self) -> String {
+        self.doing.map_or("the beginning".into(), |(operation, file)| {
+            format!("{} of worker-{}-file-{file}", operation.name(), self.number)
+        })
+    }
+
+    /// Ends a cut or a punch in which a program before this one died: somebody will do so at some time, and
+    /// nobody can say when.
+    fn finish_cut(&mut self) -> Found {
+        let Some((file, change)) = self.shadow.unfinished_cut()? else { return Ok(None) };
+        let since = Instant::now();
+        loop {
+            let path = self.shadow.path(file);
+            let opened = match OpenOptions::new().read(true).write(true).open(path) {
+                Ok(opened) => opened,
+                // It has never been made.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let (size, old) = (opened.metadata()?.len(), self.shadow.size(file)?);
+            let (new, done) = match change {
+                Change::Truncate { size } => (size, opened.set_len(size)),
+                Change::Punch { offset, bytes } => (old, system::punch(&opened, offset, bytes)),
+                _ => return Ok(None),
+            };
+            if size != old && size != new {
+                let path = self.shadow.path(file);
+                let what = format!("{size} bytes instead of {old} or {new} after {change:?}");
+                return Ok(Some(format!("{}: {what}", path.display())));
+            }
+            match done {
+                Ok(()) => return self.shadow.acknowledge(file, change).map(|()| None),
+                Err(error) if since.elapsed() > PATIENCE => return Err(error),
+                Err(error) => {
+                    if let Some(wrong) = self.excused(file, error, false)? {
+                        return Ok(Some(wrong));
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, arguments: &WorkerArguments) -> Found {
+        self.shadow.settle_names()?;
+        if let Some(wrong) = self.finish_cut()? {
+            return Ok(Some(wrong));
+        }
         if let Some(wrong) = self.shadow.settle()? {
             return Ok(Some(wrong));
         }
-        loop {
+        for _ in 0..2 {
+            let file = self.random.below(FILES);
+            if let Some(wrong) = self.verify(file)? {
+                return Ok(Some(wrong));
+            }
+        }
+        let listed = arguments.only.iter().map(|&index| super::operations::ALL[index].0);
+        let listed: Vec<_> = listed.collect();
+        for number in 0..arguments.operations.unwrap_or(u64::MAX) {
+            let operation = match listed.get(number as usize) {
+                Some(operation) => *operation,
+                None if !listed.is_empty() => break,
+                None => Operation::any(&mut self.random),
+            };
+            if arguments.is_over() {
+                break;
+            }
+            let wrong = self.step(operation)?;
+            self.counts.operations += 1;
+            self.counts.kinds[operation.index()] += 1;
+            self.counts_file.keep(&self.counts)?;
+            if wrong.is_some() {
+                return Ok(wrong);
+            }
+        }
+        if !listed.is_empty() {
             for file in 0..FILES {
                 if let Some(wrong) = self.verify(file)? {
                     return Ok(Some(wrong));
                 }
             }
-            for _ in 0..400 {
-                if self.stop.exists() || SystemTime::now() > self.until {
-                    return Ok(None);
-                }
-                let wrong = self.step()?;
-                self.counts.operations += 1;
-                self.counts_file.keep(&self.counts)?;
-                if wrong.is_some() {
-                    return Ok(wrong);
-                }
-            }
         }
+        Ok(None)
     }
 
-    fn step(&mut self) -> Found {
-        let file = self.random.below(FILES);
+    fn step(&mut self, operation: Operation) -> Found {
+        use Operation as Op;
+        let file = self.random.below(OWN);
         let size = self.shadow.size(file)?;
-        match self.random.below(100) {
-            0..40 => {
-                let bytes = self.length();
-                let offset = self.random.below(SIZE_MAX - bytes);
-                let aligned = if self.random.one_in(2) { offset & !4095 } else { offset };
-                self.write(file, aligned, bytes)
-            }
-            40..52 => {
-                let offset = if size + PIECE_MAX > SIZE_MAX { 0 } else { size };
-                let bytes = self.length();
-                self.write(file, offset, bytes)
-            }
-            52..78 => self.read(file, size),
-            78..84 => self.sync(file),
-            84..88 => {
+        let most = SIZES[file as usize];
+        let bytes = self.length(most);
+        let anywhere = self.random.below(most - bytes + 1);
+        let anywhere = if self.random.one_in(2) { anywhere & !4095 } else { anywhere };
+        let end = if size + bytes > most { 0 } else { size };
+        let hole = (size + 4096 * self.random.below(40)).min(most - bytes);
+        self.doing = Some((operation, file));
+        match operation {
+            Op::Write => self.write(operation, file, anywhere, bytes),
+            Op::Extend => self.write(operation, file, end, bytes),
+            Op::Sparse => self.write(operation, file, hole, bytes.min(50)),
+            Op::Read => self.read(file, size),
+            Op::Fsync => self.sync(operation, file).map(drop_count),
+            Op::Fdatasync => self.sync(operation, file).map(drop_count),
+            Op::Stored => self.stored(file),
+            Op::Truncate => {
                 let size = match self.random.below(3) {
                     0 => 0,
                     1 => self.random.below(size + 1),
-                    _ => self.random.below(SIZE_MAX),
+                    _ => self.random.below(most),
                 };
                 self.truncate(file, size)
             }
-            88..92 => {
-                self.open[file as usize] = None;
-                Ok(None)
+            Op::OpenEmpty => self.open_empty(file),
+            Op::OpenAppend => self.open_append(file, size, bytes),
+            Op::Second => self.second(file, anywhere, bytes),
+            Op::Dup => self.dup(file, anywhere, bytes),
+            Op::Close => self.close(file),
+            Op::Stat => self.stat(file, size),
+            Op::Rename => self.rename(file),
+            Op::Replace => self.replace(file, bytes),
+            Op::Link => self.link(file, anywhere, bytes),
+            Op::Unlink => self.remove(file),
+            Op::Orphan => self.without_name(file, bytes),
+            Op::MapRead => self.map_read(file, size),
+            Op::MapWrite => self.map_write(file, size, anywhere, bytes),
+            Op::Punch => self.punch(file, size),
+            Op::Allocate => self.allocate(file, size, anywhere + bytes),
+            Op::CopyRange | Op::Send => self.copy(operation, file, anywhere, bytes),
+            Op::Common => {
+                let stripe = self.random.below(SIZES[COMMON as usize] / STRIPE);
+                let within = self.random.below(STRIPE);
+                let bytes = 1 + self.random.below(STRIPE - within);
+                self.write(operation, COMMON, stripe * STRIPE + within, bytes)
             }
-            92 => {
-                let (path, other) = (self.shadow.path(file), self.shadow.other_path(file));
-                if path.exists() {
-                    std::fs::rename(&path, &other)?;
-                    std::fs::rename(&other, &path)?;
-                }
-                Ok(None)
+            Op::ReadCommon => {
+                let size = self.shadow.size(COMMON)?;
+                self.read(COMMON, size)
             }
-            93 => self.remove(file),
-            94 => self.verify(file),
-            _ => self.append(),
+            Op::Log => self.append(),
+            Op::SyncLog => self.sync_log(),
+            Op::Verify => {
+                self.note(operation, file, "")?;
+                self.verify(file)
+            }
+            Op::Flush => self.flush(file),
         }
     }
 
-    /// Small ones, whole pages, and large ones.
-    fn length(&mut self) -> u64 {
-        match self.random.below(4) {
-            0 => 1 + self.random.below(200),
-            1 => 4096 * (1 + self.random.below(8)),
-            2 => 1 + self.random.below(20_000),
+    /// Small ones, whole pages, and large ones, up to `most`.
+    fn length(&mut self, most: u64) -> u64 {
+        let length = match self.random.below(8) {
+            0..3 => 1 + self.random.below(200),
+            3 | 4 => 4096 * (1 + self.random.below(4)),
+            5 | 6 => 1 + self.random.below(10_000),
             _ => 1 + self.random.below(PIECE_MAX),
-        }
+        };
+        length.min(most)
     }
 
-    fn file(&mut self, file: u64) -> io::Result<&File> {
-        let place = &mut self.open[file as usize];
+    fn note(&self, operation: Operation, file: u64, what: &str) -> io::Result<()> {
+        // In which one dies is not overwritten by the next program's first.
+        let number = self.counts.operations + self.life;
+        self.history.note(number, operation, &file.to_string(), what)
+    }
+
+    fn options() -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        options
+    }
+
+    /// One of the file's two descriptors.
+    fn slot(&mut self, file: u64, slot: usize) -> io::Result<&File> {
+        let place = &mut self.open[file as usize][slot];
         let opened = match place.take() {
             Some(opened) => opened,
-            None => {
-                let mut options = OpenOptions::new();
-                options.read(true).write(true).create(true).truncate(false);
-                options.open(self.shadow.path(file))?
-            }
+            None => Worker::options().open(self.shadow.path(file))?,
         };
         Ok(place.insert(opened))
     }
 
-    fn write(&mut self, file: u64, offset: u64, bytes: u64) -> Found {
-        let version = self.counts.operations;
-        let content = self.shadow.bytes(file, version, offset, bytes as usize);
-        let change = Change::Write { offset, bytes, version };
-        self.file(file)?;
+    fn file(&mut self, file: u64) -> io::Result<&File> {
+        let slot = self.random.below(2) as usize;
+        self.slot(file, slot)
+    }
+
+    /// Makes a change by `call`, which returns how many bytes it has written.
+    fn change(
+        &mut self,
+        file: u64,
+        change: Change,
+        call: impl FnOnce(&mut Worker) -> io::Result<u64>,
+    ) -> Found {
         self.shadow.begin(file, change)?;
-        match self.file(file)?.write_at(&content, offset) {
-            Ok(written) => {
-                let written = written as u64;
-                self.counts.written += written;
-                self.shadow.acknowledge(file, Change::Write { offset, bytes: written, version })?;
-                Ok(None)
+        match call(self) {
+            Ok(bytes) => {
+                let change = match change {
+                    Change::Write { offset, version, .. } => {
+                        Change::Write { offset, bytes, version }
+                    }
+                    other => other,
+                };
+                self.counts.written += bytes;
+                self.shadow.acknowledge(file, change).map(|()| None)
             }
-            Err(error) => self.failed(error),
+            Err(error) => self.failed(file, error),
         }
     }
 
+    /// A change that writes these bytes.
+    fn write_by(
+        &mut self,
+        file: u64,
+        offset: u64,
+        bytes: u64,
+        call: impl FnOnce(&mut Worker, &[u8]) -> io::Result<u64>,
+    ) -> Found {
+        let version = self.counts.operations;
+        let content = self.shadow.bytes(file, version, offset, bytes as usize);
+        let change = Change::Write { offset, bytes, version };
+        self.change(file, change, |worker| call(worker, &content))
+    }
+
+    fn write(&mut self, operation: Operation, file: u64, offset: u64, bytes: u64) -> Found {
+        self.note(operation, file, &format!("{bytes} at {offset}"))?;
+        let slot = self.random.below(2) as usize;
+        self.slot(file, slot)?;
+        let (place, _) = self.shadow.place_of(file, offset);
+        self.write_by(file, offset, bytes, |worker, content| {
+            worker.slot(file, slot)?.write_at(content, place).map(|written| written as u64)
+        })
+    }
+
     fn truncate(&mut self, file: u64, size: u64) -> Found {
-        let change = Change::Truncate { size };
+        self.note(Operation::Truncate, file, &format!("to {size}"))?;
         self.file(file)?;
-        self.shadow.begin(file, change)?;
-        match self.file(file)?.set_len(size) {
-            Ok(()) => self.shadow.acknowledge(file, change).map(|()| None),
-            Err(error) => self.failed(error),
+        self.change(file, Change::Truncate { size }, |worker| {
+            worker.file(file)?.set_len(size).map(|()| 0)
+        })
+    }
+
+    fn open_empty(&mut self, file: u64) -> Found {
+        self.note(Operation::OpenEmpty, file, "")?;
+        self.file(file)?;
+        self.change(file, Change::Truncate { size: 0 }, |worker| {
+            let mut options = OpenOptions::new();
+            options.write(true).truncate(true);
+            options.open(worker.shadow.path(file)).map(|_| 0)
+        })
+    }
+
+    fn open_append(&mut self, file: u64, size: u64, bytes: u64) -> Found {
+        let bytes = bytes.min(20_000);
+        if size + bytes > 2 * SIZES[file as usize] {
+            return self.truncate(file, 0);
+        }
+        self.note(Operation::OpenAppend, file, &format!("{bytes} at {size}"))?;
+        let mut options = OpenOptions::new();
+        let mut opened = options.append(true).create(true).open(self.shadow.path(file))?;
+        self.write_by(file, size, bytes, |_, content| {
+            opened.write(content).map(|written| written as u64)
+        })
+    }
+
+    fn second(&mut self, file: u64, offset: u64, bytes: u64) -> Found {
+        let writer = self.random.below(2) as usize;
+        self.note(Operation::Second, file, &format!("{bytes} at {offset}"))?;
+        self.slot(file, writer)?;
+        let wrong = self.write_by(file, offset, bytes, |worker, content| {
+            worker.slot(file, writer)?.write_at(content, offset).map(|written| written as u64)
+        })?;
+        if wrong.is_some() || self.shadow.size(file)? < offset + bytes {
+            return Ok(wrong);
+        }
+        self.slot(file, 1 - writer)?;
+        self.compare_range(file, 1 - writer, offset, bytes as usize)
+    }
+
+    fn dup(&mut self, file: u64, offset: u64, bytes: u64) -> Found {
+        self.note(Operation::Dup, file, &format!("{bytes} at {offset}"))?;
+        let mut other = self.file(file)?.try_clone()?;
+        let mut twin = other.try_clone()?;
+        other.seek(SeekFrom::Start(offset))?;
+        let wrong = self.write_by(file, offset, bytes, |_, content| {
+            let (head, tail) = content.split_at(content.len() / 2);
+            let written = other.write(head)?;
+            if written < head.len() {
+                return Ok(written as u64);
+            }
+            match twin.write(tail) {
+                Ok(more) => Ok((written + more) as u64),
+                // What the first has written is written; what came of the rest is to be looked at.
+                Err(error) => Err(error),
+            }
+        })?;
+        let (here, there) = (other.stream_position()?, twin.stream_position()?);
+        let least = if self.shadow.size(file)? < offset + bytes { 0 } else { offset };
+        if wrong.is_none() && (here != there || here < least || here > offset + bytes) {
+            let path = self.shadow.path(file);
+            return Ok(Some(format!(
+                "{}: positions {here} and {there} of one description after {bytes} bytes at {offset}",
+                path.display()
+            )));
+        }
+        Ok(wrong)
+    }
+
+    fn close(&mut self, file: u64) -> Found {
+        self.note(Operation::Close, file, "")?;
+        self.open[file as usize] = [None, None];
+        Ok(None)
+    }
+
+    fn stat(&mut self, file: u64, size: u64) -> Found {
+        self.note(Operation::Stat, file, &format!("{size}"))?;
+        let mut opened = self.file(file)?.try_clone()?;
+        let by_name = std::fs::metadata(self.shadow.path(file))?.len();
+        let (by_number, end) = (opened.metadata()?.len(), opened.seek(SeekFrom::End(0))?);
+        if [by_name, by_number, end] == [size; 3] {
+            return Ok(None);
+        }
+        let path = self.shadow.path(file);
+        Ok(Some(format!(
+            "{}: stat says {by_name}, fstat {by_number}, lseek {end} instead of {size}",
+            path.display()
+        )))
+    }
+
+    fn rename(&mut self, file: u64) -> Found {
+        self.note(Operation::Rename, file, "")?;
+        let (path, other) = (self.shadow.path(file), self.shadow.other_path(Role::Moved, file));
+        if path.exists() {
+            std::fs::rename(&path, &other)?;
+            std::fs::rename(&other, &path)?;
+        }
+        Ok(None)
+    }
+
+    fn replace(&mut self, file: u64, bytes: u64) -> Found {
+        let is_synced = self.random.one_in(2);
+        self.note(Operation::Replace, file, &format!("{bytes}, synced: {is_synced}"))?;
+        let old = self.orphan_of(file)?;
+        let version = self.counts.operations;
+        let content = self.shadow.bytes(file, version, 0, bytes as usize);
+        let fresh = self.shadow.other_path(Role::New, file);
+        let mut made = File::create(&fresh)?;
+        let mut written = made.write_all(&content);
+        let mut synced = false;
+        if written.is_ok() && is_synced {
+            match made.sync_all() {
+                Ok(()) => synced = true,
+                Err(error) => written = self.excused(file, error, true).map(drop),
+            }
+        }
+        if let Err(error) = written {
+            drop(made);
+            std::fs::remove_file(&fresh)?;
+            return self.excused(file, error, false);
+        }
+        self.open[file as usize] = [None, None];
+        let path = self.shadow.path(file);
+        let wrong = self.change(file, Change::Replace { bytes, version }, |_| {
+            std::fs::rename(&fresh, &path).map(|()| bytes)
+        })?;
+        if synced && wrong.is_none() {
+            self.shadow.synced(file)?;
+        }
+        self.orphan = Some(old);
+        self.look_at_orphan().map(|other| wrong.or(other))
+    }
+
+    /// The file as it is for who has it open, whatever happens to its name.
+    fn orphan_of(&mut self, file: u64) -> io::Result<Orphan> {
+        let opened = self.file(file)?.try_clone()?;
+        Ok(Orphan::of(opened, self.shadow.whole(file)?))
+    }
+
+    fn link(&mut self, file: u64, offset: u64, bytes: u64) -> Found {
+        self.note(Operation::Link, file, &format!("{bytes} at {offset}"))?;
+        let (path, link) = (self.shadow.path(file), self.shadow.other_path(Role::Link, file));
+        self.file(file)?;
+        std::fs::hard_link(&path, &link)?;
+        let opened = Worker::options().open(&link)?;
+        let wrong = self.write_by(file, offset, bytes, |_, content| {
+            opened.write_at(content, offset).map(|written| written as u64)
+        })?;
+        if self.random.one_in(2) {
+            std::fs::remove_file(&link)?;
+        } else {
+            std::fs::remove_file(&path)?;
+            std::fs::rename(&link, &path)?;
+        }
+        match wrong {
+            None => self.verify(file),
+            wrong => Ok(wrong),
         }
     }
 
     fn remove(&mut self, file: u64) -> Found {
-        self.open[file as usize] = None;
-        self.shadow.begin(file, Change::Remove)?;
-        match std::fs::remove_file(self.shadow.path(file)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => self.failed(error),
-            _ => self.shadow.acknowledge(file, Change::Remove).map(|()| None),
+        self.note(Operation::Unlink, file, "")?;
+        // What is unlinked lives on for who has it open.
+        let old = match self.random.one_in(2) && self.shadow.path(file).exists() {
+            true => Some(self.orphan_of(file)?),
+            false => None,
+        };
+        self.open[file as usize] = [None, None];
+        let path = self.shadow.path(file);
+        let wrong = self.change(file, Change::Remove, |_| match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(0),
+        })?;
+        if old.is_some() {
+            self.orphan = old;
+        }
+        self.look_at_orphan().map(|other| wrong.or(other))
+    }
+
+    fn look_at_orphan(&mut self) -> Found {
+        let Some(orphan) = &self.orphan else { return Ok(None) };
+        let (bytes, wrong) = orphan.verify()?;
+        self.counts.verified += bytes;
+        Ok(wrong.map(|what| format!("worker {}: a file without a name: {what}", self.number)))
+    }
+
+    fn without_name(&mut self, file: u64, bytes: u64) -> Found {
+        let version = self.counts.operations;
+        self.history.note(version + self.life, Operation::Orphan, "-", &format!("{bytes}"))?;
+        let content = self.shadow.bytes(200, version, 0, bytes as usize);
+        let path = self.shadow.other_path(Role::Gone, file);
+        let done = match self.orphan.take() {
+            None => Orphan::make(&path, content).map(Some),
+            Some(orphan) => orphan.step(&mut self.random, content),
+        };
+        match done {
+            Ok(orphan) => self.orphan = orphan,
+            // Whatever has come of it is gone with it.
+            Err(error) => {
+                let _ = std::fs::remove_file(path);
+                return self.excused(file, error, true);
+            }
+        }
+        self.look_at_orphan()
+    }
+
+    fn map_read(&mut self, file: u64, size: u64) -> Found {
+        self.note(Operation::MapRead, file, "")?;
+        if size == 0 {
+            return Ok(None);
+        }
+        let offset = self.random.below(size) & !4095;
+        let length = self.length(size - offset) as usize;
+        let opened = self.file(file)?.try_clone()?;
+        let copy = match system::read_mapped(&opened, offset, length) {
+            Ok(copy) => copy,
+            Err(error) => return self.excused(file, error, true),
+        };
+        self.counts.verified += length as u64;
+        self.shadow.compare(file, &copy, offset)
+    }
+
+    fn map_write(&mut self, file: u64, size: u64, offset: u64, bytes: u64) -> Found {
+        let bytes = bytes.min(size.saturating_sub(offset));
+        self.note(Operation::MapWrite, file, &format!("{bytes} at {offset}"))?;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let opened = self.file(file)?.try_clone()?;
+        self.write_by(file, offset, bytes, |_, content| {
+            system::write_mapped(&opened, offset, content).map(|()| content.len() as u64)
+        })
+    }
+
+    fn punch(&mut self, file: u64, size: u64) -> Found {
+        if size == 0 {
+            return Ok(None);
+        }
+        let offset = self.random.below(size);
+        let bytes = self.length(size);
+        self.note(Operation::Punch, file, &format!("{bytes} at {offset}"))?;
+        self.file(file)?;
+        self.change(file, Change::Punch { offset, bytes }, |worker| {
+            system::punch(worker.file(file)?, offset, bytes).map(|()| 0)
+        })
+    }
+
+    fn allocate(&mut self, file: u64, size: u64, end: u64) -> Found {
+        self.note(Operation::Allocate, file, &format!("to {end}"))?;
+        self.file(file)?;
+        self.change(file, Change::Truncate { size: size.max(end) }, |worker| {
+            system::allocate(worker.file(file)?, end).map(|()| 0)
+        })
+    }
+
+    fn copy(&mut self, operation: Operation, file: u64, offset: u64, bytes: u64) -> Found {
+        self.note(operation, file, &format!("{bytes} at {offset}"))?;
+        let version = self.counts.operations;
+        let content = self.shadow.bytes(file, version, offset, bytes as usize);
+        let source = self.shadow.other_path(Role::Source, file);
+        if let Err(error) = std::fs::write(&source, &content) {
+            return self.excused(file, error, false);
+        }
+        let from = File::open(&source)?;
+        self.file(file)?;
+        let wrong = self.write_by(file, offset, bytes, |worker, content| {
+            let to = worker.file(file)?;
+            match operation {
+                Operation::CopyRange => system::copy_range(&from, to, offset, content.len()),
+                _ => system::send(&from, to, offset, content.len()),
+            }
+        })?;
+        if self.random.one_in(2) {
+            std::fs::remove_file(source)?;
+        }
+        Ok(wrong)
+    }
+
+    /// Whether it has succeeded; what is wrong.
+    fn sync(&mut self, operation: Operation, file: u64) -> io::Result<(bool, Option<String>)> {
+        self.note(operation, file, "")?;
+        let opened = self.file(file)?;
+        let result = match operation {
+            Operation::Fdatasync => opened.sync_data(),
+            _ => opened.sync_all(),
+        };
+        match result {
+            Ok(()) => self.shadow.synced(file).map(|()| (true, None)),
+            Err(error) => self.excused(file, error, true).map(|wrong| (false, wrong)),
         }
     }
 
-    fn sync(&mut self, file: u64) -> Found {
-        let whole = self.random.one_in(2);
-        let opened = self.file(file)?;
-        let result = if whole { opened.sync_all() } else { opened.sync_data() };
-        match result {
-            Ok(()) => self.shadow.synced(file).map(|()| None),
-            Err(error) => self.expected(error),
+    fn stored(&mut self, file: u64) -> Found {
+        let file = if self.random.one_in(6) { COMMON } else { file };
+        match self.sync(Operation::Stored, file)? {
+            (true, None) if self.shadow.is_synced_to_store(file) => self.look_at_store(file),
+            (true, None) => self.verify(file),
+            (_, wrong) => Ok(wrong),
+        }
+    }
+
+    fn look_at_store(&mut self, file: u64) -> Found {
+        let (bytes, wrong) = self.shadow.verify_stored(file)?;
+        self.counts.stored += bytes;
+        Ok(wrong)
+    }
+
+    /// `forebay flush`, as somebody in another terminal would.
+    fn flush(&mut self, file: u64) -> Found {
+        self.note(Operation::Flush, file, "")?;
+        let path = self.shadow.path(file);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let mut command = Command::new(std::env::current_exe()?);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name == "LD_PRELOAD" || name.starts_with("FOREBAY_") && !name.ends_with("_DIR") {
+                command.env_remove(name);
+            }
+        }
+        command.args([Path::new("flush"), &path]).stdin(Stdio::null()).stdout(Stdio::null());
+        match command.stderr(Stdio::null()).status()?.success() {
+            true => self.look_at_store(file),
+            // It has said that it could not.
+            false => Ok(None),
         }
     }
 
     fn append(&mut self) -> Found {
         let number = self.acks.metadata()?.len();
+        self.history.note(
+            self.counts.operations + self.life,
+            Operation::Log,
+            "-",
+            &number.to_string(),
+        )?;
         self.acks.write_all_at(&[0], number)?;
         let record = log::record(self.number, number);
         match self.log.write(&record) {
             Ok(written) if written == record.len() => {
-                self.acks.write_all_at(&[log::APPENDED], number)?;
-                if !self.random.one_in(8) {
-                    return Ok(None);
-                }
-                match self.log.sync_data() {
-                    Ok(()) => self.acks.write_all_at(&[log::SYNCED], number).map(|()| None),
-                    Err(error) => self.expected(error),
-                }
+                self.acks.write_all_at(&[log::APPENDED], number).map(|()| None)
             }
             Ok(_) => Ok(None),
-            Err(error) => self.expected(error),
+            Err(error) => self.excused(COMMON, error, false),
+        }
+    }
+
+    fn sync_log(&mut self) -> Found {
+        let Some(last) = self.acks.metadata()?.len().checked_sub(1) else { return Ok(None) };
+        let mut ack = [0];
+        self.acks.read_at(&mut ack, last)?;
+        match self.log.sync_data() {
+            // One of which nothing is known stays so.
+            Ok(()) if ack == [log::APPENDED] => {
+                self.acks.write_all_at(&[log::SYNCED], last).map(|()| None)
+            }
+            Ok(()) => Ok(None),
+            Err(error) => self.excused_since(0, error, true),
         }
     }
 
@@ -257,41 +748,62 @@ impl Worker {
             return Ok(None);
         }
         let offset = self.random.below(size);
-        let bytes = self.length().min(size - offset) as usize;
-        self.file(file)?;
-        let Some(opened) = &self.open[file as usize] else { return Ok(None) };
+        let bytes = self.length(size - offset) as usize;
+        self.note(Operation::Read, file, &format!("{bytes} at {offset}"))?;
+        let slot = self.random.below(2) as usize;
+        self.slot(file, slot)?;
+        self.compare_range(file, slot, offset, bytes)
+    }
+
+    fn compare_range(&mut self, file: u64, slot: usize, offset: u64, bytes: usize) -> Found {
+        let Some(opened) = &self.open[file as usize][slot] else { return Ok(None) };
         let wrong = match self.shadow.verify_range(file, opened, offset, bytes) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Some(format!("{}: ends before {size}", self.shadow.path(file).display()))
-            }
-            other => other?,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some(error.to_string()),
+            Err(error) => return self.excused(file, error, false),
+            Ok(wrong) => wrong,
         };
         self.counts.verified += bytes as u64;
         Ok(wrong)
     }
 
     fn verify(&mut self, file: u64) -> Found {
-        let (bytes, wrong) = self.shadow.verify(file)?;
-        self.counts.verified += bytes;
-        Ok(wrong)
+        match self.shadow.verify(file) {
+            Ok((bytes, wrong)) => {
+                self.counts.verified += bytes;
+                Ok(wrong)
+            }
+            Err(error) => self.excused(file, error, false),
+        }
     }
 
     /// A change failed: it may have happened in part.
-    fn failed(&mut self, error: io::Error) -> Found {
-        match self.expected(error)? {
+    fn failed(&mut self, file: u64, error: io::Error) -> Found {
+        match self.excused(file, error, false)? {
             None => self.shadow.settle(),
             wrong => Ok(wrong),
         }
     }
 
-    /// An error that a failing store explains is none.
-    fn expected(&mut self, error: io::Error) -> Found {
+    /// An error that a fault explains is none: one that has hit since all of the file was safe.
+    fn excused(&mut self, file: u64, error: io::Error, is_sync: bool) -> Found {
+        let since = self.shadow.safe_since(file);
+        self.excused_since(since, error, is_sync)
+    }
+
+    fn excused_since(&mut self, since: u64, error: io::Error, is_sync: bool) -> Found {
         match error.raw_os_error() {
-            Some(errno) if EXPECTED.contains(&errno) => {
+            Some(errno)
+                if INJECTED.contains(&errno)
+                    && hits::explains(&self.hits, errno, since, is_sync) =>
+            {
                 self.counts.errors += 1;
                 Ok(None)
             }
             _ => Err(error),
         }
     }
+}
+
+fn drop_count((_, wrong): (bool, Option<String>)) -> Option<String> {
+    wrong
 }
