@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LAZY, LONG, Site, is_alive, kill, sees, wait_for};
+use common::{LAZY, LONG, Site, TINY, is_alive, kill, sees, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::time::Instant;
@@ -371,5 +371,65 @@ fn a_manager_that_is_killed_while_it_starts_is_started_again() {
     assert_eq!(ran.stderr.matches("died while it started (signal: 9").count(), 5, "{ran:?}");
     assert!(site.log().contains("died while it started"), "{}", site.log());
     site.recover().expect(0);
+    quiet(&site);
+}
+
+/// A worker that makes files, and removes, replaces and cuts them while they are open; it must find in
+/// each what it wrote.
+const WORKER: &str = r#"
+import os, random, sys, time
+name, seed, end = sys.argv[1], int(sys.argv[2]), time.time() + float(sys.argv[3])
+rng = random.Random(f'{name} {seed}')
+while time.time() < end:
+    kind, path = rng.randrange(4), f'{name}-{rng.randrange(5)}'
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    data = bytes([rng.randrange(256)]) * rng.randrange(1, 300000)
+    assert os.pwrite(fd, data, 0) == len(data)
+    if kind == 0:
+        os.unlink(path)
+    if kind == 1:
+        other = os.open(path + '.new', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.pwrite(other, b'new', 0)
+        os.rename(path + '.new', path)
+        assert open(path, 'rb').read() == b'new', 'replaced'
+        os.close(other)
+    if kind == 2:
+        size = rng.randrange(len(data))
+        os.truncate(path, size)
+        data = data[:size]
+        assert (os.lseek(fd, 0, os.SEEK_END), os.stat(path).st_size) == (size, size), 'cut'
+    time.sleep(rng.random() * 0.02)
+    got = os.pread(fd, 400000, 0)
+    assert got == data, f'{path}, kind {kind}: {len(got)} bytes, {len(data)} were written'
+    os.close(fd)
+"#;
+
+#[test]
+fn stops_and_joins_under_load_lose_and_undo_nothing() {
+    let seed = std::env::var("FOREBAY_SEED").ok().and_then(|text| text.parse().ok());
+    let seed: u32 = seed.unwrap_or_else(|| std::process::id().wrapping_mul(2_654_435_761));
+    println!("FOREBAY_SEED={seed}");
+    let site = Site::new(&TINY);
+    fs::write(site.root().join("worker.py"), WORKER).unwrap();
+    let script = format!(
+        "for name in a b c d; do python3 $BIN/worker.py $name {seed} 3 & jobs=\"$jobs $!\"; done
+        for job in $jobs; do wait $job || exit 1; done"
+    );
+    let mut run = site.start(site.buffered(&["bash", "-c", &script]));
+    wait_for("the manager", LONG, || (!site.pools().is_empty()).then_some(()));
+    let (mut stops, mut joins) = (0, Vec::new());
+    while run.is_running() {
+        let since = Instant::now();
+        let ran = stop(&site);
+        assert!(since.elapsed() < LONG, "{ran:?}");
+        stops += usize::from(ran.stdout.contains("stopped 1"));
+        let config = site.config.to_str().unwrap();
+        joins.push(site.start(site.forebay(&["run", "--config", config, "--", "true"])));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let ran = run.end();
+    assert_eq!(ran.code, 0, "FOREBAY_SEED={seed} {ran:?}\n{}", site.log());
+    joins.into_iter().for_each(|join| drop(join.end().expect(0)));
+    assert!(stops > 2, "FOREBAY_SEED={seed}: {stops} stops");
     quiet(&site);
 }

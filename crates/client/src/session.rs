@@ -86,6 +86,8 @@ impl core::fmt::Debug for Handle {
 /// How long a process waits for a slot when all are in use, and how often it looks for one.
 const SLOT_PATIENCE: Timer = Timer::seconds(5);
 const SLOT_LOOK: Timer = Timer::ms(10);
+/// How often a process that goes on after an exec looks whether what it held before can be taken back.
+const REAP_LOOK: Timer = Timer::ms(1);
 
 fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Option<u32> {
     for _ in 0..SLOT_PATIENCE.as_ns() / SLOT_LOOK.as_ns() {
@@ -157,7 +159,7 @@ impl Session {
                     segment.include(file);
                 };
                 while segment.reap_holdings(slot, unfinished).is_none() {
-                    forebay_pool::clock::sleep_ns(1_000_000);
+                    forebay_pool::clock::sleep_ns(REAP_LOOK.as_ns());
                 }
                 slot
             }
