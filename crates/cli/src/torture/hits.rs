@@ -11,6 +11,18 @@ const TAIL: u64 = 1 << 20;
 /// tries of a flush.
 const MOMENT_NS: u64 = 5_000_000_000;
 
+/// The errno of a sync that finds the node manager stopped: ETIMEDOUT.
+pub const STOPPED: i32 = 110;
+
+/// Notes that a node manager is stopped, or dead, or pauses, from now on.
+pub fn note_stop(path: &Path) {
+    use std::io::Write;
+    let mut options = std::fs::File::options();
+    if let Ok(mut file) = options.append(true).create(true).open(path) {
+        let _ = file.write_all(format!("{} manager sync stopped {STOPPED}\n", now_ns()).as_bytes());
+    }
+}
+
 /// Nanoseconds since 1970.
 pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
@@ -33,7 +45,7 @@ pub fn explains(path: &Path, errno: i32, since: u64, is_sync: bool) -> bool {
         let mut words = line.split(' ');
         let time = words.next().and_then(|word| word.parse::<u64>().ok());
         let (device, operation) = (words.next(), words.next());
-        let concerns = device == Some("store") || operation == Some("read");
+        let concerns = matches!(device, Some("store" | "manager")) || operation == Some("read");
         let error = words.nth(1).and_then(|word| word.parse::<i32>().ok());
         concerns && time.is_some_and(|time| time >= since) && error == Some(errno)
     };

@@ -197,6 +197,9 @@ impl Torture {
 
     fn freeze_manager(&mut self) {
         let Some(manager) = self.place.manager() else { return };
+        if self.frozen.is_none() {
+            hits::note_stop(&self.place.hits());
+        }
         if self.frozen.is_none() && send(manager.pid, Signal::STOP) {
             let most = if points::BUILT { 200 } else { 2_000 };
             let long = Duration::from_millis(20 + self.random.below(most));

@@ -27,8 +27,9 @@ const SIZES: [u64; FILES as usize] =
 const PIECE_MAX: u64 = 100 << 10;
 /// How long a call is tried again that faults let fail.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a program may be told while its store fails on purpose: EIO, ENOSPC, EDQUOT, ESTALE.
-const INJECTED: [i32; 4] = [5, 28, 122, 116];
+/// What a program may be told while its store fails on purpose: EIO, ENOSPC, EDQUOT, ESTALE; and while a node
+/// manager is stopped: ETIMEDOUT.
+const INJECTED: [i32; 5] = [5, 28, 122, 116, hits::STOPPED];
 
 /// Options of the hidden subcommand.
 #[derive(Args, Clone)]
