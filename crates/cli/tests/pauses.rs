@@ -2,10 +2,34 @@
 
 mod common;
 
-use common::{LAZY, LIMIT, Site, wait_for};
+use common::{LAZY, LIMIT, Setup, Site, assert_same_bytes, wait_for};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Under this, no timer of manager or client exceeds 80 ms.
+const SCALE: &str = "export FOREBAY_TIME_SCALE=50\n";
+
+/// Steps of an open, of a close and of a first write, in about the order in which they are passed.
+const STEPS: [&str; 17] = [
+    "open.seen",
+    "file.taken",
+    "open.recorded",
+    "file.linking",
+    "file.linked",
+    "file.found",
+    "description.taken",
+    "description.named",
+    "description.held",
+    "description.live",
+    "file.described",
+    "open.found",
+    "open.marked",
+    "write.touched",
+    "write.published",
+    "write.valid",
+    "write.copied",
+];
 
 /// Lines of a log of pauses: role, point and pid.
 fn pauses(log: &Path) -> Vec<(String, String, u32)> {
@@ -34,7 +58,7 @@ fn a_thread_pauses_where_and_for_as_long_as_asked() {
     let seen = pauses(&log);
     assert!(seen.iter().all(|(role, ..)| role == "client"), "{seen:?}");
     assert_eq!(seen.iter().filter(|(_, name, _)| name.starts_with("open.")).count(), 1, "{seen:?}");
-    assert_eq!(seen[0].1, "open.marked", "the second of a new file, after open.recorded");
+    assert_eq!(seen[0].1, "open.recorded", "the second of a new file, after open.seen");
     let writes = seen.iter().filter(|(_, name, _)| name.starts_with("write.")).count();
     assert!(writes >= 9, "{seen:?}");
 }
@@ -53,4 +77,55 @@ fn a_thread_pauses_until_a_file_is_gone() {
     fs::remove_file(&held).unwrap();
     run.end().expect(0);
     assert!(site.out.join("done").exists());
+}
+
+/// What `victim` writes: no multiple of a page, and nothing that others write.
+fn bytes_of(victim: usize) -> Vec<u8> {
+    (0..150_001).map(|at| (at * 7 + at / 251 + victim * 31) as u8 | 1).collect()
+}
+
+/// One program after the other stops at each of [`STEPS`] for as long as others need to make, write and remove
+/// hundreds of files, which use inodes and records again, and longer than every timer.
+fn stop_in_opens(setup: &Setup, prepare: &str) {
+    let site = Site::new(setup);
+    for victim in 0..STEPS.len() {
+        fs::write(site.out.join(format!("from-{victim}")), bytes_of(victim)).unwrap();
+    }
+    let script = format!(
+        "{SCALE}n=0\nfor step in {}; do\n{prepare}\n\
+         FOREBAY_PAUSE=$step:1:250 FOREBAY_PAUSE_LOG=$OUT/log-$n \
+         dd if=$OUT/from-$n of=victim-$n bs=40000 conv=notrunc status=none &\n\
+         victim=$! round=0\n\
+         while kill -0 $victim 2> $OUT/gone; do\n\
+           for k in 1 2 3 4; do echo other > other-$round-$k; done\n\
+           rm other-$round-[1-3]; round=$((round + 1))\n\
+         done\n\
+         wait; n=$((n + 1))\ndone\n\
+         for k in $(seq 0 $((n - 1))); do cp victim-$k $OUT/seen-$k; done\n",
+        STEPS.join(" ")
+    );
+    let (ran, status) = site.run_buffered(&script);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    status.assert_live();
+    for (victim, step) in STEPS.iter().enumerate() {
+        let seen = pauses(&site.out.join(format!("log-{victim}")));
+        assert!(seen.len() == 1 && seen[0].1 == *step, "{step}: {seen:?}");
+        for file in
+            [site.out.join(format!("seen-{victim}")), site.store.join(format!("victim-{victim}"))]
+        {
+            let got = fs::read(&file).unwrap_or_default();
+            assert_same_bytes(&format!("{step}: {}", file.display()), &got, &bytes_of(victim));
+        }
+    }
+    let others = fs::read_dir(&site.store).unwrap().map(|entry| entry.unwrap().path());
+    let others: Vec<_> = others.filter(|path| !path.to_string_lossy().contains("victim")).collect();
+    assert!(others.len() >= STEPS.len(), "{others:?}");
+    for path in others {
+        assert_eq!(fs::read_to_string(&path).unwrap(), "other\n", "{}", path.display());
+    }
+}
+
+#[test]
+fn a_program_that_stops_in_the_open_of_a_new_file_loses_nothing() {
+    stop_in_opens(&LAZY, "");
 }

@@ -256,9 +256,14 @@ impl Session {
             return;
         }
         let flags = description_flag::MAPPING;
+        let (identity, owner) = (self.record(handle).identity(), self.owner());
+        let inside = self.segment.enter_table(owner);
         // Without a description to spare the file may turn buffered again after its last close,
         // while a mapping still shows what was there before.
-        let _ = self.segment.open_description(handle.file, flags, self.owner());
+        let _ = self
+            .segment
+            .reopen_file(identity, owner, |file| self.segment.open_description(file, flags, owner));
+        self.segment.leave(owner, inside);
     }
 
     /// Flushes until no block is buffered. The caller has the file exclusively.

@@ -259,25 +259,29 @@ impl Session {
             self.segment.leave(owner, inside);
             return None;
         }
-        let found = self.segment.with_file_or_new(identity, owner, |file, new| {
+        let header = self.segment.header();
+        let begin = |record: &FileRecord| {
+            start_record(record, &seen.stat, store.unwrap_or(0) as u32);
+            forebay_pool::crash::point("open.recorded");
+            record.born_ns.store(seen.born_ns, Ordering::Relaxed);
+            record.set_path(path);
+            if header.store[store.unwrap_or(0)].bypass != 0 {
+                record.set(file_flag::DIRECT);
+            }
+        };
+        forebay_pool::crash::point("open.seen");
+        let found = self.segment.open_file(identity, owner, begin, |file, new| {
             if new {
-                let record = self.segment.file(file);
-                start_record(record, &seen.stat, store.unwrap_or(0) as u32);
-                forebay_pool::crash::point("open.recorded");
-                record.born_ns.store(seen.born_ns, Ordering::Relaxed);
-                record.set_path(path);
-                let header = self.segment.header();
-                let bypass = header.store[store.unwrap_or(0)].bypass != 0;
                 // The record is in the table by now: either we see that the manager makes all files
                 // direct, or it sees the record.
                 fence(Ordering::SeqCst);
-                let retired = header.retired.load(Ordering::SeqCst) != retirement::NONE;
-                if bypass || retired {
-                    record.set(file_flag::DIRECT);
+                if header.retired.load(Ordering::SeqCst) != retirement::NONE {
+                    self.segment.file(file).set(file_flag::DIRECT);
                 }
             }
             then(file, new)
         });
+        forebay_pool::crash::point("open.found");
         self.segment.leave(owner, inside);
         if found.is_none() {
             self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
@@ -422,11 +426,7 @@ fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
     record.store_mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
     record.changed_ns.store(ctime_ns(stat), Ordering::Relaxed);
     record.store_changed_ns.store(ctime_ns(stat), Ordering::Relaxed);
-    record.heat.store(0, Ordering::Relaxed);
-    record.placed.store(0, Ordering::Relaxed);
-    record.entry0.store(0, Ordering::Relaxed);
     crate::rules::start_without_rule(record);
-    record.root.store(0, Ordering::Release);
 }
 
 /// readlink of /proc/self/fd/N without allocating.

@@ -427,17 +427,29 @@ impl Session {
         let marker = Marker::decode(offset)?;
         let seen = Seen::of(fd)?;
         let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
-        if !self.segment.adopt(marker, self.owner()) {
+        if marker.description >= self.segment.header().descriptions {
             return None;
         }
-        let record = self.segment.description(marker.description);
-        let file = record.file.load(Ordering::Acquire);
-        let same = self.segment.file(file).identity() == identity
-            && self.segment.file(file).state.load(Ordering::Acquire) == file_state::LIVE;
-        if !same {
-            self.find_or_insert(&seen, fd, None, None, |found, _| {
-                record.file.store(found, Ordering::Release);
-            })?;
+        let owner = self.owner();
+        // It may not have been held by anybody for a while, and the file's record removed: so it is as an open.
+        let take_part = |file| {
+            let adopted = self.segment.adopt(marker, owner);
+            if adopted {
+                let description = self.segment.description(marker.description);
+                description.file.store(file, Ordering::Release);
+                forebay_pool::crash::point("description.adopted");
+            }
+            adopted
+        };
+        let inside = self.segment.enter_table(owner);
+        let known = self.segment.reopen_file(identity, owner, take_part);
+        self.segment.leave(owner, inside);
+        let adopted = match known {
+            Some(adopted) => adopted,
+            None => self.find_or_insert(&seen, fd, None, None, |file, _| take_part(file))?,
+        };
+        if !adopted {
+            return None;
         }
         self.bind(fd, marker.description);
         Some(marker.description)

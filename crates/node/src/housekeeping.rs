@@ -6,6 +6,7 @@ use crate::node::Node;
 use crate::undoable::Undoable;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
+use forebay_pool::opens::Opens;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
@@ -341,9 +342,9 @@ impl Housekeeper {
     fn sweep(&mut self, now: u32) {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
-        let files: Vec<u32> = segment.live_files().collect();
-        let opens: Vec<u32> =
-            files.iter().map(|&file| segment.file(file).opens.load(Ordering::SeqCst)).collect();
+        // Before the descriptions are looked at. What may be being opened now is left for the next time.
+        let counted = |file| segment.count_opens(file).map(|opens| (file, opens));
+        let files: Vec<(u32, Opens)> = segment.live_files().filter_map(counted).collect();
         let mut open = vec![false; segment.header().files as usize];
         // When they are short, those that were closed wait less for an exec that wants them.
         let (grace, flight) = match self.used > segment.header().descriptions / 2 {
@@ -362,7 +363,7 @@ impl Housekeeper {
         self.used = used;
         crate::jobs::end_lifetimes(&node, self.owner, &files, &open);
         let inside = segment.enter_table(self.owner);
-        for (&file, &opens) in files.iter().zip(&opens) {
+        for &(file, opens) in &files {
             if !open[file as usize] {
                 self.look_at_closed(file, opens);
             }
@@ -373,7 +374,7 @@ impl Housekeeper {
 
     /// A file without an open description: forgotten once nothing of it is buffered, and its blocks
     /// dropped if it has no name any more.
-    fn look_at_closed(&self, file: u32, opens: u32) {
+    fn look_at_closed(&self, file: u32, opens: Opens) {
         let segment = &self.node.segment;
         let record = segment.file(file);
         // What the kernel says comes first: the inode may belong to a new file by now.
@@ -382,7 +383,7 @@ impl Housekeeper {
             // Noted before the call: it may have failed, or not have come about.
             None => record.has(file_flag::UNLINKED) && self.is_gone(file),
         };
-        let unchanged = || record.opens.load(Ordering::SeqCst) == opens;
+        let unchanged = || opens.are_still(&record.opens);
         let mut dropped = false;
         if self.is_spent(file) {
             if segment.try_exclude(file, self.owner) {
@@ -434,7 +435,7 @@ impl Housekeeper {
         if !segment.try_exclude(file, self.owner) {
             return;
         }
-        if !segment.remove_file(file, self.owner, || unchanged() && empty()) {
+        if !segment.remove_file(file, self.owner, opens, empty) {
             segment.include(file);
         } else {
             segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
@@ -469,13 +470,13 @@ impl Housekeeper {
     }
 
     /// When index nodes become scarce, frees those below which nothing is left.
-    fn prune(&self, files: &[u32]) {
+    fn prune(&self, files: &[(u32, Opens)]) {
         let segment = &self.node.segment;
         let nodes = segment.free_nodes();
         if nodes.available() > nodes.count / 4 {
             return;
         }
-        for &file in files {
+        for &(file, _) in files {
             if segment.try_exclude(file, self.owner) {
                 segment.prune_index(segment.file(file));
                 segment.include(file);

@@ -11,6 +11,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
+use forebay_pool::opens::Opens;
 use forebay_pool::{Entry, Identity, Owner, clock, liveness};
 use rustix::fd::AsRawFd;
 use std::collections::HashMap;
@@ -328,16 +329,16 @@ pub(crate) fn lay_down(node: &Node, file: u32) {
 
 /// Ends what rules give a lifetime, of files that nobody has open: scratch files are deleted; of
 /// others the buffers go once the store has what is in them.
-pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[u32], open: &[bool]) {
+pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], open: &[bool]) {
     let segment = &node.segment;
     let lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
     if !lifetimes {
         return;
     }
-    let mut versions: HashMap<(u32, u16), Vec<(u64, u32)>> = HashMap::new();
+    let mut versions: HashMap<(u32, u16), Vec<(u64, (u32, Opens))>> = HashMap::new();
     let mut over = Vec::new();
     let now = clock::realtime_coarse_ns();
-    for &file in files {
+    for &(file, opens) in files {
         let record = segment.file(file);
         let lifetime = segment.rule_of(record).and_then(|rule| rule.settings().lifetime);
         let Some(lifetime) = lifetime.filter(|_| !open[file as usize] && holds(node, file)) else {
@@ -348,32 +349,37 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[u32], open: &[bo
             Lifetime::KeepVersions(count) => {
                 let rule = record.rule.load(Ordering::Relaxed);
                 let of_rule = versions.entry((count, rule)).or_default();
-                of_rule.push((written, file));
+                of_rule.push((written, (file, opens)));
             }
-            Lifetime::OverwriteWhenRead if record.has(file_flag::READ_OUT) => over.push(file),
-            Lifetime::Expires(after) if now.saturating_sub(written) >= after => over.push(file),
+            Lifetime::OverwriteWhenRead if record.has(file_flag::READ_OUT) => {
+                over.push((file, opens));
+            }
+            Lifetime::Expires(after) if now.saturating_sub(written) >= after => {
+                over.push((file, opens));
+            }
             Lifetime::OverwriteWhenRead | Lifetime::Expires(_) => {}
         }
     }
     for ((count, _), mut of_rule) in versions {
-        of_rule.sort_unstable();
+        of_rule.sort_unstable_by_key(|&(written, (file, _))| (written, file));
         let surplus = of_rule.len().saturating_sub(count as usize);
         over.extend(of_rule[..surplus].iter().map(|&(_, file)| file));
     }
-    for file in over {
+    for (file, opens) in over {
         let record = segment.file(file);
-        let opens = record.opens.load(Ordering::SeqCst);
-        if record.has(file_flag::SCRATCH) {
-            // Looked at again: somebody may have opened it since.
-            if !segment.open_files()[file as usize] {
-                let _ = delete(node, file, owner, false);
-            }
-        } else if !record.has(file_flag::DIRTY) && segment.try_exclude(file, owner) {
-            if record.opens.load(Ordering::SeqCst) == opens {
-                segment.drop_clean_blocks(file, owner);
+        let is_scratch = record.has(file_flag::SCRATCH);
+        let inside = segment.enter_table(owner);
+        if (is_scratch || !record.has(file_flag::DIRTY)) && segment.try_exclude(file, owner) {
+            // Somebody may have opened it since it was found to be closed.
+            if opens.are_still(&record.opens) {
+                match is_scratch {
+                    true => delete_held(node, file, owner, false),
+                    false => drop(segment.drop_clean_blocks(file, owner)),
+                }
             }
             segment.include(file);
         }
+        segment.leave(owner, inside);
     }
 }
 

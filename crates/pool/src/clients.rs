@@ -221,6 +221,7 @@ impl Segment {
                 position.unlock_unchanged();
             }
         }
+        self.reap_openings(slot);
         if !self.reap_files(slot, reaper) {
             return false;
         }

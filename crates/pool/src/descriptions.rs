@@ -1,6 +1,7 @@
 //! Open-file descriptions, shared by dup, fork and exec, and the marker by which a new image
 //! recognizes the ones it inherited.
 
+use crate::crash;
 use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::Segment;
@@ -44,6 +45,15 @@ fn word(generation: u32, state: u32) -> u64 {
     u64::from(generation & ((1 << GENERATION_BITS) - 1)) << 32 | u64::from(state)
 }
 
+fn state(word: u64) -> u32 {
+    word as u32 & 0xff
+}
+
+/// The lower half of the word while `owner`'s process opens or adopts a description.
+fn opening_by(owner: Owner) -> u32 {
+    owner.slot() << 8 | description_state::OPENING
+}
+
 impl Segment {
     fn held_bit(&self, slot: u32, description: u32) -> (&AtomicU64, u64) {
         (self.held(slot, description / 64), 1 << (description % 64))
@@ -61,15 +71,6 @@ impl Segment {
         place.fetch_and(!bit, Ordering::SeqCst);
     }
 
-    /// Takes back a note that turned out wrong. If the description lives, another thread of the
-    /// process may have made the same note for good; one too many costs less than one too few.
-    fn release_unless_live(&self, slot: u32, description: u32) {
-        let word = self.description(description).word.load(Ordering::SeqCst);
-        if word as u32 != description_state::LIVE {
-            self.release(slot, description);
-        }
-    }
-
     /// Whether some other slot than `slot` holds `description`.
     pub fn held_elsewhere(&self, slot: u32, description: u32) -> bool {
         (1..self.header().clients_high.load(Ordering::Acquire)).any(|other| {
@@ -79,6 +80,7 @@ impl Segment {
     }
 
     /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when all are in use.
+    /// The caller has a presence, and holds the stripe of the record, see [`crate::opens`], or another description of the file.
     pub fn open_description(&self, file: u32, flags: u32, owner: Owner) -> Option<Marker> {
         let count = self.header().descriptions;
         for _ in 0..count {
@@ -86,21 +88,19 @@ impl Segment {
             let id = cursor.fetch_add(1, Ordering::Relaxed) % count;
             let description = self.description(id);
             let seen = description.word.load(Ordering::Relaxed);
-            if seen as u32 != description_state::FREE {
+            if state(seen) != description_state::FREE {
                 continue;
             }
-            // The bit comes first: a live description always has a holder's bit.
-            self.hold(owner.slot(), id);
-            let next = word(generation(seen).wrapping_add(1), description_state::LIVE);
+            let number = generation(seen).wrapping_add(1);
+            let opening = word(number, opening_by(owner));
             if description
                 .word
-                .compare_exchange(seen, next, Ordering::SeqCst, Ordering::Relaxed)
+                .compare_exchange(seen, opening, Ordering::SeqCst, Ordering::Relaxed)
                 .is_err()
             {
-                self.release_unless_live(owner.slot(), id);
                 continue;
             }
-            crate::crash::point("description.live");
+            crash::point("description.taken");
             let record = self.file(file);
             description.file.store(file, Ordering::Relaxed);
             description
@@ -110,30 +110,53 @@ impl Segment {
             description.offset.store(0, Ordering::Relaxed);
             description.in_flight.store(0, Ordering::Relaxed);
             description.error_seen.store(record.sample_errors(), Ordering::Release);
-            return Some(Marker { description: id, generation: generation(next) });
+            crash::point("description.named");
+            // Last: a live one says what it is of, and who holds it.
+            self.hold(owner.slot(), id);
+            crash::point("description.held");
+            let live = word(number, description_state::LIVE);
+            description.word.store(live, Ordering::SeqCst);
+            crash::point("description.live");
+            return Some(Marker { description: id, generation: generation(live) });
         }
         None
     }
 
     /// Takes part in the description of a marker found on an inherited descriptor. Fails when it
-    /// was freed and used again.
+    /// was freed and used again. The caller holds the stripe of the file's record, as for an open.
     pub fn adopt(&self, marker: Marker, owner: Owner) -> bool {
         if marker.description >= self.header().descriptions {
             return false;
         }
-        self.hold(owner.slot(), marker.description);
         let place = &self.description(marker.description).word;
-        let live = word(marker.generation, description_state::LIVE);
-        loop {
-            let seen = place.load(Ordering::SeqCst);
-            if generation(seen) != marker.generation {
-                self.release_unless_live(owner.slot(), marker.description);
-                return false;
+        let opening = word(marker.generation, opening_by(owner));
+        let mut seen = place.load(Ordering::SeqCst);
+        // Under the stripe nobody else takes part in it: one found being opened was left so by a dead process.
+        while generation(seen) == marker.generation {
+            let taken = place.compare_exchange(seen, opening, Ordering::SeqCst, Ordering::SeqCst);
+            if let Err(now) = taken {
+                seen = now;
+                continue;
             }
-            if seen == live
-                || place.compare_exchange(seen, live, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-            {
-                return true;
+            crash::point("description.adopting");
+            self.hold(owner.slot(), marker.description);
+            let live = word(marker.generation, description_state::LIVE);
+            place.store(live, Ordering::SeqCst);
+            return true;
+        }
+        false
+    }
+
+    /// Lets live what dead processes of `slot` were opening or taking part in: the sweep then frees it, unless
+    /// others hold it. `reaper` has made sure that they are dead.
+    pub(crate) fn reap_openings(&self, slot: u32) {
+        let dead = opening_by(Owner::new(slot, 0));
+        for id in 0..self.header().descriptions {
+            let place = &self.description(id).word;
+            let seen = place.load(Ordering::SeqCst);
+            if seen as u32 == dead {
+                let live = word(generation(seen), description_state::LIVE);
+                let _ = place.compare_exchange(seen, live, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
     }
@@ -149,7 +172,7 @@ impl Segment {
         let slots = self.header().clients_high.load(Ordering::Acquire);
         let writes = |&id: &u32| {
             let description = self.description(id);
-            description.word.load(Ordering::Acquire) as u32 == description_state::LIVE
+            state(description.word.load(Ordering::Acquire)) != description_state::FREE
                 && description.file.load(Ordering::Acquire) == file
                 && description.flags.load(Ordering::Relaxed) & description_flag::WRITE != 0
         };
@@ -218,9 +241,10 @@ impl Segment {
         flight_ms: u32,
         mut named: impl FnMut(u32),
     ) {
-        let slots = self.header().clients_high.load(Ordering::Acquire);
         for chunk in 0..self.header().descriptions / 64 {
+            // A process may have joined, and hold one, since the last look.
             let held = || {
+                let slots = self.header().clients_high.load(Ordering::SeqCst);
                 (1..slots).fold(0, |all, slot| all | self.held(slot, chunk).load(Ordering::SeqCst))
             };
             let before = held();
@@ -228,12 +252,13 @@ impl Segment {
                 let id = chunk * 64 + bit;
                 let description = self.description(id);
                 let seen = description.word.load(Ordering::SeqCst);
-                let state = seen as u32;
+                let state = state(seen);
                 if state == description_state::FREE {
                     continue;
                 }
                 named(id);
-                if before >> bit & 1 == 1 {
+                // One that is being opened is its opener's, for as long as that lives.
+                if before >> bit & 1 == 1 || state == description_state::OPENING {
                     continue;
                 }
                 let next = match state {
@@ -256,7 +281,7 @@ impl Segment {
                     description.zombie_since.store(now, Ordering::Relaxed);
                 }
                 let swapped = word(generation(seen), next);
-                crate::crash::point("description.sweep");
+                crash::point("description.sweep");
                 let done = description
                     .word
                     .compare_exchange(seen, swapped, Ordering::SeqCst, Ordering::Relaxed)

@@ -6,6 +6,7 @@ use crate::futex;
 use crate::interruption;
 use crate::layout::*;
 use crate::message::Message;
+use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -94,6 +95,42 @@ impl FileRecord {
     pub fn path(&self) -> Vec<u8> {
         let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
         self.path[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Makes a record that was used for another file all zero, but for what only ever rises, and what links it
+    /// and says whose it is.
+    fn wipe(&self) {
+        let words = [
+            &self.flags,
+            &self.exclusive,
+            &self.retry_at,
+            &self.path_length,
+            &self.error,
+            &self.store,
+            &self.placed,
+            &self.job,
+        ];
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let wide = [
+            &self.size,
+            &self.store_size,
+            &self.mtime_ns,
+            &self.store_mtime_ns,
+            &self.changed_ns,
+            &self.store_changed_ns,
+            &self.born_ns,
+            &self.entry0,
+            &self.root,
+            &self.heat,
+            &self.rule_review,
+            &self.intent,
+            &self.range_start,
+            &self.range_end,
+        ];
+        wide.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.rule.store(0, Ordering::Relaxed);
+        self.mode.store(0, Ordering::Relaxed);
+        self.trigger.store(0, Ordering::Relaxed);
     }
 
     /// Keeps `path`, if it fits.
@@ -459,12 +496,50 @@ impl Segment {
         behind == 0 || behind > u32::MAX / 2
     }
 
-    /// Finds or makes the record of `identity` and calls `act` with it and whether it is new,
-    /// while the table cannot change under it. `None` when the table is full.
+    /// [`Segment::open_file`] of a file of which nothing is known.
     pub fn with_file_or_new<R>(
         &self,
         identity: Identity,
         owner: Owner,
+        act: impl FnOnce(u32, bool) -> R,
+    ) -> Option<R> {
+        self.open_file(identity, owner, |_| (), act)
+    }
+
+    /// Finds or makes the record of `identity`, counts an open of it, and calls `act` with it and whether it is
+    /// new, while the table cannot change under it: there a description is taken, see [`crate::opens`]. A new
+    /// one is given to `begin`, all zero, before anybody else can find it. `None` when the table is full.
+    /// The caller is in the table.
+    pub fn open_file<R>(
+        &self,
+        identity: Identity,
+        owner: Owner,
+        begin: impl FnOnce(&FileRecord),
+        act: impl FnOnce(u32, bool) -> R,
+    ) -> Option<R> {
+        self.opening(
+            identity,
+            owner,
+            |head| self.insert(head, identity, owner, begin),
+            |file, new| act(file, new),
+        )
+    }
+
+    /// The same for a record that exists; `None` if there is none.
+    pub fn reopen_file<R>(
+        &self,
+        identity: Identity,
+        owner: Owner,
+        act: impl FnOnce(u32) -> R,
+    ) -> Option<R> {
+        self.opening(identity, owner, |_| None, |file, _| act(file))
+    }
+
+    fn opening<R>(
+        &self,
+        identity: Identity,
+        owner: Owner,
+        make: impl FnOnce(u32) -> Option<u32>,
         act: impl FnOnce(u32, bool) -> R,
     ) -> Option<R> {
         let head = identity.head(self.header().heads);
@@ -472,17 +547,32 @@ impl Segment {
         let taken = self.lock(stripe, owner);
         let found = match self.search(head, identity) {
             Some(file) => Some((file, false)),
-            None => self.insert(head, identity, owner).map(|file| (file, true)),
+            None => make(head).map(|file| (file, true)),
         };
         let result = found.map(|(file, new)| {
-            self.file(file).opens.fetch_add(1, Ordering::SeqCst);
+            let record = self.file(file);
+            // Linked by one that died before it said so, or stayed linked when one died that removed it.
+            if record.state.load(Ordering::Acquire) != file_state::LIVE {
+                record.state.store(file_state::LIVE, Ordering::Release);
+            }
+            record.opens.fetch_add(1, Ordering::SeqCst);
             crash::point("file.found");
-            act(file, new)
+            let result = act(file, new);
+            crash::point("file.described");
+            result
         });
         if taken {
             stripe.unlock_unchanged();
         }
         result
+    }
+
+    /// How often `file` has been opened, if nobody may be opening it now. The caller then looks at the
+    /// descriptions, and has seen all of the file's if the count is the same afterwards.
+    pub fn count_opens(&self, file: u32) -> Option<Opens> {
+        let record = self.file(file);
+        let head = record.identity().head(self.header().heads);
+        Opens::counted(&record.opens, self.stripe(head))
     }
 
     fn search(&self, head: u32, identity: Identity) -> Option<u32> {
@@ -499,22 +589,22 @@ impl Segment {
         None
     }
 
-    fn insert(&self, head: u32, identity: Identity, owner: Owner) -> Option<u32> {
+    fn insert(
+        &self,
+        head: u32,
+        identity: Identity,
+        owner: Owner,
+        begin: impl FnOnce(&FileRecord),
+    ) -> Option<u32> {
         let file = self.take_file(owner)?;
         crash::point("file.taken");
         let record = self.file(file);
         record.generation.fetch_add(1, Ordering::Relaxed);
+        record.wipe();
         record.device.store(identity.device, Ordering::Relaxed);
         record.inode.store(identity.inode, Ordering::Relaxed);
-        for word in
-            [&record.flags, &record.exclusive, &record.retry_at, &record.path_length, &record.error]
-        {
-            word.store(0, Ordering::Relaxed);
-        }
-        record.born_ns.store(0, Ordering::Relaxed);
-        record.intent.store(0, Ordering::Relaxed);
-        record.range_end.store(0, Ordering::Relaxed);
-        record.job.store(0, Ordering::Relaxed);
+        begin(record);
+        // Complete before it can be found: one that dies here leaves nothing, or a record of this file.
         let head = self.head(head);
         record.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
         crash::point("file.linking");
@@ -546,10 +636,18 @@ impl Segment {
         Some(file)
     }
 
-    /// Removes `file`, which the caller has excluded, from the table if `unwanted` says so while the table
-    /// cannot change under it. The record's index must be empty of buckets; its nodes are freed here.
-    /// A record that was removed is nobody's any more, and not excluded.
-    pub fn remove_file(&self, file: u32, owner: Owner, unwanted: impl FnOnce() -> bool) -> bool {
+    /// Removes `file`, which the caller has excluded, from the table if nobody has opened it since `opens` were
+    /// counted, and `unwanted` says so, while the table cannot change under it. The caller has seen since
+    /// that no description names the file. The record's index must be empty of buckets; its nodes are freed here.
+    /// A record that was removed is nobody's any more, and not excluded. False also if some thread holds
+    /// the stripe for more than a moment: it may be stopped.
+    pub fn remove_file(
+        &self,
+        file: u32,
+        owner: Owner,
+        opens: Opens,
+        unwanted: impl FnOnce() -> bool,
+    ) -> bool {
         let record = self.file(file);
         let head = record.identity().head(self.header().heads);
         let stripe = self.stripe(head);
@@ -557,7 +655,7 @@ impl Segment {
         if self.lock_within(stripe, owner, &mut Patience::default()).is_err() {
             return false;
         }
-        let removed = unwanted() && self.names(head, file);
+        let removed = opens.are_still(&record.opens) && unwanted() && self.names(head, file);
         if removed {
             // Stamped, so that whoever finds us dead in between completes or undoes it.
             record.state.store(owner.raw(), Ordering::Release);
@@ -655,9 +753,10 @@ mod tests {
         for &id in &identities {
             let file = segment.with_file(id, me, |file| file).unwrap();
             assert_eq!(segment.file(file).identity(), id);
-            assert!(!segment.remove_file(file, me, || false));
+            let opens = segment.count_opens(file).unwrap();
+            assert!(!segment.remove_file(file, me, opens, || false));
             if id.inode % 2 == 0 {
-                assert!(segment.remove_file(file, me, || true));
+                assert!(segment.remove_file(file, me, opens, || true));
             }
         }
         for &id in &identities {

@@ -558,7 +558,7 @@ pub struct FileRecord {
     pub generation: AtomicU32,
     /// See [`file_flag`].
     pub flags: AtomicU32,
-    /// Raised at each open; tells the manager that a record it was about to remove is wanted.
+    /// Raised under the stripe at each open, see [`crate::opens`].
     pub opens: AtomicU32,
     /// Which store.
     pub store: AtomicU32,
@@ -657,7 +657,7 @@ pub struct RuleRecord {
     pub(crate) reserve: u64,
 }
 
-/// States of an open-file description, in the lower half of its word; its generation is above.
+/// States of an open-file description, in the lowest byte of its word; its generation is in the upper half.
 pub mod description_state {
     /// Anyone may take it.
     pub const FREE: u32 = 0;
@@ -665,6 +665,9 @@ pub mod description_state {
     pub const LIVE: u32 = 1;
     /// Named by no bitmap at the last look; an exec under way may still revive it.
     pub const ZOMBIE: u32 = 2;
+    /// Being opened or taken part in by the process whose client slot is given above the lowest byte. Only that
+    /// process changes it, or who reaps it.
+    pub const OPENING: u32 = 3;
 }
 
 /// Flags of an open-file description.

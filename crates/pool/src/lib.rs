@@ -21,6 +21,7 @@ pub mod layout;
 pub mod liveness;
 pub mod mark;
 pub mod message;
+pub mod opens;
 pub mod owner;
 pub mod pending;
 pub mod queue;

@@ -486,18 +486,27 @@ impl Worker<'_> {
             let (marker, _) = self.open.remove(self.random.below(6) as usize);
             segment.release(owner.slot(), marker.description);
         } else if self.random.below(2) == 0 {
-            if let Some(marker) = segment.open_description(file, description_flag::READ, owner) {
+            let identity = segment.file(file).identity();
+            let opened = segment.reopen_file(identity, owner, |file| {
+                segment.open_description(file, description_flag::READ, owner)
+            });
+            if let Some(Some(marker)) = opened {
                 self.open.push((marker, file));
                 mailbox.store(marker.encode(), Ordering::SeqCst);
                 self.ledger.count("descriptions opened");
             }
         } else if let Some(marker) = Marker::decode(mailbox.load(Ordering::SeqCst))
             && self.open.iter().all(|(other, _)| other.description != marker.description)
-            && segment.adopt(marker, owner)
         {
-            let file = segment.description(marker.description).file.load(Ordering::SeqCst);
-            self.open.push((marker, file));
-            self.ledger.count("descriptions adopted");
+            let file = &segment.description(marker.description).file;
+            let file = file.load(Ordering::SeqCst);
+            let identity = segment.file(file).identity();
+            // It may be of another file by now; then the number of its use is another, too.
+            if segment.reopen_file(identity, owner, |_| segment.adopt(marker, owner)) == Some(true)
+            {
+                self.open.push((marker, file));
+                self.ledger.count("descriptions adopted");
+            }
         }
         for &(marker, file) in &self.open {
             let description = segment.description(marker.description);
@@ -529,9 +538,11 @@ impl Worker<'_> {
                 self.ledger.count("files made");
             }
         } else if let Some(file) = segment.with_file(identity, owner, |file| file)
+            && let Some(opens) = segment.count_opens(file)
             && segment.try_exclude(file, owner)
         {
-            if segment.remove_file(file, owner, || segment.file(file).identity() == identity) {
+            let is_it = || segment.file(file).identity() == identity;
+            if segment.remove_file(file, owner, opens, is_it) {
                 self.ledger.count("files removed");
             } else {
                 segment.include(file);

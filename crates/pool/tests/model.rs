@@ -1,6 +1,6 @@
 //! Model checking of the lock-free protocols with loom, in plain `cargo test`.
 //!
-//! The production sources `owner.rs`, `free_map.rs`, `entry.rs` and `queue.rs` are compiled again here, against
+//! The production sources `owner.rs`, `free_map.rs`, `entry.rs`, `opens.rs` and `queue.rs` are compiled again here, against
 //! the [`sync`] module below instead of the crate's. What cannot be included because it needs a
 //! mapped segment is written out with the same operations and orderings, and names the function that
 //! it mirrors.
@@ -22,6 +22,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use message::Message;
+use opens::Opens;
 use owner::{OwnedLock, Owner};
 use queue::Queue;
 use std::cell::Cell;
@@ -40,6 +41,9 @@ mod free_map;
 #[allow(dead_code)]
 #[path = "../src/message.rs"]
 mod message;
+#[allow(dead_code)]
+#[path = "../src/opens.rs"]
+mod opens;
 #[allow(dead_code)]
 #[path = "../src/owner.rs"]
 mod owner;
@@ -974,6 +978,237 @@ fn a_new_client_is_not_overlooked() {
         file.change(1);
         visitor.join().unwrap();
     });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Opens, descriptions and the removal of records.
+
+/// How a file was opened and its record removed before, and is now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    /// The opens were read while somebody might be opening, and the description lived before it said of what.
+    Unordered,
+    Now,
+}
+
+const VACANT: u32 = 0;
+const LIVE: u32 = 1;
+const ZOMBIE: u32 = 2;
+const OPENING: u32 = 3;
+/// The record's number; a description of anything else says 0.
+const FILE: u32 = 1;
+
+/// The words of one record, its stripe, and one description that the opener will take, held or not by
+/// the opener's process.
+struct Table {
+    protocol: Protocol,
+    stripe: OwnedLock,
+    /// Which use of the record it is; odd while it is in the table.
+    record: AtomicU32,
+    opens: AtomicU32,
+    word: AtomicU32,
+    file: AtomicU32,
+    held: AtomicU32,
+}
+
+impl Table {
+    fn new(protocol: Protocol, word: u32, file: u32) -> Arc<Table> {
+        let table = Table {
+            protocol,
+            stripe: OwnedLock::unheld(),
+            record: AtomicU32::new(1),
+            opens: AtomicU32::new(0),
+            word: AtomicU32::new(word),
+            file: AtomicU32::new(file),
+            held: AtomicU32::new(0),
+        };
+        // Loom's guarantees for SeqCst begin with the first SeqCst store.
+        for (place, value) in
+            [(&table.opens, 0), (&table.word, word), (&table.file, file), (&table.held, 0)]
+        {
+            place.store(value, Ordering::SeqCst);
+        }
+        Arc::new(table)
+    }
+
+    /// `Segment::opening`: gives the use of the record, and what `act` says, under the stripe.
+    fn opening<R>(&self, owner: Owner, act: impl FnOnce() -> R) -> (u32, R) {
+        lock(&self.stripe, owner);
+        let mut used = self.record.load(Ordering::Acquire);
+        if used.is_multiple_of(2) {
+            used += 1;
+            self.record.store(used, Ordering::Release);
+        }
+        self.opens.fetch_add(1, Ordering::SeqCst);
+        let result = act();
+        self.stripe.unlock_unchanged();
+        (used, result)
+    }
+
+    /// `Segment::open_description`; the use of the record that it is of.
+    fn open(&self, owner: Owner) -> Option<u32> {
+        let exchange = |to| {
+            self.word.compare_exchange(VACANT, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        let (used, taken) = self.opening(owner, || match self.protocol {
+            Protocol::Unordered => {
+                self.held.store(1, Ordering::SeqCst);
+                let taken = exchange(LIVE);
+                if taken {
+                    self.file.store(FILE, Ordering::Relaxed);
+                }
+                taken
+            }
+            Protocol::Now => {
+                let taken = exchange(OPENING);
+                if taken {
+                    self.file.store(FILE, Ordering::Relaxed);
+                    self.held.store(1, Ordering::SeqCst);
+                    self.word.store(LIVE, Ordering::SeqCst);
+                }
+                taken
+            }
+        });
+        taken.then_some(used)
+    }
+
+    /// `Session::adopt` with `Segment::adopt`, of a description that nobody held for a while.
+    fn adopt(&self, owner: Owner) -> Option<u32> {
+        if self.protocol == Protocol::Unordered {
+            self.held.store(1, Ordering::SeqCst);
+            self.word.store(LIVE, Ordering::SeqCst);
+            let used = self.record.load(Ordering::Acquire);
+            return (used % 2 == 1).then_some(used);
+        }
+        let (used, ()) = self.opening(owner, || {
+            let mut seen = self.word.load(Ordering::SeqCst);
+            while let Err(now) =
+                self.word.compare_exchange(seen, OPENING, Ordering::SeqCst, Ordering::SeqCst)
+            {
+                seen = now;
+            }
+            self.held.store(1, Ordering::SeqCst);
+            self.word.store(LIVE, Ordering::SeqCst);
+            self.file.store(FILE, Ordering::Release);
+        });
+        Some(used)
+    }
+
+    /// `Segment::sweep_descriptions`: whether the record's file is open.
+    fn sweep_description(&self) -> bool {
+        let before = reading(|| self.held.load(Ordering::SeqCst)) != 0;
+        let seen = reading(|| self.word.load(Ordering::SeqCst));
+        if seen == VACANT {
+            return false;
+        }
+        let open = reading(|| self.file.load(Ordering::Acquire)) == FILE;
+        if before || seen == OPENING {
+            return open;
+        }
+        let next = if seen == LIVE { ZOMBIE } else { VACANT };
+        let exchange = |from, to| {
+            self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        if exchange(seen, next) && reading(|| self.held.load(Ordering::SeqCst)) != 0 {
+            exchange(next, LIVE);
+        }
+        open
+    }
+
+    /// `Housekeeper::sweep` and `Segment::remove_file`; the record is then used for another file.
+    fn sweep(&self, owner: Owner) {
+        match self.protocol {
+            Protocol::Unordered => {
+                let opens = reading(|| self.opens.load(Ordering::SeqCst));
+                if self.sweep_description() {
+                    return;
+                }
+                lock(&self.stripe, owner);
+                if self.opens.load(Ordering::SeqCst) == opens {
+                    self.reuse();
+                }
+                self.stripe.unlock_unchanged();
+            }
+            Protocol::Now => {
+                let Some(opens) = Opens::counted(&self.opens, &self.stripe) else { return };
+                if self.sweep_description() || self.stripe.try_lock(owner).is_err() {
+                    return;
+                }
+                if opens.are_still(&self.opens) {
+                    self.reuse();
+                }
+                self.stripe.unlock_unchanged();
+            }
+        }
+    }
+
+    fn reuse(&self) {
+        let used = self.record.load(Ordering::Relaxed);
+        if used % 2 == 1 {
+            self.record.store(used + 1, Ordering::Release);
+        }
+    }
+
+    /// Whoever has the file open has its record.
+    fn check(&self, used: Option<u32>) {
+        let Some(used) = used else { return };
+        assert_eq!(self.record.load(Ordering::SeqCst), used, "an open file has lost its record");
+        assert_eq!(self.word.load(Ordering::SeqCst), LIVE, "a held description was freed");
+    }
+}
+
+fn open_while_swept(protocol: Protocol) {
+    explore(Some(3), move || {
+        let table = Table::new(protocol, VACANT, 0);
+        let opener = {
+            let table = table.clone();
+            thread::spawn(move || table.open(owner(1)))
+        };
+        table.sweep(owner(0));
+        let used = opener.join().unwrap();
+        table.check(used);
+        table.sweep(owner(0));
+        table.check(used);
+    });
+}
+
+fn adopt_while_swept(protocol: Protocol) {
+    explore(Some(3), move || {
+        let table = Table::new(protocol, ZOMBIE, FILE);
+        let adopter = {
+            let table = table.clone();
+            thread::spawn(move || table.adopt(owner(1)))
+        };
+        table.sweep(owner(0));
+        table.sweep(owner(0));
+        let used = adopter.join().unwrap();
+        table.check(used);
+    });
+}
+
+/// (h) A file that is opened while the manager looks who has it open keeps its record.
+#[test]
+fn a_file_that_is_being_opened_keeps_its_record() {
+    open_while_swept(Protocol::Now);
+}
+
+/// (h) So does one whose description an exec takes part in after all.
+#[test]
+fn a_file_of_which_a_description_is_adopted_keeps_its_record() {
+    adopt_while_swept(Protocol::Now);
+}
+
+/// The models notice what was wrong.
+#[test]
+#[should_panic(expected = "an open file has lost its record")]
+fn an_unordered_open_loses_its_record() {
+    open_while_swept(Protocol::Unordered);
+}
+
+#[test]
+#[should_panic(expected = "an open file has lost its record")]
+fn an_unordered_adoption_loses_its_record() {
+    adopt_while_swept(Protocol::Unordered);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         let description = segment.description(id);
         let place = format_args!("description {id}").to_string();
         findings.holder(&place, description.position.holder());
-        match description.word.load(Ordering::Acquire) as u32 {
-            description_state::FREE => {}
+        match description.word.load(Ordering::Acquire) as u32 & 0xff {
+            // What it is of is not written down yet.
+            description_state::FREE | description_state::OPENING => {}
             description_state::LIVE | description_state::ZOMBIE => {
                 if description.file.load(Ordering::Acquire) >= segment.header().files {
                     findings.refused(&place, "of a file that is none");
