@@ -274,8 +274,7 @@ impl Session {
             }
             let Some(resident) = self.segment.lock_resident(place, owner) else { return true };
             let Some(meta) = self.segment.bucket(resident.bucket) else { return true };
-            let pending =
-                meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+            let pending = meta.pending();
             if pending == 0 && resident.taken {
                 self.segment.discard_resident(place, resident);
                 return true;

@@ -775,7 +775,7 @@ impl Session {
         let whole = pages(part.within.next_multiple_of(page), end / page * page, shift);
         // What stays of a page must be right; if it is not, and clean, the store has it. Dirty pages of
         // the usual size are looked at when they are read anyway.
-        let dirty = meta.dirty.load(Ordering::Relaxed) | meta.writeback.load(Ordering::Relaxed);
+        let dirty = meta.pending_under_lock();
         let seen = if page == 4096 { dirty } else { 0 };
         self.segment.judge_pages(self, bucket, touched & !whole & !seen)?;
         soil(meta, meta.valid.load(Ordering::Relaxed) & touched, part.stamp);

@@ -253,9 +253,7 @@ impl Demoter {
             let locked = segment.lock_resident_within(place, self.owner, &mut patience);
             let Ok(Some(resident)) = locked else { continue };
             let Some(meta) = segment.bucket(resident.bucket) else { continue };
-            let clean = resident.bucket == victim.bucket
-                && meta.dirty.load(Ordering::Acquire) == 0
-                && meta.writeback.load(Ordering::Acquire) == 0;
+            let clean = resident.bucket == victim.bucket && meta.pending_under_lock() == 0;
             if clean {
                 segment.discard_resident(place, resident);
                 freed += 1;

@@ -259,7 +259,7 @@ fn extents(segment: &Segment, record: &FileRecord, size: u64) -> Vec<Extent> {
             return true;
         }
         let pages = |mask: u64| u64::from(mask.count_ones()) * page;
-        let dirty = meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+        let dirty = meta.pending();
         add(&mut found, store_extent(covered, start));
         add(
             &mut found,

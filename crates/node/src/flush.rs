@@ -314,8 +314,7 @@ impl Flusher {
                 }
             };
             let Some(meta) = segment.bucket(resident.bucket) else { return true };
-            let pending =
-                meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+            let pending = meta.pending();
             let pages = pending & meta.valid.load(Ordering::Acquire);
             let (bucket, version) = (resident.bucket, meta.lock.version());
             if pages != 0 && !state.has(file, block, bucket, version, pages) {
@@ -618,8 +617,7 @@ impl Flusher {
                 if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire))
                     && let Some(meta) = segment.bucket(bucket)
                     // What is on its way already is waited for when its turn comes.
-                    && (meta.dirty.load(Ordering::Acquire) != 0
-                        || meta.writeback.load(Ordering::Acquire) != 0)
+                    && meta.pending() != 0
                 {
                     found.push(Dirty { file, block, bucket });
                 }
@@ -1223,8 +1221,7 @@ pub(crate) fn is_pending(node: &Node, file: u32) -> bool {
         if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire))
             && let Some(meta) = segment.bucket(bucket)
         {
-            pending |= meta.dirty.load(Ordering::Acquire) != 0
-                || meta.writeback.load(Ordering::Acquire) != 0;
+            pending |= meta.pending() != 0;
         }
         !pending
     });

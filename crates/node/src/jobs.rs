@@ -95,7 +95,7 @@ fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
         let file = meta.file.load(Ordering::Relaxed);
         let clean = meta.state.load(Ordering::Acquire) == USED
             && meta.reserved.load(Ordering::Relaxed) == 0
-            && meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire) == 0
+            && meta.pending() == 0
             && file < segment.header().files
             && segment.is_indexed(bucket);
         if !clean || meta.lock.holder().is_some() {
@@ -106,7 +106,7 @@ fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
         let locked = segment.lock_resident_within(place, owner, &mut Patience::spent());
         let Ok(Some(resident)) = locked else { continue };
         let Some(meta) = segment.bucket(resident.bucket) else { continue };
-        if meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire) == 0 {
+        if meta.pending() == 0 {
             segment.discard_resident(place, resident);
             freed += 1;
         } else if resident.taken {
@@ -327,6 +327,9 @@ pub(crate) fn lay_down(node: &Node, file: u32) {
     record.clear(file_flag::DIRECT);
 }
 
+/// When a file was written, which it is, and how often it had been opened when it was seen to be closed.
+type Version = (u64, (u32, Opens));
+
 /// Ends what rules give a lifetime, of files that nobody has open: scratch files are deleted; of
 /// others the buffers go once the store has what is in them.
 pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], open: &[bool]) {
@@ -335,7 +338,7 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], o
     if !lifetimes {
         return;
     }
-    let mut versions: HashMap<(u32, u16), Vec<(u64, (u32, Opens))>> = HashMap::new();
+    let mut versions: HashMap<(u32, u16), Vec<Version>> = HashMap::new();
     let mut over = Vec::new();
     let now = clock::realtime_coarse_ns();
     for &(file, opens) in files {

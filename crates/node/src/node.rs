@@ -333,8 +333,7 @@ fn pending_bytes(segment: &Segment, tier: usize, counts: impl Fn(&BucketMeta) ->
     let pages: u64 = buckets_of(segment, tier)
         .filter_map(|bucket| segment.bucket(bucket))
         .map(|meta| {
-            let pending =
-                meta.dirty.load(Ordering::Relaxed) | meta.writeback.load(Ordering::Relaxed);
+            let pending = meta.pending();
             if pending != 0 && counts(meta) { u64::from(pending.count_ones()) } else { 0 }
         })
         .sum();

@@ -195,7 +195,7 @@ impl<'a> Salvager<'a> {
     /// Whether a bucket has pages that the store does not have.
     fn is_pending(&self, bucket: u32) -> bool {
         self.segment.bucket(bucket).is_some_and(|meta| {
-            let pages = meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+            let pages = meta.pending();
             pages & meta.valid.load(Ordering::Acquire) != 0
         })
     }

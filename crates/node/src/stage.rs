@@ -261,8 +261,7 @@ impl Stager {
                 continue;
             };
             let is_once = |meta: &BucketMeta| {
-                meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire) == 0
-                    && Heat(meta.heat.load(Ordering::Relaxed)).count() <= 1
+                meta.pending() == 0 && Heat(meta.heat.load(Ordering::Relaxed)).count() <= 1
             };
             if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
                 continue;

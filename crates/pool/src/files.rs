@@ -517,12 +517,7 @@ impl Segment {
         begin: impl FnOnce(&FileRecord),
         act: impl FnOnce(u32, bool) -> R,
     ) -> Option<R> {
-        self.opening(
-            identity,
-            owner,
-            |head| self.insert(head, identity, owner, begin),
-            |file, new| act(file, new),
-        )
+        self.opening(identity, owner, |head| self.insert(head, identity, owner, begin), act)
     }
 
     /// The same for a record that exists; `None` if there is none.

@@ -1,9 +1,25 @@
 //! What of a file waits to be written to the store.
 
 use crate::entry::Entry;
+use crate::layout::BucketMeta;
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
+
+mod words;
+
+impl BucketMeta {
+    /// Pages that the store does not have yet, those on their way to it included; whoever asks.
+    pub fn pending(&self) -> u64 {
+        words::pending(&self.dirty, &self.writeback)
+    }
+
+    /// The same for who holds its lock.
+    #[inline]
+    pub fn pending_under_lock(&self) -> u64 {
+        words::pending_under_lock(&self.dirty, &self.writeback)
+    }
+}
 
 impl Segment {
     /// Pages of the block that `place` names which the store does not have yet, those on their
@@ -13,11 +29,7 @@ impl Segment {
             let word = place.load(Ordering::Acquire);
             let Entry::Resident { bucket, .. } = Entry::decode(word) else { return 0 };
             let Some(meta) = self.bucket(bucket) else { return 0 };
-            // In this order: a flush that fails sets `dirty` before it clears `writeback`, but one
-            // that begins sets `writeback` before it clears `dirty`.
-            let writeback = meta.writeback.load(Ordering::Acquire);
-            let dirty = meta.dirty.load(Ordering::Acquire);
-            let pages = writeback | dirty | meta.writeback.load(Ordering::Acquire);
+            let pages = meta.pending();
             if place.load(Ordering::Acquire) == word {
                 return pages & meta.valid.load(Ordering::Acquire);
             }

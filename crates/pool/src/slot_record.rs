@@ -206,7 +206,7 @@ impl Segment {
             return made;
         }
         made.valid = meta.valid.load(Ordering::Acquire);
-        let pending = meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+        let pending = meta.pending();
         made.dirty = pending & made.valid;
         made.block = meta.block.load(Ordering::Relaxed);
         made.page_bytes = self.header().page_size;

@@ -101,7 +101,7 @@ impl Segment {
     pub fn record_slot(&self, files: &impl SlotFiles, bucket: u32) {
         let flag = || {
             if let Some(meta) = self.bucket(bucket)
-                && meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire) != 0
+                && meta.pending() != 0
                 && let file = meta.file.load(Ordering::Relaxed)
                 && file < self.header().files
                 && !self.file(file).has(file_flag::SCRATCH)
@@ -125,7 +125,7 @@ impl Segment {
     /// and whose content it is about to drop or has somewhere else.
     pub fn void_slot(&self, files: &impl SlotFiles, bucket: u32) {
         let Some(meta) = self.bucket(bucket) else { return };
-        let pending = meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+        let pending = meta.pending();
         if self.sums(bucket).is_some() && pending != 0 {
             let void = crate::SlotRecord::void(self.next_sequence()).encode();
             crash::point("record.voiding");
@@ -157,8 +157,7 @@ impl Segment {
                 continue;
             }
             let bit = 1 << number;
-            let pending =
-                meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+            let pending = meta.pending();
             if pending & bit == 0 {
                 invalid |= bit;
             } else {

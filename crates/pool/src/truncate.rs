@@ -282,8 +282,7 @@ impl Segment {
                 }
             };
             let Some(meta) = self.bucket(resident.bucket) else { return true };
-            let pending =
-                meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+            let pending = meta.pending();
             if pending == 0 {
                 self.discard_resident(place, resident);
             } else {

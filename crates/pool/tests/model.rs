@@ -50,6 +50,9 @@ mod owner;
 #[allow(dead_code)]
 #[path = "../src/queue.rs"]
 mod queue;
+#[allow(dead_code)]
+#[path = "../src/pending/words.rs"]
+mod words;
 
 /// A futex in a model: who is not woken waits for ever, which loom reports.
 mod futex {
@@ -1209,6 +1212,63 @@ fn an_unordered_open_loses_its_record() {
 #[should_panic(expected = "an open file has lost its record")]
 fn an_unordered_adoption_loses_its_record() {
     adopt_while_swept(Protocol::Unordered);
+}
+
+// ---------------------------------------------------------------------------------------------
+// What of a block is pending.
+
+/// A flush of a dirty page begins and fails while another looks, under the lock or not, whether the page may go.
+fn flush_fails_meanwhile(holds_lock: bool, look: fn(&AtomicU64, &AtomicU64) -> u64) {
+    explore(None, move || {
+        let lock_word = Arc::new(OwnedLock::unheld());
+        let words = Arc::new((AtomicU64::new(1), AtomicU64::new(0)));
+        let flush = {
+            let (lock_word, words) = (lock_word.clone(), words.clone());
+            thread::spawn(move || {
+                let (dirty, writeback) = (&words.0, &words.1);
+                // `Flusher::begin`.
+                lock(&lock_word, owner(0));
+                writeback.fetch_or(1, Ordering::AcqRel);
+                dirty.fetch_and(!1, Ordering::AcqRel);
+                lock_word.unlock_unchanged();
+                // `Flusher::end`, of one that failed.
+                dirty.fetch_or(1, Ordering::AcqRel);
+                writeback.fetch_and(!1, Ordering::AcqRel);
+            })
+        };
+        if holds_lock {
+            lock(&lock_word, owner(1));
+        }
+        let pages = look(&words.0, &words.1);
+        if holds_lock {
+            lock_word.unlock_unchanged();
+        }
+        assert_eq!(pages, 1, "a page that the store lacks was taken for clean");
+        flush.join().unwrap();
+    });
+}
+
+/// (i) A page that the store lacks is never taken for clean while a flush of it fails.
+#[test]
+fn a_page_whose_flush_fails_is_never_taken_for_clean() {
+    flush_fails_meanwhile(true, words::pending_under_lock);
+    flush_fails_meanwhile(true, words::pending);
+    flush_fails_meanwhile(false, words::pending);
+}
+
+/// The model notices the other order, and that the lock is needed.
+#[test]
+#[should_panic(expected = "was taken for clean")]
+fn a_page_is_taken_for_clean_by_who_reads_dirty_first() {
+    flush_fails_meanwhile(true, |dirty, writeback| {
+        dirty.load(Ordering::Acquire) | writeback.load(Ordering::Acquire)
+    });
+}
+
+#[test]
+#[should_panic(expected = "was taken for clean")]
+fn a_page_is_taken_for_clean_without_the_lock() {
+    flush_fails_meanwhile(false, words::pending_under_lock);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
         let Some(meta) = segment.bucket(bucket) else { continue };
         let place = format_args!("bucket {bucket}").to_string();
         let state = meta.state.load(Ordering::Acquire);
-        let pending = meta.dirty.load(Ordering::Acquire) | meta.writeback.load(Ordering::Acquire);
+        let pending = meta.pending();
         let holder = meta.lock.holder();
         findings.holder(&place, holder);
         let tier = &header.tier[segment.tier_of(bucket)];
