@@ -105,27 +105,25 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// All pools of this user, also those whose runtime folder is another one, or gone.
+    /// All pools of this user, wherever their managers were started.
     pub fn all() -> Result<Vec<Pool>, String> {
         let mut pools = Vec::new();
         for runtime in Runtime::all()? {
+            // Where no folder tells of it, what is no pool, or damaged, is said by those who look after it.
+            let is_stray = !runtime.folder.exists();
             let path = runtime.pool.clone();
-            match Pool::of(&path, Some(runtime)) {
+            match Pool::of(&path, (!is_stray).then_some(runtime)) {
                 Ok(pool) => pools.push(pool),
                 // One that is just being removed, or made.
-                Err(_) if !path.exists() => {}
+                Err(_) if is_stray || !path.exists() => {}
                 Err(error) => return Err(format!("{}: {error}", path.display())),
             }
         }
-        // What is no pool, or damaged, is said by those who look after it.
-        let strays = Runtime::strays()?.into_iter();
-        pools.extend(strays.filter_map(|path| Pool::of(&path, None).ok()));
         Ok(pools)
     }
 
     fn of(path: &Path, runtime: Option<Runtime>) -> Result<Pool, SegmentError> {
-        let file =
-            open_pool(path).map_err(|errno| SegmentError::System("opening the pool", errno))?;
+        let file = open_pool(path)?;
         let found = rustix::fs::fstat(&file)
             .map_err(|errno| SegmentError::System("looking at the pool", errno))?;
         let identity = Identity { device: found.st_dev, inode: found.st_ino };

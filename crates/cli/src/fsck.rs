@@ -31,7 +31,6 @@ impl PoolArguments {
             Some(pool) => Ok(vec![pool.clone()]),
             None if self.instance.is_given() => Ok(vec![self.instance.runtime()?.1.pool]),
             None => {
-                crate::manager::mention_strays()?;
                 let pools = Runtime::all()?.into_iter().map(|runtime| runtime.pool);
                 Ok(pools.filter(|pool| pool.exists()).collect())
             }

@@ -6,16 +6,15 @@ use crate::instance::InstanceArguments;
 use crate::watch::Watch;
 use clap::Args;
 use forebay_node::fsck;
-use forebay_node::runtime::{Runtime, SERVED, write_private};
+use forebay_node::runtime::{Runtime, SERVED, append_private, read_private, write_private};
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection, Ending, Options, Rebuilt, serve};
 use forebay_pool::message::Message;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -62,7 +61,7 @@ fn serve_instance(
     let (config, runtime) = match &arguments.resolved {
         Some(file) => {
             let text =
-                fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+                read_private(file).map_err(|error| format!("{}: {error}", file.display()))?;
             let config = Config::parse(&text).map_err(|error| error.to_string())?;
             let runtime = Runtime::of(&config)?;
             (config, runtime)
@@ -78,9 +77,9 @@ fn serve_instance(
     };
     let foreground = report.is_none();
     let description = config.describe();
-    let ending = serve(config, &runtime, &options, |rebuilt| {
-        if let Some(rebuilt) = rebuilt {
-            let said = describe_rebuilt(rebuilt);
+    let ending = serve(config, &runtime, &options, |started| {
+        let rebuilt = started.rebuilt.map(describe_rebuilt);
+        for said in rebuilt.into_iter().chain(started.warning) {
             eprintln!("forebay: {said}");
             if let Some(report) = report.as_mut() {
                 writeln!(report, "{said}").map_err(|error| error.to_string())?;
@@ -143,16 +142,18 @@ pub enum Joined {
     Started,
 }
 
-/// Makes sure that a node manager serves the instance, and holds it.
+/// Makes sure that a node manager serves the instance, and holds it. `runtime` is then that manager's.
 pub fn join(
     config: &Config,
-    runtime: &Runtime,
+    runtime: &mut Runtime,
     trace: Option<&Path>,
 ) -> Result<(Connection, Joined), String> {
     let mut watch = Watch::default();
     let mut tries = 0;
     for _ in 0..50 {
+        look_again(runtime)?;
         if let Some(connection) = hold(runtime, &mut watch)? {
+            look_again(runtime)?;
             return Ok((connection, Joined::Running));
         }
         runtime.prepare()?;
@@ -167,7 +168,9 @@ pub fn join(
                         continue;
                     }
                     // Another run's may have been faster.
-                    Err(error) if matches!(runtime.lock(), Ok(Some(_))) => {
+                    Err(error)
+                        if !look_again(runtime)? && matches!(runtime.lock(), Ok(Some(_))) =>
+                    {
                         // With its log, if that says more than we do.
                         if matches!(error, StartError::Refused(_)) {
                             runtime.remove_unless_used();
@@ -176,6 +179,7 @@ pub fn join(
                     }
                     _ => {}
                 }
+                look_again(runtime)?;
                 if let Some(connection) = hold(runtime, &mut watch)? {
                     return Ok((connection, Joined::Started));
                 }
@@ -192,6 +196,18 @@ pub fn join(
         runtime.folder.display(),
         runtime.log().display()
     ))
+}
+
+/// Takes the instance as its pool now tells it: a manager with another runtime folder may have come. Says
+/// whether that is so.
+fn look_again(runtime: &mut Runtime) -> Result<bool, String> {
+    let now = runtime.again()?;
+    let moved = now.folder != runtime.folder;
+    if moved && runtime.folder.exists() {
+        runtime.abandon_folder();
+    }
+    *runtime = now;
+    Ok(moved)
 }
 
 /// Connects to the instance's manager and keeps it from ending. `None` when there is none, or
@@ -264,13 +280,7 @@ fn start(
         format!("starting a node manager: {what}: {error}")
     };
     let resolved = write_config(config, runtime)?;
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-        .open(runtime.log())
-        .map_err(|error| fail("log", &error))?;
+    let log = append_private(&runtime.log()).map_err(|error| fail("log", &error))?;
     let mut its_log = log.try_clone().map_err(|error| fail("log", &error))?;
     let (mut report, their_end) = std::io::pipe().map_err(|error| fail("pipe", &error))?;
     let program = std::env::current_exe().map_err(|error| fail("forebay", &error))?;
@@ -310,7 +320,7 @@ fn start(
     if let Some(before) = said.strip_suffix("ready\n") {
         before.lines().for_each(|line| eprintln!("forebay: {line}"));
         manager.let_go();
-        if let Ok(observer) = Observer::of(&runtime.pool) {
+        if let Ok(observer) = Observer::of(&runtime.again()?.pool) {
             detach::reap_if_ours(observer.manager());
         }
         return Ok(());
@@ -341,7 +351,8 @@ pub fn revive(runtime: &Runtime) -> Result<Connection, String> {
         runtime.instance,
         drain::bytes(dirty)
     );
-    let joined = join(&config, runtime, None).map_err(|error| keeps_all(error, runtime))?;
+    let joined =
+        join(&config, &mut runtime.clone(), None).map_err(|error| keeps_all(error, runtime))?;
     Ok(joined.0)
 }
 
@@ -382,7 +393,7 @@ fn keeper(runtime: &Runtime) -> Option<Keeper> {
         if let Ok(connection) = Connection::to(&runtime.socket()) {
             return Some(Keeper::Manager(connection));
         }
-        if let Ok(Some(_lock)) = runtime.lock() {
+        if let Ok(Some(_)) | Err(Errno::NOENT) = runtime.lock() {
             break;
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -472,7 +483,13 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
     let Some(config) = config else {
         let (config, pool) = (runtime.config(), runtime.pool.display());
         let there = runtime.has_left();
-        let message = || format!("{}: cannot be read; {pool} stays", config.display());
+        let message = || {
+            format!(
+                "{}: cannot be read, and nothing else says how {pool} is to be drained; it stays. Give its \
+                 --config or --backing, or save its data with `forebay salvage --to DIR --pool {pool}`",
+                config.display()
+            )
+        };
         return there.then(|| Err(message()));
     };
     // One that cannot be looked at is refused by the manager, which says why.
@@ -510,13 +527,17 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
     Some(result.map(drop))
 }
 
-/// Whether both buffer the same directory, or one within the other's.
-fn overlap(ours: &Config, theirs: &Config) -> bool {
-    theirs.backing.iter().any(|theirs| {
+/// Whether `ours` buffers one of these directories, or one within or above it.
+fn overlap(ours: &Config, theirs: &[PathBuf]) -> bool {
+    theirs.iter().any(|theirs| {
         ours.backing
             .iter()
-            .any(|ours| ours.path.starts_with(&theirs.path) || theirs.path.starts_with(&ours.path))
+            .any(|ours| ours.path.starts_with(theirs) || theirs.starts_with(&ours.path))
     })
+}
+
+fn backing_of(config: &Config) -> Vec<PathBuf> {
+    config.backing.iter().map(|backing| backing.path.clone()).collect()
 }
 
 /// Makes the folders again of instances that have left something on the same file tiers for the same
@@ -524,7 +545,7 @@ fn overlap(ours: &Config, theirs: &Config) -> bool {
 fn adopt(config: &Config) -> Result<(), String> {
     let left = Runtime::left_beside(config)?;
     for (kept, theirs) in &left.elsewhere {
-        if overlap(config, theirs) {
+        if overlap(config, &backing_of(theirs)) {
             eprintln!(
                 "forebay: {}: another machine buffers the same directories here; what it leaves is \
                  drained there",
@@ -533,7 +554,7 @@ fn adopt(config: &Config) -> Result<(), String> {
         }
     }
     for (runtime, theirs) in left.ours {
-        if overlap(config, &theirs) {
+        if overlap(config, &backing_of(&theirs)) {
             runtime.prepare()?;
             write_config(&theirs, &runtime)?;
         }
@@ -550,7 +571,7 @@ pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> 
         if orphan.instance == runtime.instance || matches!(keeper, Keeper::Manager(_)) {
             continue;
         }
-        if orphan.read_config().is_none_or(|theirs| overlap(config, &theirs)) {
+        if orphan.backing().is_none_or(|theirs| overlap(config, &theirs)) {
             drain_orphan(orphan)?;
         } else {
             eprintln!(
@@ -578,7 +599,7 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     let mut pools = pools()?;
     if arguments.is_given() {
         let (_, named) = arguments.runtime()?;
-        pools.retain(|(runtime, _)| *runtime == named);
+        pools.retain(|(runtime, _)| runtime.instance == named.instance);
     }
     // One store that is gone must not keep the others from being drained.
     let failures: Vec<String> = pools
@@ -600,33 +621,12 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         }
         _ => return Err(failures.join("\n")),
     }
-    if !arguments.is_given() {
-        mention_strays()?;
-    }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Names pools with data that nobody serves, and that only their configuration tells how to drain.
-pub fn mention_strays() -> Result<(), String> {
-    for pool in Runtime::strays()? {
-        let Ok(observer) = Observer::of(&pool) else { continue };
-        let dirty = observer.dirty();
-        if dirty > 0 && !observer.is_served() {
-            eprintln!(
-                "forebay: {} holds {} for {}, and its runtime folder is another one, or gone: give its \
-                 --config or --backing, or `--pool` to fsck and salvage",
-                pool.display(),
-                drain::bytes(dirty),
-                observer.stores().join(", ")
-            );
-        }
-    }
-    Ok(())
 }
 
 /// Whether an instance of `config` shares a directory with another's.
 fn serves_the_same(runtime: &Runtime, config: &Config) -> bool {
-    runtime.read_config().is_some_and(|theirs| overlap(config, &theirs))
+    runtime.backing().is_some_and(|theirs| overlap(config, &theirs))
 }
 
 /// Says that no manager serves what was named, what does run, and what to do.

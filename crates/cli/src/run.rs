@@ -100,10 +100,11 @@ fn begin(
 
 /// Runs a command with its files buffered.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
-    let (config, runtime) = arguments.instance.runtime()?;
+    let (config, mut runtime) = arguments.instance.runtime()?;
     let library = find_library()?;
     manager::settle_orphans(&config, &runtime)?;
-    let (mut connection, joined) = manager::join(&config, &runtime, arguments.trace.as_deref())?;
+    let (mut connection, joined) =
+        manager::join(&config, &mut runtime, arguments.trace.as_deref())?;
     if arguments.trace.is_some() && matches!(joined, Joined::Running) {
         eprintln!(
             "forebay: --trace: nothing is recorded: the node manager was running already; end it \
@@ -124,7 +125,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         }
     };
     ignore_terminal_signals()?;
-    let status = attend(&mut child, &config, &runtime, &mut connection)?;
+    let status = attend(&mut child, &config, &mut runtime, &mut connection)?;
     let code = exit_code(status);
     for _ in 0..10 {
         if let Some(number) = job {
@@ -141,7 +142,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
                 return Ok(ExitCode::from(crate::FAILED));
             }
             // A new manager finds everything in the pool.
-            Drained::Lost => connection = rejoin(&config, &runtime)?,
+            Drained::Lost => connection = rejoin(&config, &mut runtime)?,
         }
     }
     Err(format!("node managers end again and again; see {}", runtime.log().display()))
@@ -164,7 +165,7 @@ fn mention_clients(runtime: &Runtime) {
     }
 }
 
-fn rejoin(config: &Config, runtime: &Runtime) -> Result<Connection, String> {
+fn rejoin(config: &Config, runtime: &mut Runtime) -> Result<Connection, String> {
     eprintln!("forebay: the node manager is gone; starting another");
     let (connection, _) = manager::join(config, runtime, None)?;
     Ok(connection)
@@ -213,7 +214,7 @@ static COMMAND: AtomicI32 = AtomicI32::new(0);
 fn attend(
     child: &mut Child,
     config: &Config,
-    runtime: &Runtime,
+    runtime: &mut Runtime,
     connection: &mut Connection,
 ) -> Result<ExitStatus, String> {
     use signal_hook::consts::{SIGHUP, SIGTERM};

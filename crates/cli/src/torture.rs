@@ -401,7 +401,9 @@ impl Torture {
     /// Drains whatever is left. It may fail with a message that says one of `excuses`.
     fn recover(&mut self, excuses: &[&str]) -> Result<(), String> {
         self.report.recoveries += 1;
-        match self.command("recover", &["recover"])? {
+        // What the user has elsewhere is none of ours.
+        let config = self.place.config().display().to_string();
+        match self.command("recover", &["recover", "--config", &config])? {
             (Some(0) | None, _) => Ok(()),
             (_, said) if excuses.iter().any(|excuse| said.contains(excuse)) => {
                 self.place.remove_lost()

@@ -275,7 +275,8 @@ fn a_pool_of_another_layout_is_left_untouched() {
     write_version(version + 1);
     let before = fs::read(&pool).unwrap();
     let config = site.config.to_str().unwrap();
-    let name = pool.to_str().unwrap();
+    let name = site.seen(&pool);
+    let name = name.to_str().unwrap();
     refused(&site, &["--config", config], &[name, "version"]);
     let recovered = site.recover();
     assert!(recovered.code != 0 && recovered.stderr.contains(name), "{recovered:?}");
@@ -293,9 +294,17 @@ fn a_pool_that_is_no_pool_is_left_untouched() {
     let pool = site.pools().pop().expect("a pool was left");
     let whole = fs::read(&pool).unwrap();
     fs::write(&pool, [&b"not a pool"[..], &whole[10..]].concat()).unwrap();
-    refused(&site, &["--config", site.config.to_str().unwrap()], &[pool.to_str().unwrap()]);
+    refused(
+        &site,
+        &["--config", site.config.to_str().unwrap()],
+        &[site.seen(&pool).to_str().unwrap()],
+    );
     fs::write(&pool, &whole[..100_000]).unwrap();
-    refused(&site, &["--config", site.config.to_str().unwrap()], &[pool.to_str().unwrap()]);
+    refused(
+        &site,
+        &["--config", site.config.to_str().unwrap()],
+        &[site.seen(&pool).to_str().unwrap()],
+    );
     fs::write(&pool, whole).unwrap();
     site.recover().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "precious\n");

@@ -8,12 +8,18 @@ use forebay_pool::layout::file_state;
 use forebay_pool::segment::open_pool;
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// Nothing reaches the store before the end, and RAM overflows to the file tier.
 const KEPT: Setup = Setup { flush: LAZY.flush, ..TINY };
+
+/// Writes a file that only its owner may use, as all of Forebay's are.
+fn restore(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
 
 /// Runs a script whose processes are all killed when it is done; what they wrote is only in the tiers.
 fn crash(site: &Site, script: &str) -> PathBuf {
@@ -110,7 +116,8 @@ impl Left<'_> {
 
     /// As it was left.
     fn put_back(&self) {
-        let pool = fs::File::create(&self.pool).unwrap();
+        restore(&self.pool, b"");
+        let pool = fs::File::options().write(true).open(&self.pool).unwrap();
         pool.set_len(self.bytes.len() as u64).unwrap();
         // What was never touched stays a hole: most of the tables.
         for (number, page) in self.bytes.chunks(4096).enumerate() {
@@ -118,9 +125,9 @@ impl Left<'_> {
                 pool.write_all_at(page, number as u64 * 4096).unwrap();
             }
         }
-        self.slots.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+        self.slots.iter().for_each(|(path, bytes)| restore(path, bytes));
         let _ = fs::DirBuilder::new().mode(0o700).create(&self.folder);
-        fs::write(self.folder.join("config"), &self.config).unwrap();
+        restore(&self.folder.join("config"), &self.config);
         for entry in fs::read_dir(&self.site.store).unwrap() {
             fs::File::options().write(true).truncate(true).open(entry.unwrap().path()).unwrap();
         }
@@ -223,7 +230,8 @@ fn a_left_pool_is_clean_and_rubbish_is_none() {
     let site = Site::new(&KEPT);
     assert!(words(&site.end(site.forebay(&["fsck"])).expect(0)).contains("no pools"));
     let pool = crash(&site, "seq 100000 > file");
-    let name = pool.to_str().unwrap();
+    let name = site.seen(&pool);
+    let name = name.to_str().unwrap();
     let said = site.end(site.forebay(&["fsck"])).expect(0);
     assert!(said.stdout.contains("clean (nobody serves it; 1 files"), "{said:?}");
     let rubbish = site.out.join("rubbish");
@@ -243,6 +251,12 @@ fn a_left_pool_is_clean_and_rubbish_is_none() {
     let needed = !kept.is_empty();
     assert_eq!(said.code, i32::from(needed), "{said:?}");
     fs::write(&slots, kept).unwrap();
+    // Others may have it open.
+    fs::set_permissions(&slots, fs::Permissions::from_mode(0o644)).unwrap();
+    let said = site.recover().expect(125);
+    let name = slots.to_str().unwrap();
+    assert!(said.stderr.contains(name) && said.stderr.contains("chmod 600"), "{said:?}");
+    fs::set_permissions(&slots, fs::Permissions::from_mode(0o600)).unwrap();
     site.recover().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap().lines().count(), 100_000);
 }
@@ -283,11 +297,16 @@ fn a_pool_whose_runtime_folder_is_gone_is_named_and_drained_by_its_configuration
     for entry in fs::read_dir(site.runtime()).unwrap() {
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
-    let name = pool.to_str().unwrap();
-    for words in [&["recover"][..], &["fsck"], &["salvage", "--to", "../out/saved"]] {
+    let name = pool.file_name().unwrap().to_str().unwrap();
+    let said = site.end(site.forebay(&["recover"])).expect(125);
+    assert!(said.stderr.contains(name) && said.stderr.contains("--backing"), "{said:?}");
+    for words in [&["status"][..], &["fsck"]] {
         let said = site.end(site.forebay(words)).expect(0);
-        assert!(said.stderr.contains(name), "{words:?}: {said:?}");
+        let instance = name.split(['-', '.']).nth(2).unwrap();
+        assert!(said.stdout.contains(instance), "{words:?}: {said:?}");
     }
+    let said = site.end(site.forebay(&["salvage", "--to", "../out/saved"])).expect(0);
+    assert!(said.stdout.contains("salvaged 1 files"), "{said:?}");
     for words in [["wait", "file"], ["flush", "file"]] {
         let said = site.end(site.forebay(&words)).expect(1);
         assert!(said.stderr.contains(name), "{words:?}: {said:?}");
@@ -384,7 +403,7 @@ fn after_a_reboot_that_took_the_runtime_folder_fsck_looks_at_the_journal_of_a_co
     let words = ["fsck", "--config", site.config.to_str().unwrap()];
     let said = site.end(site.forebay(&words)).expect(0);
     assert!(said.stdout.contains("of 1 files from it"), "{said:?}");
-    assert!(!said.stderr.contains(pool.to_str().unwrap()), "{said:?}");
+    assert!(!said.stderr.contains(site.seen(&pool).to_str().unwrap()), "{said:?}");
     // Both heads are damaged: nothing of a pool that is gone is advised.
     let files = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());
     let mut journals = files.filter(|path| path.extension().is_some_and(|end| end == "journal"));

@@ -31,7 +31,7 @@ fn place(site: &Site) -> Option<PathBuf> {
 /// Pools whose torture took place in the site.
 fn pools(site: &Site) -> Vec<PathBuf> {
     let mark = site.out.to_str().unwrap().as_bytes().to_vec();
-    let all = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
+    let all = fs::read_dir(site.shm()).unwrap().map(|entry| entry.unwrap().path());
     all.filter(|path| path.extension().is_some_and(|end| end == "pool"))
         .filter(|path| {
             // Others may be large.

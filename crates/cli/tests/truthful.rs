@@ -7,7 +7,6 @@ use common::{LAZY, LONG, Site, Steps, USUAL, descendants, is_alive, kill, wait_f
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// A user without rights.
@@ -73,7 +72,8 @@ fn as_nobody(site: &Site, words: &[&str]) -> common::Ran {
         fs::set_permissions(site.root(), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let mut command = site.forebay(words);
-    command.env("FOREBAY_RUNTIME_DIR", runtime).uid(NOBODY).gid(NOBODY);
+    command.env("FOREBAY_RUNTIME_DIR", runtime);
+    common::as_user(&mut command, NOBODY);
     site.end(command)
 }
 

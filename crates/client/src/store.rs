@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use forebay_placement::pace;
 use forebay_pool::clock;
 use forebay_pool::layout::*;
+use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
 use forebay_pool::slot_record::{INDEX_END, RECORD_BYTES, SLOTS_END};
 use forebay_pool::sums::SlotFiles;
@@ -167,8 +168,7 @@ impl Session {
         let room = path.get_mut(..stem.len() + end.len()).ok_or(Errno::NAMETOOLONG)?;
         room[..stem.len()].copy_from_slice(stem);
         room[stem.len()..].copy_from_slice(end);
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        rustix::fs::open(text(&path), flags, Mode::empty())
+        private::open(text(&path), OFlags::WRONLY).map_err(Wrong::errno)
     }
 
     /// The descriptor of the file that holds tier `tier`'s slots.
@@ -195,8 +195,7 @@ impl Session {
         if let Some(fd) = place.load(Ordering::Acquire).checked_sub(1) {
             return Ok(fd as RawFd);
         }
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = Session::hide(rustix::fs::open(path, flags, Mode::empty())?);
+        let fd = Session::hide(private::open(path, OFlags::RDWR).map_err(Wrong::errno)?);
         match place.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(fd),
             Err(theirs) => {

@@ -59,6 +59,15 @@ pub struct Options {
     pub trace: Option<PathBuf>,
 }
 
+/// What is to be told of a start.
+#[derive(Debug)]
+pub struct Started {
+    /// What was brought to the store of a segment that is gone.
+    pub rebuilt: Option<Rebuilt>,
+    /// Who else may serve the same directories.
+    pub warning: Option<String>,
+}
+
 /// How a node manager ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -76,8 +85,7 @@ pub enum Ending {
     InUse,
 }
 
-/// Runs a node manager until it is told to end. Calls `ready` once clients can connect, with what was
-/// brought to the store of a segment that is gone.
+/// Runs a node manager until it is told to end. Calls `ready` once clients can connect.
 ///
 /// # Errors
 /// A message that names what is wrong and what to do.
@@ -85,7 +93,7 @@ pub fn serve(
     config: Config,
     runtime: &Runtime,
     options: &Options,
-    ready: impl FnOnce(Option<Rebuilt>) -> Result<(), String>,
+    ready: impl FnOnce(Started) -> Result<(), String>,
 ) -> Result<Ending, String> {
     crash::in_node();
     let lock = runtime.lock().map_err(|errno| format!("{}: {errno}", runtime.folder.display()))?;
@@ -94,10 +102,16 @@ pub fn serve(
     };
     // For commands that wait for us, and find no pool yet that says who we are.
     let _ = rustix::io::pwrite(&lock, format!("{}\n", std::process::id()).as_bytes(), 0);
+    // Its pool may be there since, made by a manager with another runtime folder.
+    let now = runtime.again()?;
+    if now.folder != runtime.folder {
+        return Err(format!("{}: {SERVED}", now.folder.display()));
+    }
+    let runtime = &mut { now };
     // What was left is drained in any order.
     let drains = options.drain_and_end || runtime.has_left();
     refuse_overlap(&config, runtime, drains)?;
-    let _guard = guard(config.backing.iter().map(|backing| backing.path.as_path()))?;
+    let guard = guard(config.backing.iter().map(|backing| backing.path.as_path()))?;
     raise_limits()?;
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
     let trace = Trace::to(options.trace.as_deref()).map_err(|error| {
@@ -162,7 +176,7 @@ pub fn serve(
     let mut control = Control::listen(&node, &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
     let workers = start_workers(&node)?;
-    ready(rebuilt)?;
+    ready(Started { rebuilt, warning: guard.warning.clone() })?;
     let ending = Manager { node: &node, options, signals }.run(&mut control);
     node.stopping.store(true, Ordering::Release);
     node.want_work();
@@ -219,7 +233,7 @@ fn find_overlap(
         if other.instance == runtime.instance {
             continue;
         }
-        let Some(theirs) = other.read_config() else { continue };
+        let Some(theirs) = other.backing() else { continue };
         let serves = matches!(other.lock(), Ok(None));
         // Its data is older than all that would be written now, and would come to the store later.
         if !serves && (drains || !other.has_left()) {
@@ -229,7 +243,7 @@ fn find_overlap(
             let overlaps = |path: &std::path::Path| {
                 ours.path.starts_with(path) || path.starts_with(&ours.path)
             };
-            if let Some(theirs) = theirs.backing.iter().find(|theirs| overlaps(&theirs.path)) {
+            if let Some(theirs) = theirs.iter().find(|theirs| overlaps(theirs)) {
                 // A manager that ends removes its pool before its folder.
                 let unused = !other.pool.exists()
                     || Observer::of(&other.pool).is_ok_and(|observer| observer.clients() == 0);
@@ -237,7 +251,7 @@ fn find_overlap(
                     let message = format!(
                         "instance {} holds what an earlier run left for {}; `forebay recover` drains it",
                         other.instance,
-                        theirs.path.display()
+                        theirs.display()
                     );
                     return Ok(Some((false, message)));
                 }
@@ -245,7 +259,7 @@ fn find_overlap(
                     let message = format!(
                         "{} is used by processes of an earlier run with another configuration \
                          (instance {}): {users}; wait for their end, or use that configuration",
-                        theirs.path.display(),
+                        theirs.display(),
                         other.instance
                     );
                     return Ok(Some((unused, message)));
@@ -255,7 +269,7 @@ fn find_overlap(
                      one, or end it with `forebay stop`",
                     ours.path.display(),
                     other.instance,
-                    theirs.path.display()
+                    theirs.display()
                 );
                 return Ok(Some((unused, message)));
             }

@@ -1,13 +1,17 @@
-//! Two node managers must not buffer the same directory: neither would see what the other holds. Of this
-//! user's all are known by their folders; another user's is noticed by a lock on the directory itself.
+//! Two node managers must not buffer the same directory: neither would see what the other holds. Those of
+//! this user are known by their pools, see [`crate::runtime::Runtime::all`]; of two that start at once at
+//! least one sees the other by a lock on the directory itself.
 //!
-//! A lock for reading can be had on a directory that one may only read, and can be seen by whoever asks
-//! whether a lock for writing would be possible. The bytes that are locked lie where no program's own
-//! locks do; programs that lock the directory itself are not disturbed.
+//! A lock for reading can be had on a directory that one may only read, so that any user can have it:
+//! a lock of another user's is a hint, and no reason to refuse. The bytes that are locked lie where no
+//! program's own locks do; programs that lock the directory itself are not disturbed.
 
+use crate::discovery::own_uid;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Byte that is locked in a directory that is served, and in each directory above it.
@@ -15,40 +19,63 @@ const SERVED: i64 = 0x4642_5259_0000;
 const ABOVE: i64 = SERVED + 1;
 /// How long a predecessor may take to be gone: the kernel closes its files when its last I/O has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a lock may stay whose holder shows its descriptors no more, because it is ending.
+const ENDING: Duration = Duration::from_millis(300);
 
 /// Locks that hold as long as this lives.
 pub(crate) struct Guard {
     _locked: Vec<OwnedFd>,
+    /// Somebody of another user holds such a lock: what to say of it.
+    pub warning: Option<String>,
+}
+
+/// A mark that somebody else has on a directory of ours, or on one above it.
+struct Taken {
+    store: PathBuf,
+    device: u64,
+    inode: u64,
 }
 
 /// Marks these directories as served.
 ///
 /// # Errors
-/// A message that names a directory that another manager serves, or one above or below it.
+/// A message that names a directory that another manager of this user serves, or one above or below it.
 pub(crate) fn guard<'a>(stores: impl Iterator<Item = &'a Path> + Clone) -> Result<Guard, String> {
     let since = Instant::now();
     loop {
         let mut held = Vec::new();
-        let taken = stores.clone().find(|store| !mark(store, &mut held));
-        match taken {
-            None => return Ok(Guard { _locked: held }),
-            Some(_) if since.elapsed() < PATIENCE => {
-                drop(held);
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Some(store) => {
-                return Err(format!(
-                    "{}: it, or a directory above or below it, is buffered by another node manager, \
-                     of another user or with another FOREBAY_RUNTIME_DIR; only one can serve it",
-                    store.display()
-                ));
-            }
+        let taken: Vec<_> = stores.clone().filter_map(|store| mark(store, &mut held)).collect();
+        let Some(first) = taken.first() else {
+            return Ok(Guard { _locked: held, warning: None });
+        };
+        let own = taken.iter().find_map(|taken| Some((holder(taken)?, taken)));
+        let patience = if own.is_some() { PATIENCE } else { ENDING };
+        if since.elapsed() < patience {
+            drop(held);
+            // Not in step with another that does the same.
+            let apart = u64::from(std::process::id() % 32);
+            std::thread::sleep(Duration::from_millis(20 + apart));
+            continue;
         }
+        if let Some((pid, taken)) = own {
+            return Err(format!(
+                "{}: it, or a directory above or below it, is buffered by another node manager of yours \
+                 (process {pid}); only one can serve it",
+                taken.store.display()
+            ));
+        }
+        let warning = format!(
+            "{}: a program of another user has marked it, or a directory above or below it, as buffered. \
+             If that is a node manager, what both write to one file is noticed only when it is flushed",
+            first.store.display()
+        );
+        return Ok(Guard { _locked: held, warning: Some(warning) });
     }
 }
 
-/// Marks one directory; false if another manager has marked it, or one above or below.
-fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> bool {
+/// Marks one directory; a mark of another manager's on it, or on one above or below, if there is one.
+fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> Option<Taken> {
+    let mut taken = None;
     for (depth, folder) in store.ancestors().enumerate() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // One that may not be read has no marks that we could see, nor can it have ours.
@@ -61,13 +88,43 @@ fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> bool {
         let _ = lock(&fd, libc::F_OFD_SETLK, libc::F_RDLCK, own);
         let locked =
             |&byte: &i64| lock(&fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte) == Some(libc::F_RDLCK);
-        let taken = theirs.iter().any(locked);
-        held.push(fd);
-        if taken {
-            return false;
+        if taken.is_none()
+            && theirs.iter().any(locked)
+            && let Ok(found) = rustix::fs::fstat(&fd)
+        {
+            let (device, inode) = (found.st_dev, found.st_ino);
+            taken = Some(Taken { store: store.to_owned(), device, inode });
         }
+        held.push(fd);
     }
-    true
+    taken
+}
+
+/// A process of this user, not this one, that has marked the directory.
+fn holder(taken: &Taken) -> Option<u32> {
+    let marks = [SERVED, ABOVE].map(|byte| format!(" {byte} {byte}"));
+    let is_marked = |path: &Path| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let is_mark = |line: &str| {
+            line.contains("OFDLCK") && marks.iter().any(|mark| line.trim_end().ends_with(mark))
+        };
+        text.lines().any(is_mark)
+    };
+    let holds = |pid: &u32| {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        let is_ours = fs::metadata(&folder).is_ok_and(|found| found.uid() == own_uid());
+        let entries = fs::read_dir(folder.join("fdinfo")).into_iter().flatten().flatten();
+        is_ours
+            && entries.filter(|entry| is_marked(&entry.path())).any(|entry| {
+                let found = fs::metadata(folder.join("fd").join(entry.file_name()));
+                found.is_ok_and(|found| (found.dev(), found.ino()) == (taken.device, taken.inode))
+            })
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid| pid != std::process::id())
+        .find(holds)
 }
 
 /// A lock command on one byte; the kind of lock that is there afterwards, `None` where the file system
@@ -97,12 +154,37 @@ mod tests {
         };
         let (store, below, beside) = (folder("a/store"), folder("a/store/b/c"), folder("a/other"));
         let above = folder("a");
-        let free = |path: &Path| mark(path, &mut Vec::new());
+        let free = |path: &Path| mark(path, &mut Vec::new()).is_none();
         let mut held = Vec::new();
-        assert!(mark(&store, &mut held));
+        assert!(mark(&store, &mut held).is_none());
         assert!(!free(&store) && !free(&below) && !free(&above));
         assert!(free(&beside));
         drop(held);
         assert!(free(&store) && free(&below) && free(&above));
+    }
+
+    #[test]
+    fn a_process_of_ours_that_has_marked_a_directory_is_known() {
+        use std::os::unix::process::CommandExt;
+        let root = tempfile::tempdir().unwrap();
+        let store = root.path().canonicalize().unwrap();
+        let folder = std::ffi::CString::new(store.to_str().unwrap()).unwrap();
+        let mut command = std::process::Command::new("sleep");
+        let marks = move || {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let fd = rustix::fs::open(folder.as_c_str(), flags, Mode::empty())?;
+            let _ = lock(&fd, libc::F_OFD_SETLK, libc::F_RDLCK, SERVED);
+            std::mem::forget(fd);
+            Ok(())
+        };
+        // SAFETY: only system calls between fork and exec.
+        unsafe { command.arg("1000").pre_exec(marks) };
+        let mut child = command.spawn().unwrap();
+        let taken = mark(&store, &mut Vec::new()).expect("it is marked");
+        let found = holder(&taken);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, Some(child.id()));
+        assert!(mark(&store, &mut Vec::new()).is_none());
     }
 }

@@ -22,11 +22,10 @@ pub struct Inspected {
 /// # Errors
 /// Why it cannot be looked at.
 pub fn inspect(path: &Path) -> Result<Inspected, SegmentError> {
-    let open = |errno| SegmentError::System("opening the pool", errno);
     let file = match open_pool(path) {
-        // A copy that somebody has put by.
-        Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => read_only(path).map_err(open)?,
-        other => other.map_err(open)?,
+        Ok(file) => file,
+        // A copy that somebody has put by. It is only looked at.
+        Err(wrong) => read_only(path).map_err(|_| wrong)?,
     };
     let (copy, wrong) = Segment::attach_copy(file.as_fd())?;
     if wrong.is_none()
@@ -39,5 +38,6 @@ pub fn inspect(path: &Path) -> Result<Inspected, SegmentError> {
 }
 
 fn read_only(path: &Path) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    rustix::fs::open(path, flags, Mode::empty())
 }

@@ -118,7 +118,7 @@ impl Journal {
     /// # Errors
     /// The device's.
     pub fn start(&self, node: &Node) -> Result<(), Errno> {
-        if node.config.wants_journal() || self.path.exists() {
+        if node.config.wants_journal() || forebay_pool::private::is_there(&self.path) {
             self.lock().open(self, node, &mut Undoable::plain())?;
         }
         Ok(())

@@ -7,6 +7,7 @@ mod control;
 mod daemon;
 mod demote;
 mod descriptors;
+mod discovery;
 pub mod explain;
 mod faults;
 mod flush;
@@ -36,5 +37,5 @@ mod undoable;
 
 pub use config::Config;
 pub use control::Connection;
-pub use daemon::{Ending, Options, serve};
+pub use daemon::{Ending, Options, Started, serve};
 pub use rebuild::Rebuilt;

@@ -11,7 +11,7 @@ use crate::undoable::Undoable;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::{each_page, sum_of};
-use forebay_pool::{SlotRecord, clock, crash, undo};
+use forebay_pool::{SlotRecord, clock, crash, private, undo};
 use forebay_tiers::IoClient;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, Timespec, Timestamps};
@@ -172,11 +172,10 @@ fn key_of(record: &SlotRecord) -> Key {
 }
 
 fn open(path: &Path) -> Result<Option<File>, String> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    match rustix::fs::open(path, flags, Mode::empty()) {
+    match private::open(path, OFlags::RDONLY) {
         Ok(file) => Ok(Some(File::from(file))),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(format!("{}: {errno}", path.display())),
+        Err(wrong) if wrong.is_missing() => Ok(None),
+        Err(wrong) => Err(format!("{}: {wrong}", path.display())),
     }
 }
 
@@ -355,7 +354,7 @@ pub(crate) fn rebuild(
     if survivors.lost.is_empty() {
         for (slots, index) in runtime.slot_files(config) {
             // Emptied first: slots without a table would look like a loss.
-            if let Ok(table) = File::options().write(true).open(&index) {
+            if let Ok(table) = private::open(&index, OFlags::WRONLY).map(File::from) {
                 undo::resizing(table.as_fd(), 0);
                 let _ = table.set_len(0);
             }

@@ -1,18 +1,20 @@
 //! A new segment, or the one that an earlier manager left.
 
 use crate::config::{Config, Mode, Speed, TierKind};
+use crate::journal::Journal;
 use crate::node::{Node, buckets_of};
 use crate::runtime::Runtime;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model, schema};
 use forebay_pool::buckets::Patience;
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
+use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::{create_pool, open_pool, set_text, text};
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::{Segment, SegmentError, SlotRecord, crash, liveness, undo};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode as Permissions, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -31,20 +33,17 @@ pub(crate) struct Opened {
     pub found: bool,
 }
 
-/// Attaches to the instance's pool, or makes one.
+/// Attaches to the instance's pool, or makes one: under another name if another user has taken the usual one.
 ///
 /// # Errors
 /// A message that names the pool, what is wrong with it, and what to do.
-pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String> {
-    let name = runtime.pool.display();
+pub(crate) fn open(config: &Config, runtime: &mut Runtime) -> Result<Opened, String> {
     let (file, found) = match open_pool(&runtime.pool) {
         Ok(file) => (file, true),
-        Err(Errno::NOENT) => {
-            let made = create_pool(&runtime.pool).map_err(|errno| format!("{name}: {errno}"))?;
-            (made, false)
-        }
-        Err(errno) => return Err(format!("{name}: {errno}")),
+        Err(Wrong::System(Errno::NOENT) | Wrong::Owner(_)) => (make_file(runtime)?, false),
+        Err(wrong) => return Err(format!("{}: {wrong}", runtime.pool.display())),
     };
+    let name = runtime.pool.display();
     let explain = |error: SegmentError| match error {
         SegmentError::OtherVersion(_) | SegmentError::NotAPool | SegmentError::Damaged(_) => {
             format!(
@@ -58,11 +57,14 @@ pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String>
     let segment = if !unfinished {
         Segment::attach_mending(file.as_fd()).map_err(explain)?
     } else {
-        make(config, runtime, &file).map_err(|error| {
+        let made =
+            claim(config, runtime).and_then(|()| make(config, runtime, &file).map_err(explain));
+        made.inspect_err(|_| {
+            unclaim(config, runtime);
             let _ = std::fs::remove_file(&runtime.pool);
-            explain(error)
         })?
     };
+    segment.header().set_folder(runtime.folder.as_os_str().as_bytes());
     if !unfinished {
         check_same(&segment, config).map_err(|what| format!("{name}: {what}"))?;
         if let Some(refusal) = crate::fsck::refusal(&segment) {
@@ -87,6 +89,7 @@ pub(crate) fn open(config: &Config, runtime: &Runtime) -> Result<Opened, String>
     if unfinished && segment.grow(file.as_fd(), FIRST_PIECE).is_err() {
         let bucket = segment.bucket_bytes() as u64;
         if segment.grow(file.as_fd(), 16 * bucket).is_err() {
+            unclaim(config, runtime);
             let _ = std::fs::remove_file(&runtime.pool);
             return Err(format!(
                 "{name}: /dev/shm is full; free some of it (`df /dev/shm`, `ls /dev/shm`) or ask \
@@ -116,6 +119,7 @@ fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, S
 }
 
 fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
+    header.instance.copy_from_slice(runtime.instance.as_bytes());
     header.trigger.store(config.flush.trigger as u32, Ordering::Relaxed);
     header.durability.store(config.flush.durability as u32, Ordering::Relaxed);
     let number = config.placement.policy.number();
@@ -185,9 +189,81 @@ fn check_same(segment: &Segment, config: &Config) -> Result<(), String> {
 }
 
 fn open_slots(path: &Path) -> Result<OwnedFd, String> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::open(path, flags, Permissions::RUSR | Permissions::WUSR)
-        .map_err(|errno| format!("{}: {errno}", path.display()))
+    private::open_or_create(path, OFlags::RDWR)
+        .map_err(|wrong| format!("{}: {wrong}", path.display()))
+}
+
+/// How often a name is taken by another user before we give up.
+const NAME_TRIES: usize = 16;
+
+/// Makes the file of a new pool.
+fn make_file(runtime: &mut Runtime) -> Result<OwnedFd, String> {
+    for _ in 0..NAME_TRIES {
+        match create_pool(&runtime.pool) {
+            Ok(file) => return Ok(file),
+            Err(Errno::EXIST) if private::is_planted(&runtime.pool) => {
+                runtime.pool = crate::discovery::pool_name(&runtime.instance);
+            }
+            Err(errno) => return Err(format!("{}: {errno}", runtime.pool.display())),
+        }
+    }
+    Err(format!("{}: another user takes every name", runtime.pool.display()))
+}
+
+/// Makes the files of all file tiers, before the pool tells of their names: one that another user knows
+/// could be taken by them.
+fn claim(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    let journal = Journal::of(config, runtime).filter(|_| config.wants_journal());
+    for tier in &config.tiers {
+        let TierKind::File { path: folder } = &tier.kind else { continue };
+        // The journal lies on the fastest file tier.
+        let name = runtime.journal(folder, &tier.name);
+        let has_journal = journal.as_ref().is_some_and(|journal| journal.path == name);
+        let mut tries = 0;
+        while let Err((path, wrong)) = claim_tier(runtime, folder, &tier.name, has_journal) {
+            unclaim_tier(runtime, folder, &tier.name);
+            tries += 1;
+            if !matches!(wrong, Wrong::Owner(_)) || tries == NAME_TRIES {
+                return Err(format!("{}: {wrong}", path.display()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn claim_tier(
+    runtime: &Runtime,
+    folder: &Path,
+    tier: &str,
+    has_journal: bool,
+) -> Result<(), (PathBuf, Wrong)> {
+    // The journal first, which goes last: all are found by the name of one.
+    let make = |path: PathBuf| {
+        private::open_or_create(&path, OFlags::RDWR).map(drop).map_err(|wrong| (path, wrong))
+    };
+    if has_journal {
+        make(runtime.journal(folder, tier))?;
+    }
+    make(runtime.slots(folder, tier))?;
+    make(runtime.index(folder, tier))
+}
+
+/// Removes what [`claim`] has made.
+fn unclaim(config: &Config, runtime: &Runtime) {
+    for tier in &config.tiers {
+        if let TierKind::File { path } = &tier.kind {
+            unclaim_tier(runtime, path, &tier.name);
+        }
+    }
+}
+
+fn unclaim_tier(runtime: &Runtime, folder: &Path, tier: &str) {
+    let (slots, index) = (runtime.slots(folder, tier), runtime.index(folder, tier));
+    for path in [index, slots, runtime.journal(folder, tier)] {
+        if private::look(&path).is_ok_and(|found| found.st_size == 0) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Clients must not take the manager for alive before it has counted what its predecessor was writing as

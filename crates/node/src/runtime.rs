@@ -2,17 +2,16 @@
 //! pool in /dev/shm.
 
 use crate::config::{Config, TierKind};
+use crate::discovery::{self, FoundPool, is_instance, is_private_folder, own_uid};
+use forebay_pool::private::{self, Wrong};
 use forebay_pool::slot_record::{INDEX_END, SLOTS_END};
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-
-/// Where pools are.
-const POOLS: &str = "/dev/shm";
 
 /// How a manager that starts says that another holds the instance's lock.
 pub const SERVED: &str = "another node manager serves it";
@@ -20,6 +19,9 @@ pub const SERVED: &str = "another node manager serves it";
 /// How the name of a configuration begins and ends that is kept beside a tier's slots.
 const KEPT_START: &str = "forebay-";
 const KEPT_END: &str = ".config";
+
+/// How the name of a journal ends.
+pub(crate) const JOURNAL_END: &str = ".journal";
 
 /// How the line begins that names the machine in a configuration that is kept: a comment.
 const KEPT_ON: &str = "# machine: ";
@@ -76,13 +78,12 @@ const FOLDER_MAX: usize = 108 - 1 - "/0123456789abcdef/socket".len();
 /// # Errors
 /// A message that names the folder and what is wrong with it.
 pub fn base() -> Result<PathBuf, String> {
-    let uid = rustix::process::getuid().as_raw();
     let given = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
     let named = given("FOREBAY_RUNTIME_DIR").map(PathBuf::from);
     let session = given("XDG_RUNTIME_DIR")
         .map(|folder| PathBuf::from(folder).join("forebay"))
         .filter(|folder| folder.is_absolute() && folder.parent().is_some_and(Path::is_dir));
-    let folder = named.or(session).unwrap_or_else(|| PathBuf::from(format!("/tmp/forebay-{uid}")));
+    let folder = named.or(session).unwrap_or_else(|| shared_base(Path::new(SHARED)));
     let wrong = |what: &str| Err(format!("{}: {what}", folder.display()));
     // Commands in other directories must find the same node managers.
     if !folder.is_absolute() {
@@ -98,15 +99,62 @@ pub fn base() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Writes a file that only this user can read.
+/// Writes a file that only this user can read, if the one that is there is ours alone.
 ///
 /// # Errors
-/// The system's error.
+/// What is wrong with it, or the system's error.
 pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    options.open(path)?.write_all(text.as_bytes())
+    let mut file = File::from(private::open_or_create(path, OFlags::WRONLY).map_err(refused)?);
+    file.set_len(0)?;
+    file.write_all(text.as_bytes())
+}
+
+/// Reads a file that is ours alone.
+///
+/// # Errors
+/// What is wrong with it, or the system's error.
+pub fn read_private(path: &Path) -> io::Result<String> {
+    io::read_to_string(File::from(private::open(path, OFlags::RDONLY).map_err(refused)?))
+}
+
+/// Opens a log for more to be added.
+///
+/// # Errors
+/// What is wrong with it, or the system's error.
+pub fn append_private(path: &Path) -> io::Result<File> {
+    private::open_or_create(path, OFlags::WRONLY | OFlags::APPEND).map(File::from).map_err(refused)
+}
+
+fn refused(wrong: Wrong) -> io::Error {
+    match wrong {
+        Wrong::System(errno) => errno.into(),
+        other => io::Error::new(ErrorKind::PermissionDenied, other),
+    }
+}
+
+/// Where the folder of all instances is if nothing is said.
+const SHARED: &str = "/tmp";
+
+/// This user's folder in one that all users share: of the usual name, unless another user has taken that.
+fn shared_base(shared: &Path) -> PathBuf {
+    let stem = format!("forebay-{}", own_uid());
+    let usual = shared.join(&stem);
+    let entries = || fs::read_dir(shared).into_iter().flatten().flatten();
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| discovery::is_name_of(name, &stem)) && is_private_folder(path)
+    };
+    if is_private_folder(&usual) {
+        return usual;
+    }
+    if let Some(other) = entries().map(|entry| entry.path()).filter(is_ours).min() {
+        return other;
+    }
+    // Of ours only: another is refused, with a message.
+    match fs::symlink_metadata(&usual).is_ok_and(|found| found.uid() != own_uid()) {
+        true => shared.join(discovery::unguessable_name(&stem)),
+        false => usual,
+    }
 }
 
 fn private_folder(folder: &Path) -> Result<(), String> {
@@ -120,7 +168,7 @@ fn private_folder(folder: &Path) -> Result<(), String> {
         _ => {}
     }
     let found = fs::symlink_metadata(folder).map_err(|error| wrong(&error.to_string()))?;
-    if !found.is_dir() || found.uid() != rustix::process::getuid().as_raw() {
+    if !found.is_dir() || found.uid() != own_uid() {
         return Err(wrong("is not a folder of yours; remove it or set FOREBAY_RUNTIME_DIR"));
     }
     if found.permissions().mode() & 0o077 != 0 {
@@ -130,12 +178,36 @@ fn private_folder(folder: &Path) -> Result<(), String> {
 }
 
 impl Runtime {
-    /// The names for a configuration. Its folder need not exist, see [`Runtime::prepare`].
+    /// The names for a configuration: those of the instance's pool if there is one, wherever its manager
+    /// was started. Its folder need not exist, see [`Runtime::prepare`].
     ///
     /// # Errors
     /// A message that names the folder of all instances and what is wrong with it.
     pub fn of(config: &Config) -> Result<Runtime, String> {
-        Ok(Runtime::named(&base()?, &config.instance_id()))
+        Runtime::of_instance(&base()?, &config.instance_id())
+    }
+
+    /// The same instance, as it is now: its pool may have been made meanwhile, under another name.
+    ///
+    /// # Errors
+    /// Those of [`base`].
+    pub fn again(&self) -> Result<Runtime, String> {
+        Runtime::of_instance(&base()?, &self.instance)
+    }
+
+    fn of_instance(base: &Path, instance: &str) -> Result<Runtime, String> {
+        let mut pools = discovery::pools()?.into_iter();
+        let found = pools.find(|pool| pool.instance == instance);
+        Ok(match found {
+            Some(pool) => Runtime::found(base, pool),
+            None => Runtime::named(base, instance),
+        })
+    }
+
+    fn found(base: &Path, pool: FoundPool) -> Runtime {
+        let FoundPool { path, instance, folder } = pool;
+        let folder = folder.unwrap_or_else(|| base.join(&instance));
+        Runtime { instance, folder, pool: path }
     }
 
     /// Makes the instance's folder, which a manager that ends removes.
@@ -146,46 +218,50 @@ impl Runtime {
         private_folder(&self.folder)
     }
 
+    /// An instance without a pool: under the name that its next one gets.
     fn named(base: &Path, instance: &str) -> Runtime {
-        let uid = rustix::process::getuid().as_raw();
         Runtime {
             instance: instance.to_owned(),
             folder: base.join(instance),
-            pool: Path::new(POOLS).join(format!("forebay-{uid}-{instance}.pool")),
+            pool: discovery::pool_name(instance),
         }
     }
 
-    /// All instances of this user whose folder or pool exists.
-    ///
-    /// # Errors
-    /// Those of [`base`].
-    pub fn all() -> Result<Vec<Runtime>, String> {
-        let base = base()?;
-        let entries = fs::read_dir(&base).map_err(|e| format!("{}: {e}", base.display()))?;
-        let mut found: Vec<_> = entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
-            .map(|name| Runtime::named(&base, &name))
-            .collect();
-        found.sort_by(|a, b| a.instance.cmp(&b.instance));
-        Ok(found)
-    }
-
-    /// Pools of this user that belong to no instance of [`Runtime::all`]: their folder is gone, or
-    /// FOREBAY_RUNTIME_DIR was another one.
+    /// All instances of this user: those that have a pool, wherever they were started, and those that
+    /// have a folder in [`base`].
     ///
     /// # Errors
     /// Those of [`base`], and of looking into /dev/shm.
-    pub fn strays() -> Result<Vec<PathBuf>, String> {
-        let known: Vec<_> = Runtime::all()?.into_iter().map(|runtime| runtime.pool).collect();
-        let entries = fs::read_dir(POOLS).map_err(|error| format!("{POOLS}: {error}"))?;
-        let start = format!("forebay-{}-", rustix::process::getuid().as_raw());
-        let ours = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with(&start) && name.ends_with(".pool"))
-        };
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        Ok(paths.filter(ours).filter(|path| !known.contains(path)).collect())
+    pub fn all() -> Result<Vec<Runtime>, String> {
+        let base = base()?;
+        let entries = fs::read_dir(&base).map_err(|e| format!("{}: {e}", base.display()))?;
+        let names: Vec<_> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| is_instance(name))
+            .collect();
+        // After the folders: the pool of an instance whose folder is made meanwhile is later than that.
+        let pools = discovery::pools()?.into_iter();
+        let mut all: Vec<_> = pools.map(|pool| Runtime::found(&base, pool)).collect();
+        for name in names {
+            // What is beside another folder's pool has lost a race for it.
+            if !all.iter().any(|known| known.instance == name) {
+                all.push(Runtime::named(&base, &name));
+            }
+        }
+        all.sort_by(|a, b| a.instance.cmp(&b.instance));
+        Ok(all)
+    }
+
+    /// The directories that the instance buffers, as its configuration says, or its pool; `None` if
+    /// neither can be read.
+    pub fn backing(&self) -> Option<Vec<PathBuf>> {
+        if let Some(config) = self.read_config() {
+            return Some(config.backing.into_iter().map(|backing| backing.path).collect());
+        }
+        let pool = crate::status::Observer::of(&self.pool).ok()?;
+        let header = pool.segment().header();
+        let stores = header.store[..header.stores as usize].iter();
+        Some(stores.map(|store| crate::fsck::path_of(&store.path).to_owned()).collect())
     }
 
     /// The node manager's socket.
@@ -205,7 +281,7 @@ impl Runtime {
 
     /// The configuration the instance was started with, if it can be read.
     pub fn read_config(&self) -> Option<Config> {
-        Config::parse(&fs::read_to_string(self.config()).ok()?).ok()
+        Config::parse(&read_private(&self.config()).ok()?).ok()
     }
 
     /// Takes the instance's lock, which a node manager holds as long as it lives. `None` when
@@ -214,8 +290,8 @@ impl Runtime {
     /// # Errors
     /// The system's errno.
     pub fn lock(&self) -> Result<Option<OwnedFd>, Errno> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let lock = rustix::fs::open(self.folder.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
+        let lock = private::open_or_create(&self.folder.join("lock"), OFlags::RDWR);
+        let lock = lock.map_err(Wrong::errno)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             // A manager that ended may have removed the file between the two calls.
             Ok(()) => {
@@ -254,9 +330,26 @@ impl Runtime {
         }
     }
 
+    /// Removes the instance's folder after its pool was found to have another, unless it is in use.
+    pub fn abandon_folder(&self) {
+        if let Ok(Some(_lock)) = self.lock() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
     /// The file of a file tier's slots, in the tier's folder.
     pub fn slots(&self, folder: &Path, tier: &str) -> PathBuf {
-        folder.join(format!("forebay-{}-{tier}{SLOTS_END}", self.instance))
+        self.of_tier(folder, tier, SLOTS_END)
+    }
+
+    /// A file of a tier, under the name that its files have. The tier's files lie side by side under one
+    /// name with several ends: the usual one, or where another user has taken that, one with a random
+    /// number. Those that are there are found; without any it is a name that is free.
+    fn of_tier(&self, folder: &Path, tier: &str, end: &str) -> PathBuf {
+        let stem = format!("{KEPT_START}{}-{tier}", self.instance);
+        let mut stem = discovery::stem_in(folder, &stem, &[SLOTS_END, INDEX_END, JOURNAL_END]);
+        stem.push_str(end);
+        folder.join(stem)
     }
 
     /// The slots and the table of each file tier of the instance's configuration.
@@ -273,8 +366,9 @@ impl Runtime {
     /// Whether the tiers have files of the instance, which may hold data although its segment is gone.
     pub fn has_slots(&self, config: &Config) -> bool {
         let journal = crate::journal::Journal::of(config, self);
-        self.slot_files(config).iter().any(|(slots, index)| slots.exists() || index.exists())
-            || journal.is_some_and(|journal| journal.path.exists())
+        let is_there = |path: &PathBuf| private::is_there(path);
+        self.slot_files(config).iter().any(|(slots, index)| is_there(slots) || is_there(index))
+            || journal.is_some_and(|journal| is_there(&journal.path))
     }
 
     /// Keeps the configuration beside the slots of each file tier: after a reboot the instance's folder
@@ -286,13 +380,13 @@ impl Runtime {
         let text = format!("{KEPT_ON}{}\n{}", this_machine(), config.canonical());
         let durable = crate::journal::Journal::of(config, self).is_some();
         for path in self.kept_configs(config) {
-            if fs::read_to_string(&path).is_ok_and(|kept| kept == text) {
+            if read_private(&path).is_ok_and(|kept| kept == text) {
                 continue;
             }
             let explain = |error| format!("{}: {error}", path.display());
             write_private(&path, &text).map_err(explain)?;
             if durable {
-                fs::File::open(&path).and_then(|file| file.sync_all()).map_err(explain)?;
+                File::open(&path).and_then(|file| file.sync_all()).map_err(explain)?;
                 crate::journal::log::sync_folder_of(&path);
             }
         }
@@ -305,15 +399,18 @@ impl Runtime {
     }
 
     fn kept_configs(&self, config: &Config) -> Vec<PathBuf> {
-        let name = format!("{KEPT_START}{}{KEPT_END}", self.instance);
-        file_tiers(config).map(|folder| folder.join(&name)).collect()
+        let stem = format!("{KEPT_START}{}", self.instance);
+        let of_tier = |folder: &PathBuf| {
+            folder.join(discovery::stem_in(folder, &stem, &[KEPT_END]) + KEPT_END)
+        };
+        file_tiers(config).map(of_tier).collect()
     }
 
     /// The file beside the slots that says that another machine has them: one that shares the folder,
     /// and may be at work with them.
     pub(crate) fn kept_elsewhere(&self, config: &Config) -> Option<PathBuf> {
         self.kept_configs(config).into_iter().find(|path| {
-            let kept = fs::read_to_string(path).unwrap_or_default();
+            let kept = read_private(path).unwrap_or_default();
             machine_of(&kept).is_some_and(|machine| machine != this_machine())
         })
     }
@@ -328,23 +425,21 @@ impl Runtime {
         let own = config.instance_id();
         let instance_of = |path: &Path| {
             let name = path.file_name()?.to_str()?;
-            let instance = name.strip_prefix(KEPT_START)?.strip_suffix(KEPT_END)?;
-            (instance.len() == 16 && instance != own).then(|| instance.to_owned())
+            let stem = name.strip_suffix(KEPT_END)?;
+            let instance = stem.strip_prefix(KEPT_START)?.get(..16)?;
+            let is_kept = discovery::is_name_of(stem, &format!("{KEPT_START}{instance}"));
+            (is_kept && is_instance(instance) && instance != own).then(|| instance.to_owned())
         };
         let entries = file_tiers(config).filter_map(|folder| fs::read_dir(folder).ok());
         let mut left = LeftBeside::default();
         for path in entries.flatten().filter_map(|entry| Some(entry.ok()?.path())) {
             let Some(instance) = instance_of(&path) else { continue };
-            let uid = rustix::process::getuid().as_raw();
-            let ours = fs::symlink_metadata(&path).is_ok_and(|found| found.uid() == uid);
-            let Some(kept) = ours.then(|| fs::read_to_string(&path).ok()).flatten() else {
-                continue;
-            };
+            let Ok(kept) = read_private(&path) else { continue };
             let Ok(theirs) = Config::parse(&kept) else { continue };
             if theirs.instance_id() != instance {
                 continue;
             }
-            let runtime = Runtime::named(&base, &instance);
+            let runtime = Runtime::of_instance(&base, &instance)?;
             if machine_of(&kept) != Some(&this_machine()) {
                 let is_known =
                     left.elsewhere.iter().any(|(_, known)| known.instance_id() == instance);
@@ -373,11 +468,47 @@ impl Runtime {
 
     /// The table of a file tier's slots, beside them.
     pub fn index(&self, folder: &Path, tier: &str) -> PathBuf {
-        folder.join(format!("forebay-{}-{tier}{INDEX_END}", self.instance))
+        self.of_tier(folder, tier, INDEX_END)
     }
 
     /// The journal's file, in the folder of the tier that it lies on.
     pub fn journal(&self, folder: &Path, tier: &str) -> PathBuf {
-        folder.join(format!("forebay-{}-{tier}.journal", self.instance))
+        self.of_tier(folder, tier, JOURNAL_END)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::chown;
+
+    #[test]
+    fn a_planted_folder_of_all_instances_is_gone_around_and_the_other_found_again() {
+        if own_uid() != 0 {
+            eprintln!("SKIPPED: only root can be two users");
+            return;
+        }
+        let shared = tempfile::tempdir().unwrap();
+        let usual = shared.path().join("forebay-0");
+        assert_eq!(shared_base(shared.path()), usual);
+        fs::create_dir(&usual).unwrap();
+        chown(&usual, Some(65533), Some(65533)).unwrap();
+        let other = shared_base(shared.path());
+        assert_ne!(other, usual);
+        assert_ne!(other, shared_base(shared.path()), "it can be guessed");
+        private_folder(&other).unwrap();
+        assert_eq!(shared_base(shared.path()), other);
+        // Nor is one with a name like ours that another user has made.
+        let like = shared.path().join("forebay-0~0000000000000000");
+        fs::create_dir(&like).unwrap();
+        chown(&like, Some(65533), Some(65533)).unwrap();
+        assert_eq!(shared_base(shared.path()), other);
+        // One of ours that is open to others is refused, with its name.
+        fs::remove_dir(&usual).unwrap();
+        assert_eq!(shared_base(shared.path()), other);
+        fs::remove_dir(&other).unwrap();
+        fs::create_dir(&usual).unwrap();
+        fs::set_permissions(&usual, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(shared_base(shared.path()), usual);
     }
 }

@@ -8,7 +8,6 @@ use forebay_pool::layout::{JobRecord, file_flag, retirement};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{Segment, SegmentError, clock};
 use rustix::fd::AsFd;
-use rustix::io::Errno;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -96,8 +95,7 @@ impl Observer {
     /// # Errors
     /// Why it cannot be looked at.
     pub fn of(path: &Path) -> Result<Observer, SegmentError> {
-        let open = |errno: Errno| SegmentError::System("opening the pool", errno);
-        let file = open_pool(path).map_err(open)?;
+        let file = open_pool(path)?;
         Segment::attach(file.as_fd()).map(Observer)
     }
 

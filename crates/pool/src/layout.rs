@@ -39,6 +39,12 @@ pub const STRIPES: usize = 8192;
 /// Longest path of a tier or a store, with its terminating zero.
 pub const LONG_PATH_BYTES: usize = 4096;
 
+/// Bytes of an instance's name.
+pub const INSTANCE_BYTES: usize = 16;
+/// Bytes of the path of an instance's folder with its terminating zero: with `/socket` it fits into a
+/// socket's address.
+pub const FOLDER_BYTES: usize = 104;
+
 macro_rules! pin_size {
     ($type:ty, $size:expr) => {
         const _: () = assert!(core::mem::size_of::<$type>() == $size);
@@ -76,6 +82,14 @@ pub struct Header {
     pub reserved: u32,
     /// Bytes of the whole segment.
     pub segment_bytes: u64,
+    /// Which instance: sixteen hexadecimal digits. This and the next two stay where they are in every
+    /// later layout: each version finds the pools of all.
+    pub instance: [u8; INSTANCE_BYTES],
+    /// Inode of the pool's file: a copy has another.
+    pub inode: AtomicU64,
+    /// The private folder of the instance, zero-terminated; empty if it is not
+    /// known. Another manager may have it elsewhere: what is read while that is written is no folder.
+    pub folder: [AtomicU64; FOLDER_BYTES / 8],
 
     /// Node manager's process id; 0 when it has left in order.
     pub manager_pid: AtomicU32,
@@ -211,6 +225,17 @@ impl Header {
         Durability::from_code(code).unwrap_or(Durability::Store)
     }
 
+    /// Says where the instance's folder is; one whose path is too long is not known.
+    pub fn set_folder(&self, path: &[u8]) {
+        let mut bytes = [0; FOLDER_BYTES];
+        if let Some(room) = bytes[..FOLDER_BYTES - 1].get_mut(..path.len()) {
+            room.copy_from_slice(path);
+        }
+        for (word, bytes) in self.folder.iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
     /// A checksum of what never changes once the segment is made: sizes, settings, where tiers and
     /// stores are, and `rules`. Every single changed word changes it.
     pub(crate) fn sum(&self, rules: &[u8]) -> u64 {
@@ -238,6 +263,7 @@ impl Header {
             sum.number(number.into());
         }
         sum.number(self.segment_bytes);
+        sum.bytes(&self.instance);
         sum.number(self.granularity.load(Ordering::Relaxed));
         for tier in &self.tier {
             sum.number(tier.first_bucket.into());

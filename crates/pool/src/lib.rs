@@ -24,6 +24,7 @@ pub mod message;
 pub mod opens;
 pub mod owner;
 pub mod pending;
+pub mod private;
 pub mod queue;
 pub mod rules;
 pub mod segment;

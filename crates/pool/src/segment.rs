@@ -6,16 +6,20 @@ use crate::free_map::{FREE, FreeMap, States};
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::{OwnedLock, Owner};
+use crate::private::{self, Wrong};
 use crate::queue::Queue;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::ffi::CStr;
+use core::mem::offset_of;
 use forebay_placement::schema::RULES_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ffi::OsStr;
 use std::fmt;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// Linux 6.1; rustix has no name for it yet.
 const MADV_COLLAPSE: i32 = 25;
@@ -51,6 +55,8 @@ pub const MANAGER_SLOT: u32 = 0;
 pub enum SegmentError {
     /// A system call failed while doing what the text says.
     System(&'static str, Errno),
+    /// Another user may have a hand in the file.
+    NotPrivate(Wrong),
     /// Not a Forebay pool, or one that was never finished.
     NotAPool,
     /// Made by another version: the layout version found.
@@ -65,6 +71,7 @@ impl fmt::Display for SegmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(what, errno) => write!(f, "{what}: {errno}"),
+            Self::NotPrivate(wrong) => write!(f, "{wrong}"),
             Self::NotAPool => f.write_str("it is not a Forebay pool (wrong magic number)"),
             Self::OtherVersion(found) => write!(
                 f,
@@ -81,6 +88,15 @@ impl fmt::Display for SegmentError {
 }
 
 impl std::error::Error for SegmentError {}
+
+impl From<Wrong> for SegmentError {
+    fn from(wrong: Wrong) -> SegmentError {
+        match wrong {
+            Wrong::System(errno) => SegmentError::System("opening the pool", errno),
+            other => SegmentError::NotPrivate(other),
+        }
+    }
+}
 
 /// A mapped segment. Shared by all threads; unmapped when dropped.
 pub struct Segment {
@@ -161,6 +177,8 @@ impl Segment {
             tier.buckets = buckets;
             first += buckets.next_multiple_of(64);
         }
+        let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
+        header.inode = AtomicU64::new(stat.st_ino);
         fill(header);
         header.rules = rules.len().min(RULES_MAX) as u32;
         let table = segment.offsets.rules;
@@ -808,12 +826,12 @@ impl States for NodeStates<'_> {
     }
 }
 
-/// Opens the pool file at `path` for a client or a manager.
+/// Opens the pool file at `path` for a client or a manager, if it is ours alone.
 ///
 /// # Errors
-/// The system's errno.
-pub fn open_pool(path: &Path) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+/// What is wrong with it, see [`private::open`].
+pub fn open_pool(path: &Path) -> Result<OwnedFd, Wrong> {
+    private::open(path, OFlags::RDWR)
 }
 
 /// Makes the empty pool file at `path`, readable by this user only.
@@ -821,8 +839,52 @@ pub fn open_pool(path: &Path) -> Result<OwnedFd, Errno> {
 /// # Errors
 /// The system's errno; `EXIST` when there is one already.
 pub fn create_pool(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL;
-    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+    private::create(path, OFlags::RDWR)
+}
+
+/// What the head of a pool says that holds for every layout from 8 on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolIdentity {
+    /// Its [`LAYOUT_VERSION`].
+    pub layout_version: u32,
+    /// Its instance; empty before layout 8.
+    pub instance: String,
+    /// The folder of its instance; empty if that is not known.
+    pub folder: PathBuf,
+    /// It is a pool, not a copy of one.
+    pub is_original: bool,
+}
+
+/// Reads what pool `file` says of itself; `None` if it is no finished pool.
+pub fn identify(file: BorrowedFd<'_>) -> Option<PoolIdentity> {
+    const LENGTH: usize = offset_of!(Header, folder) + FOLDER_BYTES;
+    let mut head = [0u8; LENGTH];
+    if rustix::io::pread(file, &mut head, 0).ok()? < LENGTH {
+        return None;
+    }
+    let bytes = |at: usize, length: usize| &head[at..at + length];
+    let number = |at: usize| u64::from_ne_bytes(*bytes(at, 8).first_chunk().unwrap_or(&[0; 8]));
+    if number(offset_of!(Header, magic)) != MAGIC {
+        return None;
+    }
+    let version = bytes(offset_of!(Header, layout_version), 4).first_chunk();
+    let layout_version = u32::from_ne_bytes(*version?);
+    let mut found = PoolIdentity {
+        layout_version,
+        instance: String::new(),
+        folder: PathBuf::new(),
+        is_original: true,
+    };
+    if layout_version >= 8 {
+        let instance = bytes(offset_of!(Header, instance), INSTANCE_BYTES);
+        let inode = rustix::fs::fstat(file).ok()?.st_ino;
+        let folder = bytes(offset_of!(Header, folder), FOLDER_BYTES);
+        let end = folder.iter().position(|&byte| byte == 0).unwrap_or(0);
+        found.instance = String::from_utf8_lossy(instance).into_owned();
+        found.folder = PathBuf::from(OsStr::from_bytes(&folder[..end]));
+        found.is_original = number(offset_of!(Header, inode)) == inode;
+    }
+    Some(found)
 }
 
 /// A C string kept in a fixed array of the header.

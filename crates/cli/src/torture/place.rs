@@ -114,7 +114,8 @@ impl Place {
         self.root.join("run")
     }
 
-    fn config(&self) -> PathBuf {
+    /// The configuration.
+    pub fn config(&self) -> PathBuf {
         self.root.join("forebay.toml")
     }
 

@@ -5,6 +5,9 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
+mod memory;
+
+use memory::Memory;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -317,6 +320,7 @@ pub struct Site {
     pub nvme: PathBuf,
     pub config: PathBuf,
     serial: std::cell::Cell<u32>,
+    memory: Memory,
 }
 
 impl Site {
@@ -332,7 +336,8 @@ impl Site {
         fs::set_permissions(run, fs::Permissions::from_mode(0o700)).unwrap();
         let config = root.path().join("forebay.toml");
         let serial = std::cell::Cell::default();
-        let site = Site { root, store, plain, out, nvme, config, serial };
+        let memory = Memory::new();
+        let site = Site { root, store, plain, out, nvme, config, serial, memory };
         site.configure(setup);
         site
     }
@@ -374,6 +379,7 @@ impl Site {
             .env("OUT", &self.out)
             .env("BIN", self.root())
             .env("SCRIPTS", Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs"));
+        self.memory.enter(&mut command);
         command
     }
 
@@ -515,10 +521,20 @@ impl Site {
         });
     }
 
+    /// Where this process sees what its commands see as /dev/shm.
+    pub fn shm(&self) -> PathBuf {
+        self.memory.folder()
+    }
+
+    /// What a file of [`Site::shm`] is called by its commands.
+    pub fn seen(&self, path: &Path) -> PathBuf {
+        self.memory.seen(path)
+    }
+
     /// Pools of this site, known by the store's path in their head.
     pub fn pools(&self) -> Vec<PathBuf> {
         let mark = self.store.to_str().unwrap().as_bytes();
-        let all = fs::read_dir("/dev/shm").unwrap();
+        let all = fs::read_dir(self.shm()).unwrap();
         all.filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.extension().is_some_and(|end| end == "pool"))
             .filter(|path| head(path).is_some_and(|head| contains(&head, mark)))
@@ -536,7 +552,11 @@ impl Site {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
             entries.map(|entry| entry.path()).collect::<Vec<_>>()
         };
-        let paths = [self.pools(), files(&self.nvme), files(&self.runtime())].concat();
+        let memory = match self.memory.is_own() {
+            true => files(&self.shm()),
+            false => self.pools(),
+        };
+        let paths = [memory, files(&self.nvme), files(&self.runtime())].concat();
         left.extend(paths.iter().map(|path| path.display().to_string()));
         left
     }
@@ -570,6 +590,21 @@ impl Drop for Site {
             false => panic!("{report}"),
         }
     }
+}
+
+/// Lets a command of a site run as another user, which only root can.
+pub fn as_user(command: &mut Command, user: u32) {
+    let change = move || {
+        // SAFETY: system calls.
+        let good = unsafe {
+            libc::setgroups(0, std::ptr::null()) == 0
+                && libc::setresgid(user, user, user) == 0
+                && libc::setresuid(user, user, user) == 0
+        };
+        if good { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: only system calls between fork and exec.
+    unsafe { command.pre_exec(change) };
 }
 
 /// Runs a script with mounts of its own; `None` where that is not allowed.

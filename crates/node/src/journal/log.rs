@@ -8,6 +8,7 @@
 
 use super::record::{Body, Key, Name, Place, Record};
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
+use forebay_pool::private::{self, Wrong};
 use forebay_pool::{clock, crash};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
@@ -216,8 +217,7 @@ impl Log {
     /// # Errors
     /// The device's; [`OTHER_VERSION`].
     pub fn open(path: &Path, bytes: u64, files: u32, io: &mut dyn IoClient) -> Result<Log, Errno> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = private::open_or_create(path, OFlags::RDWR).map_err(Wrong::errno)?;
         let start = (MARKS_AT + u64::from(files) * MARK_BYTES as u64).next_multiple_of(4096);
         let heads = Heads::of(&file)?;
         let Some(head) = heads.best else {
@@ -509,8 +509,7 @@ pub(crate) struct Examined {
 /// # Errors
 /// The device's; `NOENT` if there is none; [`OTHER_VERSION`].
 pub(crate) fn examine(path: &Path) -> Result<Examined, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let file = private::open(path, OFlags::RDONLY).map_err(Wrong::errno)?;
     let heads = Heads::of(&file)?;
     let mut found =
         Examined { heads: heads.sound, damaged_heads: heads.damaged, ..Examined::default() };
@@ -568,11 +567,10 @@ impl Contents {
     /// # Errors
     /// The device's; `BADMSG` if it cannot be told what was settled; [`OTHER_VERSION`].
     pub fn read(path: &Path) -> Result<Contents, Errno> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        let file = match private::open(path, OFlags::RDONLY) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(Contents::default()),
-            Err(errno) => return Err(errno),
+            Err(wrong) if wrong.is_missing() => return Ok(Contents::default()),
+            Err(wrong) => return Err(wrong.errno()),
         };
         let mut contents = Contents { found: true, ..Contents::default() };
         let heads = Heads::of(&file)?;

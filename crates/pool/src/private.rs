@@ -1,0 +1,154 @@
+//! Files of ours in directories that others may write to, /dev/shm and the folders of file tiers: used
+//! only if no other user can have a hand in them.
+
+use core::fmt;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+/// The mode of every file of ours.
+pub const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Why a file is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// A system call failed.
+    System(Errno),
+    /// It is no regular file.
+    Kind,
+    /// It belongs to this user.
+    Owner(u32),
+    /// It has these permissions, not those of its owner alone.
+    Mode(u32),
+    /// It has so many names.
+    Links(u64),
+}
+
+impl Wrong {
+    /// What to return where only an errno can be.
+    pub fn errno(self) -> Errno {
+        match self {
+            Self::System(errno) => errno,
+            Self::Kind => Errno::LOOP,
+            Self::Owner(_) | Self::Mode(_) | Self::Links(_) => Errno::PERM,
+        }
+    }
+
+    /// Whether there is no such file.
+    pub fn is_missing(self) -> bool {
+        self == Self::System(Errno::NOENT)
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(errno) => write!(f, "{errno}"),
+            Self::Kind => f.write_str("it is not a regular file; remove it"),
+            Self::Owner(uid) => {
+                write!(f, "it belongs to user {uid}, not to you; it is not used: have it removed")
+            }
+            Self::Mode(mode) => write!(
+                f,
+                "its mode is {mode:04o}, and others may have it open; if it was never open to them, run \
+                 chmod 600 on it, else remove it"
+            ),
+            Self::Links(links) => write!(
+                f,
+                "it has {links} names (hard links); remove the others, which `find -samefile` lists"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Wrong {}
+
+/// Whether a file is ours alone: regular, with one name, of this user, and of mode 0600.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(found: &Stat) -> Result<(), Wrong> {
+    // Of another size on other machines.
+    #[allow(clippy::unnecessary_cast)]
+    let links = found.st_nlink as u64;
+    let mode = found.st_mode & 0o7777;
+    if found.st_uid != rustix::process::geteuid().as_raw() {
+        Err(Wrong::Owner(found.st_uid))
+    } else if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        Err(Wrong::Kind)
+    } else if mode != MODE.bits() {
+        Err(Wrong::Mode(mode))
+    } else if links != 1 {
+        Err(Wrong::Links(links))
+    } else {
+        Ok(())
+    }
+}
+
+/// Opens a file that is ours alone; `flags` say for what.
+///
+/// # Errors
+/// What is wrong with it, `System(NOENT)` if there is none.
+pub fn open(path: impl Arg + Copy, flags: OFlags) -> Result<OwnedFd, Wrong> {
+    // A FIFO would wait for its other end.
+    let usual = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags | usual, Mode::empty()).map_err(|errno| {
+        // Say rather what it is than how opening it failed.
+        match errno {
+            Errno::NOENT => Wrong::System(errno),
+            _ => look(path).err().unwrap_or(Wrong::System(errno)),
+        }
+    })?;
+    check(&rustix::fs::fstat(&file).map_err(Wrong::System)?)?;
+    Ok(file)
+}
+
+/// Makes a file that is ours alone.
+///
+/// # Errors
+/// The system's errno; `EXIST` when there is something of this name.
+pub fn create(path: impl Arg, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let usual = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL;
+    let file = rustix::fs::open(path, flags | usual, MODE)?;
+    // Whatever the process's mask has taken away.
+    rustix::fs::fchmod(file.as_fd(), MODE)?;
+    Ok(file)
+}
+
+/// Opens a file that is ours alone, or makes it.
+///
+/// # Errors
+/// What is wrong with the one that is there, or the system's errno.
+pub fn open_or_create(path: impl Arg + Copy, flags: OFlags) -> Result<OwnedFd, Wrong> {
+    loop {
+        match open(path, flags) {
+            Err(wrong) if wrong.is_missing() => {}
+            other => return other,
+        }
+        match create(path, flags) {
+            // Made by another process meanwhile.
+            Err(Errno::EXIST) => {}
+            other => return other.map_err(Wrong::System),
+        }
+    }
+}
+
+/// Looks at what has this name, without opening it.
+///
+/// # Errors
+/// What is wrong with it, `System(NOENT)` if there is none.
+pub fn look(path: impl Arg) -> Result<Stat, Wrong> {
+    let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(Wrong::System)?;
+    check(&found).map(|()| found)
+}
+
+/// Whether this name was taken by another user: what is there is none of ours.
+pub fn is_planted(path: impl Arg) -> bool {
+    matches!(look(path), Err(Wrong::Owner(_)))
+}
+
+/// Whether there is something of this name that is not another user's.
+pub fn is_there(path: impl Arg) -> bool {
+    !matches!(look(path), Err(Wrong::Owner(_) | Wrong::System(_)))
+}
