@@ -253,16 +253,6 @@ impl Session {
         flags
     }
 
-    /// Notes that the description is about to be locked.
-    pub fn locking(&self, handle: Handle) {
-        self.description(handle).flags.fetch_or(description_flag::LOCKED, Ordering::AcqRel);
-    }
-
-    /// Notes that a process is about to lock the file for itself.
-    pub fn locking_process(&self, handle: Handle) {
-        self.record(handle).set(file_flag::FCNTL_LOCKED);
-    }
-
     /// Takes over O_APPEND and O_DIRECT from an F_SETFL call.
     pub fn set_hidden_flags(&self, handle: Handle, flags: rustix::fs::OFlags) {
         let place = &self.description(handle).flags;

@@ -45,6 +45,7 @@ impl Session {
         for handle in self.handles() {
             self.segment.hold(fork.slot, handle.description);
         }
+        self.lending.store(0, Ordering::Relaxed);
         self.manager.forked();
         self.engine.forked();
         self.predictors.forked();

@@ -13,6 +13,7 @@ mod folders;
 mod fork;
 mod heat;
 mod iovec;
+mod lending;
 mod limits;
 mod manager;
 mod names;

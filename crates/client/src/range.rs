@@ -10,7 +10,6 @@ use core::sync::atomic::Ordering;
 use forebay_pool::Entry;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use rustix::fd::AsRawFd;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -244,17 +243,11 @@ impl Session {
     /// Sends a message about what a file will be read from, made of its record and generation.
     pub(crate) fn ask_to_stage(&self, handle: Handle, about: impl FnOnce(u32, u32) -> Message) {
         let record = self.record(handle);
-        let locked = self.may(handle, description_flag::LOCKED);
-        // To close another descriptor of the file is to give up the process's own locks.
-        let useless =
-            record.has(file_flag::DIRECT) || locked && record.has(file_flag::FCNTL_LOCKED);
-        if useless || !self.may(handle, description_flag::READ) {
+        if record.has(file_flag::DIRECT) || !self.may(handle, description_flag::READ) {
             return;
         }
         let message = about(handle.file, record.generation.load(Ordering::Relaxed));
-        let other = locked.then(|| crate::store::reopen(handle.fd, OFlags::RDONLY).ok()).flatten();
-        let fd = other.as_ref().map_or(handle.fd, AsRawFd::as_raw_fd);
-        self.manager.send_hint(message, fd);
+        self.lend(handle, OFlags::RDONLY, |fd| self.manager.send_hint(message, fd));
     }
 
     /// Drops the clean blocks that lie in a range whole, and asks for a flush of the dirty ones.

@@ -63,6 +63,10 @@ pub struct Session {
     highest: AtomicU32,
     /// See [`Session::use_kernel_only`].
     kernel_only: AtomicBool,
+    /// Threads that have a descriptor of the program's files that they are about to close.
+    pub(crate) lending: AtomicU32,
+    /// Ends all locks of a descriptor's description.
+    pub(crate) unlock: fn(RawFd),
 }
 
 /// A managed descriptor at the time of a call.
@@ -121,14 +125,15 @@ pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
 impl Session {
     /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
     /// over the managed descriptors it inherited. `job` is the number of the run that it belongs to. If the pool cannot be used the program runs
-    /// as without Forebay. To be called once, before the program starts.
-    pub fn start(pool: &CStr, socket: &CStr, job: Option<&CStr>) {
+    /// as without Forebay. `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description
+    /// has. To be called once, before the program starts.
+    pub fn start(pool: &CStr, socket: &CStr, job: Option<&CStr>, unlock: fn(RawFd)) {
         if session().is_some() {
             return;
         }
         let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
         let job = job.and_then(|job| job.to_str().ok()?.parse().ok()).unwrap_or(0);
-        if let Some(new) = Session::attach(pool, socket.to_bytes(), job) {
+        if let Some(new) = Session::attach(pool, socket.to_bytes(), job, unlock) {
             crate::limits::limits_changed();
             SESSION.store(Box::into_raw(Box::new(new)), Ordering::Release);
             if let Some(session) = session() {
@@ -137,7 +142,7 @@ impl Session {
         }
     }
 
-    fn attach(pool: &Path, socket: &[u8], job: u32) -> Option<Session> {
+    fn attach(pool: &Path, socket: &[u8], job: u32, unlock: fn(RawFd)) -> Option<Session> {
         let file = segment::open_pool(pool).ok()?;
         let segment = Segment::attach(file.as_fd()).ok()?;
         let pid = std::process::id();
@@ -199,6 +204,8 @@ impl Session {
             threads: AtomicU32::new(0),
             highest: AtomicU32::new(0),
             kernel_only: AtomicBool::new(false),
+            lending: AtomicU32::new(0),
+            unlock,
         })
     }
 
@@ -375,7 +382,9 @@ impl Session {
         if last {
             self.closing(handle);
             self.close_readers(description, handle.file);
+            let marker = self.segment.marker(description);
             self.segment.release(self.slot(), description);
+            self.end_locks(fd, marker);
         }
         error
     }

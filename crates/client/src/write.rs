@@ -398,13 +398,8 @@ impl Session {
         crash::point("announce.marked");
         let generation = record.generation.load(Ordering::Relaxed);
         let message = Message::Announce { file: handle.file, generation };
-        // To close any other descriptor of the file is to give up the process's own locks.
-        let other = (self.may(handle, description_flag::LOCKED)
-            && !record.has(file_flag::FCNTL_LOCKED))
-        .then(|| crate::store::reopen(handle.fd, rustix::fs::OFlags::WRONLY).ok())
-        .flatten();
-        let fd = other.as_ref().map_or(handle.fd, rustix::fd::AsRawFd::as_raw_fd);
-        if self.manager.send_descriptor(message, fd).is_err() {
+        let send = |fd| self.manager.send_descriptor(message, fd);
+        if self.lend(handle, rustix::fs::OFlags::WRONLY, send).is_err() {
             record.clear(file_flag::ANNOUNCED);
         }
     }

@@ -1,16 +1,16 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
 use forebay_pool::layout::{FileRecord, file_flag};
-use forebay_pool::{Identity, Segment, clock};
+use forebay_pool::{Identity, Marker, Segment, clock};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 /// Directory entries looked at when a file was renamed while no manager had a descriptor of it.
@@ -33,11 +33,13 @@ struct Kept {
     fd: Arc<OwnedFd>,
     /// One that goes past the page cache, once asked for; `Some(None)` where there is none to be had.
     direct: Option<Option<Arc<OwnedFd>>>,
+    /// The program's description, if it is that.
+    shared: Option<Marker>,
 }
 
 impl Kept {
     fn new(generation: u32, fd: Arc<OwnedFd>) -> Kept {
-        Kept { generation, fd, direct: None }
+        Kept { generation, fd, direct: None, shared: None }
     }
 }
 
@@ -50,6 +52,8 @@ pub(crate) struct Descriptors {
     /// files elsewhere are never touched.
     stores: Vec<PathBuf>,
     devices: Mutex<Vec<u64>>,
+    /// Some of what is kept may be a program's own description.
+    are_shared: AtomicBool,
 }
 
 impl Descriptors {
@@ -59,7 +63,8 @@ impl Descriptors {
         let device = |folder: &PathBuf| std::fs::metadata(folder).ok().map(|found| found.dev());
         let devices = Mutex::new(stores.iter().filter_map(device).collect());
         let turns = std::array::from_fn(|_| RwLock::default());
-        Descriptors { kept: Mutex::default(), turns, stores, devices }
+        let are_shared = AtomicBool::default();
+        Descriptors { kept: Mutex::default(), turns, stores, devices, are_shared }
     }
 
     /// Whether `fd` is of the regular file that `record` is about, and lies where stores are. It
@@ -100,11 +105,11 @@ impl Descriptors {
                 })
         };
         if fits {
-            // A description of our own, if the file's permissions allow: locks that the program
-            // takes on its own end with its own.
-            let fd = reopen(&fd, OFlags::WRONLY).unwrap_or(fd);
+            let (fd, shared) = own(fd);
             forebay_pool::crash::point("announce.received");
-            self.map().insert(file, Kept::new(generation, Arc::new(fd)));
+            let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd)) };
+            self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
+            self.map().insert(file, kept);
             // It may have been settled since we looked, by somebody who found nothing to close.
             if !segment.file(file).has(file_flag::ANNOUNCED) {
                 self.close(file);
@@ -184,10 +189,59 @@ impl Descriptors {
         &self.turns[file as usize % TURNS]
     }
 
+    /// Ends the locks of descriptions that we share with programs, and that no process has any more: those that
+    /// were killed, ended, or executed another program could not do so themselves.
+    pub fn end_locks(&self, segment: &Segment) {
+        if !self.are_shared.load(Ordering::Acquire) {
+            return;
+        }
+        let (mut ended, mut others) = (Vec::new(), false);
+        let mut map = self.map();
+        for kept in map.values_mut() {
+            match kept.shared {
+                Some(marker) if segment.is_wanted(marker) => others = true,
+                Some(_) => {
+                    kept.shared = None;
+                    ended.push(Arc::clone(&kept.fd));
+                }
+                None => {}
+            }
+        }
+        self.are_shared.store(others, Ordering::Release);
+        drop(map);
+        ended.iter().for_each(|fd| unlock(fd));
+    }
+
     /// Closes the descriptor of a file that is clean and closed.
     pub fn close(&self, file: u32) {
         self.map().remove(&file);
     }
+}
+
+/// What to keep of a descriptor that a client has sent. One of the program's own description, known by the marker in
+/// its offset, is exchanged for another if the file's permissions allow: locks on it would not end.
+fn own(fd: OwnedFd) -> (OwnedFd, Option<Marker>) {
+    match rustix::fs::tell(&fd).ok().and_then(Marker::decode) {
+        Some(marker) => match reopen(&fd, OFlags::WRONLY) {
+            Ok(own) => (own, None),
+            Err(_) => (fd, Some(marker)),
+        },
+        // It was made for us, without waiting.
+        None => {
+            let _ = rustix::fs::fcntl_setfl(&fd, OFlags::empty());
+            (fd, None)
+        }
+    }
+}
+
+/// Ends all locks that belong to the description of `fd`.
+fn unlock(fd: &OwnedFd) {
+    // SAFETY: a struct of numbers.
+    let mut whole: libc::flock = unsafe { std::mem::zeroed() };
+    whole.l_type = libc::F_UNLCK as _;
+    // SAFETY: an open descriptor, and a lock that is read.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &whole) };
+    let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
 }
 
 /// A description of our own of the file behind `fd`.

@@ -154,6 +154,7 @@ impl Housekeeper {
     /// One round.
     pub fn look_around(&mut self) {
         self.look_at_clients();
+        self.node.descriptors.end_locks(&self.node.segment);
         crate::jobs::look_at_jobs(&self.node, self.owner);
         let now = self.node.now();
         self.node.header().now_ms.store(now, Ordering::Relaxed);

@@ -79,6 +79,16 @@ impl Segment {
         })
     }
 
+    /// Whether the description of `marker` may still be used: some process holds it, or it is on its way to
+    /// one, or a program without Forebay has it.
+    pub fn is_wanted(&self, marker: Marker) -> bool {
+        let description = self.description(marker.description);
+        self.marker(marker.description) == marker
+            && (self.held_elsewhere(0, marker.description)
+                || description.in_flight.load(Ordering::SeqCst) > 0
+                || description.flags.load(Ordering::SeqCst) & description_flag::KERNEL_OFFSET != 0)
+    }
+
     /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when all are in use.
     /// The caller has a presence, and holds the stripe of the record, see [`crate::opens`], or another description of the file.
     pub fn open_description(&self, file: u32, flags: u32, owner: Owner) -> Option<Marker> {

@@ -712,8 +712,7 @@ pub mod description_flag {
     pub const MAPPING: u32 = 32;
     /// O_SYNC or O_DSYNC: each write is made durable before it returns.
     pub const SYNC: u32 = 64;
-    /// May carry a lock of its own, which must end with its last descriptor: no copy of it is sent
-    /// to the node manager.
+    /// May carry a lock of its own, which must end with its last descriptor.
     pub const LOCKED: u32 = 128;
     /// POSIX_FADV_RANDOM: nothing is brought to RAM but what is asked for.
     pub const RANDOM: u32 = 256;
@@ -721,6 +720,8 @@ pub mod description_flag {
     pub const SEQUENTIAL: u32 = 512;
     /// O_NOFOLLOW was asked for: the kernel may have it without.
     pub const NO_FOLLOW: u32 = 1 << 16;
+    /// The node manager has it, too, or will get it: who gives it up last ends its locks.
+    pub const SHARED: u32 = 1 << 17;
 }
 
 /// An open-file description: what dup, fork and exec share.

@@ -158,6 +158,33 @@ unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
     real!(c"flock"(fd => c_int, operation => c_int) -> c_int)
 }
 
+/// Ends all locks that belong to a description.
+pub(crate) fn unlock(fd: c_int) {
+    let errno = crate::errno();
+    // SAFETY: a struct of numbers.
+    let mut whole: libc::flock = unsafe { core::mem::zeroed() };
+    whole.l_type = libc::F_UNLCK as _;
+    let (command, operation) = (libc::F_OFD_SETLK, libc::LOCK_UN);
+    let at = (&raw mut whole).cast::<c_void>();
+    real!(c"fcntl64"(fd => c_int, command => c_int, at => *mut c_void) -> c_int);
+    real!(c"flock"(fd => c_int, operation => c_int) -> c_int);
+    crate::restore_errno(errno);
+}
+
+/// A lock of the process's, as F_SETLK takes it: glibc's lockf does not come by our fcntl.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lockf64(fd: c_int, command: c_int, length: libc::off64_t) -> c_int {
+    if let Some((session, handle)) = managed(fd) {
+        session.locking_process(handle);
+    }
+    real!(c"lockf64"(fd => c_int, command => c_int, length => libc::off64_t) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lockf(fd: c_int, command: c_int, length: libc::off_t) -> c_int {
+    unsafe { lockf64(fd, command, length) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     unsafe { fcntl64(fd, command, argument) }

@@ -34,7 +34,7 @@ use rustix::io::Errno;
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
     unsafe { spawn::start(variables) };
     if let [_, Some(pool), Some(socket), job] = spawn::values() {
-        Session::start(pool, socket, job);
+        Session::start(pool, socket, job, descriptors::unlock);
         stdio::start();
     }
 }

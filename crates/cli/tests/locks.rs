@@ -1,0 +1,103 @@
+//! Locks that belong to open file descriptions end with the program's last descriptor of them, whatever the
+//! node manager has, has on its way, or does.
+
+mod common;
+
+use common::{FOREBAY, LAZY, Ran, SMALL, Setup, Site, skip};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Another user than root, who may not open everything.
+const NOBODY: u32 = 65534;
+
+/// As whom, and beside what, a program runs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Scene {
+    /// Not as root.
+    nobody: bool,
+    /// The node manager is stopped as long as locks are taken and given up.
+    stopped: bool,
+}
+
+const SCENES: [Scene; 4] = [
+    Scene { nobody: false, stopped: false },
+    Scene { nobody: false, stopped: true },
+    Scene { nobody: true, stopped: false },
+    Scene { nobody: true, stopped: true },
+];
+
+fn become_nobody(command: &mut Command) {
+    command.uid(NOBODY).gid(NOBODY);
+}
+
+fn end(site: &Site, mut command: Command, scene: Scene) -> Ran {
+    if scene.nobody {
+        become_nobody(&mut command);
+    }
+    site.end(command)
+}
+
+/// Runs `held WORDS` plainly and under Forebay, and compares what it says.
+fn same_locks(setup: &Setup, scene: Scene, words: &str) {
+    if scene.nobody && !rustix::process::getuid().is_root() {
+        return skip("only root can become another user");
+    }
+    let site = Site::new(setup);
+    if !site.compile("held.c", &[]) {
+        return;
+    }
+    if scene.nobody {
+        let owner = format!("{NOBODY}:{NOBODY}");
+        let chown = Command::new("chown").args(["-R", &owner]).arg(site.root()).status();
+        assert!(chown.unwrap().success());
+        let mut version = site.command(&site.plain, FOREBAY);
+        version.arg("--version").uid(NOBODY).gid(NOBODY);
+        if !version.output().is_ok_and(|ran| ran.status.success()) {
+            return skip("another user may not run what is under test");
+        }
+    }
+    let mut plainly = site.command(&site.plain, "bash");
+    plainly.args(["-c", &format!("$BIN/held {words}")]);
+    let wanted = end(&site, plainly, scene).expect(0);
+    let manager = match scene.stopped {
+        true => {
+            "export MANAGER=$($FOREBAY status | sed -n 's/.*node manager //p'); [ $MANAGER ] || exit 3; "
+        }
+        false => "",
+    };
+    let script = format!("{manager}$BIN/held {words}; $FOREBAY status > $OUT/status");
+    let got = end(&site, site.buffered(&["bash", "-c", &script]), scene).expect(0);
+    common::assert_same_lines(&format!("{scene:?} {words}"), &got.stdout, &wanted.stdout);
+    let status = common::sees(&site.out.join("status"));
+    let writes = status.lines().find(|line| line.trim().starts_with("count writes "));
+    assert!(writes.is_some_and(|line| !line.ends_with(" 0")), "nothing was buffered: {status}");
+}
+
+#[test]
+fn a_lock_ends_with_the_last_descriptor_of_the_program() {
+    for scene in SCENES {
+        // Where no other description can be had, the manager ends the locks of processes that have ended.
+        let patience = match scene {
+            Scene { nobody: false, .. } => 0,
+            Scene { stopped: false, .. } => 5000,
+            Scene { stopped: true, .. } => -1,
+        };
+        same_locks(&LAZY, scene, &format!("ways file {patience}"));
+    }
+}
+
+#[test]
+fn a_file_is_locked_again_and_again() {
+    for scene in SCENES {
+        same_locks(&LAZY, scene, "turns file");
+    }
+    let through = Setup { flush: "trigger = \"per-operation\"", ..SMALL };
+    same_locks(&through, SCENES[0], "turns file");
+}
+
+#[test]
+fn shared_locks_become_exclusive_ones_and_back() {
+    for scene in SCENES {
+        same_locks(&LAZY, scene, "conversions file");
+    }
+}

@@ -1,0 +1,75 @@
+//! Descriptors that go to the node manager, and the locks that must not stay with it: those of flock and
+//! of F_OFD_SETLK belong to the open file description, and last as long as anybody has it.
+
+use crate::session::{Handle, Session, borrow};
+use core::sync::atomic::{Ordering, fence};
+use forebay_pool::Marker;
+use forebay_pool::layout::{description_flag, file_flag};
+use rustix::fd::{AsRawFd, RawFd};
+use rustix::fs::OFlags;
+
+/// How often a thread that is about to take a fcntl lock yields to one that has a descriptor of ours: that
+/// one may have been cancelled.
+const TURNS: u32 = 10_000;
+
+impl Session {
+    /// Calls `send` with a descriptor of the handle's file, open for `access`, that is meant for the node
+    /// manager. It is one of a description of its own: whatever becomes of the message, it holds no lock of
+    /// the program's. Where there is none to be had, because the file's permissions refuse it, or to
+    /// close it would end the process's fcntl locks, it is the program's: the description is `SHARED` then.
+    pub(crate) fn lend<R>(
+        &self,
+        handle: Handle,
+        access: OFlags,
+        send: impl FnOnce(RawFd) -> R,
+    ) -> R {
+        self.lending.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let own = match self.record(handle).has(file_flag::FCNTL_LOCKED) {
+            true => None,
+            // It may have a lease.
+            false => crate::store::reopen(handle.fd, access | OFlags::NONBLOCK).ok(),
+        };
+        let fd = own.as_ref().map_or(handle.fd, AsRawFd::as_raw_fd);
+        if own.is_none() {
+            self.description(handle).flags.fetch_or(description_flag::SHARED, Ordering::SeqCst);
+        }
+        let result = send(fd);
+        drop(own);
+        self.lending.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    /// Notes that a description is about to be locked for itself.
+    pub fn locking(&self, handle: Handle) {
+        self.description(handle).flags.fetch_or(description_flag::LOCKED, Ordering::SeqCst);
+    }
+
+    /// Notes that a process is about to lock the file for itself.
+    pub fn locking_process(&self, handle: Handle) {
+        self.record(handle).set(file_flag::FCNTL_LOCKED);
+        fence(Ordering::SeqCst);
+        // Another thread may be about to close a descriptor of the file, and the lock would end with it.
+        for _ in 0..TURNS {
+            if self.lending.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+
+    /// Ends the locks of a description that the node manager shares, after this process has given it up. `fd`,
+    /// the last descriptor of it, is still open.
+    pub(crate) fn end_locks(&self, fd: RawFd, marker: Marker) {
+        let held = |flags: u32| flags & (description_flag::LOCKED | description_flag::SHARED);
+        let flags = self.segment.description(marker.description).flags.load(Ordering::SeqCst);
+        if held(flags) != held(u32::MAX) || self.segment.is_wanted(marker) {
+            return;
+        }
+        // The number may be another file's by now, closed and opened where we could not see.
+        let here = rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode);
+        if here == Some(marker) {
+            (self.unlock)(fd);
+        }
+    }
+}
