@@ -234,7 +234,9 @@ impl Torture {
         if !self.random.one_in(4) {
             self.calm()?;
         }
-        let (code, _) = self.command("stop-said", &["stop"])?;
+        // What the user has elsewhere is none of ours.
+        let config = self.place.config().display().to_string();
+        let (code, _) = self.command("stop-said", &["stop", "--config", &config])?;
         self.report.stops.0 += 1;
         self.report.stops.1 += u64::from(code != Some(0));
         Ok(())
@@ -242,11 +244,12 @@ impl Torture {
 
     fn some_command(&mut self) -> Result<(), String> {
         let store = self.place.store().display().to_string();
+        let config = self.place.config().display().to_string();
         let all: [(&str, &[&str]); 5] = [
             ("flush", &["flush", &store]),
-            ("recover", &["recover"]),
+            ("recover", &["recover", "--config", &config]),
             ("status", &["status"]),
-            ("fsck", &["fsck"]),
+            ("fsck", &["fsck", "--config", &config]),
             ("wait", &["wait", &store]),
         ];
         let (name, words) = all[self.random.below(all.len() as u64) as usize];
