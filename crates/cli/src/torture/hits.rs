@@ -33,7 +33,12 @@ pub fn now_ns() -> u64 {
 /// no sync is excused only by what was a moment ago.
 pub fn explains(path: &Path, errno: i32, since: u64, is_sync: bool) -> bool {
     let now = now_ns();
-    let since = if is_sync { since } else { since.max(now.saturating_sub(MOMENT_NS)) };
+    let since = match (errno, is_sync) {
+        // A file may be safe and its manager stopped all the same.
+        (STOPPED, _) => now.saturating_sub(MOMENT_NS),
+        (_, true) => since,
+        (_, false) => since.max(now.saturating_sub(MOMENT_NS)),
+    };
     let mut text = Vec::new();
     let read = std::fs::File::open(path).and_then(|mut file| {
         let size = file.metadata()?.len();

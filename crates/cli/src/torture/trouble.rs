@@ -211,6 +211,8 @@ impl Torture {
     /// Continues a manager that is stopped, if it is time, or `now`.
     pub(super) fn thaw(&mut self, now: bool) {
         if let Some((pid, _)) = self.frozen.take_if(|(_, until)| now || Instant::now() >= *until) {
+            // Until now, and for who has just been told.
+            hits::note_stop(&self.place.hits());
             send(pid, Signal::CONT);
         }
     }

@@ -582,7 +582,8 @@ impl Worker {
             // Whatever has come of it is gone with it.
             Err(error) => {
                 let _ = std::fs::remove_file(path);
-                return self.excused(file, error, true);
+                // It was never safe; what hit a moment ago may have hit it.
+                return self.excused_since(0, error, false);
             }
         }
         self.look_at_orphan()
