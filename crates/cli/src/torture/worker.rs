@@ -107,6 +107,8 @@ struct Worker {
     acks: File,
     number: u64,
     life: u64,
+    /// When this program began, in nanoseconds since 1970.
+    began: u64,
     hits: PathBuf,
     doing: Option<(Operation, u64)>,
 }
@@ -138,6 +140,7 @@ impl Worker {
             acks: acks.open(folder.join("acks"))?,
             number: arguments.number,
             life: arguments.life,
+            began: hits::now_ns(),
             hits: arguments.place.join("hits"),
             doing: None,
         })
@@ -786,9 +789,10 @@ impl Worker {
         }
     }
 
-    /// An error that a fault explains is none: one that has hit since all of the file was safe.
+    /// An error that a fault explains is none: one that has hit since all of the file was safe; or since it
+    /// was opened, as each description tells once of what failed, whoever has synced the file since.
     fn excused(&mut self, file: u64, error: io::Error, is_sync: bool) -> Found {
-        let since = self.shadow.safe_since(file);
+        let since = self.shadow.safe_since(file).min(self.began);
         self.excused_since(since, error, is_sync)
     }
 
