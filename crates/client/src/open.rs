@@ -365,6 +365,7 @@ impl Session {
             record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
             record.changed_ns.store(ctime_ns(stat), Ordering::Release);
             record.store_changed_ns.store(ctime_ns(stat), Ordering::Release);
+            record.handle.store(0, Ordering::Release);
             forebay_pool::crash::point("open.parted");
             // Last: what is left of the old file by a process that dies here must not reach the new one.
             record.born_ns.store(born, Ordering::Release);

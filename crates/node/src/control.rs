@@ -348,7 +348,7 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
                 };
                 // A description of our own: the program's may be open for writing, or locked.
                 let fd = sent.pop().filter(of_file);
-                let fd = fd.map(|fd| crate::descriptors::reopen(&fd, OFlags::RDONLY));
+                let fd = fd.map(|fd| crate::beneath::reopen(&fd, OFlags::RDONLY));
                 let bucket = node.segment.bucket_bytes() as u64;
                 if let Some(Ok(fd)) = fd
                     && let Some(request) = crate::stage::Request::of(&message, fd, bucket)

@@ -1,9 +1,11 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
+use crate::beneath::{Known, Since, Stores, reopen};
+use crate::node::Node;
 use forebay_pool::layout::{FileRecord, file_flag};
-use forebay_pool::{Identity, Marker, Segment, clock};
+use forebay_pool::{Identity, Marker, Segment};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -12,9 +14,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
-
-/// Directory entries looked at when a file was renamed while no manager had a descriptor of it.
-const SEARCH_MAX: usize = 2_000_000;
 
 /// How often a file is searched for that moves while it is.
 const SEARCHES: usize = 5;
@@ -50,7 +49,7 @@ pub(crate) struct Descriptors {
     /// The stores' directories, and the devices that their files are known to be on: on some file
     /// systems not that of the directory. Records are written by programs: whatever they say,
     /// files elsewhere are never touched.
-    stores: Vec<PathBuf>,
+    stores: Stores,
     devices: Mutex<Vec<u64>>,
     /// Some of what is kept may be a program's own description.
     are_shared: AtomicBool,
@@ -59,8 +58,8 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     /// For files of these stores.
     pub fn new<'a>(stores: impl Iterator<Item = &'a Path>) -> Descriptors {
-        let stores: Vec<_> = stores.map(Path::to_owned).collect();
-        let device = |folder: &PathBuf| std::fs::metadata(folder).ok().map(|found| found.dev());
+        let stores = Stores::of(stores);
+        let device = |folder: &Path| std::fs::metadata(folder).ok().map(|found| found.dev());
         let devices = Mutex::new(stores.iter().filter_map(device).collect());
         let turns = std::array::from_fn(|_| RwLock::default());
         let are_shared = AtomicBool::default();
@@ -106,6 +105,7 @@ impl Descriptors {
         };
         if fits {
             let (fd, shared) = own(fd);
+            note_handle(segment, file, generation, &fd);
             forebay_pool::crash::point("announce.received");
             let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd)) };
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
@@ -140,7 +140,7 @@ impl Descriptors {
     pub fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
-        let (identity, born) = (record.identity(), record.born_ns.load(Ordering::Acquire));
+        let (identity, known) = (record.identity(), Known::of(record));
         let mut found = segment.holders(file).filter_map(|pid| {
             let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
             let of_file = |path: &PathBuf| {
@@ -149,8 +149,10 @@ impl Descriptors {
                 })
             };
             let open = |path: PathBuf| {
-                let fd = open_at_once(&path, OFlags::WRONLY).ok()?;
-                (self.is_file_of(record, &fd) && same_birth(&fd, born)).then_some(fd)
+                let there = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+                let there = there.ok().filter(|fd| self.is_file_of(record, fd))?;
+                let is_it = Known::seen(&there).is_ok_and(|seen| known.is(&seen, Since::Boot));
+                is_it.then(|| reopen(&there, OFlags::WRONLY).ok())?
             };
             entries.filter_map(|entry| Some(entry.ok()?.path())).filter(of_file).find_map(open)
         });
@@ -244,11 +246,6 @@ fn unlock(fd: &OwnedFd) {
     let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
 }
 
-/// A description of our own of the file behind `fd`.
-pub(crate) fn reopen(fd: &OwnedFd, access: OFlags) -> Result<OwnedFd, Errno> {
-    open_at_once(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)
-}
-
 /// A description of the file behind `fd` that goes past the page cache.
 ///
 /// # Errors
@@ -262,14 +259,6 @@ fn open_direct(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
     Ok(direct)
 }
 
-/// Opens a file without waiting for the other end of a FIFO, or for the holder of a lease.
-fn open_at_once(path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
-    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
-    rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
-    Ok(fd)
-}
-
 fn is_of(fd: impl AsFd, identity: Identity) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
@@ -277,169 +266,42 @@ fn is_of(fd: impl AsFd, identity: Identity) -> bool {
     })
 }
 
+/// Keeps the kernel's handle of a file in its record, as long as that is the file's.
+fn note_handle(segment: &Segment, file: u32, generation: u32, fd: &OwnedFd) {
+    let record = segment.file(file);
+    if record.handle.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let Ok(seen) = Known::seen(fd) else { return };
+    let owner = Node::new_owner();
+    let inside = segment.enter_table(owner);
+    segment.note_handle(file, owner, seen.handle, || {
+        record.generation.load(Ordering::Acquire) == generation
+            && record.identity() == Identity { device: seen.device, inode: seen.inode }
+            && record.born_ns.load(Ordering::Acquire) == seen.born_ns
+    });
+    segment.leave(owner, inside);
+}
+
 /// Opens a file by the path that it had last, or wherever it was moved to within the stores: first
 /// `store`, which it was made in.
-fn open_by_name(record: &FileRecord, store: &Path, stores: &[PathBuf]) -> Result<OwnedFd, Errno> {
-    let identity = record.identity();
-    let born = record.born_ns.load(Ordering::Acquire);
+fn open_by_name(record: &FileRecord, store: &Path, stores: &Stores) -> Result<OwnedFd, Errno> {
+    let known = Known::of(record);
+    let open = || {
+        let path = PathBuf::from(OsString::from_vec(record.path()));
+        stores.open(&path, OFlags::WRONLY, &known, Since::Boot)
+    };
     // It may be renamed between the search and its opening; a program must not be told of that.
     for _ in 0..SEARCHES {
-        let known = PathBuf::from(OsString::from_vec(record.path()));
-        let opened = match stores.iter().any(|store| known.starts_with(store)) {
-            true => open_born(&known, identity, born),
-            false => Err(Errno::NOENT),
-        };
-        match opened {
+        match open() {
             Err(Errno::NXIO | Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {}
-            Err(Errno::ISDIR | Errno::LOOP) => {}
+            Err(Errno::ISDIR | Errno::LOOP | Errno::XDEV) => {}
             // No path at all: the record was damaged.
             Err(Errno::INVAL | Errno::NAMETOOLONG) => {}
             result => return result,
         }
-        let others = stores.iter().map(PathBuf::as_path).filter(|other| *other != store);
-        let mut folders = std::iter::once(store).chain(others);
-        let found = search_all(&mut folders, identity)?;
+        let found = stores.search(store, &known, Since::Boot)?;
         record.set_path(found.as_os_str().as_bytes());
     }
-    let known = PathBuf::from(OsString::from_vec(record.path()));
-    open_born(&known, identity, born).map_err(|_| Errno::STALE)
-}
-
-/// Opens a file for writing that was born when the record says: its inode may belong to another file
-/// by now.
-fn open_born(path: &Path, identity: Identity, born: u64) -> Result<OwnedFd, Errno> {
-    let fd = open_checked(path, OFlags::WRONLY, identity)?;
-    if same_birth(&fd, born) { Ok(fd) } else { Err(Errno::STALE) }
-}
-
-/// Whether the file behind `fd` may have been born at `born`, in nanoseconds; 0 is not known.
-pub(crate) fn same_birth(fd: impl AsFd, born: u64) -> bool {
-    let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
-    let known = found.ok().filter(|found| found.stx_mask & StatxFlags::BTIME.bits() != 0);
-    known.is_none_or(|found| {
-        born == 0
-            || born == clock::joined_ns(found.stx_btime.tv_sec, i64::from(found.stx_btime.tv_nsec))
-    })
-}
-
-pub(crate) fn open_checked(
-    path: &Path,
-    access: OFlags,
-    identity: Identity,
-) -> Result<OwnedFd, Errno> {
-    let fd = open_at_once(path, access | OFlags::NOFOLLOW)?;
-    if is_of(&fd, identity) { Ok(fd) } else { Err(Errno::STALE) }
-}
-
-/// Looks for a file by identity below each of `folders`.
-///
-/// # Errors
-/// `STALE` if it is in none of them; another one if that is not known.
-pub(crate) fn search_all(
-    folders: &mut dyn Iterator<Item = &Path>,
-    identity: Identity,
-) -> Result<PathBuf, Errno> {
-    folders
-        .map(|folder| search(folder, identity))
-        .find(|found| *found != Err(Errno::STALE))
-        .unwrap_or(Err(Errno::STALE))
-}
-
-/// Looks for a file by identity below `folder`, which it has been moved within. Folders of other users
-/// that may not be read are passed over.
-///
-/// # Errors
-/// `STALE` if it is not there. Another one if not everything could be looked at: it may be there.
-fn search(folder: &Path, identity: Identity) -> Result<PathBuf, Errno> {
-    search_most(folder, identity, SEARCH_MAX)
-}
-
-/// What an error of looking at something says of whether the file is there; `None`: it is not.
-fn doubt(error: &std::io::Error) -> Option<Errno> {
-    match Errno::from_io_error(error) {
-        // It went while it was looked at.
-        Some(Errno::NOENT | Errno::NOTDIR) => None,
-        // Of the folder, not of the file that is searched for.
-        Some(Errno::STALE) | None => Some(Errno::IO),
-        errno => errno,
-    }
-}
-
-/// Whether `folder` is this user's; if that cannot be known, whether its parent is.
-fn is_own(folder: &Path) -> bool {
-    let owner = |path: &Path| std::fs::symlink_metadata(path).map(|found| found.uid());
-    let parent = || folder.parent().and_then(|parent| owner(parent).ok());
-    owner(folder).ok().or_else(parent) == Some(rustix::process::getuid().as_raw())
-}
-
-fn search_most(folder: &Path, identity: Identity, most: usize) -> Result<PathBuf, Errno> {
-    use std::os::unix::fs::DirEntryExt;
-    let mut folders = vec![folder.to_owned()];
-    let (mut seen, mut unknown) = (0, None);
-    while let Some(folder) = folders.pop() {
-        let entries = match std::fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(error) => {
-                let denied = error.kind() == std::io::ErrorKind::PermissionDenied;
-                if !denied || is_own(&folder) {
-                    unknown = unknown.or(doubt(&error));
-                }
-                continue;
-            }
-        };
-        for entry in entries {
-            let Ok(entry) = entry else {
-                unknown = Some(Errno::IO);
-                break;
-            };
-            seen += 1;
-            if seen > most {
-                return Err(Errno::NFILE);
-            }
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                Ok(_) if entry.ino() == identity.inode => match entry.metadata() {
-                    Ok(found) if found.dev() == identity.device => return Ok(entry.path()),
-                    Ok(_) => {}
-                    Err(error) => unknown = unknown.or(doubt(&error)),
-                },
-                Ok(_) => {}
-                Err(error) => unknown = unknown.or(doubt(&error)),
-            }
-        }
-    }
-    Err(unknown.unwrap_or(Errno::STALE))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-
-    #[test]
-    fn a_search_that_did_not_see_everything_does_not_say_that_a_file_is_gone() {
-        let folder = tempfile::tempdir().unwrap();
-        (0..9).for_each(|number| fs::write(folder.path().join(number.to_string()), "").unwrap());
-        let found = fs::metadata(folder.path().join("5")).unwrap();
-        let identity = Identity { device: found.dev(), inode: found.ino() };
-        assert_eq!(search(folder.path(), identity), Ok(folder.path().join("5")));
-        // Outside of the folder.
-        let outside = tempfile::NamedTempFile::new().unwrap();
-        let gone = outside.as_file().metadata().unwrap();
-        let gone = Identity { device: gone.dev(), inode: gone.ino() };
-        assert_eq!(search(folder.path(), gone), Err(Errno::STALE));
-        assert_eq!(search_most(folder.path(), gone, 9), Err(Errno::STALE));
-        assert_eq!(search_most(folder.path(), gone, 8), Err(Errno::NFILE));
-    }
-
-    #[test]
-    fn only_what_is_known_to_be_gone_leaves_no_doubt() {
-        let doubt_of = |errno: Errno| doubt(&errno.into());
-        assert_eq!(doubt_of(Errno::NOENT), None);
-        assert_eq!(doubt_of(Errno::ACCESS), Some(Errno::ACCESS));
-        assert_eq!(doubt_of(Errno::STALE), Some(Errno::IO));
-        let folder = tempfile::tempdir().unwrap();
-        assert!(is_own(folder.path()) && is_own(&folder.path().join("none")));
-        assert_eq!(is_own(Path::new("/proc/1")), rustix::process::getuid().is_root());
-    }
+    open().map_err(|_| Errno::STALE)
 }

@@ -53,7 +53,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
         findings.insert(0, refused("header", wrong));
     }
     tiers::check(segment, &mut findings);
-    sums::check(segment, &mut findings);
+    sums::check(&pool, &mut findings);
     stores::check(segment, &mut findings);
     files::check(segment, &mut findings);
     let journal = journal::check(segment, pool.in_use, &mut findings);

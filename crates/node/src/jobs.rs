@@ -1,8 +1,8 @@
 //! Jobs: from the start of a run's command to the end of its last process. Their reservations, and
 //! the end of their scratch files and of buffers that nobody needs any more.
 
+use crate::beneath::{Known, Since, Stores};
 use crate::config;
-use crate::descriptors::search_all;
 use crate::node::{Node, buckets_of};
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
@@ -12,12 +12,11 @@ use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::opens::Opens;
-use forebay_pool::{Entry, Identity, Owner, clock, liveness};
+use forebay_pool::{Entry, Owner, clock, liveness};
 use rustix::fd::AsRawFd;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -242,12 +241,11 @@ enum Removed {
 fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
     let segment = &node.segment;
     let record = segment.file(file);
-    let identity = record.identity();
     let known = PathBuf::from(OsString::from_vec(record.path()));
     let held = node.descriptors.at_hand(segment, file);
     // It may have been moved, or linked, to another directory of the same file system.
-    let others = node.config.backing.iter().map(|backing| &*backing.path);
-    let folders = std::iter::once(folder).chain(others.filter(|other| *other != folder));
+    let stores = Stores::of(node.config.backing.iter().map(|backing| &*backing.path));
+    let of_record = Known::of(record);
     let names = || held.as_ref().and_then(|fd| rustix::fs::fstat(&**fd).ok()).map(|s| s.st_nlink);
     for turn in 0..NAMES_MAX {
         if names() == Some(0) {
@@ -260,8 +258,8 @@ fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
         let found = [(turn == 0).then(|| known.clone()), by_descriptor()]
             .into_iter()
             .flatten()
-            .find(|path| is_at(path, identity))
-            .or_else(|| search_all(&mut folders.clone(), identity).ok());
+            .find(|path| stores.has(path, &of_record, Since::Boot))
+            .or_else(|| stores.search(folder, &of_record, Since::Boot).ok());
         let Some(path) = found else {
             // Without a name that we can find: moved away if the kernel knows one.
             return if names().is_none_or(|names| names == 0) {
@@ -274,21 +272,16 @@ fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
             record.set_path(path.as_os_str().as_bytes());
             return Removed::Kept;
         }
-        let last = std::fs::symlink_metadata(&path).is_ok_and(|found| found.nlink() == 1);
-        if let Err(error) = std::fs::remove_file(&path) {
-            eprintln!("scratch file {}: {error}; it stays", path.display());
-            return Removed::All;
-        }
-        if last {
-            return Removed::All;
+        match stores.remove(&path, &of_record, Since::Boot) {
+            Ok(last) if !last => {}
+            Ok(_) => return Removed::All,
+            Err(errno) => {
+                eprintln!("scratch file {}: {errno}; it stays", path.display());
+                return Removed::All;
+            }
         }
     }
     Removed::All
-}
-
-fn is_at(path: &Path, identity: Identity) -> bool {
-    std::fs::symlink_metadata(path)
-        .is_ok_and(|found| Identity { device: found.dev(), inode: found.ino() } == identity)
 }
 
 /// Whether a scratch file that was moved to `path` unseen is scratch there, too.

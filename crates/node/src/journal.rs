@@ -7,6 +7,7 @@ pub(crate) mod log;
 pub(crate) mod record;
 pub(crate) mod replay;
 
+use crate::beneath::handle_of;
 use crate::config::{Config, TierKind};
 use crate::node::Node;
 use crate::runtime::Runtime;
@@ -16,8 +17,8 @@ use forebay_pool::crash;
 use forebay_pool::layout::{PAGES_PER_BUCKET, file_flag};
 use forebay_tiers::IoClient;
 use log::{Log, LogError};
-use record::{Body, HANDLE_MAX, Key, Record};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use record::{Body, Key, Record};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -478,33 +479,9 @@ pub(crate) fn identify(fd: &OwnedFd, key: &mut Key) {
         let born = found.stx_btime;
         key.born_ns = forebay_pool::clock::joined_ns(born.tv_sec, i64::from(born.tv_nsec));
     }
-    if let Some((handle_type, handle)) = handle_of(fd.as_fd().as_raw_fd()) {
+    if let Some((handle_type, handle)) = handle_of(fd.as_fd()) {
         (key.handle_type, key.handle) = (handle_type, handle);
     }
-}
-
-/// The kernel's handle of a file: it tells one that was made later with the same inode number.
-fn handle_of(fd: i32) -> Option<(i32, Vec<u8>)> {
-    #[repr(C)]
-    struct Handle {
-        bytes: u32,
-        kind: i32,
-        handle: [u8; HANDLE_MAX],
-    }
-    let mut handle = Handle { bytes: HANDLE_MAX as u32, kind: 0, handle: [0; HANDLE_MAX] };
-    let mut mount = 0;
-    // SAFETY: the structure has the kernel's layout, and room for the largest handle.
-    let result = unsafe {
-        libc::name_to_handle_at(
-            fd,
-            c"".as_ptr(),
-            std::ptr::from_mut(&mut handle).cast(),
-            &mut mount,
-            libc::AT_EMPTY_PATH,
-        )
-    };
-    let bytes = handle.handle.get(..handle.bytes as usize)?;
-    (result == 0).then(|| (handle.kind, bytes.to_vec()))
 }
 
 fn hash_of(bytes: &[u8]) -> u64 {

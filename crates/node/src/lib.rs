@@ -1,6 +1,7 @@
 //! The node manager: the daemon that owns a node's segment, moves data down the hierarchy, and
 //! takes back what dead processes held.
 
+mod beneath;
 pub mod config;
 mod conflict;
 mod control;

@@ -1,11 +1,14 @@
 //! What the file tiers of an instance hold whose segment is gone, as after a reboot: found by their slot
 //! tables, and brought to the store's files before the instance starts anew.
 
+use crate::beneath::{
+    Beneath, Known, SEARCH_MAX, Since, Stores, Walked, doubt, knows_births, sum_of_handle,
+};
 use crate::config::{Config, TierKind};
 use crate::faults::{self, Faults};
 use crate::journal::Journal;
-use crate::journal::log::{Change, Contents, reason, sync_folder_of};
-use crate::journal::replay::{has_handle, redo, write_bytes};
+use crate::journal::log::{Change, Contents, data_from, reason, sync_folder_of};
+use crate::journal::replay::{redo, write_bytes};
 use crate::runtime::Runtime;
 use crate::undoable::Undoable;
 use forebay_pool::layout::PAGES_PER_BUCKET;
@@ -14,7 +17,7 @@ use forebay_pool::sums::{each_page, sum_of};
 use forebay_pool::{SlotRecord, clock, crash, private, undo};
 use forebay_tiers::IoClient;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, Timespec, Timestamps};
+use rustix::fs::{OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -23,15 +26,13 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Bytes of a slot table that are read at a time.
 const TABLE_PIECE: usize = 1 << 20;
-/// Directory entries looked at for files that are not where they were opened.
-const SEARCH_MAX: usize = 2_000_000;
 /// Lost ranges that are named; the others are counted.
 const NAMED_MAX: usize = 100;
 
@@ -86,6 +87,15 @@ struct FileHint {
     store: usize,
     mtime_ns: u64,
     sequence: u64,
+    /// See [`Known`].
+    handle: u32,
+}
+
+impl FileHint {
+    fn known(&self, key: Key) -> Known {
+        let Key { device, inode, born_ns } = key;
+        Known { device, inode, born_ns, handle: self.handle }
+    }
 }
 
 /// What an instance's file tiers hold.
@@ -187,6 +197,11 @@ fn read_table(
     let mut piece = vec![0; TABLE_PIECE];
     let mut slot = 0;
     loop {
+        // What was never written is void, and may be longer than can be read in years.
+        slot = slot.max(data_from(table, slot * RECORD_BYTES as u64)? / RECORD_BYTES as u64);
+        if slot.checked_mul(RECORD_BYTES as u64).is_none_or(|at| at > i64::MAX as u64) {
+            return Ok(());
+        }
         let mut got = 0;
         while got < piece.len() {
             match table.read_at(&mut piece[got..], slot * RECORD_BYTES as u64 + got as u64)? {
@@ -216,13 +231,19 @@ impl Survivors {
         let file = key_of(record);
         let path = PathBuf::from(OsStr::from_bytes(record.path()));
         let store = record.store as usize;
-        let hint = FileHint { path, store, mtime_ns: record.mtime_ns, sequence: record.sequence };
+        let (mtime_ns, sequence, handle) = (record.mtime_ns, record.sequence, record.handle);
+        let hint = FileHint { path, store, mtime_ns, sequence, handle };
         let known = self.files.entry(file).or_insert(hint);
+        if known.handle == 0 {
+            known.handle = record.handle;
+        }
         if known.sequence < record.sequence {
             (known.mtime_ns, known.sequence) = (record.mtime_ns, record.sequence);
         }
         let name = known.path.display().to_string();
-        let Some(start) = record.block.checked_mul(bucket) else { return };
+        let end = record.block.checked_add(1).and_then(|next| next.checked_mul(bucket));
+        let (Some(end), Some(at_slot)) = (end, slot.checked_mul(bucket)) else { return };
+        let start = end - bucket;
         let mut buffer = vec![0; page as usize];
         for number in each_page(record.dirty & record.valid) {
             let within = number as u64 * page;
@@ -230,7 +251,7 @@ impl Survivors {
             if range.is_empty() {
                 continue;
             }
-            let at = slot * bucket + within;
+            let at = at_slot + within;
             let read = match source {
                 Some(source) => {
                     source.read_exact_at(&mut buffer, at).map_err(|error| error.to_string())
@@ -457,17 +478,19 @@ fn bring_back(
     for piece in survivors.pieces.drain(..) {
         work.entry(piece.file).or_default().push((piece.sequence, Step::Slot(piece)));
     }
-    let mut logged = HashMap::new();
     for (of_log, file) in &contents.files {
         let (device, inode, born_ns) = of_log.name();
         let key = Key { device, inode, born_ns };
-        logged.insert(key, of_log);
         let changes = file.changes.iter().map(|(sequence, change)| (*sequence, Step::Log(change)));
         work.entry(key).or_default().extend(changes);
         let path = PathBuf::from(OsStr::from_bytes(&file.path));
         let store = usize::from(of_log.store);
-        let hint = FileHint { path, store, mtime_ns: 0, sequence: 0 };
+        let handle = sum_of_handle(of_log.handle_type, &of_log.handle);
+        let hint = FileHint { path, store, mtime_ns: 0, sequence: 0, handle };
         let hint = survivors.files.entry(key).or_insert(hint);
+        if handle != 0 {
+            hint.handle = handle;
+        }
         for (sequence, change) in &file.changes {
             if let Change::Data { mtime_ns, .. } = change
                 && *sequence >= hint.sequence
@@ -478,6 +501,7 @@ fn bring_back(
     }
     survivors.files.retain(|key, _| work.contains_key(key));
     let found = find_files(config, &survivors.files)?;
+    let stores = stores_of(config);
     for (key, mut steps) in work {
         steps.sort_by_key(|(sequence, _)| *sequence);
         let Some(hint) = survivors.files.get(&key) else { continue };
@@ -487,9 +511,12 @@ fn bring_back(
                 rebuilt.removed += 1;
                 continue;
             }
-            None => {
+            unknown => {
                 let name = hint.path.display().to_string();
-                let why = "this file is not there any more, or its store is not mounted";
+                let why = match unknown {
+                    Some(Place::Refused(why)) => why,
+                    _ => "this file is not there any more, or its store is not mounted",
+                };
                 for range in steps.iter().filter_map(|(_, step)| range_of(step)) {
                     let (what, why) = (name.clone(), why.to_owned());
                     survivors.lost.push(Lost { file: Some(key), what, range: Some(range), why });
@@ -501,24 +528,27 @@ fn bring_back(
         let fail = |errno: Errno| {
             format!("{name}: {errno}; the tiers keep what it lacks: mend the store and try again")
         };
-        let fd = open_checked(path, key).map_err(fail)?;
-        if logged.get(&key).is_some_and(|key| !has_handle(key, &fd)) {
-            rebuilt.removed += 1;
-            continue;
-        }
+        let known = hint.known(key);
+        let fd = stores.open(path, OFlags::WRONLY, &known, Since::Ever).map_err(fail)?;
         for (_, step) in &steps {
             crash::point("rebuild.step");
-            match step {
-                Step::Log(change) => redo(io, &fd, change).map_err(fail)?,
-                Step::Slot(piece) => match piece.read() {
-                    Ok(bytes) => write_bytes(io, &fd, piece.offset, &bytes).map_err(fail)?,
-                    Err(error) => {
-                        let (what, why) = (name.clone(), error.to_string());
-                        let range = range_of(step);
-                        survivors.lost.push(Lost { file: Some(key), what, range, why });
-                        continue;
-                    }
+            let failed = match step {
+                Step::Log(change) => match redo(io, &fd, change) {
+                    Err(errno) if is_impossible(errno) => Some(errno.to_string()),
+                    result => result.map(|()| None).map_err(fail)?,
                 },
+                Step::Slot(piece) => match piece.read() {
+                    Ok(bytes) => match write_bytes(io, &fd, piece.offset, &bytes) {
+                        Err(errno) if is_impossible(errno) => Some(errno.to_string()),
+                        result => result.map(|()| None).map_err(fail)?,
+                    },
+                    Err(error) => Some(error.to_string()),
+                },
+            };
+            if let Some(why) = failed {
+                let (what, range) = (name.clone(), range_of(step));
+                survivors.lost.push(Lost { file: Some(key), what, range, why });
+                continue;
             }
             rebuilt.bytes += range_of(step).map_or(0, |range| range.end - range.start);
         }
@@ -532,11 +562,18 @@ fn bring_back(
     Ok(rebuilt)
 }
 
+/// Whether no store can do what a record says: it is longer than files can be.
+fn is_impossible(errno: Errno) -> bool {
+    matches!(errno, Errno::FBIG | Errno::INVAL | Errno::OVERFLOW)
+}
+
 /// The bytes that a step brings.
 fn range_of(step: &Step<'_>) -> Option<Range<u64>> {
     match step {
         Step::Slot(piece) => Some(piece.offset..piece.offset + piece.bytes),
-        Step::Log(Change::Data { offset, bytes, .. }) => Some(*offset..offset + bytes.len() as u64),
+        Step::Log(Change::Data { offset, bytes, .. }) => {
+            Some(*offset..offset.saturating_add(bytes.len() as u64))
+        }
         Step::Log(_) => None,
     }
 }
@@ -551,9 +588,16 @@ fn set_time(fd: &OwnedFd, mtime_ns: u64) {
     let _ = rustix::fs::futimens(fd, &times);
 }
 
+/// Why nothing is written to what a record names.
+const OUTSIDE: &str = "its record names a path outside of the managed directories";
+/// See [`OUTSIDE`].
+const UNBORN: &str = "its record does not say when the file was born, as it has to on this store";
+
 /// Where a file is now.
 enum Place {
     At(PathBuf),
+    /// Nothing may be written there, for this reason.
+    Refused(&'static str),
     /// Nowhere, on a store that is there: it has been removed.
     Removed,
 }
@@ -566,12 +610,15 @@ fn find_files(
     config: &Config,
     files: &HashMap<Key, FileHint>,
 ) -> Result<HashMap<Key, Place>, String> {
+    let stores = stores_of(config);
     let mut found = HashMap::new();
     for (store, backing) in config.backing.iter().enumerate() {
         let mut missing = Missing::new();
         for (&key, hint) in files.iter().filter(|(_, hint)| hint.store == store) {
-            match open_checked(&hint.path, key) {
-                Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP) => {
+            let seen = stores.seen(&hint.path);
+            match seen.map(|seen| hint.known(key).is(&seen, Since::Ever)) {
+                Ok(false) => missing.entry(key.inode).or_default().push(key),
+                Err(errno) if is_elsewhere(errno) => {
                     missing.entry(key.inode).or_default().push(key);
                 }
                 // Whoever writes it meets the other errors again.
@@ -583,84 +630,82 @@ fn find_files(
         }
         let root = std::fs::metadata(&backing.path)
             .map_err(|error| format!("{}: {error}", backing.path.display()))?;
-        let mut complete = search(&backing.path, &mut missing, &mut found);
+        let mut complete = search(&backing.path, files, &mut missing, &mut found);
         // It may have been moved to another of them that is on the same file system.
         let others = config.backing.iter().enumerate().filter(|(other, _)| *other != store);
         for (_, other) in others {
             let near = |found: std::fs::Metadata| found.dev() == root.dev();
             if !missing.is_empty() && std::fs::metadata(&other.path).is_ok_and(near) {
-                complete &= search(&other.path, &mut missing, &mut found);
+                complete &= search(&other.path, files, &mut missing, &mut found);
             }
         }
-        let gone = missing.into_values().flatten();
-        for key in gone.filter(|key| complete && key.device == root.dev()) {
-            found.insert(key, Place::Removed);
+        let births = knows_births(&backing.path);
+        for key in missing.into_values().flatten() {
+            let path = files.get(&key).map(|hint| &hint.path);
+            let leads_out = path.is_some_and(|path| {
+                !path.as_os_str().is_empty() && stores.seen(path) == Err(Errno::XDEV)
+            });
+            if leads_out {
+                found.insert(key, Place::Refused(OUTSIDE));
+            } else if key.born_ns == 0 && births {
+                found.insert(key, Place::Refused(UNBORN));
+            } else if complete && key.device == root.dev() {
+                found.insert(key, Place::Removed);
+            }
         }
     }
     Ok(found)
 }
 
-/// Looks for files below `folder`, and takes those that it finds out of `missing`. Returns whether it has seen
+/// Whether a file that cannot be looked at for this reason may lie at another path.
+fn is_elsewhere(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT
+            | Errno::STALE
+            | Errno::NOTDIR
+            | Errno::ISDIR
+            | Errno::LOOP
+            | Errno::XDEV
+            | Errno::INVAL
+            | Errno::NAMETOOLONG
+    )
+}
+
+/// Looks for files beneath `folder`, and takes those that it finds out of `missing`. Returns whether it has seen
 /// everything there.
-fn search(folder: &Path, missing: &mut Missing, found: &mut HashMap<Key, Place>) -> bool {
-    let mut folders = vec![folder.to_owned()];
-    let (mut seen, mut complete) = (0, true);
-    while let Some(folder) = folders.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else {
-            complete = false;
-            continue;
-        };
-        for entry in entries {
-            seen += 1;
-            let kind = entry.and_then(|entry| Ok((entry.file_type()?, entry)));
-            let Some((kind, entry)) = kind.ok().filter(|_| seen <= SEARCH_MAX) else {
+fn search(
+    folder: &Path,
+    files: &HashMap<Key, FileHint>,
+    missing: &mut Missing,
+    found: &mut HashMap<Key, Place>,
+) -> bool {
+    let Ok(beneath) = Beneath::of(folder) else { return false };
+    let mut unknown = false;
+    let walked = beneath.walk(SEARCH_MAX, &mut |entry| {
+        let Some(keys) = missing.get_mut(&entry.inode) else { return false };
+        let seen = match entry.seen() {
+            Ok(seen) => seen,
+            Err(errno) => {
+                unknown |= errno != Errno::STALE && doubt(errno).is_some();
                 return false;
-            };
-            if kind.is_dir() {
-                folders.push(entry.path());
-            } else if let Some(keys) = missing.get_mut(&entry.ino()) {
-                let path = entry.path();
-                let other =
-                    |key| matches!(open_checked(&path, key), Err(Errno::STALE | Errno::NOENT));
-                for key in keys.extract_if(.., |key| !other(*key)) {
-                    found.insert(key, Place::At(path.clone()));
-                }
-                if keys.is_empty() {
-                    missing.remove(&entry.ino());
-                }
             }
+        };
+        let is_it =
+            |key: &Key| files.get(key).is_some_and(|hint| hint.known(*key).is(&seen, Since::Ever));
+        for key in keys.extract_if(.., |key| is_it(key)) {
+            found.insert(key, Place::At(entry.path.clone()));
         }
-        if missing.is_empty() {
-            return true;
+        if keys.is_empty() {
+            missing.remove(&entry.inode);
         }
-    }
-    complete
+        missing.is_empty()
+    });
+    !unknown && walked == Walked::default()
 }
 
-/// Opens a file for writing if it is the one of `key`: a reused inode number must not receive another
-/// file's bytes.
-fn open_checked(path: &Path, key: Key) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-    let fd = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty())?;
-    let stat = rustix::fs::fstat(&fd)?;
-    let born = birth_ns(&fd);
-    // Some devices have another number after a reboot; a time of birth is proof enough.
-    let same_birth = key.born_ns == 0 || born == 0 || key.born_ns == born;
-    let same_device = stat.st_dev == key.device || key.born_ns != 0 && born == key.born_ns;
-    let same = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && stat.st_ino == key.inode
-        && same_birth
-        && same_device;
-    if same { Ok(fd) } else { Err(Errno::STALE) }
-}
-
-fn birth_ns(fd: impl AsFd) -> u64 {
-    match rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME) {
-        Ok(found) if found.stx_mask & StatxFlags::BTIME.bits() != 0 => {
-            clock::joined_ns(found.stx_btime.tv_sec, i64::from(found.stx_btime.tv_nsec))
-        }
-        _ => 0,
-    }
+fn stores_of(config: &Config) -> Stores {
+    Stores::of(config.backing.iter().map(|backing| backing.path.as_path()))
 }
 
 #[cfg(test)]
@@ -699,10 +744,16 @@ mod tests {
         );
         let config = Config::parse(&text).unwrap();
         let stat = rustix::fs::stat(&path).unwrap();
-        let born_ns = birth_ns(std::fs::File::open(&path).unwrap());
+        let born_ns = Known::seen(std::fs::File::open(&path).unwrap()).unwrap().born_ns;
         assert_ne!(born_ns, 0, "this file system does not know when files were born");
         let key = |born_ns| Key { device: stat.st_dev, inode: stat.st_ino, born_ns };
-        let hint = || FileHint { path: "/nowhere".into(), store: 0, mtime_ns: 0, sequence: 0 };
+        let hint = || FileHint {
+            path: folder.path().join("nowhere"),
+            store: 0,
+            mtime_ns: 0,
+            sequence: 0,
+            handle: 0,
+        };
         let others = (1..9).map(|before| (key(born_ns - before), hint()));
         let files = others.chain([(key(born_ns), hint())]).collect();
         let found = find_files(&config, &files).unwrap();

@@ -279,9 +279,11 @@ impl Runtime {
         self.folder.join("config")
     }
 
-    /// The configuration the instance was started with, if it can be read.
+    /// The configuration the instance was started with, if it can be read, and is the one that the instance
+    /// is named after.
     pub fn read_config(&self) -> Option<Config> {
-        Config::parse(&read_private(&self.config()).ok()?).ok()
+        let config = Config::parse(&read_private(&self.config()).ok()?).ok()?;
+        (config.instance_id() == self.instance).then_some(config)
     }
 
     /// Takes the instance's lock, which a node manager holds as long as it lives. `None` when
@@ -463,7 +465,12 @@ impl Runtime {
 
     /// Whether the instance has left anything that is to be drained, as far as its folder says.
     pub fn has_left(&self) -> bool {
-        self.pool.exists() || self.read_config().is_some_and(|config| self.has_slots(&config))
+        // What cannot be read may name anything.
+        let on_tiers = || match self.read_config() {
+            Some(config) => self.has_slots(&config),
+            None => self.config().exists(),
+        };
+        self.pool.exists() || on_tiers()
     }
 
     /// The table of a file tier's slots, beside them.

@@ -5,9 +5,10 @@
 //! same before and after they were copied, as for every reader; and what the file was, when that holds
 //! of all its blocks.
 
-use crate::descriptors::{open_checked, search_all};
+use crate::beneath::{Known, Since, Stores};
 use crate::fsck::path_of;
 use crate::inspect::{Inspected, inspect};
+use crate::runtime::Runtime;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::sums::each_page;
@@ -121,7 +122,8 @@ pub fn salvage(
     manifest: &mut impl Write,
 ) -> Result<Salvaged, SalvageError> {
     let pool = inspect(path).map_err(SalvageError::Pool)?;
-    Salvager::new(&pool, target).run(path, manifest)
+    let stores = stores_of(&pool.segment, path);
+    Salvager::new(&pool, target, stores).run(path, manifest)
 }
 
 struct Salvager<'a> {
@@ -129,6 +131,28 @@ struct Salvager<'a> {
     segment: &'a Segment,
     target: &'a Path,
     slots: Vec<Result<File, String>>,
+    /// The stores' directories, if the pool may be believed that.
+    stores: Result<Stores, String>,
+}
+
+/// The directories that the pool at `path` says are its stores. Where its configuration is known, that has to
+/// say the same.
+fn stores_of(segment: &Segment, path: &Path) -> Result<Stores, String> {
+    let header = segment.header();
+    let named = &header.store[..header.stores as usize % (STORES_MAX + 1)];
+    let stores = Stores::of(named.iter().map(|store| path_of(&store.path)));
+    let runtimes = Runtime::all().unwrap_or_default();
+    let of_pool = runtimes.into_iter().find(|runtime| runtime.pool == path);
+    if let Some(config) = of_pool.and_then(|runtime| runtime.read_config()) {
+        let is_known = |store: &Path| config.backing.iter().any(|backing| backing.path == store);
+        if let Some(strange) = stores.iter().find(|store| !is_known(store)) {
+            return Err(format!(
+                "{}: the pool's configuration names no such store",
+                strange.display()
+            ));
+        }
+    }
+    Ok(stores)
 }
 
 /// What a block is, without its bytes: whether it changed is seen from this.
@@ -141,14 +165,10 @@ struct Glimpse {
 }
 
 impl<'a> Salvager<'a> {
-    fn new(pool: &'a Inspected, target: &'a Path) -> Salvager<'a> {
+    fn new(pool: &'a Inspected, target: &'a Path, stores: Result<Stores, String>) -> Salvager<'a> {
         let segment = &pool.segment;
-        let slots = segment.header().tier[..segment.header().tiers as usize].iter();
-        let slots = slots.map(|tier| {
-            let path = path_of(&tier.path);
-            File::open(path).map_err(|error| format!("{}: {error}", path.display()))
-        });
-        Salvager { pool, segment, target, slots: slots.collect() }
+        let slots = (0..segment.header().tiers as usize).map(|tier| pool.slots(tier));
+        Salvager { pool, segment, target, slots: slots.collect(), stores }
     }
 
     fn run(&self, pool: &Path, manifest: &mut impl Write) -> Result<Salvaged, SalvageError> {
@@ -390,22 +410,26 @@ impl<'a> Salvager<'a> {
     }
 
     fn open_on_store(&self, record: &FileRecord) -> Result<OwnedFd, String> {
-        let (path, identity) =
-            (PathBuf::from(OsString::from_vec(record.path())), record.identity());
+        let path = PathBuf::from(OsString::from_vec(record.path()));
+        let known = Known::of(record);
+        let header = self.segment.header();
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
-        let opened = match open_checked(&path, OFlags::RDONLY, identity) {
-            Err(errno @ (Errno::NOENT | Errno::STALE)) => {
-                let stores = &self.segment.header().store;
-                let own = std::iter::once(&stores[store]);
-                let all =
-                    own.chain(&stores[..self.segment.header().stores as usize % (STORES_MAX + 1)]);
-                search_all(&mut all.map(|store| path_of(&store.path)), identity)
-                    .map_err(|_| errno)
-                    .and_then(|found| open_checked(&found, OFlags::RDONLY, identity))
-            }
+        let stores = self.stores.as_ref().map_err(Clone::clone)?;
+        let open = |path: &Path| stores.open(path, OFlags::RDONLY, &known, Since::Boot);
+        let opened = match open(&path) {
+            Err(errno @ (Errno::NOENT | Errno::STALE | Errno::XDEV)) => stores
+                .search(path_of(&header.store[store].path), &known, Since::Boot)
+                .map_err(|_| errno)
+                .and_then(|found| open(&found)),
             other => other,
         };
-        opened.map_err(|errno| io::Error::from(errno).to_string())
+        let opened = opened.map_err(|errno| io::Error::from(errno).to_string())?;
+        // Who looks at another user's pool reads for that user only what is that user's.
+        let own = self.pool.owner == rustix::process::geteuid().as_raw();
+        match rustix::fs::fstat(&opened) {
+            Ok(found) if own || found.st_uid == self.pool.owner => Ok(opened),
+            _ => Err("the store's file belongs to another user than the pool".into()),
+        }
     }
 
     /// Saves a bucket of unclear belonging. Returns what it says of itself.

@@ -109,6 +109,7 @@ impl FileRecord {
             &self.store,
             &self.placed,
             &self.job,
+            &self.handle,
         ];
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let wide = [
@@ -664,6 +665,19 @@ impl Segment {
         }
         stripe.unlock_unchanged();
         removed
+    }
+
+    /// Keeps the checksum of a file's handle in its record, if `is_it` says that it is the file's while the table
+    /// cannot change under it; not if that would take long. The caller is in the table.
+    pub fn note_handle(&self, file: u32, owner: Owner, handle: u32, is_it: impl FnOnce() -> bool) {
+        let record = self.file(file);
+        let stripe = self.stripe(record.identity().head(self.header().heads));
+        if self.lock_within(stripe, owner, &mut Patience::default()).is_ok() {
+            if is_it() {
+                record.handle.store(handle, Ordering::Release);
+            }
+            stripe.unlock_unchanged();
+        }
     }
 
     fn names(&self, head: u32, file: u32) -> bool {

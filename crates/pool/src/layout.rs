@@ -643,8 +643,8 @@ pub struct FileRecord {
     pub store_changed_ns: AtomicU64,
     /// Number of the job whose scratch it is.
     pub job: AtomicU32,
-    /// Not used.
-    pub spare: AtomicU32,
+    /// Checksum of the kernel's handle of the file, which has the inode's generation; 0 is not known.
+    pub handle: AtomicU32,
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],
 }

@@ -283,7 +283,7 @@ impl Segment {
     }
 
     /// The checksum as the header and the rules now give it.
-    fn sum(&self) -> u64 {
+    pub fn sum(&self) -> u64 {
         let count = (self.header().rules as usize).min(RULES_MAX);
         // SAFETY: the section holds RULES_MAX records, which never change after `create`.
         let rules = unsafe {
@@ -598,7 +598,9 @@ impl Segment {
 
     /// Lets the next number be above `found`, which an event had.
     pub fn number_from(&self, found: u64) {
-        self.header().sequence.fetch_max(found.saturating_add(1), Ordering::SeqCst);
+        // One that no event can have had leaves room for those to come.
+        let next = found.saturating_add(1).min(1 << 63);
+        self.header().sequence.fetch_max(next, Ordering::SeqCst);
     }
 
     /// A number for an event: above those of all earlier ones.

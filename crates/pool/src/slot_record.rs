@@ -49,6 +49,8 @@ pub struct SlotRecord {
     pub store: u32,
     /// Bytes of a page.
     pub page_bytes: u32,
+    /// Identity: checksum of the kernel's handle of the file; 0 is not known.
+    pub handle: u32,
     /// Checksums of the pages; 0 is not known.
     pub sums: [u32; PAGES],
     path: [u8; RECORD_PATH_BYTES],
@@ -87,6 +89,7 @@ impl SlotRecord {
             sequence,
             store: 0,
             page_bytes: 0,
+            handle: 0,
             sums: [0; PAGES],
             path: [0; RECORD_PATH_BYTES],
             path_length: 0,
@@ -137,7 +140,7 @@ impl SlotRecord {
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
-        let halves = [VERSION, self.store, self.page_bytes, self.path_length, 0, 0];
+        let halves = [VERSION, self.store, self.page_bytes, self.path_length, self.handle, 0];
         for (place, half) in bytes[80..].chunks_exact_mut(4).zip(halves) {
             place.copy_from_slice(&half.to_le_bytes());
         }
@@ -173,6 +176,7 @@ impl SlotRecord {
             store: half(84),
             page_bytes: half(88),
             path_length: half(92),
+            handle: half(96),
             ..SlotRecord::void(word(9))
         };
         for (page, sum) in record.sums.iter_mut().enumerate() {
@@ -221,6 +225,7 @@ impl Segment {
         let identity = record.identity();
         (made.device, made.inode) = (identity.device, identity.inode);
         made.born_ns = record.born_ns.load(Ordering::Relaxed);
+        made.handle = record.handle.load(Ordering::Relaxed);
         made.size = record.size.load(Ordering::Acquire);
         if let Some(goal) = record.intent.load(Ordering::Acquire).checked_sub(1) {
             // The store is cut before slots are: behind the goal it lacks nothing any more.
@@ -294,6 +299,7 @@ mod tests {
         }
         record.store = numbers.next() as u32;
         record.page_bytes = numbers.next() as u32;
+        record.handle = numbers.next() as u32;
         record.sums.fill_with(|| numbers.next() as u32);
         let length = numbers.next() as usize % (RECORD_PATH_BYTES + 1);
         record.set_path((0..length).map(|_| numbers.next() as u8));

@@ -1,21 +1,31 @@
 //! Checksums of the pages in slots: what was written is what is there.
 
 use super::{Finding, mended, path_of, refused};
+use crate::inspect::Inspected;
 use crate::node::buckets_of;
-use forebay_pool::Segment;
 use forebay_pool::free_map::USED;
 use forebay_pool::segment::text;
 use forebay_pool::sums::each_page;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
+pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
+    let segment = &pool.segment;
     let mut bytes = vec![0; segment.page_bytes()];
     for tier in 1..segment.header().tiers as usize {
         let header = &segment.header().tier[tier];
-        // One that cannot be opened is a finding already.
-        let Ok(slots) = File::open(path_of(&header.path)) else { continue };
+        // One that is not there is a finding already, if something of it is missed.
+        if !path_of(&header.path).exists() {
+            continue;
+        }
+        let slots = match pool.slots(tier) {
+            Ok(slots) => slots,
+            Err(why) => {
+                let name = text(&header.name).to_string_lossy();
+                findings.push(refused(format!("tier {name}"), why));
+                continue;
+            }
+        };
         for bucket in buckets_of(segment, tier) {
             let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) else {
                 continue;

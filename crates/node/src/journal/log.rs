@@ -12,8 +12,8 @@ use forebay_pool::private::{self, Wrong};
 use forebay_pool::{clock, crash};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -62,9 +62,30 @@ impl LogError {
 /// For a journal that another version has made, which cannot be read.
 pub(crate) const OTHER_VERSION: Errno = Errno::PROTONOSUPPORT;
 
-/// Why a journal cannot be opened or read.
+/// For a file in whose place somebody else has put one, or who may have written to it.
+pub(crate) const NOT_OURS: Errno = Errno::KEYREJECTED;
+
+/// Opens a file that user `owner` has made on a tier; waits for nothing. For those of this user see [`private`].
+///
+/// # Errors
+/// The device's; [`NOT_OURS`] if another user may have written it, or it has another name elsewhere.
+pub(crate) fn open_owned(path: &Path, access: OFlags, owner: u32) -> Result<OwnedFd, Errno> {
+    let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    let found = rustix::fs::fstat(&file)?;
+    let ours = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
+        && found.st_uid == owner
+        && found.st_mode & 0o022 == 0
+        && found.st_nlink == 1;
+    if ours { Ok(file) } else { Err(NOT_OURS) }
+}
+
+/// Why a journal, or another file of ours on a tier, cannot be opened or read.
 pub(crate) fn reason(errno: Errno) -> String {
     match errno {
+        NOT_OURS => "it is not a file that only this user can write (another owner or kind, a mode that \
+             lets others write, or another name of it); nothing of it was read: look whose it is, and move it away"
+            .to_owned(),
         OTHER_VERSION => "made by another version of Forebay; drain with that one".to_owned(),
         errno => errno.to_string(),
     }
@@ -84,7 +105,7 @@ struct Head {
 
 impl Head {
     fn encode(&self) -> Vec<u8> {
-        let up = |sequence: Option<u64>| sequence.map_or(0, |sequence| sequence + 1);
+        let up = |sequence: Option<u64>| sequence.map_or(0, |sequence| sequence.saturating_add(1));
         let mut out = vec![0; 16];
         let head = [self.epoch, self.start, self.end, up(self.floor), self.live.len() as u64];
         let live = self
@@ -124,7 +145,8 @@ impl Head {
             floor: word(40)?.checked_sub(1),
             live: names.map(name).collect(),
         };
-        (head.start <= head.end && head.start >= MARKS_AT).then_some(head)
+        let is_possible = head.start <= head.end && head.start >= MARKS_AT && head.epoch < u64::MAX;
+        is_possible.then_some(head)
     }
 
     /// The epoch, if another version has made it.
@@ -420,6 +442,17 @@ fn read_full(file: &OwnedFd, to: &mut [u8], at: u64) -> Result<usize, Errno> {
     Ok(done)
 }
 
+/// Where data is at or behind `at`; the end of the file, if there is none.
+pub(crate) fn data_from(file: impl AsFd, at: u64) -> Result<u64, Errno> {
+    match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        Ok(data) => Ok(data),
+        Err(Errno::NXIO) => Ok(u64::MAX),
+        // Where it cannot be told.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Calls `each` for every record, with where the next begins and its place.
 fn scan(
     file: &OwnedFd,
@@ -456,6 +489,11 @@ fn stragglers(
     let mut window = vec![0; READ_BYTES];
     let mut start = from;
     while start < head.end {
+        // A hole may be longer than can be read in years.
+        start = start.max(data_from(file, start)? & !7);
+        if start >= head.end {
+            break;
+        }
         let room = (head.end - start).min(READ_BYTES as u64) as usize;
         let got = read_full(file, &mut window[..room], start)?;
         let (mut at, half) = (0, READ_BYTES / 2);
@@ -607,7 +645,9 @@ impl Contents {
     }
 
     fn read_marks(&mut self, file: &OwnedFd, head: &Head) -> Result<(), Errno> {
-        let mut bytes = vec![0; (head.start - MARKS_AT) as usize];
+        // Whatever the head says, not more than there is.
+        let end = head.start.min(rustix::fs::fstat(file)?.st_size as u64);
+        let mut bytes = vec![0; end.saturating_sub(MARKS_AT) as usize];
         let got = read_full(file, &mut bytes, MARKS_AT)?;
         for bytes in bytes[..got].as_chunks::<MARK_BYTES>().0 {
             if let Some(mark) = Mark::decode(bytes) {
@@ -631,7 +671,7 @@ impl Contents {
     pub fn covers(&self, name: Name, range: &Range<u64>) -> bool {
         let has = |change: &(u64, Change)| match &change.1 {
             Change::Data { offset, bytes, .. } => {
-                *offset <= range.start && range.end <= offset + bytes.len() as u64
+                *offset <= range.start && range.end <= offset.saturating_add(bytes.len() as u64)
             }
             _ => false,
         };

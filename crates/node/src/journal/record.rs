@@ -18,8 +18,6 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FBJR");
 const FIXED: usize = 104;
 /// Longer than any record: a block has 4 MiB at most.
 const LENGTH_MAX: usize = 8 << 20;
-/// The kernel's limit.
-pub(crate) const HANDLE_MAX: usize = 128;
 
 /// What makes a file this file, also after a reboot.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -176,6 +174,7 @@ impl Record<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::beneath::HANDLE_MAX;
     use std::time::{Duration, Instant};
 
     /// Numbers from a seed, which is printed.

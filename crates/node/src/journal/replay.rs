@@ -1,25 +1,13 @@
 //! After a loss of the segment: what the journal has, and the store has not, is written to the file that
 //! it was written to. Which and when, together with what slots have, says `rebuild.rs`.
 
-use super::identify;
 use super::log::Change;
-use super::record::Key;
 use forebay_pool::undo;
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-
-/// Whether a file has the handle that a record of the journal names; where either has none, the rest of
-/// its identity has to do.
-pub(crate) fn has_handle(key: &Key, fd: &OwnedFd) -> bool {
-    let mut found = Key::default();
-    identify(fd, &mut found);
-    key.handle.is_empty()
-        || found.handle.is_empty()
-        || (found.handle_type, &found.handle) == (key.handle_type, &key.handle)
-}
 
 /// Makes one change of a file again.
 ///
