@@ -9,6 +9,7 @@ use forebay_pool::liveness::{self, Halt};
 use forebay_pool::message::Message;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
+use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -123,6 +124,14 @@ impl Progress {
         }
     }
 
+    /// Says something, above the bar if there is one.
+    pub fn tell(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("forebay: {text}")),
+            None => eprintln!("forebay: {text}"),
+        }
+    }
+
     /// Takes the bar away.
     pub fn end(self) {
         if let Some(bar) = self.bar {
@@ -136,9 +145,28 @@ pub fn drain(connection: &Connection, runtime: &Runtime) -> Result<Drained, Stri
     wait(connection, runtime, Message::Drain)
 }
 
+/// The same, until `leave`, which is asked again and again, gives what to leave it to the manager for.
+pub fn drain_unless<L>(
+    connection: &Connection,
+    runtime: &Runtime,
+    leave: impl FnMut(&Progress) -> Option<L>,
+) -> Result<Result<Drained, L>, String> {
+    wait_unless(connection, runtime, Message::Drain, leave)
+}
+
 fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<Drained, String> {
+    let Ok(drained) = wait_unless(connection, runtime, request, |_| None::<Infallible>)?;
+    Ok(drained)
+}
+
+fn wait_unless<L>(
+    connection: &Connection,
+    runtime: &Runtime,
+    request: Message,
+    mut leave: impl FnMut(&Progress) -> Option<L>,
+) -> Result<Result<Drained, L>, String> {
     if connection.send(request).is_err() {
-        return Ok(Drained::Lost);
+        return Ok(Ok(Drained::Lost));
     }
     let observer = Observer::of(&runtime.pool);
     let mut progress = Progress::new("draining");
@@ -155,6 +183,10 @@ fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<
             Err(Errno::PROTO) => return Err("the node manager is of another version".into()),
             Err(_) => break Drained::Lost,
         }
+        if let Some(why) = leave(&progress) {
+            progress.end();
+            return Ok(Err(why));
+        }
         watch.look(runtime.manager())?;
         if let Ok(observer) = &observer {
             progress.show(observer.dirty());
@@ -162,7 +194,7 @@ fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<
         }
     };
     progress.end();
-    Ok(result)
+    Ok(Ok(result))
 }
 
 /// What became of a manager that was told to end.

@@ -18,6 +18,7 @@ mod manager;
 mod profile;
 mod run;
 mod salvage;
+mod signals;
 mod simulate;
 mod status;
 mod timeline;

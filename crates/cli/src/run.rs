@@ -1,8 +1,9 @@
 //! `forebay run`.
 
-use crate::drain::{self, Drained};
+use crate::drain::{self, Drained, Progress};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
+use crate::signals;
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -11,11 +12,11 @@ use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::message::Message;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Options of `forebay run`.
@@ -124,7 +125,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             return Ok(ExitCode::from(if missing { 127 } else { 126 }));
         }
     };
-    ignore_terminal_signals()?;
+    signals::attend(child.id())?;
     let status = attend(&mut child, &config, &mut runtime, &mut connection)?;
     let code = exit_code(status);
     for _ in 0..10 {
@@ -132,7 +133,14 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             // One that is gone is noticed by the drain.
             let _ = connection.send(Message::EndJob { number });
         }
-        match drain::drain(&connection, &runtime)? {
+        let drained = match drain::drain_unless(&connection, &runtime, may_leave(&runtime))? {
+            Ok(drained) => drained,
+            Err(signal) => {
+                eprintln!("forebay: {}", describe_left(&runtime));
+                return Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(crate::FAILED)));
+            }
+        };
+        match drained {
             Drained::All => {
                 mention_clients(&runtime);
                 return Ok(code);
@@ -146,6 +154,39 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         }
     }
     Err(format!("node managers end again and again; see {}", runtime.log().display()))
+}
+
+/// What is not yet on the store, who goes on, and how to watch that.
+fn describe_left(runtime: &Runtime) -> String {
+    let Ok(observer) = Observer::of(&runtime.pool) else {
+        return "the node manager has just ended".to_owned();
+    };
+    let (left, manager) = (observer.files(), observer.manager());
+    let path = match &left[..] {
+        [only] => only.path.clone(),
+        _ => observer.stores().join(" "),
+    };
+    format!(
+        "{} of {} files are not yet on the backing store; node manager {manager} goes on in the background. \
+         `forebay status` shows it, `forebay wait {path}` waits for it",
+        drain::bytes(observer.dirty()),
+        left.len()
+    )
+}
+
+/// The signal that leaves the drain to the node manager, once it has come. The first interrupt only says what
+/// a second one does.
+fn may_leave(runtime: &Runtime) -> impl FnMut(&Progress) -> Option<i32> {
+    let mut told = false;
+    move |progress| {
+        let signal = signals::to_leave();
+        if signal.is_none() && signals::is_interrupted() && !told {
+            told = true;
+            progress
+                .tell(&format!("{}; interrupt again to leave it to that", describe_left(runtime)));
+        }
+        signal
+    }
 }
 
 /// Processes that the command left behind keep their node manager.
@@ -196,51 +237,19 @@ fn spawn(
     command.spawn()
 }
 
-/// SIGINT and SIGQUIT from the terminal reach the command itself; we stay to drain.
-fn ignore_terminal_signals() -> Result<(), String> {
-    use signal_hook::consts::{SIGINT, SIGQUIT};
-    for signal in [SIGINT, SIGQUIT] {
-        // SAFETY: a handler that does nothing.
-        unsafe { signal_hook::low_level::register(signal, || {}) }
-            .map_err(|error| format!("setting up signals: {error}"))?;
-    }
-    Ok(())
-}
-
-/// Process id of the command while it runs.
-static COMMAND: AtomicI32 = AtomicI32::new(0);
-
-/// Waits for the command, passes SIGTERM and SIGHUP on to it, and replaces a manager that dies.
+/// Waits for the command, and replaces a manager that dies.
 fn attend(
     child: &mut Child,
     config: &Config,
     runtime: &mut Runtime,
     connection: &mut Connection,
 ) -> Result<ExitStatus, String> {
-    use signal_hook::consts::{SIGHUP, SIGTERM};
-    COMMAND.store(child.id() as i32, Ordering::Release);
-    for signal in [SIGTERM, SIGHUP] {
-        // SAFETY: kill is async-signal-safe.
-        unsafe {
-            signal_hook::low_level::register(signal, move || {
-                // Once the command has ended, the signal ends the drain; the manager goes on.
-                let Some(pid) = rustix::process::Pid::from_raw(COMMAND.load(Ordering::Acquire))
-                else {
-                    signal_hook::low_level::exit(crate::FAILED.into())
-                };
-                if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
-                    let _ = rustix::process::kill_process(pid, signal);
-                }
-            })
-        }
-        .map_err(|error| format!("setting up signals: {error}"))?;
-    }
     let (ended, wait) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let status = child.wait();
-            COMMAND.store(0, Ordering::Release);
-            ended.send(status)
+            await_end(child.id());
+            signals::command_ended();
+            ended.send(child.wait())
         });
         loop {
             match wait.recv_timeout(Duration::from_millis(200)) {
@@ -257,6 +266,14 @@ fn attend(
             }
         }
     })
+}
+
+/// Waits until a child has ended, and leaves it to be waited for: until then no other process has its id.
+fn await_end(child: u32) {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let Some(pid) = Pid::from_raw(child as i32) else { return };
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
 }
 
 /// The command's own status; 128 + signal if a signal ended it, as shells have it.
