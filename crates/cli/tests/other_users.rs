@@ -1,0 +1,275 @@
+//! Another user of the node, who knows every name beforehand and can write to /dev/shm and to the folder of
+//! a file tier as everybody can: what they do there neither lets them read or change anything, nor keeps
+//! Forebay from its work. Root is the victim, and an ordinary user is.
+
+mod common;
+
+use common::{LAZY, LONG, Ran, Site, as_user, sees, skip, wait_for, works};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const ATTACKER: u32 = 65533;
+const VICTIMS: [u32; 2] = [0, 65534];
+
+/// Ends a process with the test.
+struct Helper(Child);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A site of `victim`'s, whose file tier lies in a folder that everybody can write to. `None`, and loud,
+/// where there can be no two users.
+struct Scene {
+    site: Site,
+    victim: u32,
+}
+
+impl Scene {
+    fn of(victim: u32) -> Option<Scene> {
+        let site = Site::new(&LAZY);
+        let readable = works(&["setpriv", "--reuid=65534", common::FOREBAY, "--version"]);
+        if !rustix::process::geteuid().is_root() || !readable {
+            skip("only root can be two users, and others may have to be able to run the command");
+            return None;
+        }
+        for folder in [&site.store, &site.out, &site.runtime()] {
+            chown(folder, Some(victim), Some(victim)).unwrap();
+        }
+        fs::set_permissions(site.root(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&site.nvme, fs::Permissions::from_mode(0o1777)).unwrap();
+        Some(Scene { site, victim })
+    }
+
+    fn command(&self, user: u32, program: &str, words: &[&str]) -> Command {
+        let mut command = self.site.command(&self.site.store, program);
+        command.args(words);
+        as_user(&mut command, user);
+        command
+    }
+
+    /// `forebay` as the victim.
+    fn forebay(&self, words: &[&str]) -> Ran {
+        self.site.end(self.command(self.victim, common::FOREBAY, words))
+    }
+
+    fn run_command(&self, script: &str) -> Command {
+        let config = self.site.config.to_str().unwrap();
+        let options = ["run", "--config", config, "--durability", "nonvolatile", "--"];
+        let words = [&options[..], &["bash", "-c", script]].concat();
+        self.command(self.victim, common::FOREBAY, &words)
+    }
+
+    fn run(&self, script: &str) -> Ran {
+        self.site.end(self.run_command(script))
+    }
+
+    /// What is there now of pool, slots, table, journal and kept configuration, as this process sees it.
+    fn files(&self) -> Vec<PathBuf> {
+        let in_folder = |folder: &Path| {
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+        };
+        [in_folder(&self.site.shm()), in_folder(&self.site.nvme)].concat()
+    }
+
+    /// The names that a run takes if nobody has them: those are free again.
+    fn names(&self) -> Vec<PathBuf> {
+        let names = self.site.out.join("names");
+        let run = self.site.start(self.run_command(
+            "seq 10 > file; sync file; : > $OUT/up; until [ -e $OUT/end ]; do sleep 0.01; done",
+        ));
+        wait_for("the run", LONG, || self.site.out.join("up").exists().then_some(()));
+        let found = self.files();
+        fs::write(self.site.out.join("end"), "").unwrap();
+        run.end().expect(0);
+        wait_for("its end", LONG, || self.files().is_empty().then_some(()));
+        let _ = fs::remove_file(names);
+        assert_eq!(found.len(), 5, "pool, slots, table, journal, configuration: {found:?}");
+        found
+    }
+}
+
+/// The other name of a file with two.
+fn other_name(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.theirs", path.display()))
+}
+
+/// Takes a name for the attacker, and keeps what it names open if it can be read.
+fn plant(kind: &str, path: &Path, precious: &Path) -> Option<File> {
+    let all = || {
+        chown(path, Some(ATTACKER), Some(ATTACKER)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
+    };
+    match kind {
+        "file" => {
+            let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+            all();
+            return Some(file);
+        }
+        "hard link" => {
+            let other = other_name(path);
+            fs::write(&other, "").unwrap();
+            fs::hard_link(&other, path).unwrap();
+            all();
+        }
+        "fifo" => {
+            assert!(works(&["mkfifo", path.to_str().unwrap()]));
+            all();
+        }
+        "symlink" => {
+            symlink(precious, path).unwrap();
+            std::os::unix::fs::lchown(path, Some(ATTACKER), Some(ATTACKER)).unwrap();
+        }
+        _ => {
+            fs::create_dir(path).unwrap();
+            chown(path, Some(ATTACKER), Some(ATTACKER)).unwrap();
+        }
+    }
+    None
+}
+
+#[test]
+fn planted_names_are_neither_used_nor_in_the_way() {
+    for victim in VICTIMS {
+        let Some(scene) = Scene::of(victim) else { return };
+        let site = &scene.site;
+        let names = scene.names();
+        let precious = site.out.join("precious");
+        fs::write(&precious, "precious").unwrap();
+        for kind in ["file", "hard link", "fifo", "symlink", "folder"] {
+            let what = format!("{kind}, victim {victim}");
+            let held: Vec<_> = names.iter().filter_map(|n| plant(kind, n, &precious)).collect();
+            let planted = scene.files().len();
+            let script = "seq 50000 > file && sync file && $FOREBAY status && $FOREBAY fsck";
+            let ran = scene.run(script);
+            assert_eq!(ran.code, 0, "{what}: {ran:?}");
+            let said = &ran.stdout;
+            assert!(said.contains(": node manager") && said.contains("in use;"), "{what}: {ran:?}");
+            assert_eq!(sees(&site.store.join("file")).lines().count(), 50_000, "{what}");
+            wait_for("its end", LONG, || (scene.files().len() == planted).then_some(()));
+            for mut file in held {
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes).unwrap();
+                assert!(bytes.is_empty(), "{what}: {} bytes can be read", bytes.len());
+            }
+            assert_eq!(sees(&precious), "precious", "{what}");
+            for name in &names {
+                let found = fs::symlink_metadata(name).unwrap();
+                assert_eq!(found.uid(), ATTACKER, "{what}: {}", name.display());
+                match found.is_dir() {
+                    true => fs::remove_dir(name).unwrap(),
+                    false => fs::remove_file(name).unwrap(),
+                }
+                let _ = fs::remove_file(other_name(name));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_left_under_other_names_is_found_and_drained() {
+    for (victim, reboot) in [(VICTIMS[0], false), (VICTIMS[1], true)] {
+        let Some(scene) = Scene::of(victim) else { return };
+        let site = &scene.site;
+        let names = scene.names();
+        names.iter().for_each(|name| drop(plant("file", name, &site.out)));
+        let script = "seq 50000 > file; sync file; : > $OUT/left; exec sleep 1000";
+        let run = site.start(scene.run_command(script));
+        wait_for("the script", LONG, || site.out.join("left").exists().then_some(()));
+        site.kill_all();
+        run.end();
+        if reboot {
+            let pools = scene.files().into_iter().filter(|path| path.starts_with(site.shm()));
+            pools.filter(|path| !names.contains(path)).for_each(|p| fs::remove_file(p).unwrap());
+        }
+        // The names are free again, which must not hide what has others.
+        names.iter().for_each(|name| fs::remove_file(name).unwrap());
+        assert_ne!(sees(&site.store.join("file")).lines().count(), 50_000);
+        let said = scene.forebay(&["fsck"]).expect(0);
+        assert!(!said.stdout.contains("no pools"), "{said:?}");
+        scene.forebay(&["recover"]).expect(0);
+        assert_eq!(sees(&site.store.join("file")).lines().count(), 50_000, "reboot {reboot}");
+        assert_eq!(scene.files(), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn another_user_can_neither_read_nor_change_nor_remove_anything() {
+    for victim in VICTIMS {
+        let Some(scene) = Scene::of(victim) else { return };
+        let site = &scene.site;
+        let script =
+            "seq 50000 > file; sync file; : > $OUT/up; until [ -e $OUT/end ]; do sleep 0.01; done";
+        let run = site.start(scene.run_command(script));
+        wait_for("the run", LONG, || site.out.join("up").exists().then_some(()));
+        let files = scene.files();
+        assert_eq!(files.len(), 5, "{files:?}");
+        for path in &files {
+            let seen = match path.starts_with(site.shm()) {
+                true => site.seen(path),
+                false => path.clone(),
+            };
+            let seen = seen.to_str().unwrap();
+            for attack in ["head -c1 $0", ": >> $0", "rm -f $0", "mv $0 $0.x", "chmod 666 $0"] {
+                let ran = site.end(scene.command(ATTACKER, "sh", &["-c", attack, seen]));
+                assert_ne!(ran.code, 0, "{attack} {seen}: {ran:?}");
+            }
+            let found = fs::symlink_metadata(path).unwrap();
+            let facts = (found.uid(), found.mode() & 0o7777, found.nlink());
+            assert_eq!(facts, (victim, 0o600, 1), "{}", path.display());
+        }
+        fs::write(site.out.join("end"), "").unwrap();
+        run.end().expect(0);
+        assert_eq!(sees(&site.store.join("file")).lines().count(), 50_000);
+        wait_for("its end", LONG, || scene.files().is_empty().then_some(()));
+    }
+}
+
+/// Holds the lock by which managers mark a directory, as a user.
+fn hold_mark(folder: &str, user: u32) -> Helper {
+    let folder = std::ffi::CString::new(folder).unwrap();
+    let mut command = Command::new("sleep");
+    command.arg("1000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    as_user(&mut command, user);
+    let lock = move || {
+        // SAFETY: system calls with pointers to what lives longer; all zeros are a good lock.
+        let good = unsafe {
+            let mut lock: libc::flock = std::mem::zeroed();
+            lock.l_type = libc::F_RDLCK as i16;
+            // Both bytes, and all around them.
+            (lock.l_start, lock.l_len) = (0, 0);
+            let folder = libc::open(folder.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);
+            libc::fcntl(folder, libc::F_OFD_SETLK, &mut lock) == 0
+        };
+        if good { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: only system calls between fork and exec.
+    unsafe { command.pre_exec(lock) };
+    Helper(command.spawn().unwrap())
+}
+
+#[test]
+fn a_lock_of_another_user_is_a_hint_and_no_refusal() {
+    for victim in VICTIMS {
+        let Some(scene) = Scene::of(victim) else { return };
+        for folder in ["/", scene.site.store.to_str().unwrap()] {
+            let held = hold_mark(folder, ATTACKER);
+            let ran = scene.run("echo text > file; $FOREBAY status");
+            assert_eq!(ran.code, 0, "{folder}: {ran:?}");
+            assert!(ran.stdout.contains("node manager"), "{folder}: {ran:?}");
+            assert_eq!(ran.stderr.matches("a program of another user").count(), 1, "{ran:?}");
+            assert_eq!(sees(&scene.site.store.join("file")), "text\n");
+            wait_for("its end", LONG, || scene.files().is_empty().then_some(()));
+            drop(held);
+        }
+        let ran = scene.run("echo text > file");
+        assert!(!ran.stderr.contains("another user"), "{ran:?}");
+    }
+}
