@@ -20,7 +20,7 @@ const ABOVE: i64 = SERVED + 1;
 /// How long a predecessor may take to be gone: the kernel closes its files when its last I/O has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a lock may stay whose holder shows its descriptors no more, because it is ending.
-const ENDING: Duration = Duration::from_millis(300);
+const ENDING: Duration = Duration::from_millis(500);
 
 /// Locks that hold as long as this lives.
 pub(crate) struct Guard {
@@ -42,6 +42,8 @@ struct Taken {
 /// A message that names a directory that another manager of this user serves, or one above or below it.
 pub(crate) fn guard<'a>(stores: impl Iterator<Item = &'a Path> + Clone) -> Result<Guard, String> {
     let since = Instant::now();
+    // When one of ours was last seen to have a mark: it may be ending since.
+    let mut seen = since;
     loop {
         let mut held = Vec::new();
         let taken: Vec<_> = stores.clone().filter_map(|store| mark(store, &mut held)).collect();
@@ -49,8 +51,14 @@ pub(crate) fn guard<'a>(stores: impl Iterator<Item = &'a Path> + Clone) -> Resul
             return Ok(Guard { _locked: held, warning: None });
         };
         let own = taken.iter().find_map(|taken| Some((holder(taken)?, taken)));
-        let patience = if own.is_some() { PATIENCE } else { ENDING };
-        if since.elapsed() < patience {
+        let waits = match own {
+            Some(_) => {
+                seen = Instant::now();
+                since.elapsed() < PATIENCE
+            }
+            None => seen.elapsed() < ENDING,
+        };
+        if waits {
             drop(held);
             // Not in step with another that does the same.
             let apart = u64::from(std::process::id() % 32);
