@@ -45,7 +45,8 @@ impl PoolArguments {
             Some(_) => Vec::new(),
             // After a reboot the instance's folder may be gone, too.
             None if self.instance.is_given() => {
-                let (config, runtime) = self.instance.runtime()?;
+                let (today, runtime) = self.instance.runtime()?;
+                let config = runtime.left_on_tiers(&today).unwrap_or(today);
                 vec![(runtime, config)]
             }
             None => {

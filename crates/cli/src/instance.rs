@@ -45,7 +45,7 @@ impl InstanceArguments {
     pub fn load(&self) -> Result<Config, String> {
         let loaded = match &self.config {
             Some(file) => Config::load(file, &self.backing),
-            None => Config::automatic(&self.backing),
+            None => Config::automatic_of_any_size(&self.backing),
         };
         let with_schema = loaded.and_then(|mut config| {
             self.schema.iter().try_for_each(|schema| config.add_schema(schema))?;
@@ -60,6 +60,9 @@ impl InstanceArguments {
     pub fn runtime(&self) -> Result<(Config, Runtime), String> {
         let config = self.load()?;
         let runtime = Runtime::of(&config)?;
+        if !runtime.pool.exists() {
+            config.check_memory().map_err(|error| error.to_string())?;
+        }
         Ok((config, runtime))
     }
 }

@@ -30,6 +30,9 @@ pub struct NodeArguments {
     /// The instance's own configuration, as `forebay run` writes it
     #[arg(long, hide = true)]
     resolved: Option<PathBuf>,
+    /// The instance that it goes on with
+    #[arg(long, hide = true, requires = "resolved")]
+    instance_name: Option<String>,
     /// End when no run needs it any more
     #[arg(long, hide = true)]
     ephemeral: bool,
@@ -63,7 +66,10 @@ fn serve_instance(
             let text =
                 read_private(file).map_err(|error| format!("{}: {error}", file.display()))?;
             let config = Config::parse(&text).map_err(|error| error.to_string())?;
-            let runtime = Runtime::of(&config)?;
+            let runtime = match &arguments.instance_name {
+                Some(name) => Runtime::of_instance(name)?,
+                None => Runtime::of(&config)?,
+            };
             (config, runtime)
         }
         None => arguments.instance.runtime()?,
@@ -76,7 +82,7 @@ fn serve_instance(
         trace: arguments.trace.clone(),
     };
     let foreground = report.is_none();
-    let description = config.describe();
+    let described = config.describe();
     let ending = serve(config, &runtime, &options, |started| {
         let rebuilt = started.rebuilt.map(describe_rebuilt);
         for said in rebuilt.into_iter().chain(started.warning) {
@@ -86,7 +92,8 @@ fn serve_instance(
             }
         }
         if foreground {
-            eprintln!("forebay: serving {description} ({})", runtime.socket().display());
+            let served = runtime.read_config().map_or(described, |config| config.describe());
+            eprintln!("forebay: serving {served} ({})", runtime.socket().display());
         }
         if let Some(mut report) = report.take() {
             report.write_all(b"ready\n").map_err(|error| error.to_string())?;
@@ -258,15 +265,33 @@ impl From<String> for StartError {
     }
 }
 
-/// Keeps the configuration in the instance's folder. Returns where.
-fn write_config(config: &Config, runtime: &Runtime) -> Result<PathBuf, String> {
+/// Keeps the configuration in the instance's folder, which has none.
+fn write_config(config: &Config, runtime: &Runtime) -> Result<(), String> {
     // Others may be reading it: it is replaced in one step.
     let resolved = runtime.config();
     let fresh = resolved.with_extension(std::process::id().to_string());
     write_private(&fresh, &config.canonical())
         .and_then(|()| fs::rename(&fresh, &resolved))
-        .map_err(|error| format!("{}: {error}", resolved.display()))?;
-    Ok(resolved)
+        .map_err(|error| format!("{}: {error}", resolved.display()))
+}
+
+/// A configuration for a node manager to begin with. What it finds may have another: so it is not kept in
+/// the instance's folder under the name of the one that holds, and goes when the start has ended.
+struct Proposed(PathBuf);
+
+impl Proposed {
+    fn write(config: &Config, runtime: &Runtime) -> Result<Proposed, String> {
+        let path = runtime.config().with_extension(format!("proposed-{}", std::process::id()));
+        write_private(&path, &config.canonical())
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Proposed(path))
+    }
+}
+
+impl Drop for Proposed {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 /// Starts a node manager that outlives us (see [`detach`]) and waits until clients can connect.
@@ -279,13 +304,14 @@ fn start(
     let fail = |what: &str, error: &dyn std::fmt::Display| {
         format!("starting a node manager: {what}: {error}")
     };
-    let resolved = write_config(config, runtime)?;
+    let proposed = Proposed::write(config, runtime)?;
     let log = append_private(&runtime.log()).map_err(|error| fail("log", &error))?;
     let mut its_log = log.try_clone().map_err(|error| fail("log", &error))?;
     let (mut report, their_end) = std::io::pipe().map_err(|error| fail("pipe", &error))?;
     let program = std::env::current_exe().map_err(|error| fail("forebay", &error))?;
     let mut command = Command::new(program);
-    command.arg("node").arg("--resolved").arg(&resolved).args(flags);
+    command.arg("node").arg("--resolved").arg(&proposed.0).args(flags);
+    command.arg("--instance-name").arg(&runtime.instance);
     if let Some(trace) = trace {
         let trace = std::path::absolute(trace).map_err(|error| fail("trace", &error))?;
         command.arg("--trace").arg(trace);
@@ -341,7 +367,7 @@ fn start(
 /// # Errors
 /// Why there is none, and what to do.
 pub fn revive(runtime: &Runtime) -> Result<Connection, String> {
-    let Some(config) = runtime.read_config() else {
+    let Some(config) = recorded(runtime) else {
         let (config, pool) = (runtime.config(), runtime.pool.display());
         return Err(format!("{}: cannot be read; {pool} stays", config.display()));
     };
@@ -382,6 +408,20 @@ fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
     Ok(all.filter_map(|runtime| keeper(&runtime).map(|keeper| (runtime, keeper))).collect())
 }
 
+/// Whether the manager's process is about to be gone, as after a kill: it takes connections until the last of
+/// its threads is.
+fn is_ending(runtime: &Runtime) -> bool {
+    /// The kernel's flag of a task that ends, in the ninth field of /proc/PID/stat.
+    const EXITING: u64 = 4;
+    let Ok(observer) = Observer::of(&runtime.pool) else { return false };
+    let stat = fs::read_to_string(format!("/proc/{}/stat", observer.manager())).unwrap_or_default();
+    // The name, in parentheses, may have any character in it.
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let flags = behind_name.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    observer.manager() != 0
+        && (!observer.is_served() || flags.is_some_and(|flags| flags & EXITING != 0))
+}
+
 /// Who keeps what an instance has left; `None` if it has left nothing.
 fn keeper(runtime: &Runtime) -> Option<Keeper> {
     // A manager that was just killed keeps its lock until its last I/O has ended, and one that brings
@@ -390,7 +430,9 @@ fn keeper(runtime: &Runtime) -> Option<Keeper> {
         if !runtime.has_left() {
             return None;
         }
-        if let Ok(connection) = Connection::to(&runtime.socket()) {
+        if let Ok(connection) = Connection::to(&runtime.socket())
+            && !is_ending(runtime)
+        {
             return Some(Keeper::Manager(connection));
         }
         if let Ok(Some(_)) | Err(Errno::NOENT) = runtime.lock() {
@@ -439,6 +481,12 @@ fn await_answer(runtime: &Runtime) -> Option<Result<Connection, String>> {
 /// How often an orphan is tried whose manager, started by another command, ends before it is drained.
 const DRAIN_TRIES: usize = 10;
 
+/// With which configuration what an instance has left goes on, if its folder is there: without it the user
+/// says which.
+fn recorded(runtime: &Runtime) -> Option<Config> {
+    runtime.recorded().filter(|_| runtime.folder.exists())
+}
+
 /// Starts a manager for an orphan, unless another command was faster, and waits until it has drained it.
 ///
 /// # Errors
@@ -460,7 +508,7 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
 /// Drains an orphan. `None` when another command's manager went about it, and has ended: whether it
 /// has drained everything is to be seen.
 fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
-    let config = runtime.read_config();
+    let config = recorded(runtime);
     if !runtime.has_left() {
         // A manager that was about to end has drained it meanwhile.
         return Some(Ok(()));
@@ -588,10 +636,13 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     if arguments.is_given() {
         // Only the pool, or after a reboot the tiers' files, may be left; the folder says whose they are.
         let (config, runtime) = arguments.runtime()?;
-        let is_there = runtime.config().exists();
-        if !is_there && (runtime.pool.exists() || runtime.has_slots(&config)) {
+        if runtime.pool.exists() {
             runtime.prepare()?;
-            write_config(&config, &runtime)?;
+        } else if !runtime.config().exists()
+            && let Some(left) = runtime.left_on_tiers(&config)
+        {
+            runtime.prepare()?;
+            write_config(&left, &runtime)?;
         }
         // What must come to the store before anything of this one.
         settle_orphans(&config, &runtime)?;

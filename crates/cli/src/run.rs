@@ -113,7 +113,10 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         );
     }
     if arguments.instance.config.is_none() && matches!(joined, Joined::Started) {
-        eprintln!("forebay: {}", config.describe());
+        // A pool that was found goes on with its own tiers.
+        let served = runtime.read_config().unwrap_or_else(|| config.clone());
+        let found = if served.tiers == config.tiers { "" } else { " (found, of an earlier run)" };
+        eprintln!("forebay: {}{found}", served.describe());
     }
     let job = begin(&connection, &runtime, arguments)?;
     let mut child = match spawn(&arguments.command, &library, &runtime, job) {

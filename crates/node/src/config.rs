@@ -58,6 +58,32 @@ impl Config {
     /// Chooses tiers for these backing directories: a quarter of the available memory, then a
     /// quarter of the free space of local scratch, if there is one.
     pub fn automatic(backing: &[PathBuf]) -> Result<Self> {
+        let config = Self::automatic_of_any_size(backing)?;
+        config.check_memory()?;
+        Ok(config)
+    }
+
+    /// Whether there is memory for a RAM tier that was chosen automatically.
+    pub fn check_memory(&self) -> Result<()> {
+        let capacity = automatic_ram();
+        let capacity_min = BUCKETS_MIN * self.bucket_size();
+        if self.automatic && capacity < capacity_min {
+            return Err(ConfigError::new(
+                "memory",
+                format_args!(
+                    "only {} can be had for the RAM tier; free some memory or space in /dev/shm \
+                     until there is {}, or name the tiers with --config",
+                    size(capacity),
+                    size(capacity_min)
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same as [`Config::automatic`], however little memory there is: to name a pool that may be there already,
+    /// and take the memory.
+    pub fn automatic_of_any_size(backing: &[PathBuf]) -> Result<Self> {
         let mut config = Self {
             page_size: PAGE_SIZE_DEFAULT,
             flush: Flush::default(),
@@ -72,19 +98,7 @@ impl Config {
         config.check_backing_count("--backing")?;
         config.check_directories_at(&places)?;
 
-        let capacity = automatic_ram();
-        let capacity_min = BUCKETS_MIN * config.bucket_size();
-        if capacity < capacity_min {
-            return Err(ConfigError::new(
-                "memory",
-                format_args!(
-                    "only {} can be had for the RAM tier; free some memory or space in /dev/shm \
-                     until there is {}, or name the tiers with --config",
-                    size(capacity),
-                    size(capacity_min)
-                ),
-            ));
-        }
+        let capacity = automatic_ram().max(BUCKETS_MIN * config.bucket_size());
         config.tiers.push(Tier {
             name: "ram".to_owned(),
             kind: TierKind::Ram,

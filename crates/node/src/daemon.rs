@@ -108,6 +108,11 @@ pub fn serve(
         return Err(format!("{}: {SERVED}", now.folder.display()));
     }
     let runtime = &mut { now };
+    let kept = runtime.read_config();
+    if !runtime.config().exists() && config.instance_id() == runtime.instance {
+        // Others that start now see what we serve. One that is there stays until ours holds.
+        write_config(&config, runtime)?;
+    }
     // What was left is drained in any order.
     let drains = options.drain_and_end || runtime.has_left();
     refuse_overlap(&config, runtime, drains)?;
@@ -123,15 +128,16 @@ pub fn serve(
         true => None,
         false => {
             refuse_elsewhere(&config, runtime)?;
-            rebuild(&config, runtime, faults.as_ref())?
+            rebuild_all(&config, runtime, faults.as_ref())?
         }
     };
-    let opened = recovery::open(&config, runtime)?;
-    let fresh = runtime.config().with_extension("new");
-    crate::runtime::write_private(&fresh, &config.canonical())
-        .and_then(|()| std::fs::rename(&fresh, runtime.config()))
-        .map_err(|error| format!("{}: {error}", runtime.config().display()))?;
-    runtime.keep_config(&config)?;
+    let opened = recovery::open(&config, kept.as_ref(), runtime)?;
+    let config = opened.config;
+    // A pool whose configuration is gone has one that is not the instance's: the pool says all of it.
+    if config.instance_id() == runtime.instance {
+        write_config(&config, runtime)?;
+        runtime.keep_config(&config)?;
+    }
     let stripe_of = |backing: &crate::config::Backing| match backing.stripe {
         0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
         stripe => stripe,
@@ -191,6 +197,31 @@ pub fn serve(
         remove(&node, runtime);
     }
     Ok(ending)
+}
+
+/// Keeps the configuration in the instance's folder, in one step: others may be reading it.
+fn write_config(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    let fresh = runtime.config().with_extension("new");
+    crate::runtime::write_private(&fresh, &config.canonical())
+        .and_then(|()| std::fs::rename(&fresh, runtime.config()))
+        .map_err(|error| format!("{}: {error}", runtime.config().display()))
+}
+
+/// Brings to the store what tiers hold of the instance: with the tiers of the manager that has left it, and
+/// with those that there are today.
+fn rebuild_all(
+    today: &Config,
+    runtime: &Runtime,
+    faults: Option<&Arc<Faults>>,
+) -> Result<Option<Rebuilt>, String> {
+    let Some(left) = runtime.left_on_tiers(today) else { return Ok(None) };
+    refuse_elsewhere(&left, runtime)?;
+    let first = rebuild(&left, runtime, faults)?;
+    let rest = rebuild(today, runtime, faults)?;
+    Ok(match (first, rest) {
+        (Some(first), Some(rest)) => Some(first.and(rest)),
+        (first, rest) => first.or(rest),
+    })
 }
 
 /// Slots of another machine, with the same configuration, may be in use there.

@@ -26,6 +26,7 @@ mod node;
 pub mod profile;
 mod promote;
 mod rebuild;
+mod recorded;
 mod recovery;
 mod retire;
 pub mod runtime;

@@ -118,6 +118,17 @@ pub struct Rebuilt {
     pub removed: usize,
 }
 
+impl Rebuilt {
+    /// Both together.
+    pub(crate) fn and(self, other: Rebuilt) -> Rebuilt {
+        Rebuilt {
+            files: self.files + other.files,
+            bytes: self.bytes + other.bytes,
+            removed: self.removed + other.removed,
+        }
+    }
+}
+
 /// Finds what the slots of an instance without segment hold. `settled` says of a file and a sequence
 /// whether the store durably has everything up to that.
 ///

@@ -3,13 +3,14 @@
 use crate::config::{Config, Mode, Speed, TierKind};
 use crate::journal::Journal;
 use crate::node::{Node, buckets_of};
+use crate::recorded;
 use crate::runtime::Runtime;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model, schema};
 use forebay_pool::buckets::Patience;
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::private::{self, Wrong};
-use forebay_pool::segment::{create_pool, open_pool, set_text, text};
+use forebay_pool::segment::{create_pool, open_pool, set_text};
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::{Segment, SegmentError, SlotRecord, crash, liveness, undo};
@@ -31,13 +32,21 @@ pub(crate) struct Opened {
     pub slots: Vec<Option<OwnedFd>>,
     pub indexes: Vec<Option<OwnedFd>>,
     pub found: bool,
+    /// That with which it goes on.
+    pub config: Config,
 }
 
-/// Attaches to the instance's pool, or makes one: under another name if another user has taken the usual one.
+/// Attaches to the instance's pool, or makes one of configuration `today`: under another name if another user
+/// has taken the usual one. What is found goes on with the tiers that it has; `kept` is what its last manager
+/// has left in the folder.
 ///
 /// # Errors
 /// A message that names the pool, what is wrong with it, and what to do.
-pub(crate) fn open(config: &Config, runtime: &mut Runtime) -> Result<Opened, String> {
+pub(crate) fn open(
+    today: &Config,
+    kept: Option<&Config>,
+    runtime: &mut Runtime,
+) -> Result<Opened, String> {
     let (file, found) = match open_pool(&runtime.pool) {
         Ok(file) => (file, true),
         Err(Wrong::System(Errno::NOENT) | Wrong::Owner(_)) => (make_file(runtime)?, false),
@@ -58,23 +67,36 @@ pub(crate) fn open(config: &Config, runtime: &mut Runtime) -> Result<Opened, Str
         Segment::attach_mending(file.as_fd()).map_err(explain)?
     } else {
         let made =
-            claim(config, runtime).and_then(|()| make(config, runtime, &file).map_err(explain));
+            claim(today, runtime).and_then(|()| make(today, runtime, &file).map_err(explain));
         made.inspect_err(|_| {
-            unclaim(config, runtime);
+            unclaim(today, runtime);
             let _ = std::fs::remove_file(&runtime.pool);
         })?
     };
     segment.header().set_folder(runtime.folder.as_os_str().as_bytes());
-    if !unfinished {
-        check_same(&segment, config).map_err(|what| format!("{name}: {what}"))?;
-        if let Some(refusal) = crate::fsck::refusal(&segment) {
-            return Err(format!("{name}: {refusal}"));
-        }
+    let config = match unfinished {
+        true => today.clone(),
+        false => recorded::of_pool(&segment, kept, today),
+    };
+    if !unfinished && let Some(refusal) = crate::fsck::refusal(&segment) {
+        return Err(format!("{name}: {refusal}"));
     }
+    let of_found = |tier: &str| {
+        let pool = runtime.pool.display();
+        format!(
+            "pool {pool} was found, and its tier {tier} lies there: have the directory again, or save what the \
+             other tiers hold with `forebay salvage --to DIR`"
+        )
+    };
     let beside = |name: &dyn Fn(&Path, &str) -> PathBuf| {
         let open = |tier: &crate::config::Tier| match &tier.kind {
             TierKind::Ram => Ok(None),
-            TierKind::File { path } => open_slots(&name(path, &tier.name)).map(Some),
+            TierKind::File { path } => {
+                open_slots(&name(path, &tier.name)).map(Some).map_err(|error| match unfinished {
+                    true => error,
+                    false => format!("{error}; {}", of_found(&tier.name)),
+                })
+            }
         };
         config.tiers.iter().map(open).collect::<Result<Vec<_>, _>>()
     };
@@ -89,7 +111,7 @@ pub(crate) fn open(config: &Config, runtime: &mut Runtime) -> Result<Opened, Str
     if unfinished && segment.grow(file.as_fd(), FIRST_PIECE).is_err() {
         let bucket = segment.bucket_bytes() as u64;
         if segment.grow(file.as_fd(), 16 * bucket).is_err() {
-            unclaim(config, runtime);
+            unclaim(&config, runtime);
             let _ = std::fs::remove_file(&runtime.pool);
             return Err(format!(
                 "{name}: /dev/shm is full; free some of it (`df /dev/shm`, `ls /dev/shm`) or ask \
@@ -97,7 +119,7 @@ pub(crate) fn open(config: &Config, runtime: &mut Runtime) -> Result<Opened, Str
             ));
         }
     }
-    Ok(Opened { segment, file, slots, indexes, found: !unfinished })
+    Ok(Opened { segment, file, slots, indexes, found: !unfinished, config })
 }
 
 fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, SegmentError> {
@@ -166,25 +188,6 @@ fn emulate(place: &mut layout::Emulation, emulate: Option<crate::config::Emulate
         place.read_bandwidth = emulate.read_bandwidth;
         place.write_bandwidth = emulate.write_bandwidth;
         place.latency_ns = emulate.latency_ns;
-    }
-}
-
-/// The pool must be of this configuration: its tiers and stores are where its data is.
-fn check_same(segment: &Segment, config: &Config) -> Result<(), String> {
-    let header = segment.header();
-    let bytes: Vec<u64> = config.tiers.iter().map(|tier| tier.capacity).collect();
-    let geometry = Geometry::for_tiers(config.page_size, &bytes);
-    let tiers = &header.tier[..header.tiers as usize];
-    let stores = &header.store[..header.stores as usize];
-    let same = tiers.iter().map(|tier| tier.buckets).eq(geometry.tier_buckets.iter().copied())
-        && stores
-            .iter()
-            .map(|store| text(&store.path).to_bytes())
-            .eq(config.backing.iter().map(|backing| backing.path.as_os_str().as_bytes()));
-    if same {
-        Ok(())
-    } else {
-        Err("it belongs to another configuration; run `forebay recover` to drain it".into())
     }
 }
 

@@ -184,7 +184,18 @@ impl Runtime {
     /// # Errors
     /// A message that names the folder of all instances and what is wrong with it.
     pub fn of(config: &Config) -> Result<Runtime, String> {
-        Runtime::of_instance(&base()?, &config.instance_id())
+        Runtime::find(&base()?, &config.instance_id())
+    }
+
+    /// The names of the instance of this name, which need not be that of today's configuration.
+    ///
+    /// # Errors
+    /// Those of [`base`], and a message if that is no instance's name.
+    pub fn of_instance(instance: &str) -> Result<Runtime, String> {
+        match is_instance(instance) {
+            true => Runtime::find(&base()?, instance),
+            false => Err(format!("{instance}: not the name of an instance")),
+        }
     }
 
     /// The same instance, as it is now: its pool may have been made meanwhile, under another name.
@@ -192,10 +203,10 @@ impl Runtime {
     /// # Errors
     /// Those of [`base`].
     pub fn again(&self) -> Result<Runtime, String> {
-        Runtime::of_instance(&base()?, &self.instance)
+        Runtime::find(&base()?, &self.instance)
     }
 
-    fn of_instance(base: &Path, instance: &str) -> Result<Runtime, String> {
+    fn find(base: &Path, instance: &str) -> Result<Runtime, String> {
         let mut pools = discovery::pools()?.into_iter();
         let found = pools.find(|pool| pool.instance == instance);
         Ok(match found {
@@ -400,6 +411,14 @@ impl Runtime {
         self.kept_configs(config).iter().for_each(|path| drop(fs::remove_file(path)));
     }
 
+    /// What [`Runtime::keep_config`] has kept beside the slots of `config`'s tiers.
+    pub(crate) fn kept_beside(&self, config: &Config) -> Option<Config> {
+        self.kept_configs(config).iter().find_map(|path| {
+            let kept = Config::parse(&read_private(path).ok()?).ok()?;
+            (kept.instance_id() == self.instance).then_some(kept)
+        })
+    }
+
     fn kept_configs(&self, config: &Config) -> Vec<PathBuf> {
         let stem = format!("{KEPT_START}{}", self.instance);
         let of_tier = |folder: &PathBuf| {
@@ -441,7 +460,7 @@ impl Runtime {
             if theirs.instance_id() != instance {
                 continue;
             }
-            let runtime = Runtime::of_instance(&base, &instance)?;
+            let runtime = Runtime::find(&base, &instance)?;
             if machine_of(&kept) != Some(&this_machine()) {
                 let is_known =
                     left.elsewhere.iter().any(|(_, known)| known.instance_id() == instance);

@@ -75,7 +75,8 @@ impl fmt::Display for SegmentError {
             Self::NotAPool => f.write_str("it is not a Forebay pool (wrong magic number)"),
             Self::OtherVersion(found) => write!(
                 f,
-                "it was made by another version of Forebay (layout {found}, this is {LAYOUT_VERSION})"
+                "it was made by another version of Forebay (layout {found}, this is {LAYOUT_VERSION}; \
+                 docs/recovery.md#which-version names the one)"
             ),
             Self::Damaged(what) => write!(f, "its header is damaged: {what}"),
             Self::NoRoom(bytes) => write!(

@@ -86,7 +86,9 @@ pub(crate) fn reason(errno: Errno) -> String {
         NOT_OURS => "it is not a file that only this user can write (another owner or kind, a mode that \
              lets others write, or another name of it); nothing of it was read: look whose it is, and move it away"
             .to_owned(),
-        OTHER_VERSION => "made by another version of Forebay; drain with that one".to_owned(),
+        OTHER_VERSION => "made by another version of Forebay; drain with that one, which \
+                          docs/recovery.md#which-version names"
+            .to_owned(),
         errno => errno.to_string(),
     }
 }
