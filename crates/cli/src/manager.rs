@@ -50,6 +50,7 @@ pub fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
         .ready_fd
         // SAFETY: the descriptor was opened by our parent for this.
         .map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
+    forebay_node::log::begin();
     let result = serve_instance(arguments, &mut report);
     if let (Err(message), Some(mut report)) = (&result, report) {
         let _ = report.write_all(message.as_bytes());
@@ -357,7 +358,7 @@ fn start(
     }
     let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
     let why = format!("the node manager died while it started ({how})");
-    let _ = writeln!(its_log, "{why}");
+    let _ = its_log.write_all(forebay_node::log::lines(&why).as_bytes());
     Err(StartError::Died(format!("{why}; see {}", runtime.log().display())))
 }
 

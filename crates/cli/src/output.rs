@@ -41,9 +41,10 @@ pub fn note(written: io::Result<()>) {
     }
 }
 
-/// Writes a line to the standard error, in one piece. An error is not told: there is no other place.
+/// Writes a line to the standard error, in one piece; a node manager's with the time. An error is not told:
+/// there is no other place.
 pub fn tell(text: fmt::Arguments<'_>) {
-    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    forebay_node::log::tell(text);
 }
 
 /// Writes what is left, and says if anything could not be written. A reader that went away has seen what it

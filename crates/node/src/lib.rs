@@ -1,6 +1,10 @@
 //! The node manager: the daemon that owns a node's segment, moves data down the hierarchy, and
 //! takes back what dead processes held.
 
+// First: its macro takes the place of that of the standard library in all that follow.
+#[macro_use]
+pub mod log;
+
 mod beneath;
 pub mod config;
 mod conflict;
