@@ -261,7 +261,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/daemon.rs", "ENDING: Duration"),
     ("node/src/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
     ("node/src/guard.rs", "PATIENCE: Duration"),
-    ("node/src/guard.rs", "thread::sleep(Duration::from_millis(50))"),
+    ("node/src/guard.rs", "ENDING: Duration"),
+    ("node/src/guard.rs", "thread::sleep(Duration::from_millis(20 + apart))"),
 ];
 
 /// A pause in a test must be able to outlast whatever manager and client wait for.
