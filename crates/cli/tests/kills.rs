@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     LAZY, LIMIT, Running, SLOW_STORE, Setup, Site, TINY, assert_same_bytes, is_alive, kill,
-    wait_for,
+    python_with, skip, wait_for,
 };
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -335,4 +335,98 @@ fn a_terminated_run_passes_the_signal_on_and_drains() {
     kill(run.pid(), Signal::TERM);
     run.end().expect(7);
     site.assert_same_files();
+}
+
+/// Writers are killed while they write behind the end of a file; then the file is extended in all ways. Says
+/// what is not as it should be.
+const EXTENDER: &str = r#"
+import os, subprocess, sys, time
+BLOCK, KEPT = 262144, 1000
+WRITER = 'import os, sys; os.pwrite(os.open(sys.argv[1], os.O_RDWR), b"N" * 3000, int(sys.argv[2]))'
+END = 3 * BLOCK + 7
+def write(fd):
+    os.pwrite(fd, b'e', END - 1)
+def move_and_write(fd):
+    os.lseek(fd, END - 1, os.SEEK_SET)
+    os.write(fd, b'e')
+def step_by_step(fd):
+    # First behind what was written in the same page, then farther on.
+    for at in (3998, 8191, 60000, END - 1):
+        os.pwrite(fd, b'e', at)
+def up(fd):
+    os.ftruncate(fd, END)
+def twice_up(fd):
+    os.ftruncate(fd, KEPT + 100)
+    os.ftruncate(fd, END)
+def allocate(fd):
+    os.posix_fallocate(fd, END - 10, 10)
+ways = [write, up, step_by_step, allocate, move_and_write, twice_up]
+number = 0
+for point in sys.argv[1:]:
+    for start in (KEPT, 20000, BLOCK + 5000):
+        for turn in range(2):
+            number += 1
+            way = ways[number % len(ways)]
+            case = f'{point} at {start}, {way.__name__}'
+            fd = os.open(f'file{number}', os.O_RDWR | os.O_CREAT)
+            os.pwrite(fd, b'o' * KEPT, 0)
+            env = dict(os.environ, FOREBAY_CRASH=f'{point}:1')
+            words = [sys.executable, '-IS', '-c', WRITER, f'file{number}', str(start)]
+            ended = subprocess.run(words, env=env).returncode
+            assert ended == -9, f'{case}: the writer ended with {ended}'
+            size = os.fstat(fd).st_size
+            assert size == KEPT, f'{case}: {size} bytes after the kill'
+            if number % 4 == 1:
+                os.fsync(fd)
+            if number % 4 == 2:
+                time.sleep(0.3)
+            way(fd)
+            wanted = bytearray(END)
+            wanted[:KEPT] = b'o' * KEPT
+            if way in (write, move_and_write, step_by_step):
+                wanted[END - 1] = ord('e')
+            if way is step_by_step:
+                for at in (3998, 8191, 60000):
+                    wanted[at] = ord('e')
+            got = os.pread(fd, END + 10, 0)
+            wrong = [at for at, (a, b) in enumerate(zip(got, wanted)) if a != b]
+            if len(got) != END or wrong:
+                print(f'{case}: {len(got)} bytes, {len(wrong)} differ from {wrong[:1]} to {wrong[-1:]}')
+            with open(os.environ['OUT'] + f'/file{number}', 'wb') as file:
+                file.write(wanted)
+            os.close(fd)
+"#;
+
+/// Kills writers at `points` between their first byte behind the end and the new size.
+fn kill_writers_behind_the_end(rule: &str, points: &[&str]) {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let Some(python) = python_with("os") else { return };
+    let site = Site::new(&LAZY);
+    let text = std::fs::read_to_string(&site.config).unwrap();
+    std::fs::write(&site.config, text + rule).unwrap();
+    std::fs::write(site.out.join("extender.py"), EXTENDER).unwrap();
+    let script = site.out.join("extender.py");
+    let words = [&[&*python, script.to_str().unwrap()], points].concat();
+    let ran = site.end(site.buffered(&words)).expect(0);
+    assert_eq!(ran.stdout, "", "bytes of killed writers are seen");
+    for entry in std::fs::read_dir(&site.store).unwrap() {
+        let name = entry.unwrap().file_name();
+        let wanted = std::fs::read(site.out.join(&name)).unwrap();
+        let got = std::fs::read(site.store.join(&name)).unwrap();
+        assert_same_bytes(&name.to_string_lossy(), &got, &wanted);
+    }
+}
+
+#[test]
+fn what_a_killed_writer_left_behind_the_end_is_never_seen_in_ram() {
+    let points = ["write.soiled", "write.filled", "write.dirty", "write.valid"];
+    kill_writers_behind_the_end("", &points);
+}
+
+#[test]
+fn what_a_killed_writer_left_behind_the_end_is_never_seen_on_a_file_tier() {
+    let rule = "[[rule]]\npath = \"**\"\ntier = \"nvme\"\n";
+    kill_writers_behind_the_end(rule, &["slot.written", "write.dirty", "write.valid"]);
 }

@@ -64,7 +64,9 @@ impl Session {
         if action.is_empty() {
             let owner = self.owner();
             let inside = self.enter(handle, owner);
-            let result = self.on_store(handle, call);
+            let end = if keeps_size { 0 } else { range.end };
+            let cleared = self.segment.clear_tail(handle.file, end, owner, self);
+            let result = cleared.and_then(|()| self.on_store(handle, call));
             if result.is_ok() && !keeps_size {
                 self.grown_on_store(handle, range.end);
             }
@@ -87,6 +89,9 @@ impl Session {
     ) -> Result<(), Errno> {
         let end = range.end;
         let outside = Through { session: self, handle };
+        if !keeps_size {
+            self.segment.clear_tail(handle.file, end, self.owner(), &outside)?;
+        }
         let punched = self.segment.punch(handle.file, range, self.owner(), &outside, || {
             self.note_cut(handle)?;
             self.on_store(handle, call)?;

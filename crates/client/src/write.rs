@@ -249,7 +249,10 @@ impl Session {
             file_flag::DIRECT | file_flag::SET_ID | file_flag::ANNOUNCED,
             record.flags.load(Ordering::Acquire),
         );
-        if known & telling != file_flag::ANNOUNCED || end > self.segment.bucket_bytes() {
+        // A write that leaves a gap has to look at what is behind the end.
+        let leaves_gap = offset > record.size.load(Ordering::Relaxed);
+        let elsewhere = end > self.segment.bucket_bytes() || leaves_gap;
+        if known & telling != file_flag::ANNOUNCED || elsewhere {
             return false;
         }
         let Some(place) = self.segment.entry(record, block) else { return false };
@@ -310,6 +313,7 @@ impl Session {
             if record.has(file_flag::SET_ID) {
                 self.clear_set_id(handle, offset);
             }
+            self.segment.clear_tail(handle.file, offset, owner, self)?;
         }
         let now = clock::realtime_coarse_ns();
         let mut done = 0;

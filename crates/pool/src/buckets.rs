@@ -60,18 +60,19 @@ impl Segment {
     /// holds it already (a signal handler that came in between); it must then not be released.
     #[inline]
     pub fn lock(&self, lock: &OwnedLock, owner: Owner) -> bool {
-        lock.try_lock(owner).is_ok() || self.lock_patiently(lock, owner)
+        lock.try_lock(owner).is_ok() || self.lock_patiently(lock, owner, || ())
     }
 
+    /// `taking` is called each time before the lock of a dead process is taken.
     #[cold]
-    fn lock_patiently(&self, lock: &OwnedLock, owner: Owner) -> bool {
+    fn lock_patiently(&self, lock: &OwnedLock, owner: Owner, taking: impl Fn()) -> bool {
         let mut patience = Patience::default();
         loop {
             match lock.try_lock(owner) {
                 Ok(()) => return true,
                 Err(holder) if holder == owner && lock.holder() == Some(owner) => return false,
                 Err(holder) => {
-                    if patience.wait() && self.take_over(lock, holder, owner) {
+                    if patience.wait() && self.take_over(lock, holder, owner, &taking) {
                         return true;
                     }
                 }
@@ -90,11 +91,21 @@ impl Segment {
         owner: Owner,
         patience: &mut Patience,
     ) -> Result<(), Owner> {
+        self.lock_within_noting(lock, owner, patience, || ())
+    }
+
+    fn lock_within_noting(
+        &self,
+        lock: &OwnedLock,
+        owner: Owner,
+        patience: &mut Patience,
+        taking: impl Fn(),
+    ) -> Result<(), Owner> {
         loop {
             match lock.try_lock(owner) {
                 Ok(()) => return Ok(()),
                 Err(holder) if patience.is_spent() => {
-                    let freed = self.take_over(lock, holder, owner);
+                    let freed = self.take_over(lock, holder, owner, &taking);
                     return if freed { Ok(()) } else { Err(holder) };
                 }
                 Err(_) => drop(patience.wait()),
@@ -112,15 +123,20 @@ impl Segment {
         owner: Owner,
         patience: &mut Patience,
     ) -> Result<(), Owner> {
-        self.lock_within(&bucket.lock, owner, patience)?;
+        let taking = || self.note_soiled(bucket);
+        self.lock_within_noting(&bucket.lock, owner, patience, taking)?;
         mend_marks(bucket);
         Ok(())
     }
 
     /// Takes `lock` from `holder` for `owner` if `holder` is dead.
-    fn take_over(&self, lock: &OwnedLock, holder: Owner, owner: Owner) -> bool {
+    fn take_over(&self, lock: &OwnedLock, holder: Owner, owner: Owner, taking: impl Fn()) -> bool {
         let before = self.generation(holder);
-        if !self.owner_is_dead(holder) || !lock.take_over(holder, owner) {
+        if !self.owner_is_dead(holder) {
+            return false;
+        }
+        taking();
+        if !lock.take_over(holder, owner) {
             return false;
         }
         // Between the two, the slot may have been reaped, and claimed by a process that lives.
@@ -142,7 +158,9 @@ impl Segment {
     /// Takes the lock of `bucket`. A lock left by a dead process is taken back.
     #[inline]
     pub fn lock_bucket(&self, bucket: &BucketMeta, owner: Owner) -> bool {
-        let taken = self.lock(&bucket.lock, owner);
+        let lock = &bucket.lock;
+        let taken = lock.try_lock(owner).is_ok()
+            || self.lock_patiently(lock, owner, || self.note_soiled(bucket));
         if taken {
             mend_marks(bucket);
         }

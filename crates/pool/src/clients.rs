@@ -265,7 +265,11 @@ impl Segment {
             let Some(meta) = self.bucket(bucket) else { continue };
             let cached = Owner::from_raw(meta.state.load(Ordering::Acquire))
                 .is_some_and(|owner| owner.slot() == slot && !is_state(owner.raw()));
-            if let Some(holder) = meta.lock.holder().filter(|holder| holder.slot() == slot)
+            let holder = meta.lock.holder().filter(|holder| holder.slot() == slot);
+            if holder.is_some() {
+                self.note_soiled(meta);
+            }
+            if let Some(holder) = holder
                 && meta.lock.take_over(holder, Owner::reaper(slot))
             {
                 meta.dirty.fetch_and(meta.valid.load(Ordering::Relaxed), Ordering::Relaxed);

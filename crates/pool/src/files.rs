@@ -110,6 +110,7 @@ impl FileRecord {
             &self.placed,
             &self.job,
             &self.handle,
+            &self.soiled,
         ];
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let wide = [

@@ -12,7 +12,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 9;
+pub const LAYOUT_VERSION: u32 = 10;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -645,6 +645,9 @@ pub struct FileRecord {
     pub job: AtomicU32,
     /// Checksum of the kernel's handle of the file, which has the inode's generation; 0 is not known.
     pub handle: AtomicU32,
+    /// Locks of buckets with bytes behind the end that were taken from dead processes since nothing was
+    /// left there, see [`crate::tail`].
+    pub soiled: AtomicU32,
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],
 }

@@ -31,6 +31,7 @@ pub mod segment;
 pub mod slot_record;
 pub mod sums;
 pub mod sync;
+pub mod tail;
 pub mod truncate;
 pub mod undo;
 

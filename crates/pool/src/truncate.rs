@@ -40,6 +40,7 @@ impl Segment {
         outside: &impl Outside,
     ) -> Result<(), Errno> {
         let record = self.file(file);
+        self.clear_tail(file, size, owner, outside)?;
         // From here on flushes are cut at the goal.
         record.intent.store(size.wrapping_add(1), Ordering::Release);
         crash::point("truncate.intent");
@@ -174,35 +175,49 @@ impl Segment {
                 self.discard_resident(place, resident);
                 return true;
             }
-            let Some(meta) = self.bucket(resident.bucket) else { return true };
-            let page = self.page_bytes();
-            let keep = within.div_ceil(page);
-            let kept = if keep >= 64 { u64::MAX } else { (1 << keep) - 1 };
-            meta.dirty.fetch_and(kept, Ordering::AcqRel);
-            crash::point("cut.dirty");
-            meta.valid.fetch_and(kept, Ordering::AcqRel);
-            crash::point("cut.valid");
-            let end = keep * page;
-            let tail_valid = meta.valid.load(Ordering::Relaxed) >> (keep - 1) & 1 == 1;
-            if within < end && tail_valid {
-                if resident.tier == 0 {
-                    // SAFETY: inside the bucket, whose lock is held.
-                    unsafe {
-                        self.bucket_data(resident.bucket).add(within).write_bytes(0, end - within);
-                    }
-                } else if let Err(errno) = self.zero_in_slot(outside, resident.bucket, within, end)
-                {
-                    result = Err(errno);
-                }
-            }
-            if resident.tier > 0 {
-                self.record_slot(outside, resident.bucket);
-            }
-            if resident.taken {
-                meta.lock.unlock_changed();
+            if let Err(errno) = self.cut_bucket(resident, within, outside) {
+                result = Err(errno);
             }
             true
         });
+        result
+    }
+
+    /// Discards the pages of a locked block behind the first `within` bytes, which are not none, zeroes the
+    /// rest of the last page, and unlocks it.
+    pub(crate) fn cut_bucket(
+        &self,
+        resident: Resident,
+        within: usize,
+        files: &impl SlotFiles,
+    ) -> Result<(), Errno> {
+        let Some(meta) = self.bucket(resident.bucket) else { return Ok(()) };
+        let page = self.page_bytes();
+        let keep = within.div_ceil(page);
+        let kept = if keep >= 64 { u64::MAX } else { (1 << keep) - 1 };
+        meta.dirty.fetch_and(kept, Ordering::AcqRel);
+        crash::point("cut.dirty");
+        meta.valid.fetch_and(kept, Ordering::AcqRel);
+        crash::point("cut.valid");
+        let end = keep * page;
+        let tail_valid = meta.valid.load(Ordering::Relaxed) >> (keep - 1) & 1 == 1;
+        let mut result = Ok(());
+        if within < end && tail_valid {
+            if resident.tier == 0 {
+                // SAFETY: inside the bucket, whose lock is held.
+                unsafe {
+                    self.bucket_data(resident.bucket).add(within).write_bytes(0, end - within);
+                }
+            } else {
+                result = self.zero_in_slot(files, resident.bucket, within, end);
+            }
+        }
+        if resident.tier > 0 {
+            self.record_slot(files, resident.bucket);
+        }
+        if resident.taken {
+            meta.lock.unlock_changed();
+        }
         result
     }
 
@@ -308,7 +323,7 @@ impl Segment {
     }
 
     /// Drops a locked block, dirty or not. Its record goes first: it must not be found again.
-    fn abandon(&self, place: &AtomicU64, resident: Resident, files: &impl SlotFiles) {
+    pub(crate) fn abandon(&self, place: &AtomicU64, resident: Resident, files: &impl SlotFiles) {
         self.void_slot(files, resident.bucket);
         self.discard_resident(place, resident);
     }
