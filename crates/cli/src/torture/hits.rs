@@ -28,16 +28,37 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
+/// What a call is that has failed, as far as errors are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// It tells of everything that failed before.
+    Sync,
+    /// What journal and slots have of the file must be settled before: a cut, or one that the kernel does.
+    Settling,
+    /// Any other.
+    Plain,
+}
+
+/// The errno of a file whose settlement the journal could not note: EIO, whatever its device said.
+const UNSETTLED: i32 = 5;
+
 /// Whether a fault with this errno has hit `since` this time: one of the store, or a read of a tier, which may
-/// be the only one that has the bytes. That a tier cannot be written is no program's business. A call that is
-/// no sync is excused only by what was a moment ago.
-pub fn explains(path: &Path, errno: i32, since: u64, is_sync: bool) -> bool {
+/// be the only one that has the bytes. That a tier cannot be written concerns only what settles files: where
+/// the journal cannot note that, a recovery could put old bytes over those on the store. A call that is no
+/// sync is excused only by what was a moment ago.
+pub fn explains(path: &Path, errno: i32, since: u64, call: Call) -> bool {
     let now = now_ns();
-    let since = match (errno, is_sync) {
+    let moment = now.saturating_sub(MOMENT_NS);
+    let of_journal = match call {
+        // The round in which its device failed goes on until all files in it are settled.
+        Call::Sync => since.min(moment),
+        _ => moment,
+    };
+    let since = match (errno, call) {
         // A file may be safe and its manager stopped all the same.
-        (STOPPED, _) => now.saturating_sub(MOMENT_NS),
-        (_, true) => since,
-        (_, false) => since.max(now.saturating_sub(MOMENT_NS)),
+        (STOPPED, _) => moment,
+        (_, Call::Sync) => since,
+        _ => since.max(moment),
     };
     let mut text = Vec::new();
     let read = std::fs::File::open(path).and_then(|mut file| {
@@ -52,7 +73,13 @@ pub fn explains(path: &Path, errno: i32, since: u64, is_sync: bool) -> bool {
         let (device, operation) = (words.next(), words.next());
         let concerns = matches!(device, Some("store" | "manager")) || operation == Some("read");
         let error = words.nth(1).and_then(|word| word.parse::<i32>().ok());
-        concerns && time.is_some_and(|time| time >= since) && error == Some(errno)
+        let is_unsettled = errno == UNSETTLED
+            && call != Call::Plain
+            && device != Some("store")
+            && matches!(operation, Some("write" | "sync"))
+            && error.is_some_and(|error| error != 0 && error != STOPPED);
+        let is_it = |time| concerns && time >= since && error == Some(errno);
+        time.is_some_and(|time| is_it(time) || is_unsettled && time >= of_journal)
     };
     read.is_ok() && text.lines().rev().any(hit)
 }
@@ -79,21 +106,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_the_journal_cannot_note_excuses_only_what_settles() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hits");
+        let now = now_ns();
+        std::fs::write(&path, format!("{now} nvme write fail 28\n")).unwrap();
+        assert!(explains(&path, 5, 0, Call::Sync) && explains(&path, 5, now + 1, Call::Settling));
+        assert!(!explains(&path, 5, 0, Call::Plain) && !explains(&path, 28, 0, Call::Sync));
+        for hit in ["nvme sync delay 0", "store write fail 28", "manager sync stopped 110"] {
+            std::fs::write(&path, format!("{now} {hit}\n")).unwrap();
+            assert!(!explains(&path, 5, 0, Call::Sync), "{hit}");
+        }
+    }
+
+    #[test]
     fn an_error_is_excused_by_its_fault_and_its_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hits");
-        assert!(!explains(&path, 5, 0, true));
+        assert!(!explains(&path, 116, 0, Call::Sync));
         let now = now_ns();
         let old = now - 60_000_000_000;
         let text = format!(
-            "{old} store write fail 5\n{now} nvme read fail 28\n\
+            "{old} store write fail 116\n{now} nvme read fail 28\n\
              {now} nvme write tear 122\n{now} store sync delay 0\n"
         );
         std::fs::write(&path, text).unwrap();
-        assert!(explains(&path, 28, now, true) && explains(&path, 28, 0, false));
-        assert!(!explains(&path, 28, now + 1, true) && !explains(&path, 122, 0, true));
-        assert!(explains(&path, 5, old, true) && !explains(&path, 5, old, false));
-        assert!(!explains(&path, 5, old + 1, true));
+        assert!(explains(&path, 28, now, Call::Sync) && explains(&path, 28, 0, Call::Plain));
+        assert!(!explains(&path, 28, now + 1, Call::Sync) && !explains(&path, 122, 0, Call::Sync));
+        assert!(explains(&path, 116, old, Call::Sync) && !explains(&path, 116, old, Call::Plain));
+        assert!(!explains(&path, 116, old + 1, Call::Sync));
         let mut sums = BTreeMap::new();
         gather(&path, &mut sums);
         gather(&path, &mut sums);

@@ -71,6 +71,7 @@ impl Keeper {
             .arg(format!("--until={until}"))
             .arg(format!("--operations={operations}"))
             .arg(format!("--life={}", self.fates.started))
+            .arg(format!("--keeper={}", std::process::id()))
             .envs(fate.environment.iter().map(|(name, value)| (name, value)))
             .spawn()?;
         let (status, is_sent) = self.attend(&mut child, &fate)?;

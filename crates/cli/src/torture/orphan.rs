@@ -1,6 +1,7 @@
 //! A file that has no name any more, or whose name is another's: it lives for who has it open.
 
 use super::content::Random;
+use super::hits::{self, Call};
 use super::shadow::difference;
 use std::fs::File;
 use std::io;
@@ -14,12 +15,14 @@ const SIZE_MAX: usize = 400 << 10;
 pub struct Orphan {
     file: File,
     bytes: Vec<u8>,
+    /// Of what happened since then it may tell, in nanoseconds since 1970.
+    since: u64,
 }
 
 impl Orphan {
-    /// A file that is open, and what it holds.
-    pub fn of(file: File, bytes: Vec<u8>) -> Orphan {
-        Orphan { file, bytes }
+    /// A file that is open, what it holds, and when all of that was safe last.
+    pub fn of(file: File, bytes: Vec<u8>, since: u64) -> Orphan {
+        Orphan { file, bytes, since }
     }
 
     /// Makes one with this content, and removes its name before or after it is written.
@@ -27,21 +30,39 @@ impl Orphan {
     /// # Errors
     /// Those of the calls.
     pub fn make(path: &Path, bytes: Vec<u8>) -> io::Result<Orphan> {
+        let since = hits::now_ns();
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
         let half = bytes.len() / 2;
         file.write_all_at(&bytes[..half], 0)?;
         std::fs::remove_file(path)?;
         file.write_all_at(&bytes[half..], half as u64)?;
-        Ok(Orphan { file, bytes })
+        Ok(Orphan { file, bytes, since })
     }
 
-    /// Does something to it; `None` once it is closed.
-    ///
-    /// # Errors
-    /// Those of the calls.
-    pub fn step(mut self, random: &mut Random, content: Vec<u8>) -> io::Result<Option<Orphan>> {
-        match random.below(8) {
+    /// Of what happened since then it may tell, in nanoseconds since 1970.
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// Does something to it; `None` once it is closed. With the kind of call that it was.
+    pub fn step(self, random: &mut Random, content: Vec<u8>) -> (Call, io::Result<Option<Orphan>>) {
+        let choice = random.below(8);
+        let call = match choice {
+            0..4 => Call::Plain,
+            4 => Call::Settling,
+            _ => Call::Sync,
+        };
+        (call, self.do_one(choice, random, content))
+    }
+
+    fn do_one(
+        mut self,
+        choice: u64,
+        random: &mut Random,
+        content: Vec<u8>,
+    ) -> io::Result<Option<Orphan>> {
+        match choice {
             0..4 => {
                 let most = SIZE_MAX.saturating_sub(content.len()).min(self.bytes.len() + 5000);
                 let at = random.below(most as u64 + 1) as usize;

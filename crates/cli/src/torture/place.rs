@@ -5,7 +5,7 @@ use forebay_node::status::Observer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -174,14 +174,25 @@ impl Place {
         self.start(&format!("run-{worker}"), &all, environment)
     }
 
-    /// The pools of this place.
+    /// The pools of this place. Where another user has taken a pool's usual name, a number follows that.
     pub fn pools(&self) -> Vec<PathBuf> {
         let uid = rustix::process::getuid().as_raw();
-        let entries = fs::read_dir(self.runtime()).into_iter().flatten().flatten();
-        entries
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .map(|name| PathBuf::from(format!("/dev/shm/forebay-{uid}-{name}.pool")))
-            .filter(|pool| pool.exists())
+        let names = |folder: &Path| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            names.collect::<Vec<_>>()
+        };
+        let stems = names(&self.runtime());
+        let stems: Vec<_> = stems.iter().map(|name| format!("forebay-{uid}-{name}")).collect();
+        let shm = Path::new("/dev/shm");
+        let is_ours =
+            |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid);
+        names(shm)
+            .into_iter()
+            .filter(|name| name.ends_with(".pool"))
+            .filter(|name| stems.iter().any(|stem| name.starts_with(stem)))
+            .map(|name| shm.join(name))
+            .filter(is_ours)
             .collect()
     }
 

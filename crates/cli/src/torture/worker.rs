@@ -5,7 +5,7 @@
 use super::content::Random;
 use super::counts::{Counts, WordsFile};
 use super::history::History;
-use super::hits;
+use super::hits::{self, Call};
 use super::log;
 use super::operations::Operation;
 use super::orphan::Orphan;
@@ -58,6 +58,9 @@ pub struct WorkerArguments {
     /// Do these operations, by their numbers, and no others
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<usize>,
+    /// The keeper, without which a program ends
+    #[arg(long)]
+    pub keeper: Option<u32>,
     /// Be another user, who tries to get at everything
     #[arg(long)]
     pub stranger: bool,
@@ -83,6 +86,11 @@ pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     let explain = |error: io::Error| format!("{}: {error}", folder.display());
     // A program without its keeper would go on for nobody.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid() as u32);
+    if arguments.keeper.is_some_and(|keeper| parent != Some(keeper)) {
+        // It was killed before it would have told: another keeper's program is at work with the same files.
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut worker = Worker::open(arguments).map_err(explain)?;
     let wrong = match worker.run(arguments) {
         Ok(wrong) => wrong,
@@ -180,7 +188,7 @@ impl Worker {
                 Ok(()) => return self.shadow.acknowledge(file, change).map(|()| None),
                 Err(error) if since.elapsed() > PATIENCE => return Err(error),
                 Err(error) => {
-                    if let Some(wrong) = self.excused(file, error, false)? {
+                    if let Some(wrong) = self.excused(file, error, Call::Settling)? {
                         return Ok(Some(wrong));
                     }
                     std::thread::sleep(Duration::from_millis(20));
@@ -498,13 +506,13 @@ impl Worker {
         if written.is_ok() && is_synced {
             match made.sync_all() {
                 Ok(()) => synced = true,
-                Err(error) => written = self.excused(file, error, true).map(drop),
+                Err(error) => written = self.excused(file, error, Call::Sync).map(drop),
             }
         }
         if let Err(error) = written {
             drop(made);
             std::fs::remove_file(&fresh)?;
-            return self.excused(file, error, false);
+            return self.excused(file, error, Call::Plain);
         }
         self.open[file as usize] = [None, None];
         let path = self.shadow.path(file);
@@ -521,7 +529,8 @@ impl Worker {
     /// The file as it is for who has it open, whatever happens to its name.
     fn orphan_of(&mut self, file: u64) -> io::Result<Orphan> {
         let opened = self.file(file)?.try_clone()?;
-        Ok(Orphan::of(opened, self.shadow.whole(file)?))
+        let since = self.shadow.safe_since(file).min(self.began);
+        Ok(Orphan::of(opened, self.shadow.whole(file)?, since))
     }
 
     fn link(&mut self, file: u64, offset: u64, bytes: u64) -> Found {
@@ -576,8 +585,10 @@ impl Worker {
         self.history.note(version + self.life, Operation::Orphan, "-", &format!("{bytes}"))?;
         let content = self.shadow.bytes(200, version, 0, bytes as usize);
         let path = self.shadow.other_path(Role::Gone, file);
-        let done = match self.orphan.take() {
-            None => Orphan::make(&path, content).map(Some),
+        // It was never safe since.
+        let since = self.orphan.as_ref().map_or(self.began, Orphan::since);
+        let (call, done) = match self.orphan.take() {
+            None => (Call::Plain, Orphan::make(&path, content).map(Some)),
             Some(orphan) => orphan.step(&mut self.random, content),
         };
         match done {
@@ -585,8 +596,7 @@ impl Worker {
             // Whatever has come of it is gone with it.
             Err(error) => {
                 let _ = std::fs::remove_file(path);
-                // It was never safe; what hit a moment ago may have hit it.
-                return self.excused_since(0, error, false);
+                return self.excused_since(since, error, call);
             }
         }
         self.look_at_orphan()
@@ -602,7 +612,7 @@ impl Worker {
         let opened = self.file(file)?.try_clone()?;
         let copy = match system::read_mapped(&opened, offset, length) {
             Ok(copy) => copy,
-            Err(error) => return self.excused(file, error, true),
+            Err(error) => return self.excused(file, error, Call::Sync),
         };
         self.counts.verified += length as u64;
         self.shadow.compare(file, &copy, offset)
@@ -647,7 +657,7 @@ impl Worker {
         let content = self.shadow.bytes(file, version, offset, bytes as usize);
         let source = self.shadow.other_path(Role::Source, file);
         if let Err(error) = std::fs::write(&source, &content) {
-            return self.excused(file, error, false);
+            return self.excused(file, error, Call::Plain);
         }
         let from = File::open(&source)?;
         self.file(file)?;
@@ -674,7 +684,7 @@ impl Worker {
         };
         match result {
             Ok(()) => self.shadow.synced(file).map(|()| (true, None)),
-            Err(error) => self.excused(file, error, true).map(|wrong| (false, wrong)),
+            Err(error) => self.excused(file, error, Call::Sync).map(|wrong| (false, wrong)),
         }
     }
 
@@ -730,7 +740,7 @@ impl Worker {
                 self.acks.write_all_at(&[log::APPENDED], number).map(|()| None)
             }
             Ok(_) => Ok(None),
-            Err(error) => self.excused(COMMON, error, false),
+            Err(error) => self.excused(COMMON, error, Call::Plain),
         }
     }
 
@@ -744,7 +754,7 @@ impl Worker {
                 self.acks.write_all_at(&[log::SYNCED], last).map(|()| None)
             }
             Ok(()) => Ok(None),
-            Err(error) => self.excused_since(0, error, true),
+            Err(error) => self.excused_since(0, error, Call::Sync),
         }
     }
 
@@ -764,7 +774,7 @@ impl Worker {
         let Some(opened) = &self.open[file as usize][slot] else { return Ok(None) };
         let wrong = match self.shadow.verify_range(file, opened, offset, bytes) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some(error.to_string()),
-            Err(error) => return self.excused(file, error, false),
+            Err(error) => return self.excused(file, error, Call::Plain),
             Ok(wrong) => wrong,
         };
         self.counts.verified += bytes as u64;
@@ -777,30 +787,48 @@ impl Worker {
                 self.counts.verified += bytes;
                 Ok(wrong)
             }
-            Err(error) => self.excused(file, error, false),
+            Err(error) => self.excused(file, error, Call::Plain),
         }
     }
 
     /// A change failed: it may have happened in part.
     fn failed(&mut self, file: u64, error: io::Error) -> Found {
-        match self.excused(file, error, false)? {
+        match self.excused(file, error, self.call())? {
             None => self.shadow.settle(),
             wrong => Ok(wrong),
         }
     }
 
-    /// An error that a fault explains is none: one that has hit since all of the file was safe; or since it
-    /// was opened, as each description tells once of what failed, whoever has synced the file since.
-    fn excused(&mut self, file: u64, error: io::Error, is_sync: bool) -> Found {
-        let since = self.shadow.safe_since(file).min(self.began);
-        self.excused_since(since, error, is_sync)
+    /// What kind of call the change is that is being made.
+    fn call(&self) -> Call {
+        use Operation as Op;
+        match self.doing {
+            Some((
+                Op::Truncate
+                | Op::OpenEmpty
+                | Op::OpenAppend
+                | Op::MapWrite
+                | Op::Punch
+                | Op::Allocate
+                | Op::CopyRange
+                | Op::Send,
+                _,
+            )) => Call::Settling,
+            _ => Call::Plain,
+        }
     }
 
-    fn excused_since(&mut self, since: u64, error: io::Error, is_sync: bool) -> Found {
+    /// An error that a fault explains is none: one that has hit since all of the file was safe; or since it
+    /// was opened, as each description tells once of what failed, whoever has synced the file since.
+    fn excused(&mut self, file: u64, error: io::Error, call: Call) -> Found {
+        let since = self.shadow.safe_since(file).min(self.began);
+        self.excused_since(since, error, call)
+    }
+
+    fn excused_since(&mut self, since: u64, error: io::Error, call: Call) -> Found {
         match error.raw_os_error() {
             Some(errno)
-                if INJECTED.contains(&errno)
-                    && hits::explains(&self.hits, errno, since, is_sync) =>
+                if INJECTED.contains(&errno) && hits::explains(&self.hits, errno, since, call) =>
             {
                 self.counts.errors += 1;
                 Ok(None)
