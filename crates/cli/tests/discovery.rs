@@ -92,27 +92,51 @@ fn what_a_dead_manager_with_another_runtime_folder_left_is_seen_and_drained() {
     }
 }
 
+/// Four runs that start at once, each with a runtime folder of its own, with one or the other of these
+/// configurations. Returns how many were refused.
+fn race(site: &Site, configs: [&str; 2], round: u32) -> usize {
+    let script = "seq 2000 >> shared.$0; ls /dev/shm | grep -c pool; sleep 0.1";
+    let start = |number: usize| {
+        let config = configs[number % 2];
+        let words = ["run", "--config", config, "--", "bash", "-c", script, &round.to_string()];
+        let mut command = site.forebay(&words);
+        command.env("FOREBAY_RUNTIME_DIR", folder(site, &format!("run-{number}")));
+        site.start(command)
+    };
+    let runs: Vec<_> = (0..4).map(start).collect();
+    let ran: Vec<Ran> = runs.into_iter().map(common::Running::end).collect();
+    let (good, refused): (Vec<_>, Vec<_>) = ran.iter().partition(|ran| ran.code == 0);
+    for ran in &good {
+        assert_eq!(ran.stdout, "1\n", "so many pools at once: {ran:?}");
+    }
+    for ran in &refused {
+        let known = ["is served with another", "another node manager of yours"];
+        assert!(known.iter().any(|known| ran.stderr.contains(known)), "{ran:?}");
+    }
+    wait_for("the end of the pool", LONG, || site.pools().is_empty().then_some(()));
+    let shared = common::sees(&site.store.join(format!("shared.{round}")));
+    assert_eq!(shared.lines().count(), 2000 * good.len(), "round {round}");
+    assert!(!good.is_empty(), "{refused:?}");
+    refused.len()
+}
+
 #[test]
 fn of_runs_with_different_runtime_folders_that_start_at_once_one_manager_serves() {
     let site = Site::new(&USUAL);
     let config = site.config.to_str().unwrap();
     for round in 0..4 {
-        let script = "seq 2000 >> shared.$0; \"$FOREBAY\" status; sleep 0.1";
-        let start = |number: u32| {
-            let name = format!("{round}");
-            let words = ["run", "--config", config, "--", "bash", "-c", script, &name];
-            let mut command = site.forebay(&words);
-            command.env("FOREBAY_RUNTIME_DIR", folder(&site, &format!("run-{number}")));
-            site.start(command)
-        };
-        let runs: Vec<_> = (0..4).map(start).collect();
-        for run in runs {
-            let ran = run.end().expect(0);
-            let managers = ran.stdout.matches("node manager").count();
-            assert_eq!(managers, 1, "{ran:?}");
-        }
-        let lines = common::sees(&site.store.join(format!("shared.{round}"))).lines().count();
-        assert_eq!(lines, 8000, "round {round}");
+        assert_eq!(race(&site, [config, config], round), 0);
     }
-    wait_for("the end of the pool", LONG, || site.pools().is_empty().then_some(()));
+}
+
+#[test]
+fn of_different_configurations_that_start_at_once_one_is_served_at_a_time() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let other = site.root().join("other.toml");
+    let text = fs::read_to_string(&site.config).unwrap().replace("64MiB", "32MiB");
+    fs::write(&other, text).unwrap();
+    let refused: usize =
+        (0..4).map(|round| race(&site, [config, other.to_str().unwrap()], round)).sum();
+    eprintln!("{refused} of 16 runs were refused");
 }

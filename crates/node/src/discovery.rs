@@ -2,7 +2,7 @@
 //! content, not by name. And names that no other user can have taken before us.
 
 use forebay_pool::private;
-use forebay_pool::segment::identify;
+use forebay_pool::segment::{identify, is_blank};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::fs;
@@ -24,6 +24,9 @@ pub(crate) struct FoundPool {
     pub instance: String,
     /// The instance's folder, if the pool says which, and it is private.
     pub folder: Option<PathBuf>,
+    /// It was never finished: nothing is in it, and it does not tell of its folder. A manager is making
+    /// it, or was killed at that.
+    pub is_blank: bool,
 }
 
 /// Whether `name` is that of an instance.
@@ -131,6 +134,7 @@ fn look_at(path: PathBuf) -> Option<FoundPool> {
     }
     let named = named_instance(&path);
     let file = private::open(&path, OFlags::RDONLY).ok();
+    let is_blank = file.as_ref().is_some_and(|file| is_blank(file.as_fd()));
     let told = file.and_then(|file| identify(file.as_fd()));
     let told = told.filter(|told| told.is_original || named.as_ref() == Some(&told.instance));
     let (instance, folder) = match told {
@@ -138,7 +142,7 @@ fn look_at(path: PathBuf) -> Option<FoundPool> {
         // Unfinished, damaged, or of an older version.
         _ => (named?, None),
     };
-    Some(FoundPool { path, instance, folder })
+    Some(FoundPool { path, instance, folder, is_blank })
 }
 
 /// All pools of this user, by instance.

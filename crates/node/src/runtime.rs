@@ -216,7 +216,7 @@ impl Runtime {
     }
 
     fn found(base: &Path, pool: FoundPool) -> Runtime {
-        let FoundPool { path, instance, folder } = pool;
+        let FoundPool { path, instance, folder, .. } = pool;
         let folder = folder.unwrap_or_else(|| base.join(&instance));
         Runtime { instance, folder, pool: path }
     }
@@ -251,12 +251,14 @@ impl Runtime {
             .filter(|name| is_instance(name))
             .collect();
         // After the folders: the pool of an instance whose folder is made meanwhile is later than that.
-        let pools = discovery::pools()?.into_iter();
+        // One that is being made is of no concern to a command with another runtime folder.
+        let is_known = |pool: &FoundPool| !pool.is_blank || names.contains(&pool.instance);
+        let pools = discovery::pools()?.into_iter().filter(is_known);
         let mut all: Vec<_> = pools.map(|pool| Runtime::found(&base, pool)).collect();
-        for name in names {
+        for name in &names {
             // What is beside another folder's pool has lost a race for it.
-            if !all.iter().any(|known| known.instance == name) {
-                all.push(Runtime::named(&base, &name));
+            if !all.iter().any(|known| known.instance == *name) {
+                all.push(Runtime::named(&base, name));
             }
         }
         all.sort_by(|a, b| a.instance.cmp(&b.instance));

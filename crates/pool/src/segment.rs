@@ -890,6 +890,21 @@ pub fn identify(file: BorrowedFd<'_>) -> Option<PoolIdentity> {
     Some(found)
 }
 
+/// Whether `file` is a pool that was never finished: nothing can be in it.
+pub fn is_blank(file: BorrowedFd<'_>) -> bool {
+    const LENGTH: usize = offset_of!(Header, manager_epoch) + 4;
+    let mut head = [0u8; LENGTH];
+    let got = rustix::io::pread(file, &mut head, 0);
+    let is_zero = |at: usize, length: usize| head[at..at + length].iter().all(|&byte| byte == 0);
+    match got {
+        Ok(0) => true,
+        Ok(LENGTH) => {
+            is_zero(offset_of!(Header, magic), 8) && is_zero(offset_of!(Header, manager_epoch), 4)
+        }
+        _ => false,
+    }
+}
+
 /// A C string kept in a fixed array of the header.
 pub fn text(bytes: &[u8]) -> &CStr {
     CStr::from_bytes_until_nul(bytes).unwrap_or(c"")
