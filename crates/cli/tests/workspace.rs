@@ -255,12 +255,13 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("pool/src/clock.rs", "Duration::from_nanos(self.as_ns())"),
     // A test of its own.
     ("node/src/journal/record.rs", "Instant::now() + Duration::from_millis(700)"),
-    // For fsck, salvage and a starting manager: they wait for the real progress of another process.
+    // For fsck, salvage, a starting and an ending manager: they wait for the real progress of another.
     ("pool/src/check.rs", "LOOK_NS: u64"),
     ("node/src/salvage.rs", "LOCK_PATIENCE: Duration"),
     ("node/src/daemon.rs", "ENDING: Duration"),
     ("node/src/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
     ("node/src/guard.rs", "PATIENCE: Duration"),
+    ("node/src/flush.rs", "FADING: Duration"),
     ("node/src/guard.rs", "ENDING: Duration"),
     ("node/src/guard.rs", "thread::sleep(Duration::from_millis(20 + apart))"),
 ];

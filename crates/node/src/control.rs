@@ -283,9 +283,11 @@ impl Control {
         for peer in &mut self.peers {
             let Some(drain) = &peer.drain else { continue };
             let bytes = node.dirty_bytes_until(drain.until);
+            let waited = drain.asked.elapsed();
             let stuck = failing > 0
-                && drain.asked.elapsed() > GIVE_UP.as_duration()
-                && all_pending_are_failing(&node);
+                && waited > GIVE_UP.as_duration()
+                && all_pending_are_failing(&node)
+                && (waited > crate::flush::FADING || !crate::flush::is_any_fading(&node));
             if !ending && (bytes == 0 || stuck) {
                 let answer = Message::Drained { failing: failing as u32, bytes };
                 forebay_pool::crash::point("message.answering");

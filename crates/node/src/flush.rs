@@ -1151,6 +1151,23 @@ impl Flusher {
     }
 }
 
+/// How long a file that fades is waited for: longer than housekeeping takes for it, whatever else it does.
+pub(crate) const FADING: Duration = Duration::from_secs(30);
+
+/// Whether a file has lost its last name and the last living process that had it open: housekeeping drops it
+/// as soon as its descriptions are free, and nothing of it has to come to the store.
+pub(crate) fn is_fading(node: &Node, file: u32) -> bool {
+    let record = node.segment.file(file);
+    record.has(file_flag::UNLINKED)
+        && record.has(file_flag::FAILING)
+        && node.segment.holders(file).all(|pid| !forebay_pool::liveness::is_alive(pid, 0))
+}
+
+/// Whether some file fades.
+pub(crate) fn is_any_fading(node: &Node) -> bool {
+    node.segment.live_files().any(|file| is_fading(node, file))
+}
+
 /// Whether a write can go past the page cache, and is worth it.
 fn is_for_direct(write: &Transfer) -> bool {
     // Also of the page cache, beside whose pages the write goes.

@@ -9,7 +9,7 @@
 //! Files are brought to the store by a thread of its own: what a client holds it up with must not keep
 //! the control thread from reading descriptors, reaping clients and answering commands.
 
-use crate::flush::{Flusher, Which, is_pending, settle_held};
+use crate::flush::{FADING, Flusher, Which, is_fading, is_pending, settle_held};
 use crate::housekeeping::FromManager;
 use crate::node::Node;
 use forebay_pool::clock::Timer;
@@ -129,7 +129,10 @@ impl Retirement {
             return self.conclude(idle, still_idle);
         }
         let waited = told.map_or(Duration::ZERO, |since| since.elapsed());
-        if waited > GIVE_UP.as_duration() && left.iter().all(|file| self.refused.contains(file)) {
+        if waited > GIVE_UP.as_duration()
+            && left.iter().all(|file| self.refused.contains(file))
+            && (waited > FADING || !left.iter().any(|&file| is_fading(node, file)))
+        {
             return Progress::Refused(left.len());
         }
         if Instant::now() >= self.again {
