@@ -27,7 +27,7 @@ pub fn unknown(named: &[Named], pools: &[Pool]) -> Result<Vec<String>, String> {
     if users.is_empty() {
         return Ok(messages);
     }
-    // A directory that one of ours buffers no other user's buffers.
+    // What a manager of ours buffers it answers for; of another user's mark on the directory it has warned.
     let asked = |named: &Named| pools.iter().any(|pool| pool.buffers(named));
     let users = users.join(", ");
     messages.extend(named.iter().filter(|named| !asked(named)).map(|named| {
