@@ -410,7 +410,7 @@ impl Forebay {
 
     /// Ends what `run` started.
     fn stop(&self) -> Result<(), String> {
-        server::run(self.forebay("stop").arg("--config").arg(&self.config)).map(drop)
+        crate::runner::end_manager(self.forebay("stop").arg("--config").arg(&self.config))
     }
 
     /// How many writes programs have given to Forebay so far.
