@@ -150,6 +150,19 @@ pub enum Joined {
     Started,
 }
 
+/// How long a run that records movements waits for a manager that is about to end.
+const LEFTOVER: Duration = Duration::from_secs(5);
+
+/// Waits for the end of a manager that no program uses: an earlier run's, which is about to end. One
+/// that is joined records no movements.
+pub fn await_leftover(runtime: &Runtime) {
+    let unused = || Observer::of(&runtime.pool).is_ok_and(|observer| observer.clients() == 0);
+    let since = Instant::now();
+    while since.elapsed() < LEFTOVER && matches!(runtime.lock(), Ok(None)) && unused() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Makes sure that a node manager serves the instance, and holds it. `runtime` is then that manager's.
 pub fn join(
     config: &Config,

@@ -104,6 +104,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let (config, mut runtime) = arguments.instance.runtime()?;
     let library = find_library()?;
     manager::settle_orphans(&config, &runtime)?;
+    if arguments.trace.is_some() {
+        manager::await_leftover(&runtime);
+    }
     let (mut connection, joined) =
         manager::join(&config, &mut runtime, arguments.trace.as_deref())?;
     if arguments.trace.is_some() && matches!(joined, Joined::Running) {
