@@ -150,17 +150,12 @@ pub enum Joined {
     Started,
 }
 
-/// How long a run that records movements waits for a manager that is about to end.
-const LEFTOVER: Duration = Duration::from_secs(5);
-
 /// Waits for the end of a manager that no program uses: an earlier run's, which is about to end. One
 /// that is joined records no movements.
 pub fn await_leftover(runtime: &Runtime) {
-    let unused = || Observer::of(&runtime.pool).is_ok_and(|observer| observer.clients() == 0);
-    let since = Instant::now();
-    while since.elapsed() < LEFTOVER && matches!(runtime.lock(), Ok(None)) && unused() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    await_release_while(runtime, || {
+        Observer::of(&runtime.pool).is_ok_and(|observer| observer.clients() == 0)
+    });
 }
 
 /// Makes sure that a node manager serves the instance, and holds it. `runtime` is then that manager's.
@@ -460,8 +455,13 @@ fn keeper(runtime: &Runtime) -> Option<Keeper> {
 /// Waits a while for the end of a manager that was just killed: it keeps its lock, and may seem to
 /// answer, until its last I/O has ended.
 fn await_release(runtime: &Runtime) {
+    await_release_while(runtime, || true);
+}
+
+/// Waits for up to 5 s, and only while `is_expected`, until no manager holds the instance's lock.
+fn await_release_while(runtime: &Runtime, is_expected: impl Fn() -> bool) {
     for _ in 0..100 {
-        if !matches!(runtime.lock(), Ok(None)) {
+        if !matches!(runtime.lock(), Ok(None)) || !is_expected() {
             break;
         }
         std::thread::sleep(Duration::from_millis(50));

@@ -474,7 +474,7 @@ impl Session {
     }
 
     /// Gives the block a bucket on the tier that the placement engine chooses, or writes around the
-    /// tiers when there is none to be had. `None` if somebody else was faster, or the tier cannot be written,
+    /// tiers when there is none to be had. `None` if another thread was faster, or the tier cannot be written,
     /// which is then one of those that have `refused`: the program is not to see an error as long as
     /// another tier, or the store, takes the block.
     #[inline(never)]
@@ -630,7 +630,7 @@ impl Session {
         owner: Owner,
     ) -> Result<Option<usize>, Errno> {
         let whole = part.bytes == self.segment.bucket_bytes();
-        // Locked before the block's is: nobody else waits for one that nothing names.
+        // Locked before the block's is: no other thread waits for one that nothing names.
         let fresh = if whole { self.segment.take_bucket(owner) } else { None };
         let dress =
             |&bucket: &u32| self.segment.dress_bucket(bucket, handle.file, part.block, owner);
@@ -660,6 +660,13 @@ impl Session {
         };
         self.populate(bucket);
         let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
+        self.publish_instead(place, resident, bucket);
+        result.map(Some)
+    }
+
+    /// Makes RAM bucket `bucket`, which has the block's bytes, the block's home in place of `resident`, which is
+    /// freed. Both are locked, and are not afterwards.
+    fn publish_instead(&self, place: &AtomicU64, resident: Resident, bucket: u32) {
         // The old copy must not reach the store after the new one, not even after a reboot.
         self.segment.void_slot(self, resident.bucket);
         if let Some(old) = self.segment.bucket(resident.bucket) {
@@ -674,7 +681,6 @@ impl Session {
         if let Some(meta) = self.segment.bucket(bucket) {
             meta.lock.unlock_changed();
         }
-        result.map(Some)
     }
 
     /// Moves a block to RAM that lies in a slot which cannot be written any more.
@@ -708,17 +714,8 @@ impl Session {
             self.unlock(resident, true);
             return copied;
         }
-        self.segment.void_slot(self, resident.bucket);
-        crash::point("replace.filled");
         self.record(handle).note_tier(0);
-        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
-        crash::point("replace.published");
-        self.segment.free_bucket(resident.bucket);
-        crash::point("replace.freed");
-        self.unlock(resident, false);
-        if let Some(meta) = self.segment.bucket(bucket) {
-            meta.lock.unlock_changed();
-        }
+        self.publish_instead(place, resident, bucket);
         Ok(())
     }
 

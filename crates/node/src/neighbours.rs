@@ -1,10 +1,8 @@
 //! Other users with pools on this node. What is in them only they can tell: their files are theirs alone.
 
+use crate::discovery::{POOLS, own_uid};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-
-/// Where pools are.
-const POOLS: &str = "/dev/shm";
 
 /// Whether a file in [`POOLS`] has the name of a pool, of whichever version.
 fn is_pool(name: &str) -> bool {
@@ -18,7 +16,6 @@ fn is_pool(name: &str) -> bool {
 /// A message that names the directory of pools, when it cannot be listed.
 pub fn users_with_pools() -> Result<Vec<u32>, String> {
     let explain = |error| format!("{POOLS}: {error}");
-    let own = rustix::process::geteuid().as_raw();
     let mut users = Vec::new();
     for entry in fs::read_dir(POOLS).map_err(explain)? {
         let entry = entry.map_err(explain)?;
@@ -27,7 +24,7 @@ pub fn users_with_pools() -> Result<Vec<u32>, String> {
         }
         // One that is gone meanwhile was drained.
         let Ok(found) = entry.metadata() else { continue };
-        if found.is_file() && found.len() > 0 && found.uid() != own {
+        if found.is_file() && found.len() > 0 && found.uid() != own_uid() {
             users.push(found.uid());
         }
     }
