@@ -1,4 +1,4 @@
-//! Keeping an eye on a node manager while a command waits for it: one that is stopped answers nobody.
+//! Keeping an eye on a node manager while a command waits for it: one that is stopped does not answer.
 
 use forebay_pool::clock::Timer;
 use forebay_pool::liveness::{self, Halt};
@@ -30,7 +30,7 @@ impl Watch {
     /// stderr what keeps it from going on. One that waits for a device is waited for: it has data in hand.
     ///
     /// # Errors
-    /// That it was stopped and nobody continues it.
+    /// That it was stopped and is not continued.
     pub fn look(&mut self, manager: Option<u32>) -> Result<(), String> {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK.as_duration()) {
             return Ok(());

@@ -524,7 +524,7 @@ impl Random {
         of[self.below(of.len())].clone()
     }
 
-    /// A number that somebody may have forgotten.
+    /// A number that may have been forgotten.
     fn number(&mut self) -> u64 {
         let any = (self.below(1 << 30) as u64) << 31 | self.below(1 << 30) as u64;
         let bit = 1u64 << self.below(64);

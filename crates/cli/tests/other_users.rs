@@ -79,7 +79,7 @@ impl Scene {
         [in_folder(&self.site.shm()), in_folder(&self.site.nvme)].concat()
     }
 
-    /// The names that a run takes if nobody has them: those are free again.
+    /// The names that a run takes if they are free: those are free again.
     fn names(&self) -> Vec<PathBuf> {
         let names = self.site.out.join("names");
         let run = self.site.start(self.run_command(

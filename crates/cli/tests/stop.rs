@@ -288,7 +288,7 @@ fn commands_say_that_the_manager_they_wait_for_is_stopped() {
         wait_for(name, LONG, || command.stderr().contains(&message).then_some(()));
         assert!(command.is_running(), "{name}: {}", command.stderr());
     }
-    // One that nobody continues is given up on.
+    // One that is not continued is given up on.
     for words in commands {
         let mut command = site.forebay(&words);
         command.env("FOREBAY_TIME_SCALE", "50");

@@ -482,7 +482,7 @@ impl Session {
     /// do it.
     ///
     /// # Errors
-    /// `TIMEDOUT` if the manager is stopped, and nobody continues it. It does what it was asked for when
+    /// `TIMEDOUT` if the manager is stopped, and is not continued. It does what it was asked for when
     /// it goes on.
     fn await_sync(&self, file: u32, flags: u32) -> Result<bool, Errno> {
         let header = self.segment.header();

@@ -18,7 +18,7 @@ use forebay_pool::{Owner, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How often a tier's free space is looked at when nobody asks.
+/// How often a tier's free space is looked at without being asked.
 const LOOK: Timer = Timer::ms(500);
 /// The least number of pieces in which a tier is emptied.
 const PIECES: u64 = 16;

@@ -39,7 +39,7 @@ pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A number that nobody can guess, in hexadecimal digits.
+/// A number that cannot be guessed, in hexadecimal digits.
 ///
 /// # Panics
 /// If the kernel has no random numbers.
@@ -119,7 +119,7 @@ pub(crate) fn is_private_folder(folder: &Path) -> bool {
     })
 }
 
-/// The folder that a pool tells of, if it can be nobody else's: neither it nor the one above it.
+/// The folder that a pool tells of, if it can be no other user's: neither it nor the one above it.
 fn trusted(folder: PathBuf) -> Option<PathBuf> {
     let above = folder.parent()?;
     (folder.is_absolute() && is_private_folder(above) && is_private_folder(&folder))

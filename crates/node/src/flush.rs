@@ -517,7 +517,7 @@ impl Flusher {
                 break;
             }
             if self.was_held {
-                // All but what is held is on the store. Others do not wait for whoever holds it.
+                // All but what is held is on the store. Others do not wait for its holder.
                 self.put_aside(file, wanted);
                 return;
             }
@@ -572,7 +572,7 @@ impl Flusher {
         is_pending(&self.node, file)
     }
 
-    /// Begins to wait anew for what somebody holds.
+    /// Begins to wait anew for what a client holds.
     pub fn be_patient(&mut self) {
         self.patience = Patience::default();
     }
@@ -729,7 +729,7 @@ impl Flusher {
             Ok(fd) => fd,
             Err(errno) => {
                 begun.iter().for_each(|block| self.end(block, false));
-                // One that has lost its last name is dropped when it is certain that nobody has it open:
+                // One that has lost its last name is dropped when it is certain that no process has it open:
                 // that it cannot be written is no error to tell.
                 let gone =
                     errno == Errno::STALE && self.node.segment.file(file).has(file_flag::UNLINKED);
@@ -1139,7 +1139,7 @@ impl Flusher {
         }
     }
 
-    /// Notes that a file cannot be written now: whoever waits for all files need not wait for it. True
+    /// Notes that a file cannot be written now: a caller that waits for all files need not wait for it. True
     /// if it could before.
     fn postpone(&mut self, file: u32) -> bool {
         let record = self.node.segment.file(file);

@@ -25,11 +25,11 @@ const ENDING: Duration = Duration::from_millis(500);
 /// Locks that hold as long as this lives.
 pub(crate) struct Guard {
     _locked: Vec<OwnedFd>,
-    /// Somebody of another user holds such a lock: what to say of it.
+    /// A process of another user holds such a lock: what to say of it.
     pub warning: Option<String>,
 }
 
-/// A mark that somebody else has on a directory of ours, or on one above it.
+/// A mark that another process has on a directory of ours, or on one above it.
 struct Taken {
     store: PathBuf,
     device: u64,

@@ -209,7 +209,7 @@ impl Housekeeper {
         let Some(slot) = segment.take_slot(tier, self.owner, &mut 0) else { return false };
         let mut zeros = vec![0u8; bytes];
         let buffer = libc::iovec { iov_base: zeros.as_mut_ptr().cast(), iov_len: bytes };
-        // SAFETY: the buffer outlives the run; the slot was taken and is nobody else's.
+        // SAFETY: the buffer outlives the run; the slot was taken and is no other thread's.
         let mut writes =
             [unsafe { Transfer::write(file.as_raw_fd(), segment.slot_offset(slot), vec![buffer]) }];
         self.node.tier_client(tier).run(&mut writes);
@@ -328,7 +328,7 @@ impl Housekeeper {
         for (file, owner) in unfinished {
             finish_truncate(&node, file, owner);
         }
-        // The rest is taken back in a later round: what it takes is held by somebody who does not go on.
+        // The rest is taken back in a later round: what it takes is held by a process that does not go on.
         let Some(inside) = inside else { return };
         self.clients.remove(&slot);
         self.waiting.remove(&slot);

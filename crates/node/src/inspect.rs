@@ -29,7 +29,7 @@ pub struct Inspected {
 pub fn inspect(path: &Path) -> Result<Inspected, SegmentError> {
     let file = match open_pool(path) {
         Ok(file) => file,
-        // A copy that somebody has put by. It is only looked at.
+        // A copy that a user has put by. It is only looked at.
         Err(wrong) => read_only(path).map_err(|_| wrong)?,
     };
     let owner = rustix::fs::fstat(&file)

@@ -366,7 +366,7 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], o
         let is_scratch = record.has(file_flag::SCRATCH);
         let inside = segment.enter_table(owner);
         if (is_scratch || !record.has(file_flag::DIRTY)) && segment.try_exclude(file, owner) {
-            // Somebody may have opened it since it was found to be closed.
+            // A process may have opened it since it was found to be closed.
             if opens.are_still(&record.opens) {
                 match is_scratch {
                     true => delete_held(node, file, owner, false),

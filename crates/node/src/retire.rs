@@ -26,7 +26,7 @@ const GIVE_UP: Timer = Timer::seconds(3);
 /// Time between two passes.
 const PAUSE: Timer = Timer::ms(10);
 /// Bytes of a file that are flushed while it is held: more are left to the flushers, which stop
-/// nobody, at first.
+/// no program, at first.
 const HELD_BYTES: u64 = 16 << 20;
 /// After this a file is held whatever it has.
 const LEFT_TO_FLUSHERS: Timer = Timer::seconds(10);
@@ -48,7 +48,7 @@ pub(crate) enum Progress {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Done,
-    /// Somebody is in the middle of it, or a flush is.
+    /// A process is in the middle of it, or a flush is.
     Busy,
     Refused,
 }
@@ -223,7 +223,7 @@ fn pass(node: &Arc<Node>, files: &[u32], direct: bool, patient: bool) -> HashSet
     refused
 }
 
-/// Brings one file to the store while nobody else is inside it.
+/// Brings one file to the store while no other thread is inside it.
 fn finish(
     node: &Arc<Node>,
     flusher: &mut Flusher,

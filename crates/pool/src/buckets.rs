@@ -23,12 +23,12 @@ pub struct Patience {
 const MOMENT: u32 = 150;
 
 impl Patience {
-    /// Of somebody who has waited for a moment already: one try.
+    /// Of a thread that has waited for a moment already: one try.
     pub fn spent() -> Patience {
         Patience { turns: MOMENT }
     }
 
-    /// Of somebody who comes back to what it has waited for: a millisecond.
+    /// Of a thread that comes back to what it has waited for: a millisecond.
     pub fn nearly_spent() -> Patience {
         Patience { turns: MOMENT - 10 }
     }
@@ -300,7 +300,7 @@ impl Segment {
 
     /// Makes a taken bucket the home of `block` of `file`: locks it, marks it empty and used. The
     /// caller then fills it and publishes it in the index. False, and the bucket is given back, where
-    /// somebody who gave it back, or took it for another block's, has been stopped before letting go of it.
+    /// a thread that gave it back, or took it for another block's, has been stopped before letting go of it.
     pub fn dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) -> bool {
         let Some(meta) = self.bucket(bucket) else { return false };
         let locked = self.lock_within(&meta.lock, owner, &mut Patience::default()).is_ok();

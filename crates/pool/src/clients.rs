@@ -103,7 +103,7 @@ impl Segment {
     /// Takes back everything that the dead process of `slot` held, and frees the slot. For the
     /// node manager. Files with a truncate left undone are handed to `unfinished`, still
     /// exclusively held by the dead owner given. Returns whether it died inside a file; `None` if something
-    /// of it can only be taken back when somebody else, who may be stopped, has let go: to be called again.
+    /// of it can only be taken back when another process, which may be stopped, has let go: to be called again.
     pub fn reap_slot(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> Option<bool> {
         let client = self.client(slot);
         client.state.store(slot_state::REAPING, Ordering::Release);
@@ -380,7 +380,7 @@ impl Segment {
         }
     }
 
-    /// Counts the pages as dirty that a dead manager was writing. Needs no lock: nobody frees a page
+    /// Counts the pages as dirty that a dead manager was writing. Needs no lock: no thread frees a page
     /// under writeback, and who holds the lock only adds pages, or waits for those under writeback.
     fn take_back_writeback(&self, meta: &BucketMeta, found: &mut Recovered) {
         let torn = meta.writeback.load(Ordering::Acquire);
@@ -390,7 +390,7 @@ impl Segment {
         }
         meta.writeback.fetch_and(!torn, Ordering::AcqRel);
         if meta.state.load(Ordering::Acquire) == FREE {
-            // Given back meanwhile, by somebody who did not wait for a dead manager.
+            // Given back meanwhile, by a thread that did not wait for a dead manager.
             meta.dirty.fetch_and(!torn, Ordering::AcqRel);
         }
         let dirty = meta.dirty.load(Ordering::Relaxed);

@@ -141,7 +141,7 @@ impl Segment {
         let place = &self.description(marker.description).word;
         let opening = word(marker.generation, opening_by(owner));
         let mut seen = place.load(Ordering::SeqCst);
-        // Under the stripe nobody else takes part in it: one found being opened was left so by a dead process.
+        // Under the stripe no other process takes part in it: one found being opened was left so by a dead process.
         while generation(seen) == marker.generation {
             let taken = place.compare_exchange(seen, opening, Ordering::SeqCst, Ordering::SeqCst);
             if let Err(now) = taken {

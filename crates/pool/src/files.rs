@@ -564,7 +564,7 @@ impl Segment {
         result
     }
 
-    /// How often `file` has been opened, if nobody may be opening it now. The caller then looks at the
+    /// How often `file` has been opened, if no thread may be opening it now. The caller then looks at the
     /// descriptions, and has seen all of the file's if the count is the same afterwards.
     pub fn count_opens(&self, file: u32) -> Option<Opens> {
         let record = self.file(file);
@@ -633,10 +633,10 @@ impl Segment {
         Some(file)
     }
 
-    /// Removes `file`, which the caller has excluded, from the table if nobody has opened it since `opens` were
+    /// Removes `file`, which the caller has excluded, from the table if no thread has opened it since `opens` were
     /// counted, and `unwanted` says so, while the table cannot change under it. The caller has seen since
     /// that no description names the file. The record's index must be empty of buckets; its nodes are freed here.
-    /// A record that was removed is nobody's any more, and not excluded. False also if some thread holds
+    /// A record that was removed is free for another file, and not excluded. False also if some thread holds
     /// the stripe for more than a moment: it may be stopped.
     pub fn remove_file(
         &self,
@@ -695,7 +695,7 @@ impl Segment {
 
     /// Brings the records that dead owners of `slot` were linking or unlinking to a state: in
     /// the table if they are linked, else free. `reaper` is in the table. False if that has to be tried
-    /// again: somebody who opens another file of the stripe does not go on.
+    /// again: a thread that opens another file of the stripe does not go on.
     pub(crate) fn reap_files(&self, slot: u32, reaper: Owner) -> bool {
         let mut patience = Patience::default();
         for file in 0..self.header().files {

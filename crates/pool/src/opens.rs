@@ -1,9 +1,9 @@
-//! Whether a file was opened since somebody looked who has it open.
+//! Whether a file was opened since a thread looked which processes have it open.
 //!
 //! A process that opens a file, or takes part in a description of it, holds the stripe of the file's record from
-//! before it counts its open until its description names the file and is live. So whoever looks has seen
-//! every description of a file, or can tell that it has not: it counts the opens while nobody holds the stripe,
-//! then looks at all descriptions, and then finds the count unchanged. Between the two counts nobody was at work:
+//! before it counts its open until its description names the file and is live. So a thread that looks has seen
+//! every description of a file, or can tell that it has not: it counts the opens while no thread holds the stripe,
+//! then looks at all descriptions, and then finds the count unchanged. Between the two counts no opener was at work:
 //! who counted before had finished, and is seen by its description; who comes later changes the count. How
 //! long a thread stops at any step of an open does not matter, and no clock decides anything.
 
@@ -19,12 +19,12 @@ pub struct Opens(u32);
 impl Opens {
     /// `None` if some thread holds `stripe`: it may be opening the file, which then counts as open.
     pub fn counted(opens: &AtomicU32, stripe: &OwnedLock) -> Option<Opens> {
-        // In this order: whoever is seen to have counted is also seen to hold the stripe, or to have finished.
+        // In this order: an opener that is seen to have counted is also seen to hold the stripe, or to have finished.
         let count = opens.load(Ordering::SeqCst);
         stripe.glance().map(|_| Opens(count))
     }
 
-    /// Whether nobody has begun to open the file since. Only under the stripe does it stay so.
+    /// Whether no thread has begun to open the file since. Only under the stripe does it stay so.
     pub fn are_still(self, opens: &AtomicU32) -> bool {
         opens.load(Ordering::SeqCst) == self.0
     }

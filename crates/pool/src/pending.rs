@@ -9,7 +9,7 @@ use core::ops::Range;
 mod words;
 
 impl BucketMeta {
-    /// Pages that the store does not have yet, those on their way to it included; whoever asks.
+    /// Pages that the store does not have yet, those on their way to it included; for any caller.
     pub fn pending(&self) -> u64 {
         words::pending(&self.dirty, &self.writeback)
     }

@@ -121,7 +121,7 @@ impl Segment {
                 whole = false;
                 return true;
             }
-            // Under the lock: whoever has written here has raised it.
+            // Under the lock: a writer that was here has raised it.
             let size = record.size.load(Ordering::Acquire);
             let within = size.saturating_sub(block * bytes).min(bytes) as usize;
             if within == 0 {

@@ -989,7 +989,7 @@ fn a_new_client_is_not_overlooked() {
 /// How a file was opened and its record removed before, and is now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// The opens were read while somebody might be opening, and the description lived before it said of what.
+    /// The opens were read while a thread might be opening, and the description lived before it said of what.
     Unordered,
     Now,
 }
@@ -1075,7 +1075,7 @@ impl Table {
         taken.then_some(used)
     }
 
-    /// `Session::adopt` with `Segment::adopt`, of a description that nobody held for a while.
+    /// `Session::adopt` with `Segment::adopt`, of a description that no process held for a while.
     fn adopt(&self, owner: Owner) -> Option<u32> {
         if self.protocol == Protocol::Unordered {
             self.held.store(1, Ordering::SeqCst);
@@ -1152,7 +1152,7 @@ impl Table {
         }
     }
 
-    /// Whoever has the file open has its record.
+    /// A process that has the file open has its record.
     fn check(&self, used: Option<u32>) {
         let Some(used) = used else { return };
         assert_eq!(self.record.load(Ordering::SeqCst), used, "an open file has lost its record");

@@ -103,7 +103,7 @@ pub struct FaultScript(Arc<Mutex<Script>>);
 struct Script {
     rules: Vec<Rule>,
     hits: u64,
-    /// Those that nobody has taken yet.
+    /// Those that were not taken yet.
     fresh: Vec<(Operation, Fault)>,
 }
 

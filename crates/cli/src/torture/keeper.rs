@@ -138,7 +138,7 @@ impl Keeper {
         }
     }
 
-    /// Notes what happened to a program, for whoever wants to understand a loss.
+    /// Notes what happened to a program, for a reader who wants to understand a loss.
     fn note(
         &self,
         pid: u32,
@@ -199,7 +199,7 @@ impl Keeper {
 }
 
 fn signal(child: &Child, signal: Signal) {
-    // Not yet waited for: nobody else has the number.
+    // Not yet waited for: no other process has the number.
     if let Some(pid) = Pid::from_raw(child.id() as i32) {
         let _ = kill_process(pid, signal);
     }

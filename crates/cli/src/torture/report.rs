@@ -19,7 +19,7 @@ const LINE_EVERY: Duration = Duration::from_secs(30);
 pub struct Kills {
     /// Signals that were sent.
     pub sent: u64,
-    /// Those that found somebody at work.
+    /// Those that found a process at work.
     pub hit: u64,
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Files of a worker that nobody else writes.
+/// Files of a worker that no other worker writes.
 pub const OWN: u64 = 6;
 /// The file of which each worker has every so-many-th piece: two programs write the same pages.
 pub const COMMON: u64 = OWN;

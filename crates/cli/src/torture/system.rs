@@ -15,7 +15,7 @@ struct Mapping {
 impl Mapping {
     /// Maps from `offset`, a whole number of pages, on.
     fn of(file: &File, offset: u64, length: usize, protection: i32) -> io::Result<Mapping> {
-        // SAFETY: where the kernel likes; nobody else has the memory.
+        // SAFETY: where the kernel likes; no other thread has the memory.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

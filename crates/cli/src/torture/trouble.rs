@@ -87,7 +87,7 @@ impl Torture {
         Ok(())
     }
 
-    /// Counts, once nobody is there who would look for them, what managers have noted.
+    /// Counts, once no program is left that would look for them, what managers have noted.
     pub(super) fn gather_logs(&mut self) {
         let marks = std::fs::read_dir(self.marks()).into_iter().flatten().flatten();
         for mark in marks.map(|entry| entry.path()) {

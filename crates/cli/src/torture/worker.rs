@@ -84,7 +84,7 @@ impl WorkerArguments {
 pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     let folder = arguments.folder();
     let explain = |error: io::Error| format!("{}: {error}", folder.display());
-    // A program without its keeper would go on for nobody.
+    // A program without its keeper would go on unwatched.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid() as u32);
     if arguments.keeper.is_some_and(|keeper| parent != Some(keeper)) {
@@ -160,8 +160,8 @@ impl Worker {
         })
     }
 
-    /// Ends a cut or a punch in which a program before this one died: somebody will do so at some time, and
-    /// nobody can say when.
+    /// Ends a cut or a punch in which a program before this one died: Forebay will do so at some time, and it
+    /// cannot be said when.
     fn finish_cut(&mut self) -> Found {
         let Some((file, change)) = self.shadow.unfinished_cut()? else { return Ok(None) };
         let since = Instant::now();
@@ -703,7 +703,7 @@ impl Worker {
         Ok(wrong)
     }
 
-    /// `forebay flush`, as somebody in another terminal would.
+    /// `forebay flush`, as a user in another terminal would.
     fn flush(&mut self, file: u64) -> Found {
         self.note(Operation::Flush, file, "")?;
         let path = self.shadow.path(file);
@@ -819,7 +819,7 @@ impl Worker {
     }
 
     /// An error that a fault explains is none: one that has hit since all of the file was safe; or since it
-    /// was opened, as each description tells once of what failed, whoever has synced the file since.
+    /// was opened, as each description tells once of what failed, whichever process has synced the file since.
     fn excused(&mut self, file: u64, error: io::Error, call: Call) -> Found {
         let since = self.shadow.safe_since(file).min(self.began);
         self.excused_since(since, error, call)

@@ -4,7 +4,7 @@
  *     held turns FILE               a file that is opened, locked, written and closed again and again
  *     held conversions FILE         shared locks that become exclusive ones, and back
  *
- * MANAGER names a process that is stopped meanwhile. PATIENCE: ms that a lock on a file that nobody may open again
+ * MANAGER names a process that is stopped meanwhile. PATIENCE: ms that a lock on a file that no process may open again
  * may outlast its process (see docs/posix.md); negative if that is not to be tried.
  */
 #include <errno.h>
@@ -84,7 +84,7 @@ static char ask_for(char kind, int shared, int ms)
 }
 
 /* Takes a lock on a fresh file that is written before or after; `access`: usual, mute (for writing
-   only, and nobody may open it so again), or reader (which has the file read ahead). */
+   only, and no process may open it so again), or reader (which has the file read ahead). */
 static int begin(const char *access, char kind, int locks_first)
 {
     int reads = !strcmp(access, "reader"), mute = !strcmp(access, "mute");

@@ -62,7 +62,7 @@ impl LogError {
 /// For a journal that another version has made, which cannot be read.
 pub(crate) const OTHER_VERSION: Errno = Errno::PROTONOSUPPORT;
 
-/// For a file in whose place somebody else has put one, or who may have written to it.
+/// For a file in whose place another user has put one, or that another user may have written to.
 pub(crate) const NOT_OURS: Errno = Errno::KEYREJECTED;
 
 /// Opens a file that user `owner` has made on a tier; waits for nothing. For those of this user see [`private`].
