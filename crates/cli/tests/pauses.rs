@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{LAZY, LIMIT, Setup, Site, assert_same_bytes, wait_for};
+use common::{LAZY, LIMIT, Setup, Site, assert_same_bytes, kill, skip, wait_for};
+use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -128,4 +129,49 @@ fn stop_in_opens(setup: &Setup, prepare: &str) {
 #[test]
 fn a_program_that_stops_in_the_open_of_a_new_file_loses_nothing() {
     stop_in_opens(&LAZY, "");
+}
+
+/// A process dies with bytes behind the end of a file. Another one, which is about to extend it, sees that, but
+/// before it has the lock the manager begins to take back what the dead process held.
+#[test]
+fn a_tail_that_the_manager_is_about_to_take_back_is_never_seen() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let (made, go) = (site.out.join("made"), site.out.join("go"));
+    let (extend, reap) = (site.out.join("extend"), site.out.join("reap"));
+    let log = site.out.join("log");
+    let script = "head -c 1000 /dev/zero > file; : > $OUT/made\n\
+        while [ ! -e $OUT/go ]; do sleep 0.02; done\n\
+        yes | head -c 3000 > $OUT/tail\n\
+        FOREBAY_CRASH=write.dirty:1 \
+        dd if=$OUT/tail of=file bs=3000 seek=1000 oflag=seek_bytes conv=notrunc status=none\n\
+        FOREBAY_PAUSE=tail.dead:1:while=$OUT/extend FOREBAY_PAUSE_IN=client \
+        dd if=/dev/zero of=file bs=1 count=1 seek=8999 conv=notrunc status=none\n\
+        cp file $OUT/seen\n";
+    let mut run = site.buffered(&["bash", "-c", script]);
+    run.env("FOREBAY_PAUSE", format!("reap.inside:1/1:while={}", reap.display()));
+    run.env("FOREBAY_PAUSE_IN", "node").env("FOREBAY_PAUSE_LOG", &log);
+    let run = site.start(run);
+    wait_for("the file", LIMIT, || made.exists().then_some(()));
+    let manager = site.status().manager;
+    for held in [&extend, &reap] {
+        fs::write(held, "").unwrap();
+    }
+    kill(manager, Signal::STOP);
+    fs::write(&go, "").unwrap();
+    let passed = |name| {
+        let pauses = || pauses(&log).iter().any(|(_, seen, _)| seen == name).then_some(());
+        wait_for(name, LIMIT, pauses);
+    };
+    passed("tail.dead");
+    kill(manager, Signal::CONT);
+    passed("reap.inside");
+    fs::remove_file(&extend).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    fs::remove_file(&reap).unwrap();
+    run.end().expect(0);
+    assert_same_bytes("file", &fs::read(site.out.join("seen")).unwrap(), &[0; 9000]);
+    assert_same_bytes("file on the store", &fs::read(site.store.join("file")).unwrap(), &[0; 9000]);
 }

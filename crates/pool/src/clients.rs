@@ -124,6 +124,7 @@ impl Segment {
         let inside = slot == MANAGER_SLOT
             || client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
         if inside {
+            crash::point("reap.inside");
             if !self.reap_locks(slot, unfinished) {
                 return None;
             }

@@ -86,12 +86,14 @@ impl Segment {
         let mut patience = Patience::default();
         while let Some(holder) = bucket.lock.holder().filter(|&holder| holder != owner) {
             if self.owner_is_dead(holder) {
+                crash::point("tail.dead");
                 if self.lock_bucket_within(bucket, owner, &mut Patience::spent()).is_ok() {
                     bucket.lock.unlock_changed();
+                    return;
                 }
-                return;
-            }
-            if !self.is_being_reaped(holder) {
+                // Others took it, or the manager began to take back everything of the dead process, and has
+                // not counted this yet.
+            } else if !self.is_being_reaped(holder) {
                 return;
             }
             patience.wait();
