@@ -8,6 +8,7 @@
 mod memory;
 
 use memory::Memory;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -41,6 +42,12 @@ pub fn works(words: &[&str]) -> bool {
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
+
+/// A user who owns nothing.
+pub const NOBODY: u32 = 65_534;
+
+/// The beginning of a command that runs as another user.
+pub const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
 /// Whether all `programs` are installed; says so loudly if not.
 pub fn have(programs: &[&str]) -> bool {
@@ -321,6 +328,7 @@ pub struct Site {
     pub config: PathBuf,
     serial: std::cell::Cell<u32>,
     memory: Memory,
+    shared: OnceCell<String>,
 }
 
 impl Site {
@@ -337,7 +345,8 @@ impl Site {
         let config = root.path().join("forebay.toml");
         let serial = std::cell::Cell::default();
         let memory = Memory::new();
-        let site = Site { root, store, plain, out, nvme, config, serial, memory };
+        let shared = OnceCell::new();
+        let site = Site { root, store, plain, out, nvme, config, serial, memory, shared };
         site.configure(setup);
         site
     }
@@ -374,7 +383,7 @@ impl Site {
             .current_dir(at)
             .env_remove("LD_PRELOAD")
             .env("LC_ALL", "C")
-            .env("FOREBAY", FOREBAY)
+            .env("FOREBAY", self.program())
             .env("FOREBAY_RUNTIME_DIR", self.runtime())
             .env("OUT", &self.out)
             .env("BIN", self.root())
@@ -385,9 +394,47 @@ impl Site {
 
     /// `forebay` with some words, as run in the buffered directory.
     pub fn forebay(&self, words: &[&str]) -> Command {
-        let mut command = self.command(&self.store, FOREBAY);
+        let mut command = self.command(&self.store, self.program());
         command.args(words);
         command
+    }
+
+    /// The command under test, as this site's users run it.
+    pub fn program(&self) -> &str {
+        self.shared.get().map_or(FOREBAY, String::as_str)
+    }
+
+    /// Makes the site's folder and the command under test available to every user: the command as a copy, if it
+    /// lies in a folder that others may not enter. False, and loud, if this process cannot become another user.
+    pub fn share(&self) -> bool {
+        if !rustix::process::geteuid().is_root() || !works(&[&AS_NOBODY[..], &["true"]].concat()) {
+            skip("only root can be two users");
+            return false;
+        }
+        fs::set_permissions(self.root(), fs::Permissions::from_mode(0o755)).unwrap();
+        let runs = |program: &str| {
+            // Not by AS_NOBODY, which keeps root's capabilities until the program has been found.
+            let mut command = Command::new(program);
+            command.arg("--version").stdout(Stdio::null());
+            as_user(&mut command, NOBODY);
+            command.status().is_ok_and(|status| status.success())
+        };
+        if !runs(FOREBAY) {
+            let folder = self.root().join("bin");
+            fs::create_dir_all(&folder).unwrap();
+            let built = Path::new(FOREBAY).parent().unwrap();
+            for name in ["forebay", "libforebay_preload.so"] {
+                let beside = built.join("deps").join(name);
+                let from = if beside.is_file() { beside } else { built.join(name) };
+                fs::copy(from, folder.join(name)).unwrap();
+            }
+            self.shared.set(folder.join("forebay").to_str().unwrap().to_owned()).unwrap();
+        }
+        let runs = runs(self.program());
+        if !runs {
+            skip(&format!("another user may not run {}", self.program()));
+        }
+        runs
     }
 
     /// `forebay run` of a command.
