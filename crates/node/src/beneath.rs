@@ -378,7 +378,7 @@ impl Beneath {
             fd.and_then(rustix::fs::fstat).map(|found| found.st_uid)
         };
         let owned = owner(relative).or_else(|_| owner(relative.and_then(Path::parent)));
-        owned == Ok(rustix::process::getuid().as_raw())
+        owned == Ok(rustix::process::geteuid().as_raw())
     }
 }
 

@@ -371,7 +371,7 @@ fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
                 continue;
             }
             // Who holds it writes the record itself, or has not begun to change what it is about.
-            if segment.lock_within(&meta.lock, owner, &mut patience).is_err() {
+            if segment.lock_bucket_within(meta, owner, &mut patience).is_err() {
                 continue;
             }
             let now = now();
