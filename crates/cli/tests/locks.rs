@@ -6,7 +6,6 @@ mod common;
 use common::{LAZY, NOBODY, Ran, SMALL, Setup, Site, as_user};
 use std::process::Command;
 
-/// Another user than root, who may not open everything.
 /// As whom, and beside what, a program runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Scene {

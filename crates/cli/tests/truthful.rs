@@ -9,7 +9,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-/// A user without rights.
 /// Runs a command whose standard output goes to `sink`; its status and what it says.
 fn into(sink: impl Into<Stdio>, mut command: Command) -> (Option<i32>, String) {
     let done = command.stdin(Stdio::null()).stdout(sink).stderr(Stdio::piped()).output().unwrap();
