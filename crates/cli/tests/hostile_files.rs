@@ -6,7 +6,7 @@ mod common;
 #[path = "hostile_files/forge.rs"]
 mod forge;
 
-use common::{LIMIT, Ran, Setup, Site, kill, skip, tree, wait_for};
+use common::{LIMIT, NOBODY, Ran, Setup, Site, kill, skip, tree, wait_for};
 use forebay_pool::layout::{Header, file_flag};
 use forebay_pool::segment::open_pool;
 use forebay_pool::slot_record::RECORD_BYTES;
@@ -26,8 +26,6 @@ use std::time::{Duration, Instant};
 const BOUND: Duration = Duration::from_secs(60);
 /// What files outside hold, and nothing else may come to hold.
 const SECRET: &str = "outside: not to be read, not to be written";
-/// Another user.
-const OTHER: u32 = 65534;
 /// Flushed at the end only; syncs go to the journal; the RAM tier is soon full.
 const SETUP: Setup = Setup {
     ram: "4MiB",
@@ -427,7 +425,7 @@ fn a_journal_of_another_user_is_not_believed() {
         log.write(&journal);
         let theirs = world.file(end);
         fs::set_permissions(&world.site.nvme, fs::Permissions::from_mode(0o1777)).unwrap();
-        std::os::unix::fs::chown(&theirs, Some(OTHER), Some(OTHER)).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
         let said = world.check(end, &[Words::Fsck, Words::Run, Words::Recover], &world.synced);
         let name = theirs.file_name().unwrap().to_str().unwrap();
         assert!(said.iter().any(|ran| ran.stderr.contains(name)), "{end}: {said:#?}");
@@ -800,7 +798,7 @@ fn attack(world: &World, seed: u64) {
         fs::set_permissions(&world.site.nvme, fs::Permissions::from_mode(0o1777)).unwrap();
         let ends = ["journal", "slots", "index", ".config"];
         let path = world.file(random.one(&ends));
-        std::os::unix::fs::chown(&path, Some(OTHER), Some(OTHER)).unwrap();
+        std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
         what += &format!("\n{} is another user's", path.display());
     }
     let commands = [
