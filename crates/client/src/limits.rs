@@ -48,6 +48,17 @@ impl Session {
         offset <= ALWAYS_POSSIBLE || self.largest(handle).is_ok_and(|largest| offset <= largest)
     }
 
+    /// How many of `length` bytes from `offset` on a file of this store can have; `None` if it can have none, not even
+    /// no bytes there.
+    pub fn possible(&self, handle: Handle, offset: u64, length: usize) -> Option<usize> {
+        let end = offset.saturating_add(length as u64);
+        if self.can_have(handle, end) {
+            return Some(length);
+        }
+        let largest = self.largest(handle).ok()?;
+        (offset < largest).then(|| (largest - offset) as usize)
+    }
+
     #[cold]
     fn limited(&self, handle: Handle, offset: u64, length: usize) -> Result<usize, Errno> {
         let limit = FILE_LIMIT.load(Ordering::Relaxed);

@@ -65,14 +65,17 @@ struct End {
 impl End {
     /// Looks at a descriptor that the caller will read (or write).
     fn of(fd: c_int, writes: bool) -> Result<End, Errno> {
+        End::open(fd)?.opened_for(writes)
+    }
+
+    /// Looks at a descriptor of whatever kind, opened for whatever.
+    fn open(fd: c_int) -> Result<End, Errno> {
         if fd < 0 {
             return Err(Errno::BADF);
         }
         let fd_now = unsafe { borrow(fd) };
         let flags = rustix::fs::fcntl_getfl(fd_now)?;
-        let access = flags & OFlags::RWMODE;
-        let wrong = if writes { OFlags::RDONLY } else { OFlags::WRONLY };
-        if access == wrong || flags.contains(OFlags::PATH) {
+        if flags.contains(OFlags::PATH) {
             return Err(Errno::BADF);
         }
         let hidden =
@@ -80,6 +83,12 @@ impl End {
         let stat = rustix::fs::fstat(fd_now)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         Ok(End { fd, flags: flags | hidden, kind, device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Whether it was opened for writing, or for reading.
+    fn opened_for(self, writes: bool) -> Result<End, Errno> {
+        let wrong = if writes { OFlags::RDONLY } else { OFlags::WRONLY };
+        if self.flags & OFlags::RWMODE == wrong { Err(Errno::BADF) } else { Ok(self) }
     }
 
     /// Where the copy begins: at `*offset`, which may be negative, or at the descriptor's own.
@@ -187,14 +196,15 @@ unsafe fn copy_range(
         };
         return Err(if open(from) && open(to) { Errno::INVAL } else { Errno::BADF });
     }
-    let (from, to) = (End::of(from, false)?, End::of(to, true)?);
-    for end in [from, to] {
-        match end.kind {
-            FileType::RegularFile => {}
-            FileType::Directory => return Err(Errno::ISDIR),
-            _ => return Err(Errno::INVAL),
-        }
+    let ends = [End::open(from)?, End::open(to)?];
+    // In the kernel's order: a directory comes first, wherever it is and however it was opened.
+    if ends.iter().any(|end| end.kind == FileType::Directory) {
+        return Err(Errno::ISDIR);
     }
+    if ends.iter().any(|end| end.kind != FileType::RegularFile) {
+        return Err(Errno::INVAL);
+    }
+    let (from, to) = (ends[0].opened_for(false)?, ends[1].opened_for(true)?);
     let at = unsafe { from.position(from_offset) }?;
     let to_at = unsafe { to.position(to_offset) }?;
     if to.flags.contains(OFlags::APPEND) {
@@ -252,6 +262,10 @@ unsafe fn send(to: c_int, from: c_int, offset: *mut off64_t, bytes: usize) -> Re
     }
     let at = from_start(unsafe { from.position(offset) }?, bytes)?;
     let to = End::of(to, true)?;
+    let mut bytes = bytes.min(MOST);
+    for (session, handle) in [from.fd, to.fd].into_iter().filter_map(managed) {
+        bytes = session.possible(handle, at as u64, bytes).ok_or(Errno::OVERFLOW)?;
+    }
     if to.flags.contains(OFlags::APPEND) {
         return Err(Errno::INVAL);
     }
