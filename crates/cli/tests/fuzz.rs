@@ -41,7 +41,7 @@ use run::{PLACES, Place, place, run};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Operations of each place in a usual run; there are seven.
+/// Operations of each place in a usual run; those with troubles have fewer.
 const OPERATIONS: usize = 18_000;
 /// Operations of one script.
 const LENGTH: usize = 1_500;
@@ -61,9 +61,9 @@ fn fuzz(place: &Place, seed: u64) -> usize {
     let lines = Generator::script(seed, LENGTH);
     let outcome = run(place, &lines, None);
     let Some(mismatch) = outcome.mismatch else {
-        if place.stops {
-            println!("{} stops", outcome.stops);
-            assert!(outcome.stops > 0, "FOREBAY_SEED={seed}: nothing was stopped");
+        if let Some(trouble) = place.trouble {
+            println!("{} {trouble:?}", outcome.troubles);
+            assert!(outcome.troubles > 0, "FOREBAY_SEED={seed}: no {trouble:?}");
         }
         assert!(outcome.buffered > 0, "FOREBAY_SEED={seed} {}: nothing was buffered", place.name);
         return outcome.operations;
@@ -154,6 +154,19 @@ fn stopped_and_started_all_the_time() {
 }
 
 #[test]
+fn paused_at_points_all_the_time() {
+    match place("paused").is_possible() {
+        true => usual_with("paused", &USUAL_SEEDS[..2]),
+        false => common::skip("pauses are only in builds with debug assertions"),
+    }
+}
+
+#[test]
+fn stopped_by_signals_all_the_time() {
+    usual_with("frozen", &USUAL_SEEDS[..2]);
+}
+
+#[test]
 fn for_as_long_as_wanted() {
     let Some(minutes) = number_in("FOREBAY_FUZZ_MINUTES").filter(|_| run::executor().is_some())
     else {
@@ -162,7 +175,7 @@ fn for_as_long_as_wanted() {
     let since = Instant::now();
     let (mut seeds, mut done) = (Rng(new_seed()), 0);
     while since.elapsed() < Duration::from_secs(minutes * 60) {
-        for place in &PLACES {
+        for place in PLACES.iter().filter(|place| place.is_possible()) {
             done += fuzz(place, seeds.next() >> 24);
         }
     }

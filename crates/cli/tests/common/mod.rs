@@ -477,11 +477,18 @@ impl Site {
     /// Runs a shell script in the buffered directory under `forebay run`, and gives the status
     /// as it was when the script had ended.
     pub fn run_buffered(&self, script: &str) -> (Ran, Status) {
+        self.run_buffered_with(&[], script)
+    }
+
+    /// The same, with words more in the environment of the run and of a manager that it starts.
+    pub fn run_buffered_with(&self, words: &[(&str, &str)], script: &str) -> (Ran, Status) {
         let shown = self.root().join("status");
         let _ = fs::remove_file(&shown);
         let around = "bash -c \"$1\"; code=$?; \"$FOREBAY\" status > \"$2\"; exit $code";
-        let words = ["bash", "-c", around, "bash", script, shown.to_str().unwrap()];
-        let ran = self.end(self.buffered(&words));
+        let shell = ["bash", "-c", around, "bash", script, shown.to_str().unwrap()];
+        let mut command = self.buffered(&shell);
+        command.envs(words.iter().copied());
+        let ran = self.end(command);
         let text = fs::read_to_string(&shown).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
         (ran, Status::parse(text))
     }
@@ -552,11 +559,7 @@ impl Site {
 
     /// Processes of this site, known by their environment.
     pub fn processes(&self) -> Vec<u32> {
-        let mark = format!("FOREBAY_RUNTIME_DIR={}\0", self.runtime().display());
-        let all = fs::read_dir("/proc").unwrap();
-        all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-            .filter(|&pid| is_alive(pid) && contains(&environment(pid), mark.as_bytes()))
-            .collect()
+        processes_of(&self.runtime())
     }
 
     /// Kills every process of this site, until none is left.
@@ -710,6 +713,15 @@ pub fn sees(path: &Path) -> String {
 /// Waits until a process without Forebay sees `wanted`.
 pub fn becomes(path: &Path, wanted: &str) {
     wait_for(wanted, LONG, || (sees(path) == wanted).then_some(()));
+}
+
+/// Processes of the site with this runtime folder, known by their environment.
+pub fn processes_of(runtime: &Path) -> Vec<u32> {
+    let mark = format!("FOREBAY_RUNTIME_DIR={}\0", runtime.display());
+    let all = fs::read_dir("/proc").unwrap();
+    all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|&pid| is_alive(pid) && contains(&environment(pid), mark.as_bytes()))
+        .collect()
 }
 
 /// What a process was started with. In the middle of an exec a process shows none for a moment.

@@ -1,6 +1,7 @@
 //! One script, run plainly and under Forebay, and what differs.
 
-use crate::common::{Setup, Site};
+use crate::common::{Setup, Site, is_alive, kill, processes_of};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,13 +9,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A hierarchy with the name that scripts know it by.
 pub struct Place {
     pub name: &'static str,
     pub setup: Setup,
-    /// The manager is told to end, and joined by another run, again and again meanwhile.
-    pub stops: bool,
+    /// What happens again and again meanwhile.
+    pub trouble: Option<Trouble>,
+}
+
+impl Place {
+    /// Whether this build can make its trouble.
+    pub fn is_possible(&self) -> bool {
+        cfg!(debug_assertions) || self.trouble != Some(Trouble::Pauses)
+    }
+}
+
+/// What a program must not notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The manager is told to end, and joined by another run.
+    Stops,
+    /// Threads of the program pause at points, for longer than every timer of the manager.
+    Pauses,
+    /// Processes of the program are stopped by SIGSTOP, for longer than every timer of the manager.
+    Freezes,
 }
 
 const SMALL: Setup = Setup {
@@ -26,11 +47,11 @@ const SMALL: Setup = Setup {
 };
 
 const fn quiet(name: &'static str, setup: Setup) -> Place {
-    Place { name, setup, stops: false }
+    Place { name, setup, trouble: None }
 }
 
 /// Small tiers, so that eviction and demotion happen all the time, with each way of flushing.
-pub const PLACES: [Place; 7] = [
+pub const PLACES: [Place; 9] = [
     quiet("ram", Setup { ram: "64MiB", flush: "trigger = \"on-exit\"", ..SMALL }),
     quiet("lazy", Setup { flush: "trigger = \"on-exit\"", ..SMALL }),
     quiet("periodic", SMALL),
@@ -48,9 +69,20 @@ pub const PLACES: [Place; 7] = [
     Place {
         name: "stopped",
         setup: Setup { flush: "trigger = \"on-exit\"", ..SMALL },
-        stops: true,
+        trouble: Some(Trouble::Stops),
     },
+    Place { name: "paused", setup: SMALL, trouble: Some(Trouble::Pauses) },
+    Place { name: "frozen", setup: SMALL, trouble: Some(Trouble::Freezes) },
 ];
+
+/// All timers pass by so many times faster where programs pause: within 80 ms.
+const TIME_SCALE: &str = "50";
+/// Longer than every timer then.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Each pass of a point is a pause with a chance of one in so many.
+const PAUSE_CHANCE: &str = "300";
+/// From one freeze to the next.
+const THAW: Duration = Duration::from_millis(3);
 
 /// Tells the manager to end and has another run join it, until the script has ended.
 const STOPS: &str = "config=$BIN/forebay.toml
@@ -83,8 +115,8 @@ pub struct Outcome {
     pub operations: usize,
     /// Calls that the tiers served.
     pub buffered: u64,
-    /// Times that the manager was told to end, and did what it could.
-    pub stops: usize,
+    /// How often the place's trouble came about.
+    pub troubles: usize,
 }
 
 /// The compiled executor, or nothing if there is no compiler.
@@ -125,7 +157,7 @@ pub fn run(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
         Err(reason) => {
             let text = reason.downcast_ref::<String>().cloned().unwrap_or_default();
             let mismatch = Mismatch { line: None, kind: "panic".to_owned(), text };
-            Outcome { mismatch: Some(mismatch), operations: 0, buffered: 0, stops: 0 }
+            Outcome { mismatch: Some(mismatch), operations: 0, buffered: 0, troubles: 0 }
         }
     }
 }
@@ -142,14 +174,35 @@ fn run_both(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
         ),
         None => String::new(),
     };
-    let (before, after) = match place.stops {
-        true => (STOPS, ": > $OUT/over; wait $stops;"),
-        false => ("", ""),
+    let (before, after) = match place.trouble {
+        Some(Trouble::Stops) => (STOPS, ": > $OUT/over; wait $stops;"),
+        _ => ("", ""),
     };
-    let (got, status) = site.run_buffered(&format!(
+    let log = site.out.join("pauses").display().to_string();
+    let seed = lines.len().to_string();
+    let environment: &[(&str, &str)] = match place.trouble {
+        Some(Trouble::Pauses) => &[
+            ("FOREBAY_TIME_SCALE", TIME_SCALE),
+            ("FOREBAY_PAUSE", &format!("*:1/{PAUSE_CHANCE}:{}", PAUSE.as_millis())),
+            ("FOREBAY_PAUSE_IN", "client"),
+            ("FOREBAY_PAUSE_SEED", &seed),
+            ("FOREBAY_PAUSE_LOG", &log),
+        ],
+        Some(Trouble::Freezes) => &[("FOREBAY_TIME_SCALE", TIME_SCALE)],
+        _ => &[],
+    };
+    let script = format!(
         "{before}{preload}{program} $OUT/script $OUT/managed; code=$?; {after} \
          cat $FOREBAY_RUNTIME_DIR/*/log > $OUT/log; exit $code"
-    ));
+    );
+    let (over, runtime) = (AtomicBool::new(false), site.runtime());
+    let ((got, status), frozen) = std::thread::scope(|scope| {
+        let freezes = place.trouble == Some(Trouble::Freezes);
+        let freezer = freezes.then(|| scope.spawn(|| freeze(&runtime, &over)));
+        let ran = site.run_buffered_with(environment, &script);
+        over.store(true, Ordering::Release);
+        (ran, freezer.map_or(0, |freezer| freezer.join().unwrap()))
+    });
     let read = |name: &str| {
         let log = fs::read(site.out.join(name)).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -173,8 +226,33 @@ fn run_both(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
         mismatch,
         operations: wanted_log.lines().count(),
         buffered: buffered.iter().sum(),
-        stops: read("count").lines().count(),
+        troubles: frozen
+            + read(if place.trouble == Some(Trouble::Stops) { "count" } else { "pauses" })
+                .lines()
+                .count(),
     }
+}
+
+/// Stops one process of the script's after the other, and lets it go on, until the script is over. Returns how
+/// many were stopped for all of the time.
+fn freeze(runtime: &Path, over: &AtomicBool) -> usize {
+    let program = executor().expect("a compiler");
+    let is_one =
+        |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
+    let mut frozen = 0;
+    for turn in 0.. {
+        if over.load(Ordering::Acquire) {
+            break;
+        }
+        std::thread::sleep(THAW);
+        let all: Vec<_> = processes_of(runtime).into_iter().filter(is_one).collect();
+        let Some(&pid) = all.get(turn % all.len().max(1)) else { continue };
+        kill(pid, Signal::STOP);
+        std::thread::sleep(PAUSE);
+        frozen += usize::from(is_alive(pid));
+        kill(pid, Signal::CONT);
+    }
+    frozen
 }
 
 fn tail(log: &str) -> &str {
