@@ -378,9 +378,9 @@ fn a_manager_that_is_killed_while_it_starts_is_started_again() {
 /// each what it wrote.
 const WORKER: &str = r#"
 import os, random, sys, time
-name, seed, end = sys.argv[1], int(sys.argv[2]), time.time() + float(sys.argv[3])
+name, seed, over = sys.argv[1], int(sys.argv[2]), os.environ['OUT'] + '/over'
 rng = random.Random(f'{name} {seed}')
-while time.time() < end:
+while not os.path.exists(over):
     kind, path = rng.randrange(4), f'{name}-{rng.randrange(5)}'
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     data = bytes([rng.randrange(256)]) * rng.randrange(1, 300000)
@@ -404,6 +404,9 @@ while time.time() < end:
     os.close(fd)
 "#;
 
+/// Stops that take effect before the workers end.
+const STOPS: usize = 24;
+
 #[test]
 fn stops_and_joins_under_load_lose_and_undo_nothing() {
     let seed = std::env::var("FOREBAY_SEED").ok().and_then(|text| text.parse().ok());
@@ -412,12 +415,14 @@ fn stops_and_joins_under_load_lose_and_undo_nothing() {
     let site = Site::new(&TINY);
     fs::write(site.root().join("worker.py"), WORKER).unwrap();
     let script = format!(
-        "for name in a b c d; do python3 $BIN/worker.py $name {seed} 3 & jobs=\"$jobs $!\"; done
+        "for name in a b c d; do python3 $BIN/worker.py $name {seed} & jobs=\"$jobs $!\"; done
         for job in $jobs; do wait $job || exit 1; done"
     );
     let mut run = site.start(site.buffered(&["bash", "-c", &script]));
     wait_for("the manager", LONG, || (!site.pools().is_empty()).then_some(()));
     let (mut stops, mut joins) = (0, Vec::new());
+    let over = site.out.join("over");
+    let begun = Instant::now();
     while run.is_running() {
         let since = Instant::now();
         let ran = stop(&site);
@@ -428,10 +433,13 @@ fn stops_and_joins_under_load_lose_and_undo_nothing() {
         let config = site.config.to_str().unwrap();
         joins.push(site.start(site.forebay(&["run", "--config", config, "--", "true"])));
         std::thread::sleep(std::time::Duration::from_millis(50));
+        if stops >= STOPS || begun.elapsed() > LONG {
+            fs::write(&over, "").unwrap();
+        }
     }
     let ran = run.end();
     assert_eq!(ran.code, 0, "FOREBAY_SEED={seed} {ran:?}\n{}", site.log());
     joins.into_iter().for_each(|join| drop(join.end().expect(0)));
-    assert!(stops > 0, "FOREBAY_SEED={seed}: {stops} stops");
+    assert!(stops >= STOPS, "FOREBAY_SEED={seed}: {stops} stops");
     quiet(&site);
 }
