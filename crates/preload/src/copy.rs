@@ -222,7 +222,8 @@ unsafe fn copy_range(
     }
     let mut length = bytes.min(from.remaining(at)).min(MOST);
     if let Some((session, handle)) = managed(to.fd) {
-        // Also where nothing is left to be copied.
+        // Also where nothing is left to be copied; what has no offset is cut off first.
+        length = length.min((i64::MAX - to_at) as usize);
         length = session.allowed(handle, to_at as u64, length)?;
     }
     let (end, to_end) = (at + length as i64, to_at + length as i64);
