@@ -604,6 +604,23 @@ fn syncs_of_a_dead_manager_are_made_by_its_successor() {
     }
 }
 
+/// A drain settles a file that was synced to the journal; from then on programs sync it on the store alone, and
+/// what the journal had of it must not come back.
+#[test]
+fn what_a_drain_has_settled_is_settled_after_a_loss_of_power() {
+    let write = Step::Write { file: 0, at: 0, bytes: 9251, seed: 1, pieces: false };
+    let sync = Step::Sync { file: 0, data_only: false };
+    let lines = alone(&[write, sync, Step::Empty { file: 0 }, sync]);
+    let Some(mut yard) = powered(&RESTLESS_JOURNAL) else { return };
+    // Time for the drain, before the second open.
+    yard.settings.push(("FOREBAY_PAUSE", "open.seen:2:200".to_owned()));
+    yard.settings.push(("FOREBAY_PAUSE_IN", "client".to_owned()));
+    for seed in 0..10 {
+        let lost = power_loss(&yard, &mut Rng(seed), (&Contents::new(), &lines), &Loss::late());
+        lost.unwrap_or_else(|what| panic!("{what}\n{}", yard.said()));
+    }
+}
+
 /// Syncs that do nothing and records of the journal that are left out are noticed.
 #[test]
 fn faults_that_only_a_loss_of_power_shows() {

@@ -2,7 +2,7 @@
 //! flight. Each tier has its own flusher, so that all tiers flush concurrently; one more serves syncs.
 
 use crate::journal::log::LogError;
-use crate::journal::{BlockPages, Facts};
+use crate::journal::{BlockPages, Facts, Settlement};
 use crate::node::{Node, buckets_of};
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::buckets::Patience;
@@ -78,6 +78,14 @@ pub(crate) struct Flusher {
     was_held: bool,
     /// Files whose syncs wait for what a client holds, which may be stopped.
     aside: HashMap<u32, Aside>,
+    /// Files that are to be settled and nothing else: one commit of the journal notes all of a round.
+    settling: Vec<Settling>,
+}
+
+/// A file that is on the store, which the journal is to be told, and the syncs that this answers.
+struct Settling {
+    settlement: Settlement,
+    ticket: u32,
 }
 
 /// When a sync that was put aside is tried again.
@@ -108,6 +116,7 @@ impl Flusher {
             patience: Patience::default(),
             was_held: false,
             aside: HashMap::new(),
+            settling: Vec::new(),
             node: Arc::clone(node),
         }
     }
@@ -253,6 +262,7 @@ impl Flusher {
                 Err(_) => self.sync_with(file, ticket, file_flag::DURABLE),
             }
         }
+        self.end_settling();
         let commit = match &node.journal {
             Some(journal) if !logged.is_empty() => {
                 journal.lock().commit(true, &mut *self.tiers[journal.tier])
@@ -411,7 +421,7 @@ impl Flusher {
             return Err(Errno::AGAIN);
         }
         self.sync_store(file)?;
-        self.note_settled(file, sequence, true)
+        self.note_settled(&[Settlement { file, sequence }])[0]
     }
 
     /// Slots that hold some of the file are to be settled with it. Returns whether there may be some.
@@ -429,11 +439,43 @@ impl Flusher {
         true
     }
 
-    fn note_settled(&mut self, file: u32, sequence: u64, durably: bool) -> Result<(), Errno> {
+    /// Tells the journal, durably, of files that are on the store. Each file's result.
+    fn note_settled(&mut self, files: &[Settlement]) -> Vec<Result<(), Errno>> {
         let node = Arc::clone(&self.node);
-        let Some(journal) = &node.journal else { return Ok(()) };
+        let Some(journal) = &node.journal else { return vec![Ok(()); files.len()] };
         let io = &mut *self.tiers[journal.tier];
-        journal.settled(&node, file, sequence, durably, io).map_err(|_| Errno::IO)
+        let results = journal.settled(&node, files, io).into_iter();
+        results.map(|result| result.map_err(|_| Errno::IO)).collect()
+    }
+
+    /// Notes that a file could be settled, or not.
+    fn end_settlement(&mut self, file: u32, result: Result<(), Errno>) {
+        match result {
+            Ok(()) => {
+                if self.node.segment.file(file).clear(file_flag::FAILING) {
+                    self.backoff.remove(&file);
+                }
+            }
+            Err(errno) => self.failed(file, errno),
+        }
+    }
+
+    /// Settles the files of which nothing else was wanted in this round.
+    fn end_settling(&mut self) {
+        let node = Arc::clone(&self.node);
+        let settling = std::mem::take(&mut self.settling);
+        if settling.is_empty() {
+            return;
+        }
+        let settlements: Vec<_> = settling.iter().map(|one| one.settlement).collect();
+        let results = self.note_settled(&settlements);
+        for (Settling { settlement, ticket }, result) in settling.into_iter().zip(results) {
+            self.end_settlement(settlement.file, result);
+            crash::point("sync.synced");
+            settle(&node, settlement.file, self.owner);
+            self.answer(settlement.file, ticket);
+            crash::point("sync.answered");
+        }
     }
 
     /// Makes durable what the store has of a file.
@@ -535,15 +577,14 @@ impl Flusher {
             self.failed(file, errno);
         }
         if settles && record.errors() == errors {
-            // Who waits for a sync must not find older bytes after a power loss.
-            match self.note_settled(file, sequence, durable) {
-                Ok(()) => {
-                    if record.clear(file_flag::FAILING) {
-                        self.backoff.remove(&file);
-                    }
-                }
-                Err(errno) => self.failed(file, errno),
+            let settlement = Settlement { file, sequence };
+            if only_clean {
+                self.settling.push(Settling { settlement, ticket });
+                return;
             }
+            // A program that waits for a sync must not find older bytes after a power loss.
+            let result = self.note_settled(&[settlement])[0];
+            self.end_settlement(file, result);
         }
         crash::point("sync.synced");
         if let_go {

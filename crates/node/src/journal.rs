@@ -58,6 +58,13 @@ pub(crate) struct State {
     live: HashMap<u32, Option<u64>>,
 }
 
+/// A file that the store has, durably, up to a sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settlement {
+    pub file: u32,
+    pub sequence: u64,
+}
+
 /// What the log has of a file.
 struct Logged {
     generation: u32,
@@ -152,47 +159,48 @@ impl Journal {
         state.commit(true, io)
     }
 
-    /// Notes that everything of `file` up to `sequence` is durable on the store; at once durably, if
-    /// somebody is promised that, and begins the log anew if nothing else is in it.
+    /// Notes that everything of each file up to its sequence is durable on the store, and begins the log anew if
+    /// nothing else is in it. The note is durable itself: a program's next sync of the file goes to the store alone,
+    /// and after a power loss older bytes of journal or slots would come back over what it acknowledged.
     ///
     /// # Errors
-    /// Why it could not be noted.
+    /// Why it could not be noted, for each file.
     pub fn settled(
         &self,
         node: &Node,
-        file: u32,
-        sequence: u64,
-        durably: bool,
+        files: &[Settlement],
         io: &mut dyn IoClient,
-    ) -> Result<(), LogError> {
-        let record = node.segment.file(file);
+    ) -> Vec<Result<(), LogError>> {
         let mut state = self.lock();
-        let key = state.key(node, file)?;
-        state.open(self, node, io).map_err(LogError::Device)?;
+        if let Err(errno) = state.open(self, node, io) {
+            return vec![Err(LogError::Device(errno)); files.len()];
+        }
         crash::point("journal.settling");
-        let result = match crash::planted("journal-no-settled") {
-            true => Ok(()),
-            false => state.append(&Record { sequence, key, body: Body::Settled }, io),
-        };
-        let result = result.and_then(|()| state.commit(durably, io));
+        let mut results: Vec<_> =
+            files.iter().map(|settled| state.append_settlement(node, settled, io)).collect();
+        let committed = state.commit(true, io);
         crash::point("journal.settled");
-        state.settled.insert(file, sequence);
-        state.files.remove(&file);
-        match result {
-            Ok(()) => {
-                state.unnoted.remove(&file);
-                record.clear(file_flag::LOGGED);
+        for (&Settlement { file, sequence }, result) in files.iter().zip(&mut results) {
+            *result = result.and(committed);
+            state.settled.insert(file, sequence);
+            state.files.remove(&file);
+            match result {
+                Ok(()) => {
+                    state.unnoted.remove(&file);
+                    node.segment.file(file).clear(file_flag::LOGGED);
+                }
+                Err(_) => _ = state.unnoted.insert(file),
             }
-            Err(_) => _ = state.unnoted.insert(file),
         }
-        let restarted = state.restart_if_dead(node, io);
-        match result {
-            Err(_) if restarted => {
-                record.clear(file_flag::LOGGED);
-                Ok(())
+        if state.restart_if_dead(node, io) {
+            for (settled, result) in files.iter().zip(&mut results) {
+                if result.is_err() {
+                    node.segment.file(settled.file).clear(file_flag::LOGGED);
+                    *result = Ok(());
+                }
             }
-            result => result,
         }
+        results
     }
 
     /// What slots hold of `file` is about to be settled together with what the log has: until that is
@@ -287,6 +295,19 @@ impl State {
         self.failed |= matches!(result, Err(LogError::Device(_)));
         self.full |= matches!(result, Err(LogError::Full));
         result
+    }
+
+    fn append_settlement(
+        &mut self,
+        node: &Node,
+        &Settlement { file, sequence }: &Settlement,
+        io: &mut dyn IoClient,
+    ) -> Result<(), LogError> {
+        let key = self.key(node, file)?;
+        match crash::planted("journal-no-settled") {
+            true => Ok(()),
+            false => self.append(&Record { sequence, key, body: Body::Settled }, io),
+        }
     }
 
     /// Writes what was appended; durably, if asked.
@@ -597,7 +618,7 @@ mod tests {
         fn settle(&mut self, file: usize) -> Result<(), LogError> {
             let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
             let sequence = self.node.segment.next_sequence();
-            journal.settled(&self.node, file, sequence, true, &mut self.io)
+            journal.settled(&self.node, &[Settlement { file, sequence }], &mut self.io)[0]
         }
 
         fn fail(&self, operation: Operation, times: u64) {
