@@ -135,3 +135,131 @@ fn nobody_waits_for_who_is_stopped_at_any_step() {
         assert_same_bytes(&format!("stopped at {point}"), &got, &wanted);
     }
 }
+
+/// A run of `script`, in which a process pauses, and that is stopped then. It goes on by [`go_on`].
+fn stopped_in(site: &Site, script: &str) -> (common::Running, u32) {
+    let script = format!(
+        ": > $OUT/flag; pausing() {{ FOREBAY_PAUSE=\"$1:while=$OUT/flag\" FOREBAY_PAUSE_IN=client \
+         FOREBAY_PAUSE_LOG=$OUT/log \"${{@:2}}\"; }}\n{script}"
+    );
+    let run = site.start(site.buffered(&["bash", "-c", &script]));
+    let pid = wait_for("the pause", BOUND, || {
+        let log = fs::read_to_string(site.out.join("log")).ok()?;
+        log.lines().next()?.rsplit(' ').next()?.parse().ok()
+    });
+    kill(pid, Signal::STOP);
+    (run, pid)
+}
+
+/// The process of `programs/waiting.c` below `running` that has come to wait.
+fn waiter(site: &Site, running: &common::Running, call: &str) -> u32 {
+    let program = site.root().join("waiting");
+    let is_it = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| path == program)
+            && line.split(|&byte| byte == 0).any(|word| word == call.as_bytes())
+    };
+    wait_for("the call", BOUND, || running.stdout().ends_with("ready\n").then_some(()));
+    let found = || common::descendants(running.pid()).into_iter().find(is_it);
+    let pid = wait_for("its process", BOUND, found);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(running.stdout().ends_with("ready\n"), "{call} does not wait: {}", running.stdout());
+    pid
+}
+
+fn waiting(site: &Site, how: &str, call: &str) -> common::Running {
+    let program = site.root().join("waiting");
+    site.start(site.buffered(&[program.to_str().unwrap(), how, call, "file"]))
+}
+
+/// Makes `call` wait, sends its process a signal, and waits until it has printed `wanted`. The run may wait for a
+/// drain after that.
+fn interrupted(site: &Site, how: &str, call: &str, wanted: &str) -> common::Running {
+    let running = waiting(site, how, call);
+    kill(waiter(site, &running, call), Signal::USR1);
+    let wanted = format!("ready\nsignal\n{wanted}");
+    let done = || (running.stdout() == wanted).then_some(());
+    wait_for(&format!("{call} to be interrupted: {wanted:?}"), BOUND, done);
+    running
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_block_of_a_stopped_process() {
+    let Some(site) = site(&LIVELY).filter(|site| site.compile("waiting.c", &[])) else { return };
+    let script = "seq 100000 | head -c 400000 > file
+        pausing write.filled:2 dd if=/dev/zero of=file bs=1k count=4 seek=300 conv=notrunc status=none";
+    let (run, pid) = stopped_in(&site, script);
+    let calls = [
+        "pwrite",
+        "pread",
+        "append",
+        "fsync",
+        "sync-write",
+        "ftruncate",
+        "punch",
+        "ioctl",
+        "mmap",
+        "cut",
+    ];
+    let mut ended: Vec<_> =
+        calls.iter().map(|call| interrupted(&site, "end", call, "EINTR\n")).collect();
+    // What was written before the wait counts.
+    ended.push(interrupted(&site, "end", "part", "200000\n"));
+    ended.push(interrupted(&site, "jump", "pwrite", "jumped\n"));
+    // A signal without a handler ends the program.
+    let killed = [("pwrite", Signal::TERM), ("fsync", Signal::INT)].map(|(call, signal)| {
+        let running = waiting(&site, "end", call);
+        let pid = waiter(&site, &running, call);
+        kill(pid, signal);
+        wait_for("its end", BOUND, || (!common::is_alive(pid)).then_some(()));
+        (running, signal)
+    });
+    // One with SA_RESTART goes on waiting. Others wait for one that waits: that takes longer.
+    let calls = ["fsync", "pread", "append", "pwrite", "ftruncate"];
+    let restarted = calls.map(|call| interrupted(&site, "restart", call, ""));
+    ended.push(interrupted(&site, "end", "pwrite", "EINTR\n"));
+    for running in &restarted {
+        assert_eq!(running.stdout(), "ready\nsignal\n");
+    }
+    go_on(&site, &[pid]);
+    for running in restarted {
+        assert_eq!(running.end().expect(0).stdout, "ready\nsignal\n0\n");
+    }
+    for (running, signal) in killed {
+        running.end().expect(128 + signal.as_raw());
+    }
+    ended.into_iter().chain([run]).for_each(|running| drop(running.end().expect(0)));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_an_offset_of_a_stopped_process() {
+    let Some(site) = site(&LIVELY).filter(|site| site.compile("waiting.c", &[])) else { return };
+    let script = "seq 100000 > file; exec 3<>file
+        pausing write.filled:1 head -c 1000 /dev/zero >&3 & stopped=$!
+        while [ ! -e $OUT/go ]; do sleep 0.01; done
+        for call in lseek read write; do $BIN/waiting end $call file; done; wait $stopped";
+    let (run, pid) = stopped_in(&site, script);
+    fs::write(site.out.join("go"), "").unwrap();
+    for (before, call) in ["lseek", "read", "write"].into_iter().enumerate() {
+        kill(waiter(&site, &run, call), Signal::USR1);
+        let done = "ready\nsignal\nEINTR\n".repeat(before + 1);
+        let done = || run.stdout().starts_with(&done).then_some(());
+        wait_for(&format!("the end of {call}"), BOUND, done);
+    }
+    go_on(&site, &[pid]);
+    run.end().expect(0);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_stopped_process_that_opens() {
+    let Some(site) = site(&LIVELY).filter(|site| site.compile("waiting.c", &[])) else { return };
+    let script = "seq 100000 > file; pausing file.found:1 $BIN/steps open:1:file write:1:4 close:1";
+    let (run, pid) = stopped_in(&site, script);
+    for call in ["open", "stat", "utimens"] {
+        interrupted(&site, "end", call, "EINTR\n").end().expect(0);
+    }
+    let restarts = interrupted(&site, "restart", "open", "");
+    go_on(&site, &[pid]);
+    assert_eq!(restarts.end().expect(0).stdout, "ready\nsignal\n0\n");
+    run.end().expect(0);
+}

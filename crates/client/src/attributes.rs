@@ -2,6 +2,7 @@
 
 use crate::open::SET_ID_BITS;
 use crate::session::{Handle, Session};
+use crate::waits::{restarting, surely};
 use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
 use forebay_pool::buckets::Patience;
@@ -40,14 +41,30 @@ pub struct Correction {
 
 impl Session {
     /// Brings what the kernel said about a regular file up to date.
-    pub fn correct(&self, fields: &mut StatFields) -> Correction {
+    ///
+    /// # Errors
+    /// `INTR`.
+    pub fn correct(&self, fields: &mut StatFields) -> Result<Correction, Errno> {
         let identity = Identity { device: fields.device, inode: fields.inode };
         if !self.is_store_device(fields.device) || !self.segment.may_have(identity) {
-            return Correction::default();
+            return Ok(Correction::default());
         }
+        restarting(|| {
+            let owner = self.owner();
+            let inside = self.segment.enter_table(owner);
+            let correction = self.correct_inside(identity, fields, owner);
+            self.segment.leave(owner, inside);
+            correction
+        })
+    }
+
+    fn correct_inside(
+        &self,
+        identity: Identity,
+        fields: &mut StatFields,
+        owner: Owner,
+    ) -> Result<Correction, Errno> {
         let mut doubtful = false;
-        let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
         let ahead = self.segment.with_file(identity, owner, |file| {
             let file = file.filter(|&file| !self.segment.file(file).has(file_flag::DIRECT))?;
             let record = self.segment.file(file);
@@ -68,12 +85,11 @@ impl Session {
             fields.mtime_ns = record.mtime_ns.load(Ordering::Relaxed);
             fields.changed_ns = changed;
             Some(Some(file))
-        });
+        })?;
         if let Some(Some(file)) = ahead {
             fields.blocks = self.blocks(file, fields.size, fields.blocks);
         }
-        self.segment.leave(owner, inside);
-        Correction { changed: ahead.is_some(), doubtful }
+        Ok(Correction { changed: ahead.is_some(), doubtful })
     }
 
     /// Units of 512 bytes of a file that is ahead of the store: what the store has, and what it
@@ -94,12 +110,29 @@ impl Session {
 
     /// Calls `act`, which sets the times of a file, while no flush can set them too. If it says so,
     /// programs see `mtime` from then on, and a later flush restores it.
-    pub fn set_times(&self, device: u64, inode: u64, mtime: NewTime, act: impl FnOnce() -> bool) {
+    ///
+    /// # Errors
+    /// `INTR`; `act` was not called.
+    pub fn set_times(
+        &self,
+        device: u64,
+        inode: u64,
+        mtime: NewTime,
+        act: impl FnOnce() -> bool,
+    ) -> Result<(), Errno> {
         let identity = Identity { device, inode };
         let owner = self.owner();
-        let table = self.segment.enter_table(owner);
-        let file = self.segment.with_file(identity, owner, |file| file);
-        let inside = file.and_then(|file| self.enter_known(file, owner));
+        let (table, file, inside) = restarting(|| {
+            let table = self.segment.enter_table(owner);
+            let found = self.segment.with_file(identity, owner, |file| file).and_then(|file| {
+                let inside = file.map(|file| self.enter_known(file, owner)).transpose()?;
+                Ok((table, file, inside.flatten()))
+            });
+            if found.is_err() {
+                self.segment.leave(owner, table);
+            }
+            found
+        })?;
         if let Some(file) = file {
             self.segment.file(file).set(file_flag::TOUCHED);
         }
@@ -121,17 +154,21 @@ impl Session {
             self.segment.leave(owner, inside);
         }
         self.segment.leave(owner, table);
+        Ok(())
     }
 
     /// Enters a file of which this process may have no descriptor. `None` if a dead process has it
     /// for itself.
-    fn enter_known(&self, file: u32, owner: Owner) -> Option<Inside> {
+    fn enter_known(&self, file: u32, owner: Owner) -> Result<Option<Inside>, Errno> {
         let mut patience = Patience::default();
         loop {
             match self.segment.try_enter(file, owner) {
-                Ok(inside) => return Some(inside),
-                Err(holder) if patience.wait() && self.segment.owner_is_dead(holder) => {
-                    return None;
+                Ok(inside) => return Ok(Some(inside)),
+                Err(holder) if patience.wait() => {
+                    if self.segment.owner_is_dead(holder) {
+                        return Ok(None);
+                    }
+                    self.segment.ends_wait(holder, &patience)?;
                 }
                 Err(_) => {}
             }
@@ -141,9 +178,7 @@ impl Session {
     /// Notes that a program changed a file's status: its mode, its owner, its names. A write that
     /// follows clears set-id bits of `mode`.
     pub fn status_changed(&self, device: u64, inode: u64, mode: u32) {
-        let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
-        self.segment.with_file(Identity { device, inode }, owner, |file| {
+        let note = |file: Option<u32>| {
             if let Some(file) = file {
                 let record = self.segment.file(file);
                 record
@@ -156,8 +191,9 @@ impl Session {
                     record.set(file_flag::EXECUTABLE);
                 }
             }
-        });
-        self.segment.leave(owner, inside);
+        };
+        // It has happened.
+        let _ = surely(|| self.with_record(Identity { device, inode }, note));
     }
 
     /// Before a write at `offset` of a file that has a set-id bit: takes the bit away, as the kernel
@@ -190,6 +226,10 @@ impl Session {
     /// `INVAL` for a negative or overflowing result or an unknown `whence`; `NXIO` where there is
     /// no data, or no file.
     pub fn seek(&self, handle: Handle, offset: i64, whence: Whence) -> Result<u64, Errno> {
+        restarting(|| self.seek_once(handle, offset, whence))
+    }
+
+    fn seek_once(&self, handle: Handle, offset: i64, whence: Whence) -> Result<u64, Errno> {
         let description = self.description(handle);
         self.positioned(handle, |current| {
             let base = match whence {

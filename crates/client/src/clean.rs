@@ -3,6 +3,7 @@
 
 use crate::session::{Handle, Session, borrow};
 use crate::vigil::{Seen, Vigil};
+use crate::waits::{Wait, restarting, surely};
 use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -78,44 +79,78 @@ impl Outside for Through<'_> {
 
 impl Session {
     /// Enters the file, waiting while somebody has it exclusively.
+    ///
+    /// # Errors
+    /// `INTR`.
     #[inline]
-    pub(crate) fn enter(&self, handle: Handle, owner: Owner) -> Inside {
+    pub(crate) fn enter(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
         match self.segment.try_enter_record(handle.file, self.record(handle), owner) {
-            Ok(inside) => inside,
+            Ok(inside) => Ok(inside),
             Err(_) => self.enter_patiently(handle, owner),
         }
     }
 
     #[cold]
-    fn enter_patiently(&self, handle: Handle, owner: Owner) -> Inside {
+    fn enter_patiently(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
         self.patiently(handle, || self.segment.try_enter(handle.file, owner))
     }
 
     /// Enters the file again that was left by [`forebay_pool::Segment::step_out`].
-    pub(crate) fn step_in(&self, handle: Handle, owner: Owner, inside: &Inside) {
-        self.patiently(handle, || self.segment.try_step_in(handle.file, owner, inside));
+    ///
+    /// # Errors
+    /// `INTR`; it is still left then.
+    pub(crate) fn step_in(
+        &self,
+        handle: Handle,
+        owner: Owner,
+        inside: &Inside,
+    ) -> Result<(), Errno> {
+        self.patiently(handle, || self.segment.try_step_in(handle.file, owner, inside))
     }
 
-    fn patiently<R>(&self, handle: Handle, mut attempt: impl FnMut() -> Result<R, Owner>) -> R {
-        let mut patience = Patience::default();
+    fn patiently<R>(
+        &self,
+        handle: Handle,
+        mut attempt: impl FnMut() -> Result<R, Owner>,
+    ) -> Result<R, Errno> {
+        let (mut patience, wait) = (Patience::default(), Wait::begin());
         loop {
             match attempt() {
-                Ok(result) => return result,
+                Ok(result) => return Ok(result),
                 Err(holder) => {
-                    if patience.wait() && self.segment.owner_is_dead(holder) {
-                        // Completes what the dead owner left, and lets everybody in again.
-                        self.exclusively(handle, |_| {});
+                    if !patience.wait() {
+                        continue;
                     }
+                    if self.segment.owner_is_dead(holder) {
+                        // Completes what the dead owner left, and lets everybody in again.
+                        self.exclusively(handle, |_| Ok(()))?;
+                    }
+                    self.look(&wait, holder, &patience)?;
                 }
             }
         }
     }
 
     /// Calls `act` while no other thread of any process is inside the file.
-    pub(crate) fn exclusively<R>(&self, handle: Handle, act: impl FnOnce(&Session) -> R) -> R {
+    ///
+    /// # Errors
+    /// `INTR`, and `act` was not called; those of `act`.
+    pub(crate) fn exclusively<R>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(&Session) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
-        let taken = self.segment.exclude(handle.file, owner);
+        let (inside, taken) = restarting(|| {
+            let inside = self.segment.enter_table(owner);
+            match self.segment.exclude_unless_interrupted(handle.file, owner) {
+                Ok(taken) => Ok((inside, taken)),
+                Err(errno) => {
+                    self.segment.leave(owner, inside);
+                    Err(errno)
+                }
+            }
+        })?;
         let outside = Through { session: self, handle };
         if taken && self.record(handle).has_intent() {
             self.record(handle).set(file_flag::TOUCHED);
@@ -130,11 +165,26 @@ impl Session {
     }
 
     /// Calls `act` with the description's offset while no other thread moves it.
-    pub(crate) fn positioned<R>(&self, handle: Handle, act: impl FnOnce(u64) -> R) -> R {
+    ///
+    /// # Errors
+    /// `INTR`; those of `act`.
+    pub(crate) fn positioned<R>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(u64) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         let owner = self.owner();
         let description = self.description(handle);
-        let inside = self.segment.enter_table(owner);
-        let taken = self.segment.lock(&description.position, owner);
+        let (inside, taken) = restarting(|| {
+            let inside = self.segment.enter_table(owner);
+            match self.segment.lock_unless_interrupted(&description.position, owner) {
+                Ok(taken) => Ok((inside, taken)),
+                Err(errno) => {
+                    self.segment.leave(owner, inside);
+                    Err(errno)
+                }
+            }
+        })?;
         let result = act(description.offset.load(Ordering::Acquire));
         if taken {
             description.position.unlock_unchanged();
@@ -219,13 +269,21 @@ impl Session {
         })
     }
 
+    /// [`Session::make_direct`] where it must not be left undone: signal handlers run, but end no wait.
+    ///
+    /// # Errors
+    /// The errno of the flush.
+    pub fn turn_direct(&self, handle: Handle) -> Result<(), Errno> {
+        surely(|| self.make_direct(handle, || ()))
+    }
+
     /// Hands the descriptor to a program without Forebay: the file turns direct, and the kernel's
     /// offset becomes the description's.
     ///
     /// # Errors
     /// The errno of the flush.
     pub fn release_to_kernel(&self, handle: Handle) -> Result<(), Errno> {
-        self.positioned(handle, |offset| {
+        let release = |offset| {
             self.make_direct(handle, || {
                 let _ = rustix::fs::seek(borrow(handle.fd), rustix::fs::SeekFrom::Start(offset));
                 let flags = &self.description(handle).flags;
@@ -237,7 +295,8 @@ impl Session {
                     let _ = rustix::fs::fcntl_setfl(borrow(handle.fd), append);
                 }
             })
-        })
+        };
+        surely(|| self.positioned(handle, release))
     }
 
     /// Whether some process has the file open for writing, so that a private mapping of it, too, may
@@ -257,13 +316,15 @@ impl Session {
         }
         let flags = description_flag::MAPPING;
         let (identity, owner) = (self.record(handle).identity(), self.owner());
-        let inside = self.segment.enter_table(owner);
         // Without a description to spare the file may turn buffered again after its last close,
         // while a mapping still shows what was there before.
-        let _ = self
-            .segment
-            .reopen_file(identity, owner, |file| self.segment.open_description(file, flags, owner));
-        self.segment.leave(owner, inside);
+        let _ = surely(|| {
+            let inside = self.segment.enter_table(owner);
+            let open = |file| self.segment.open_description(file, flags, owner);
+            let held = self.segment.reopen_file(identity, owner, open);
+            self.segment.leave(owner, inside);
+            held
+        });
     }
 
     /// Flushes until no block is buffered. The caller has the file exclusively.
@@ -379,6 +440,10 @@ impl Session {
     /// # Errors
     /// The store's errno, once for each description and error.
     pub fn sync(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
+        restarting(|| self.sync_once(handle, durable))
+    }
+
+    fn sync_once(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
         let record = self.record(handle);
         let flushed = match durable.then(|| self.durability(record)) {
             // What ends with its job needs no safety beyond it.
@@ -473,8 +538,8 @@ impl Session {
     /// # Errors
     /// The errno of the flush.
     pub fn let_go(&self, handle: Handle) -> Result<(), Errno> {
-        self.with_clean(handle, || ())?;
-        self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::LET_GO)?;
+        surely(|| self.with_clean(handle, || ()))?;
+        surely(|| self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::LET_GO))?;
         Ok(())
     }
 
@@ -482,18 +547,22 @@ impl Session {
     /// do it.
     ///
     /// # Errors
-    /// `TIMEDOUT` if the manager is stopped, and is not continued. It does what it was asked for when
+    /// `INTR` if a process that is stopped holds some of the file, and a signal ends the wait for it. `TIMEDOUT` if the manager is stopped, and is not continued. It does what it was asked for when
     /// it goes on.
     fn await_sync(&self, file: u32, flags: u32) -> Result<bool, Errno> {
         let header = self.segment.header();
         let ticket = self.segment.request(file, Some(self.owner()), flags);
-        let mut vigil = Vigil::default();
+        let (mut vigil, wait) = (Vigil::default(), Wait::begin());
         loop {
             let done = header.work_done.load(Ordering::Acquire);
             if self.segment.is_synced(file, ticket) {
                 return Ok(true);
             }
             futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
+            if self.segment.is_synced(file, ticket) {
+                return Ok(true);
+            }
+            wait.look(|| self.segment.is_held_by_stopped(file))?;
             if header.work_done.load(Ordering::Acquire) != done {
                 continue;
             }
@@ -512,10 +581,17 @@ impl Session {
         let sequence = if tracked { self.segment.next_sequence() } else { 0 };
         record.set(file_flag::TOUCHED);
         // Not while somebody truncates or punches: it must not come to the store after that.
-        let inside = self.enter(handle, owner);
+        let inside = self.enter(handle, owner)?;
         let mut result = Ok(());
         self.segment.for_each_entry(record, 0, |block, place| {
-            let Some(resident) = self.segment.lock_resident(place, owner) else { return true };
+            let resident = match self.segment.lock_resident_unless_interrupted(place, owner) {
+                Ok(Some(resident)) => resident,
+                Ok(None) => return true,
+                Err(errno) => {
+                    result = Err(errno);
+                    return false;
+                }
+            };
             let Some(meta) = self.segment.bucket(resident.bucket) else { return true };
             // What a dead manager was writing may or may not have arrived.
             let torn = meta.writeback.load(Ordering::Acquire);

@@ -27,6 +27,7 @@ mod rules;
 mod session;
 mod store;
 mod vigil;
+mod waits;
 mod write;
 
 pub use attributes::{Correction, NewTime, StatFields, Whence};

@@ -2,6 +2,7 @@
 //! one of which it has no descriptor.
 
 use crate::session::{Session, borrow};
+use crate::waits::surely;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -13,14 +14,12 @@ use rustix::fs::{CWD, Mode, OFlags};
 impl Session {
     /// Notes that the last name of a file is about to be removed.
     pub fn unlinked(&self, device: u64, inode: u64) {
-        let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
-        self.segment.with_file(Identity { device, inode }, owner, |file| {
+        let note = |file: Option<u32>| {
             if let Some(file) = file {
                 self.segment.file(file).set(file_flag::UNLINKED);
             }
-        });
-        self.segment.leave(owner, inside);
+        };
+        let _ = surely(|| self.with_record(Identity { device, inode }, note));
         forebay_pool::crash::point("unlink.noted");
     }
 
@@ -28,16 +27,15 @@ impl Session {
     /// if that started there, too. Returns whether the file is known, and its name lies in no managed
     /// directory: no later manager would find it there.
     pub fn named(&self, identity: Identity, folder: i32, path: &CStr, old: Option<&CStr>) -> bool {
-        let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
-        let noted = self.segment.with_file(identity, owner, |file| {
+        let note = |file: Option<u32>| {
             let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
             // Most programs rename within one directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
             let same = names.is_some_and(|(old, new)| record.rename_last(old, new));
             same && !record.has(file_flag::SCRATCH)
-        });
-        self.segment.leave(owner, inside);
+        };
+        // It has happened.
+        let noted = surely(|| self.with_record(identity, note)).unwrap_or(false);
         !noted && self.named_elsewhere(identity, folder, path)
     }
 
@@ -45,14 +43,15 @@ impl Session {
     fn named_elsewhere(&self, identity: Identity, folder: i32, path: &CStr) -> bool {
         let mut buffer = MaybeUninit::uninit();
         let (path, store) = self.managed_path_at(folder, path, &mut buffer);
-        let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
-        let known = self.segment.with_file(identity, owner, |file| {
+        let note = |file: Option<u32>| {
             if let Some(file) = file {
                 self.note_name(self.segment.file(file), path, store);
             }
             file
-        });
+        };
+        let known = surely(|| self.with_record(identity, note)).unwrap_or(None);
+        let owner = self.owner();
+        let inside = self.segment.enter_table(owner);
         if let Some(file) = known
             && self.segment.file(file).has(file_flag::SCRATCH)
         {

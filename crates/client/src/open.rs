@@ -3,6 +3,7 @@
 use crate::folders;
 use crate::session::{Session, borrow};
 use crate::store::descriptor_path;
+use crate::waits::{restarting, surely};
 use core::ffi::CStr;
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::clock::Timer;
@@ -98,9 +99,18 @@ impl Session {
     /// managed directory.
     ///
     /// # Errors
-    /// `NFILE` when all open-file descriptions are in use and the file is, or may be, buffered.
+    /// `NFILE` when all open-file descriptions are in use and the file is, or may be, buffered; `INTR`. It is not
+    /// managed then.
     pub fn opened(&self, fd: RawFd, flags: OpenFlags) -> Result<(), Errno> {
         self.opened_as(fd, flags, None, None).map(|_| ())
+    }
+
+    /// [`Session::opened`] where the open cannot fail any more: signal handlers run, but end no wait.
+    ///
+    /// # Errors
+    /// `NFILE`, as of [`Session::opened`].
+    pub fn opened_surely(&self, fd: RawFd, flags: OpenFlags) -> Result<(), Errno> {
+        surely(|| self.opened(fd, flags))
     }
 
     /// Whether `path` lies in a folder that this thread has just seen in a store: asked before the
@@ -137,7 +147,13 @@ impl Session {
                 self.opened_raw(fd);
                 return Ok(false);
             }
-            return self.manage(fd, flags, &seen, known, path);
+            return restarting(|| {
+                let made = self.manage(fd, flags, &seen, known, path);
+                if made.is_err() {
+                    self.forget(fd);
+                }
+                made
+            });
         }
         Ok(false)
     }
@@ -159,14 +175,14 @@ impl Session {
                 self.segment.open_description(file, description_flags(flags), owner)
             })
         };
-        let mut opened = open();
+        let mut opened = open()?;
         // All in use: the manager frees those that were closed a moment ago.
         for _ in 0..DESCRIPTION_PATIENCE.as_ns() / DESCRIPTION_LOOK.as_ns() {
             if !matches!(opened, Some(None)) {
                 break;
             }
             clock::sleep_ns(DESCRIPTION_LOOK.as_ns());
-            opened = open();
+            opened = open()?;
         }
         let Some(opened) = opened else { return Ok(false) };
         let Some(marker) = opened else {
@@ -192,7 +208,7 @@ impl Session {
         {
             self.record(handle).set(file_flag::SET_ID);
         }
-        self.part_from_namesake(fd, seen);
+        self.part_from_namesake(fd, seen)?;
         if stat.st_mode & 0o111 != 0
             && let Some(handle) = self.handle(fd)
         {
@@ -208,7 +224,7 @@ impl Session {
             let (path, store) = self.managed_path(fd, &mut buffer);
             self.note_name(self.record(handle), path, store);
         }
-        self.refresh(fd, stat);
+        self.refresh(fd, stat)?;
         if let Some(handle) = self.handle(fd) {
             self.used_file(handle);
             // Only the kernel can say that nobody was faster.
@@ -222,7 +238,12 @@ impl Session {
 
     /// Whether a file that lies in no managed directory is one that was moved out of one, and not
     /// one that has the inode number of a removed file. The caller is in the table.
-    fn has_left(&self, identity: Identity, seen: &Seen, owner: forebay_pool::Owner) -> bool {
+    fn has_left(
+        &self,
+        identity: Identity,
+        seen: &Seen,
+        owner: forebay_pool::Owner,
+    ) -> Result<bool, Errno> {
         self.segment.with_file(identity, owner, |file| {
             let known = |file| self.segment.file(file).born_ns.load(Ordering::Acquire);
             file.is_some_and(|file| known(file) == seen.born_ns)
@@ -231,6 +252,9 @@ impl Session {
 
     /// Calls `then` with the record of the file behind `fd`, made if the file lies in a managed
     /// directory, while the table cannot change.
+    ///
+    /// # Errors
+    /// `INTR`; `then` was not called.
     pub(crate) fn find_or_insert<R>(
         &self,
         seen: &Seen,
@@ -238,7 +262,7 @@ impl Session {
         known: Option<InKnownFolder<'_>>,
         named: Option<&CStr>,
         then: impl FnOnce(u32, bool) -> R,
-    ) -> Option<R> {
+    ) -> Result<Option<R>, Errno> {
         let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
         let mut buffer = core::mem::MaybeUninit::uninit();
         let (path, store) = match known {
@@ -251,13 +275,16 @@ impl Session {
             folders::remember(path, store);
         }
         if store.is_none() && !self.segment.may_have(identity) {
-            return None;
+            return Ok(None);
         }
         let owner = self.owner();
         let inside = self.segment.enter_table(owner);
-        if store.is_none() && !self.has_left(identity, seen, owner) {
-            self.segment.leave(owner, inside);
-            return None;
+        if store.is_none() {
+            let left = self.has_left(identity, seen, owner);
+            if left != Ok(true) {
+                self.segment.leave(owner, inside);
+                return left.map(|_| None);
+            }
         }
         let header = self.segment.header();
         let begin = |record: &FileRecord| {
@@ -283,7 +310,7 @@ impl Session {
         });
         forebay_pool::crash::point("open.found");
         self.segment.leave(owner, inside);
-        if found.is_none() {
+        if found.as_ref().is_ok_and(Option::is_none) {
             self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
             self.segment.want_room();
         }
@@ -305,29 +332,30 @@ impl Session {
     }
 
     /// Looks whether a file that is not ahead of the store was changed there.
-    pub(crate) fn look_again(&self, handle: crate::session::Handle) {
-        if let Ok(stat) = rustix::fs::fstat(borrow(handle.fd)) {
-            self.refresh(handle.fd, &stat);
+    pub(crate) fn look_again(&self, handle: crate::session::Handle) -> Result<(), Errno> {
+        match rustix::fs::fstat(borrow(handle.fd)) {
+            Ok(stat) => self.refresh(handle.fd, &stat),
+            Err(_) => Ok(()),
         }
     }
 
     /// Makes a known file agree with the store when nothing of it is buffered ahead of the store:
     /// another node may have changed it since it was last open here.
-    fn refresh(&self, fd: RawFd, stat: &Stat) {
-        let Some(handle) = self.handle(fd) else { return };
+    fn refresh(&self, fd: RawFd, stat: &Stat) -> Result<(), Errno> {
+        let Some(handle) = self.handle(fd) else { return Ok(()) };
         let record = self.record(handle);
         let size = stat.st_size as u64;
         let differs = record.size.load(Ordering::Acquire) != size
             || record.store_mtime_ns.load(Ordering::Acquire) != mtime_ns(stat);
         if !differs || record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
-            return;
+            return Ok(());
         }
         self.exclusively(handle, |session| {
             if record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
-                return;
+                return Ok(());
             }
             // Looked at again: it may have been written and flushed since.
-            let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
+            let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return Ok(()) };
             let size = stat.st_size as u64;
             if session.segment.drop_clean_blocks(handle.file, session.owner()) {
                 record.size.store(size, Ordering::Release);
@@ -335,21 +363,22 @@ impl Session {
                 record.store_mtime_ns.store(mtime_ns(&stat), Ordering::Release);
                 record.clear(file_flag::TOUCHED | file_flag::VETTED);
             }
-        });
+            Ok(())
+        })
     }
 
     /// A record of a file that was deleted while no manager held it open may meet a new file with
     /// the same inode: the time of birth tells.
-    fn part_from_namesake(&self, fd: RawFd, seen: &Seen) {
-        let Some(handle) = self.handle(fd) else { return };
+    fn part_from_namesake(&self, fd: RawFd, seen: &Seen) -> Result<(), Errno> {
+        let Some(handle) = self.handle(fd) else { return Ok(()) };
         let (record, stat) = (self.record(handle), &seen.stat);
         let (known, born) = (record.born_ns.load(Ordering::Acquire), seen.born_ns);
         if known == born {
-            return;
+            return Ok(());
         }
         self.exclusively(handle, |session| {
             if record.born_ns.load(Ordering::Acquire) == born {
-                return;
+                return Ok(());
             }
             forebay_pool::crash::point("open.parting");
             session.segment.drop_all_blocks(handle.file, session.owner(), session);
@@ -369,7 +398,8 @@ impl Session {
             forebay_pool::crash::point("open.parted");
             // Last: what is left of the old file by a process that dies here must not reach the new one.
             record.born_ns.store(born, Ordering::Release);
-        });
+            Ok(())
+        })
     }
 
     /// Notes that `fd` is used by code that cannot be intercepted (glibc's own, for instance): if
@@ -389,12 +419,12 @@ impl Session {
         }
         let flags = description_flags(access) | description_flag::KERNEL_OFFSET;
         let owner = self.owner();
-        let marker = self.find_or_insert(&seen, fd, None, None, |file, _| {
-            self.segment.open_description(file, flags, owner)
-        })??;
+        let open = |file, _| self.segment.open_description(file, flags, owner);
+        let found = surely(|| self.find_or_insert(&seen, fd, None, None, open));
+        let marker = found.ok()???;
         self.bind(fd, marker.description);
         let handle = self.handle(fd)?;
-        let _ = self.make_direct(handle, || ());
+        let _ = self.turn_direct(handle);
         Some(marker.description)
     }
 }

@@ -4,6 +4,7 @@
 use crate::clean::Through;
 use crate::open::{ctime_ns, mtime_ns};
 use crate::session::{Handle, Session, borrow};
+use crate::waits::restarting;
 use crate::write::raise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -63,15 +64,17 @@ impl Session {
         let action = mode - FallocateFlags::KEEP_SIZE;
         if action.is_empty() {
             let owner = self.owner();
-            let inside = self.enter(handle, owner);
             let end = if keeps_size { 0 } else { range.end };
-            let cleared = self.segment.clear_tail(handle.file, end, owner, self);
-            let result = cleared.and_then(|()| self.on_store(handle, call));
-            if result.is_ok() && !keeps_size {
-                self.grown_on_store(handle, range.end);
-            }
-            self.segment.leave(owner, inside);
-            result
+            restarting(|| {
+                let inside = self.enter(handle, owner)?;
+                let cleared = self.segment.clear_tail(handle.file, end, owner, self);
+                let result = cleared.and_then(|()| self.on_store(handle, call));
+                if result.is_ok() && !keeps_size {
+                    self.grown_on_store(handle, range.end);
+                }
+                self.segment.leave(owner, inside);
+                result
+            })
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
             self.exclusively(handle, |session| session.punch(handle, range, keeps_size, call))
         } else {
@@ -153,7 +156,7 @@ impl Session {
         let size = self.size(handle)?;
         let start = u64::try_from(offset).ok().filter(|&start| start < size).ok_or(Errno::NXIO)?;
         let owner = self.owner();
-        let inside = self.enter(handle, owner);
+        let inside = self.enter(handle, owner)?;
         let look = |fd| match hole {
             true => Ok(self.next_hole(handle.file, start, size, fd)),
             false => {
@@ -261,7 +264,8 @@ impl Session {
         let record = self.record(handle);
         let end = to.min(record.size.load(Ordering::Acquire).next_multiple_of(bucket));
         let owner = self.owner();
-        let inside = self.enter(handle, owner);
+        // It is advice: a signal ends it.
+        let Ok(inside) = self.enter(handle, owner) else { return };
         let mut dirty = false;
         self.segment.for_each_entry(record, from.div_ceil(bucket), |block, place| {
             if (block + 1) * bucket > end {
@@ -270,7 +274,11 @@ impl Session {
             if matches!(Entry::decode(place.load(Ordering::Acquire)), Entry::Busy(_)) {
                 return true;
             }
-            let Some(resident) = self.segment.lock_resident(place, owner) else { return true };
+            let resident = match self.segment.lock_resident_unless_interrupted(place, owner) {
+                Ok(Some(resident)) => resident,
+                Ok(None) => return true,
+                Err(_) => return false,
+            };
             let Some(meta) = self.segment.bucket(resident.bucket) else { return true };
             let pending = meta.pending();
             if pending == 0 && resident.taken {

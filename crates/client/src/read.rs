@@ -3,6 +3,7 @@
 use crate::iovec::{Cursor, Iovec, total};
 use crate::range::READ_AHEAD_BLOCKS;
 use crate::session::{Handle, Session};
+use crate::waits::restarting;
 use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
@@ -10,7 +11,7 @@ use forebay_placement::schema::Lifetime;
 use forebay_pool::buckets::Resident;
 use forebay_pool::layout::*;
 use forebay_pool::sums::Summing;
-use forebay_pool::{Entry, Owner};
+use forebay_pool::{Entry, Owner, interruption};
 use rustix::io::Errno;
 
 /// Tries without the lock before a reader takes it.
@@ -50,14 +51,14 @@ impl Session {
                 self.segment.prefetch(record, offset);
             }
             let owner = self.owner();
-            let inside = self.enter(handle, owner);
+            let inside = restarting(|| self.enter(handle, owner))?;
             let done = unsafe { self.read_at_once(handle, piece, offset, owner) };
             self.segment.leave(owner, inside);
             if done {
                 return Ok(piece.length);
             }
         }
-        unsafe { self.pread_slowly(handle, pieces, offset) }
+        restarting(|| unsafe { self.pread_slowly(handle, pieces, offset) })
     }
 
     #[inline(never)]
@@ -78,10 +79,10 @@ impl Session {
             .ok_or(Errno::INVAL)?;
         if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
             // Somebody else may be appending to it.
-            self.look_again(handle);
+            self.look_again(handle)?;
         }
         let owner = self.owner();
-        let inside = self.enter(handle, owner);
+        let inside = self.enter(handle, owner)?;
         let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
         if record.rule.load(Ordering::Relaxed) != 0 {
             self.note_read(handle, offset, &result);
@@ -109,15 +110,18 @@ impl Session {
     /// # Safety
     /// The pieces are writable.
     pub unsafe fn read(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
-        if let Some(result) = unsafe { self.read_on(handle, pieces) } {
-            return result;
+        match unsafe { self.read_on(handle, pieces) } {
+            Some(Err(Errno::INTR)) if interruption::restarts() => {}
+            Some(result) => return result,
+            None => {}
         }
         let description = self.description(handle);
-        self.positioned(handle, |offset| {
+        let read = |offset| {
             let got = unsafe { self.pread(handle, pieces, offset) }?;
             description.offset.store(offset + got as u64, Ordering::Release);
             Ok(got)
-        })
+        };
+        restarting(|| self.positioned(handle, read))
     }
 
     /// The usual read at the description's offset, with one presence for the offset's lock and for the
@@ -133,7 +137,10 @@ impl Session {
             self.segment.prefetch(record, description.offset.load(Ordering::Relaxed));
         }
         let owner = self.owner();
-        let inside = self.enter(handle, owner);
+        let inside = match restarting(|| self.enter(handle, owner)) {
+            Ok(inside) => inside,
+            Err(errno) => return Some(Err(errno)),
+        };
         if description.position.try_lock(owner).is_err() {
             self.segment.leave(owner, inside);
             return None;
@@ -446,7 +453,8 @@ impl Session {
                 break;
             }
         }
-        let Some(resident) = self.segment.lock_resident(place, owner) else { return Ok(false) };
+        let resident = self.segment.lock_resident_unless_interrupted(place, owner)?;
+        let Some(resident) = resident else { return Ok(false) };
         let meta = self.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
         let valid = meta.valid.load(Ordering::Acquire);
         let result = unsafe { self.copy_locked(handle, resident, cursor, part) };

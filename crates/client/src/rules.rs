@@ -175,7 +175,7 @@ impl Session {
         record.mode.store(mode as u8, Ordering::Release);
         if mode == Mode::Bypass && !record.has(file_flag::DIRECT) {
             // What cannot be flushed stays buffered.
-            let _ = self.make_direct(handle, || ());
+            let _ = self.turn_direct(handle);
         }
     }
 

@@ -5,6 +5,7 @@ use crate::descriptors::Sparse;
 use crate::manager::ManagerLink;
 use crate::open::Seen;
 use crate::place::Engine;
+use crate::waits::surely;
 use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -397,7 +398,7 @@ impl Session {
         }
         // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
         if self.record(handle).has(file_flag::EXECUTABLE) {
-            let _ = self.flush(handle, false);
+            let _ = surely(|| self.flush(handle, false));
         } else if !self.record(handle).has(file_flag::SCRATCH)
             && self.trigger(self.record(handle)) == Trigger::PerFile
         {
@@ -450,14 +451,16 @@ impl Session {
             }
             adopted
         };
-        let inside = self.segment.enter_table(owner);
-        let known = self.segment.reopen_file(identity, owner, take_part);
-        self.segment.leave(owner, inside);
-        let adopted = match known {
-            Some(adopted) => adopted,
-            None => self.find_or_insert(&seen, fd, None, None, |file, _| take_part(file))?,
-        };
-        if !adopted {
+        let adopted = surely(|| {
+            let inside = self.segment.enter_table(owner);
+            let known = self.segment.reopen_file(identity, owner, take_part);
+            self.segment.leave(owner, inside);
+            match known? {
+                Some(adopted) => Ok(Some(adopted)),
+                None => self.find_or_insert(&seen, fd, None, None, |file, _| take_part(file)),
+            }
+        });
+        if adopted != Ok(Some(true)) {
             return None;
         }
         self.bind(fd, marker.description);

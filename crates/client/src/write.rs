@@ -2,6 +2,7 @@
 
 use crate::iovec::{Cursor, Iovec, total};
 use crate::session::{Handle, Session};
+use crate::waits::restarting;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Mode;
@@ -97,6 +98,17 @@ impl Session {
         offset: Option<u64>,
         append: bool,
     ) -> Result<usize, Errno> {
+        restarting(|| unsafe { self.write_once(handle, pieces, offset, append) })
+    }
+
+    #[inline]
+    unsafe fn write_once(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: Option<u64>,
+        append: bool,
+    ) -> Result<usize, Errno> {
         match offset {
             Some(offset) if append => {
                 let end = total(pieces).and_then(|length| offset.checked_add(length as u64));
@@ -139,7 +151,10 @@ impl Session {
             return None;
         }
         let owner = self.owner();
-        let inside = self.enter(handle, owner);
+        let inside = match self.enter(handle, owner) {
+            Ok(inside) => inside,
+            Err(errno) => return Some(Err(errno)),
+        };
         if description.position.try_lock(owner).is_err() {
             self.segment.leave(owner, inside);
             return None;
@@ -174,7 +189,13 @@ impl Session {
         let owner = self.owner();
         // Any lock is held under a presence.
         let inside = self.segment.enter_table(owner);
-        let taken = self.segment.lock(&record.append, owner);
+        let taken = match self.segment.lock_unless_interrupted(&record.append, owner) {
+            Ok(taken) => taken,
+            Err(errno) => {
+                self.segment.leave(owner, inside);
+                return Err(errno);
+            }
+        };
         let start = if record.has(file_flag::DIRECT) {
             rustix::fs::fstat(crate::session::borrow(handle.fd)).map(|stat| stat.st_size as u64)
         } else {
@@ -205,7 +226,7 @@ impl Session {
         }
         let length = self.allowed(handle, offset, length)?;
         let owner = self.owner();
-        let inside = self.enter(handle, owner);
+        let inside = self.enter(handle, owner)?;
         let written = if let [piece] = pieces
             && piece.length == length
             && unsafe { self.write_at_once(handle, piece, offset, owner) }
@@ -261,7 +282,8 @@ impl Session {
             return false;
         }
         let now = clock::realtime_coarse_ns();
-        let Some(resident) = self.segment.lock_resident(place, owner) else { return false };
+        let locked = self.segment.lock_resident_unless_interrupted(place, owner);
+        let Ok(Some(resident)) = locked else { return false };
         let touched = pages(within, end, self.segment.page_shift());
         let meta = match self.segment.bucket(resident.bucket) {
             Some(meta)
@@ -336,10 +358,16 @@ impl Session {
             match unsafe { self.write_part(handle, cursor, part, owner) } {
                 Ok(Outcome::Written(bytes)) => done += bytes,
                 Ok(Outcome::NoEntry) => {
+                    if done > 0 {
+                        // It may not be entered again.
+                        self.touch(handle, now);
+                    }
                     self.segment.step_out(owner, inside);
                     result = unsafe { self.write_exclusively(handle, cursor, at, part.bytes) }
                         .map(|written| done += written);
-                    self.step_in(handle, owner, inside);
+                    if let Err(errno) = self.step_in(handle, owner, inside) {
+                        return if done > 0 { Ok(done) } else { Err(errno) };
+                    }
                 }
                 Err(errno) => result = Err(errno),
             }
@@ -358,7 +386,7 @@ impl Session {
     /// changed them by the time that it finds out.
     pub fn note_failed_write(&self, handle: Handle) {
         let owner = self.owner();
-        let inside = self.enter(handle, owner);
+        let Ok(inside) = self.enter(handle, owner) else { return };
         self.announce(handle);
         self.touch(handle, clock::realtime_coarse_ns());
         self.segment.leave(owner, inside);
@@ -429,20 +457,15 @@ impl Session {
                     unsafe { self.write_new(handle, place, cursor, part, owner, &mut refused) }?
                 }
                 Entry::Busy(holder) => {
-                    if patience.wait() && self.segment.owner_is_dead(holder) {
-                        let _ = place.compare_exchange(
-                            word,
-                            Entry::EMPTY,
-                            Ordering::AcqRel,
-                            Ordering::Relaxed,
-                        );
+                    if patience.wait() {
+                        self.segment.free_entry_of_dead(place, word, holder);
+                        self.segment.ends_wait(holder, &patience)?;
                     }
                     None
                 }
                 Entry::Resident { tier: 0, .. } => {
-                    let Some(resident) = self.segment.lock_resident(place, owner) else {
-                        continue;
-                    };
+                    let resident = self.segment.lock_resident_unless_interrupted(place, owner)?;
+                    let Some(resident) = resident else { continue };
                     let result = if resident.tier == 0 {
                         unsafe { self.write_bucket(handle, resident.bucket, cursor, part) }
                             .map(Some)
@@ -635,7 +658,8 @@ impl Session {
         let dress =
             |&bucket: &u32| self.segment.dress_bucket(bucket, handle.file, part.block, owner);
         let fresh = fresh.filter(dress);
-        let resident = self.segment.lock_resident(place, owner);
+        let locked = self.segment.lock_resident_unless_interrupted(place, owner);
+        let resident = locked.unwrap_or(None);
         let Some(resident) = resident.filter(|resident| resident.tier > 0) else {
             if let Some(resident) = resident {
                 self.unlock(resident, true);
@@ -643,7 +667,7 @@ impl Session {
             if let Some(bucket) = fresh {
                 self.segment.undress_bucket(bucket);
             }
-            return Ok(None);
+            return locked.map(|_| None);
         };
         let Some(bucket) = fresh else {
             let start = cursor.position();
@@ -653,7 +677,8 @@ impl Session {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(errno) => {
                     cursor.rewind(start);
-                    self.bring_up(handle, place, part.block, owner).map_err(|_| errno)?;
+                    self.bring_up(handle, place, part.block, owner)
+                        .map_err(|failed| if failed == Errno::INTR { failed } else { errno })?;
                     Ok(None)
                 }
             };
@@ -700,13 +725,14 @@ impl Session {
         if !self.segment.dress_bucket(bucket, handle.file, block, owner) {
             return Ok(());
         }
-        let resident = self.segment.lock_resident(place, owner);
+        let locked = self.segment.lock_resident_unless_interrupted(place, owner);
+        let resident = locked.unwrap_or(None);
         let Some(resident) = resident.filter(|resident| resident.tier > 0 && resident.taken) else {
             if let Some(resident) = resident {
                 self.unlock(resident, true);
             }
             self.segment.undress_bucket(bucket);
-            return Ok(());
+            return locked.map(|_| ());
         };
         let copied = self.copy_up(resident.bucket, bucket);
         if copied.is_err() {

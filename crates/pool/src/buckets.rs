@@ -4,11 +4,15 @@ use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{RESERVED, USED};
 use crate::futex;
+use crate::interruption;
 use crate::layout::*;
+use crate::liveness;
 use crate::owner::{OwnedLock, Owner};
 use crate::segment::{MANAGER_SLOT, Segment};
 use crate::sync::{AtomicU64, Ordering, pause};
+use core::convert::Infallible;
 use forebay_placement::hotness::Heat;
+use rustix::io::Errno;
 
 /// Buckets a client takes from the free map at once: 4 MiB of 256 KiB buckets.
 pub const REFILL: u32 = 16;
@@ -21,6 +25,9 @@ pub struct Patience {
 
 /// Turns of a wait after which a holder that goes on would have let go: two milliseconds at least.
 const MOMENT: u32 = 150;
+/// Turns after which a holder is not waited for while a signal handler is held off: four seconds at least. One
+/// that is stopped has not to be waited for that long, but may keep others waiting that are not.
+const LONG: u32 = 40_000;
 
 impl Patience {
     /// Of a thread that has waited for a moment already: one try.
@@ -37,6 +44,11 @@ impl Patience {
     /// for by those who have others to serve.
     pub fn is_spent(&self) -> bool {
         self.turns >= MOMENT
+    }
+
+    /// Whether the wait has taken so long that a signal may end it.
+    fn is_long(&self) -> bool {
+        self.turns >= LONG
     }
 
     /// Waits a little. Returns true now and then, when it is worth asking whether the holder
@@ -60,24 +72,81 @@ impl Segment {
     /// holds it already (a signal handler that came in between); it must then not be released.
     #[inline]
     pub fn lock(&self, lock: &OwnedLock, owner: Owner) -> bool {
-        lock.try_lock(owner).is_ok() || self.lock_patiently(lock, owner, || ())
+        if lock.try_lock(owner).is_ok() {
+            return true;
+        }
+        let Ok(taken) = self.lock_patiently(lock, owner, || (), Segment::waits_on);
+        taken
     }
 
-    /// `taking` is called each time before the lock of a dead process is taken.
+    /// [`Segment::lock`] for a program's thread, whose wait ends when a signal handler has to run and the holder
+    /// does not go on.
+    ///
+    /// # Errors
+    /// `INTR`, see [`interruption::restarts`].
+    #[inline]
+    pub fn lock_unless_interrupted(&self, lock: &OwnedLock, owner: Owner) -> Result<bool, Errno> {
+        if lock.try_lock(owner).is_ok() {
+            return Ok(true);
+        }
+        self.lock_patiently(lock, owner, || (), Segment::ends_wait)
+    }
+
+    /// `taking` is called each time before the lock of a dead process is taken, `look` now and then with the holder.
     #[cold]
-    fn lock_patiently(&self, lock: &OwnedLock, owner: Owner, taking: impl Fn()) -> bool {
+    fn lock_patiently<E>(
+        &self,
+        lock: &OwnedLock,
+        owner: Owner,
+        taking: impl Fn(),
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+    ) -> Result<bool, E> {
         let mut patience = Patience::default();
         loop {
             match lock.try_lock(owner) {
-                Ok(()) => return true,
-                Err(holder) if holder == owner && lock.holder() == Some(owner) => return false,
+                Ok(()) => return Ok(true),
+                Err(holder) if holder == owner && lock.holder() == Some(owner) => return Ok(false),
                 Err(holder) => {
-                    if patience.wait() && self.take_over(lock, holder, owner, &taking) {
-                        return true;
+                    if patience.wait() {
+                        if self.take_over(lock, holder, owner, &taking) {
+                            return Ok(true);
+                        }
+                        look(self, holder, &patience)?;
                     }
                 }
             }
         }
+    }
+
+    /// Of a wait that nothing but the holder ends.
+    pub(crate) fn waits_on(&self, _: Owner, _: &Patience) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    /// Ends a wait for `holder` if it keeps a signal handler of the calling thread from running, and does
+    /// not go on.
+    ///
+    /// # Errors
+    /// `INTR`, see [`interruption::restarts`].
+    pub fn ends_wait(&self, holder: Owner, patience: &Patience) -> Result<(), Errno> {
+        if !interruption::is_held_off() || !self.stands(holder, patience) {
+            return Ok(());
+        }
+        interruption::give_up(interruption::ends());
+        Err(Errno::INTR)
+    }
+
+    /// Whether a wait for `holder` may be one for ever: its process is stopped, or it has taken long.
+    pub fn stands(&self, holder: Owner, patience: &Patience) -> bool {
+        patience.is_long() || self.is_stopped(holder)
+    }
+
+    /// Whether the process of `holder` is stopped.
+    pub fn is_stopped(&self, holder: Owner) -> bool {
+        liveness::is_stopped(match holder.slot() {
+            MANAGER_SLOT => self.header().manager_pid.load(Ordering::Acquire),
+            slot => self.client(slot).pid.load(Ordering::Acquire),
+        })
     }
 
     /// Takes `lock` within `patience`: not from a holder that lives and does not let go, because its
@@ -158,13 +227,24 @@ impl Segment {
     /// Takes the lock of `bucket`. A lock left by a dead process is taken back.
     #[inline]
     pub fn lock_bucket(&self, bucket: &BucketMeta, owner: Owner) -> bool {
+        let Ok(taken) = self.lock_bucket_looking(bucket, owner, Segment::waits_on);
+        taken
+    }
+
+    #[inline]
+    fn lock_bucket_looking<E>(
+        &self,
+        bucket: &BucketMeta,
+        owner: Owner,
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+    ) -> Result<bool, E> {
         let lock = &bucket.lock;
         let taken = lock.try_lock(owner).is_ok()
-            || self.lock_patiently(lock, owner, || self.note_soiled(bucket));
+            || self.lock_patiently(lock, owner, || self.note_soiled(bucket), look)?;
         if taken {
             mend_marks(bucket);
         }
-        taken
+        Ok(taken)
     }
 
     /// Takes a RAM bucket for `owner`: from its process's cache, else from the free map.
@@ -339,6 +419,30 @@ impl Segment {
     /// entry's word, tier and bucket. Waits while the block is written around.
     #[inline]
     pub fn lock_resident(&self, place: &AtomicU64, owner: Owner) -> Option<Resident> {
+        let Ok(resident) = self.lock_resident_looking(place, owner, Segment::waits_on);
+        resident
+    }
+
+    /// [`Segment::lock_resident`], as [`Segment::lock_unless_interrupted`] does.
+    ///
+    /// # Errors
+    /// `INTR`, see [`interruption::restarts`].
+    #[inline]
+    pub fn lock_resident_unless_interrupted(
+        &self,
+        place: &AtomicU64,
+        owner: Owner,
+    ) -> Result<Option<Resident>, Errno> {
+        self.lock_resident_looking(place, owner, Segment::ends_wait)
+    }
+
+    #[inline]
+    fn lock_resident_looking<E>(
+        &self,
+        place: &AtomicU64,
+        owner: Owner,
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+    ) -> Result<Option<Resident>, E> {
         let word = place.load(Ordering::Acquire);
         if let Entry::Resident { tier, bucket, .. } = Entry::decode(word)
             && let Some(meta) = self.bucket(bucket)
@@ -347,45 +451,56 @@ impl Segment {
             mend_marks(meta);
             crash::point("bucket.locked");
             if place.load(Ordering::Acquire) == word {
-                return Some(Resident { word, tier: usize::from(tier), bucket, taken: true });
+                let tier = usize::from(tier);
+                return Ok(Some(Resident { word, tier, bucket, taken: true }));
             }
             meta.lock.unlock_unchanged();
         }
-        self.lock_resident_patiently(place, owner)
+        self.lock_resident_patiently(place, owner, look)
     }
 
     #[cold]
-    fn lock_resident_patiently(&self, place: &AtomicU64, owner: Owner) -> Option<Resident> {
+    fn lock_resident_patiently<E>(
+        &self,
+        place: &AtomicU64,
+        owner: Owner,
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+    ) -> Result<Option<Resident>, E> {
         let mut patience = Patience::default();
         loop {
             let word = place.load(Ordering::Acquire);
             match Entry::decode(word) {
-                Entry::Empty => return None,
+                Entry::Empty => return Ok(None),
                 Entry::Busy(holder) => {
                     if holder == owner {
-                        return None;
+                        return Ok(None);
                     }
-                    if patience.wait() && self.owner_is_dead(holder) {
-                        let _ = place.compare_exchange(
-                            word,
-                            Entry::EMPTY,
-                            Ordering::AcqRel,
-                            Ordering::Relaxed,
-                        );
+                    if patience.wait() {
+                        self.free_entry_of_dead(place, word, holder);
+                        look(self, holder, &patience)?;
                     }
                 }
                 Entry::Resident { tier, bucket, .. } => {
-                    let meta = self.bucket(bucket)?;
-                    let taken = self.lock_bucket(meta, owner);
+                    let Some(meta) = self.bucket(bucket) else { return Ok(None) };
+                    let taken = self.lock_bucket_looking(meta, owner, &look)?;
                     crash::point("bucket.locked");
                     if place.load(Ordering::Acquire) == word {
-                        return Some(Resident { word, tier: usize::from(tier), bucket, taken });
+                        let tier = usize::from(tier);
+                        return Ok(Some(Resident { word, tier, bucket, taken }));
                     }
                     if taken {
                         meta.lock.unlock_unchanged();
                     }
                 }
             }
+        }
+    }
+
+    /// Takes the entry back that a dead `holder` was writing around; `word` says so.
+    pub fn free_entry_of_dead(&self, place: &AtomicU64, word: u64, holder: Owner) {
+        if self.owner_is_dead(holder) {
+            let empty = Entry::EMPTY;
+            let _ = place.compare_exchange(word, empty, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
@@ -411,9 +526,7 @@ impl Segment {
                     if !self.owner_is_dead(holder) {
                         return Err(holder);
                     }
-                    let empty = Entry::EMPTY;
-                    let _ =
-                        place.compare_exchange(word, empty, Ordering::AcqRel, Ordering::Relaxed);
+                    self.free_entry_of_dead(place, word, holder);
                     continue;
                 }
                 _ => return Ok(None),

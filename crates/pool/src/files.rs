@@ -10,6 +10,7 @@ use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use rustix::io::Errno;
 
 /// The bits of [`FileRecord::error`] that are the errno, and the one that says that somebody has
 /// learned of it.
@@ -254,7 +255,9 @@ fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (*const AtomicU64,
         if let Some(place) = places().find(|place| take_place(place, word)) {
             return (place, 0);
         }
-        patience.wait();
+        if patience.wait() {
+            interruption::run_held_off();
+        }
     }
 }
 
@@ -349,8 +352,28 @@ impl Segment {
     /// in the table, and looks at `intent` first: a dead owner may have left a truncate undone.
     /// Returns false if this thread has the file already.
     pub fn exclude(&self, file: u32, owner: Owner) -> bool {
+        let Ok(taken) = self.exclude_looking(file, owner, Segment::waits_on);
+        taken
+    }
+
+    /// [`Segment::exclude`], as [`Segment::lock_unless_interrupted`] does.
+    ///
+    /// # Errors
+    /// `INTR`, see [`interruption::restarts`]. Others may enter the file then.
+    pub fn exclude_unless_interrupted(&self, file: u32, owner: Owner) -> Result<bool, Errno> {
+        self.exclude_looking(file, owner, Segment::ends_wait)
+    }
+
+    fn exclude_looking<E>(
+        &self,
+        file: u32,
+        owner: Owner,
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+    ) -> Result<bool, E> {
         let record = self.file(file);
         let mut patience = Patience::default();
+        // What a dead owner left undone is not to be seen by others, however long that takes.
+        let mut was_free = true;
         loop {
             let exchange = |from: u32| {
                 record.exclusive.compare_exchange(
@@ -362,19 +385,26 @@ impl Segment {
             };
             match exchange(0).err().and_then(Owner::from_raw) {
                 None => break,
-                Some(holder) if holder == owner => return false,
+                Some(holder) if holder == owner => return Ok(false),
                 Some(holder) => {
-                    let dead = patience.wait() && self.owner_is_dead(holder);
-                    if dead && exchange(holder.raw()).is_ok() {
-                        break;
+                    if patience.wait() {
+                        if self.owner_is_dead(holder) && exchange(holder.raw()).is_ok() {
+                            was_free = false;
+                            break;
+                        }
+                        look(self, holder, &patience)?;
                     }
                 }
             }
         }
         crash::point("file.excluding");
-        self.wait_for_others(file, owner);
+        if was_free {
+            self.wait_for_others(file, owner, look).inspect_err(|_| self.include(file))?;
+        } else {
+            let Ok(()) = self.wait_for_others(file, owner, Segment::waits_on);
+        }
         crash::point("file.excluded");
-        true
+        Ok(true)
     }
 
     /// Like [`Segment::exclude`], but gives up, and lets others in again, when the file is held
@@ -408,20 +438,45 @@ impl Segment {
         true
     }
 
-    fn wait_for_others(&self, file: u32, owner: Owner) {
+    fn wait_for_others<E>(
+        &self,
+        file: u32,
+        owner: Owner,
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+    ) -> Result<(), E> {
         for slot in 0..self.header().clients_high.load(Ordering::SeqCst) {
             for place in &self.client(slot).presence {
                 let mut patience = Patience::default();
                 loop {
                     let seen = Presence::decode(place.load(Ordering::SeqCst));
                     let Some(seen) = seen.filter(|seen| seen.file == file) else { break };
-                    let mine = slot == owner.slot() && seen.thread == owner.thread();
-                    if mine || patience.wait() && self.owner_is_dead(Owner::new(slot, 0)) {
+                    let other = Owner::new(slot, 0);
+                    if slot == owner.slot() && seen.thread == owner.thread() {
                         break;
+                    }
+                    if patience.wait() {
+                        if self.owner_is_dead(other) {
+                            break;
+                        }
+                        look(self, other, &patience)?;
                     }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Whether a process that is stopped has `file` to itself, or has a thread inside it.
+    pub fn is_held_by_stopped(&self, file: u32) -> bool {
+        let exclusive = Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst));
+        let inside = |slot: &u32| {
+            self.client(*slot).presence.iter().any(|word| {
+                Presence::decode(word.load(Ordering::SeqCst)).is_some_and(|seen| seen.file == file)
+            })
+        };
+        let slots = 0..self.header().clients_high.load(Ordering::SeqCst);
+        exclusive.is_some_and(|holder| self.is_stopped(holder))
+            || slots.filter(inside).any(|slot| self.is_stopped(Owner::new(slot, 0)))
     }
 
     /// Ends exclusive use.
@@ -432,20 +487,23 @@ impl Segment {
 
     /// Calls `act` with the record of `identity`, if there is one, while the table cannot change
     /// under it. The caller is in the table.
+    ///
+    /// # Errors
+    /// `INTR`, as of [`Segment::lock_unless_interrupted`]; `act` was not called.
     pub fn with_file<R>(
         &self,
         identity: Identity,
         owner: Owner,
         act: impl FnOnce(Option<u32>) -> R,
-    ) -> R {
+    ) -> Result<R, Errno> {
         let head = identity.head(self.header().heads);
         let stripe = self.stripe(head);
-        let taken = self.lock(stripe, owner);
+        let taken = self.lock_unless_interrupted(stripe, owner)?;
         let result = act(self.search(head, identity));
         if taken {
             stripe.unlock_unchanged();
         }
-        result
+        Ok(result)
     }
 
     /// Whether the table has `identity`, without a lock: for a quick no. A record that is being
@@ -505,30 +563,36 @@ impl Segment {
         owner: Owner,
         act: impl FnOnce(u32, bool) -> R,
     ) -> Option<R> {
-        self.open_file(identity, owner, |_| (), act)
+        self.open_file(identity, owner, |_| (), act).ok().flatten()
     }
 
     /// Finds or makes the record of `identity`, counts an open of it, and calls `act` with it and whether it is
     /// new, while the table cannot change under it: there a description is taken, see [`crate::opens`]. A new
     /// one is given to `begin`, all zero, before anybody else can find it. `None` when the table is full.
     /// The caller is in the table.
+    ///
+    /// # Errors
+    /// As of [`Segment::with_file`].
     pub fn open_file<R>(
         &self,
         identity: Identity,
         owner: Owner,
         begin: impl FnOnce(&FileRecord),
         act: impl FnOnce(u32, bool) -> R,
-    ) -> Option<R> {
+    ) -> Result<Option<R>, Errno> {
         self.opening(identity, owner, |head| self.insert(head, identity, owner, begin), act)
     }
 
     /// The same for a record that exists; `None` if there is none.
+    ///
+    /// # Errors
+    /// As of [`Segment::with_file`].
     pub fn reopen_file<R>(
         &self,
         identity: Identity,
         owner: Owner,
         act: impl FnOnce(u32) -> R,
-    ) -> Option<R> {
+    ) -> Result<Option<R>, Errno> {
         self.opening(identity, owner, |_| None, |file, _| act(file))
     }
 
@@ -538,10 +602,10 @@ impl Segment {
         owner: Owner,
         make: impl FnOnce(u32) -> Option<u32>,
         act: impl FnOnce(u32, bool) -> R,
-    ) -> Option<R> {
+    ) -> Result<Option<R>, Errno> {
         let head = identity.head(self.header().heads);
         let stripe = self.stripe(head);
-        let taken = self.lock(stripe, owner);
+        let taken = self.lock_unless_interrupted(stripe, owner)?;
         let found = match self.search(head, identity) {
             Some(file) => Some((file, false)),
             None => make(head).map(|file| (file, true)),
@@ -561,7 +625,7 @@ impl Segment {
         if taken {
             stripe.unlock_unchanged();
         }
-        result
+        Ok(result)
     }
 
     /// How often `file` has been opened, if no thread may be opening it now. The caller then looks at the
@@ -761,7 +825,7 @@ mod tests {
             assert_eq!(new, Some(true));
         }
         for &id in &identities {
-            let file = segment.with_file(id, me, |file| file).unwrap();
+            let file = segment.with_file(id, me, |file| file).unwrap().unwrap();
             assert_eq!(segment.file(file).identity(), id);
             let opens = segment.count_opens(file).unwrap();
             assert!(!segment.remove_file(file, me, opens, || false));

@@ -4,6 +4,11 @@
 //! thread's locks held and a change half made; one that jumped away would leave both for ever. So
 //! every presence is counted here. Whoever is about to call a handler asks [`is_inside`], and if so
 //! has the kernel keep the signal and all others until the thread has left, see [`hold_off`].
+//!
+//! A thread that waits inside for a process that does not go on must not keep a handler waiting for
+//! ever: it looks whether one [`is_held_off`], and if so gives the wait up and leaves. What comes then is
+//! said by [`restarts`]: the call is made again where all handlers that ran ask for that (SA_RESTART), as in
+//! the kernel, and fails with EINTR otherwise.
 
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -23,12 +28,22 @@ pub(crate) struct Thread {
     held_off: Cell<bool>,
     /// The signals that were blocked before all were.
     mask: Cell<u64>,
+    /// Handlers that have run without SA_RESTART.
+    ended: Cell<u32>,
+    /// `ended`, plus one, before a wait was given up; 0 if none was.
+    gave_up: Cell<u64>,
 }
 
 thread_local! {
     // One structure: its address is looked up once for each presence.
     static THREAD: Thread = const {
-        Thread { depth: Cell::new(0), held_off: Cell::new(false), mask: Cell::new(0) }
+        Thread {
+            depth: Cell::new(0),
+            held_off: Cell::new(false),
+            mask: Cell::new(0),
+            ended: Cell::new(0),
+            gave_up: Cell::new(0),
+        }
     };
 }
 
@@ -47,6 +62,40 @@ pub fn hold_off(mask: u64) {
     });
 }
 
+/// Whether a handler waits until the calling thread has left.
+pub fn is_held_off() -> bool {
+    THREAD.with(|thread| thread.held_off.get())
+}
+
+/// Notes that a handler without SA_RESTART is about to run.
+pub fn note_end() {
+    THREAD.with(|thread| thread.ended.set(thread.ended.get().wrapping_add(1)));
+}
+
+/// How many handlers without SA_RESTART the calling thread has run.
+pub fn ends() -> u32 {
+    THREAD.with(|thread| thread.ended.get())
+}
+
+/// Notes that the calling thread gives a wait up, which began when [`ends`] was `ends`. The call then leaves
+/// all that it is in, and asks [`restarts`].
+pub fn give_up(ends: u32) {
+    THREAD.with(|thread| thread.gave_up.set(u64::from(ends) + 1));
+}
+
+/// For a call that gave a wait up and has left: whether it is to be made again. False as long as the
+/// thread is inside anything else: then that decides. To be asked once.
+#[cold]
+pub fn restarts() -> bool {
+    THREAD.with(|thread| {
+        if thread.depth.get() > 0 {
+            return false;
+        }
+        let before = thread.gave_up.replace(0);
+        before == u64::from(thread.ended.get()) + 1
+    })
+}
+
 /// Before a presence is claimed. Returns what [`leave`] takes, so that the thread's storage is looked
 /// up once for both.
 #[inline]
@@ -57,6 +106,18 @@ pub(crate) fn enter() -> *const Thread {
     });
     compiler_fence(Ordering::SeqCst);
     thread
+}
+
+/// While a thread that has entered, and has no presence yet, waits for one: handlers that are held off run.
+/// One that jumps away leaves nothing.
+pub(crate) fn run_held_off() {
+    THREAD.with(|thread| {
+        if thread.depth.get() == 1 && thread.held_off.get() {
+            thread.depth.set(0);
+            resume(thread);
+            thread.depth.set(1);
+        }
+    });
 }
 
 /// After it was given up.
@@ -98,6 +159,20 @@ mod tests {
         assert!(is_inside());
         unsafe { leave(first) };
         assert!(!is_inside());
+    }
+
+    #[test]
+    fn a_call_restarts_unless_a_handler_ended_it() {
+        assert!(!restarts(), "no wait was given up");
+        give_up(ends());
+        let first = enter();
+        assert!(!restarts(), "not while it is inside");
+        unsafe { leave(first) };
+        assert!(restarts());
+        assert!(!restarts(), "only once");
+        give_up(ends());
+        note_end();
+        assert!(!restarts());
     }
 
     #[test]

@@ -38,7 +38,8 @@ impl Segment {
     /// inside the file, or has it exclusively, and holds no bucket.
     ///
     /// # Errors
-    /// A tier's errno; the size must not be raised then.
+    /// A tier's errno, or `INTR`, as of [`Segment::lock_unless_interrupted`]; the size must not be raised
+    /// then.
     pub fn clear_tail(
         &self,
         file: u32,
@@ -118,7 +119,14 @@ impl Segment {
             if !matches!(Entry::decode(place.load(Ordering::Acquire)), Entry::Resident { .. }) {
                 return true;
             }
-            let Some(resident) = self.lock_resident(place, owner) else { return true };
+            let resident = match self.lock_resident_unless_interrupted(place, owner) {
+                Ok(Some(resident)) => resident,
+                Ok(None) => return true,
+                Err(errno) => {
+                    result = Err(errno);
+                    return false;
+                }
+            };
             if !resident.taken {
                 whole = false;
                 return true;

@@ -490,7 +490,7 @@ impl Worker<'_> {
             let opened = segment.reopen_file(identity, owner, |file| {
                 segment.open_description(file, description_flag::READ, owner)
             });
-            if let Some(Some(marker)) = opened {
+            if let Ok(Some(Some(marker))) = opened {
                 self.open.push((marker, file));
                 mailbox.store(marker.encode(), Ordering::SeqCst);
                 self.ledger.count("descriptions opened");
@@ -502,7 +502,8 @@ impl Worker<'_> {
             let file = file.load(Ordering::SeqCst);
             let identity = segment.file(file).identity();
             // It may be of another file by now; then the number of its use is another, too.
-            if segment.reopen_file(identity, owner, |_| segment.adopt(marker, owner)) == Some(true)
+            if segment.reopen_file(identity, owner, |_| segment.adopt(marker, owner))
+                == Ok(Some(true))
             {
                 self.open.push((marker, file));
                 self.ledger.count("descriptions adopted");
@@ -537,7 +538,7 @@ impl Worker<'_> {
             if made == Some(true) {
                 self.ledger.count("files made");
             }
-        } else if let Some(file) = segment.with_file(identity, owner, |file| file)
+        } else if let Ok(Some(file)) = segment.with_file(identity, owner, |file| file)
             && let Some(opens) = segment.count_opens(file)
             && segment.try_exclude(file, owner)
         {
@@ -650,7 +651,7 @@ fn a_process_to_be_killed() {
     let owner = Owner::new(slot, 0);
     let inside = segment.enter_table(owner);
     for (file, id) in files.iter_mut().enumerate() {
-        *id = segment.with_file(identity_of(file), owner, |file| file.unwrap());
+        *id = segment.with_file(identity_of(file), owner, |file| file.unwrap()).unwrap();
     }
     segment.leave(owner, inside);
     let work = |thread: u32| {
@@ -1034,7 +1035,7 @@ impl Manager {
             let done = cell.acknowledged.load(Ordering::SeqCst);
             let stored = cell.store.load(Ordering::SeqCst);
             let me = Owner::new(MANAGER_SLOT, 0);
-            let id = segment.with_file(identity_of(file), me, |file| file.unwrap());
+            let id = segment.with_file(identity_of(file), me, |file| file.unwrap()).unwrap();
             let place = segment.entry(segment.file(id), block_number(block));
             let word = place.map_or(Entry::EMPTY, |place| place.load(Ordering::SeqCst));
             let mut found = stored;
@@ -1067,7 +1068,7 @@ impl Manager {
         let live: Vec<u32> = segment.live_files().collect();
         for file in live {
             let record = segment.file(file);
-            if segment.with_file(record.identity(), me, |found| found) != Some(file) {
+            if segment.with_file(record.identity(), me, |found| found) != Ok(Some(file)) {
                 self.leaks.files += 1;
                 segment.prune_index(record);
                 record.state.store(file_state::FREE, Ordering::SeqCst);

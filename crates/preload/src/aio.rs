@@ -224,7 +224,7 @@ unsafe extern "C" fn io_submit(
         let fd = unsafe { block.add(DESCRIPTOR).cast::<c_int>().read_unaligned() };
         if let Some((session, handle)) = managed(fd) {
             // An error stays with the file and is reported at its fsync or close.
-            let _ = session.make_direct(handle, || ());
+            let _ = session.turn_direct(handle);
         }
     }
     real!(c"io_submit"(context => *mut c_void, number => libc::c_long, blocks => *mut *mut c_void) -> c_int)

@@ -17,7 +17,7 @@ const SIGNALS: usize = 65;
 /// What the program asked for.
 struct Wanted {
     handler: AtomicUsize,
-    /// SA_SIGINFO and SA_RESETHAND; the kernel has the other flags.
+    /// SA_SIGINFO and SA_RESETHAND, which the kernel does not have, and SA_RESTART, which it has.
     flags: AtomicI32,
 }
 
@@ -51,6 +51,9 @@ unsafe extern "C-unwind" fn enter(number: c_int, info: *mut siginfo_t, context: 
         return;
     }
     let wanted = &WANTED[number as usize % SIGNALS];
+    if wanted.flags.load(Ordering::Acquire) & libc::SA_RESTART == 0 {
+        interruption::note_end();
+    }
     if wanted.flags.load(Ordering::Acquire) & libc::SA_RESETHAND != 0 {
         let mut default: libc::sigaction = unsafe { core::mem::zeroed() };
         default.sa_sigaction = libc::SIG_DFL;
@@ -112,7 +115,7 @@ unsafe extern "C" fn sigaction(
     if let Some(new) = &mut changed
         && !matches!(new.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
     {
-        wanted.flags.store(new.sa_flags & KEPT, Ordering::Release);
+        wanted.flags.store(new.sa_flags & (KEPT | libc::SA_RESTART), Ordering::Release);
         wanted.handler.store(new.sa_sigaction, Ordering::Release);
         new.sa_sigaction = entrance();
         new.sa_flags = new.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
@@ -126,7 +129,7 @@ unsafe extern "C" fn sigaction(
     } else if !old.is_null() {
         if seen.sa_sigaction == entrance() {
             seen.sa_sigaction = before.0;
-            seen.sa_flags = seen.sa_flags & !KEPT | before.1;
+            seen.sa_flags = seen.sa_flags & !KEPT | before.1 & KEPT;
         }
         unsafe { old.write(seen) };
     }

@@ -184,7 +184,7 @@ pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
     {
         let managed = session.handle(fd).is_some();
         if !managed {
-            let _ = session.opened(fd, OFlags::RDONLY);
+            let _ = session.opened_surely(fd, OFlags::RDONLY);
         }
         if let Some(handle) = session.handle(fd) {
             // An error stays with the file; the program will not run, and the writer learns why.
@@ -470,10 +470,10 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
                 rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         {
             use rustix::fd::AsRawFd;
-            let _ = session.opened(file.as_raw_fd(), OFlags::RDONLY);
+            let _ = session.opened_surely(file.as_raw_fd(), OFlags::RDONLY);
             if let Some(handle) = session.handle(file.as_raw_fd()) {
                 session.hold_mapping(handle);
-                let _ = session.make_direct(handle, || ());
+                let _ = session.turn_direct(handle);
                 session.forget(file.as_raw_fd());
             }
         }

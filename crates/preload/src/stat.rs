@@ -2,6 +2,7 @@
 
 use crate::files::{fstat_known, stat_known};
 use crate::real::real;
+use crate::status;
 use forebay_client::probe::is_readable;
 use forebay_client::{NewTime, StatFields, joined_ns, parted_ns, session};
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as Statx, timespec, timeval, utimbuf};
@@ -28,7 +29,10 @@ unsafe fn corrected(stat: *mut Stat, call: impl Fn() -> c_int) -> c_int {
             changed_ns: joined_ns(stat.st_ctime, stat.st_ctime_nsec),
         };
         let said = fields;
-        let correction = session.correct(&mut fields);
+        let correction = match session.correct(&mut fields) {
+            Ok(correction) => correction,
+            Err(errno) => return status(Err(errno)),
+        };
         if correction.doubtful && before.replace(said) != Some(said) {
             continue;
         }
@@ -106,7 +110,10 @@ unsafe extern "C" fn statx(
             changed_ns: joined_ns(ctime.tv_sec, ctime.tv_nsec.into()),
         };
         let said = fields;
-        let correction = session.correct(&mut fields);
+        let correction = match session.correct(&mut fields) {
+            Ok(correction) => correction,
+            Err(errno) => return status(Err(errno)),
+        };
         if correction.doubtful && before.replace(said) != Some(said) {
             continue;
         }
@@ -132,11 +139,14 @@ unsafe extern "C" fn statx(
 unsafe fn timed(stat: Option<rustix::fs::Stat>, mtime: NewTime, call: impl Fn() -> c_int) -> c_int {
     let (Some(session), Some(stat)) = (session(), stat) else { return call() };
     let mut result = -1;
-    session.set_times(stat.st_dev, stat.st_ino, mtime, || {
+    let set = session.set_times(stat.st_dev, stat.st_ino, mtime, || {
         result = call();
         result == 0
     });
-    result
+    match set {
+        Ok(()) => result,
+        Err(errno) => status(Err(errno)),
+    }
 }
 
 /// The modification time of a call.

@@ -67,7 +67,7 @@ unsafe fn dispatch(
                 if let (0.., Some(session)) = (opened, session()) {
                     // struct open_how begins with the flags.
                     let flags = OpenFlags::from_bits_retain(*pc.cast::<u64>() as u32);
-                    let _ = session.opened(opened as c_int, flags);
+                    let _ = session.opened_surely(opened as c_int, flags);
                 }
                 opened
             }

@@ -156,7 +156,7 @@ impl Index {
         for turn in 0..operations {
             let (file, block) = self.keys.at(client, turn);
             let inside = segment.enter_table(owner);
-            let record = segment.with_file(identity(file), owner, |record| record);
+            let record = segment.with_file(identity(file), owner, |record| record).unwrap_or(None);
             segment.leave(owner, inside);
             let record = record.ok_or("a file is not in the table")?;
             let entry = segment.entry(segment.file(record), block as u64);
@@ -304,7 +304,8 @@ mod tests {
         let owner = index.pool.owner(0);
         let bucket = |file: usize| {
             let inside = segment.enter_table(owner);
-            let record = segment.with_file(identity(file), owner, |record| record).unwrap();
+            let record =
+                segment.with_file(identity(file), owner, |record| record).unwrap().unwrap();
             segment.leave(owner, inside);
             let entry = segment.entry(segment.file(record), 63).unwrap();
             match Entry::decode(entry.load(Ordering::Acquire)) {

@@ -1,0 +1,84 @@
+//! Waits that a signal ends: for what a process holds that is stopped.
+//!
+//! Everything that waits for another process returns EINTR when a signal handler has to run and that process does
+//! not go on. Calls that a program has made are then made again, or fail, as the handler asks
+//! ([`restarting`]); what must not be left undone is tried again in any case, after the handler has run
+//! ([`surely`]).
+
+use crate::session::Session;
+use forebay_pool::buckets::Patience;
+use forebay_pool::{Identity, Owner, interruption};
+use rustix::io::Errno;
+
+/// Makes a call that waits again while all handlers that ended its waits have SA_RESTART.
+#[inline]
+pub(crate) fn restarting<R>(mut act: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
+    loop {
+        match act() {
+            Err(Errno::INTR) if interruption::restarts() => {}
+            result => return result,
+        }
+    }
+}
+
+/// Makes a call that waits until no handler ends it.
+pub(crate) fn surely<R>(mut act: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
+    loop {
+        match act() {
+            Err(Errno::INTR) => drop(interruption::restarts()),
+            result => return result,
+        }
+    }
+}
+
+/// A wait that may be made outside of everything, where handlers run at once.
+pub(crate) struct Wait {
+    ends: u32,
+}
+
+impl Wait {
+    pub fn begin() -> Wait {
+        Wait { ends: interruption::ends() }
+    }
+
+    /// Fails if a handler has ended the wait, or is held off by it, and `stands` says that what is waited for may
+    /// never come.
+    pub fn look(&self, stands: impl FnOnce() -> bool) -> Result<(), Errno> {
+        let ended = interruption::ends() != self.ends || interruption::is_held_off();
+        if !ended || !stands() {
+            return Ok(());
+        }
+        interruption::give_up(self.ends);
+        Err(Errno::INTR)
+    }
+}
+
+impl Session {
+    /// [`Wait::look`], of a wait for `holder`.
+    pub(crate) fn look(
+        &self,
+        wait: &Wait,
+        holder: Owner,
+        patience: &Patience,
+    ) -> Result<(), Errno> {
+        wait.look(|| self.segment.stands(holder, patience))
+    }
+
+    /// Calls `act` in the table with the record of `identity`, if there is one.
+    ///
+    /// # Errors
+    /// `INTR`; `act` was not called.
+    pub(crate) fn with_record<R>(
+        &self,
+        identity: Identity,
+        mut act: impl FnMut(Option<u32>) -> R,
+    ) -> Result<R, Errno> {
+        let owner = self.owner();
+        restarting(|| {
+            let inside = self.segment.enter_table(owner);
+            let result = self.segment.with_file(identity, owner, &mut act);
+            self.segment.leave(owner, inside);
+            result
+        })
+    }
+}
