@@ -256,6 +256,11 @@ fn hold_mark(folder: &str, user: u32) -> Helper {
 fn a_lock_of_another_user_is_a_hint_and_no_refusal() {
     for victim in VICTIMS {
         let Some(scene) = Scene::of(victim) else { return };
+        // Another manager of the same user, which has marked `/`, too.
+        let Some(beside) = Scene::of(victim) else { return };
+        let script = ": > $OUT/up; until [ -e $OUT/end ]; do sleep 0.01; done";
+        let run = beside.site.start(beside.run_command(script));
+        wait_for("the run", LONG, || beside.site.out.join("up").exists().then_some(()));
         for folder in ["/", scene.site.store.to_str().unwrap()] {
             let held = hold_mark(folder, ATTACKER);
             let ran = scene.run("echo text > file; $FOREBAY status");
@@ -268,5 +273,7 @@ fn a_lock_of_another_user_is_a_hint_and_no_refusal() {
         }
         let ran = scene.run("echo text > file");
         assert!(!ran.stderr.contains("another user"), "{ran:?}");
+        fs::write(beside.site.out.join("end"), "").unwrap();
+        run.end().expect(0);
     }
 }

@@ -34,6 +34,8 @@ struct Taken {
     store: PathBuf,
     device: u64,
     inode: u64,
+    /// The bytes that say so there: others of this user's managers may have marked it, too, by right.
+    bytes: &'static [i64],
 }
 
 /// Marks these directories as served.
@@ -89,9 +91,9 @@ fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> Option<Taken> {
         // One that may not be read has no marks that we could see, nor can it have ours.
         let Ok(fd) = rustix::fs::open(folder, flags, Mode::empty()) else { continue };
         // First ours, then a look at theirs: of two that come at once, at least one sees the other.
-        let (own, theirs) = match depth {
-            0 => (SERVED, &[SERVED, ABOVE][..]),
-            _ => (ABOVE, &[SERVED][..]),
+        let (own, theirs): (i64, &'static [i64]) = match depth {
+            0 => (SERVED, &[SERVED, ABOVE]),
+            _ => (ABOVE, &[SERVED]),
         };
         let _ = lock(&fd, libc::F_OFD_SETLK, libc::F_RDLCK, own);
         let locked =
@@ -101,16 +103,16 @@ fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> Option<Taken> {
             && let Ok(found) = rustix::fs::fstat(&fd)
         {
             let (device, inode) = (found.st_dev, found.st_ino);
-            taken = Some(Taken { store: store.to_owned(), device, inode });
+            taken = Some(Taken { store: store.to_owned(), device, inode, bytes: theirs });
         }
         held.push(fd);
     }
     taken
 }
 
-/// A process of this user, not this one, that has marked the directory.
+/// A process of this user, not this one, that has marked the directory so that it is taken.
 fn holder(taken: &Taken) -> Option<u32> {
-    let marks = [SERVED, ABOVE].map(|byte| format!(" {byte} {byte}"));
+    let marks: Vec<_> = taken.bytes.iter().map(|byte| format!(" {byte} {byte}")).collect();
     let is_marked = |path: &Path| {
         let text = fs::read_to_string(path).unwrap_or_default();
         let is_mark = |line: &str| {
@@ -171,28 +173,49 @@ mod tests {
         assert!(free(&store) && free(&below) && free(&above));
     }
 
-    #[test]
-    fn a_process_of_ours_that_has_marked_a_directory_is_known() {
+    /// A process that has marked `folder` by `byte` as long as it lives.
+    fn marker(folder: &Path, byte: i64) -> std::process::Child {
         use std::os::unix::process::CommandExt;
-        let root = tempfile::tempdir().unwrap();
-        let store = root.path().canonicalize().unwrap();
-        let folder = std::ffi::CString::new(store.to_str().unwrap()).unwrap();
+        let folder = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
         let mut command = std::process::Command::new("sleep");
         let marks = move || {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let fd = rustix::fs::open(folder.as_c_str(), flags, Mode::empty())?;
-            let _ = lock(&fd, libc::F_OFD_SETLK, libc::F_RDLCK, SERVED);
+            let _ = lock(&fd, libc::F_OFD_SETLK, libc::F_RDLCK, byte);
             std::mem::forget(fd);
             Ok(())
         };
         // SAFETY: only system calls between fork and exec.
         unsafe { command.arg("1000").pre_exec(marks) };
-        let mut child = command.spawn().unwrap();
+        command.spawn().unwrap()
+    }
+
+    #[test]
+    fn a_process_of_ours_that_has_marked_a_directory_is_known() {
+        let root = tempfile::tempdir().unwrap();
+        let store = root.path().canonicalize().unwrap();
+        let mut child = marker(&store, SERVED);
         let taken = mark(&store, &mut Vec::new()).expect("it is marked");
         let found = holder(&taken);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(found, Some(child.id()));
         assert!(mark(&store, &mut Vec::new()).is_none());
+    }
+
+    /// A mark of another user's on a directory above, and one of ours there that is about a directory beside.
+    #[test]
+    fn a_process_of_ours_beside_is_not_taken_for_the_holder_of_anothers_mark() {
+        let root = tempfile::tempdir().unwrap();
+        let above = root.path().canonicalize().unwrap();
+        let store = above.join("store");
+        std::fs::create_dir(&store).unwrap();
+        let mut child = marker(&above, ABOVE);
+        let other = rustix::fs::open(&above, OFlags::RDONLY, Mode::empty()).unwrap();
+        let _ = lock(&other, libc::F_OFD_SETLK, libc::F_RDLCK, SERVED);
+        let found = mark(&store, &mut Vec::new()).map(|taken| holder(&taken));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, Some(None));
     }
 }
