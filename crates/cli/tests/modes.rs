@@ -4,12 +4,13 @@
 mod common;
 
 use common::{
-    LAZY, LONG, Setup, Site, Steps, TINY, USUAL, becomes, have, is_alive, kill, sees, wait_for,
+    LAZY, LONG, Setup, Site, Steps, TINY, USUAL, becomes, descendants, have, is_alive, kill, sees,
+    wait_for,
 };
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Everything is flushed as soon as may be.
 const EAGER: Setup = Setup { flush: "trigger = \"periodic\"\nperiod = \"20ms\"", ..USUAL };
@@ -237,9 +238,17 @@ fn scratch_files_end_whoever_is_killed() {
         assert_eq!(sees(&site.store.join("kept")), "kept\n");
     };
 
-    // The program.
+    // The program, after what it has started: that would be a program that goes on.
     let steps = begin();
-    kill(sees(&site.out.join("pid")).trim().parse().unwrap(), Signal::KILL);
+    let shell = sees(&site.out.join("pid")).trim().parse().unwrap();
+    kill(shell, Signal::STOP);
+    let stat = PathBuf::from(format!("/proc/{shell}/stat"));
+    wait_for("its stop", LONG, || sees(&stat).contains(") T ").then_some(()));
+    for &child in &descendants(shell)[1..] {
+        kill(child, Signal::KILL);
+        wait_for("its end", LONG, || (!is_alive(child)).then_some(()));
+    }
+    kill(shell, Signal::KILL);
     steps.running.end().expect(137);
     assert_drained();
 
