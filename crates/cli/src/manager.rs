@@ -8,7 +8,7 @@ use clap::Args;
 use forebay_node::fsck;
 use forebay_node::runtime::{Runtime, SERVED, append_private, read_private, write_private};
 use forebay_node::status::Observer;
-use forebay_node::{Config, Connection, Ending, Options, Rebuilt, serve};
+use forebay_node::{Config, Connection, Ending, Options, Rebuilt, WAITS, serve};
 use forebay_pool::message::Message;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -81,6 +81,7 @@ fn serve_instance(
         ephemeral: arguments.ephemeral,
         drain_and_end: arguments.drain_and_end,
         trace: arguments.trace.clone(),
+        report: report.as_ref().and_then(|report| report.try_clone().ok()),
     };
     let foreground = report.is_none();
     let described = config.describe();
@@ -210,7 +211,7 @@ pub fn join(
     Err(format!(
         "the node manager of {} holds its lock and does not answer; see {}",
         runtime.folder.display(),
-        runtime.log().display()
+        runtime.readable_log().display()
     ))
 }
 
@@ -351,6 +352,13 @@ fn start(
             Ok(0) | Err(_) => break,
             Ok(count) => said.push_str(&String::from_utf8_lossy(&byte[..count])),
         }
+        // At once: it takes seconds before it is known what comes of it.
+        while said.starts_with(WAITS)
+            && let Some((line, rest)) = said.split_once('\n')
+        {
+            eprintln!("forebay: {line}");
+            said = rest.to_owned();
+        }
     }
     if let Some(before) = said.strip_suffix("ready\n") {
         before.lines().for_each(|line| eprintln!("forebay: {line}"));
@@ -367,7 +375,7 @@ fn start(
     let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
     let why = format!("the node manager died while it started ({how})");
     let _ = its_log.write_all(forebay_node::log::lines(&why).as_bytes());
-    Err(StartError::Died(format!("{why}; see {}", runtime.log().display())))
+    Err(StartError::Died(format!("{why}; see {}", runtime.readable_log().display())))
 }
 
 /// Makes sure that a node manager serves a pool whose own has died, and holds it: it goes on where that
@@ -515,7 +523,7 @@ fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
         "{}: node managers that other commands started end before everything is on the backing store; \
          see {}",
         runtime.folder.display(),
-        runtime.log().display()
+        runtime.readable_log().display()
     ))
 }
 

@@ -159,7 +159,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             Drained::Lost => connection = rejoin(&config, &mut runtime)?,
         }
     }
-    Err(format!("node managers end again and again; see {}", runtime.log().display()))
+    Err(format!("node managers end again and again; see {}", runtime.readable_log().display()))
 }
 
 /// What is not yet on the store, who goes on, and how to watch that.

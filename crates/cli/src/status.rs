@@ -3,7 +3,7 @@
 use crate::drain::bytes;
 use crate::simulate::report::text;
 use forebay_node::holders::{Holder, What};
-use forebay_node::runtime::Runtime;
+use forebay_node::runtime::{Runtime, newest_last_log};
 use forebay_node::status::{FileStatus, Observer, TierStatus};
 use std::process::ExitCode;
 
@@ -36,6 +36,9 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
     }
     if shown == 0 {
         println!("no node manager runs, and none has left anything");
+        if let Some(log) = newest_last_log()? {
+            println!("the log of the last one: {}", log.display());
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -211,7 +214,7 @@ fn show(runtime: &Runtime, observer: &Observer) {
         println!(
             "  {} times files were found changed on the store by others; {} says which",
             observer.conflicts(),
-            runtime.log().display()
+            runtime.readable_log().display()
         );
     }
     for file in observer.files() {

@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{LAZY, LONG, Site, wait_for};
+use common::{LAZY, LONG, Site, kill, wait_for};
+use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 
 /// Whether a line begins with a time such as 2026-12-31T23:59:59.999Z.
 fn has_time(line: &str) -> bool {
@@ -43,4 +45,55 @@ fn a_manager_whose_log_can_take_nothing_more_goes_on() {
     site.end(site.forebay(&["stop", "--config", config])).expect(0);
     node.end().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap().lines().count(), 1000);
+}
+
+#[test]
+fn the_log_outlives_its_manager() {
+    let site = Site::new(&LAZY);
+    let faults = site.out.join("faults");
+    fs::write(&faults, "").unwrap();
+    // Of others that have ended; what is no such log is left alone.
+    let others = fs::DirBuilder::new().mode(0o700).create(site.runtime());
+    others.unwrap_or_else(|error| assert!(site.runtime().is_dir(), "{error}"));
+    for number in 0..40 {
+        fs::write(site.runtime().join(format!("last-{number:016x}.log")), "old\n").unwrap();
+    }
+    let mine = site.runtime().join("last-mine.log");
+    fs::write(&mine, "").unwrap();
+    let script = "basename $(dirname $FOREBAY_RUNTIME_DIR/*/log)";
+    let mut command = site.buffered(&["bash", "-c", script]);
+    command.env("FOREBAY_FAULTS", &faults);
+    let instance = site.end(command).expect(0).stdout;
+    let log = site.runtime().join(format!("last-{}.log", instance.trim()));
+    wait_for("the log", LONG, || log.exists().then_some(()));
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("faults are injected as ") && text.lines().all(has_time), "{text}");
+    assert!(!site.runtime().join(instance.trim()).exists());
+    wait_for("the others", LONG, || {
+        let kept = fs::read_dir(site.runtime()).unwrap().count();
+        (kept == 16 + 1).then_some(())
+    });
+    assert!(mine.exists());
+    let status = site.end(site.forebay(&["status"])).expect(0).stdout;
+    assert!(status.contains(log.to_str().unwrap()), "{status}");
+}
+
+#[test]
+fn a_start_says_at_once_for_which_manager_it_waits() {
+    let site = Site::new(&LAZY);
+    let config = site.config.to_str().unwrap().to_owned();
+    let mut node = site.start(site.forebay(&["node", "--config", &config]));
+    wait_for("the manager", LONG, || {
+        assert!(node.is_running(), "it has ended");
+        site.end(site.forebay(&["status"])).stdout.contains("node manager").then_some(())
+    });
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("on-exit", "per-file")).unwrap();
+    let mut run = site.start(site.buffered(&["true"]));
+    let said = "forebay: waiting: ";
+    wait_for("what it waits for", LONG, || run.stderr().contains(said).then_some(()));
+    assert!(run.is_running(), "it is said at the end only: {}", run.stderr());
+    kill(node.pid(), Signal::TERM);
+    run.end().expect(0);
+    node.end().expect(0);
 }

@@ -7,7 +7,7 @@ use crate::descriptors::Descriptors;
 use crate::faults::Faults;
 use crate::flush::Flusher;
 use crate::gauge::Gauge;
-use crate::guard::guard;
+use crate::guard::{Waits, guard};
 use crate::housekeeping::{Housekeeper, has_living, is_idle};
 use crate::journal::Journal;
 use crate::journal::log::reason;
@@ -26,6 +26,7 @@ use forebay_pool::crash;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -57,6 +58,8 @@ pub struct Options {
     pub drain_and_end: bool,
     /// Where to record every movement.
     pub trace: Option<PathBuf>,
+    /// What gets a line, which begins with [`WAITS`], when the start has to wait for another node manager.
+    pub report: Option<File>,
 }
 
 /// What is to be told of a start.
@@ -115,8 +118,9 @@ pub fn serve(
     }
     // What was left is drained in any order.
     let drains = options.drain_and_end || runtime.has_left();
-    refuse_overlap(&config, runtime, drains)?;
-    let guard = guard(config.backing.iter().map(|backing| backing.path.as_path()))?;
+    let mut waits = Waits::new(options.report.as_ref());
+    refuse_overlap(&config, runtime, drains, &mut waits)?;
+    let guard = guard(config.backing.iter().map(|backing| backing.path.as_path()), &mut waits)?;
     raise_limits()?;
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
     let trace = Trace::to(options.trace.as_deref()).map_err(|error| {
@@ -239,13 +243,19 @@ fn refuse_elsewhere(config: &Config, runtime: &Runtime) -> Result<(), String> {
 
 /// Two managers must not buffer the same files: neither would see what the other holds. Nor may one
 /// begin, unless it `drains`, before what another left is drained.
-fn refuse_overlap(config: &Config, runtime: &Runtime, drains: bool) -> Result<(), String> {
+fn refuse_overlap(
+    config: &Config,
+    runtime: &Runtime,
+    drains: bool,
+    waits: &mut Waits<'_>,
+) -> Result<(), String> {
     // One without clients is probably ending.
     let patience = Instant::now() + ENDING;
     loop {
         match find_overlap(config, runtime, drains)? {
             None => return Ok(()),
-            Some((true, _)) if Instant::now() < patience => {
+            Some((true, message)) if Instant::now() < patience => {
+                waits.say(&message);
                 std::thread::sleep(Duration::from_millis(50));
             }
             Some((_, message)) => return Err(message),

@@ -7,9 +7,11 @@
 //! program's own locks do; programs that lock the directory itself are not disturbed.
 
 use crate::discovery::own_uid;
+use forebay_pool::clock::Timer;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,6 +23,39 @@ const ABOVE: i64 = SERVED + 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a lock may stay whose holder shows its descriptors no more, because it is ending.
 const ENDING: Duration = Duration::from_millis(500);
+
+/// After this it is said what a start waits for: one that ends as usual is gone by then.
+const SAY: Timer = Timer::ms(300);
+
+/// What a start waits for, told once to the one who waits for the start.
+pub(crate) struct Waits<'a> {
+    report: Option<&'a File>,
+    since: Option<Instant>,
+    told: bool,
+}
+
+/// How the line begins that says what a start waits for, among those that it reports.
+pub const WAITS: &str = "waiting: ";
+
+impl<'a> Waits<'a> {
+    /// `report` gets the line.
+    pub fn new(report: Option<&'a File>) -> Waits<'a> {
+        Waits { report, since: None, told: false }
+    }
+
+    /// To be called again and again while that is waited for.
+    pub fn say(&mut self, what: &str) {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.told || since.elapsed() < SAY.as_duration() {
+            return;
+        }
+        self.told = true;
+        eprintln!("forebay: {WAITS}{what}");
+        if let Some(mut report) = self.report {
+            let _ = report.write_all(format!("{WAITS}{what}\n").as_bytes());
+        }
+    }
+}
 
 /// Locks that hold as long as this lives.
 pub(crate) struct Guard {
@@ -42,7 +77,10 @@ struct Taken {
 ///
 /// # Errors
 /// A message that names a directory that another manager of this user serves, or one above or below it.
-pub(crate) fn guard<'a>(stores: impl Iterator<Item = &'a Path> + Clone) -> Result<Guard, String> {
+pub(crate) fn guard<'a>(
+    stores: impl Iterator<Item = &'a Path> + Clone,
+    waits: &mut Waits<'_>,
+) -> Result<Guard, String> {
     let since = Instant::now();
     // When one of ours was last seen to have a mark: it may be ending since.
     let mut seen = since;
@@ -53,14 +91,24 @@ pub(crate) fn guard<'a>(stores: impl Iterator<Item = &'a Path> + Clone) -> Resul
             return Ok(Guard { _locked: held, warning: None });
         };
         let own = taken.iter().find_map(|taken| Some((holder(taken)?, taken)));
-        let waits = match own {
+        let describe = |pid: u32, taken: &Taken| {
+            format!(
+                "{}: it, or a directory above or below it, is buffered by another node manager of yours \
+                 (process {pid}); only one can serve it",
+                taken.store.display()
+            )
+        };
+        let goes_on = match own {
             Some(_) => {
                 seen = Instant::now();
                 since.elapsed() < PATIENCE
             }
             None => seen.elapsed() < ENDING,
         };
-        if waits {
+        if goes_on {
+            if let Some((pid, taken)) = own {
+                waits.say(&describe(pid, taken));
+            }
             drop(held);
             // Not in step with another that does the same.
             let apart = u64::from(std::process::id() % 32);
@@ -68,11 +116,7 @@ pub(crate) fn guard<'a>(stores: impl Iterator<Item = &'a Path> + Clone) -> Resul
             continue;
         }
         if let Some((pid, taken)) = own {
-            return Err(format!(
-                "{}: it, or a directory above or below it, is buffered by another node manager of yours \
-                 (process {pid}); only one can serve it",
-                taken.store.display()
-            ));
+            return Err(describe(pid, taken));
         }
         let warning = format!(
             "{}: a program of another user has marked it, or a directory above or below it, as buffered. \

@@ -44,4 +44,5 @@ mod undoable;
 pub use config::Config;
 pub use control::Connection;
 pub use daemon::{Ending, Options, Started, serve};
+pub use guard::WAITS;
 pub use rebuild::Rebuilt;

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// How a manager that starts says that another holds the instance's lock.
 pub const SERVED: &str = "another node manager serves it";
@@ -22,6 +23,34 @@ const KEPT_END: &str = ".config";
 
 /// How the name of a journal ends.
 pub(crate) const JOURNAL_END: &str = ".journal";
+
+/// How the name of a log begins and ends that is kept when its manager has ended and its folder is removed, and how many are
+/// kept in one runtime folder.
+const LAST_START: &str = "last-";
+const LAST_END: &str = ".log";
+const LAST_LOGS: usize = 16;
+
+/// The logs that are kept in a runtime folder, and when they were written last.
+fn last_logs(base: &Path) -> Vec<(PathBuf, SystemTime)> {
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let is_last = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let instance = name.strip_prefix(LAST_START).and_then(|name| name.strip_suffix(LAST_END));
+        instance.is_some_and(is_instance)
+    };
+    let paths = entries.map(|entry| entry.path()).filter(is_last);
+    paths
+        .filter_map(|path| Some((path.clone(), fs::metadata(path).ok()?.modified().ok()?)))
+        .collect()
+}
+
+/// The log that was kept last of a manager that has ended, in [`base`].
+///
+/// # Errors
+/// Those of [`base`].
+pub fn newest_last_log() -> Result<Option<PathBuf>, String> {
+    Ok(last_logs(&base()?).into_iter().max_by_key(|(_, at)| *at).map(|(path, _)| path))
+}
 
 /// How the line begins that names the machine in a configuration that is kept: a comment.
 const KEPT_ON: &str = "# machine: ";
@@ -326,12 +355,37 @@ impl Runtime {
         fs::read_to_string(self.folder.join("lock")).ok()?.trim().parse().ok()
     }
 
+    /// Where the log is kept of the instance's last manager that has ended, when its folder is removed.
+    fn last_log(&self) -> PathBuf {
+        self.folder.with_file_name(format!("{LAST_START}{}{LAST_END}", self.instance))
+    }
+
+    /// The log to read: that of the instance's manager, or, when that has ended and its folder is removed, the
+    /// one that is kept of it.
+    pub fn readable_log(&self) -> PathBuf {
+        let (log, last) = (self.log(), self.last_log());
+        if !log.exists() && last.exists() { last } else { log }
+    }
+
+    /// Keeps the log of a folder that is about to be removed, if it says anything. No more than [`LAST_LOGS`]
+    /// are kept, the newest.
+    fn keep_log(&self, folder: &Path) {
+        let log = folder.join("log");
+        if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
+            let _ = fs::rename(&log, self.last_log());
+        }
+        let mut kept = last_logs(self.folder.parent().unwrap_or(folder));
+        kept.sort_by_key(|(_, at)| std::cmp::Reverse(*at));
+        kept.iter().skip(LAST_LOGS).for_each(|(path, _)| drop(fs::remove_file(path)));
+    }
+
     /// Removes the instance's folder and pool. For a node manager that has drained everything.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.pool);
         // Out of the way first: a new manager may be making its own at this moment.
         let gone = self.folder.with_extension(format!("ended-{}", std::process::id()));
         if fs::rename(&self.folder, &gone).is_ok() {
+            self.keep_log(&gone);
             let _ = fs::remove_dir_all(&gone);
         }
     }
@@ -341,6 +395,7 @@ impl Runtime {
     pub fn remove_unless_used(&self) {
         let elsewhere = || self.read_config().and_then(|config| self.kept_elsewhere(&config));
         if !self.has_left() || (!self.pool.exists() && elsewhere().is_some()) {
+            self.keep_log(&self.folder);
             let _ = fs::remove_dir_all(&self.folder);
         }
     }

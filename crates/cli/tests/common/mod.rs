@@ -606,16 +606,22 @@ impl Site {
             true => files(&self.shm()),
             false => self.pools(),
         };
-        let paths = [memory, files(&self.nvme), files(&self.runtime())].concat();
+        let mut runtime = files(&self.runtime());
+        // A manager that has ended leaves its log.
+        runtime.retain(|path| path.extension().is_none_or(|end| end != "log"));
+        let paths = [memory, files(&self.nvme), runtime].concat();
         left.extend(paths.iter().map(|path| path.display().to_string()));
         left
     }
 
     /// What the node managers said.
     pub fn log(&self) -> String {
-        let instances = fs::read_dir(self.runtime()).into_iter().flatten().flatten();
-        let logs = instances.map(|entry| fs::read_to_string(entry.path().join("log")));
-        logs.map(Result::unwrap_or_default).collect()
+        let entries = fs::read_dir(self.runtime()).into_iter().flatten().flatten();
+        let logs = entries.map(|entry| match entry.path().is_dir() {
+            true => entry.path().join("log"),
+            false => entry.path(),
+        });
+        logs.map(|log| fs::read_to_string(log).unwrap_or_default()).collect()
     }
 }
 
