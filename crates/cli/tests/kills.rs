@@ -173,6 +173,29 @@ fn managers_killed_again_and_again_are_replaced() {
     assert_complete(&site, &(0..RECORDS).collect(), "managers killed again and again");
 }
 
+/// `sync FILE` opens it to read.
+#[test]
+fn without_a_manager_a_descriptor_that_may_only_read_syncs() {
+    let site = Site::new(&LAZY);
+    let script = "yes | head -c 300000 > file; : > $OUT/made\n\
+        while [ ! -e $OUT/go ]; do sleep 0.02; done\n\
+        sync file && cp file $OUT/seen\n: > $OUT/synced";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the file", LIMIT, || site.out.join("made").exists().then_some(()));
+    let manager = site.status().manager;
+    // No other one is started.
+    kill(run.pid(), Signal::STOP);
+    kill(manager, Signal::KILL);
+    wait_for("its end", LIMIT, || (!is_alive(manager)).then_some(()));
+    std::fs::write(site.out.join("go"), "").unwrap();
+    wait_for("the sync", LIMIT, || site.out.join("synced").exists().then_some(()));
+    let seen = std::fs::read(site.out.join("seen")).expect("what was synced, without an error");
+    assert_same_bytes("file", &std::fs::read(site.store.join("file")).unwrap(), &seen);
+    assert!(seen.len() == 300_000, "{} bytes", seen.len());
+    kill(run.pid(), Signal::CONT);
+    run.end().expect(0);
+}
+
 #[test]
 fn a_manager_killed_in_the_final_drain_is_replaced() {
     let site = Site::new(&Setup {

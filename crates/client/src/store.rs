@@ -10,7 +10,7 @@ use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
 use forebay_pool::slot_record::{INDEX_END, RECORD_BYTES, SLOTS_END};
 use forebay_pool::sums::SlotFiles;
-use rustix::fd::RawFd;
+use rustix::fd::{AsRawFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -138,7 +138,8 @@ impl Session {
         result
     }
 
-    /// Writes to the backing store through the application's descriptor.
+    /// Writes to the backing store through the application's descriptor. One that may not write, of a
+    /// program that syncs what another one has written, is opened again for it.
     ///
     /// # Safety
     /// `from` is readable for `bytes`.
@@ -149,7 +150,12 @@ impl Session {
         bytes: usize,
         offset: u64,
     ) -> Result<usize, Errno> {
-        let result = unsafe { pwrite_full(handle.fd, from, bytes, offset) };
+        let result = if self.may(handle, description_flag::WRITE) {
+            unsafe { pwrite_full(handle.fd, from, bytes, offset) }
+        } else {
+            reopen(handle.fd, OFlags::WRONLY)
+                .and_then(|fd| unsafe { pwrite_full(fd.as_raw_fd(), from, bytes, offset) })
+        };
         occupy(self.store_device(self.record(handle)), Direction::Write, bytes);
         self.record(handle).clear(file_flag::SYNCED);
         result
