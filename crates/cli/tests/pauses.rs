@@ -175,3 +175,30 @@ fn a_tail_that_the_manager_is_about_to_take_back_is_never_seen() {
     assert_same_bytes("file", &fs::read(site.out.join("seen")).unwrap(), &[0; 9000]);
     assert_same_bytes("file on the store", &fs::read(site.store.join("file")).unwrap(), &[0; 9000]);
 }
+
+/// A process appends, and stops before it has entered the file; meanwhile another one cuts the file, as
+/// who rotates a log by copying and truncating it.
+#[test]
+fn what_is_appended_while_the_file_is_cut_leaves_no_gap() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let (log, held) = (site.out.join("log"), site.out.join("held"));
+    fs::write(&held, "").unwrap();
+    let script = format!(
+        "{SCALE}yes | head -c 100000 > file\n\
+         echo line > $OUT/line\n\
+         FOREBAY_PAUSE=append.locked:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log \
+         dd if=$OUT/line of=file oflag=append conv=notrunc status=none &\n\
+         while [ ! -s $OUT/log ]; do sleep 0.01; done\n\
+         truncate -s 10 file; rm $OUT/held; wait; cp file $OUT/seen\n"
+    );
+    let (ran, status) = site.run_buffered(&script);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    status.assert_live();
+    assert_eq!(pauses(&log).len(), 1);
+    let wanted = b"y\ny\ny\ny\ny\nline\n";
+    assert_same_bytes("file", &fs::read(site.out.join("seen")).unwrap(), wanted);
+    assert_same_bytes("file on the store", &fs::read(site.store.join("file")).unwrap(), wanted);
+}

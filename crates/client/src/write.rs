@@ -196,18 +196,54 @@ impl Session {
                 return Err(errno);
             }
         };
-        let start = if record.has(file_flag::DIRECT) {
-            rustix::fs::fstat(crate::session::borrow(handle.fd)).map(|stat| stat.st_size as u64)
-        } else {
-            Ok(record.size.load(Ordering::Acquire))
-        };
-        let result =
-            start.and_then(|start| Ok((start, unsafe { self.write_at(handle, pieces, start) }?)));
+        let result = unsafe { self.append_locked(handle, pieces, owner) };
         if taken {
             record.append.unlock_unchanged();
         }
         self.segment.leave(owner, inside);
         result
+    }
+
+    /// The file ends where it does once it is entered: until then another process may truncate it.
+    unsafe fn append_locked(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        owner: Owner,
+    ) -> Result<(u64, usize), Errno> {
+        let record = self.record(handle);
+        let length = self.writable_length(handle, pieces)?;
+        crash::point("append.locked");
+        let inside = self.enter(handle, owner)?;
+        let start = if record.has(file_flag::DIRECT) {
+            rustix::fs::fstat(crate::session::borrow(handle.fd)).map(|stat| stat.st_size as u64)
+        } else {
+            Ok(record.size.load(Ordering::Acquire))
+        };
+        let written = start.and_then(|start| {
+            if length == 0 {
+                return Ok((start, 0));
+            }
+            let length = self.allowed(handle, start, length)?;
+            let written =
+                unsafe { self.write_inside(handle, pieces, start, length, owner, &inside) }?;
+            Ok((start, written))
+        });
+        self.segment.leave(owner, inside);
+        let (start, written) = written?;
+        if length > 0 {
+            self.after_write(handle)?;
+        }
+        Ok((start, written))
+    }
+
+    /// Bytes of `pieces`, if the description may write.
+    #[inline]
+    fn writable_length(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
+        if !self.may(handle, description_flag::WRITE) {
+            return Err(Errno::BADF);
+        }
+        total(pieces).ok_or(Errno::INVAL)
     }
 
     #[inline]
@@ -217,27 +253,45 @@ impl Session {
         pieces: &[Iovec],
         offset: u64,
     ) -> Result<usize, Errno> {
-        if !self.may(handle, description_flag::WRITE) {
-            return Err(Errno::BADF);
-        }
-        let length = total(pieces).ok_or(Errno::INVAL)?;
+        let length = self.writable_length(handle, pieces)?;
         if length == 0 {
             return Ok(0);
         }
         let length = self.allowed(handle, offset, length)?;
         let owner = self.owner();
         let inside = self.enter(handle, owner)?;
-        let written = if let [piece] = pieces
+        let written =
+            unsafe { self.write_inside(handle, pieces, offset, length, owner, &inside) };
+        self.segment.leave(owner, inside);
+        let written = written?;
+        self.after_write(handle)?;
+        Ok(written)
+    }
+
+    /// Writes `length` bytes, all of `pieces` or the first of them, to the file that was entered.
+    #[inline]
+    unsafe fn write_inside(
+        &self,
+        handle: Handle,
+        pieces: &[Iovec],
+        offset: u64,
+        length: usize,
+        owner: Owner,
+        inside: &Inside,
+    ) -> Result<usize, Errno> {
+        if let [piece] = pieces
             && piece.length == length
             && unsafe { self.write_at_once(handle, piece, offset, owner) }
         {
-            Ok(length)
-        } else {
-            let mut cursor = Cursor::new(pieces);
-            unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, &inside) }
-        };
-        self.segment.leave(owner, inside);
-        let written = written?;
+            return Ok(length);
+        }
+        let mut cursor = Cursor::new(pieces);
+        unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, inside) }
+    }
+
+    /// What the file's rule, its mode and the description ask for behind each write.
+    #[inline]
+    fn after_write(&self, handle: Handle) -> Result<(), Errno> {
         self.review_rule(handle);
         let record = self.record(handle);
         let mode = record.mode.load(Ordering::Relaxed);
@@ -250,7 +304,7 @@ impl Session {
             self.segment.request_sync(handle.file, Some(self.owner()), false);
             self.segment.want_work();
         }
-        Ok(written)
+        Ok(())
     }
 
     /// The usual write, inside the file: one piece to valid pages of one block that lies in RAM. False,
