@@ -41,6 +41,9 @@ pub struct RunArguments {
     command: Vec<OsString>,
 }
 
+/// How often node managers that end are replaced before a run gives up.
+const STARTS: u32 = 10;
+
 /// Name of the library that is preloaded.
 const LIBRARY: &str = "libforebay_preload.so";
 
@@ -60,25 +63,37 @@ fn code<T: Copy>(all: &[(&str, T)], name: Option<&str>, code: impl Fn(T) -> u8) 
     found.map_or(0, |&(_, value)| code(value))
 }
 
-/// Tells the node manager that a run begins. Returns the number of its job; `None` if there are so
-/// many that this one goes without.
+/// What came of telling the node manager that a run begins.
+enum Begun {
+    /// The number of its job; `None` if there are so many that this one goes without.
+    Job(Option<u32>),
+    /// The node manager has died.
+    Gone(Errno),
+}
+
+/// Tells the node manager that a run begins.
 fn begin(
     connection: &Connection,
     runtime: &Runtime,
     arguments: &RunArguments,
-) -> Result<Option<u32>, String> {
+) -> Result<Begun, String> {
     let message = Message::BeginJob {
         mode: code(Mode::ALL, arguments.mode.as_deref(), |mode| mode as u8),
         trigger: code(Trigger::ALL, arguments.trigger.as_deref(), |trigger| trigger as u8),
         reserve: arguments.reserve.unwrap_or(0),
     };
-    let gone = |errno| format!("the node manager is gone: {errno}");
-    connection.send(message).map_err(gone)?;
+    if let Err(errno) = connection.send(message) {
+        return Ok(Begun::Gone(errno));
+    }
     let mut watch = Watch::default();
     loop {
         watch.look(runtime.manager())?;
-        match connection.receive(Duration::from_millis(200)).map_err(gone)? {
-            Some(Message::JobBegun { number }) => return Ok(Some(number)),
+        let answer = match connection.receive(Duration::from_millis(200)) {
+            Ok(answer) => answer,
+            Err(errno) => return Ok(Begun::Gone(errno)),
+        };
+        match answer {
+            Some(Message::JobBegun { number }) => return Ok(Begun::Job(Some(number))),
             Some(Message::NoRoom { bytes, asked }) => {
                 return Err(format!(
                     "{} cannot be reserved; {} could be now. Ask for less, or give the tiers more \
@@ -92,7 +107,7 @@ fn begin(
                     && arguments.trigger.is_none()
                     && arguments.reserve.is_none();
                 let many = "too many runs at once under one node manager";
-                return if plain { Ok(None) } else { Err(many.to_owned()) };
+                return if plain { Ok(Begun::Job(None)) } else { Err(many.to_owned()) };
             }
             Some(_) | None => {}
         }
@@ -121,7 +136,15 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         let found = if served.tiers == config.tiers { "" } else { " (found, of an earlier run)" };
         eprintln!("forebay: {}{found}", served.describe());
     }
-    let job = begin(&connection, &runtime, arguments)?;
+    let mut tries = 0;
+    let job = loop {
+        match begin(&connection, &runtime, arguments)? {
+            Begun::Job(job) => break job,
+            Begun::Gone(_) if tries < STARTS => connection = rejoin(&config, &mut runtime)?,
+            Begun::Gone(errno) => return Err(format!("the node manager is gone: {errno}")),
+        }
+        tries += 1;
+    };
     let mut child = match spawn(&arguments.command, &library, &runtime, job) {
         Ok(child) => child,
         Err(error) => {
@@ -134,7 +157,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     signals::attend(child.id())?;
     let status = attend(&mut child, &config, &mut runtime, &mut connection)?;
     let code = exit_code(status);
-    for _ in 0..10 {
+    for _ in 0..STARTS {
         if let Some(number) = job {
             // One that is gone is noticed by the drain.
             let _ = connection.send(Message::EndJob { number });

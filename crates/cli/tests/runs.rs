@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LAZY, LIMIT, Site, USUAL, wait_for};
+use common::{LAZY, LIMIT, Site, USUAL, skip, wait_for};
 
 #[test]
 fn the_exit_status_passes_through() {
@@ -124,4 +124,20 @@ fn files_outside_of_the_backing_directory_are_left_alone() {
     let (ran, status) = site.run_buffered("echo outside > $OUT/file; cat $OUT/file; ln -s $OUT out; echo through > out/link; cat out/link");
     assert_eq!(ran.expect(0).stdout, "outside\nthrough\n");
     assert_eq!((status.count("opens"), status.count("writes")), (0, 0), "{}", status.text);
+}
+
+#[test]
+fn a_manager_that_dies_when_a_run_begins_is_replaced() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    for message in 1..=3 {
+        let site = Site::new(&LAZY);
+        let mut run = site.buffered(&["sh", "-c", "echo hello > file"]);
+        run.env("FOREBAY_CRASH", format!("message.received:{message}"));
+        run.env("FOREBAY_CRASH_IN", "node").env("FOREBAY_CRASH_ONCE", site.out.join("once"));
+        site.end(run).expect(0);
+        assert!(message > 1 || site.out.join("once").exists());
+        assert_eq!(std::fs::read_to_string(site.store.join("file")).unwrap(), "hello\n");
+    }
 }

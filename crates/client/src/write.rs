@@ -260,8 +260,7 @@ impl Session {
         let length = self.allowed(handle, offset, length)?;
         let owner = self.owner();
         let inside = self.enter(handle, owner)?;
-        let written =
-            unsafe { self.write_inside(handle, pieces, offset, length, owner, &inside) };
+        let written = unsafe { self.write_inside(handle, pieces, offset, length, owner, &inside) };
         self.segment.leave(owner, inside);
         let written = written?;
         self.after_write(handle)?;
