@@ -1,6 +1,7 @@
 //! `forebay torture`: programs that verify every byte, on small tiers over a store that fails, while
 //! programs, node managers, and now and then everything, are killed, paused, stopped and started.
 
+mod conductor;
 mod content;
 mod counts;
 mod faults;
@@ -8,12 +9,17 @@ mod goals;
 mod history;
 mod hits;
 mod keeper;
+mod lists;
 mod log;
+mod model;
 mod operations;
 mod orphan;
+mod pairs;
 mod place;
+mod player;
 mod points;
 mod report;
+mod script;
 mod shadow;
 mod stranger;
 mod system;
@@ -27,6 +33,7 @@ use content::Random;
 use counts::{Counts, Fates, WordsFile, sum};
 use goals::Goals;
 use history::History;
+use lists::{Scenario, Slice};
 use log::Past;
 use place::Place;
 use report::Report;
@@ -70,6 +77,15 @@ pub struct TortureArguments {
     /// Begins with this round of the seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     round: u64,
+    /// What to do [default: the mixture; with --release all of them]; can be given several times
+    #[arg(long, value_name = "NAME")]
+    scenario: Vec<Scenario>,
+    /// Of the lists, only every N-th case, from the K-th on
+    #[arg(long, value_name = "K/N", default_value = "1/1")]
+    slice: Slice,
+    /// Of a list, only the case of this number
+    #[arg(long, value_name = "I", value_parser = clap::value_parser!(u64).range(1..))]
+    case: Option<u64>,
     #[command(flatten)]
     goals: Goals,
 }
@@ -107,6 +123,10 @@ enum Kind {
 pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     if arguments.stranger {
         stranger::lurk(arguments)
+    } else if arguments.list.play.is_some() {
+        conductor::play(arguments)
+    } else if arguments.list.list.is_some() {
+        conductor::conduct(arguments)
     } else if arguments.operations.is_some() {
         worker::work(arguments)
     } else {
@@ -152,6 +172,13 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
     }
     let given = arguments.without.iter();
     report.left_out.extend(given.map(|kind| format!("{kind:?}: by --without").to_lowercase()));
+    let scenarios = match &arguments.scenario[..] {
+        [] if goals.release => lists::ALL.to_vec(),
+        [] => vec![Scenario::Mixture],
+        some => some.to_vec(),
+    };
+    let has_lists = scenarios.iter().any(|scenario| scenario.cases().is_some());
+    let lists = if has_lists { FOREVER } else { Duration::ZERO };
     let place = Place::new(&folder, !without.contains(&Kind::Users))?;
     eprintln!("forebay: torture with seed {seed} in {}", place.root().display());
     let mut torture = Torture {
@@ -160,7 +187,15 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
         stranger: None,
         report,
         since: Instant::now(),
-        until: by_clock().saturating_add(time).saturating_add(GRACE).as_secs(),
+        mixed: Instant::now(),
+        until: by_clock()
+            .saturating_add(lists)
+            .saturating_add(time)
+            .saturating_add(GRACE)
+            .as_secs(),
+        scenarios,
+        slice: arguments.slice,
+        case: arguments.case,
         place,
         seed,
         time,
@@ -173,7 +208,7 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
     };
     let result = torture.run();
     let killed = torture.end();
-    let Torture { report, place, since, interrupted, goals, .. } = torture;
+    let Torture { report, place, since, interrupted, goals, scenarios, .. } = torture;
     if let Err(message) = result.and(killed) {
         println!("{}", report.text(seed, since.elapsed(), &goals));
         println!("  everything is left in {}", place.root().display());
@@ -203,7 +238,12 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
     if report.intercepted == 0 && interrupted == 0 {
         return Err("nothing was intercepted: the programs used the store directly".into());
     }
-    Ok(if goals.are_met(&report.reached()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_mixed = scenarios.contains(&Scenario::Mixture);
+    Ok(if !is_mixed || goals.are_met(&report.reached()) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Counts SIGINT, SIGTERM and SIGHUP.
@@ -234,7 +274,12 @@ struct Torture {
     time: Duration,
     goals: Goals,
     since: Instant,
+    /// When the mixture began.
+    mixed: Instant,
     until: u64,
+    scenarios: Vec<Scenario>,
+    slice: Slice,
+    case: Option<u64>,
     without: Vec<Kind>,
     interrupted: Arc<AtomicUsize>,
     last_manager: u32,
@@ -246,7 +291,20 @@ struct Torture {
 
 impl Torture {
     fn run(&mut self) -> Result<(), String> {
-        while self.since.elapsed() < self.time && !self.is_over() && !self.has_reached_all() {
+        for scenario in self.scenarios.clone() {
+            if !self.is_over() {
+                match scenario {
+                    Scenario::Mixture => self.mixture()?,
+                    list => self.list(list)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn mixture(&mut self) -> Result<(), String> {
+        self.mixed = Instant::now();
+        while self.mixed.elapsed() < self.time && !self.is_over() && !self.has_reached_all() {
             self.random = Random::new(self.seed ^ Random::new(self.report.rounds).next());
             self.report.rounds += 1;
             self.round()?;
@@ -287,7 +345,7 @@ impl Torture {
     fn round(&mut self) -> Result<(), String> {
         let _ = std::fs::remove_file(self.place.stop());
         self.begin_logs()?;
-        let left = self.time.saturating_sub(self.since.elapsed()).as_millis() as u64;
+        let left = self.time.saturating_sub(self.mixed.elapsed()).as_millis() as u64;
         let length = (1_500 + self.random.below(6_000)).min(left.max(500));
         let end = Instant::now() + Duration::from_millis(length);
         while Instant::now() < end && !self.is_over() && !self.has_reached_all() {
@@ -534,10 +592,19 @@ impl Torture {
             for (worker, loss) in told {
                 self.lose(worker, loss);
             }
-            let breaches = std::fs::read_to_string(self.place.root().join("breach"));
-            let breaches = breaches.unwrap_or_default();
-            self.report.losses.extend(breaches.lines().take(5).map(str::to_owned));
+            self.gather_breaches();
         }
+        self.notice_manager();
+    }
+
+    /// What another user got at is a loss.
+    fn gather_breaches(&mut self) {
+        let breaches = std::fs::read_to_string(self.place.root().join("breach"));
+        let breaches = breaches.unwrap_or_default();
+        self.report.losses.extend(breaches.lines().take(5).map(str::to_owned));
+    }
+
+    fn notice_manager(&mut self) {
         if let Some(manager) = self.place.manager() {
             self.report.intercepted = self.report.intercepted.max(manager.intercepted);
             if manager.pid != self.last_manager {

@@ -75,6 +75,14 @@ impl Place {
         Ok(place)
     }
 
+    /// One that is there.
+    ///
+    /// # Errors
+    /// If this program cannot be found.
+    pub fn found(root: &Path) -> std::io::Result<Place> {
+        Ok(Place { root: root.to_owned(), program: std::env::current_exe()? })
+    }
+
     /// The directory that holds everything else.
     pub fn root(&self) -> &Path {
         &self.root

@@ -2,6 +2,7 @@
 
 use super::counts::{Counts, Fates};
 use super::goals::{Goals, Reached};
+use super::lists::Listed;
 use super::operations::ALL;
 use super::points::{BUILT, KNOWN, Seen};
 use super::stranger::Attempts;
@@ -70,10 +71,14 @@ pub struct Report {
     pub intercepted: u64,
     /// Rounds that were begun.
     pub rounds: u64,
+    /// What came of the standing lists.
+    pub lists: Vec<Listed>,
     /// What was left out, and how to get it.
     pub left_out: Vec<String>,
     /// What was wrong, with what led to it.
     pub losses: Vec<String>,
+    /// The list that is being played, and how far.
+    pub playing: Option<String>,
     /// When progress was shown last.
     pub shown: Option<Instant>,
 }
@@ -105,7 +110,7 @@ impl Report {
             return;
         }
         self.shown = Some(Instant::now());
-        let line = format!(
+        let mut line = format!(
             "{:4} s, round {}: {} operations, {} kills, {} pauses, {} stops, {} verified, {} losses",
             since.as_secs(),
             self.rounds,
@@ -116,6 +121,9 @@ impl Report {
             bytes(self.counts.verified + self.counts.stored + self.compared),
             self.losses.len(),
         );
+        if let Some(playing) = &self.playing {
+            line = format!("{:4} s, {playing}, {} losses", since.as_secs(), self.losses.len());
+        }
         match is_terminal {
             true => eprint!("\r{line} "),
             false => eprintln!("{line}"),
@@ -201,6 +209,7 @@ impl Report {
             writeln!(text, "  left out    {what}")?;
         }
         text.push_str(&goals.text(&self.reached()));
+        self.lists.iter().for_each(|listed| text.push_str(&listed.text()));
         let losses = match self.losses.len() {
             0 => "none".to_owned(),
             count => count.to_string(),

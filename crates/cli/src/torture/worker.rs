@@ -6,6 +6,7 @@ use super::content::Random;
 use super::counts::{Counts, WordsFile};
 use super::history::History;
 use super::hits::{self, Call};
+use super::lists::ListArguments;
 use super::log;
 use super::operations::Operation;
 use super::orphan::Orphan;
@@ -64,6 +65,8 @@ pub struct WorkerArguments {
     /// Be another user, who tries to get at everything
     #[arg(long)]
     pub stranger: bool,
+    #[command(flatten)]
+    pub list: ListArguments,
 }
 
 impl WorkerArguments {

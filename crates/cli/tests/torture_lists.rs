@@ -1,0 +1,48 @@
+//! The standing lists of `forebay torture`: a slice of each, which depends on the seed.
+
+mod common;
+
+use common::{Ran, Site, USUAL};
+use std::fs;
+
+/// A slice of a list: every `of`-th case.
+fn slice(scenario: &str, of: u64) -> Ran {
+    let site = Site::new(&USUAL);
+    let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    let (seed_word, slice) = (seed.to_string(), format!("{}/{of}", seed % of + 1));
+    let dir = site.out.to_str().unwrap();
+    let words = ["torture", "--scenario", scenario, "--slice", &slice, "--dir", dir];
+    let ran = site.end(site.forebay(&[&words[..], &["--seed", &seed_word]].concat()));
+    assert!(ran.code == 0 && ran.stdout.contains("losses      none"), "{slice}: {ran:?}");
+    let left: Vec<_> = fs::read_dir(&site.out).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    ran
+}
+
+#[test]
+fn pairs_of_operations_lose_nothing() {
+    let ran = slice("pairs", 97);
+    let played = ran.stdout.lines().find(|line| line.contains(" cases played")).unwrap();
+    let cases: u64 = played.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let hits: Vec<_> = ["kills within", "pauses within"]
+        .iter()
+        .map(|what| {
+            let line = ran.stdout.lines().find(|line| line.contains(what)).unwrap();
+            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        })
+        .collect();
+    assert!(cases >= 128, "{ran:?}");
+    // Without points all are behind an operation.
+    let least = if cfg!(debug_assertions) { [20, 10] } else { [0, 0] };
+    assert!(hits[0] >= least[0] && hits[1] >= least[1], "{ran:?}");
+}
+
+#[test]
+fn a_case_is_played_again_by_its_number() {
+    let site = Site::new(&USUAL);
+    let dir = site.out.to_str().unwrap();
+    let words = ["torture", "--scenario", "pairs", "--case", "3302", "--seed", "2", "--dir", dir];
+    let ran = site.end(site.forebay(&words)).expect(0);
+    assert!(ran.stdout.contains("pairs       1 of 1 cases played"), "{ran:?}");
+}
