@@ -202,3 +202,48 @@ fn what_is_appended_while_the_file_is_cut_leaves_no_gap() {
     assert_same_bytes("file", &fs::read(site.out.join("seen")).unwrap(), wanted);
     assert_same_bytes("file on the store", &fs::read(site.store.join("file")).unwrap(), wanted);
 }
+
+/// Runs `programs/parting.c`, which says what is wrong. It pauses at `point`, if there is one, until it
+/// has done what is to happen meanwhile.
+fn part(how: &str, kind: &str, point: &str) {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("parting.c", &["-pthread"]) {
+        return;
+    }
+    let script = format!(
+        "{SCALE}: > $OUT/held\n\
+         [ -z '{point}' ] || export FOREBAY_PAUSE={point}:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log\n\
+         timeout 100 $BIN/parting {how} {kind} $OUT/held $OUT/log\n"
+    );
+    let (ran, status) = site.run_buffered(&script);
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", ""), "{how} {kind}");
+    status.assert_live();
+    for entry in fs::read_dir(&site.store).unwrap() {
+        let entry = entry.unwrap();
+        let bytes = entry.metadata().unwrap().len();
+        assert!(bytes < 1 << 20, "{how} {kind}: {:?} has {bytes} bytes", entry.file_name());
+    }
+}
+
+#[test]
+fn a_thread_that_stops_before_it_uses_a_descriptor_uses_no_other_file() {
+    for kind in ["write", "pwrite", "append", "lseek", "ftruncate"] {
+        part("closed", kind, "file.entering");
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_being_closed_or_replaced_is_never_the_kernels_alone() {
+    for point in ["descriptor.parting", "descriptor.replacing", "descriptor.replaced"] {
+        part("replaced", "write", point);
+    }
+    part("replaced", "close", "descriptor.parting");
+}
+
+#[test]
+fn threads_that_write_while_their_descriptor_is_replaced_lose_no_record() {
+    part("rotated", "-", "");
+}

@@ -82,7 +82,7 @@ impl Session {
             return;
         }
         let word = description.word.load(Ordering::Relaxed);
-        let reader = (word >> 32 << 32 | u64::from(handle.description), owner.raw());
+        let reader = (word >> 32 << 32 | u64::from(handle.description()), owner.raw());
         let block = self.segment.bucket_bytes() as u64;
         let Some(ahead) = self.predictors.touch(reader, offset, bytes as u64, block) else {
             return;

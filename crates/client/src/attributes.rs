@@ -295,6 +295,8 @@ impl Session {
 
     /// Takes over O_APPEND and O_DIRECT from an F_SETFL call.
     pub fn set_hidden_flags(&self, handle: Handle, flags: rustix::fs::OFlags) {
+        let owner = self.owner();
+        let Ok(inside) = self.enter_beside(handle, owner) else { return };
         let place = &self.description(handle).flags;
         for (flag, ours) in [
             (rustix::fs::OFlags::APPEND, description_flag::APPEND),
@@ -306,6 +308,7 @@ impl Session {
                 place.fetch_and(!ours, Ordering::AcqRel);
             }
         }
+        self.segment.leave(owner, inside);
     }
 }
 

@@ -81,42 +81,44 @@ impl Session {
     /// Enters the file, waiting while somebody has it exclusively.
     ///
     /// # Errors
-    /// `INTR`.
-    #[inline]
+    /// `INTR`; `BADF` if the descriptor is not what it was.
+    #[inline(always)]
     pub(crate) fn enter(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
+        crash::point("file.entering");
         match self.segment.try_enter_record(handle.file, self.record(handle), owner) {
-            Ok(inside) => Ok(inside),
+            Ok(inside) if self.is_current(handle) => Ok(inside),
+            Ok(inside) => self.turn_back(owner, inside),
             Err(_) => self.enter_patiently(handle, owner),
         }
     }
 
-    #[cold]
-    fn enter_patiently(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
-        self.patiently(handle, || self.segment.try_enter(handle.file, owner))
-    }
-
-    /// Enters the file again that was left by [`forebay_pool::Segment::step_out`].
+    /// [`Session::enter`] of a call that has done nothing yet, and waits again where a handler allows it.
     ///
     /// # Errors
-    /// `INTR`; it is still left then.
-    pub(crate) fn step_in(
-        &self,
-        handle: Handle,
-        owner: Owner,
-        inside: &Inside,
-    ) -> Result<(), Errno> {
-        self.patiently(handle, || self.segment.try_step_in(handle.file, owner, inside))
+    /// As of [`Session::enter`].
+    #[inline(always)]
+    pub(crate) fn enter_restarting(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
+        crash::point("file.entering");
+        match self.segment.try_enter_record(handle.file, self.record(handle), owner) {
+            Ok(inside) if self.is_current(handle) => Ok(inside),
+            Ok(inside) => self.turn_back(owner, inside),
+            Err(_) => self.enter_restarting_patiently(handle, owner),
+        }
     }
 
-    fn patiently<R>(
-        &self,
-        handle: Handle,
-        mut attempt: impl FnMut() -> Result<R, Owner>,
-    ) -> Result<R, Errno> {
+    #[cold]
+    fn enter_restarting_patiently(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
+        restarting(|| self.enter_patiently(handle, owner))
+    }
+
+    #[cold]
+    fn enter_patiently(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
         let (mut patience, wait) = (Patience::default(), Wait::begin());
         loop {
-            match attempt() {
-                Ok(result) => return Ok(result),
+            match self.segment.try_enter(handle.file, owner) {
+                Ok(inside) if self.is_current(handle) => return Ok(inside),
+                Ok(inside) => return self.turn_back(owner, inside),
+                Err(_) if !self.is_current(handle) => return Err(Errno::BADF),
                 Err(holder) => {
                     if !patience.wait() {
                         continue;
@@ -131,43 +133,91 @@ impl Session {
         }
     }
 
+    /// Enters the file again that was left by [`forebay_pool::Segment::step_out`].
+    ///
+    /// # Errors
+    /// `INTR`; it is still left then.
+    pub(crate) fn step_in(
+        &self,
+        handle: Handle,
+        owner: Owner,
+        inside: &Inside,
+    ) -> Result<(), Errno> {
+        let (mut patience, wait) = (Patience::default(), Wait::begin());
+        while let Err(holder) = self.segment.try_step_in(handle.file, owner, inside) {
+            if !patience.wait() {
+                continue;
+            }
+            if self.segment.owner_is_dead(holder) {
+                let taken = self.segment.exclude_unless_interrupted(handle.file, owner)?;
+                self.with_excluded(handle, taken, |_| Ok(()))?;
+            }
+            self.look(&wait, holder, &patience)?;
+        }
+        Ok(())
+    }
+
     /// Calls `act` while no other thread of any process is inside the file.
     ///
     /// # Errors
-    /// `INTR`, and `act` was not called; those of `act`.
+    /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of `act`.
     pub(crate) fn exclusively<R>(
         &self,
         handle: Handle,
         act: impl FnOnce(&Session) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let owner = self.owner();
-        let (inside, taken) = restarting(|| {
-            let inside = self.segment.enter_table(owner);
-            match self.segment.exclude_unless_interrupted(handle.file, owner) {
+        let (inside, taken) = self.beside(handle, owner, || {
+            self.segment.exclude_unless_interrupted(handle.file, owner)
+        })?;
+        let result = self.with_excluded(handle, taken, act);
+        self.segment.leave(owner, inside);
+        result
+    }
+
+    /// Enters the table, beside the handle's file, and takes a lock there.
+    fn beside(
+        &self,
+        handle: Handle,
+        owner: Owner,
+        lock: impl Fn() -> Result<bool, Errno>,
+    ) -> Result<(Inside, bool), Errno> {
+        restarting(|| {
+            let inside = self.enter_beside(handle, owner)?;
+            match lock() {
                 Ok(taken) => Ok((inside, taken)),
                 Err(errno) => {
                     self.segment.leave(owner, inside);
                     Err(errno)
                 }
             }
-        })?;
+        })
+    }
+
+    /// Calls `act`; if the caller has `taken` the file exclusively just now, what a dead owner left is completed before,
+    /// and others come in again afterwards.
+    fn with_excluded<R>(
+        &self,
+        handle: Handle,
+        taken: bool,
+        act: impl FnOnce(&Session) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         let outside = Through { session: self, handle };
         if taken && self.record(handle).has_intent() {
             self.record(handle).set(file_flag::TOUCHED);
-            let _ = self.segment.complete_intent(handle.file, owner, &outside);
+            let _ = self.segment.complete_intent(handle.file, self.owner(), &outside);
         }
         let result = act(self);
         if taken {
             self.segment.include(handle.file);
         }
-        self.segment.leave(owner, inside);
         result
     }
 
     /// Calls `act` with the description's offset while no other thread moves it.
     ///
     /// # Errors
-    /// `INTR`; those of `act`.
+    /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of `act`.
     pub(crate) fn positioned<R>(
         &self,
         handle: Handle,
@@ -175,15 +225,8 @@ impl Session {
     ) -> Result<R, Errno> {
         let owner = self.owner();
         let description = self.description(handle);
-        let (inside, taken) = restarting(|| {
-            let inside = self.segment.enter_table(owner);
-            match self.segment.lock_unless_interrupted(&description.position, owner) {
-                Ok(taken) => Ok((inside, taken)),
-                Err(errno) => {
-                    self.segment.leave(owner, inside);
-                    Err(errno)
-                }
-            }
+        let (inside, taken) = self.beside(handle, owner, || {
+            self.segment.lock_unless_interrupted(&description.position, owner)
         })?;
         let result = act(description.offset.load(Ordering::Acquire));
         if taken {
@@ -453,10 +496,28 @@ impl Session {
             Some(Durability::NonVolatile) => self.log(handle),
             _ => self.flush(handle, durable),
         };
-        match self.unreported_error(handle) {
+        let owner = self.owner();
+        let unreported = self.enter_beside(handle, owner).ok().and_then(|inside| {
+            let errno = self.unreported_error(handle);
+            self.segment.leave(owner, inside);
+            errno
+        });
+        match unreported {
             Some(errno) => Err(errno),
             None => flushed,
         }
+    }
+
+    /// [`Session::sync`] at the end of a write. That another thread has closed the descriptor since is not said as
+    /// `BADF`: the write is done.
+    ///
+    /// # Errors
+    /// As of [`Session::sync`].
+    pub fn sync_written(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
+        self.sync(handle, durable).map_err(|errno| match errno {
+            Errno::BADF => Errno::IO,
+            other => other,
+        })
     }
 
     /// Makes what was written so far durable on the store or a file tier.

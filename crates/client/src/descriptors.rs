@@ -34,14 +34,14 @@ impl Sparse {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, index: usize) -> Option<&AtomicU32> {
         // SAFETY: inside the mapping.
         (index < self.count).then(|| unsafe { &*self.words.add(index) })
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn load(&self, index: usize) -> u32 {
-        self.get(index).map_or(0, |word| word.load(Ordering::Acquire))
+        self.get(index).map_or(0, |word| word.load(Ordering::SeqCst))
     }
 }

@@ -41,9 +41,10 @@ impl Session {
         let start = liveness::start_time(pid).unwrap_or(0);
         self.segment.confirm_slot(fork.slot, pid, start);
         self.set_slot(fork.slot);
+        self.end_partings();
         // What other threads opened between the preparation and the fork.
         for handle in self.handles() {
-            self.segment.hold(fork.slot, handle.description);
+            self.segment.hold(fork.slot, handle.description());
         }
         self.lending.store(0, Ordering::Relaxed);
         self.manager.forked();

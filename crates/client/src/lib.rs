@@ -18,6 +18,7 @@ mod limits;
 mod manager;
 mod names;
 mod open;
+mod parting;
 mod passing;
 mod place;
 pub mod probe;

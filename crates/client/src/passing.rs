@@ -22,12 +22,12 @@ impl Session {
     /// Notes that a descriptor is about to be sent.
     pub fn passing(&self, handle: Handle) {
         let now = clock::stamp(clock::realtime_coarse_ns());
-        self.segment.take_off(handle.description, now);
+        self.segment.take_off(handle.description(), now);
     }
 
     /// Takes back [`Session::passing`]: it was not sent.
     pub fn not_passed(&self, handle: Handle) {
-        self.segment.land(handle.description);
+        self.segment.land(handle.description());
     }
 
     /// Takes over `fd`, which was just received; `again` if it will be received once more. False

@@ -169,7 +169,7 @@ impl Session {
             // It may not be opened again.
             Err(_) => {
                 let found = look(handle.fd);
-                let marker = self.segment.marker(handle.description).encode();
+                let marker = self.segment.marker(handle.description()).encode();
                 let _ = rustix::fs::seek(borrow(handle.fd), SeekFrom::Start(marker));
                 found
             }

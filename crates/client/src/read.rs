@@ -51,7 +51,7 @@ impl Session {
                 self.segment.prefetch(record, offset);
             }
             let owner = self.owner();
-            let inside = restarting(|| self.enter(handle, owner))?;
+            let inside = self.enter_restarting(handle, owner)?;
             let done = unsafe { self.read_at_once(handle, piece, offset, owner) };
             self.segment.leave(owner, inside);
             if done {
@@ -137,7 +137,7 @@ impl Session {
             self.segment.prefetch(record, description.offset.load(Ordering::Relaxed));
         }
         let owner = self.owner();
-        let inside = match restarting(|| self.enter(handle, owner)) {
+        let inside = match self.enter_restarting(handle, owner) {
             Ok(inside) => inside,
             Err(errno) => return Some(Err(errno)),
         };

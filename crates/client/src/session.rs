@@ -4,6 +4,7 @@ use crate::ahead::Predictors;
 use crate::descriptors::Sparse;
 use crate::manager::ManagerLink;
 use crate::open::Seen;
+use crate::parting::{description_of, is_parting};
 use crate::place::Engine;
 use crate::waits::surely;
 use core::cell::Cell;
@@ -37,7 +38,7 @@ const READERS: usize = 64;
 pub struct Session {
     pub(crate) segment: Segment,
     slot: AtomicU32,
-    /// Descriptor number -> description plus one.
+    /// Descriptor number -> description plus one, see `parting.rs`.
     pub(crate) table: Sparse,
     /// Description -> descriptors of this process that refer to it.
     pub(crate) references: Sparse,
@@ -59,9 +60,11 @@ pub struct Session {
     /// Descriptors for reading of our own (upper half), and the descriptions (plus one) that they
     /// are for; see [`Session::reader`].
     readers: [AtomicU64; READERS],
-    threads: AtomicU32,
+    /// One more than the last place of `readers` that was ever taken.
+    readers_high: AtomicU32,
+    pub(crate) threads: AtomicU32,
     /// Highest descriptor number that was ever managed.
-    highest: AtomicU32,
+    pub(crate) highest: AtomicU32,
     /// See [`Session::use_kernel_only`].
     kernel_only: AtomicBool,
     /// Threads that have a descriptor of the program's files that they are about to close.
@@ -70,16 +73,32 @@ pub struct Session {
     pub(crate) unlock: fn(RawFd),
 }
 
-/// A managed descriptor at the time of a call.
+/// A managed descriptor at the time of a call. Whether it still is what it was is looked at again once the
+/// thread is inside the file, or beside it: from then on it stays so until the thread leaves, see `parting.rs`.
 #[derive(Clone, Copy)]
 pub struct Handle {
     /// The descriptor.
     pub fd: RawFd,
-    pub(crate) description: u32,
+    /// What the table of descriptors said.
+    pub(crate) bound: u32,
+    /// The description's generation.
+    generation: u32,
     pub(crate) file: u32,
     /// Both in the segment, looked up once for each call.
     state: NonNull<Description>,
     record: NonNull<FileRecord>,
+}
+
+impl Handle {
+    /// The same, where the table says `bound` by now.
+    pub(crate) fn bound_as(self, bound: u32) -> Handle {
+        Handle { bound, ..self }
+    }
+
+    pub(crate) fn description(&self) -> u32 {
+        // There is none without a description.
+        description_of(self.bound).unwrap_or(0)
+    }
 }
 
 impl core::fmt::Debug for Handle {
@@ -202,6 +221,7 @@ impl Session {
             predictors: Predictors::new(),
             tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],
             readers: [const { AtomicU64::new(0) }; READERS],
+            readers_high: AtomicU32::new(0),
             threads: AtomicU32::new(0),
             highest: AtomicU32::new(0),
             kernel_only: AtomicBool::new(false),
@@ -224,7 +244,7 @@ impl Session {
         let thread = THREAD.with(|thread| {
             let mut number = thread.get();
             if number == 0 {
-                number = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
+                number = self.threads.fetch_add(1, Ordering::SeqCst) + 1;
                 thread.set(number);
             }
             number
@@ -248,14 +268,33 @@ impl Session {
         }
     }
 
-    /// Whether `fd` is managed, and what it refers to.
-    #[inline]
+    /// Whether `fd` is managed, and what it refers to. Waits while another thread closes or replaces it: the
+    /// caller is inside of nothing.
+    #[inline(always)]
     pub fn handle(&self, fd: RawFd) -> Option<Handle> {
-        let description = self.table.load(fd as usize).checked_sub(1)?;
-        let state = self.segment.description(description);
+        let bound = self.table.load(fd as usize);
+        match is_parting(bound) {
+            false => self.handle_of(fd, bound),
+            true => self.handle_later(fd),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn handle_of(&self, fd: RawFd, bound: u32) -> Option<Handle> {
+        let state = self.segment.description(description_of(bound)?);
+        let generation = (state.word.load(Ordering::Acquire) >> 32) as u32;
         let file = state.file.load(Ordering::Acquire);
         let record = self.segment.file(file).into();
-        Some(Handle { fd, description, file, state: state.into(), record })
+        Some(Handle { fd, bound, generation, file, state: state.into(), record })
+    }
+
+    /// Whether the handle's descriptor is still what it was when it was looked up.
+    #[inline(always)]
+    pub fn is_current(&self, handle: Handle) -> bool {
+        let description = self.description(handle);
+        self.table.load(handle.fd as usize) == handle.bound
+            && (description.word.load(Ordering::Acquire) >> 32) as u32 == handle.generation
+            && description.file.load(Ordering::Acquire) == handle.file
     }
 
     #[inline]
@@ -300,7 +339,7 @@ impl Session {
     ) -> Result<R, Errno> {
         for place in &self.readers {
             let word = place.load(Ordering::Acquire);
-            if word as u32 != handle.description + 1 {
+            if word as u32 != handle.description() + 1 {
                 continue;
             }
             let fd = (word >> 32) as RawFd;
@@ -316,8 +355,9 @@ impl Session {
             true => own.into_raw_fd(),
             false => Session::hide(own),
         };
-        let word = (fd as u64) << 32 | u64::from(handle.description + 1);
-        let keeps = self.readers.iter().any(|place| {
+        let word = (fd as u64) << 32 | u64::from(handle.description() + 1);
+        let keeps = self.readers.iter().zip(1..).any(|(place, number)| {
+            self.readers_high.fetch_max(number, Ordering::SeqCst);
             place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         let result = act(fd);
@@ -335,8 +375,9 @@ impl Session {
             .is_ok_and(|stat| Identity { device: stat.st_dev, inode: stat.st_ino } == identity)
     }
 
-    fn close_readers(&self, description: u32, file: u32) {
-        for place in &self.readers {
+    pub(crate) fn close_readers(&self, description: u32, file: u32) {
+        let high = self.readers_high.load(Ordering::SeqCst) as usize;
+        for place in &self.readers[..high.min(READERS)] {
             let word = place.load(Ordering::Relaxed);
             if word as u32 == description + 1
                 && place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -348,49 +389,12 @@ impl Session {
         }
     }
 
-    /// Binds descriptor `fd` to `description`, of which this process holds a reference.
-    pub(crate) fn bind(&self, fd: RawFd, description: u32) {
-        if let Some(references) = self.references.get(description as usize) {
-            references.fetch_add(1, Ordering::AcqRel);
-        }
-        if let Some(word) = self.table.get(fd as usize) {
-            word.store(description + 1, Ordering::Release);
-            self.highest.fetch_max(fd as u32, Ordering::AcqRel);
-        }
-    }
-
     /// The managed descriptors of this process.
     pub fn handles(&self) -> impl Iterator<Item = Handle> {
         (0..=self.highest.load(Ordering::Acquire) as RawFd).filter_map(|fd| self.handle(fd))
     }
 
-    /// Forgets descriptor `fd`, which is about to be closed or replaced. Returns the errno that a
-    /// flush of its file reported and this description has not yet learned of.
-    pub fn forget(&self, fd: RawFd) -> Option<Errno> {
-        let word = self.table.get(fd as usize)?;
-        if word.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let handle = self.handle(fd)?;
-        let description = word.swap(0, Ordering::AcqRel).checked_sub(1)?;
-        // As with the kernel's, a descriptor that only reads is told at fsync, not at close.
-        let writes = self.may(handle, description_flag::WRITE);
-        let error = writes.then(|| self.unreported_error(handle)).flatten();
-        let last = self
-            .references
-            .get(description as usize)
-            .is_some_and(|references| references.fetch_sub(1, Ordering::AcqRel) == 1);
-        if last {
-            self.closing(handle);
-            self.close_readers(description, handle.file);
-            let marker = self.segment.marker(description);
-            self.segment.release(self.slot(), description);
-            self.end_locks(fd, marker);
-        }
-        error
-    }
-
-    fn closing(&self, handle: Handle) {
+    pub(crate) fn closing(&self, handle: Handle) {
         let written =
             self.may(handle, description_flag::WRITE) && self.record(handle).has(file_flag::DIRTY);
         if !written {
@@ -403,14 +407,6 @@ impl Session {
             && self.trigger(self.record(handle)) == Trigger::PerFile
         {
             self.segment.request_sync(handle.file, Some(self.owner()), false);
-        }
-    }
-
-    /// Notes that `new` refers to what `old` refers to (dup and its kin). Whatever `new` was
-    /// before has been forgotten.
-    pub fn duplicated(&self, old: RawFd, new: RawFd) {
-        if let Some(handle) = self.handle(old) {
-            self.bind(new, handle.description);
         }
     }
 

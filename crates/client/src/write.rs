@@ -188,7 +188,7 @@ impl Session {
         let record = self.record(handle);
         let owner = self.owner();
         // Any lock is held under a presence.
-        let inside = self.segment.enter_table(owner);
+        let inside = self.enter_beside(handle, owner)?;
         let taken = match self.segment.lock_unless_interrupted(&record.append, owner) {
             Ok(taken) => taken,
             Err(errno) => {
@@ -295,10 +295,10 @@ impl Session {
         let record = self.record(handle);
         let mode = record.mode.load(Ordering::Relaxed);
         if self.may(handle, description_flag::SYNC) {
-            self.sync(handle, true)?;
+            self.sync_written(handle, true)?;
         } else if mode == Mode::Sync as u8 {
             // Write-through: the store has it; only a sync makes the store durable.
-            self.sync(handle, false)?;
+            self.sync_written(handle, false)?;
         } else if self.flushes_each_write(record) && mode != Mode::Scratch as u8 {
             self.segment.request_sync(handle.file, Some(self.owner()), false);
             self.segment.want_work();
@@ -415,7 +415,7 @@ impl Session {
                         // It may not be entered again.
                         self.touch(handle, now);
                     }
-                    self.segment.step_out(owner, inside);
+                    self.segment.step_out(handle.file, owner, inside);
                     result = unsafe { self.write_exclusively(handle, cursor, at, part.bytes) }
                         .map(|written| done += written);
                     if let Err(errno) = self.step_in(handle, owner, inside) {

@@ -241,10 +241,13 @@ fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (*const AtomicU64,
         (seen.thread == owner.thread()).then_some((place, held, seen.file))
     });
     match mine {
-        Some((_, _, held)) if file == Presence::TABLE || held == file => {
+        Some((_, _, held)) if file == Presence::TABLE || Presence::beside(held) == file => {
             return (core::ptr::null(), 0);
         }
-        Some((place, held, Presence::TABLE)) => {
+        Some((_, _, held)) if held == file => return (core::ptr::null(), 0),
+        Some((place, held, outer))
+            if outer == Presence::TABLE || outer == Presence::beside(file) =>
+        {
             place.swap(word, Ordering::SeqCst);
             return (place, held);
         }
@@ -265,6 +268,31 @@ impl Segment {
     /// Enters the file table: every lock is held under some presence.
     pub fn enter_table(&self, owner: Owner) -> Inside {
         self.claim_presence(owner, Presence::TABLE)
+    }
+
+    /// Enters the file table with a descriptor of `file`: see [`Segment::wait_for_users`].
+    pub fn enter_beside(&self, file: u32, owner: Owner) -> Inside {
+        self.claim_presence(owner, Presence::beside(file))
+    }
+
+    /// Waits until each other thread of `owner`'s process that may use a descriptor of `file` has left it since.
+    /// The caller has taken the descriptor out of its table before, and whoever enters looks there afterwards.
+    /// False if that takes more than a moment, and a signal handler waits for this thread.
+    pub fn wait_for_users(&self, file: u32, owner: Owner) -> bool {
+        for place in &self.client(owner.slot()).presence {
+            let uses = || {
+                Presence::decode(place.load(Ordering::SeqCst))
+                    .is_some_and(|seen| seen.thread != owner.thread() && seen.uses(file))
+            };
+            let mut patience = Patience::default();
+            while uses() {
+                patience.wait();
+                if patience.is_spent() && interruption::is_held_off() {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// Enters `file`; refused with the owner that has it exclusively.
@@ -311,9 +339,9 @@ impl Segment {
         Inside { place, before, thread }
     }
 
-    /// Leaves a file for a moment, but stays in the table: the caller may hold a lock.
-    pub fn step_out(&self, owner: Owner, inside: &Inside) {
-        let word = Presence { thread: owner.thread(), file: Presence::TABLE }.encode();
+    /// Leaves `file` for a moment, but stays beside it: the caller may hold a lock.
+    pub fn step_out(&self, file: u32, owner: Owner, inside: &Inside) {
+        let word = Presence { thread: owner.thread(), file: Presence::beside(file) }.encode();
         // SAFETY: a word of this segment's, or null.
         if let Some(place) = unsafe { inside.place.as_ref() } {
             place.store(word, Ordering::Release);
@@ -330,7 +358,7 @@ impl Segment {
         place.swap(Presence { thread: owner.thread(), file }.encode(), Ordering::SeqCst);
         match Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst)) {
             Some(holder) if holder != owner => {
-                self.step_out(owner, inside);
+                self.step_out(file, owner, inside);
                 Err(holder)
             }
             _ => Ok(()),
@@ -853,7 +881,7 @@ mod tests {
             let twice = segment.try_enter(file, owner).unwrap();
             assert!(!segment.try_exclude(file, Owner::new(2, 0)));
             segment.leave(owner, twice);
-            segment.step_out(owner, &inside);
+            segment.step_out(file, owner, &inside);
             assert!(segment.try_exclude(file, Owner::new(2, 0)));
             assert_eq!(segment.try_step_in(file, owner, &inside), Err(Owner::new(2, 0)));
             segment.include(file);

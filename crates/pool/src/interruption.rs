@@ -96,6 +96,16 @@ pub fn restarts() -> bool {
     })
 }
 
+/// Calls `act` while no handler of the program's runs in this thread.
+#[inline]
+pub fn without_handlers<R>(act: impl FnOnce() -> R) -> R {
+    let thread = enter();
+    let result = act();
+    // SAFETY: from `enter`, on this thread.
+    unsafe { leave(thread) };
+    result
+}
+
 /// Before a presence is claimed. Returns what [`leave`] takes, so that the thread's storage is looked
 /// up once for both.
 #[inline]

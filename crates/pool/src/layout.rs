@@ -477,6 +477,19 @@ pub struct Presence {
 impl Presence {
     /// "In the file table", no file in particular.
     pub const TABLE: u32 = u32::MAX - 1;
+    /// Bit of `file`: "in the file table, with a descriptor of this file".
+    const BESIDE: u32 = 1 << 30;
+
+    /// In the file table, with a descriptor of `file`: who wants the file exclusively does not wait for it, but
+    /// who closes the descriptor does.
+    pub fn beside(file: u32) -> u32 {
+        file | Presence::BESIDE
+    }
+
+    /// Whether the thread may use a descriptor of `file`.
+    pub fn uses(self, file: u32) -> bool {
+        self.file != Presence::TABLE && self.file & !Presence::BESIDE == file
+    }
 
     /// The word.
     pub fn encode(self) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::real::{real, without_cancellation};
 use crate::{managed, set_errno, status};
-use forebay_client::{OpenFlags, session};
+use forebay_client::{OpenFlags, Session, session};
 use libc::{c_int, c_uint, c_void};
 use rustix::io::Errno;
 
@@ -12,8 +12,7 @@ pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if session.owns(fd) {
         return status(Err(Errno::BADF));
     }
-    let error = session.forget(fd);
-    let result = really_close(fd);
+    let (result, error) = session.while_closing(fd, || really_close(fd));
     match error {
         Some(errno) if result == 0 => status(Err(errno)),
         _ => result,
@@ -37,12 +36,11 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         // The kernel refuses it, and nothing is closed.
         return real!(c"close_range"(first => c_uint, last => c_uint, flags => c_int) -> c_int);
     }
-    if flags & CLOEXEC == 0 {
-        let doomed = |fd: c_int| (first..=last).contains(&(fd as c_uint));
-        for handle in session.handles().filter(|handle| doomed(handle.fd)) {
-            session.forget(handle.fd);
-        }
-    }
+    let call = || close_pieces(session, first, last, flags);
+    if flags & CLOEXEC == 0 { session.while_closing_all(first..=last, call) } else { call() }
+}
+
+fn close_pieces(session: &Session, first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // Forebay's own descriptors stay; the range is closed in the pieces between them.
     let mut from = first;
     loop {
@@ -69,11 +67,11 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(old: c_int) -> c_int {
-    let new = real!(c"dup"(old => c_int) -> c_int);
-    if let (Some(session), true) = (session(), new >= 0) {
-        session.duplicated(old, new);
+    let call = || real!(c"dup"(old => c_int) -> c_int);
+    match session() {
+        Some(session) => session.while_duplicating(old, call),
+        None => call(),
     }
-    new
 }
 
 /// dup2 and dup3: `new` is replaced by `old` in one step.
@@ -87,14 +85,9 @@ fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if session.owns(new) && !session.make_way(new) {
         return status(Err(Errno::BADF));
     }
-    session.forget(new);
-    let result = call();
+    let result = session.while_replacing(old, new, call, |&result| result >= 0);
     if result >= 0 {
-        session.duplicated(old, result);
         crate::stdio::redirected(result);
-    } else {
-        // It is still what it was.
-        session.adopt(new);
     }
     result
 }
@@ -116,13 +109,7 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
     let call = |argument: *mut c_void| real!(c"fcntl64"(fd => c_int, command => c_int, argument => *mut c_void) -> c_int);
     let Some((session, handle)) = managed(fd) else { return call(argument) };
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-            let new = call(argument);
-            if new >= 0 {
-                session.duplicated(fd, new);
-            }
-            new
-        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => session.while_duplicating(fd, || call(argument)),
         libc::F_GETFL => match call(argument) {
             -1 => -1,
             flags => session.shown_flags(handle, OpenFlags::from_bits_retain(flags as u32)).bits()
@@ -191,15 +178,15 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
+unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, number: c_int) -> libc::off_t {
     use forebay_client::Whence;
     let call =
-        || real!(c"lseek64"(fd => c_int, offset => libc::off_t, whence => c_int) -> libc::off_t);
+        || real!(c"lseek64"(fd => c_int, offset => libc::off_t, number => c_int) -> libc::off_t);
     let Some((session, handle)) = managed(fd) else { return call() };
     if session.uses_kernel_offset(handle) {
         return call();
     }
-    let whence = match whence {
+    let whence = match number {
         libc::SEEK_SET => Whence::Start,
         libc::SEEK_CUR => Whence::Current,
         libc::SEEK_END => Whence::End,
@@ -212,6 +199,8 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, whence: c_int) -> l
     };
     match session.seek(handle, offset, whence) {
         Ok(offset) => offset as libc::off_t,
+        // Closed or replaced by another thread meanwhile.
+        Err(Errno::BADF) if !session.is_current(handle) => unsafe { lseek64(fd, offset, number) },
         Err(errno) => {
             set_errno(errno);
             -1

@@ -44,7 +44,7 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
 static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
 /// The session and what `fd` refers to, if it is managed.
-#[inline]
+#[inline(always)]
 fn managed(fd: c_int) -> Option<(&'static Session, Handle)> {
     let session = session()?;
     Some((session, session.handle(fd)?))

@@ -145,6 +145,22 @@ unsafe fn write_managed(
     }
 }
 
+/// As [`count`]; but where another thread has closed or replaced the descriptor before the call came to it,
+/// `again` makes the call of what the number is by now.
+#[inline(always)]
+fn count_current(
+    session: &Session,
+    handle: Handle,
+    result: Result<usize, Errno>,
+    again: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    match result {
+        Ok(bytes) => bytes as ssize_t,
+        Err(Errno::BADF) if !session.is_current(handle) => again(),
+        Err(errno) => count(Err(errno)),
+    }
+}
+
 fn at(offset: off_t) -> Result<u64, Errno> {
     u64::try_from(offset).map_err(|_| Errno::INVAL)
 }
@@ -160,7 +176,8 @@ unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) 
             cancellation_point();
             let piece = piece(buffer, bytes);
             let buffers = Buffers::one(&piece, writable_part);
-            count(unsafe { read_managed(session, handle, buffers, None) })
+            let result = unsafe { read_managed(session, handle, buffers, None) };
+            count_current(session, handle, result, || unsafe { read(fd, buffer, bytes) })
         }
         _ => cancellable!(c"read"(fd => c_int, buffer => *mut c_void, bytes => size_t) -> ssize_t),
     }
@@ -174,7 +191,8 @@ unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_
             let piece = piece(buffer, bytes);
             let buffers = Buffers::one(&piece, readable_part);
             let append = session.appends(handle);
-            count(unsafe { write_managed(session, handle, buffers, None, append) })
+            let result = unsafe { write_managed(session, handle, buffers, None, append) };
+            count_current(session, handle, result, || unsafe { write(fd, buffer, bytes) })
         }
         _ => {
             cancellable!(c"write"(fd => c_int, buffer => *const c_void, bytes => size_t) -> ssize_t)
@@ -194,10 +212,11 @@ pub(crate) unsafe extern "C-unwind" fn pread64(
     };
     cancellation_point();
     let piece = piece(buffer, bytes);
-    count(at(offset).and_then(|offset| {
+    let result = at(offset).and_then(|offset| {
         let buffers = Buffers::one(&piece, writable_part);
         unsafe { read_managed(session, handle, buffers, Some(offset)) }
-    }))
+    });
+    count_current(session, handle, result, || unsafe { pread64(fd, buffer, bytes, offset) })
 }
 
 #[unsafe(no_mangle)]
@@ -222,11 +241,12 @@ pub(crate) unsafe extern "C-unwind" fn pwrite64(
     };
     cancellation_point();
     let piece = piece(buffer, bytes);
-    count(at(offset).and_then(|offset| {
+    let result = at(offset).and_then(|offset| {
         let buffers = Buffers::one(&piece, readable_part);
         let append = session.appends(handle);
         unsafe { write_managed(session, handle, buffers, Some(offset), append) }
-    }))
+    });
+    count_current(session, handle, result, || unsafe { pwrite64(fd, buffer, bytes, offset) })
 }
 
 #[unsafe(no_mangle)]
@@ -245,7 +265,8 @@ unsafe extern "C-unwind" fn readv(fd: c_int, pieces: *const iovec, number: c_int
         Some((session, handle)) if !session.uses_kernel_offset(handle) => {
             cancellation_point();
             let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
-            count(unsafe { read_managed(session, handle, buffers, None) })
+            let result = unsafe { read_managed(session, handle, buffers, None) };
+            count_current(session, handle, result, || unsafe { readv(fd, pieces, number) })
         }
         _ => {
             cancellable!(c"readv"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t)
@@ -260,7 +281,8 @@ unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const iovec, number: c_in
             cancellation_point();
             let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
             let append = session.appends(handle);
-            count(unsafe { write_managed(session, handle, buffers, None, append) })
+            let result = unsafe { write_managed(session, handle, buffers, None, append) };
+            count_current(session, handle, result, || unsafe { writev(fd, pieces, number) })
         }
         _ => {
             cancellable!(c"writev"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t)
@@ -279,10 +301,11 @@ unsafe extern "C-unwind" fn preadv64(
         return cancellable!(c"preadv64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
     };
     cancellation_point();
-    count(at(offset).and_then(|offset| {
+    let result = at(offset).and_then(|offset| {
         let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
         unsafe { read_managed(session, handle, buffers, Some(offset)) }
-    }))
+    });
+    count_current(session, handle, result, || unsafe { preadv64(fd, pieces, number, offset) })
 }
 
 #[unsafe(no_mangle)]
@@ -306,11 +329,12 @@ unsafe extern "C-unwind" fn pwritev64(
         return cancellable!(c"pwritev64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
     };
     cancellation_point();
-    count(at(offset).and_then(|offset| {
+    let result = at(offset).and_then(|offset| {
         let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
         let append = session.appends(handle);
         unsafe { write_managed(session, handle, buffers, Some(offset), append) }
-    }))
+    });
+    count_current(session, handle, result, || unsafe { pwritev64(fd, pieces, number, offset) })
 }
 
 #[unsafe(no_mangle)]
@@ -354,10 +378,13 @@ unsafe extern "C-unwind" fn preadv64v2(
     match managed(fd) {
         Some((session, handle)) if offset != -1 || !session.uses_kernel_offset(handle) => {
             cancellation_point();
-            count(place(offset, flags).and_then(|place| {
+            let result = place(offset, flags).and_then(|place| {
                 let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
                 unsafe { read_managed(session, handle, buffers, place) }
-            }))
+            });
+            count_current(session, handle, result, || unsafe {
+                preadv64v2(fd, pieces, number, offset, flags)
+            })
         }
         _ => {
             cancellable!(c"preadv64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t)
@@ -387,7 +414,7 @@ unsafe extern "C-unwind" fn pwritev64v2(
     match managed(fd) {
         Some((session, handle)) if offset != -1 || !session.uses_kernel_offset(handle) => {
             cancellation_point();
-            count(place(offset, flags).and_then(|place| {
+            let result = place(offset, flags).and_then(|place| {
                 let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
                 let append = match flags & (libc::RWF_APPEND | RWF_NOAPPEND) {
                     0 => session.appends(handle),
@@ -395,10 +422,13 @@ unsafe extern "C-unwind" fn pwritev64v2(
                 };
                 let written = unsafe { write_managed(session, handle, buffers, place, append) }?;
                 if written > 0 && flags & SYNCED != 0 {
-                    session.sync(handle, true)?;
+                    session.sync_written(handle, true)?;
                 }
                 Ok(written)
-            }))
+            });
+            count_current(session, handle, result, || unsafe {
+                pwritev64v2(fd, pieces, number, offset, flags)
+            })
         }
         _ => {
             cancellable!(c"pwritev64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t)

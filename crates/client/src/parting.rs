@@ -1,0 +1,338 @@
+//! Closing and replacing descriptors while other threads may use them.
+//!
+//! A thread looks a descriptor up, enters the file, or the table beside it, and then looks whether the descriptor is
+//! still what it was. A thread that closes or replaces it first marks it in the table, and then waits until no other
+//! thread is inside the file or beside it; only then does this process give the description up, and the kernel the
+//! descriptor. So who has found its handle unchanged keeps description, record and kernel's descriptor until it
+//! leaves, and who has not is told `BADF`, and looks the descriptor up again. Who finds the mark waits: at no
+//! moment does a descriptor that carries a marker look as if it were not managed.
+
+use crate::session::{Handle, Session};
+use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicU32, Ordering};
+use forebay_pool::buckets::Patience;
+use forebay_pool::files::Inside;
+use forebay_pool::interruption::{self, without_handlers};
+use forebay_pool::layout::description_flag;
+use forebay_pool::{Owner, crash};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+
+// A word of the table of descriptors: the description plus one, and while a thread closes or replaces the
+// descriptor the bit and that thread's number, so that nothing is taken for that thread's mark that is another's.
+const PARTING: u32 = 1 << 31;
+const THREAD_SHIFT: u32 = 17;
+const DESCRIPTION: u32 = (1 << THREAD_SHIFT) - 1;
+
+#[inline(always)]
+pub(crate) fn is_parting(bound: u32) -> bool {
+    bound & PARTING != 0
+}
+
+/// The description in a word of the table.
+#[inline(always)]
+pub(crate) fn description_of(bound: u32) -> Option<u32> {
+    (bound & DESCRIPTION).checked_sub(1)
+}
+
+fn mark_of(owner: Owner) -> u32 {
+    PARTING | owner.thread() << THREAD_SHIFT & !PARTING
+}
+
+impl Session {
+    #[cold]
+    pub(crate) fn handle_later(&self, fd: RawFd) -> Option<Handle> {
+        let mut patience = Patience::default();
+        loop {
+            let bound = self.table.load(fd as usize);
+            if !is_parting(bound) {
+                return self.handle_of(fd, bound);
+            }
+            patience.wait();
+        }
+    }
+
+    /// Leaves what was entered with a handle that turned out not to be what it was.
+    #[cold]
+    pub(crate) fn turn_back(&self, owner: Owner, inside: Inside) -> Result<Inside, Errno> {
+        self.segment.leave(owner, inside);
+        Err(Errno::BADF)
+    }
+
+    /// Enters the table, beside the handle's file.
+    ///
+    /// # Errors
+    /// `BADF` if the descriptor is not what it was.
+    pub(crate) fn enter_beside(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
+        crash::point("file.entering");
+        let inside = self.segment.enter_beside(handle.file, owner);
+        if self.is_current(handle) { Ok(inside) } else { self.turn_back(owner, inside) }
+    }
+
+    /// Calls `close`, which closes `fd`. Returns what it returns, and the errno that a flush of the file
+    /// reported and this description has not yet learned of.
+    pub fn while_closing<R>(&self, fd: RawFd, close: impl FnOnce() -> R) -> (R, Option<Errno>) {
+        let Some(place) = self.table.get(fd as usize) else { return (close(), None) };
+        if place.load(Ordering::Relaxed) == 0 {
+            return (close(), None);
+        }
+        self.parting(fd, place, |mark, error| {
+            let result = close();
+            self.unmark(place, mark, 0);
+            (result, error)
+        })
+    }
+
+    /// Calls `close`, which closes all descriptors of `range` but for our own.
+    pub fn while_closing_all<R>(&self, range: RangeInclusive<u32>, close: impl FnOnce() -> R) -> R {
+        let highest = self.highest.load(Ordering::Acquire);
+        let managed = || {
+            let numbers = *range.start()..=(*range.end()).min(highest);
+            numbers.filter_map(|fd| Some((fd as RawFd, self.table.get(fd as usize)?)))
+        };
+        let owner = self.owner();
+        without_handlers(|| {
+            for (fd, place) in managed().filter(|(_, place)| place.load(Ordering::Relaxed) != 0) {
+                // Handlers wait for all of it.
+                while !is_parting(place.load(Ordering::Acquire))
+                    && self.part_from(fd, place, owner, None).is_none()
+                {}
+            }
+            let result = close();
+            for (_, place) in managed() {
+                let word = place.load(Ordering::Relaxed);
+                if word & !DESCRIPTION == mark_of(owner) {
+                    self.unmark(place, word, 0);
+                }
+            }
+            result
+        })
+    }
+
+    /// Forgets descriptor `fd`, which was closed where it could not be seen, or is about to be. Returns the
+    /// errno that a flush of its file reported and this description has not yet learned of.
+    pub fn forget(&self, fd: RawFd) -> Option<Errno> {
+        let place = self.table.get(fd as usize)?;
+        let seen = place.load(Ordering::Acquire);
+        if is_parting(seen) {
+            // By a thread that has closed it, but has not said so.
+            self.unmark(place, seen, 0);
+        }
+        self.while_closing(fd, || ()).1
+    }
+
+    /// Lets descriptor `new` refer to what `old` refers to: `call`, a dup2 or dup3, does it, and says whether
+    /// it has. Other threads find the old file or the new one.
+    pub fn while_replacing<R>(
+        &self,
+        old: RawFd,
+        new: RawFd,
+        call: impl FnOnce() -> R,
+        is_done: impl FnOnce(&R) -> bool,
+    ) -> R {
+        let source = self.handle(old);
+        let Some(place) = self.table.get(new as usize) else { return call() };
+        if source.is_none() && place.load(Ordering::Relaxed) == 0 {
+            return call();
+        }
+        self.parting(new, place, |mark, _| {
+            crash::point("descriptor.replacing");
+            let result = call();
+            crash::point("descriptor.replaced");
+            let mut next = 0;
+            if !is_done(&result) {
+                // It is still what it was.
+                next = self.adopt(new).map_or(0, |description| description + 1);
+            } else if let Some(source) = source {
+                next = self.share(source, new);
+            }
+            self.unmark(place, mark, next);
+            result
+        })
+    }
+
+    /// Calls `call`, which makes a new descriptor, if it is one, that refers to what `old` refers to.
+    pub fn while_duplicating(&self, old: RawFd, call: impl FnOnce() -> RawFd) -> RawFd {
+        let source = self.handle(old);
+        let new = call();
+        if new < 0 {
+            return new;
+        }
+        // Whatever had this number was closed where it could not be seen.
+        self.forget(new);
+        if let (Some(source), Some(place)) = (source, self.table.get(new as usize)) {
+            let bound = self.share(source, new);
+            self.set_bound(place, new, bound);
+        }
+        new
+    }
+
+    /// Does what is to be done, and may wait, before the process gives up its last descriptor of a description. Returns
+    /// the handle for which it was.
+    fn foresee_closing(&self, fd: RawFd) -> Option<Handle> {
+        let handle = self.handle(fd)?;
+        let last = self.references.load(handle.description() as usize) == 1;
+        last.then(|| {
+            self.closing(handle);
+            handle
+        })
+    }
+
+    /// Parts from descriptor `fd` and calls `act` with the mark, which it is to take away, and an error as of
+    /// [`Session::while_closing`]. No handler of the program's runs meanwhile: it would wait for its own thread.
+    fn parting<R>(
+        &self,
+        fd: RawFd,
+        place: &AtomicU32,
+        act: impl FnOnce(u32, Option<Errno>) -> R,
+    ) -> R {
+        let mut act = Some(act);
+        loop {
+            let foreseen = self.foresee_closing(fd);
+            let done = without_handlers(|| {
+                let (mark, error) = self.part_from(fd, place, self.owner(), foreseen)?;
+                Some(act.take()?(mark, error))
+            });
+            if let Some(result) = done {
+                return result;
+            }
+        }
+    }
+
+    /// Marks descriptor `fd`, and gives up what it refers to once no other thread may use it. Returns the mark, and
+    /// an error as of [`Session::while_closing`]; `None`, and nothing was done, if a handler has waited for more than
+    /// a moment.
+    fn part_from(
+        &self,
+        fd: RawFd,
+        place: &AtomicU32,
+        owner: Owner,
+        foreseen: Option<Handle>,
+    ) -> Option<(u32, Option<Errno>)> {
+        let mut patience = Patience::default();
+        let (seen, mark) = loop {
+            let seen = place.load(Ordering::SeqCst);
+            let mark = mark_of(owner) | seen & DESCRIPTION;
+            let exchange =
+                || place.compare_exchange(seen, mark, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+            if !is_parting(seen) && exchange() {
+                break (seen, mark);
+            }
+            patience.wait();
+            if patience.is_spent() && interruption::is_held_off() {
+                return None;
+            }
+        };
+        crash::point("descriptor.parting");
+        let marked = |handle: Handle| handle.bound_as(mark);
+        let foreseen = foreseen.map(marked).filter(|&handle| self.is_current(handle));
+        let Some(handle) = foreseen.or_else(|| self.handle_of(fd, mark)) else {
+            return Some((mark, None));
+        };
+        // A thread that has no number yet gets one before it looks at the mark.
+        if self.threads.load(Ordering::SeqCst) > 1
+            && !self.segment.wait_for_users(handle.file, owner)
+        {
+            self.unmark(place, mark, seen);
+            return None;
+        }
+        // As with the kernel's, a descriptor that only reads is told at fsync, not at close.
+        let writes = self.may(handle, description_flag::WRITE);
+        let error = writes.then(|| self.unreported_error(handle)).flatten();
+        self.give_up(handle, foreseen.is_some());
+        Some((mark, error))
+    }
+
+    /// Gives up the handle's part in its description.
+    fn give_up(&self, handle: Handle, foreseen: bool) {
+        let last = self
+            .references
+            .get(handle.description() as usize)
+            .is_some_and(|references| references.fetch_sub(1, Ordering::SeqCst) == 1);
+        if last {
+            if !foreseen {
+                self.closing(handle);
+            }
+            self.close_readers(handle.description(), handle.file);
+            let marker = self.segment.marker(handle.description());
+            self.segment.release(self.slot(), handle.description());
+            self.end_locks(handle.fd, marker);
+        }
+    }
+
+    /// Puts `next` in the place of a mark, if that is still there.
+    fn unmark(&self, place: &AtomicU32, mark: u32, next: u32) {
+        let _ = place.compare_exchange(mark, next, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    /// In a forked child: the threads that were closing or replacing descriptors are not here, and what became
+    /// of these the kernel knows.
+    pub(crate) fn end_partings(&self) {
+        let highest = self.highest.load(Ordering::Acquire);
+        let places =
+            || (0..=highest).filter_map(|fd| Some((fd as RawFd, self.table.get(fd as usize)?)));
+        let parting = |(_, place): &(RawFd, &AtomicU32)| is_parting(place.load(Ordering::Relaxed));
+        if !places().any(|place| parting(&place)) {
+            return;
+        }
+        // Whether they had given their part up cannot be told: all are counted again.
+        for id in 0..self.segment.header().descriptions {
+            if let Some(references) = self.references.get(id as usize)
+                && references.load(Ordering::Relaxed) != 0
+            {
+                references.store(0, Ordering::Relaxed);
+            }
+        }
+        for (_, place) in places().filter(|place| !parting(place)) {
+            if let Some(id) = description_of(place.load(Ordering::Relaxed))
+                && let Some(references) = self.references.get(id as usize)
+            {
+                references.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        for (fd, place) in places().filter(parting) {
+            let before = description_of(place.swap(0, Ordering::SeqCst));
+            self.adopt(fd);
+            if let Some(id) = before
+                && self.references.load(id as usize) == 0
+            {
+                self.segment.release(self.slot(), id);
+            }
+        }
+    }
+
+    /// Counts `new`, which the kernel has just made to refer to what `source`'s descriptor refers to. Returns what to
+    /// put into the table.
+    fn share(&self, source: Handle, new: RawFd) -> u32 {
+        let more = |count: u32| (count > 0).then_some(count + 1);
+        let counted =
+            self.references.get(source.description() as usize).is_some_and(|references| {
+                references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+            });
+        if counted {
+            if self.is_current(source) {
+                return source.description() + 1;
+            }
+            if let Some(handle) = self.handle_of(new, source.description() + 1) {
+                self.give_up(handle, false);
+            }
+        }
+        // Another thread has closed or replaced the other one meanwhile: only the kernel knows what this one is.
+        self.adopt(new).map_or(0, |description| description + 1)
+    }
+
+    /// Binds descriptor `fd` to `description`, of which this process holds a reference.
+    pub(crate) fn bind(&self, fd: RawFd, description: u32) {
+        if let Some(references) = self.references.get(description as usize) {
+            references.fetch_add(1, Ordering::SeqCst);
+        }
+        if let Some(place) = self.table.get(fd as usize) {
+            self.set_bound(place, fd, description + 1);
+        }
+    }
+
+    fn set_bound(&self, place: &AtomicU32, fd: RawFd, bound: u32) {
+        place.store(bound, Ordering::SeqCst);
+        self.highest.fetch_max(fd as u32, Ordering::AcqRel);
+    }
+}
