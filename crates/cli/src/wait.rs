@@ -7,6 +7,7 @@ use crate::holders::Holders;
 use crate::watch::Watch;
 use clap::Args;
 use forebay_pool::layout::Trigger;
+use forebay_pool::pending::Owed;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -53,10 +54,13 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
     Ok(report(&errors))
 }
 
-/// Waits until nothing of `files` is pending, or what is cannot be written.
+/// Waits until nothing is pending of what was of `files` at first, or what is cannot be written.
 fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<String>) {
-    let pending = || files.iter().map(|&file| pool.segment.pending_bytes(file)).sum::<u64>();
-    let (first, mut revived) = (pending(), 0);
+    let mut owed: Vec<_> = files.iter().map(|&file| (file, pool.segment.owed(file))).collect();
+    let sum = |owed: &[(u32, Owed)]| -> u64 {
+        owed.iter().map(|(_, owed)| owed.bytes(&pool.segment)).sum()
+    };
+    let (first, mut revived) = (sum(&owed), 0);
     if first > 0
         && pool.is_abandoned()
         && !pool.is_gone()
@@ -81,7 +85,8 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
         progress.show(left);
         holders.tell(|| forebay_node::holders::holders(&pool.segment));
         if pool.is_gone() {
-            errors.extend(pool.lost(files));
+            let files: Vec<u32> = owed.iter().map(|&(file, _)| file).collect();
+            errors.extend(pool.lost(&files));
             break;
         }
         if pool.is_abandoned() {
@@ -95,16 +100,18 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
             errors.push(error);
             break;
         }
-        let failing = pool.failing(files);
-        let others = files.iter().filter(|&&file| pool.segment.pending_bytes(file) > 0).count();
-        if failing.is_empty() || failing.len() < others {
+        let files: Vec<u32> = owed.iter().map(|&(file, _)| file).collect();
+        let failing = pool.failing(&files);
+        if failing.is_empty() || failing.len() < files.len() {
             stuck = None;
         } else if stuck.get_or_insert_with(Instant::now).elapsed() > GIVE_UP {
             errors.extend(failing);
             break;
         }
         std::thread::sleep(LOOK);
-        left = pending();
+        owed.iter_mut().for_each(|(_, owed)| pool.segment.settle_owed(owed));
+        owed.retain(|(_, owed)| owed.bytes(&pool.segment) > 0);
+        left = sum(&owed);
     }
     progress.end();
 }

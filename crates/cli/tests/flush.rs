@@ -354,3 +354,34 @@ fn what_is_no_file_is_waited_for_no_longer_than_others() {
         site.end(site.forebay(words)).expect(0);
     }
 }
+
+/// The number at the beginning of a file.
+fn number(path: &std::path::Path) -> u64 {
+    let bytes = fs::read(path).unwrap_or_default();
+    bytes.first_chunk().map_or(0, |&bytes| u64::from_le_bytes(bytes))
+}
+
+#[test]
+fn a_program_that_writes_the_same_pages_for_ever_keeps_neither_wait_nor_flush() {
+    let site = Site::new(&Setup {
+        flush: "trigger = \"periodic\"\nperiod = \"50ms\"\nmax_age = \"300ms\"",
+        ..USUAL
+    });
+    if !site.compile("rewriting.c", &[]) {
+        return;
+    }
+    let (told, end) = (site.out.join("number"), site.out.join("end"));
+    let script = "exec $BIN/rewriting file $OUT/number $OUT/end";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the program", LONG, || (number(&told) > 3).then_some(()));
+    for words in [&["wait", "file"][..], &["flush", "file"], &["wait", "--durable", "file"]] {
+        let before = number(&told);
+        let mut command = site.start(site.forebay(words));
+        wait_for(&format!("{words:?}"), LONG, || (!command.is_running()).then_some(()));
+        command.end().expect(0);
+        let got = number(&site.store.join("file"));
+        assert!(got >= before, "{words:?}: {got} is on the store, {before} was written");
+    }
+    fs::write(&end, "").unwrap();
+    run.end().expect(0);
+}

@@ -769,7 +769,6 @@ impl Flusher {
         let fd = match self.descriptor(file) {
             Ok(fd) => fd,
             Err(errno) => {
-                begun.iter().for_each(|block| self.end(block, false));
                 // One that has lost its last name is dropped when it is certain that no process has it open:
                 // that it cannot be written is no error to tell.
                 let gone =
@@ -778,6 +777,7 @@ impl Flusher {
                     true => drop(self.postpone(file)),
                     false => self.failed(file, errno),
                 }
+                begun.iter().for_each(|block| self.end(block, false));
                 return None;
             }
         };
@@ -804,8 +804,11 @@ impl Flusher {
                 }
             }
         }
-        // Before any page counts as clean.
+        // Before any page counts as clean, or as not written: who sees that sees the error.
         self.node.segment.file(file).clear(file_flag::SYNCED);
+        if let Some(errno) = error.or(unread.then_some(Errno::IO)) {
+            self.failed(file, errno);
+        }
         for (block, good) in begun.iter().zip(good) {
             crash::point("flush.ending");
             self.end(block, good);
@@ -814,14 +817,8 @@ impl Flusher {
         let tier = begun.first().map_or(0, |block| self.node.segment.tier_of(block.dirty.bucket));
         self.node.trace.moved(start, "flush", self.node.tier_name(tier), "store", bytes);
         match error {
-            Some(errno) => {
-                self.failed(file, errno);
-                None
-            }
-            None if unread => {
-                self.failed(file, Errno::IO);
-                Some(bytes)
-            }
+            Some(_) => None,
+            None if unread => Some(bytes),
             None => {
                 let record = self.node.segment.file(file);
                 if bytes > 0 && record.clear(file_flag::FAILING) {

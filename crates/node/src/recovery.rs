@@ -278,8 +278,9 @@ pub(crate) fn announce(node: &Node) {
     let header = node.header();
     header.now_ms.store(node.now(), Ordering::Relaxed);
     header.manager_start.store(liveness::start_time(pid).unwrap_or(0), Ordering::Release);
-    header.manager_pid.store(pid, Ordering::Release);
+    // Who sees that it is alive sees that it is another one.
     header.manager_epoch.fetch_add(1, Ordering::AcqRel);
+    header.manager_pid.store(pid, Ordering::Release);
 }
 
 /// Takes back what a dead predecessor and its dead clients held. Before any worker runs.

@@ -1,7 +1,7 @@
 //! What of a file waits to be written to the store.
 
 use crate::entry::Entry;
-use crate::layout::BucketMeta;
+use crate::layout::{BucketMeta, FileRecord};
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
@@ -73,12 +73,186 @@ impl Segment {
     }
 }
 
+/// What of a file the store did not have at one moment: what a program writes later, and be it to the same
+/// pages, is no part of it.
+pub struct Owed {
+    file: u32,
+    generation: u32,
+    /// The last flush that failed before, and the manager that flushes.
+    errors: u32,
+    manager: u32,
+    blocks: Vec<OwedBlock>,
+}
+
+struct OwedBlock {
+    block: u64,
+    /// Where it lies.
+    bucket: u32,
+    pages: u64,
+    /// When the bucket became dirty. It becomes so anew only after all its dirty pages were taken to be written, which
+    /// happens only when none are being written any more.
+    dirtied: u32,
+    /// Whether it has become dirty anew since.
+    anew: bool,
+    /// Whether all that were dirty have been taken.
+    taken: bool,
+}
+
+impl Owed {
+    /// Bytes, in whole pages.
+    pub fn bytes(&self, segment: &Segment) -> u64 {
+        let pages: u32 = self.blocks.iter().map(|owed| owed.pages.count_ones()).sum();
+        u64::from(pages) * segment.page_bytes() as u64
+    }
+}
+
+impl Segment {
+    /// What the store does not have of `file` now.
+    pub fn owed(&self, file: u32) -> Owed {
+        let record = self.file(file);
+        let generation = record.generation.load(Ordering::Acquire);
+        let errors = record.errors();
+        let manager = self.header().manager_epoch.load(Ordering::Acquire);
+        let mut blocks = Vec::new();
+        self.for_each_entry(record, 0, |block, place| {
+            blocks.extend(self.owed_block(block, place));
+            true
+        });
+        Owed { file, generation, errors, manager, blocks }
+    }
+
+    fn owed_block(&self, block: u64, place: &AtomicU64) -> Option<OwedBlock> {
+        let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire)) else {
+            return None;
+        };
+        let meta = self.bucket(bucket)?;
+        // In this order: a time that is too early would let pass as taken what is dirty since.
+        let taken = meta.dirty.load(Ordering::Acquire) == 0;
+        let pages = self.pending_pages(place);
+        let dirtied = meta.dirtied.load(Ordering::Acquire);
+        (pages != 0).then_some(OwedBlock { block, bucket, pages, dirtied, anew: false, taken })
+    }
+
+    /// Takes what the store has got since from `owed`.
+    pub fn settle_owed(&self, owed: &mut Owed) {
+        let record = self.file(owed.file);
+        if record.generation.load(Ordering::Acquire) != owed.generation {
+            // Its record is another file's: of it nothing was left.
+            return owed.blocks.clear();
+        }
+        let mut blocks = core::mem::take(&mut owed.blocks);
+        blocks.retain_mut(|block| self.is_owed(record, block));
+        let manager = self.header().manager_epoch.load(Ordering::Acquire);
+        let goes_on = manager == owed.manager && self.manager_is_alive();
+        if goes_on && record.errors() == owed.errors {
+            owed.blocks = blocks;
+        } else {
+            // What was taken to be written may be dirty again.
+            *owed = self.owed(owed.file);
+        }
+    }
+
+    /// Whether the store lacks any of it. The file's last error has to be looked at afterwards.
+    fn is_owed(&self, record: &FileRecord, owed: &mut OwedBlock) -> bool {
+        let Some(place) = self.entry(record, owed.block) else { return false };
+        let word = place.load(Ordering::Acquire);
+        let Entry::Resident { bucket, .. } = Entry::decode(word) else { return false };
+        let Some(meta) = self.bucket(bucket) else { return false };
+        let left = self.pending_pages(place) & owed.pages;
+        if left == 0 {
+            return false;
+        }
+        if bucket != owed.bucket {
+            // Moved, or written anew: as if it was asked for now.
+            return self.owed_block(owed.block, place).map(|anew| *owed = anew).is_some();
+        }
+        if self.sums(bucket).is_some_and(|sums| sums.rotten.load(Ordering::Acquire) & left != 0) {
+            return true;
+        }
+        let dirtied = meta.dirtied.load(Ordering::Acquire);
+        let was_taken = dirtied != owed.dirtied;
+        let is_written = owed.taken && meta.writeback.load(Ordering::Acquire) == 0;
+        if place.load(Ordering::Acquire) != word {
+            // It was another block's that was looked at.
+            return true;
+        }
+        if is_written || was_taken && owed.anew {
+            return false;
+        }
+        owed.pages = left;
+        if was_taken {
+            (owed.dirtied, owed.anew, owed.taken) = (dirtied, true, true);
+        }
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::layout::Geometry;
     use crate::owner::Owner;
     use crate::segment::anonymous;
+
+    #[test]
+    fn what_is_written_anew_is_not_owed() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let me = Owner::new(1, 0);
+        let (pid, start) = (std::process::id(), crate::liveness::start_time(std::process::id()));
+        segment.header().manager_pid.store(pid, Ordering::Relaxed);
+        segment.header().manager_start.store(start.unwrap(), Ordering::Relaxed);
+        let bucket = segment.take_bucket(me).unwrap();
+        segment.dress_bucket(bucket, 3, 0, me);
+        let meta = segment.bucket(bucket).unwrap();
+        let place = segment.entry_or_insert(segment.file(3), 0, me).unwrap();
+        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        let set = |dirty: u64, writeback: u64, dirtied: u32| {
+            meta.valid.store(u64::MAX, Ordering::Relaxed);
+            meta.dirtied.store(dirtied, Ordering::Relaxed);
+            meta.dirty.store(dirty, Ordering::Relaxed);
+            meta.writeback.store(writeback, Ordering::Relaxed);
+        };
+        let left = |owed: &mut Owed| {
+            segment.settle_owed(owed);
+            owed.bytes(&segment) / 4096
+        };
+        // Dirty, taken and dirty anew, written, though dirty.
+        set(0b11, 0, 1);
+        let mut owed = segment.owed(3);
+        assert_eq!(left(&mut owed), 2);
+        set(0b111, 0, 1);
+        assert_eq!(left(&mut owed), 2);
+        set(0b11, 0b111, 2);
+        assert_eq!(left(&mut owed), 2);
+        set(0b11, 0, 2);
+        assert_eq!(left(&mut owed), 0);
+        // The same, without a look while nothing was being written.
+        set(0b11, 0, 1);
+        owed = segment.owed(3);
+        set(0b11, 0b11, 2);
+        assert_eq!(left(&mut owed), 2);
+        set(0b11, 0b11, 3);
+        assert_eq!(left(&mut owed), 0);
+        // Being written at first: that it becomes dirty says nothing.
+        set(0, 0b1, 1);
+        owed = segment.owed(3);
+        set(0b1, 0b1, 2);
+        assert_eq!(left(&mut owed), 1);
+        set(0b1, 0b1, 3);
+        assert_eq!(left(&mut owed), 0);
+        // After an error everything counts that is dirty then.
+        set(0b1, 0, 1);
+        owed = segment.owed(3);
+        set(0b1, 0b1, 2);
+        assert_eq!(left(&mut owed), 1);
+        segment.file(3).report(5);
+        set(0b11, 0, 2);
+        assert_eq!(left(&mut owed), 2);
+        set(0b1, 0, 2);
+        assert_eq!(left(&mut owed), 1);
+        segment.discard_resident(place, segment.lock_resident(place, me).unwrap());
+        assert_eq!(left(&mut owed), 0);
+    }
 
     #[test]
     fn runs_of_pending_pages_are_found_in_order() {
