@@ -391,7 +391,7 @@ for point in sys.argv[1:]:
             number += 1
             way = ways[number % len(ways)]
             case = f'{point} at {start}, {way.__name__}'
-            fd = os.open(f'file{number}', os.O_RDWR | os.O_CREAT)
+            fd = os.open(f'file{number}', os.O_RDWR | os.O_CREAT, 0o644)
             os.pwrite(fd, b'o' * KEPT, 0)
             env = dict(os.environ, FOREBAY_CRASH=f'{point}:1')
             words = [sys.executable, '-IS', '-c', WRITER, f'file{number}', str(start)]
@@ -452,4 +452,131 @@ fn what_a_killed_writer_left_behind_the_end_is_never_seen_in_ram() {
 fn what_a_killed_writer_left_behind_the_end_is_never_seen_on_a_file_tier() {
     let rule = "[[rule]]\npath = \"**\"\ntier = \"nvme\"\n";
     kill_writers_behind_the_end(rule, &["slot.written", "write.dirty", "write.valid"]);
+}
+
+#[test]
+fn what_a_killed_writer_left_behind_the_end_is_never_seen_on_the_store() {
+    let rule = "[[rule]]\npath = \"**\"\npolicy = \"noop\"\n";
+    kill_writers_behind_the_end(rule, &["lengthen.begun", "store.written"]);
+}
+
+/// Processes are killed while they change the size of a file. Says which calls of another process do not see one and
+/// the same size afterwards, and which of them change their minds.
+const SIZES: &str = r#"
+import os, signal, subprocess, sys, threading
+KEPT, END = 1000, 9000
+CHANGE = '''
+import mmap, os, sys
+fd = os.open(sys.argv[2], os.O_RDWR)
+if sys.argv[3] != '0':
+    os.kill(int(sys.argv[3]), 19)
+match sys.argv[1]:
+    case 'write': os.pwrite(fd, b'N' * 3000, 500)
+    case 'cut': os.ftruncate(fd, 300)
+    case 'extend': os.ftruncate(fd, 9000)
+    case 'allocate': os.posix_fallocate(fd, 0, 9000)
+    case 'map': mmap.mmap(fd, 0)
+'''
+POINTS = {
+    'write': 'write.touched write.ahead write.soiled write.dirty write.size write.copied',
+    'cut': 'truncate.intent truncate.settled truncate.store truncate.size truncate.cut truncate.done',
+    'extend': 'truncate.intent truncate.store truncate.size truncate.done',
+    'allocate': 'lengthen.begun allocate.store lengthen.ending',
+    'map': 'clean.passing lengthen.begun clean.passed lengthen.ending',
+}
+if 'around' in sys.argv:
+    POINTS = {'write': 'around.busy lengthen.begun store.written lengthen.ending around.written'}
+MAY = {'write': range(KEPT, 3501), 'cut': (300, KEPT), 'extend': (KEPT, END), 'allocate': (KEPT, END), 'map': (KEPT,)}
+manager = int(sys.argv[1])
+def let_go_on(seen_all, patience):
+    while not seen_all.wait(patience):
+        os.kill(manager, signal.SIGCONT)
+def append(path):
+    fd = os.open(path, os.O_RDWR | os.O_APPEND)
+    os.write(fd, b'A')
+    end = os.lseek(fd, 0, os.SEEK_CUR)
+    assert os.fstat(fd).st_size == end
+    os.ftruncate(fd, end - 1)
+    os.close(fd)
+    return end - 1
+views = [
+    ('fstat', lambda fd, path: os.fstat(fd).st_size),
+    ('stat', lambda fd, path: os.stat(path).st_size),
+    ('end', lambda fd, path: os.lseek(fd, 0, os.SEEK_END)),
+    ('read', lambda fd, path: len(os.pread(fd, 100000, 0))),
+    ('hole', lambda fd, path: os.lseek(fd, 0, os.SEEK_HOLE) if os.fstat(fd).st_size <= 4096 else None),
+    ('append', lambda fd, path: append(path)),
+]
+number = 0
+for kind, points in POINTS.items():
+    for point in points.split():
+        for is_synced in (False, True):
+            for is_stopped in (False, True):
+                first = number % len(views)
+                number += 1
+                path = f'file{number}'
+                case = f'{kind} at {point}, {is_synced=}, {is_stopped=}'
+                fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                os.pwrite(fd, b'o' * KEPT, 0)
+                if is_synced:
+                    os.fsync(fd)
+                env = dict(os.environ, FOREBAY_CRASH=f'{point}:1')
+                stopped = manager if is_stopped else 0
+                words = [sys.executable, '-IS', '-c', CHANGE, kind, path, str(stopped)]
+                ended = subprocess.Popen(words, env=env)
+                # To map a file takes one that goes on, and so may anything if it was stopped with a lock.
+                patience = 0.1 if kind == 'map' else 1.0
+                seen_all = threading.Event()
+                threading.Thread(target=let_go_on, args=(seen_all, patience)).start()
+                ended = ended.wait()
+                assert ended in ((-9, 0) if is_synced else (-9,)), f'{case}: {ended}'
+                seen = []
+                for name, view in views[first:] + views[:first]:
+                    seen.append((name, view(fd, path)))
+                    if name == 'append':
+                        break
+                seen_all.set()
+                os.kill(manager, signal.SIGCONT)
+                os.fsync(fd)
+                seen += [(name, view(fd, path)) for name, view in views]
+                sizes = {size for _, size in seen if size is not None}
+                if len(sizes) != 1 or not sizes <= set(MAY[kind]):
+                    print(f'{case}: {seen}')
+                with open(os.environ['OUT'] + f'/{path}', 'w') as file:
+                    file.write(str(os.fstat(fd).st_size))
+                os.close(fd)
+"#;
+
+fn kill_in_changes_of_size(rule: &str, words: &[&str]) {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let Some(python) = python_with("os") else { return };
+    let site = Site::new(&LAZY);
+    let text = std::fs::read_to_string(&site.config).unwrap();
+    std::fs::write(&site.config, text + rule).unwrap();
+    std::fs::write(site.out.join("sizes.py"), SIZES).unwrap();
+    let script = format!(
+        "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
+         exec {python} $OUT/sizes.py $manager {}",
+        words.join(" ")
+    );
+    let ran = site.end(site.buffered(&["bash", "-c", &script])).expect(0);
+    assert_eq!(ran.stdout, "", "calls do not agree about a size");
+    for entry in std::fs::read_dir(&site.store).unwrap() {
+        let name = entry.unwrap().file_name();
+        let Ok(wanted) = std::fs::read_to_string(site.out.join(&name)) else { continue };
+        let got = std::fs::metadata(site.store.join(&name)).unwrap().len();
+        assert_eq!(got.to_string(), wanted, "{name:?} on the store");
+    }
+}
+
+#[test]
+fn after_a_kill_in_a_change_of_size_all_calls_see_one_size() {
+    kill_in_changes_of_size("", &[]);
+}
+
+#[test]
+fn after_a_kill_in_a_write_around_the_tiers_all_calls_see_one_size() {
+    kill_in_changes_of_size("[[rule]]\npath = \"**\"\npolicy = \"noop\"\n", &["around"]);
 }

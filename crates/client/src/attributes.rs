@@ -69,19 +69,23 @@ impl Session {
             let file = file.filter(|&file| !self.segment.file(file).has(file_flag::DIRECT))?;
             let record = self.segment.file(file);
             record.set(file_flag::LOOKED_AT);
+            let goal = record.truncated_to();
             let changed = record.changed_ns.load(Ordering::Relaxed);
             if !record.has(file_flag::AHEAD) {
                 doubtful = fields.size != record.size.load(Ordering::Acquire)
                     || fields.mtime_ns != record.mtime_ns.load(Ordering::Relaxed);
                 // What the flush did to the time of change is not the program's doing.
                 let ours = record.store_changed_ns.load(Ordering::Relaxed) == fields.changed_ns;
-                if ours && changed < fields.changed_ns {
+                let ours = ours && changed < fields.changed_ns;
+                if ours {
                     fields.changed_ns = changed;
-                    return Some(None);
                 }
-                return None;
+                if let Some(goal) = goal {
+                    (fields.size, doubtful) = (goal, false);
+                }
+                return (ours || goal.is_some()).then_some(None);
             }
-            fields.size = record.size.load(Ordering::Acquire);
+            fields.size = goal.unwrap_or_else(|| record.size.load(Ordering::Acquire));
             fields.mtime_ns = record.mtime_ns.load(Ordering::Relaxed);
             fields.changed_ns = changed;
             Some(Some(file))
@@ -261,6 +265,9 @@ impl Session {
     /// The store's errno, for a file of which nothing is buffered.
     pub fn size(&self, handle: Handle) -> Result<u64, Errno> {
         let record = self.record(handle);
+        if let Some(goal) = record.truncated_to() {
+            return Ok(goal);
+        }
         if record.has(file_flag::AHEAD) && !record.has(file_flag::DIRECT) {
             return Ok(record.size.load(Ordering::Acquire));
         }

@@ -47,17 +47,7 @@ impl SlotFiles for Through<'_> {
 impl Outside for Through<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         self.session.note_cut(self.handle)?;
-        forebay_pool::undo::resizing(borrow(self.handle.fd), size);
-        let result = match rustix::fs::ftruncate(borrow(self.handle.fd), size) {
-            // Completing another's truncate through a descriptor that may only read.
-            Err(Errno::INVAL | Errno::BADF) => {
-                let writable = crate::store::reopen(self.handle.fd, rustix::fs::OFlags::WRONLY)?;
-                rustix::fs::ftruncate(writable, size)
-            }
-            other => other,
-        };
-        self.session.record(self.handle).clear(file_flag::SYNCED);
-        result
+        self.session.resize_store(self.handle, size)
     }
 
     fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
@@ -267,6 +257,7 @@ impl Session {
     fn set_size(&self, handle: Handle, size: u64) -> Result<(), Errno> {
         self.exclusively(handle, |session| {
             let outside = Through { session, handle };
+            session.clean_up_store(handle)?;
             session.record(handle).set(file_flag::TOUCHED);
             let cut = session.segment.truncate(handle.file, size, session.owner(), &outside);
             crash::point("truncate.untimed");
@@ -292,12 +283,76 @@ impl Session {
         self.exclusively(handle, |session| {
             session.clean(handle)?;
             session.settle(handle)?;
+            session.clean_up_store(handle)?;
             session.restore_times(handle);
-            let result = act();
-            session.record(handle).clear(file_flag::SYNCED);
-            session.resize_from_store(handle);
-            Ok(result)
+            let record = session.record(handle);
+            if record.has(file_flag::AHEAD) {
+                // From here on the store's file is the truth, whatever becomes of this process.
+                session.resize_from_store(handle);
+            }
+            record.set(file_flag::TOUCHED);
+            crash::point("clean.passing");
+            Ok(session.lengthening(handle, || {
+                let result = act();
+                record.clear(file_flag::SYNCED);
+                crash::point("clean.passed");
+                session.resize_from_store(handle);
+                result
+            }))
         })
+    }
+
+    /// Calls `act`, which may give the store's file another size, and notes the one that follows. The caller has the file
+    /// exclusively, and has cleaned up after others.
+    pub(crate) fn lengthening<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> R {
+        let place = self.segment.begin_lengthening(self.record(handle), self.owner());
+        let result = act();
+        if let Some(place) = place {
+            self.segment.end_lengthening(place);
+        }
+        result
+    }
+
+    /// Makes store and record agree about the size, if a process was killed while it gave the store's file another
+    /// one: what is behind the end was never acknowledged. The caller has the file exclusively.
+    ///
+    /// # Errors
+    /// The store's errno.
+    pub(crate) fn clean_up_store(&self, handle: Handle) -> Result<(), Errno> {
+        let record = self.record(handle);
+        if !self.segment.has_lengtheners(record) {
+            return Ok(());
+        }
+        crash::point("lengthen.mending");
+        let stored = rustix::fs::fstat(borrow(handle.fd))?.st_size as u64;
+        let is_ahead = record.has(file_flag::AHEAD) && !record.has(file_flag::DIRECT);
+        let size = if is_ahead { record.size.load(Ordering::Acquire) } else { stored };
+        if stored > size {
+            record.set(file_flag::TOUCHED);
+            self.resize_store(handle, size)?;
+        }
+        if is_ahead {
+            record.store_size.fetch_min(size, Ordering::AcqRel);
+        } else {
+            record.store_size.store(size, Ordering::Release);
+            record.size.store(size, Ordering::Release);
+        }
+        self.segment.forget_lengtheners(record);
+        Ok(())
+    }
+
+    /// Gives the store's file a size, also through a descriptor that may only read.
+    fn resize_store(&self, handle: Handle, size: u64) -> Result<(), Errno> {
+        forebay_pool::undo::resizing(borrow(handle.fd), size);
+        let result = match rustix::fs::ftruncate(borrow(handle.fd), size) {
+            Err(Errno::INVAL | Errno::BADF) => {
+                let writable = crate::store::reopen(handle.fd, rustix::fs::OFlags::WRONLY)?;
+                rustix::fs::ftruncate(writable, size)
+            }
+            other => other,
+        };
+        self.record(handle).clear(file_flag::SYNCED);
+        result
     }
 
     /// Lets everybody use the file through the kernel from now on, until it is closed everywhere:

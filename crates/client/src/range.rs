@@ -8,9 +8,9 @@ use crate::waits::restarting;
 use crate::write::raise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use forebay_pool::Entry;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
+use forebay_pool::{Entry, crash};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -62,18 +62,25 @@ impl Session {
         };
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let action = mode - FallocateFlags::KEEP_SIZE;
-        if action.is_empty() {
+        if action.is_empty() && keeps_size {
             let owner = self.owner();
-            let end = if keeps_size { 0 } else { range.end };
             restarting(|| {
                 let inside = self.enter(handle, owner)?;
-                let cleared = self.segment.clear_tail(handle.file, end, owner, self);
-                let result = cleared.and_then(|()| self.on_store(handle, call));
-                if result.is_ok() && !keeps_size {
-                    self.grown_on_store(handle, range.end);
-                }
+                let result = self.on_store(handle, call);
                 self.segment.leave(owner, inside);
                 result
+            })
+        } else if action.is_empty() {
+            self.exclusively(handle, |session| {
+                session.clean_up_store(handle)?;
+                let owner = session.owner();
+                session.segment.clear_tail(handle.file, range.end, owner, session)?;
+                session.lengthening(handle, || {
+                    session.on_store(handle, call)?;
+                    crash::point("allocate.store");
+                    session.grown_on_store(handle, range.end);
+                    Ok(())
+                })
             })
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
             self.exclusively(handle, |session| session.punch(handle, range, keeps_size, call))
@@ -93,15 +100,19 @@ impl Session {
         let end = range.end;
         let outside = Through { session: self, handle };
         if !keeps_size {
+            self.clean_up_store(handle)?;
             self.segment.clear_tail(handle.file, end, self.owner(), &outside)?;
         }
         let punched = self.segment.punch(handle.file, range, self.owner(), &outside, || {
             self.note_cut(handle)?;
-            self.on_store(handle, call)?;
-            if !keeps_size {
-                self.grown_on_store(handle, end);
+            if keeps_size {
+                return self.on_store(handle, call);
             }
-            Ok(())
+            self.lengthening(handle, || {
+                self.on_store(handle, call)?;
+                self.grown_on_store(handle, end);
+                Ok(())
+            })
         });
         if punched.is_err() {
             self.undo_cut(handle);

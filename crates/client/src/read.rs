@@ -328,6 +328,7 @@ impl Session {
         let start = block * bytes as u64;
         let length = || {
             let known = record.store_size.load(Ordering::Acquire);
+            let known = known.min(record.size.load(Ordering::Acquire));
             (known.saturating_sub(start) as usize).min(bytes)
         };
         if length() == 0 {

@@ -37,6 +37,9 @@ enum Outcome {
     Written(usize),
     /// The index is full: the caller takes the file exclusively and writes to the store.
     NoEntry,
+    /// The store's file has what a killed process left behind its end: the caller takes the file exclusively and cleans
+    /// up first.
+    Littered,
 }
 
 /// One bit for each page, of 2^`shift` bytes, that bytes `from .. to` of a bucket touch.
@@ -204,7 +207,8 @@ impl Session {
         result
     }
 
-    /// The file ends where it does once it is entered: until then another process may truncate it.
+    /// The file ends where it does once it is entered: until then another process may truncate it, and what a dead
+    /// process left undone is not done.
     unsafe fn append_locked(
         &self,
         handle: Handle,
@@ -214,7 +218,14 @@ impl Session {
         let record = self.record(handle);
         let length = self.writable_length(handle, pieces)?;
         crash::point("append.locked");
-        let inside = self.enter(handle, owner)?;
+        let inside = loop {
+            let inside = self.enter(handle, owner)?;
+            if record.has(file_flag::AHEAD) || !self.segment.was_lengthened(record) {
+                break inside;
+            }
+            self.segment.leave(owner, inside);
+            self.exclusively(handle, |session| session.clean_up_store(handle))?;
+        };
         let start = if record.has(file_flag::DIRECT) {
             rustix::fs::fstat(crate::session::borrow(handle.fd)).map(|stat| stat.st_size as u64)
         } else {
@@ -320,13 +331,13 @@ impl Session {
         let (block, within) = self.segment.block_at(offset);
         let end = within.saturating_add(piece.length);
         let (telling, known) = (
-            file_flag::DIRECT | file_flag::SET_ID | file_flag::ANNOUNCED,
+            file_flag::DIRECT | file_flag::SET_ID | file_flag::ANNOUNCED | file_flag::AHEAD,
             record.flags.load(Ordering::Acquire),
         );
         // A write that leaves a gap has to look at what is behind the end.
         let leaves_gap = offset > record.size.load(Ordering::Relaxed);
         let elsewhere = end > self.segment.bucket_bytes() || leaves_gap;
-        if known & telling != file_flag::ANNOUNCED || elsewhere {
+        if known & telling != file_flag::ANNOUNCED | file_flag::AHEAD || elsewhere {
             return false;
         }
         let Some(place) = self.segment.entry(record, block) else { return false };
@@ -388,7 +399,6 @@ impl Session {
             if record.has(file_flag::SET_ID) {
                 self.clear_set_id(handle, offset);
             }
-            self.segment.clear_tail(handle.file, offset, owner, self)?;
         }
         let now = clock::realtime_coarse_ns();
         let mut done = 0;
@@ -400,6 +410,23 @@ impl Session {
                 continue;
             }
             let at = offset + done as u64;
+            let leaves_gap = at > record.size.load(Ordering::Acquire);
+            let turns_ahead = !record.has(file_flag::AHEAD);
+            if (leaves_gap || turns_ahead) && self.segment.was_lengthened(record) {
+                if let Err(errno) = self.clean_up_outside(handle, owner, inside) {
+                    return if done > 0 { Ok(done) } else { Err(errno) };
+                }
+                continue;
+            }
+            if turns_ahead {
+                // Before the first byte: whatever this process dies at, the record says what the file is.
+                self.touch(handle, now);
+            }
+            if leaves_gap && let Err(errno) = self.segment.clear_tail(handle.file, at, owner, self)
+            {
+                result = Err(errno);
+                continue;
+            }
             let (block, within) = self.segment.block_at(at);
             let part = Part {
                 block,
@@ -422,6 +449,11 @@ impl Session {
                         return if done > 0 { Ok(done) } else { Err(errno) };
                     }
                 }
+                Ok(Outcome::Littered) => {
+                    if let Err(errno) = self.clean_up_outside(handle, owner, inside) {
+                        return if done > 0 { Ok(done) } else { Err(errno) };
+                    }
+                }
                 Err(errno) => result = Err(errno),
             }
         }
@@ -433,6 +465,15 @@ impl Session {
             self.count_up(&counters.write_bytes, done as u64);
         }
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
+    }
+
+    /// Cleans up after killed processes while this thread is not inside the file. After an error it may still be
+    /// outside.
+    #[cold]
+    fn clean_up_outside(&self, handle: Handle, owner: Owner, inside: &Inside) -> Result<(), Errno> {
+        self.segment.step_out(owner, inside);
+        self.exclusively(handle, |session| session.clean_up_store(handle))?;
+        self.step_in(handle, owner, inside)
     }
 
     /// Gives the file the times of a write that found none of its bytes readable: the kernel has
@@ -447,7 +488,7 @@ impl Session {
 
     /// Notes that the file is ahead of the store.
     #[inline]
-    fn touch(&self, handle: Handle, now: u64) {
+    pub(crate) fn touch(&self, handle: Handle, now: u64) {
         let record = self.record(handle);
         if record.has(file_flag::DIRECT) {
             return;
@@ -506,6 +547,7 @@ impl Session {
         loop {
             let word = place.load(Ordering::Acquire);
             let done = match Entry::decode(word) {
+                Entry::Empty if self.is_littered(record, part) => return Ok(Outcome::Littered),
                 Entry::Empty => {
                     unsafe { self.write_new(handle, place, cursor, part, owner, &mut refused) }?
                 }
@@ -536,6 +578,18 @@ impl Session {
                 return Ok(Outcome::Written(bytes));
             }
         }
+    }
+
+    /// Whether a killed process may have left something on the store that would show when a write to `part` raises
+    /// the size.
+    #[inline]
+    fn is_littered(&self, record: &FileRecord, part: Part) -> bool {
+        self.end_of(part) > record.size.load(Ordering::Acquire)
+            && self.segment.was_lengthened(record)
+    }
+
+    fn end_of(&self, part: Part) -> u64 {
+        part.block * self.segment.bucket_bytes() as u64 + (part.within + part.bytes) as u64
     }
 
     #[inline]
@@ -686,12 +740,18 @@ impl Session {
     ) -> Result<(), Errno> {
         let start = part.block * self.segment.bucket_bytes() as u64 + (number * page) as u64;
         let to = unsafe { data.add(number * page) };
-        let mut got = 0;
-        if start < self.record(handle).store_size.load(Ordering::Acquire) {
-            got = unsafe { self.store_read(handle, to, page, start) }?;
-        }
+        let bytes = self.known_on_store(handle, start, page);
+        let got = if bytes > 0 { unsafe { self.store_read(handle, to, bytes, start) }? } else { 0 };
         unsafe { to.add(got).write_bytes(0, page - got) };
         Ok(())
+    }
+
+    /// How many of `bytes` at `start` the store has, as far as known, and the file, too.
+    fn known_on_store(&self, handle: Handle, start: u64, bytes: usize) -> usize {
+        let record = self.record(handle);
+        let stored = record.store_size.load(Ordering::Acquire);
+        let known = stored.min(record.size.load(Ordering::Acquire)).saturating_sub(start);
+        known.min(bytes as u64) as usize
     }
 
     /// Writes to a block that lies on a file tier: a block written whole moves to RAM, a part is
@@ -924,13 +984,15 @@ impl Session {
         let number = range.start / self.segment.page_bytes();
         let keep = meta.valid.load(Ordering::Relaxed) >> number & 1 == 1;
         let start = block * self.segment.bucket_bytes() as u64;
-        let known = self.record(handle).store_size.load(Ordering::Acquire);
         self.segment.rewrite_page(self, bucket, number, keep, |at, chunk| {
             let end = at + chunk.len();
             let here = range.start.clamp(at, end) - at..range.end.clamp(at, end) - at;
             let offset = start + at as u64;
-            if !keep && here.len() < chunk.len() && offset < known {
-                unsafe { self.store_read(handle, chunk.as_mut_ptr(), chunk.len(), offset) }?;
+            if !keep && here.len() < chunk.len() {
+                let known = self.known_on_store(handle, offset, chunk.len());
+                if known > 0 {
+                    unsafe { self.store_read(handle, chunk.as_mut_ptr(), known, offset) }?;
+                }
             }
             let to = chunk[here.clone()].as_mut_ptr();
             unsafe { cursor.copy_out(to, here.len()) };
@@ -1037,8 +1099,20 @@ impl Session {
         }
         let offset = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
         crash::point("around.busy");
+        let record = self.record(handle);
+        let mut lengthens = None;
+        if self.end_of(part) > record.size.load(Ordering::Acquire) {
+            lengthens = self.segment.begin_lengthening(record, owner);
+            if lengthens.is_none() {
+                place.store(Entry::EMPTY, Ordering::Release);
+                return Ok(None);
+            }
+        }
         let result = unsafe { self.write_store(handle, cursor, offset, part.bytes) };
         crash::point("around.written");
+        if let Some(lengthens) = lengthens {
+            self.segment.end_lengthening(lengthens);
+        }
         place.store(Entry::EMPTY, Ordering::Release);
         self.counters().arounds.fetch_add(1, Ordering::Relaxed);
         result.map(Some)
@@ -1088,10 +1162,15 @@ impl Session {
         self.counters().arounds.fetch_add(1, Ordering::Relaxed);
         self.exclusively(handle, |session| {
             let block = offset / session.segment.bucket_bytes() as u64;
-            if session.segment.entry(session.record(handle), block).is_some() {
+            let record = session.record(handle);
+            if session.segment.entry(record, block).is_some() || record.has(file_flag::DIRECT) {
                 return Ok(0);
             }
-            unsafe { session.write_store(handle, cursor, offset, bytes) }
+            session.clean_up_store(handle)?;
+            session.touch(handle, clock::realtime_coarse_ns());
+            session.lengthening(handle, || unsafe {
+                session.write_store(handle, cursor, offset, bytes)
+            })
         })
     }
 

@@ -85,6 +85,8 @@ struct Drain {
     asked: Instant,
     /// What was written up to here is waited for; others may go on writing.
     until: u32,
+    /// Rounds of the control thread until then.
+    round: u64,
     stop: bool,
 }
 
@@ -94,7 +96,8 @@ impl Drain {
         for file in node.segment.live_files() {
             node.segment.file(file).retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         }
-        Drain { asked: Instant::now(), until: node.now(), stop }
+        let round = node.rounds.load(Ordering::Acquire);
+        Drain { asked: Instant::now(), until: node.now(), round, stop }
     }
 }
 
@@ -288,7 +291,10 @@ impl Control {
                 && waited > GIVE_UP.as_duration()
                 && all_pending_are_failing(&node)
                 && (waited > crate::flush::FADING || !crate::flush::is_any_fading(&node));
-            if !ending && (bytes == 0 || stuck) {
+            let done = bytes == 0 && !crate::housekeeping::is_any_littered(&node);
+            // What a process that has died left behind is taken back in a round.
+            let has_looked = node.rounds.load(Ordering::Acquire) > drain.round;
+            if !ending && has_looked && (done || stuck) {
                 let answer = Message::Drained { failing: failing as u32, bytes };
                 forebay_pool::crash::point("message.answering");
                 let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);

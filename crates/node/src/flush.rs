@@ -641,6 +641,11 @@ impl Flusher {
             settle(&self.node, first.file, self.owner);
         }
         if let Which::File(file) = which {
+            let record = self.node.segment.file(file);
+            if record.has(file_flag::AHEAD) && !self.is_pending(file) {
+                // What is to be settled needs a descriptor, of which no flush has made use.
+                let _ = self.descriptor(file);
+            }
             settle(&self.node, file, self.owner);
         }
         written
@@ -1312,7 +1317,7 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
     }
     let held = node.descriptors.at_hand(&node.segment, file);
     let agrees =
-        !record.has(file_flag::AHEAD) || held.is_some_and(|fd| agree_with_store(record, &fd));
+        !record.has(file_flag::AHEAD) || held.is_some_and(|fd| agree_with_store(node, record, &fd));
     if agrees && record.clear(file_flag::CONFLICT) {
         // Clean blocks may hold what somebody else has changed on the store.
         node.segment.drop_clean_blocks(file, Node::new_owner());
@@ -1333,10 +1338,11 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
 }
 
 /// Gives the store's file its size and times. Returns whether both agree now.
-fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
+fn agree_with_store(node: &Node, record: &FileRecord, fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
-    let size = record.size.load(Ordering::Acquire);
-    if (stat.st_size as u64) < size {
+    let (size, stored) = (record.size.load(Ordering::Acquire), stat.st_size as u64);
+    let is_littered = stored > size && node.segment.has_lengtheners(record);
+    if stored < size || is_littered {
         forebay_pool::undo::resizing(rustix::fd::AsFd::as_fd(fd), size);
         if rustix::fs::ftruncate(fd, size).is_err() {
             return false;
@@ -1344,6 +1350,7 @@ fn agree_with_store(record: &FileRecord, fd: &OwnedFd) -> bool {
         record.clear(file_flag::SYNCED);
     }
     crash::point("settle.sized");
+    node.segment.forget_lengtheners(record);
     let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
     let times = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },

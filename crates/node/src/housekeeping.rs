@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How long a description that nobody holds can still be adopted by an exec under way.
 const ADOPTION: Timer = Timer::seconds(1);
@@ -487,7 +487,7 @@ impl Housekeeper {
 }
 
 /// Marks every file with dirty blocks as such: a process that died inside a write may not have come
-/// to it.
+/// to it. Those of which nothing is dirty, and which are ahead of the store all the same, are brought to an end.
 pub(crate) fn mark_pending_files(node: &Node) {
     for file in node.segment.live_files() {
         let record = node.segment.file(file);
@@ -497,7 +497,22 @@ pub(crate) fn mark_pending_files(node: &Node) {
             crash::point("pending.ahead");
             record.set(file_flag::DIRTY);
         }
+        if record.has(file_flag::AHEAD) && !crate::flush::is_pending(node, file) {
+            node.segment.request_sync(file, None, false);
+        }
     }
+}
+
+/// Whether the store's file of some file that is being brought to an end has what a dead process left there.
+pub(crate) fn is_any_littered(node: &Node) -> bool {
+    let is_left = |place: &AtomicU32| place.load(Ordering::Acquire) == LENGTHENER_LEFT;
+    node.segment.live_files().any(|file| {
+        let record = node.segment.file(file);
+        record.lengtheners.iter().any(is_left)
+            && record.has(file_flag::AHEAD)
+            && record.sync_wanted.load(Ordering::Acquire)
+                != record.sync_done.load(Ordering::Acquire)
+    })
 }
 
 /// Whether the manager has anything that some process may still want.

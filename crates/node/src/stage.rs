@@ -190,7 +190,9 @@ impl Stager {
         }
         if go_on {
             let length = |offset: u64| {
-                let known = segment.file(request.file).store_size.load(Ordering::Acquire);
+                let record = segment.file(request.file);
+                let known = record.store_size.load(Ordering::Acquire);
+                let known = known.min(record.size.load(Ordering::Acquire));
                 known.saturating_sub(offset).min(segment.bucket_bytes() as u64)
             };
             let mut reads = Vec::new();

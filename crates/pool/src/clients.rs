@@ -233,6 +233,8 @@ impl Segment {
             if take_back(&record.append) {
                 record.append.unlock_unchanged();
             }
+            // Before anything else of the file can be taken for free.
+            self.note_lengtheners(record, slot);
             self.for_each_entry(record, 0, |_, place| {
                 free_if_busy(place, slot);
                 true

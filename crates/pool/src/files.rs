@@ -114,6 +114,7 @@ impl FileRecord {
             &self.soiled,
         ];
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.lengtheners.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let wide = [
             &self.size,
             &self.store_size,
@@ -173,6 +174,13 @@ impl FileRecord {
     /// Whether a truncate or a punch is under way, or was left undone by a dead owner.
     pub fn has_intent(&self) -> bool {
         self.intent.load(Ordering::Acquire) != 0 || self.range_end.load(Ordering::Acquire) != 0
+    }
+
+    /// The size that a truncate under way gives the file: once its goal is noted it happens, whatever becomes of its
+    /// process, unless the store refuses it.
+    #[inline]
+    pub fn truncated_to(&self) -> Option<u64> {
+        self.intent.load(Ordering::Acquire).checked_sub(1)
     }
 
     /// The bytes that a punch under way takes away.

@@ -12,7 +12,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 10;
+pub const LAYOUT_VERSION: u32 = 11;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -33,7 +33,9 @@ pub const NODE_ENTRIES: usize = 64;
 /// log2 of [`NODE_ENTRIES`].
 pub const NODE_BITS: u32 = 6;
 /// Bytes of the path kept in a file record, for recovery and for people.
-pub const PATH_BYTES: usize = 776;
+pub const PATH_BYTES: usize = 760;
+/// Processes that may make the store's file of one file longer at the same time; more wait.
+pub const LENGTHENERS: usize = 4;
 /// Locks of the file table.
 pub const STRIPES: usize = 8192;
 /// Longest path of a tier or a store, with its terminating zero.
@@ -582,6 +584,9 @@ pub mod file_state {
     pub const LIVE: u32 = u32::MAX;
 }
 
+/// In a place of [`FileRecord::lengtheners`]: the owner that was there has died.
+pub const LENGTHENER_LEFT: u32 = u32::MAX;
+
 /// A file with buffered blocks or with an open description.
 #[repr(C, align(64))]
 pub struct FileRecord {
@@ -661,6 +666,9 @@ pub struct FileRecord {
     /// Locks of buckets with bytes behind the end that were taken from dead processes since nothing was
     /// left there, see [`crate::tail`].
     pub soiled: AtomicU32,
+    /// Owners that are giving the store's file bytes behind its end, before the record says so, or
+    /// [`LENGTHENER_LEFT`]; 0 is a free place, see [`crate::tail`].
+    pub lengtheners: [AtomicU32; LENGTHENERS],
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],
 }

@@ -5,6 +5,12 @@
 //! the end stays where it is; but a size that is raised past them, to leave a gap, would. Therefore a process
 //! that takes such a bucket's lock from a dead one counts that in the file's record before, and a process that
 //! is about to raise the size with a gap first makes what lies behind the end zero, if anything was counted.
+//!
+//! The same may be left on the store's file, by a process that was killed while it wrote around the tiers, or
+//! made the file longer in another way. Therefore it puts its owner into the record before, and takes it out when the
+//! record has the new size. Who finds one that is dead there takes the file exclusively, so that no living process is
+//! at it, and makes the store's file as long as the record says, or, where the store's size is the truth, the record as long
+//! as the store's file is: before the size is raised, and before the store's file counts as the truth.
 
 use crate::buckets::Patience;
 use crate::crash;
@@ -13,7 +19,7 @@ use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::{MANAGER_SLOT, Segment};
 use crate::sums::SlotFiles;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 use rustix::io::Errno;
 
 impl Segment {
@@ -98,6 +104,71 @@ impl Segment {
                 return;
             }
             patience.wait();
+        }
+    }
+
+    /// Notes in `record` that `owner` is about to give the store's file bytes behind its end: the place is to be given to
+    /// [`Segment::end_lengthening`]. `None` if there is no place because a dead process has not been
+    /// cleaned up after. The caller is inside the file, or has it exclusively.
+    pub fn begin_lengthening<'a>(
+        &self,
+        record: &'a FileRecord,
+        owner: Owner,
+    ) -> Option<&'a AtomicU32> {
+        let mut patience = Patience::default();
+        loop {
+            let free = record.lengtheners.iter().find(|place| {
+                let (free, taken) = (Ordering::AcqRel, Ordering::Relaxed);
+                place.load(Ordering::Relaxed) == 0
+                    && place.compare_exchange(0, owner.raw(), free, taken).is_ok()
+            });
+            if free.is_some() {
+                crash::point("lengthen.begun");
+                return free;
+            }
+            if patience.wait() && self.was_lengthened(record) {
+                return None;
+            }
+        }
+    }
+
+    /// The record has what the store's file was given, or it was given nothing.
+    pub fn end_lengthening(&self, place: &AtomicU32) {
+        crash::point("lengthen.ending");
+        place.store(0, Ordering::Release);
+    }
+
+    /// Whether a process that was killed may have given the store's file another size than the record has.
+    #[inline]
+    pub fn was_lengthened(&self, record: &FileRecord) -> bool {
+        let is_dead = |place: &AtomicU32| match place.load(Ordering::Acquire) {
+            0 => false,
+            LENGTHENER_LEFT => true,
+            raw => Owner::from_raw(raw)
+                .is_some_and(|owner| self.owner_is_dead(owner) || self.is_being_reaped(owner)),
+        };
+        record.lengtheners.iter().any(is_dead)
+    }
+
+    /// The same, for a caller that has the file exclusively: no living process is at it.
+    pub fn has_lengtheners(&self, record: &FileRecord) -> bool {
+        record.lengtheners.iter().any(|place| place.load(Ordering::Acquire) != 0)
+    }
+
+    /// Store and record agree about the size. The caller has the file exclusively.
+    pub fn forget_lengtheners(&self, record: &FileRecord) {
+        crash::point("lengthen.mended");
+        record.lengtheners.iter().for_each(|place| place.store(0, Ordering::Release));
+    }
+
+    /// The process of `slot` is dead, and the slot will be another's.
+    pub(crate) fn note_lengtheners(&self, record: &FileRecord, slot: u32) {
+        for place in &record.lengtheners {
+            let raw = place.load(Ordering::Acquire);
+            if raw != LENGTHENER_LEFT && Owner::from_raw(raw).is_some_and(|o| o.slot() == slot) {
+                let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+                let _ = place.compare_exchange(raw, LENGTHENER_LEFT, done, not);
+            }
         }
     }
 
