@@ -580,3 +580,44 @@ fn after_a_kill_in_a_change_of_size_all_calls_see_one_size() {
 fn after_a_kill_in_a_write_around_the_tiers_all_calls_see_one_size() {
     kill_in_changes_of_size("[[rule]]\npath = \"**\"\npolicy = \"noop\"\n", &["around"]);
 }
+
+/// Without a manager, which holds what it has data of, a new file gets the inode of a deleted one; its creator is
+/// killed before the open has looked at it. Prints what a managed process then sees, or `other` if it has another inode.
+const NAMESAKE: &str = r#"
+import os, signal, subprocess, sys, time
+run, manager = int(sys.argv[1]), int(sys.argv[2])
+with open('old', 'wb') as old:
+    old.write(b'o' * 5000)
+    inode = os.fstat(old.fileno()).st_ino
+os.kill(run, signal.SIGSTOP)
+os.kill(manager, signal.SIGKILL)
+while os.path.exists(f'/proc/{manager}/fd/0'):
+    time.sleep(0.01)
+os.remove('old')
+CREATE = 'import os; os.open("new", os.O_RDWR | os.O_CREAT, 0o644)'
+env = dict(os.environ, FOREBAY_CRASH='open.seen:1')
+assert subprocess.run([sys.executable, '-IS', '-c', CREATE], env=env).returncode == -9
+fd = os.open('.', os.O_RDONLY)
+seen = [os.stat('new'), os.lstat('new'), os.stat('new', dir_fd=fd)]
+print(*[stat.st_size for stat in seen] if seen[0].st_ino == inode else ['other'])
+os.kill(run, signal.SIGCONT)
+"#;
+
+#[test]
+fn a_file_whose_creator_was_killed_has_nothing_of_an_older_one() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let Some(python) = python_with("os") else { return };
+    let site = Site::new(&LAZY);
+    std::fs::write(site.out.join("namesake.py"), NAMESAKE).unwrap();
+    let script = format!(
+        "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
+         {python} $OUT/namesake.py $PPID $manager"
+    );
+    let ran = site.end(site.buffered(&["bash", "-c", &script]));
+    if ran.stdout == "other\n" {
+        return skip("the file system gives a new file another inode");
+    }
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "0 0 0\n"), "{ran:?}");
+}

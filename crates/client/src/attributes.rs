@@ -40,11 +40,16 @@ pub struct Correction {
 }
 
 impl Session {
-    /// Brings what the kernel said about a regular file up to date.
+    /// Brings what the kernel said about a regular file up to date. `born` asks the kernel when the file was born: 0
+    /// if that is not known.
     ///
     /// # Errors
     /// `INTR`.
-    pub fn correct(&self, fields: &mut StatFields) -> Result<Correction, Errno> {
+    pub fn correct(
+        &self,
+        fields: &mut StatFields,
+        born: impl Fn() -> u64,
+    ) -> Result<Correction, Errno> {
         let identity = Identity { device: fields.device, inode: fields.inode };
         if !self.is_store_device(fields.device) || !self.segment.may_have(identity) {
             return Ok(Correction::default());
@@ -52,7 +57,7 @@ impl Session {
         restarting(|| {
             let owner = self.owner();
             let inside = self.segment.enter_table(owner);
-            let correction = self.correct_inside(identity, fields, owner);
+            let correction = self.correct_inside(identity, fields, owner, &born);
             self.segment.leave(owner, inside);
             correction
         })
@@ -63,8 +68,18 @@ impl Session {
         identity: Identity,
         fields: &mut StatFields,
         owner: Owner,
+        born: &impl Fn() -> u64,
     ) -> Result<Correction, Errno> {
         let mut doubtful = false;
+        if self.may_be_namesake(identity, fields, owner)?
+            && let born @ 1.. = born()
+        {
+            let known = |file| self.segment.file(file).born_ns.load(Ordering::Acquire);
+            let other = |file: Option<u32>| file.is_some_and(|file| known(file) != born);
+            if self.segment.with_file(identity, owner, other)? {
+                return Ok(Correction::default());
+            }
+        }
         let ahead = self.segment.with_file(identity, owner, |file| {
             let file = file.filter(|&file| !self.segment.file(file).has(file_flag::DIRECT))?;
             let record = self.segment.file(file);
@@ -94,6 +109,23 @@ impl Session {
             fields.blocks = self.blocks(file, fields.size, fields.blocks);
         }
         Ok(Correction { changed: ahead.is_some(), doubtful })
+    }
+
+    /// Whether what the record says may be about an older file with the inode: one that was deleted, or whose status the
+    /// store has changed in a way that no flush did. The caller is in the table.
+    fn may_be_namesake(
+        &self,
+        identity: Identity,
+        fields: &StatFields,
+        owner: Owner,
+    ) -> Result<bool, Errno> {
+        self.segment.with_file(identity, owner, |file| {
+            let Some(file) = file else { return false };
+            let record = self.segment.file(file);
+            let changed = record.store_changed_ns.load(Ordering::Relaxed) != fields.changed_ns;
+            (record.has(file_flag::AHEAD) || record.truncated_to().is_some())
+                && (changed || record.has(file_flag::UNLINKED))
+        })
     }
 
     /// Units of 512 bytes of a file that is ahead of the store: what the store has, and what it

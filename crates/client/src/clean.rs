@@ -140,7 +140,10 @@ impl Session {
             }
             if self.segment.owner_is_dead(holder) {
                 let taken = self.segment.exclude_unless_interrupted(handle.file, owner)?;
-                self.with_excluded(handle, taken, |_| Ok(()))?;
+                self.complete_left(handle, taken);
+                if taken {
+                    self.segment.include(handle.file);
+                }
             }
             self.look(&wait, holder, &patience)?;
         }
@@ -156,13 +159,42 @@ impl Session {
         handle: Handle,
         act: impl FnOnce(&Session) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
+        self.alone(handle, |session, taken| {
+            session.complete_left(handle, taken);
+            act(session)
+        })
+    }
+
+    /// The same, without completing what a dead owner has left undone. `act` is told whether this thread did not have
+    /// the file before.
+    ///
+    /// # Errors
+    /// Those of [`Session::exclusively`].
+    pub(crate) fn alone<R>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(&Session, bool) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         let owner = self.owner();
         let (inside, taken) = self.beside(handle, owner, || {
             self.segment.exclude_unless_interrupted(handle.file, owner)
         })?;
-        let result = self.with_excluded(handle, taken, act);
+        let result = act(self, taken);
+        if taken {
+            self.segment.include(handle.file);
+        }
         self.segment.leave(owner, inside);
         result
+    }
+
+    /// Completes what a dead owner left, if the caller has `taken` the file exclusively just now.
+    fn complete_left(&self, handle: Handle, taken: bool) {
+        let record = self.record(handle);
+        if taken && record.has_intent() {
+            record.set(file_flag::TOUCHED);
+            let outside = Through { session: self, handle };
+            let _ = self.segment.complete_intent(handle.file, self.owner(), &outside);
+        }
     }
 
     /// Enters the table, beside the handle's file, and takes a lock there.
@@ -182,26 +214,6 @@ impl Session {
                 }
             }
         })
-    }
-
-    /// Calls `act`; if the caller has `taken` the file exclusively just now, what a dead owner left is completed before,
-    /// and others come in again afterwards.
-    fn with_excluded<R>(
-        &self,
-        handle: Handle,
-        taken: bool,
-        act: impl FnOnce(&Session) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
-        let outside = Through { session: self, handle };
-        if taken && self.record(handle).has_intent() {
-            self.record(handle).set(file_flag::TOUCHED);
-            let _ = self.segment.complete_intent(handle.file, self.owner(), &outside);
-        }
-        let result = act(self);
-        if taken {
-            self.segment.include(handle.file);
-        }
-        result
     }
 
     /// Calls `act` with the description's offset while no other thread moves it.

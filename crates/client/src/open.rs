@@ -376,7 +376,8 @@ impl Session {
         if known == born {
             return Ok(());
         }
-        self.exclusively(handle, |session| {
+        // A truncate that was left undone was one of the old file.
+        self.alone(handle, |session, _| {
             if record.born_ns.load(Ordering::Acquire) == born {
                 return Ok(());
             }
@@ -395,6 +396,12 @@ impl Session {
             record.changed_ns.store(ctime_ns(stat), Ordering::Release);
             record.store_changed_ns.store(ctime_ns(stat), Ordering::Release);
             record.handle.store(0, Ordering::Release);
+            record.intent.store(0, Ordering::Release);
+            record.range_end.store(0, Ordering::Release);
+            session.segment.forget_lengtheners(record);
+            // What failed of the old one is no news to those who open the new one.
+            let seen = record.have_errors_seen();
+            session.description(handle).error_seen.store(seen, Ordering::Release);
             forebay_pool::crash::point("open.parted");
             // Last: what is left of the old file by a process that dies here must not reach the new one.
             record.born_ns.store(born, Ordering::Release);

@@ -471,7 +471,7 @@ impl Session {
     /// outside.
     #[cold]
     fn clean_up_outside(&self, handle: Handle, owner: Owner, inside: &Inside) -> Result<(), Errno> {
-        self.segment.step_out(owner, inside);
+        self.segment.step_out(handle.file, owner, inside);
         self.exclusively(handle, |session| session.clean_up_store(handle))?;
         self.step_in(handle, owner, inside)
     }

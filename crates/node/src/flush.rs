@@ -456,7 +456,10 @@ impl Flusher {
                     self.backoff.remove(&file);
                 }
             }
-            Err(errno) => self.failed(file, errno),
+            Err(errno) => {
+                let born = self.node.segment.file(file).born_ns.load(Ordering::Acquire);
+                self.failed(file, born, errno);
+            }
         }
     }
 
@@ -537,6 +540,7 @@ impl Flusher {
         // The store has it, then, and whoever asked for the journal has more than that.
         let durable = wanted & (file_flag::DURABLE | file_flag::TO_LOG) != 0;
         let let_go = wanted & file_flag::LET_GO != 0;
+        let born = record.born_ns.load(Ordering::Acquire);
         let errors = record.errors();
         let only_clean = wanted == file_flag::TO_SETTLE;
         // Slots that are filled from here on are not settled by this, and their file has the flag.
@@ -574,7 +578,7 @@ impl Flusher {
             && record.errors() == errors
             && let Err(errno) = self.sync_held(file, held)
         {
-            self.failed(file, errno);
+            self.failed(file, born, errno);
         }
         if settles && record.errors() == errors {
             let settlement = Settlement { file, sequence };
@@ -747,6 +751,7 @@ impl Flusher {
     /// Flushes some blocks of one file. `None` after an error: the rest would fail too.
     fn flush_batch(&mut self, file: u32, batch: &[Dirty], which: &Which) -> Option<u64> {
         let start = clock::realtime_ns();
+        let born = self.node.segment.file(file).born_ns.load(Ordering::Acquire);
         // A file without a name is dropped with its last descriptor; until then only a want of
         // room, a sync or a drain sends it to the store.
         let draining = self.node.draining.load(Ordering::Acquire);
@@ -780,7 +785,7 @@ impl Flusher {
                     errno == Errno::STALE && self.node.segment.file(file).has(file_flag::UNLINKED);
                 match gone {
                     true => drop(self.postpone(file)),
-                    false => self.failed(file, errno),
+                    false => self.failed(file, born, errno),
                 }
                 begun.iter().for_each(|block| self.end(block, false));
                 return None;
@@ -812,7 +817,7 @@ impl Flusher {
         // Before any page counts as clean, or as not written: who sees that sees the error.
         self.node.segment.file(file).clear(file_flag::SYNCED);
         if let Some(errno) = error.or(unread.then_some(Errno::IO)) {
-            self.failed(file, errno);
+            self.failed(file, born, errno);
         }
         for (block, good) in begun.iter().zip(good) {
             crash::point("flush.ending");
@@ -1171,9 +1176,13 @@ impl Flusher {
         }
     }
 
-    /// Notes that a flush failed: programs learn of it at fsync or close, and the file is tried
-    /// again later.
-    fn failed(&mut self, file: u32, errno: Errno) {
+    /// Notes that a flush of the file that was `born` then failed: programs learn of it at fsync or close, and the file is
+    /// tried again later.
+    fn failed(&mut self, file: u32, born: u64, errno: Errno) {
+        if self.node.segment.file(file).born_ns.load(Ordering::Acquire) != born {
+            // The file was deleted, and the record is about another one that has its inode.
+            return;
+        }
         self.node.segment.file(file).report(errno.raw_os_error() as u32);
         if self.postpone(file) {
             let record = self.node.segment.file(file);

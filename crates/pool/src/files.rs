@@ -217,6 +217,13 @@ impl FileRecord {
         if error & SEEN != 0 { error & !SEEN } else { 0 }
     }
 
+    /// Counts all errors so far as told. Returns what a description has then seen.
+    pub fn have_errors_seen(&self) -> u32 {
+        let mark = |error: u32| (error != 0).then_some(error | SEEN);
+        let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, mark);
+        self.errors()
+    }
+
     /// The errno to tell through a description that has seen `seen`, which then has seen it.
     pub fn check_errors(&self, seen: &AtomicU32) -> Option<i32> {
         let now = self.errors();

@@ -3,13 +3,21 @@
 use crate::files::{fstat_known, stat_known};
 use crate::real::real;
 use crate::status;
+use core::ptr::null;
 use forebay_client::probe::is_readable;
 use forebay_client::{NewTime, StatFields, joined_ns, parted_ns, session};
+use libc::{AT_FDCWD as HERE, AT_SYMLINK_NOFOLLOW as LINK};
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as Statx, timespec, timeval, utimbuf};
 use rustix::fs::AtFlags;
 
 /// Makes the call, and corrects what the kernel says about a buffered file.
-unsafe fn corrected(stat: *mut Stat, call: impl Fn() -> c_int) -> c_int {
+///
+/// SAFETY: the arguments are those of the call, which has read `path`.
+unsafe fn corrected(
+    stat: *mut Stat,
+    (folder, path, flags): (c_int, *const c_char, c_int),
+    call: impl Fn() -> c_int,
+) -> c_int {
     let mut before = None;
     loop {
         let result = call();
@@ -29,7 +37,8 @@ unsafe fn corrected(stat: *mut Stat, call: impl Fn() -> c_int) -> c_int {
             changed_ns: joined_ns(stat.st_ctime, stat.st_ctime_nsec),
         };
         let said = fields;
-        let correction = match session.correct(&mut fields) {
+        let born = || unsafe { born_ns(folder, path, flags, stat.st_ino) };
+        let correction = match session.correct(&mut fields, born) {
             Ok(correction) => correction,
             Err(errno) => return status(Err(errno)),
         };
@@ -46,33 +55,58 @@ unsafe fn corrected(stat: *mut Stat, call: impl Fn() -> c_int) -> c_int {
     }
 }
 
+/// When the file of a call was born, nanoseconds; 0 if that is not known, or it is not `inode` any more.
+///
+/// SAFETY: `path` is null or what the kernel has read.
+unsafe fn born_ns(folder: c_int, path: *const c_char, flags: c_int, inode: u64) -> u64 {
+    use rustix::fs::{StatxFlags, statx};
+    let mut flags = AtFlags::from_bits_retain(flags as u32);
+    let path = match path.is_null() {
+        true => c"",
+        false => unsafe { core::ffi::CStr::from_ptr(path) },
+    };
+    if path.is_empty() {
+        flags |= AtFlags::EMPTY_PATH;
+    }
+    // SAFETY: used for this call alone.
+    let folder = unsafe { rustix::fd::BorrowedFd::borrow_raw(folder) };
+    let Ok(found) = statx(folder, path, flags, StatxFlags::BTIME | StatxFlags::INO) else {
+        return 0;
+    };
+    let known = StatxFlags::BTIME.bits() | StatxFlags::INO.bits();
+    if found.stx_mask & known != known || found.stx_ino != inode {
+        return 0;
+    }
+    joined_ns(found.stx_btime.tv_sec, found.stx_btime.tv_nsec.into())
+}
+
 macro_rules! stats {
-    ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*) $(then ($($after:ident: $last:ty),*))?;)*) => { $(
+    ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*) $(then ($($after:ident: $last:ty),*))? is ($folder:expr, $path:expr, $flags:expr);)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type,)* stat: *mut Stat $($(, $after: $last)*)?) -> c_int {
             let call = || real!($symbol($($argument => $type,)* stat => *mut Stat $($(, $after => $last)*)?) -> c_int);
-            unsafe { corrected(stat, call) }
+            unsafe { corrected(stat, ($folder, $path, $flags), call) }
         }
     )* };
 }
 
 stats! {
-    stat c"stat" (path: *const c_char);
-    stat64 c"stat64" (path: *const c_char);
-    lstat c"lstat" (path: *const c_char);
-    lstat64 c"lstat64" (path: *const c_char);
-    fstat c"fstat" (fd: c_int);
-    fstat64 c"fstat64" (fd: c_int);
-    fstatat c"fstatat" (folder: c_int, path: *const c_char) then (flags: c_int);
-    fstatat64 c"fstatat64" (folder: c_int, path: *const c_char) then (flags: c_int);
-    __xstat c"__xstat" (version: c_int, path: *const c_char);
-    __xstat64 c"__xstat64" (version: c_int, path: *const c_char);
-    __lxstat c"__lxstat" (version: c_int, path: *const c_char);
-    __lxstat64 c"__lxstat64" (version: c_int, path: *const c_char);
-    __fxstat c"__fxstat" (version: c_int, fd: c_int);
-    __fxstat64 c"__fxstat64" (version: c_int, fd: c_int);
-    __fxstatat c"__fxstatat" (version: c_int, folder: c_int, path: *const c_char) then (flags: c_int);
-    __fxstatat64 c"__fxstatat64" (version: c_int, folder: c_int, path: *const c_char) then (flags: c_int);
+    stat c"stat" (path: *const c_char) is (HERE, path, 0);
+    stat64 c"stat64" (path: *const c_char) is (HERE, path, 0);
+    lstat c"lstat" (path: *const c_char) is (HERE, path, LINK);
+    lstat64 c"lstat64" (path: *const c_char) is (HERE, path, LINK);
+    fstat c"fstat" (fd: c_int) is (fd, null(), 0);
+    fstat64 c"fstat64" (fd: c_int) is (fd, null(), 0);
+    fstatat c"fstatat" (folder: c_int, path: *const c_char) then (flags: c_int) is (folder, path, flags);
+    fstatat64 c"fstatat64" (folder: c_int, path: *const c_char) then (flags: c_int) is (folder, path, flags);
+    __xstat c"__xstat" (version: c_int, path: *const c_char) is (HERE, path, 0);
+    __xstat64 c"__xstat64" (version: c_int, path: *const c_char) is (HERE, path, 0);
+    __lxstat c"__lxstat" (version: c_int, path: *const c_char) is (HERE, path, LINK);
+    __lxstat64 c"__lxstat64" (version: c_int, path: *const c_char) is (HERE, path, LINK);
+    __fxstat c"__fxstat" (version: c_int, fd: c_int) is (fd, null(), 0);
+    __fxstat64 c"__fxstat64" (version: c_int, fd: c_int) is (fd, null(), 0);
+    __fxstatat c"__fxstatat" (version: c_int, folder: c_int, path: *const c_char) then (flags: c_int) is (folder, path, flags);
+    __fxstatat64 c"__fxstatat64" (version: c_int, folder: c_int, path: *const c_char) then (flags: c_int) is (folder, path, flags);
 }
 
 #[unsafe(no_mangle)]
@@ -100,6 +134,7 @@ unsafe extern "C" fn statx(
         if !session.knows(device, statx.stx_ino) {
             return result;
         }
+        let inode = statx.stx_ino;
         let (mtime, ctime) = (&mut statx.stx_mtime, &mut statx.stx_ctime);
         let mut fields = StatFields {
             device,
@@ -110,7 +145,8 @@ unsafe extern "C" fn statx(
             changed_ns: joined_ns(ctime.tv_sec, ctime.tv_nsec.into()),
         };
         let said = fields;
-        let correction = match session.correct(&mut fields) {
+        let born = || unsafe { born_ns(folder, path, flags, inode) };
+        let correction = match session.correct(&mut fields, born) {
             Ok(correction) => correction,
             Err(errno) => return status(Err(errno)),
         };
