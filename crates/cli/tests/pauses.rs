@@ -52,7 +52,8 @@ fn a_thread_pauses_where_and_for_as_long_as_asked() {
         FOREBAY_PAUSE=open.*:2:300 FOREBAY_PAUSE_IN=client dd if=/dev/zero of=a bs=1 count=1\n\
         FOREBAY_PAUSE=open.marked:1:300 FOREBAY_PAUSE_IN=node dd if=/dev/zero of=b bs=1 count=1\n\
         FOREBAY_PAUSE=open.marked:2:300 dd if=/dev/zero of=c bs=1 count=1\n\
-        FOREBAY_PAUSE=write.*:1/1:1 FOREBAY_PAUSE_SEED=7 dd if=/dev/zero of=d bs=1 count=9\n";
+        FOREBAY_PAUSE=write.*:1/1:1 FOREBAY_PAUSE_SEED=7 dd if=/dev/zero of=d bs=1 count=9\n\
+        FOREBAY_PAUSE=file.*:1/1:1 FOREBAY_PAUSE_MOST=2 dd if=/dev/zero of=e bs=1 count=1\n";
     let since = Instant::now();
     let ran = site.end(site.buffered(&["bash", "-c", script])).expect(0);
     assert!(since.elapsed() > Duration::from_millis(300), "{ran:?}");
@@ -62,6 +63,7 @@ fn a_thread_pauses_where_and_for_as_long_as_asked() {
     assert_eq!(seen[0].1, "open.recorded", "the second of a new file, after open.seen");
     let writes = seen.iter().filter(|(_, name, _)| name.starts_with("write.")).count();
     assert!(writes >= 9, "{seen:?}");
+    assert_eq!(seen.iter().filter(|(_, name, _)| name.starts_with("file.")).count(), 2, "{seen:?}");
 }
 
 #[test]

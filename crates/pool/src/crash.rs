@@ -14,7 +14,8 @@
 //!   chance comes from `FOREBAY_PAUSE_SEED`, process, thread and number of the pass;
 //! - HOW_LONG is a number of milliseconds, or `while=/FILE`: until FILE is gone, or 60 s.
 //!
-//! `FOREBAY_PAUSE_IN=client|node` restricts it to processes of that role. `FOREBAY_PAUSE_LOG=FILE` gets a line
+//! `FOREBAY_PAUSE_IN=client|node` restricts it to processes of that role, `FOREBAY_PAUSE_MOST=N` each process to its
+//! first N pauses. `FOREBAY_PAUSE_LOG=FILE` gets a line
 //! with role, name and pid after each pause that lasted all of its time; with `while=` when the pause begins,
 //! and only if FILE is there, so that a test can wait for the line, act, and remove FILE. A process may be
 //! killed and paused at the same point; the pause comes first. [`crate::clock::Timer`] shortens what a

@@ -14,6 +14,8 @@ pub const BUILT: bool = cfg!(debug_assertions);
 pub const TIME_SCALE: u64 = 50;
 /// How long a pause takes, in milliseconds: longer than every timer then.
 const PAUSE_MS: u64 = 100;
+/// How often one process pauses: a manager that did at each of thousands of passes would come to a standstill.
+const PAUSES_MOST: u64 = 20;
 
 /// Environment that lets a process of a role pause: half of them at one point, the others anywhere.
 pub fn pause(random: &mut Random, role: &str, log: &Path) -> Vec<(&'static str, String)> {
@@ -29,6 +31,7 @@ pub fn pause(random: &mut Random, role: &str, log: &Path) -> Vec<(&'static str, 
         ("FOREBAY_PAUSE_IN", role.to_owned()),
         ("FOREBAY_PAUSE_SEED", random.below(1 << 30).to_string()),
         ("FOREBAY_PAUSE_LOG", log.display().to_string()),
+        ("FOREBAY_PAUSE_MOST", PAUSES_MOST.to_string()),
     ]
 }
 

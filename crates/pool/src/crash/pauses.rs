@@ -13,6 +13,8 @@ const LOOK_NS: u64 = 1_000_000;
 
 /// Passes of the points that match, in this process.
 static PASSED: AtomicU64 = AtomicU64::new(0);
+/// Pauses of this process.
+static PAUSED: AtomicU64 = AtomicU64::new(0);
 
 enum When {
     /// At this pass.
@@ -37,6 +39,8 @@ pub(super) struct Pauses {
     role: Word,
     log: Word,
     seed: u64,
+    /// How often this process pauses at most.
+    most: u64,
 }
 
 impl Pauses {
@@ -56,6 +60,7 @@ impl Pauses {
             None => Until::Passed(until.parse::<u64>().ok()?.checked_mul(1_000_000)?),
         };
         let seed = Word::of(b"FOREBAY_PAUSE_SEED=");
+        let most = Word::of(b"FOREBAY_PAUSE_MOST=");
         Some(Pauses {
             name: Word::from(name),
             when,
@@ -64,6 +69,7 @@ impl Pauses {
             role: Word::of(b"FOREBAY_PAUSE_IN="),
             log: Word::of(b"FOREBAY_PAUSE_LOG="),
             seed: core::str::from_utf8(seed.bytes()).ok()?.parse().unwrap_or(1),
+            most: core::str::from_utf8(most.bytes()).ok()?.parse().unwrap_or(u64::MAX),
         })
     }
 
@@ -77,7 +83,7 @@ impl Pauses {
             When::At(number) => pass == number,
             When::OneOf(of) => self.draw(pass).is_multiple_of(of),
         };
-        if !turn {
+        if !turn || PAUSED.fetch_add(1, Ordering::Relaxed) >= self.most {
             return;
         }
         match self.until {
