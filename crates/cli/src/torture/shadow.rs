@@ -327,7 +327,9 @@ impl Shadow {
                     0..0
                 }
                 Change::Punch { offset, bytes } => {
-                    let range = offset as usize..now.len().min((offset + bytes) as usize);
+                    // A cut before it that never happened may have made it shorter here.
+                    let start = now.len().min(offset as usize);
+                    let range = start..now.len().min((offset + bytes) as usize);
                     now[range.clone()].fill(0);
                     range
                 }
