@@ -243,7 +243,7 @@ fn left_by_a_crash(site: &Site, script: &str) -> std::path::PathBuf {
     common::wait_for("the script", common::LIMIT, || site.out.join("done").exists().then_some(()));
     site.kill_all();
     run.end();
-    let mut folders = fs::read_dir(site.runtime()).unwrap();
+    let mut folders = site.instances();
     folders.next().unwrap().unwrap().path()
 }
 

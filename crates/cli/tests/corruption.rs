@@ -279,7 +279,7 @@ fn after_a_reboot_recover_finds_what_the_tier_holds() {
 fn after_a_reboot_that_also_took_the_runtime_folder_it_is_named_by_its_configuration() {
     let site = site();
     let data = write_and_reboot(&site);
-    for entry in fs::read_dir(site.runtime()).unwrap() {
+    for entry in site.instances() {
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
     let ran = site.recover().expect(0);
@@ -294,7 +294,7 @@ fn after_a_reboot_that_also_took_the_runtime_folder_it_is_named_by_its_configura
 fn after_a_reboot_a_run_with_another_configuration_finds_what_the_tier_holds() {
     let site = site();
     let data = write_and_reboot(&site);
-    for entry in fs::read_dir(site.runtime()).unwrap() {
+    for entry in site.instances() {
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
     let first = fs::read_to_string(&site.config).unwrap();
@@ -314,7 +314,7 @@ fn after_a_reboot_a_run_with_another_configuration_finds_what_the_tier_holds() {
 fn what_another_machine_has_on_a_shared_tier_is_left_alone() {
     let site = site();
     let data = write_and_reboot(&site);
-    for entry in fs::read_dir(site.runtime()).unwrap() {
+    for entry in site.instances() {
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
     let kept = tier_file(&site, ".config");

@@ -273,7 +273,7 @@ fn a_pool_that_cannot_be_served_is_not_said_to_be_flushed() {
     }
     fs::rename(&away, &site.nvme).unwrap();
     // The pool itself says what it is of.
-    let instance = fs::read_dir(site.runtime()).unwrap().next().unwrap().unwrap().path();
+    let instance = site.instances().next().unwrap().unwrap().path();
     fs::write(instance.join("config"), "rubbish").unwrap();
     site.end(site.forebay(&["flush", "file"])).expect(0);
     assert_eq!(sees(&site.store.join("file")), "text\n");

@@ -39,7 +39,7 @@ impl Target {
     }
 
     fn instance(&self) -> PathBuf {
-        fs::read_dir(self.site.runtime()).unwrap().next().unwrap().unwrap().path()
+        self.site.instances().next().unwrap().unwrap().path()
     }
 
     fn connect(&self) -> UnixStream {
@@ -488,8 +488,7 @@ fn no_word_in_shared_memory_brings_the_manager_down() {
         }
         segment.header().work_wanted.fetch_add(1, Ordering::Relaxed);
         // Its threads are all there, its rounds go on, and it answers.
-        let socket =
-            fs::read_dir(site.runtime()).unwrap().next().unwrap().unwrap().path().join("socket");
+        let socket = site.instances().next().unwrap().unwrap().path().join("socket");
         for _ in 0..3 {
             let stream = UnixStream::connect(&socket).unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();

@@ -139,7 +139,7 @@ impl World {
             all.filter(|path| fs::symlink_metadata(path).unwrap().is_file()).collect::<Vec<_>>()
         };
         // A socket is no file.
-        let instance = fs::read_dir(self.site.runtime()).unwrap().next().unwrap().unwrap().path();
+        let instance = self.site.instances().next().unwrap().unwrap().path();
         let _ = fs::remove_file(instance.join("socket"));
         let left =
             [files(&self.site.nvme), files(&self.site.runtime()), self.site.pools()].concat();
@@ -199,7 +199,7 @@ impl World {
         self.restore();
         let World { site, left, .. } = self;
         left.keys().for_each(|path| drop(fs::remove_file(path)));
-        for entry in fs::read_dir(site.runtime()).unwrap() {
+        for entry in site.instances() {
             fs::remove_dir_all(entry.unwrap().path()).unwrap();
         }
     }

@@ -83,7 +83,7 @@ impl Left<'_> {
         };
         let slots =
             files(&site.nvme).into_iter().map(|path| (path.clone(), fs::read(path).unwrap()));
-        let folder = files(&site.runtime()).pop().unwrap();
+        let folder = site.instances().last().unwrap().unwrap().path();
         let file = open_pool(&pool).unwrap();
         let (segment, wrong) = Segment::attach_copy(file.as_fd()).unwrap();
         assert!(wrong.is_none());
@@ -294,7 +294,7 @@ fn a_pool_whose_runtime_folder_is_gone_is_named_and_drained_by_its_configuration
     let ram_only = config.split("[[tier]]\nname = \"nvme\"").next().unwrap();
     fs::write(&site.config, ram_only).unwrap();
     let pool = crash(&site, "seq 5000 > file");
-    for entry in fs::read_dir(site.runtime()).unwrap() {
+    for entry in site.instances() {
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
     let name = pool.file_name().unwrap().to_str().unwrap();
@@ -342,7 +342,7 @@ fn while_another_recovers(command: impl Fn(&Site) -> std::process::Command) {
     use rustix::fs::{FlockOperation, flock};
     let site = Site::new(&KEPT);
     crash(&site, "seq 5000 > file");
-    let folder = fs::read_dir(site.runtime()).unwrap().next().unwrap().unwrap().path();
+    let folder = site.instances().next().unwrap().unwrap().path();
     let lock = fs::File::create(folder.join("lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     let mut waiting = site.start(command(&site));
@@ -385,9 +385,10 @@ fn a_manager_does_not_begin_before_what_another_configuration_left_is_drained() 
     assert!(said.code != 0 && said.stderr.contains("earlier run left for"), "{said:?}");
     site.recover().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap().lines().count(), 5000);
-    // What it made of itself when it was refused, beside the log of the recovery.
-    let entries = fs::read_dir(site.runtime()).unwrap().map(|entry| entry.unwrap().path());
-    entries.filter(|path| path.is_dir()).for_each(|path| fs::remove_dir_all(path).unwrap());
+    // What it made of itself when it was refused.
+    for entry in site.instances() {
+        fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
 }
 
 #[test]
@@ -396,7 +397,7 @@ fn after_a_reboot_that_took_the_runtime_folder_fsck_looks_at_the_journal_of_a_co
         Site::new(&Setup { flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"", ..KEPT });
     let pool = crash(&site, "seq 5000 | dd of=file conv=fsync status=none");
     fs::remove_file(&pool).unwrap();
-    for entry in fs::read_dir(site.runtime()).unwrap() {
+    for entry in site.instances() {
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
     let words = ["fsck", "--config", site.config.to_str().unwrap()];

@@ -614,6 +614,13 @@ impl Site {
         left
     }
 
+    /// The folders of instances.
+    pub fn instances(&self) -> impl Iterator<Item = std::io::Result<fs::DirEntry>> + use<> {
+        let entries = fs::read_dir(self.runtime()).unwrap();
+        // Beside them lie the logs of those that have ended.
+        entries.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir()))
+    }
+
     /// What the node managers said.
     pub fn log(&self) -> String {
         let entries = fs::read_dir(self.runtime()).into_iter().flatten().flatten();
