@@ -105,18 +105,35 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// All pools of this user, wherever their managers were started.
-    pub fn all() -> Result<Vec<Pool>, String> {
+    /// All pools of this user that may be of concern to `named`, wherever their managers were started. One that
+    /// cannot be read, and holds nothing of them as its folder says, is only mentioned.
+    ///
+    /// # Errors
+    /// That of one that cannot be read, and may hold some of them.
+    pub fn all(named: &[Named]) -> Result<Vec<Pool>, String> {
         let mut pools = Vec::new();
         for runtime in Runtime::all()? {
             // Where no folder tells of it, what is no pool, or damaged, is said by those who look after it.
             let is_stray = !runtime.folder.exists();
             let path = runtime.pool.clone();
+            let backing = runtime.read_config().map(|config| config.backing);
+            let backing = backing.map(|all| all.into_iter().map(|backing| backing.path).collect());
+            let backing: Option<Vec<PathBuf>> = backing;
             match Pool::of(&path, (!is_stray).then_some(runtime)) {
                 Ok(pool) => pools.push(pool),
                 // One that is just being removed, or made.
-                Err(_) if is_stray || !path.exists() => {}
-                Err(error) => return Err(format!("{}: {error}", path.display())),
+                Err(_) if !path.exists() => {}
+                Err(error) => {
+                    let stores = backing.unwrap_or_default();
+                    let is_near = |store: &PathBuf| named.iter().any(|named| named.is_near(store));
+                    let error = format!("{}: {error}", path.display());
+                    if stores.iter().any(is_near) || stores.is_empty() && !is_stray {
+                        return Err(error);
+                    }
+                    if !is_stray {
+                        eprintln!("forebay: passed over: {error}");
+                    }
+                }
             }
         }
         Ok(pools)
@@ -304,7 +321,7 @@ pub fn flush(arguments: &FlushArguments) -> Result<ExitCode, String> {
     errors.extend(missing.into_iter().filter_map(Result::err));
     let mut progress = Progress::shown("flushing", arguments.progress);
     let (mut count, mut sum) = (0, 0);
-    let pools = Pool::all()?;
+    let pools = Pool::all(&named)?;
     for pool in &pools {
         let files = pool.ahead(&named);
         count += files.len();

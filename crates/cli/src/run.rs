@@ -11,6 +11,7 @@ use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use forebay_placement::schema::{Mode, Trigger};
+use forebay_pool::layout::LAYOUT_VERSION;
 use forebay_pool::message::Message;
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -43,6 +44,47 @@ pub struct RunArguments {
 
 /// How often node managers that end are replaced before a run gives up.
 const STARTS: u32 = 10;
+
+/// Where the library says which layout it is made for: a section of four bytes.
+const LAYOUT_SECTION: &[u8] = b".forebay.layout\0";
+
+/// The layout that a library is made for; `None` if it does not say.
+fn layout_of(library: &[u8]) -> Option<u32> {
+    let number = |at: usize, length: usize| {
+        let bytes = library.get(at..at.checked_add(length)?)?;
+        let value = bytes.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+        usize::try_from(value).ok()
+    };
+    // The header of a 64-bit ELF file: its table of sections, and which of them has their names.
+    let (table, size) = (number(0x28, 8)?, number(0x3a, 2)?);
+    let (count, names) = (number(0x3c, 2)?, number(0x3e, 2)?);
+    let section = |index: usize| table.checked_add(index.checked_mul(size)?);
+    let names = number(section(names)?.checked_add(0x18)?, 8)?;
+    let of_layout = |&at: &usize| {
+        let name = number(at, 4).and_then(|name| names.checked_add(name));
+        name.and_then(|name| library.get(name..))
+            .is_some_and(|name| name.starts_with(LAYOUT_SECTION))
+    };
+    let found = (0..count).filter_map(section).find(of_layout)?;
+    u32::try_from(number(number(found.checked_add(0x18)?, 8)?, 4)?).ok()
+}
+
+/// A library of another layout could not use the pool: its programs would run without buffering, and
+/// without a word.
+fn refuse_other_layout(library: &Path) -> Result<(), String> {
+    let name = library.display();
+    let bytes = std::fs::read(library).map_err(|error| format!("{name}: {error}"))?;
+    match layout_of(&bytes) {
+        Some(LAYOUT_VERSION) => Ok(()),
+        other => {
+            let other = other.map_or("an older one".to_owned(), |other| other.to_string());
+            Err(format!(
+                "{name} is of another version than this command (its layout is {other}, the command's \
+                 {LAYOUT_VERSION}); install both of one version"
+            ))
+        }
+    }
+}
 
 /// Name of the library that is preloaded.
 const LIBRARY: &str = "libforebay_preload.so";
@@ -118,6 +160,7 @@ fn begin(
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let (config, mut runtime) = arguments.instance.runtime()?;
     let library = find_library()?;
+    refuse_other_layout(&library)?;
     manager::settle_orphans(&config, &runtime)?;
     if arguments.trace.is_some() {
         manager::await_leftover(&runtime);

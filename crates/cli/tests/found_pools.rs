@@ -165,7 +165,7 @@ fn left(site: &Site) -> Vec<(PathBuf, Vec<u8>)> {
         entries.filter(|path| path.is_file()).collect::<Vec<_>>()
     };
     paths.extend(files(&site.nvme));
-    for instance in fs::read_dir(site.runtime()).unwrap() {
+    for instance in site.instances() {
         paths
             .extend(files(&instance.unwrap().path()).into_iter().filter(|p| p.ends_with("config")));
     }
@@ -183,6 +183,7 @@ fn a_pool_of_another_layout_is_refused_by_name_and_not_touched() {
     // Behind the magic number.
     let mut word = [0; 4];
     file.read_exact_at(&mut word, 8).unwrap();
+    let named = |other: u32| format!("layout {other}");
     for other in [1, u32::from_ne_bytes(word) - 1, u32::from_ne_bytes(word) + 1] {
         file.write_all_at(&other.to_ne_bytes(), 8).unwrap();
         let before = left(&site);
@@ -190,9 +191,17 @@ fn a_pool_of_another_layout_is_refused_by_name_and_not_touched() {
         for command in [&run[..], &["recover"], &["recover", "--config", config], &["flush", "."]] {
             let ran = site.end(site.forebay(command));
             assert_ne!(ran.code, 0, "{command:?}: {ran:?}");
-            let named = format!("layout {other}");
-            assert!(ran.stderr.contains(&named), "{command:?}: {ran:?}");
+            assert!(ran.stderr.contains(&named(other)), "{command:?}: {ran:?}");
             assert!(ran.stderr.contains("which-version"), "{command:?}: {ran:?}");
+            // Those of layouts that tell say who made them.
+            let maker = format!("another version of Forebay: {}", env!("CARGO_PKG_VERSION"));
+            let tells = other > u32::from_ne_bytes(word);
+            assert_eq!(ran.stderr.contains(&maker), tells, "{command:?}: {ran:?}");
+        }
+        // It has nothing of what lies elsewhere.
+        for command in ["flush", "wait"] {
+            let ran = site.end(site.forebay(&[command, site.out.to_str().unwrap()])).expect(0);
+            assert!(ran.stderr.contains("passed over") && ran.stderr.contains(&named(other)));
         }
         assert!(site.status().text.contains(&format!("layout {other}")));
         assert!(left(&site) == before, "something was changed");
@@ -232,4 +241,31 @@ fn a_journal_of_another_version_is_refused_by_name_and_not_touched() {
     heads.iter().for_each(|&at| file.write_all_at(&word, at).unwrap());
     site.recover().expect(0);
     assert!(fs::read(site.store.join("file")).unwrap() == vec![b'x'; 1 << 20]);
+}
+
+#[test]
+fn a_library_of_another_version_is_refused_before_the_program_runs() {
+    let site = Site::new(&LAZY);
+    let built = Path::new(common::FOREBAY).parent().unwrap();
+    let places = [built.join("deps"), built.to_owned()];
+    let from =
+        places.iter().map(|place| place.join("libforebay_preload.so")).find(|path| path.is_file());
+    let mut library = fs::read(from.unwrap()).unwrap();
+    // One from before it said so.
+    let name = b".forebay.layout\0";
+    let at = library.windows(name.len()).position(|bytes| bytes == name).expect("the section");
+    library[at + 1] = b'x';
+    let other = site.out.join("library.so");
+    fs::write(&other, &library).unwrap();
+    let mut command = site.buffered(&["touch", "file"]);
+    command.env("FOREBAY_PRELOAD", &other);
+    let ran = site.end(command).expect(125);
+    assert!(ran.stderr.contains("is of another version than this command"), "{ran:?}");
+    assert!(!site.store.join("file").exists(), "the program has run");
+    library[at + 1] = b'f';
+    fs::write(&other, &library).unwrap();
+    let mut command = site.buffered(&["touch", "file"]);
+    command.env("FOREBAY_PRELOAD", &other);
+    site.end(command).expect(0);
+    assert!(site.store.join("file").exists());
 }

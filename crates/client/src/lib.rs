@@ -35,6 +35,7 @@ pub use attributes::{Correction, NewTime, StatFields, Whence};
 pub use forebay_pool::Identity;
 pub use forebay_pool::clock::{joined_ns, parted_ns};
 pub use forebay_pool::interruption;
+pub use forebay_pool::layout::LAYOUT_VERSION;
 pub use fork::Fork;
 pub use iovec::Iovec;
 pub use limits::limits_changed;

@@ -54,7 +54,7 @@ pub(crate) fn open(
     };
     let name = runtime.pool.display();
     let explain = |error: SegmentError| match error {
-        SegmentError::OtherVersion(_) | SegmentError::NotAPool | SegmentError::Damaged(_) => {
+        SegmentError::OtherVersion(..) | SegmentError::NotAPool | SegmentError::Damaged(_) => {
             format!(
                 "{name}: {error}. It may hold data that was not drained: run `forebay recover` of \
                  the version that made it, or move it away if you are sure that it holds none"

@@ -47,6 +47,13 @@ pub const INSTANCE_BYTES: usize = 16;
 /// socket's address.
 pub const FOLDER_BYTES: usize = 104;
 
+/// Bytes of the version of Forebay that made a pool, with its terminating zero.
+pub const MAKER_BYTES: usize = 32;
+/// That of this one.
+pub const MAKER: &str = env!("CARGO_PKG_VERSION");
+/// The first layout with a [`Header::maker`].
+pub(crate) const NAMES_MAKER: u32 = 11;
+
 macro_rules! pin_size {
     ($type:ty, $size:expr) => {
         const _: () = assert!(core::mem::size_of::<$type>() == $size);
@@ -92,6 +99,9 @@ pub struct Header {
     /// The private folder of the instance, zero-terminated; empty if it is not
     /// known. Another manager may have it elsewhere: what is read while that is written is no folder.
     pub folder: [AtomicU64; FOLDER_BYTES / 8],
+    /// The version of Forebay that made it, zero-terminated; it stays where it is in every later layout, too, so
+    /// that those that cannot read the rest can say which version can.
+    pub maker: [u8; MAKER_BYTES],
 
     /// Node manager's process id; 0 when it has left in order.
     pub manager_pid: AtomicU32,

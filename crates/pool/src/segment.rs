@@ -59,8 +59,9 @@ pub enum SegmentError {
     NotPrivate(Wrong),
     /// Not a Forebay pool, or one that was never finished.
     NotAPool,
-    /// Made by another version: the layout version found.
-    OtherVersion(u32),
+    /// Made by another version: the layout version found, and which version of Forebay made it; empty if it does
+    /// not say.
+    OtherVersion(u32, String),
     /// The sizes in its header contradict each other or the file.
     Damaged(&'static str),
     /// /dev/shm has no room for even the tables: bytes needed.
@@ -73,11 +74,14 @@ impl fmt::Display for SegmentError {
             Self::System(what, errno) => write!(f, "{what}: {errno}"),
             Self::NotPrivate(wrong) => write!(f, "{wrong}"),
             Self::NotAPool => f.write_str("it is not a Forebay pool (wrong magic number)"),
-            Self::OtherVersion(found) => write!(
-                f,
-                "it was made by another version of Forebay (layout {found}, this is {LAYOUT_VERSION}; \
-                 docs/recovery.md#which-version names the one)"
-            ),
+            Self::OtherVersion(found, maker) => {
+                let maker = if maker.is_empty() { maker } else { &format!(": {maker}") };
+                write!(
+                    f,
+                    "it was made by another version of Forebay{maker} (layout {found}, this is \
+                     {MAKER} with layout {LAYOUT_VERSION}; docs/recovery.md#which-version names the one)"
+                )
+            }
             Self::Damaged(what) => write!(f, "its header is damaged: {what}"),
             Self::NoRoom(bytes) => write!(
                 f,
@@ -161,6 +165,7 @@ impl Segment {
         // SAFETY: nobody else knows the file yet.
         let header = unsafe { &mut *segment.base.cast::<Header>() };
         header.layout_version = LAYOUT_VERSION;
+        set_text(&mut header.maker, MAKER.as_bytes());
         header.page_size = geometry.page_size;
         header.tiers = geometry.tier_buckets.len() as u32;
         header.buckets = counts.buckets;
@@ -328,7 +333,10 @@ impl Segment {
             return Err(SegmentError::NotAPool);
         }
         if header.layout_version != LAYOUT_VERSION {
-            return Err(SegmentError::OtherVersion(header.layout_version));
+            let names_maker = header.layout_version >= NAMES_MAKER;
+            let maker = if names_maker { text(&header.maker) } else { c"" };
+            let maker = maker.to_string_lossy().into_owned();
+            return Err(SegmentError::OtherVersion(header.layout_version, maker));
         }
         let counts = check_header(header)?;
         let offsets = Offsets::of(&counts);

@@ -33,11 +33,18 @@ use rustix::io::Errno;
 /// included: `environ` is not set yet, so the variables come from the arguments.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
     unsafe { spawn::start(variables) };
+    // A linker leaves out what nothing refers to.
+    core::hint::black_box(&LAYOUT);
     if let [_, Some(pool), Some(socket), job] = spawn::values() {
         Session::start(pool, socket, job, descriptors::unlock);
         stdio::start();
     }
 }
+
+/// Which layout of shared memory this library is made for: `forebay run` reads it from the file.
+#[used]
+#[unsafe(link_section = ".forebay.layout")]
+static LAYOUT: [u8; 4] = forebay_client::LAYOUT_VERSION.to_le_bytes();
 
 #[used]
 #[unsafe(link_section = ".init_array")]
