@@ -1,4 +1,5 @@
-//! Collects the names of all crash points, for `forebay torture` to say how many of them it has reached.
+//! Collects the names of all crash points, for `forebay torture` to say how many of them it has reached, and of all
+//! allocations that it refuses.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,25 +9,28 @@ const CRATES: [&str; 4] = ["client", "node", "pool", "preload"];
 
 fn main() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut names = BTreeSet::new();
+    let (mut points, mut refusals) = (BTreeSet::new(), BTreeSet::new());
     for name in CRATES {
         let folder = crates.join(name).join("src");
         println!("cargo::rerun-if-changed={}", folder.display());
-        collect(&folder, &mut names);
+        collect(&folder, "crash::point(", &mut points);
+        collect(&folder, "crash::refused(", &mut refusals);
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo gives a folder"));
-    let list: String = names.iter().map(|name| format!("    {name:?},\n")).collect();
-    fs::write(out.join("points.rs"), format!("&[\n{list}]\n")).expect("the folder can be written");
+    for (file, names) in [("points.rs", points), ("refusals.rs", refusals)] {
+        let list: String = names.iter().map(|name| format!("    {name:?},\n")).collect();
+        fs::write(out.join(file), format!("&[\n{list}]\n")).expect("the folder can be written");
+    }
 }
 
-fn collect(folder: &Path, names: &mut BTreeSet<String>) {
+fn collect(folder: &Path, call: &str, names: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("a crate has sources").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            collect(&path, names);
+            collect(&path, call, names);
         } else if path.extension().is_some_and(|end| end == "rs") {
             let text = fs::read_to_string(&path).expect("sources are text");
-            let calls = text.split("crash::point(").skip(1);
+            let calls = text.split(call).skip(1);
             // A name that is not written there, or not in one piece, is none that can be told.
             let written = calls.filter_map(|rest| rest.trim_start().strip_prefix('"'));
             names.extend(written.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));

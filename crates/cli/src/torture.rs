@@ -25,6 +25,7 @@ mod stranger;
 mod system;
 mod trouble;
 mod worker;
+mod workload;
 
 pub use worker::WorkerArguments;
 
@@ -35,7 +36,7 @@ use goals::Goals;
 use history::History;
 use lists::{Scenario, Slice};
 use log::Past;
-use place::Place;
+use place::{Place, Tiers};
 use report::Report;
 use shadow::{FILES, Shadow};
 use std::path::PathBuf;
@@ -203,6 +204,7 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
         without,
         interrupted,
         last_manager: 0,
+        crowded: 0,
         compared_at: 0,
         frozen: None,
     };
@@ -238,7 +240,7 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
     if report.intercepted == 0 && interrupted == 0 {
         return Err("nothing was intercepted: the programs used the store directly".into());
     }
-    let is_mixed = scenarios.contains(&Scenario::Mixture);
+    let is_mixed = scenarios.iter().any(|scenario| scenario.cases().is_none());
     Ok(if !is_mixed || goals.are_met(&report.reached()) {
         ExitCode::SUCCESS
     } else {
@@ -283,6 +285,8 @@ struct Torture {
     without: Vec<Kind>,
     interrupted: Arc<AtomicUsize>,
     last_manager: u32,
+    /// Writes that waited for room, or went around the tiers, at most in one pool.
+    crowded: u64,
     /// Operations at the last comparison.
     compared_at: u64,
     /// A node manager that is stopped, and until when.
@@ -294,7 +298,8 @@ impl Torture {
         for scenario in self.scenarios.clone() {
             if !self.is_over() {
                 match scenario {
-                    Scenario::Mixture => self.mixture()?,
+                    Scenario::Mixture => self.mixture(self.goals)?,
+                    Scenario::FullTiers => self.full_tiers()?,
                     list => self.list(list)?,
                 }
             }
@@ -302,9 +307,28 @@ impl Torture {
         Ok(())
     }
 
-    fn mixture(&mut self) -> Result<(), String> {
+    /// The mixture on full tiers, as long as it is to take, or until a tenth of the goals is reached.
+    fn full_tiers(&mut self) -> Result<(), String> {
+        self.place.configure(Tiers::Full)?;
+        self.crowded = 0;
+        let goals = if self.scenarios.contains(&Scenario::Mixture) {
+            self.goals.tenth()
+        } else {
+            self.goals
+        };
+        self.mixture(goals)?;
+        self.report.crowded = Some(self.crowded);
+        if !self.has_lost() {
+            self.place.configure(Tiers::Busy)?;
+        }
+        Ok(())
+    }
+
+    fn mixture(&mut self, goals: Goals) -> Result<(), String> {
         self.mixed = Instant::now();
-        while self.mixed.elapsed() < self.time && !self.is_over() && !self.has_reached_all() {
+        let has_reached_all =
+            |torture: &Torture| goals.are_given() && goals.are_met(&torture.report.reached());
+        while self.mixed.elapsed() < self.time && !self.is_over() && !has_reached_all(self) {
             self.random = Random::new(self.seed ^ Random::new(self.report.rounds).next());
             self.report.rounds += 1;
             self.round()?;
@@ -607,6 +631,7 @@ impl Torture {
     fn notice_manager(&mut self) {
         if let Some(manager) = self.place.manager() {
             self.report.intercepted = self.report.intercepted.max(manager.intercepted);
+            self.crowded = self.crowded.max(manager.crowded);
             if manager.pid != self.last_manager {
                 self.last_manager = manager.pid;
                 self.report.starts += 1;

@@ -46,3 +46,23 @@ fn a_case_is_played_again_by_its_number() {
     let ran = site.end(site.forebay(&words)).expect(0);
     assert!(ran.stdout.contains("pairs       1 of 1 cases played"), "{ran:?}");
 }
+
+/// How many cases of a slice had their fault.
+fn faults(ran: &Ran) -> u64 {
+    let line = ran.stdout.lines().find(|line| line.contains("had their fault"));
+    let line = line.unwrap_or_else(|| panic!("no faults: {ran:?}"));
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn failed_transfers_lose_nothing() {
+    // The kind of transfer changes fastest in the list: a slice has all six.
+    let ran = slice("backend-calls", 7);
+    assert!(faults(&ran) >= 3, "{ran:?}");
+}
+
+#[test]
+fn refused_allocations_lose_nothing() {
+    let ran = slice("allocations", 3);
+    assert!(!cfg!(debug_assertions) || faults(&ran) >= 5, "{ran:?}");
+}

@@ -17,6 +17,9 @@ impl Session {
     pub fn before_fork(&self) -> Option<Fork> {
         let pid = std::process::id();
         let start = self.segment.client(self.slot()).start.load(Ordering::Acquire);
+        if forebay_pool::crash::refused("fork") {
+            return None;
+        }
         let slot = self.segment.reserve_slot(pid, start)?;
         self.segment.inherit(self.slot(), slot);
         Some(Fork { slot, parent: pid })

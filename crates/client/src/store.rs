@@ -5,6 +5,7 @@ use crate::session::{Handle, Session, borrow};
 use core::sync::atomic::Ordering;
 use forebay_placement::pace;
 use forebay_pool::clock;
+use forebay_pool::crash;
 use forebay_pool::layout::*;
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
@@ -201,6 +202,9 @@ impl Session {
         if let Some(fd) = place.load(Ordering::Acquire).checked_sub(1) {
             return Ok(fd as RawFd);
         }
+        if crash::refused("descriptor") {
+            return Err(Errno::MFILE);
+        }
         let fd = Session::hide(private::open(path, OFlags::RDWR).map_err(Wrong::errno)?);
         match place.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(fd),
@@ -225,7 +229,7 @@ impl Session {
     ) -> Result<(), Errno> {
         let tier = self.segment.tier_of(bucket);
         let offset = self.segment.slot_offset(bucket) + within as u64;
-        let got = match forebay_pool::crash::slot_fault("read") {
+        let got = match crash::slot_fault("read") {
             Some(errno) => Err(errno),
             None => {
                 self.tier_file(tier).and_then(|fd| unsafe { pread_full(fd, to, bytes, offset) })
@@ -248,7 +252,7 @@ impl Session {
     ) -> Result<(), Errno> {
         let tier = self.segment.tier_of(bucket);
         let offset = self.segment.slot_offset(bucket) + within as u64;
-        let put = match forebay_pool::crash::slot_fault("write") {
+        let put = match crash::slot_fault("write") {
             Some(errno) => Err(errno),
             None => {
                 self.tier_file(tier).and_then(|fd| unsafe { pwrite_full(fd, from, bytes, offset) })
@@ -302,6 +306,9 @@ pub(crate) fn descriptor_path(fd: RawFd, buffer: &mut [u8; 32]) -> &core::ffi::C
 
 /// A new description of the file behind `fd`.
 pub(crate) fn reopen(fd: RawFd, flags: OFlags) -> Result<rustix::fd::OwnedFd, Errno> {
+    if crash::refused("descriptor") {
+        return Err(Errno::MFILE);
+    }
     let path = &mut [0; 32];
     rustix::fs::open(descriptor_path(fd, path), flags | OFlags::CLOEXEC, Mode::empty())
 }

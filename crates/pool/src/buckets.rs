@@ -249,6 +249,9 @@ impl Segment {
 
     /// Takes a RAM bucket for `owner`: from its process's cache, else from the free map.
     pub fn take_bucket(&self, owner: Owner) -> Option<u32> {
+        if crash::refused("bucket") {
+            return None;
+        }
         let slot = self.client(owner.slot());
         for place in &slot.buckets {
             if place.load(Ordering::Relaxed) != 0
@@ -300,6 +303,9 @@ impl Segment {
     /// Takes one bucket of tier `tier`, past the cache, for `owner`; `hint` is where the search begins, and
     /// is set to where the next one should.
     pub fn take_slot(&self, tier: usize, owner: Owner, hint: &mut u32) -> Option<u32> {
+        if crash::refused("slot") {
+            return None;
+        }
         let mut slot = None;
         let (found, next) =
             self.free_buckets(tier).take(owner, *hint, 1, |taken| slot = Some(taken));

@@ -13,6 +13,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 impl Segment {
     /// Claims a slot for process `pid` that started at `start`. `None` when all are in use.
     pub fn claim_slot(&self, pid: u32, start: u64) -> Option<u32> {
+        if crash::refused("client") {
+            return None;
+        }
         let slot = self.reserve_slot(pid, start)?;
         self.client(slot).state.store(slot_state::LIVE, Ordering::Release);
         Some(slot)

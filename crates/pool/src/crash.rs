@@ -21,6 +21,9 @@
 //! killed and paused at the same point; the pause comes first. [`crate::clock::Timer`] shortens what a
 //! pause is to outlast.
 //!
+//! `FOREBAY_REFUSE=NAME:N` refuses the N-th allocation of that name in each process, `NAME:N..` that and all after
+//! it; up to twelve of them stand with commas between. `FOREBAY_REFUSE_LOG=FILE` gets a line with the name for each.
+//!
 //! `FOREBAY_SLOT_FAULT=OPERATION:ERRNO:FILE` lets a client's reads or writes (`read`, `write`) of slots of
 //! file tiers fail with the error of this number while FILE is there.
 //!
@@ -36,6 +39,18 @@ pub fn point(name: &'static str) {
     }
     #[cfg(not(debug_assertions))]
     let _ = name;
+}
+
+/// Whether this allocation of `name`, a resource that all processes share, is to be refused, as if there was none left.
+#[inline(always)]
+pub fn refused(name: &'static str) -> bool {
+    #[cfg(debug_assertions)]
+    return refusals::refused(name);
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = name;
+        false
+    }
 }
 
 /// The error with which a client's `operation` (`read` or `write`) on slots of file tiers is to fail.
@@ -74,6 +89,8 @@ pub(crate) use armed::Word;
 
 #[cfg(debug_assertions)]
 mod pauses;
+#[cfg(debug_assertions)]
+mod refusals;
 
 #[cfg(debug_assertions)]
 mod armed {

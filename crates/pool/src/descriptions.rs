@@ -92,6 +92,9 @@ impl Segment {
     /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when all are in use.
     /// The caller has a presence, and holds the stripe of the record, see [`crate::opens`], or another description of the file.
     pub fn open_description(&self, file: u32, flags: u32, owner: Owner) -> Option<Marker> {
+        if crash::refused("description") {
+            return None;
+        }
         let count = self.header().descriptions;
         for _ in 0..count {
             let cursor = &self.header().description_cursor;

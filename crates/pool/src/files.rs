@@ -719,6 +719,9 @@ impl Segment {
     }
 
     fn take_file(&self, owner: Owner) -> Option<u32> {
+        if crash::refused("file") {
+            return None;
+        }
         let free = |file: &u32| {
             let state = &self.file(*file).state;
             state.load(Ordering::Relaxed) == file_state::FREE

@@ -248,6 +248,9 @@ impl Segment {
     }
 
     fn take_node(&self, owner: Owner) -> Option<u32> {
+        if crate::crash::refused("node") {
+            return None;
+        }
         let slot = self.client(owner.slot());
         for place in &slot.nodes {
             if place.load(Ordering::Relaxed) != 0

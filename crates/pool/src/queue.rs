@@ -105,6 +105,9 @@ impl<const N: usize> Queue<N> {
 
     /// Claims the place at the tail; `None` if the queue is full.
     pub(crate) fn claim(&self, owner: Owner) -> Option<u64> {
+        if crate::crash::refused("place") {
+            return None;
+        }
         let tail = &self.tail.0;
         let mut ticket = tail.load(Ordering::Acquire);
         // Bounded: in a damaged queue no place may ever be free.

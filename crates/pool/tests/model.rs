@@ -31,6 +31,9 @@ use sync::{AtomicU32, AtomicU64, Ordering, pause};
 /// The model needs no crash points: it stops at every step anyway.
 mod crash {
     pub fn point(_name: &'static str) {}
+    pub fn refused(_name: &'static str) -> bool {
+        false
+    }
 }
 #[allow(dead_code)]
 #[path = "../src/entry.rs"]

@@ -2,13 +2,14 @@
 //! programs that play its scripts, kills or holds them, and judges what they have left.
 
 use super::counts::{Words, WordsFile};
-use super::lists::ListArguments;
-use super::model::{Course, Story};
+use super::lists::{ListArguments, Scenario};
+use super::model::{Course, Story, World};
 use super::pairs::{Before, Case, Form, NAMES};
 use super::place::{Place, kill};
 use super::player::{Inherited, MARKS, Player, Signs};
 use super::script::{Files, Script, Step, Told};
 use super::worker::WorkerArguments;
+use super::workload;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpgid};
 use std::collections::BTreeMap;
@@ -49,18 +50,24 @@ pub struct Tally {
     pub managers: u64,
     /// Those that had something to lose.
     pub managers_hit: u64,
+    /// Cases in which an allocation or a transfer was to fail.
+    pub faults: u64,
+    /// Those in which one did.
+    pub faults_hit: u64,
     /// Bytes of files that were judged.
     pub bytes: u64,
 }
 
 impl Words for Tally {
-    const COUNT: usize = 10;
+    const COUNT: usize = 12;
 
     fn words(&self) -> Vec<u64> {
         let Tally { cases, kills, kills_hit, kills_behind, pauses, .. } = *self;
-        let Tally { pauses_hit, pauses_behind, managers, managers_hit, bytes, .. } = *self;
+        let Tally { pauses_hit, pauses_behind, managers, managers_hit, .. } = *self;
+        let Tally { faults, faults_hit, bytes, .. } = *self;
         let kills = [cases, kills, kills_hit, kills_behind];
-        [&kills[..], &[pauses, pauses_hit, pauses_behind, managers, managers_hit, bytes]].concat()
+        let pauses = [pauses, pauses_hit, pauses_behind, managers, managers_hit];
+        [&kills[..], &pauses, &[faults, faults_hit, bytes]].concat()
     }
 
     fn of(words: &[u64]) -> Tally {
@@ -74,7 +81,9 @@ impl Words for Tally {
             pauses_behind: words[6],
             managers: words[7],
             managers_hit: words[8],
-            bytes: words[9],
+            faults: words[9],
+            faults_hit: words[10],
+            bytes: words[11],
         }
     }
 }
@@ -84,12 +93,22 @@ pub fn play(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     let explain = |error: io::Error| format!("a program of a case: {error}");
     let ListArguments { cases, stem, play, from, slots, .. } = &arguments.list;
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    let case = Case::new(cases[0], arguments.seed);
-    let files = files(arguments, &case, stem);
-    let scripts = case.scripts();
+    let (number, seed) = (cases[0], arguments.seed);
+    let (is_nonvolatile, scripts) = match arguments.list.list {
+        None | Some(Scenario::Pairs) => {
+            let case = Case::new(number, seed);
+            (case.is_nonvolatile, case.scripts())
+        }
+        Some(list) => {
+            let case = workload::Case::new(list, number, seed);
+            (case.is_nonvolatile, [workload::script(), Script::default()])
+        }
+    };
+    let files = files(arguments, number, is_nonvolatile, stem);
+    let looks = scripts[1] == Script::default();
     let inherited = from.map(|from| Inherited { from, slots: slots.clone() });
     let folder = arguments.folder();
-    let player = |who| Player::new(files.clone(), &folder, who);
+    let player = |who| Player::new(files.clone(), &folder, who, looks);
     match play.as_deref() {
         Some("both") => std::thread::scope(|scope| {
             let second = scope.spawn(|| player(1).play(&scripts[1], None));
@@ -107,9 +126,9 @@ pub fn play(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn files(arguments: &WorkerArguments, case: &Case, stem: &str) -> Files {
+fn files(arguments: &WorkerArguments, case: u64, is_nonvolatile: bool, stem: &str) -> Files {
     let store = arguments.place.join("store");
-    Files::new(&store, stem, arguments.seed, case.number, case.is_nonvolatile)
+    Files::new(&store, stem, arguments.seed, case, is_nonvolatile)
 }
 
 struct Conductor<'a> {
@@ -142,11 +161,17 @@ pub fn conduct(arguments: &WorkerArguments) -> Result<ExitCode, String> {
         if arguments.is_over() {
             break;
         }
-        let case = Case::new(number, arguments.seed);
-        let loss = match conductor.case(&case) {
-            Ok(loss) => loss,
-            Err(error) => Some(format!("{}: {error}", case.text())),
+        let (text, played) = match arguments.list.list {
+            None | Some(Scenario::Pairs) => {
+                let case = Case::new(number, arguments.seed);
+                (case.text(), conductor.case(&case))
+            }
+            Some(list) => {
+                let case = workload::Case::new(list, number, arguments.seed);
+                (case.text(), conductor.workload(&case))
+            }
         };
+        let loss = played.unwrap_or_else(|error| Some(format!("{text}: {error}")));
         let file = WordsFile::open(&folder.join("tally")).map_err(explain)?;
         file.keep(&conductor.tally).map_err(explain)?;
         if let Some(loss) = loss {
@@ -204,9 +229,10 @@ type Pass = (String, u64);
 impl Conductor<'_> {
     /// Plays a case and judges it; what is wrong.
     fn case(&mut self, case: &Case) -> io::Result<Option<String>> {
-        let files = files(self.arguments, case, &format!("case-{}", case.number));
+        let stem = format!("case-{}", case.number);
+        let files = files(self.arguments, case.number, case.is_nonvolatile, &stem);
         let pass = self.pass_of(case)?;
-        self.prepare(case, &files).map_err(|error| within("making its files", error))?;
+        self.prepare(case.before, &case.world(&files), &files)?;
         let scripts = case.scripts();
         let statuses = if case.form.has_threads() {
             self.threads(case, pass.as_ref())?
@@ -235,6 +261,7 @@ impl Conductor<'_> {
             scripts: [&scripts[0], &scripts[1]],
             courses,
             in_order: case.form == Form::KillThen || pass.is_none(),
+            excused: &[],
         };
         if wrong.is_none() {
             let judged = self.judge(&story, &files);
@@ -242,6 +269,85 @@ impl Conductor<'_> {
         }
         self.tally.cases += 1;
         Ok(wrong.map(|what| self.explain(case, pass.as_ref(), &story, &what)))
+    }
+
+    /// Plays the program of a case in which something fails, and judges it; what is wrong.
+    fn workload(&mut self, case: &workload::Case) -> io::Result<Option<String>> {
+        let stem = format!("case-{}", case.number);
+        let files = files(self.arguments, case.number, case.is_nonvolatile, &stem);
+        let start = case.world(&files);
+        self.prepare(case.before, &start, &files)?;
+        self.signs.clear();
+        let log = match &case.fault {
+            Some(_) => self.place.hits(),
+            None => self.folder.join("refused"),
+        };
+        let _ = fs::remove_file(&log);
+        let mut environment = Environment::new();
+        if let Some(refuse) = &case.refuse {
+            environment.push(("FOREBAY_REFUSE", refuse.clone()));
+            environment.push(("FOREBAY_REFUSE_LOG", log.display().to_string()));
+        }
+        let ballast = self.place.store().join("ballast-file-1");
+        if case.fault.is_some() {
+            fs::write(&ballast, files.bytes(workload::BALLAST_TAG, 0, workload::BALLAST))?;
+        }
+        self.set_faults(case.fault.as_deref().unwrap_or_default())?;
+        let program = self.start(case.number, &stem, "first", &environment)?;
+        let status = program.end()?;
+        self.set_faults("")?;
+        let script = workload::script();
+        let told = self.signs.all_told(0)?;
+        let mut wrong = match status {
+            None => Some("the program hangs".to_owned()),
+            Some(status) if !status.success() => Some(format!("the program ended with {status}")),
+            Some(_) if told.len() < script.steps.len() => Some("steps were left out".to_owned()),
+            Some(_) => None,
+        };
+        let has_hit = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
+        self.tally.faults += 1;
+        self.tally.faults_hit += u64::from(has_hit);
+        let story = Story {
+            start,
+            files: &files,
+            scripts: [&script, &Script::default()],
+            courses: [Course { told, died: false }, Course::default()],
+            in_order: true,
+            excused: if has_hit { &case.excused } else { &[] },
+        };
+        if wrong.is_none() {
+            let judged = self.judge(&story, &files);
+            wrong = judged.unwrap_or_else(|error| Some(format!("looking at its files: {error}")));
+        }
+        if case.fault.is_some() {
+            let is_right =
+                fs::read(&ballast)? == files.bytes(workload::BALLAST_TAG, 0, workload::BALLAST);
+            wrong = wrong.or_else(|| (!is_right).then(|| "the ballast is wrong".to_owned()));
+            fs::remove_file(&ballast)?;
+        }
+        self.tally.cases += 1;
+        let (list, seed) = (self.list().name(), self.arguments.seed);
+        Ok(wrong.map(|what| {
+            let told = script.all().zip(&story.courses[0].told);
+            let told: Vec<_> = told.map(|(step, told)| format!("{step:?}: {told:?}")).collect();
+            let again = format!("--scenario {list} --case {} --seed {seed}", case.number);
+            let told = told.join("\n         ");
+            format!("{what}\n      {}\n         {told}\n      again: {again}", case.text())
+        }))
+    }
+
+    fn list(&self) -> Scenario {
+        self.arguments.list.list.unwrap_or(Scenario::Pairs)
+    }
+
+    /// In one step: a manager reads it whenever it has changed.
+    fn set_faults(&self, script: &str) -> io::Result<()> {
+        if self.list() != Scenario::BackendCalls {
+            return Ok(());
+        }
+        let fresh = self.folder.join("faults");
+        fs::write(&fresh, script)?;
+        fs::rename(fresh, self.place.faults())
     }
 
     /// Judges what is seen through Forebay, and again when all is synced, and keeps that to be compared with the
@@ -260,6 +366,10 @@ impl Conductor<'_> {
         let synced = loop {
             for name in seen.keys() {
                 match File::open(files.path(*name))?.sync_all() {
+                    // What has failed before may be told once more.
+                    Err(error)
+                        if error.raw_os_error().is_some_and(|it| story.excused.contains(&it))
+                            && since.elapsed() < TAKEN_BACK => {}
                     Err(error) if error.raw_os_error() != Some(ETIMEDOUT) => {
                         return Ok(Some(format!("fsync of file {name}: {error}")));
                     }
@@ -372,7 +482,7 @@ impl Conductor<'_> {
 
     fn start(
         &self,
-        case: &Case,
+        case: u64,
         stem: &str,
         play: &str,
         environment: &Environment,
@@ -384,8 +494,8 @@ impl Conductor<'_> {
             .arg(format!("--number={number}"))
             .arg(format!("--seed={seed}"))
             .arg(format!("--until={until}"))
-            .arg("--list=pairs")
-            .arg(format!("--cases={}", case.number))
+            .arg(format!("--list={}", self.list().name()))
+            .arg(format!("--cases={case}"))
             .arg(format!("--stem={stem}"))
             .arg(format!("--play={play}"))
             .envs(environment.iter().map(|(name, value)| (name, value)))
@@ -447,11 +557,11 @@ impl Conductor<'_> {
         let steps = scripts.each_ref().map(|script| script.all().count());
         let mut second = None;
         if case.is_early {
-            let mut program = self.start(case, &stem, "second", &Vec::new())?;
+            let mut program = self.start(case.number, &stem, "second", &Vec::new())?;
             self.await_ready(&mut program)?;
             second = Some(program);
         }
-        let mut first = Some(self.start(case, &stem, "first", &environment)?);
+        let mut first = Some(self.start(case.number, &stem, "first", &environment)?);
         let mut status = None;
         if let Some(first) = &mut first {
             self.await_first(first, steps[0])?;
@@ -468,7 +578,7 @@ impl Conductor<'_> {
         fs::write(self.signs.go(), "")?;
         let mut second = match second {
             Some(second) => second,
-            None => self.start(case, &stem, "second", &Vec::new())?,
+            None => self.start(case.number, &stem, "second", &Vec::new())?,
         };
         if let Some(first) = first {
             let since = Instant::now();
@@ -489,7 +599,7 @@ impl Conductor<'_> {
         let environment = self.environment(case, pass)?;
         let steps = case.scripts().map(|script| script.all().count());
         let stem = format!("case-{}", case.number);
-        let mut both = self.start(case, &stem, "both", &environment)?;
+        let mut both = self.start(case.number, &stem, "both", &environment)?;
         self.await_first(&mut both, steps[0])?;
         self.kill_manager(case);
         fs::write(self.signs.go(), "")?;
@@ -525,24 +635,22 @@ impl Conductor<'_> {
     }
 
     /// Makes what is there before.
-    fn prepare(&self, case: &Case, files: &Files) -> io::Result<()> {
-        let world = case.world(files);
-        for (name, _) in case.sizes() {
-            let (path, bytes) = (files.path(name), world.file(name).unwrap_or_default());
-            if case.before == Before::Stored {
-                write_past(&path, bytes)?;
-                continue;
+    fn prepare(&self, before: Before, world: &World, files: &Files) -> io::Result<()> {
+        let make = |name: char, bytes: &[u8]| {
+            let path = files.path(name);
+            if before == Before::Stored {
+                return write_past(&path, bytes);
             }
             let mut file = File::create(&path)?;
             file.write_all(bytes)?;
-            if case.before == Before::Synced {
-                match file.sync_all() {
-                    Err(error) if error.raw_os_error() != Some(ETIMEDOUT) => return Err(error),
-                    _ => {}
-                }
+            match (before == Before::Synced).then(|| file.sync_all()) {
+                Some(Err(error)) if error.raw_os_error() != Some(ETIMEDOUT) => Err(error),
+                _ => Ok(()),
             }
-        }
-        Ok(())
+        };
+        let mut all = NAMES.into_iter().filter_map(|name| Some((name, world.file(name)?)));
+        all.try_for_each(|(name, bytes)| make(name, bytes))
+            .map_err(|error| within("making its files", error))
     }
 
     /// At which pass of which point a case interrupts the first operation; `None` for behind it.
@@ -567,13 +675,13 @@ impl Conductor<'_> {
             return Ok(passed(&text));
         }
         let stem = format!("learn-{}", self.arguments.number);
-        let files = files(self.arguments, case, &stem);
-        self.prepare(case, &files)?;
+        let files = files(self.arguments, case.number, *is_nonvolatile, &stem);
+        self.prepare(*before, &case.world(&files), &files)?;
         self.signs.clear();
         let list = self.folder.join(&name);
         fs::write(&list, "")?;
         let environment = vec![("FOREBAY_CRASH_LIST", list.display().to_string())];
-        let program = self.start(case, &stem, "first", &environment)?;
+        let program = self.start(case.number, &stem, "first", &environment)?;
         let status = program.end()?;
         for name in NAMES {
             let _ = fs::remove_file(files.path(name));

@@ -42,6 +42,14 @@ impl Goals {
         self
     }
 
+    /// A tenth of all.
+    pub fn tenth(self) -> Goals {
+        let tenth = |goal: Option<u64>| goal.map(|goal| goal / 10);
+        let Goals { release, kills, pauses, operations } = self;
+        let (kills, pauses) = (tenth(kills), tenth(pauses));
+        Goals { release, kills, pauses, operations: tenth(operations) }
+    }
+
     /// Name, goal and what was reached of each.
     fn all(&self, reached: &Reached) -> impl Iterator<Item = (&'static str, u64, u64)> {
         let all = [
@@ -84,6 +92,11 @@ mod tests {
         assert!(!goals.are_met(&reached));
         assert!(goals.text(&reached).contains("9999999 of 10000000 operations: NOT REACHED"));
         reached.operations += 1;
+        let tenth = goals.tenth();
+        assert_eq!(
+            (tenth.kills, tenth.pauses, tenth.operations),
+            (Some(0), Some(1_000), Some(1_000_000))
+        );
         assert!(goals.are_met(&reached) && !goals.text(&reached).contains("NOT"));
     }
 }

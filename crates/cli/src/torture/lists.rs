@@ -6,6 +6,7 @@ use super::content::Random;
 use super::counts::{WordsFile, sum};
 use super::pairs;
 use super::points::Seen;
+use super::workload;
 use super::{DAMAGED, Kind, Torture, explain};
 use clap::{Args, ValueEnum};
 use std::collections::BTreeSet;
@@ -25,12 +26,24 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub enum Scenario {
     /// Every ordered pair of operations on a file, with kills and pauses
     Pairs,
+    /// Every transfer of the node manager to the store and the file tier failed, once and for ever
+    BackendCalls,
+    /// Every allocation of what all processes share refused, once and for ever
+    Allocations,
+    /// The mixture on tiers that are full all the time
+    FullTiers,
     /// Random operations and troubles, for a time or until goals are reached
     Mixture,
 }
 
 /// All, in the order in which a release does them.
-pub const ALL: [Scenario; 2] = [Scenario::Pairs, Scenario::Mixture];
+pub const ALL: [Scenario; 5] = [
+    Scenario::Pairs,
+    Scenario::BackendCalls,
+    Scenario::Allocations,
+    Scenario::FullTiers,
+    Scenario::Mixture,
+];
 
 impl Scenario {
     /// How users call it.
@@ -42,7 +55,9 @@ impl Scenario {
     pub fn cases(self) -> Option<u64> {
         match self {
             Scenario::Pairs => Some(pairs::CASES),
-            Scenario::Mixture => None,
+            Scenario::BackendCalls => Some(workload::BACKEND_CALLS),
+            Scenario::Allocations => Some(workload::ALLOCATIONS),
+            Scenario::FullTiers | Scenario::Mixture => None,
         }
     }
 }
@@ -111,19 +126,33 @@ pub struct Listed {
 impl Listed {
     /// For the report: some lines.
     pub fn text(&self) -> String {
-        let Tally { cases, kills, kills_hit, kills_behind, .. } = self.tally;
-        let Tally { pauses, pauses_hit, pauses_behind, managers, managers_hit, bytes, .. } =
+        let Tally { cases, kills, kills_hit, kills_behind, pauses, pauses_hit, .. } = self.tally;
+        let Tally { pauses_behind, managers, managers_hit, faults, faults_hit, bytes, .. } =
             self.tally;
-        let (all, asked) = self.cases;
-        format!(
-            "  {:<11} {cases} of {asked} cases played; the list has {all}\n    \
-             {kills_hit:>9} of {kills} kills within an operation effective, {kills_behind} behind one\n    \
-             {pauses_hit:>9} of {pauses} pauses within an operation effective, {pauses_behind} behind one\n    \
-             {managers_hit:>9} of {managers} kills of node managers effective\n    \
-             {bytes:>9} bytes judged, by programs and on the store\n              at points: {}\n",
-            self.name,
-            self.reached.text(),
-        )
+        let ((all, asked), name) = (self.cases, &self.name);
+        let mut text =
+            format!("  {name:<11} {cases} of {asked} cases played; the list has {all}\n");
+        let mut line = |is_meant: bool, count: u64, what: String| {
+            if is_meant {
+                text.push_str(&format!("    {count:>9} {what}\n"));
+            }
+        };
+        let is_of_pairs = faults == 0;
+        let within = "within an operation effective";
+        let what = format!("of {kills} kills {within}, {kills_behind} behind one");
+        line(is_of_pairs, kills_hit, what);
+        let what = format!("of {pauses} pauses {within}, {pauses_behind} behind one");
+        line(is_of_pairs, pauses_hit, what);
+        let what = format!("of {managers} kills of node managers effective");
+        line(is_of_pairs, managers_hit, what);
+        let what =
+            format!("of {faults} cases had their fault; there was none left to hit in others");
+        line(!is_of_pairs, faults_hit, what);
+        line(true, bytes, "bytes judged, by programs and on the store".to_owned());
+        if is_of_pairs {
+            text.push_str(&format!("              at points: {}\n", self.reached.text()));
+        }
+        text
     }
 }
 
@@ -141,12 +170,17 @@ impl Torture {
             tally: Tally::default(),
             reached: Seen::default(),
         });
-        for (index, batch) in cases.chunks(BATCH * self.runs.len()).enumerate() {
+        // Faults are for all: a transfer of another case would take its place.
+        let conductors = match scenario {
+            Scenario::BackendCalls => 1,
+            _ => self.runs.len(),
+        };
+        for (index, batch) in cases.chunks(BATCH * conductors).enumerate() {
             if self.is_over() {
                 break;
             }
             self.random = Random::new(self.seed ^ Random::new(index as u64).next());
-            self.batch(scenario, batch)?;
+            self.batch(scenario, batch, conductors)?;
         }
         self.report.playing = None;
         for worker in self.workers().filter(|_| !self.has_lost()) {
@@ -158,20 +192,24 @@ impl Torture {
         Ok(())
     }
 
-    fn batch(&mut self, scenario: Scenario, cases: &[u64]) -> Result<(), String> {
+    fn batch(
+        &mut self,
+        scenario: Scenario,
+        cases: &[u64],
+        conductors: usize,
+    ) -> Result<(), String> {
         let _ = fs::remove_file(self.place.stop());
         self.begin_logs()?;
         self.calm()?;
         self.start_stranger()?;
-        let number = self.runs.len();
         for worker in self.workers() {
-            let cases = cases.iter().skip(worker as usize).step_by(number);
+            let cases = cases.iter().skip(worker as usize).step_by(conductors);
             let cases: Vec<_> = cases.map(ToString::to_string).collect();
             let folder = self.place.of_worker(worker);
             if folder.exists() {
                 fs::remove_dir_all(&folder).map_err(explain)?;
             }
-            if cases.is_empty() {
+            if cases.is_empty() || worker as usize >= conductors {
                 continue;
             }
             let words = [
@@ -339,6 +377,7 @@ mod tests {
         for wrong in ["0/3", "4/3", "1", "a/b", "1/0"] {
             assert!(wrong.parse::<Slice>().is_err(), "{wrong}");
         }
-        assert_eq!(ALL.map(Scenario::name), ["pairs", "mixture"]);
+        let names = ["pairs", "backend-calls", "allocations", "full-tiers", "mixture"];
+        assert_eq!(ALL.map(Scenario::name), names);
     }
 }

@@ -165,6 +165,8 @@ pub struct Story<'a> {
     pub courses: [Course; 2],
     /// The second did its steps when the first had ended.
     pub in_order: bool,
+    /// Errors that a step may tell without reason: it was done, or not, or a part of it.
+    pub excused: &'a [i32],
 }
 
 /// A step, or a part of one, in an order of all.
@@ -182,6 +184,8 @@ enum Kind {
     IsSilent,
     /// Its program died in it.
     MayBe,
+    /// It told an error that is excused.
+    Fails,
     /// An append begins that was done.
     Begins,
     /// An append begins in which its program died.
@@ -221,7 +225,16 @@ impl Story<'_> {
 
     /// Whether files may have sizes between those that whole steps leave.
     fn may_be_between(&self) -> bool {
-        (0..2).any(|who| self.in_flight(who).is_some_and(Step::writes))
+        (0..2).any(|who| {
+            let told = self.courses[who].told.iter();
+            let mut failed =
+                self.scripts[who].all().zip(told).filter(|(_, told)| self.excuses(told));
+            failed.any(|(step, _)| step.writes()) || self.in_flight(who).is_some_and(Step::writes)
+        })
+    }
+
+    fn excuses(&self, told: &Told) -> bool {
+        matches!(told, Told::Failed(errno) if self.excused.contains(errno))
     }
 
     /// The step in which a program died.
@@ -282,10 +295,15 @@ impl Story<'_> {
             if !is_done && self.in_flight(who).is_none() || index > course.told.len() {
                 break;
             }
-            let kind = if is_done { Kind::Tells } else { Kind::MayBe };
+            let has_failed = course.told.get(index).is_some_and(|told| self.excuses(told));
+            let kind = match is_done {
+                true if has_failed => Kind::Fails,
+                true => Kind::Tells,
+                false => Kind::MayBe,
+            };
             match step {
                 // As in the kernel, first the one, then the other.
-                Step::Open { slot, name, how: How::Empty } => {
+                Step::Open { slot, name, how: How::Empty } if !has_failed => {
                     let open = Step::Open { slot, name, how: How::Plain };
                     moves.push(Move { step: open, kind });
                     let kind = if is_done { Kind::IsSilent } else { Kind::MayBe };
@@ -325,6 +343,22 @@ impl Story<'_> {
                 if is_late && !(step.is_completed_by_others() && only_look) {
                     continue;
                 }
+            }
+            if kind == Kind::Fails {
+                let told = self.courses[who].told[end.told[who].len()].clone();
+                let mut without = end.clone();
+                without.told[who].push(told.clone());
+                self.go_on(without, moves, next, all);
+                if !step.only_tells() {
+                    let mut with = end.clone();
+                    with.world.apply(who, step, self.files);
+                    if let Step::Open { slot, .. } = step {
+                        with.world.slots[who][slot] = None;
+                    }
+                    with.told[who].push(told);
+                    self.go_on(with, moves, next, all);
+                }
+                continue;
             }
             let mut end = end.clone();
             if let (Kind::Begins | Kind::MayBegin, Step::Append { slot, .. }) = (kind, step) {
@@ -398,6 +432,7 @@ mod tests {
                 course.clone(),
             ],
             in_order,
+            excused: &[],
         };
         let written = files.bytes(1, 2, 4);
         let cut = [1, 1, written[0]];
@@ -427,6 +462,7 @@ mod tests {
                 scripts: [&x, &y],
                 courses: [course(vec![Told::Done], true), course(told, false)],
                 in_order: true,
+                excused: &[],
             };
             judge(&story, 'a', found)
         };
@@ -452,6 +488,7 @@ mod tests {
             scripts: [&x, &y],
             courses: [done.clone(), Course { told, died: false }],
             in_order,
+            excused: &[],
         };
         let gone = vec![Told::Failed(ENOENT), Told::Failed(EBADF)];
         assert_eq!(judge(&story(gone.clone(), true), 'b', &[7; 3]), None);

@@ -11,8 +11,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Small tiers, so that everything moves and is evicted all the time.
-const CONFIG: &str = "[flush]
+/// How large the tiers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiers {
+    /// Small, so that everything moves and is evicted all the time.
+    Busy,
+    /// As small as can be, less than the programs' files: what is written waits for room, or goes around them.
+    Full,
+}
+
+fn config(tiers: Tiers) -> String {
+    let (ram, nvme) = match tiers {
+        Tiers::Busy => (8, 16),
+        Tiers::Full => (4, 4),
+    };
+    format!(
+        "[flush]
 trigger = \"periodic\"
 period = \"100ms\"
 [[backing]]
@@ -20,17 +34,19 @@ path = \"store\"
 [[tier]]
 name = \"ram\"
 kind = \"ram\"
-capacity = \"8MiB\"
+capacity = \"{ram}MiB\"
 [[tier]]
 name = \"nvme\"
 kind = \"file\"
 path = \"nvme\"
-capacity = \"16MiB\"
+capacity = \"{nvme}MiB\"
 [[rule]]
 name = \"journal\"
 path = \"*-file-[024]\"
 durability = \"nonvolatile\"
-";
+"
+    )
+}
 
 /// A node manager that serves.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +57,8 @@ pub struct Manager {
     pub intercepted: u64,
     /// Bytes that are not yet on the store.
     pub dirty: u64,
+    /// How often a write waited for room since its pool was made, or went around the tiers.
+    pub crowded: u64,
 }
 
 /// The temporary directory of a torture.
@@ -71,8 +89,17 @@ impl Place {
                 fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(explain)?;
             }
         }
-        fs::write(place.config(), CONFIG).map_err(explain)?;
+        place.configure(Tiers::Busy)?;
         Ok(place)
+    }
+
+    /// From the next node manager on the tiers are so large.
+    ///
+    /// # Errors
+    /// A message that names the file that could not be written.
+    pub fn configure(&self, tiers: Tiers) -> Result<(), String> {
+        let path = self.config();
+        fs::write(&path, config(tiers)).map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// One that is there.
@@ -229,12 +256,15 @@ impl Place {
     pub fn manager(&self) -> Option<Manager> {
         let observer = Observer::of(self.pools().first()?).ok()?;
         let counters = observer.counters();
-        let wanted = ["opens", "writes"];
-        let count = counters.iter().filter(|(name, _)| wanted.contains(name)).map(|(_, n)| n);
+        let sum = |wanted: [&str; 2]| {
+            let counters = counters.iter().filter(|(name, _)| wanted.contains(name));
+            counters.map(|(_, count)| count).sum()
+        };
         observer.is_served().then(|| Manager {
             pid: observer.manager(),
-            intercepted: count.sum(),
+            intercepted: sum(["opens", "writes"]),
             dirty: observer.dirty(),
+            crowded: sum(["waits", "arounds"]),
         })
     }
 

@@ -112,6 +112,8 @@ pub struct Player {
     files: Files,
     signs: Signs,
     who: usize,
+    /// Whether it looks past Forebay at what it has synced.
+    looks: bool,
     slots: [Option<File>; SLOTS],
 }
 
@@ -128,8 +130,8 @@ fn mark(what: &str) -> io::Result<()> {
 
 impl Player {
     /// Player `who`, 0 or 1, of a case with these files.
-    pub fn new(files: Files, folder: &Path, who: usize) -> Player {
-        Player { files, signs: Signs::of(folder), who, slots: Default::default() }
+    pub fn new(files: Files, folder: &Path, who: usize, looks: bool) -> Player {
+        Player { files, signs: Signs::of(folder), who, looks, slots: Default::default() }
     }
 
     /// Plays the script, or the rest of it.
@@ -238,7 +240,12 @@ impl Player {
                 std::fs::hard_link(self.files.path(from), self.files.path(to))?;
             }
             Step::Unlink { name } => std::fs::remove_file(self.files.path(name))?,
-            Step::Sync { slot } => self.slot(slot)?.sync_all()?,
+            Step::Sync { slot } => {
+                self.slot(slot)?.sync_all()?;
+                if self.looks && self.files.are_synced_to_store() {
+                    look_past(self.slot(slot)?)?;
+                }
+            }
             Step::Dup { slot, to } => self.slots[to] = Some(self.slot(slot)?.try_clone()?),
             Step::Fork { slot, at, length, tag } => {
                 let bytes = self.files.bytes(tag, at, length);
@@ -277,6 +284,26 @@ impl Player {
 
 fn whole(done: usize, asked: u64) -> io::Result<()> {
     if done as u64 == asked { Ok(()) } else { Err(io::Error::other("a part was written")) }
+}
+
+/// Compares a file with what the store has of it.
+fn look_past(file: &File) -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let past = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (mut here, mut there) = (vec![0; READ_MAX], vec![0; READ_MAX]);
+    let size = file.read_at(&mut here, 0)?;
+    let mut stored = 0;
+    loop {
+        match rustix::io::pread(&past, &mut there[stored..], stored as u64)? {
+            0 => break,
+            count => stored += count,
+        }
+    }
+    match here[..size] == there[..stored] {
+        true => Ok(()),
+        false => Err(io::Error::other("the store has not what was synced")),
+    }
 }
 
 fn wait_while(is_so: impl Fn() -> bool) {

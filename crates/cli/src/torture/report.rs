@@ -73,6 +73,8 @@ pub struct Report {
     pub rounds: u64,
     /// What came of the standing lists.
     pub lists: Vec<Listed>,
+    /// On full tiers: writes that waited for room or went around them, at most in one pool.
+    pub crowded: Option<u64>,
     /// What was left out, and how to get it.
     pub left_out: Vec<String>,
     /// What was wrong, with what led to it.
@@ -209,6 +211,12 @@ impl Report {
             writeln!(text, "  left out    {what}")?;
         }
         text.push_str(&goals.text(&self.reached()));
+        if let Some(crowded) = self.crowded {
+            writeln!(
+                text,
+                "  full-tiers  up to {crowded} writes in one pool waited for room or went around the tiers"
+            )?;
+        }
         self.lists.iter().for_each(|listed| text.push_str(&listed.text()));
         let losses = match self.losses.len() {
             0 => "none".to_owned(),

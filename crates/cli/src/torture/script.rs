@@ -97,6 +97,11 @@ impl Step {
         matches!(self, Truncate { .. } | Punch { .. } | Allocate { .. })
     }
 
+    /// Whether nothing comes of it but what it tells.
+    pub fn only_tells(self) -> bool {
+        matches!(self, Step::Read { .. } | Step::Size { .. } | Step::Sync { .. } | Step::Exec)
+    }
+
     /// Whether it changes no file, and no other program has to do anything for it.
     pub fn only_looks(self) -> bool {
         use Step::{Close, Dup, Exec, Link, Open, Read, Rename, Size, Unlink};
@@ -178,6 +183,11 @@ impl Files {
     pub fn path(&self, name: char) -> PathBuf {
         let digit = if self.is_nonvolatile { 0 } else { 1 };
         self.store.join(format!("{}-{name}-file-{digit}", self.stem))
+    }
+
+    /// Whether a sync brings them to the store.
+    pub fn are_synced_to_store(&self) -> bool {
+        !self.is_nonvolatile
     }
 
     /// What is written under a tag.
