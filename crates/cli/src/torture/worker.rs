@@ -120,6 +120,8 @@ struct Worker {
     life: u64,
     /// When this program began, in nanoseconds since 1970.
     began: u64,
+    /// When each file was safe last before that.
+    safe_before: [u64; FILES as usize],
     hits: PathBuf,
     doing: Option<(Operation, u64)>,
 }
@@ -132,6 +134,7 @@ impl Worker {
         let store = arguments.place.join("store");
         let shadow = Shadow::open(&folder, &store, arguments.seed, arguments.number)?;
         std::fs::write(folder.join("pid"), std::process::id().to_string())?;
+        let safe_before = std::array::from_fn(|file| shadow.safe_since(file as u64));
         let counts_file = WordsFile::open(&folder.join("counts"))?;
         let counts: Counts = counts_file.read()?;
         let mut options = OpenOptions::new();
@@ -152,6 +155,7 @@ impl Worker {
             number: arguments.number,
             life: arguments.life,
             began: hits::now_ns(),
+            safe_before,
             hits: arguments.place.join("hits"),
             doing: None,
         })
@@ -532,7 +536,7 @@ impl Worker {
     /// The file as it is for who has it open, whatever happens to its name.
     fn orphan_of(&mut self, file: u64) -> io::Result<Orphan> {
         let opened = self.file(file)?.try_clone()?;
-        let since = self.shadow.safe_since(file).min(self.began);
+        let since = self.excused_from(file);
         Ok(Orphan::of(opened, self.shadow.whole(file)?, since))
     }
 
@@ -822,10 +826,17 @@ impl Worker {
     }
 
     /// An error that a fault explains is none: one that has hit since all of the file was safe; or since it
-    /// was opened, as each description tells once of what failed, whichever process has synced the file since.
+    /// was when this program began, as each description tells once of what failed, whichever process has synced the file
+    /// since, and also of what failed before it was opened, if no program had learned of it by then.
     fn excused(&mut self, file: u64, error: io::Error, call: Call) -> Found {
-        let since = self.shadow.safe_since(file).min(self.began);
+        let since = self.excused_from(file);
         self.excused_since(since, error, call)
+    }
+
+    /// Since when a fault may be told of to this program.
+    fn excused_from(&self, file: u64) -> u64 {
+        let before = self.safe_before[file as usize].min(self.began);
+        self.shadow.safe_since(file).min(before)
     }
 
     fn excused_since(&mut self, since: u64, error: io::Error, call: Call) -> Found {
