@@ -249,3 +249,28 @@ fn a_descriptor_that_is_being_closed_or_replaced_is_never_the_kernels_alone() {
 fn threads_that_write_while_their_descriptor_is_replaced_lose_no_record() {
     part("rotated", "-", "");
 }
+
+/// A rename replaces a file, and stops when that is noted, but not yet done; another process opens the file
+/// meanwhile, and finds that it has its name.
+#[test]
+fn a_file_that_is_opened_while_another_one_replaces_it_is_not_kept_for_ever() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    fs::write(site.out.join("held"), "").unwrap();
+    let script = "yes | head -c 300000 > file; echo new > other\n\
+        FOREBAY_PAUSE=unlink.noted:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log mv other file &\n\
+        while [ ! -s $OUT/log ]; do sleep 0.01; done\n\
+        cat file > $OUT/seen; rm $OUT/held; wait\n: > $OUT/moved\n\
+        while [ ! -e $OUT/go ]; do sleep 0.02; done\n";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the rename", LIMIT, || site.out.join("moved").exists().then_some(()));
+    assert_eq!(pauses(&site.out.join("log")).len(), 1);
+    assert_eq!(fs::read(site.out.join("seen")).unwrap().len(), 300_000);
+    // The next one has no descriptor of it.
+    kill(site.status().manager, Signal::KILL);
+    fs::write(site.out.join("go"), "").unwrap();
+    run.end().expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "new\n");
+}

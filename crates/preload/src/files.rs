@@ -638,10 +638,15 @@ unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_
     let Some(session) = session() else { return call() };
     let doomed = unsafe { stat_known(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
     // Before: who is killed after the call has no time to. The manager looks whether it is true.
-    if let Some(stat) = doomed.filter(|stat| stat.st_nlink == 1) {
-        session.unlinked(stat.st_dev, stat.st_ino);
+    let last = doomed.filter(|stat| stat.st_nlink == 1);
+    let note = |stat: rustix::fs::Stat| session.unlinked(stat.st_dev, stat.st_ino);
+    let _ = last.map(note);
+    let result = call();
+    if result == 0 {
+        // Again: who has opened the file until then has found that it still had its name.
+        let _ = last.map(note);
     }
-    changed(call(), doomed)
+    changed(result, doomed)
 }
 
 #[unsafe(no_mangle)]
