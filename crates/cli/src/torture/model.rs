@@ -276,7 +276,8 @@ impl Story<'_> {
         let mut end = End { world: self.start.clone(), told: [Vec::new(), Vec::new()] };
         let mut moves = [0, 1].map(|who| self.moves(who));
         for who in [1, 0] {
-            for _ in 0..self.scripts[who].setup.len().min(moves[who].len()) {
+            // One in which it died may be done, or not, as any other step.
+            for _ in 0..self.scripts[who].setup.len().min(self.courses[who].told.len()) {
                 let told = end.world.apply(who, moves[who].remove(0).step, self.files);
                 end.told[who].push(told);
             }
@@ -474,6 +475,24 @@ mod tests {
         let both = [&[1, 1, 1, 0][..], &written].concat();
         assert_eq!(judged(vec![write], vec![Told::Done; 2], &both), None);
         assert!(judged(vec![write], vec![Told::Done; 2], &[1; 3]).is_some());
+    }
+
+    #[test]
+    fn who_died_before_its_steps_has_done_what_it_was_told() {
+        let files = files();
+        let write = Step::Write { slot: 0, at: 0, length: 4, tag: 1 };
+        let x = Script { setup: vec![OPEN, write], steps: vec![Step::Sync { slot: 0 }] };
+        let story = Story {
+            start: World::default().with('a', vec![1; 8]),
+            files: &files,
+            scripts: [&x, &Script::default()],
+            courses: [Course { told: vec![Told::Done], died: true }, Course::default()],
+            in_order: false,
+            excused: &[],
+        };
+        assert_eq!(judge(&story, 'a', &[1; 8]), None);
+        assert_eq!(judge(&story, 'a', &[&files.bytes(1, 0, 4)[..], &[1; 4]].concat()), None);
+        assert!(judge(&story, 'a', &[0; 8]).is_some());
     }
 
     #[test]
