@@ -274,3 +274,43 @@ fn a_file_that_is_opened_while_another_one_replaces_it_is_not_kept_for_ever() {
     run.end().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "new\n");
 }
+
+/// A parent dies after its fork, before it has told the manager of the child, which stops before it has its slot.
+#[test]
+fn a_child_that_stops_before_it_has_its_slot_outlives_its_parent_whole() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("orphan.c", &[]) {
+        return;
+    }
+    let script = format!(
+        "{SCALE}: > $OUT/held\n\
+         FOREBAY_CRASH=fork.parent:1 FOREBAY_PAUSE=fork.child:1:while=$OUT/held \
+         FOREBAY_PAUSE_LOG=$OUT/log $BIN/orphan $OUT/result\n\
+         until [ -s $OUT/log ]; do sleep 0.02; done; sleep 1\n\
+         for n in {{1..50}}; do head -c 200000 /dev/zero > other-$n; done\n\
+         rm $OUT/held\n\
+         until [ -s $OUT/result ]; do sleep 0.02; done; cat $OUT/result\n"
+    );
+    let (ran, _) = site.run_buffered(&script);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "whole\n"), "{ran:?}");
+}
+
+#[test]
+fn a_slot_ends_with_parent_and_child() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("orphan.c", &[]) {
+        return;
+    }
+    let script = "for point in fork.* slot.reserved; do\n\
+         FOREBAY_CRASH=$point:1 FOREBAY_CRASH_IN=client $BIN/orphan $OUT/result; done\n\
+         for n in 1 2 3; do echo other > other-$n; done";
+    let (ran, _) = site.run_buffered(script);
+    ran.expect(0);
+    assert!(!site.out.join("result").exists());
+}

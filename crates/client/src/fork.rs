@@ -2,7 +2,7 @@
 
 use crate::session::Session;
 use core::sync::atomic::Ordering;
-use forebay_pool::liveness;
+use forebay_pool::{crash, liveness};
 
 /// A slot prepared for the child of a fork.
 #[must_use]
@@ -28,6 +28,7 @@ impl Session {
     /// In the parent: the manager can now see whether the child still lives, should it be killed
     /// before it confirms its slot.
     pub fn fork_succeeded(&self, fork: &Fork, child: u32) {
+        crash::point("fork.parent");
         self.segment.client(fork.slot).child.store(child, Ordering::Release);
     }
 
@@ -40,6 +41,7 @@ impl Session {
     pub fn forked(&self, fork: Fork) {
         let pid = std::process::id();
         debug_assert_ne!(pid, fork.parent);
+        crash::point("fork.child");
         // Unknown without /proc; the manager will fill it in.
         let start = liveness::start_time(pid).unwrap_or(0);
         self.segment.confirm_slot(fork.slot, pid, start);

@@ -2,6 +2,7 @@
 //! files that nobody has open, index nodes below which nothing is left.
 
 use crate::flush::settle;
+use crate::mappers;
 use crate::node::Node;
 use crate::undoable::Undoable;
 use forebay_pool::clock::Timer;
@@ -29,8 +30,6 @@ const SHORT_ADOPTION: Timer = Timer::ms(50);
 /// long it still may.
 const FLIGHT: Timer = Timer::seconds(600);
 const SHORT_FLIGHT: Timer = Timer::seconds(10);
-/// How long a slot prepared for a forked child outlives a parent that is gone.
-const FORK: Timer = Timer::seconds(10);
 /// How often descriptions and records are swept.
 const SWEEP: Timer = Timer::ms(200);
 
@@ -44,8 +43,8 @@ pub(crate) struct Housekeeper {
     owner: Owner,
     /// A pidfd of each live slot, with the slot's generation.
     clients: HashMap<u32, (u32, OwnedFd)>,
-    /// Slots whose process could not be watched since.
-    waiting: HashMap<u32, u32>,
+    /// Of reserved slots whose parent is gone: a process that may be about to confirm it.
+    heirs: HashMap<u32, u32>,
     /// Of each client that was inside something at the last sweep: what it looked like, and since when.
     standing: HashMap<u32, (u64, u32)>,
     /// Of each tier that takes nothing: when it is tried again, or was noticed.
@@ -135,7 +134,7 @@ impl Housekeeper {
             node: Arc::clone(node),
             owner: Node::new_owner(),
             clients: HashMap::new(),
-            waiting: HashMap::new(),
+            heirs: HashMap::new(),
             standing: HashMap::new(),
             failed: HashMap::new(),
             // Long ago, on a clock that wraps: zero might be in the future.
@@ -253,7 +252,7 @@ impl Housekeeper {
             let generation = client.generation.load(Ordering::Acquire);
             match client.state.load(Ordering::Acquire) {
                 slot_state::LIVE => {
-                    self.waiting.remove(&slot);
+                    self.heirs.remove(&slot);
                     let known =
                         self.clients.get(&slot).is_some_and(|(known, _)| *known == generation);
                     let alive = if known { self.still_runs(slot) } else { self.watch(slot) };
@@ -265,30 +264,48 @@ impl Housekeeper {
                 slot_state::REAPING => self.reap(slot),
                 _ => {
                     self.clients.remove(&slot);
-                    self.waiting.remove(&slot);
+                    self.heirs.remove(&slot);
                 }
             }
         }
     }
 
-    /// A child whose parent is gone may still be about to confirm its slot.
+    /// A child whose parent is gone may still be about to confirm its slot, however long it is stopped before.
     fn look_at_reserved(&mut self, slot: u32) {
-        let client = self.node.segment.client(slot);
-        let now = self.node.now();
-        let since = *self.waiting.entry(slot).or_insert(now);
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let client = segment.client(slot);
         let (pid, start) =
             (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
         let child = client.child.load(Ordering::Acquire);
-        if child != 0 && !liveness::is_alive(child, 0) {
-            // Killed before it came to confirm its slot, or about to be seen as confirmed.
-            if client.state.load(Ordering::Acquire) == slot_state::RESERVED {
-                self.reap(slot);
-            }
-        } else if liveness::is_alive(pid, start) {
-            self.waiting.insert(slot, now);
-        } else if forebay_pool::clock::stamp_age(now, since) > FORK.as_stamp() {
+        let is_wanted = match child {
+            0 => liveness::is_alive(pid, start) || self.has_heir(slot, pid),
+            child => liveness::is_alive(child, 0),
+        };
+        if !is_wanted && segment.take_unconfirmed(slot) {
             self.reap(slot);
         }
+    }
+
+    /// Whether a process lives that may have to confirm `slot`, reserved by process `parent` that is gone: it has
+    /// the segment and our library mapped, and no slot of its own. A process that was about to say who it is (`parent` is 0)
+    /// may have one, for itself. Where /proc does not tell, there may be one.
+    fn has_heir(&mut self, slot: u32, parent: u32) -> bool {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let may_be = |pid: u32| match liveness::start_time(pid) {
+            None => false,
+            Some(start) => parent == 0 || segment.slot_of(pid, start).is_none(),
+        };
+        if self.heirs.get(&slot).is_some_and(|&pid| may_be(pid)) {
+            return true;
+        }
+        let Ok(mut processes) = mappers::of(&node.pool_file) else { return true };
+        let found = processes.find(|&pid| may_be(pid));
+        if let Some(pid) = found {
+            self.heirs.insert(slot, pid);
+        }
+        found.is_some()
     }
 
     fn watch(&mut self, slot: u32) -> bool {
@@ -331,7 +348,7 @@ impl Housekeeper {
         // The rest is taken back in a later round: what it takes is held by a process that does not go on.
         let Some(inside) = inside else { return };
         self.clients.remove(&slot);
-        self.waiting.remove(&slot);
+        self.heirs.remove(&slot);
         crash::point("housekeeping.reaped");
         if inside {
             mark_pending_files(&node);
@@ -530,7 +547,12 @@ pub(crate) fn has_living(node: &Node) -> bool {
         let (pid, start) =
             (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
         let child = client.child.load(Ordering::Acquire);
-        client.state.load(Ordering::Acquire) != slot_state::FREE
-            && (liveness::is_alive(pid, start) || child != 0 && liveness::is_alive(child, 0))
+        match client.state.load(Ordering::Acquire) {
+            slot_state::FREE => false,
+            // Looked at in each round, and reaped unless the child may live.
+            slot_state::RESERVED if child == 0 => true,
+            slot_state::RESERVED if liveness::is_alive(child, 0) => true,
+            _ => liveness::is_alive(pid, start),
+        }
     })
 }

@@ -24,6 +24,7 @@ mod housekeeping;
 pub mod inspect;
 mod jobs;
 mod journal;
+mod mappers;
 mod mover;
 pub mod neighbours;
 mod node;

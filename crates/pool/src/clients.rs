@@ -22,7 +22,7 @@ impl Segment {
     }
 
     /// Takes a slot for a child about to be forked by `pid`. Until the child confirms with
-    /// [`Segment::confirm_slot`], the slot lives as long as its parent.
+    /// [`Segment::confirm_slot`], the slot lives as long as its parent, or as the child.
     pub fn reserve_slot(&self, pid: u32, start: u64) -> Option<u32> {
         for slot in 1..self.header().clients {
             let client = self.client(slot);
@@ -71,6 +71,14 @@ impl Segment {
                 self.held(child, word).store(held, Ordering::SeqCst);
             }
         }
+    }
+
+    /// Takes a reserved slot away from a child that was never there, or is dead: to be reaped. False if it was
+    /// confirmed meanwhile.
+    pub fn take_unconfirmed(&self, slot: u32) -> bool {
+        let state = &self.client(slot).state;
+        let (from, to) = (slot_state::RESERVED, slot_state::REAPING);
+        state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Gives a reserved slot back: the fork failed.
@@ -327,13 +335,15 @@ impl Segment {
             let alive = match state {
                 slot_state::FREE => continue,
                 slot_state::REAPING => false,
-                // Just being reserved; if by a process that died, the manager's rounds see to it.
-                slot_state::RESERVED if self.client(slot).pid.load(Ordering::Acquire) == 0 => true,
                 _ => liveness::is_alive(
                     self.client(slot).pid.load(Ordering::Acquire),
                     self.client(slot).start.load(Ordering::Acquire),
                 ),
             };
+            if state == slot_state::RESERVED && !alive {
+                // Just being reserved, or a child's that may live: the manager's rounds see to it.
+                continue;
+            }
             if alive {
                 found.clients += 1;
             } else {
