@@ -294,7 +294,10 @@ fn a_child_that_stops_before_it_has_its_slot_outlives_its_parent_whole() {
          rm $OUT/held\n\
          until [ -s $OUT/result ]; do sleep 0.02; done; cat $OUT/result\n"
     );
-    let (ran, _) = site.run_buffered(&script);
+    let mut run = site.buffered(&["bash", "-c", &script]);
+    // The manager's timers, too.
+    run.env("FOREBAY_TIME_SCALE", "50");
+    let ran = site.end(run);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "whole\n"), "{ran:?}");
 }
 
