@@ -9,19 +9,11 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// What the tortures here are spared, until what it finds is mended; nothing, then. A program that kills
-/// itself at a point of a write past the end of a file leaves bytes there that show when the file grows.
-const SPARED: &[&str] = &["points"];
-/// Fewer than usual until then: killed writes past the end show in fewer files.
-const PROGRAMS: &str = "1";
-
 fn start(site: &Site, minutes: &str, more: &[&str]) -> Running {
     let seed = std::env::var("FOREBAY_SEED").unwrap_or_else(|_| std::process::id().to_string());
     let dir = site.out.to_str().unwrap();
     let words = ["torture", "--minutes", minutes, "--dir", dir, "--seed", &seed];
-    let mut words = [&words, more, &["--programs", PROGRAMS]].concat();
-    words.extend(SPARED.iter().flat_map(|kind| ["--without", kind]));
-    site.start(site.forebay(&words))
+    site.start(site.forebay(&[&words, more].concat()))
 }
 
 /// The torture's own directory.
@@ -73,11 +65,9 @@ fn a_short_torture_loses_nothing_covers_everything_and_leaves_nothing() {
     assert!(count(&ran, "operations") > 1000, "{ran:?}");
     // One that does nothing must not pass.
     for what in ["kills", "pauses", "stops", "faults"] {
-        assert!(SPARED.contains(&what) || count(&ran, what) > 0, "{what}: {ran:?}");
+        assert!(count(&ran, what) > 0, "{what}: {ran:?}");
     }
-    if SPARED.contains(&"users") {
-        assert_eq!(count(&ran, "users"), 0, "{ran:?}");
-    } else if rustix::process::getuid().is_root() {
+    if rustix::process::getuid().is_root() {
         assert!(count(&ran, "users") > 10, "{ran:?}");
     } else {
         assert!(ran.stdout.contains("left out    users"), "{ran:?}");
@@ -100,8 +90,7 @@ fn a_short_torture_loses_nothing_covers_everything_and_leaves_nothing() {
         "programs",
         "programs, by themselves at a point",
     ] {
-        let is_spared = what.contains("at a point") && SPARED.contains(&"points");
-        assert!(is_spared || times(&ran, what) > 0, "{what}: {ran:?}");
+        assert!(times(&ran, what) > 0, "{what}: {ran:?}");
     }
     assert!(place(&site).is_none() && pools(&site).is_empty());
 }
@@ -110,9 +99,7 @@ fn a_short_torture_loses_nothing_covers_everything_and_leaves_nothing() {
 fn a_torture_with_goals_ends_when_they_are_reached() {
     let site = Site::new(&USUAL);
     let dir = site.out.to_str().unwrap();
-    let words = ["torture", "--kills", "3", "--operations", "500", "--programs", "1", "--dir", dir];
-    let calm = SPARED.iter().flat_map(|kind| ["--without", kind]);
-    let words: Vec<_> = words.into_iter().chain(calm).collect();
+    let words = ["torture", "--kills", "3", "--operations", "500", "--dir", dir];
     let ran = site.start(site.forebay(&words)).end().expect(0);
     let reached = |line: &str| line.contains(" of 500 operations: reached");
     assert!(ran.stdout.lines().any(reached) && !ran.stdout.contains("NOT REACHED"), "{ran:?}");
