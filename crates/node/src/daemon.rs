@@ -58,7 +58,7 @@ pub struct Options {
     pub drain_and_end: bool,
     /// Where to record every movement.
     pub trace: Option<PathBuf>,
-    /// What gets a line, which begins with [`WAITS`], when the start has to wait for another node manager.
+    /// What gets a line, which begins with [`crate::WAITS`], when the start has to wait for another node manager.
     pub report: Option<File>,
 }
 
