@@ -581,6 +581,33 @@ fn after_a_kill_in_a_write_around_the_tiers_all_calls_see_one_size() {
     kill_in_changes_of_size("[[rule]]\npath = \"**\"\npolicy = \"noop\"\n", &["around"]);
 }
 
+/// A write around the tiers to a hole of a file that is ahead of the store: the store's file ends before it.
+#[test]
+fn what_a_write_around_the_tiers_left_in_a_hole_is_there_at_once_or_never() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    for point in ["store.written", "lengthen.begun", "lengthen.ending", "around.written"] {
+        let site = Site::new(&LAZY);
+        let script = format!(
+            "export FOREBAY_TIME_SCALE=50\n\
+             echo end | dd of=file bs=1 seek=1500000 conv=notrunc status=none\n\
+             yes | head -c 5000 > $OUT/new\n\
+             (FOREBAY_REFUSE=bucket:1..,slot:1.. FOREBAY_CRASH={point}:1 FOREBAY_CRASH_ONCE=$OUT/killed \
+              dd if=$OUT/new of=file bs=5000 seek=100 conv=notrunc status=none; true) 2> /dev/null\n\
+             cp file $OUT/seen; sync file; cp file $OUT/later; cat $OUT/killed"
+        );
+        let (ran, _) = site.run_buffered(&script);
+        assert_eq!((ran.code, ran.stdout.trim()), (0, point), "{ran:?}");
+        let read = |path| std::fs::read(path).unwrap();
+        let seen = read(site.out.join("seen"));
+        let written = seen[500_000..505_000] == read(site.out.join("new"))[..];
+        assert!(written || seen[500_000..505_000] == [0; 5000], "{point}");
+        assert_same_bytes(point, &read(site.out.join("later")), &seen);
+        assert_same_bytes(point, &read(site.store.join("file")), &seen);
+    }
+}
+
 /// Without a manager, which holds what it has data of, a new file gets the inode of a deleted one; its creator is
 /// killed before the open has looked at it. Prints what a managed process then sees, or `other` if it has another inode.
 const NAMESAKE: &str = r#"

@@ -345,6 +345,7 @@ impl Session {
         }
         if is_ahead {
             record.store_size.fetch_min(size, Ordering::AcqRel);
+            raise(&record.store_size, stored.min(size));
         } else {
             record.store_size.store(size, Ordering::Release);
             record.size.store(size, Ordering::Release);

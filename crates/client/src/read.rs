@@ -327,8 +327,7 @@ impl Session {
         let bytes = self.segment.bucket_bytes();
         let start = block * bytes as u64;
         let length = || {
-            let known = record.store_size.load(Ordering::Acquire);
-            let known = known.min(record.size.load(Ordering::Acquire));
+            let known = record.stored().min(record.size.load(Ordering::Acquire));
             (known.saturating_sub(start) as usize).min(bytes)
         };
         if length() == 0 {
@@ -399,7 +398,7 @@ impl Session {
         offset: u64,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let known = self.record(handle).store_size.load(Ordering::Acquire);
+        let known = self.record(handle).stored();
         let mut done = 0;
         while done < bytes {
             let (to, room) = cursor.here();

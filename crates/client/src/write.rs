@@ -749,8 +749,7 @@ impl Session {
     /// How many of `bytes` at `start` the store has, as far as known, and the file, too.
     fn known_on_store(&self, handle: Handle, start: u64, bytes: usize) -> usize {
         let record = self.record(handle);
-        let stored = record.store_size.load(Ordering::Acquire);
-        let known = stored.min(record.size.load(Ordering::Acquire)).saturating_sub(start);
+        let known = record.stored().min(record.size.load(Ordering::Acquire)).saturating_sub(start);
         known.min(bytes as u64) as usize
     }
 
@@ -1101,7 +1100,7 @@ impl Session {
         crash::point("around.busy");
         let record = self.record(handle);
         let mut lengthens = None;
-        if self.end_of(part) > record.size.load(Ordering::Acquire) {
+        if self.end_of(part) > record.stored().min(record.size.load(Ordering::Acquire)) {
             lengthens = self.segment.begin_lengthening(record, owner);
             if lengthens.is_none() {
                 place.store(Entry::EMPTY, Ordering::Release);

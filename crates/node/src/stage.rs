@@ -191,8 +191,7 @@ impl Stager {
         if go_on {
             let length = |offset: u64| {
                 let record = segment.file(request.file);
-                let known = record.store_size.load(Ordering::Acquire);
-                let known = known.min(record.size.load(Ordering::Acquire));
+                let known = record.stored().min(record.size.load(Ordering::Acquire));
                 known.saturating_sub(offset).min(segment.bucket_bytes() as u64)
             };
             let mut reads = Vec::new();

@@ -176,6 +176,15 @@ impl FileRecord {
         self.intent.load(Ordering::Acquire) != 0 || self.range_end.load(Ordering::Acquire) != 0
     }
 
+    /// Up to where the store's file may have bytes. While a process makes it longer, or has died at that, only the
+    /// store's file knows: what is there is there for good, unless it lies behind the file's size.
+    #[inline]
+    pub fn stored(&self) -> u64 {
+        // In this order: a process leaves its place after it has raised the size.
+        let known = self.lengtheners.iter().all(|place| place.load(Ordering::Acquire) == 0);
+        if known { self.store_size.load(Ordering::Acquire) } else { u64::MAX }
+    }
+
     /// The size that a truncate under way gives the file: once its goal is noted it happens, whatever becomes of its
     /// process, unless the store refuses it.
     #[inline]
