@@ -46,7 +46,14 @@ mod tests {
         let program = fs::File::open(format!("/proc/{}/exe", child.id())).unwrap();
         let other = fs::File::open("/proc/self/exe").unwrap();
         let of = |file| mapping_of(file).unwrap();
-        let seen = [&program, &other].map(|file| maps(child.id(), &[of(file).as_bytes(), b"/lib"]));
+        let seen =
+            || [&program, &other].map(|file| maps(child.id(), &[of(file).as_bytes(), b"/lib"]));
+        // It has its program, and then its libraries, only some time after the exec.
+        let since = std::time::Instant::now();
+        while seen() != [true, false] && since.elapsed().as_secs() < 60 {
+            std::thread::yield_now();
+        }
+        let seen = seen();
         let missing = maps(child.id(), &[of(&program).as_bytes(), LIBRARY]);
         child.kill().unwrap();
         child.wait().unwrap();
