@@ -217,8 +217,12 @@ impl Place {
             let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
             names.collect::<Vec<_>>()
         };
-        let stems = names(&self.runtime());
-        let stems: Vec<_> = stems.iter().map(|name| format!("forebay-{uid}-{name}")).collect();
+        // A manager that was killed while it ended has left its pool, but of its folder only the log.
+        let of_log =
+            |name: &str| Some(name.strip_prefix("last-")?.strip_suffix(".log")?.to_owned());
+        let instances =
+            names(&self.runtime()).into_iter().map(|name| of_log(&name).unwrap_or(name));
+        let stems: Vec<_> = instances.map(|name| format!("forebay-{uid}-{name}")).collect();
         let shm = Path::new("/dev/shm");
         let is_ours =
             |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid);
