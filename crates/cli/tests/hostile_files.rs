@@ -508,6 +508,24 @@ fn a_patched_record_of_the_pool_changes_nothing_outside() {
     world.check("nothing", &[Words::Recover], &world.synced);
 }
 
+#[test]
+fn a_pool_whose_slots_are_not_where_it_says_makes_no_file_there() {
+    let Some(world) = World::new() else { return };
+    // With its own slots there to be found, and without.
+    for end in [None, Some("slots")] {
+        world.restore();
+        place_slots(&world.file("pool"), &world.outside.join("canary"));
+        if let Some(end) = end {
+            fs::remove_file(world.file(end)).unwrap();
+        }
+        let what = format!("slots outside, without {end:?}");
+        let said = world.check(&what, &[Words::Fsck, Words::Recover, Words::Run], &[]);
+        assert_ne!(said[1].code, 0, "{what}: {said:#?}");
+    }
+    world.restore();
+    world.check("nothing", &[Words::Recover], &world.synced);
+}
+
 /// Numbers from a seed.
 struct Random(u64);
 
@@ -677,6 +695,18 @@ fn spoil_slots(random: &mut Random, world: &World) -> String {
     what
 }
 
+/// Lets the pool say that the slots of its file tier are in `to`.
+fn place_slots(pool: &Path, to: &Path) {
+    let file = open_pool(pool).unwrap();
+    let (copy, _) = Segment::attach_copy(file.as_fd()).unwrap();
+    let tier = &copy.header().tier[1];
+    let at = tier.path.as_ptr().addr() - std::ptr::from_ref(copy.header()).addr();
+    let mut path = bytes_of(to);
+    path.push(0);
+    rustix::io::pwrite(&file, &path, at as u64).unwrap();
+    seal_pool(pool);
+}
+
 fn spoil_pool(random: &mut Random, world: &World) -> String {
     let pool = world.file("pool");
     let names = ["a", "b", "big", "cut", "real/c", "scrap"];
@@ -699,14 +729,7 @@ fn spoil_pool(random: &mut Random, world: &World) -> String {
         }
         1 => {
             let to = world.outside.join(random.one(&["forebay-canary.slots", "canary", "deep"]));
-            let file = open_pool(&pool).unwrap();
-            let (copy, _) = Segment::attach_copy(file.as_fd()).unwrap();
-            let tier = &copy.header().tier[1];
-            let at = tier.path.as_ptr().addr() - std::ptr::from_ref(copy.header()).addr();
-            let mut path = bytes_of(&to);
-            path.push(0);
-            rustix::io::pwrite(&file, &path, at as u64).unwrap();
-            seal_pool(&pool);
+            place_slots(&pool, &to);
             format!("the pool's slots are {}", to.display())
         }
         2 => {

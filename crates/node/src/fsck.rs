@@ -74,6 +74,7 @@ pub(crate) fn refusal(segment: &Segment) -> Option<String> {
         true => segment.check_patiently(),
         false => segment.check(),
     };
+    tiers::check(segment, &mut found);
     found.retain(|finding| finding.remedy == Remedy::Refused);
     let first = found.first()?;
     Some(format!(
