@@ -212,6 +212,14 @@ impl Place {
     /// The pools of this place. Where another user has taken a pool's usual name, a number follows that.
     pub fn pools(&self) -> Vec<PathBuf> {
         let uid = rustix::process::getuid().as_raw();
+        let is_ours =
+            |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid);
+        self.named_as_pools().into_iter().filter(is_ours).collect()
+    }
+
+    /// These, and what the other user has planted under such names.
+    fn named_as_pools(&self) -> Vec<PathBuf> {
+        let uid = rustix::process::getuid().as_raw();
         let names = |folder: &Path| {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
             let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -224,14 +232,11 @@ impl Place {
             names(&self.runtime()).into_iter().map(|name| of_log(&name).unwrap_or(name));
         let stems: Vec<_> = instances.map(|name| format!("forebay-{uid}-{name}")).collect();
         let shm = Path::new("/dev/shm");
-        let is_ours =
-            |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid);
         names(shm)
             .into_iter()
             .filter(|name| name.ends_with(".pool"))
             .filter(|name| stems.iter().any(|stem| name.starts_with(stem)))
             .map(|name| shm.join(name))
-            .filter(is_ours)
             .collect()
     }
 
@@ -324,8 +329,9 @@ impl Place {
 
     /// Removes everything: nothing runs here any more.
     pub fn remove(&self) {
-        for pool in self.pools() {
-            let _ = fs::remove_file(pool);
+        for path in self.named_as_pools() {
+            // It may be a folder that was planted.
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
         }
         let _ = fs::remove_dir_all(&self.root);
     }
