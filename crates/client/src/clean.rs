@@ -332,7 +332,7 @@ impl Session {
     /// The store's errno.
     pub(crate) fn clean_up_store(&self, handle: Handle) -> Result<(), Errno> {
         let record = self.record(handle);
-        if !self.segment.has_lengtheners(record) {
+        if !record.has_lengtheners() {
             return Ok(());
         }
         crash::point("lengthen.mending");

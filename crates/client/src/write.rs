@@ -1100,7 +1100,9 @@ impl Session {
         crash::point("around.busy");
         let record = self.record(handle);
         let mut lengthens = None;
-        if self.end_of(part) > record.stored().min(record.size.load(Ordering::Acquire)) {
+        // Not `stored`: while another process makes the file longer that says nothing of this write.
+        let known = record.store_size.load(Ordering::Acquire);
+        if self.end_of(part) > known.min(record.size.load(Ordering::Acquire)) {
             lengthens = self.segment.begin_lengthening(record, owner);
             if lengthens.is_none() {
                 place.store(Entry::EMPTY, Ordering::Release);

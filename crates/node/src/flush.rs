@@ -1350,7 +1350,7 @@ pub(crate) fn settle_held(node: &Node, file: u32) {
 fn agree_with_store(node: &Node, record: &FileRecord, fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let (size, stored) = (record.size.load(Ordering::Acquire), stat.st_size as u64);
-    let is_littered = stored > size && node.segment.has_lengtheners(record);
+    let is_littered = stored > size && record.has_lengtheners();
     if stored < size || is_littered {
         forebay_pool::undo::resizing(rustix::fd::AsFd::as_fd(fd), size);
         if rustix::fs::ftruncate(fd, size).is_err() {

@@ -181,8 +181,16 @@ impl FileRecord {
     #[inline]
     pub fn stored(&self) -> u64 {
         // In this order: a process leaves its place after it has raised the size.
-        let known = self.lengtheners.iter().all(|place| place.load(Ordering::Acquire) == 0);
-        if known { self.store_size.load(Ordering::Acquire) } else { u64::MAX }
+        match self.has_lengtheners() {
+            true => u64::MAX,
+            false => self.store_size.load(Ordering::Acquire),
+        }
+    }
+
+    /// Whether a process makes the store's file longer, or has died at that.
+    #[inline]
+    pub fn has_lengtheners(&self) -> bool {
+        self.lengtheners.iter().any(|place| place.load(Ordering::Acquire) != 0)
     }
 
     /// The size that a truncate under way gives the file: once its goal is noted it happens, whatever becomes of its

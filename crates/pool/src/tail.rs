@@ -150,11 +150,6 @@ impl Segment {
         record.lengtheners.iter().any(is_dead)
     }
 
-    /// The same, for a caller that has the file exclusively: no living process is at it.
-    pub fn has_lengtheners(&self, record: &FileRecord) -> bool {
-        record.lengtheners.iter().any(|place| place.load(Ordering::Acquire) != 0)
-    }
-
     /// Store and record agree about the size. The caller has the file exclusively.
     pub fn forget_lengtheners(&self, record: &FileRecord) {
         crash::point("lengthen.mended");
