@@ -420,16 +420,23 @@ for point in sys.argv[1:]:
             os.close(fd)
 "#;
 
-/// Kills writers at `points` between their first byte behind the end and the new size.
-fn kill_writers_behind_the_end(rule: &str, points: &[&str]) {
+/// A site with a rule, and with a program of Python's that kills others at points; and what runs it.
+fn site_with_killer(rule: &str, name: &str, program: &str) -> Option<(Site, String)> {
     if !cfg!(debug_assertions) {
-        return skip("crash points are only in builds with debug assertions");
+        skip("crash points are only in builds with debug assertions");
+        return None;
     }
-    let Some(python) = python_with("os") else { return };
+    let python = python_with("os")?;
     let site = Site::new(&LAZY);
     let text = std::fs::read_to_string(&site.config).unwrap();
     std::fs::write(&site.config, text + rule).unwrap();
-    std::fs::write(site.out.join("extender.py"), EXTENDER).unwrap();
+    std::fs::write(site.out.join(name), program).unwrap();
+    Some((site, python))
+}
+
+/// Kills writers at `points` between their first byte behind the end and the new size.
+fn kill_writers_behind_the_end(rule: &str, points: &[&str]) {
+    let Some((site, python)) = site_with_killer(rule, "extender.py", EXTENDER) else { return };
     let script = site.out.join("extender.py");
     let words = [&[&*python, script.to_str().unwrap()], points].concat();
     let ran = site.end(site.buffered(&words)).expect(0);
@@ -548,14 +555,7 @@ for kind, points in POINTS.items():
 "#;
 
 fn kill_in_changes_of_size(rule: &str, words: &[&str]) {
-    if !cfg!(debug_assertions) {
-        return skip("crash points are only in builds with debug assertions");
-    }
-    let Some(python) = python_with("os") else { return };
-    let site = Site::new(&LAZY);
-    let text = std::fs::read_to_string(&site.config).unwrap();
-    std::fs::write(&site.config, text + rule).unwrap();
-    std::fs::write(site.out.join("sizes.py"), SIZES).unwrap();
+    let Some((site, python)) = site_with_killer(rule, "sizes.py", SIZES) else { return };
     let script = format!(
         "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
          exec {python} $OUT/sizes.py $manager {}",
@@ -632,12 +632,7 @@ os.kill(run, signal.SIGCONT)
 
 #[test]
 fn a_file_whose_creator_was_killed_has_nothing_of_an_older_one() {
-    if !cfg!(debug_assertions) {
-        return skip("crash points are only in builds with debug assertions");
-    }
-    let Some(python) = python_with("os") else { return };
-    let site = Site::new(&LAZY);
-    std::fs::write(site.out.join("namesake.py"), NAMESAKE).unwrap();
+    let Some((site, python)) = site_with_killer("", "namesake.py", NAMESAKE) else { return };
     let script = format!(
         "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
          {python} $OUT/namesake.py $PPID $manager"
