@@ -629,8 +629,9 @@ impl Torture {
     }
 
     fn notice_manager(&mut self) {
+        // A short torture may never come to look while a manager serves: they are killed all the time.
+        self.report.intercepted = self.report.intercepted.max(self.place.intercepted());
         if let Some(manager) = self.place.manager() {
-            self.report.intercepted = self.report.intercepted.max(manager.intercepted);
             self.crowded = self.crowded.max(manager.crowded);
             if manager.pid != self.last_manager {
                 self.last_manager = manager.pid;

@@ -53,8 +53,6 @@ durability = \"nonvolatile\"
 pub struct Manager {
     /// Its process.
     pub pid: u32,
-    /// Opens and writes that were intercepted since its pool was made.
-    pub intercepted: u64,
     /// Bytes that are not yet on the store.
     pub dirty: u64,
     /// How often a write waited for room since its pool was made, or went around the tiers.
@@ -261,6 +259,14 @@ impl Place {
         })
     }
 
+    /// Opens and writes that were intercepted since the pool was made, whether a node manager serves it or not.
+    pub fn intercepted(&self) -> u64 {
+        let observer = self.pools().first().and_then(|pool| Observer::of(pool).ok());
+        let counters = observer.map(|observer| observer.counters()).unwrap_or_default();
+        let wanted = counters.iter().filter(|(name, _)| ["opens", "writes"].contains(name));
+        wanted.map(|(_, count)| count).sum()
+    }
+
     /// The node manager, if one serves.
     pub fn manager(&self) -> Option<Manager> {
         let observer = Observer::of(self.pools().first()?).ok()?;
@@ -271,7 +277,6 @@ impl Place {
         };
         observer.is_served().then(|| Manager {
             pid: observer.manager(),
-            intercepted: sum(["opens", "writes"]),
             dirty: observer.dirty(),
             crowded: sum(["waits", "arounds"]),
         })
