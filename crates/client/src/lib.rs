@@ -1,7 +1,7 @@
 //! What runs inside the application: the session with the node manager's segment, the open
 //! files, and reading, writing, truncating and syncing them.
 //!
-//! Nothing here starts a thread, installs a signal handler, prints or aborts; all system calls are raw ones
+//! Nothing here starts a thread, installs a signal handler or aborts, and nothing prints but the reason why a program does not start; all system calls are raw ones
 //! (rustix), so that an interposing library cannot intercept itself. The paths that copy data
 //! allocate nothing.
 
@@ -42,4 +42,4 @@ pub use limits::limits_changed;
 pub use open::{InKnownFolder, OpenFlags};
 pub use place::{hierarchy, question};
 pub use range::{Advice, AllocateMode};
-pub use session::{Handle, Session, session};
+pub use session::{Handle, Refused, Session, say, session};

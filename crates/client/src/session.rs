@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 use forebay_placement::schema::Mode;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
+use forebay_pool::private::Wrong;
 use forebay_pool::{Identity, Marker, Owner, Segment, liveness, segment};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -107,21 +108,69 @@ impl core::fmt::Debug for Handle {
     }
 }
 
-/// How long a process waits for a slot when all are in use, and how often it looks for one.
-const SLOT_PATIENCE: Timer = Timer::seconds(5);
+/// How long a process waits for a slot when all are in use, after which part of that it says so, and how often it
+/// looks for one.
+const SLOT_PATIENCE: Timer = Timer::seconds(30);
+const SLOT_SILENCE: Timer = Timer::seconds(5);
 const SLOT_LOOK: Timer = Timer::ms(10);
 /// How often a process that goes on after an exec looks whether what it held before can be taken back.
 const REAP_LOOK: Timer = Timer::ms(1);
 
-fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Option<u32> {
-    for _ in 0..SLOT_PATIENCE.as_ns() / SLOT_LOOK.as_ns() {
+/// Why a process must not run: it could take no part, and would not see what other processes have in the tiers alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// So many slots are there, and all are in use.
+    Slots(u32),
+    /// The pool is there, but cannot be opened for now.
+    Pool(Errno),
+}
+
+impl core::fmt::Display for Refused {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Slots(slots) => write!(
+                f,
+                "all {slots} processes that can use this node's pool at a time are there; end some of them, or run \
+                 fewer at a time (docs/posix.md#limits)"
+            ),
+            Self::Pool(errno) => write!(f, "the pool cannot be opened: {errno}"),
+        }
+    }
+}
+
+/// Says `text` on the program's standard error, unless that is a file that is buffered: the kernel has the marker for
+/// its offset.
+pub fn say(text: &str) {
+    let stderr = borrow(2);
+    if rustix::fs::tell(stderr).ok().and_then(Marker::decode).is_none() {
+        let _ = rustix::io::write(stderr, text.as_bytes());
+    }
+}
+
+/// A slot; `None` if the node manager has ended meanwhile.
+fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<Option<u32>, Refused> {
+    let slots = Refused::Slots(segment.header().clients - 1);
+    let since = forebay_pool::clock::monotonic_ns();
+    let mut silent = true;
+    loop {
         if let Some(slot) = segment.claim_slot(pid, start) {
-            return Some(slot);
+            return Ok(Some(slot));
+        }
+        if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
+            return Ok(None);
+        }
+        let waited = forebay_pool::clock::monotonic_ns().saturating_sub(since);
+        if waited >= SLOT_PATIENCE.as_ns() {
+            segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
+            return Err(slots);
+        }
+        if silent && waited >= SLOT_SILENCE.as_ns() {
+            silent = false;
+            let wait = SLOT_PATIENCE.as_ns() / 1_000_000_000;
+            say(&format!("forebay: waiting up to {wait} s to start: {slots}\n"));
         }
         forebay_pool::clock::sleep_ns(SLOT_LOOK.as_ns());
     }
-    segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
-    None
 }
 
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
@@ -144,29 +193,52 @@ pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
 
 impl Session {
     /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
-    /// over the managed descriptors it inherited. `job` is the number of the run that it belongs to. If the pool cannot be used the program runs
-    /// as without Forebay. `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description
+    /// over the managed descriptors it inherited. `job` is the number of the run that it belongs to. If there is no pool any more,
+    /// or it is not for this process, the program runs as without Forebay. `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description
     /// has. To be called once, before the program starts.
-    pub fn start(pool: &CStr, socket: &CStr, job: Option<&CStr>, unlock: fn(RawFd)) {
+    ///
+    /// # Errors
+    /// The program must not run.
+    pub fn start(
+        pool: &CStr,
+        socket: &CStr,
+        job: Option<&CStr>,
+        unlock: fn(RawFd),
+    ) -> Result<(), Refused> {
         if session().is_some() {
-            return;
+            return Ok(());
         }
         let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
         let job = job.and_then(|job| job.to_str().ok()?.parse().ok()).unwrap_or(0);
-        if let Some(new) = Session::attach(pool, socket.to_bytes(), job, unlock) {
+        if let Some(new) = Session::attach(pool, socket.to_bytes(), job, unlock)? {
             crate::limits::limits_changed();
             SESSION.store(Box::into_raw(Box::new(new)), Ordering::Release);
             if let Some(session) = session() {
                 session.adopt_inherited();
             }
         }
+        Ok(())
     }
 
-    fn attach(pool: &Path, socket: &[u8], job: u32, unlock: fn(RawFd)) -> Option<Session> {
-        let file = segment::open_pool(pool).ok()?;
-        let segment = Segment::attach(file.as_fd()).ok()?;
+    fn attach(
+        pool: &Path,
+        socket: &[u8],
+        job: u32,
+        unlock: fn(RawFd),
+    ) -> Result<Option<Session>, Refused> {
+        let file = match segment::open_pool(pool) {
+            Ok(file) => file,
+            // For want of something that other processes have.
+            Err(Wrong::System(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM))) => {
+                return Err(Refused::Pool(errno));
+            }
+            Err(_) => return Ok(None),
+        };
+        let Ok(segment) = Segment::attach(file.as_fd()) else { return Ok(None) };
+        // What is said below is not to go into it, should it have the number of the standard error.
+        drop(file);
         let pid = std::process::id();
-        let start = liveness::start_time(pid)?;
+        let Some(start) = liveness::start_time(pid) else { return Ok(None) };
         let slot = match segment.slot_of(pid, start) {
             // The same process before its exec: its other threads ended inside whatever they did.
             Some(slot) => {
@@ -188,12 +260,15 @@ impl Session {
                 }
                 slot
             }
-            None => wait_for_slot(&segment, pid, start)?,
+            None => match wait_for_slot(&segment, pid, start)? {
+                Some(slot) => slot,
+                None => return Ok(None),
+            },
         };
         // Looked at after the slot was claimed: the manager looks at the slots after it has said so.
         if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
             segment.cancel_slot(slot);
-            return None;
+            return Ok(None);
         }
         // An exec keeps the slot, and the job with it.
         if segment.client(slot).job.load(Ordering::Relaxed) == 0 {
@@ -206,7 +281,7 @@ impl Session {
         let process = crate::rules::process_for(&segment);
         let scratch = |rule: &RuleRecord| rule.settings().mode == Some(Mode::Scratch);
         let has_scratch_rules = segment.rules().iter().any(scratch);
-        Some(Session {
+        Ok(Some(Session {
             segment,
             process,
             has_scratch_rules,
@@ -227,7 +302,7 @@ impl Session {
             kernel_only: AtomicBool::new(false),
             lending: AtomicU32::new(0),
             unlock,
-        })
+        }))
     }
 
     pub(crate) fn slot(&self) -> u32 {

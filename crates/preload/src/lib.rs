@@ -25,7 +25,7 @@ mod stdio;
 mod syscall;
 mod wide;
 
-use forebay_client::{Handle, Session, session};
+use forebay_client::{Handle, Refused, Session, say, session};
 use libc::{c_char, c_int, ssize_t};
 use rustix::io::Errno;
 
@@ -36,9 +36,20 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);
     if let [_, Some(pool), Some(socket), job] = spawn::values() {
-        Session::start(pool, socket, job, descriptors::unlock);
+        if let Err(refused) = Session::start(pool, socket, job, descriptors::unlock) {
+            refuse(refused);
+        }
         stdio::start();
     }
+}
+
+/// Ends a program that must not run, with the status of one that cannot be executed.
+fn refuse(why: Refused) -> ! {
+    let name = std::fs::read("/proc/self/comm").unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    say(&format!("forebay: cannot start {}: {why}\n", name.trim_end()));
+    // SAFETY: nothing of the program has begun.
+    unsafe { libc::_exit(126) }
 }
 
 /// Which layout of shared memory this library is made for: `forebay run` reads it from the file.

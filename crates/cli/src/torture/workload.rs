@@ -88,8 +88,7 @@ impl Case {
             Some(name) => vec![*name],
             None => REFUSABLE.to_vec(),
         };
-        // A program that gets no client slot for five seconds goes without Forebay, and may not see what others
-        // have in the tiers: it is made to wait for one, no more.
+        // A program that never gets a client slot does not start: it is made to wait for one, no more.
         let part = |name: &&str| match *name {
             "client" => format!("client:{}", when.trim_end_matches('.')),
             name => format!("{name}:{when}"),
