@@ -44,3 +44,69 @@ fn a_run_whose_command_gets_no_slot_ends_with_126() {
     assert_eq!((ran.code, ran.stdout.as_str()), (126, ""), "{ran:?}");
     assert!(ran.stderr.contains("cannot start cat"), "{ran:?}");
 }
+
+/// A process that has a file open past the full file table, and others that open it when there is room again.
+#[test]
+fn a_file_without_a_record_is_buffered_by_no_process() {
+    if !cfg!(debug_assertions) {
+        return skip("refusals are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    std::fs::write(site.store.join("file"), "old\n").unwrap();
+    let script = "exec 3<>file\n\
+        env -u FOREBAY_REFUSE bash -c 'echo newer > file' 3>&-\n\
+        read -r line <&3; echo $line\n\
+        echo newest >&3\n\
+        env -u FOREBAY_REFUSE cat file 3>&-";
+    let mut run = site.buffered(&["env", "FOREBAY_REFUSE=file:1..", "bash", "-c", script]);
+    run.env("FOREBAY_REFUSE_LOG", site.out.join("log"));
+    let ran = site.end(run).expect(0);
+    assert_eq!(ran.stdout, "newer\nnewer\nnewest\n", "{ran:?}");
+    let log = std::fs::read_to_string(site.out.join("log")).unwrap();
+    assert!(log.contains("file"), "{log}");
+}
+
+/// It is a child that goes on with the descriptor.
+#[test]
+fn a_file_without_a_record_stays_so_for_the_children_of_its_opener() {
+    if !cfg!(debug_assertions) {
+        return skip("refusals are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    std::fs::write(site.store.join("file"), "old\n").unwrap();
+    let opener = "exec 3<>file\n\
+        (while [ ! -e $OUT/go ]; do sleep 0.05; done; read -r line <&3; echo $line > $OUT/seen) &";
+    let script = format!(
+        "FOREBAY_REFUSE=file:1.. bash -c '{opener}'\n\
+         # The manager has taken the opener's slot back by then, and looked at its tables.\n\
+         sleep 1; echo newer > file; : > $OUT/go\n\
+         until [ -s $OUT/seen ]; do sleep 0.05; done; cat $OUT/seen"
+    );
+    let ran = site.end(site.buffered(&["bash", "-c", &script])).expect(0);
+    assert_eq!(ran.stdout, "newer\n", "{ran:?}");
+}
+
+/// An open that nothing else can be done for than to let all use the file through the kernel.
+#[test]
+fn what_cannot_be_made_direct_for_want_of_a_description_is_not_opened() {
+    if !cfg!(debug_assertions) {
+        return skip("refusals are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("ring.c", &[]) {
+        return;
+    }
+    let script = "echo old > file; sync file; echo new > file\n\
+        export FOREBAY_TIME_SCALE=50\n\
+        FOREBAY_REFUSE=description:1.. $BIN/ring file; echo $?; $BIN/ring file";
+    let ran = site.end(site.buffered(&["bash", "-c", script])).expect(0);
+    assert_eq!(ran.stdout, "3\nnew\n", "{ran:?}");
+    // What a program has inherited, too.
+    std::fs::write(site.store.join("given"), "bytes\n").unwrap();
+    let mut run = site.buffered(&["cat"]);
+    run.env("FOREBAY_TIME_SCALE", "50").env("FOREBAY_REFUSE", "description:1..");
+    let started = site.start_with(run, std::fs::File::open(site.store.join("given")).unwrap());
+    let ran = started.end();
+    assert_eq!((ran.code, ran.stdout.as_str()), (126, ""), "{ran:?}");
+    assert!(ran.stderr.contains("open-file descriptions"), "{ran:?}");
+}

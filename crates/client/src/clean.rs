@@ -429,9 +429,14 @@ impl Session {
         let (identity, owner) = (self.record(handle).identity(), self.owner());
         // Without a description to spare the file may turn buffered again after its last close,
         // while a mapping still shows what was there before.
+        let open = |file| {
+            let held = self.segment.open_description(file, flags, owner);
+            if held.is_none() {
+                self.segment.note_unrecorded(identity, owner);
+            }
+        };
         let _ = surely(|| {
             let inside = self.segment.enter_table(owner);
-            let open = |file| self.segment.open_description(file, flags, owner);
             let held = self.segment.reopen_file(identity, owner, open);
             self.segment.leave(owner, inside);
             held

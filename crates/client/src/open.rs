@@ -9,7 +9,7 @@ use core::sync::atomic::{Ordering, fence};
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
-use forebay_pool::{Identity, clock};
+use forebay_pool::{Identity, Marker, clock};
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
@@ -144,8 +144,7 @@ impl Session {
             && self.is_store_device(seen.stat.st_dev)
         {
             if self.is_kernel_only() {
-                self.opened_raw(fd);
-                return Ok(false);
+                return self.opened_raw(fd).map(|_| false);
             }
             return restarting(|| {
                 let made = self.manage(fd, flags, &seen, known, path);
@@ -175,20 +174,7 @@ impl Session {
                 self.segment.open_description(file, description_flags(flags), owner)
             })
         };
-        let mut opened = open()?;
-        // All in use: the manager frees those that were closed a moment ago.
-        for _ in 0..DESCRIPTION_PATIENCE.as_ns() / DESCRIPTION_LOOK.as_ns() {
-            if !matches!(opened, Some(None)) {
-                break;
-            }
-            clock::sleep_ns(DESCRIPTION_LOOK.as_ns());
-            opened = open()?;
-        }
-        let Some(opened) = opened else { return Ok(false) };
-        let Some(marker) = opened else {
-            self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Errno::NFILE);
-        };
+        let Some(marker) = self.described(&mut open)? else { return Ok(false) };
         if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
             // A file system that cannot carry the marker: its files are too small to need us.
             self.segment.release(self.slot(), marker.description);
@@ -234,6 +220,33 @@ impl Session {
         // Later than the call: by whomever, it was made while the call was under way.
         let fresh = known.is_some_and(|known| seen.born_ns >= known.now_ns);
         Ok(made && fresh && stat.st_size == 0)
+    }
+
+    /// Calls `open`, which takes a description of a file if that has a record, until there is one to be had.
+    ///
+    /// # Errors
+    /// `NFILE` if all were in use all the time; those of `open`.
+    fn described(
+        &self,
+        mut open: impl FnMut() -> Result<Option<Option<Marker>>, Errno>,
+    ) -> Result<Option<Marker>, Errno> {
+        let mut opened = open()?;
+        // All in use: the manager frees those that were closed a moment ago.
+        for _ in 0..DESCRIPTION_PATIENCE.as_ns() / DESCRIPTION_LOOK.as_ns() {
+            if !matches!(opened, Some(None)) {
+                break;
+            }
+            clock::sleep_ns(DESCRIPTION_LOOK.as_ns());
+            opened = open()?;
+        }
+        match opened {
+            Some(None) => {
+                self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
+                Err(Errno::NFILE)
+            }
+            Some(marker) => Ok(marker),
+            None => Ok(None),
+        }
     }
 
     /// Whether a file that lies in no managed directory is one that was moved out of one, and not
@@ -411,28 +424,32 @@ impl Session {
 
     /// Notes that `fd` is used by code that cannot be intercepted (glibc's own, for instance): if
     /// the file would be managed, everybody uses it through the kernel until this process ends or
-    /// closes `fd`.
-    pub fn opened_raw(&self, fd: RawFd) -> Option<u32> {
-        let seen = Seen::of(fd)?;
+    /// closes `fd`. Returns its description, if it has one.
+    ///
+    /// # Errors
+    /// `NFILE` if it would have to have one, and all are in use: it must not be used.
+    pub fn opened_raw(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
+        let Some(seen) = Seen::of(fd) else { return Ok(None) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile
             || !self.is_store_device(seen.stat.st_dev)
         {
-            return None;
+            return Ok(None);
         }
-        let access = rustix::fs::fcntl_getfl(borrow(fd)).ok()?;
+        let Ok(access) = rustix::fs::fcntl_getfl(borrow(fd)) else { return Ok(None) };
         // Nothing can be read or written through such a one.
         if access.contains(OFlags::PATH) {
-            return None;
+            return Ok(None);
         }
         let flags = description_flags(access) | description_flag::KERNEL_OFFSET;
         let owner = self.owner();
         let open = |file, _| self.segment.open_description(file, flags, owner);
-        let found = surely(|| self.find_or_insert(&seen, fd, None, None, open));
-        let marker = found.ok()???;
+        let find = || surely(|| self.find_or_insert(&seen, fd, None, None, open));
+        let Some(marker) = self.described(find)? else { return Ok(None) };
         self.bind(fd, marker.description);
-        let handle = self.handle(fd)?;
-        let _ = self.turn_direct(handle);
-        Some(marker.description)
+        if let Some(handle) = self.handle(fd) {
+            let _ = self.turn_direct(handle);
+        }
+        Ok(Some(marker.description))
     }
 }
 

@@ -31,7 +31,7 @@ impl Session {
     }
 
     /// Takes over `fd`, which was just received; `again` if it will be received once more. False
-    /// if it was on its way for so long that its offset is lost: it must not be used.
+    /// if it was on its way for so long that its offset is lost, or no description is to be had: it must not be used.
     pub fn received(&self, fd: RawFd, again: bool) -> bool {
         // Whoever had this number before closed it where we could not see.
         self.forget(fd);
@@ -46,9 +46,7 @@ impl Session {
             Some(description) if !again => self.segment.land(description),
             Some(_) => {}
             None if marked => return false,
-            None => {
-                self.opened_raw(fd);
-            }
+            None => return self.opened_raw(fd).is_ok(),
         }
         true
     }

@@ -121,6 +121,8 @@ const REAP_LOOK: Timer = Timer::ms(1);
 pub enum Refused {
     /// So many slots are there, and all are in use.
     Slots(u32),
+    /// It has inherited a file, and all descriptions are in use.
+    Descriptions,
     /// The pool is there, but cannot be opened for now.
     Pool(Errno),
 }
@@ -132,6 +134,10 @@ impl core::fmt::Display for Refused {
                 f,
                 "all {slots} processes that can use this node's pool at a time are there; end some of them, or run \
                  fewer at a time (docs/posix.md#limits)"
+            ),
+            Self::Descriptions => f.write_str(
+                "it has inherited open files, and all open-file descriptions of this node's pool are in use \
+                 (docs/posix.md#limits)",
             ),
             Self::Pool(errno) => write!(f, "the pool cannot be opened: {errno}"),
         }
@@ -214,7 +220,7 @@ impl Session {
             crate::limits::limits_changed();
             SESSION.store(Box::into_raw(Box::new(new)), Ordering::Release);
             if let Some(session) = session() {
-                session.adopt_inherited();
+                session.adopt_inherited()?;
             }
         }
         Ok(())
@@ -444,7 +450,7 @@ impl Session {
     }
 
     /// Whether `fd` is still what we opened: a program may close what is not its own.
-    fn is_of(&self, fd: RawFd, file: u32) -> bool {
+    pub(crate) fn is_of(&self, fd: RawFd, file: u32) -> bool {
         let identity = self.segment.file(file).identity();
         rustix::fs::fstat(borrow(fd))
             .is_ok_and(|stat| Identity { device: stat.st_dev, inode: stat.st_ino } == identity)
@@ -486,11 +492,16 @@ impl Session {
     }
 
     /// Takes over descriptors that were managed before an exec, by the marker in their offset.
-    fn adopt_inherited(&self) {
+    fn adopt_inherited(&self) -> Result<(), Refused> {
         let mut keep = [0u64; 1024];
+        let mut refused = None;
         each_descriptor(|fd| {
-            if let Some(description) = self.adopt(fd).or_else(|| self.opened_raw(fd)) {
-                keep[description as usize / 64] |= 1 << (description % 64);
+            match self.adopt(fd).map_or_else(|| self.opened_raw(fd), |id| Ok(Some(id))) {
+                Ok(Some(description)) => {
+                    keep[description as usize / 64] |= 1 << (description % 64);
+                }
+                Ok(None) => {}
+                Err(_) => refused = Some(Refused::Descriptions),
             }
         });
         // What the image before the exec held and this one has not inherited.
@@ -500,6 +511,7 @@ impl Session {
                 held.fetch_and(keep[word as usize], Ordering::SeqCst);
             }
         }
+        refused.map_or(Ok(()), Err)
     }
 
     /// Takes over `fd` if its offset carries a marker of a managed file. Returns the description.

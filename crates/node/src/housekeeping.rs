@@ -379,6 +379,7 @@ impl Housekeeper {
             }
         });
         self.used = used;
+        segment.forget_unrecorded();
         crate::jobs::end_lifetimes(&node, self.owner, &files, &open);
         let inside = segment.enter_table(self.owner);
         for &(file, opens) in &files {

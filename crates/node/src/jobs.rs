@@ -317,7 +317,9 @@ pub(crate) fn lay_down(node: &Node, file: u32) {
         record.clear(file_flag::ANNOUNCED);
         node.descriptors.close(file);
     }
-    record.clear(file_flag::DIRECT);
+    if !node.segment.is_unrecorded(record.identity()) {
+        record.clear(file_flag::DIRECT);
+    }
 }
 
 /// When a file was written, which it is, and how often it had been opened when it was seen to be closed.

@@ -40,10 +40,11 @@ impl Segment {
                 continue;
             }
             crash::point("slot.reserved");
-            client.pid.store(pid, Ordering::Release);
+            client.pid.store(pid, Ordering::SeqCst);
             client.start.store(start, Ordering::Release);
             client.child.store(0, Ordering::Release);
             client.job.store(0, Ordering::Release);
+            client.unrecorded.store(0, Ordering::SeqCst);
             client.generation.fetch_add(1, Ordering::AcqRel);
             // Different clients start their searches in different places.
             client.bucket_hint.store(slot.wrapping_mul(37), Ordering::Relaxed);
@@ -63,6 +64,8 @@ impl Segment {
 
     /// Copies what `parent` holds, and the job it belongs to, to its child's slot.
     pub fn inherit(&self, parent: u32, child: u32) {
+        let unrecorded = self.client(parent).unrecorded.load(Ordering::SeqCst);
+        self.client(child).unrecorded.fetch_or(unrecorded, Ordering::SeqCst);
         let job = self.client(parent).job.load(Ordering::SeqCst);
         self.client(child).job.store(job, Ordering::SeqCst);
         for word in 0..self.header().descriptions / 64 {
@@ -90,6 +93,7 @@ impl Segment {
     /// Whoever reserves the slot next must not be taken for the process that had it.
     fn vacate(&self, slot: u32) {
         self.client(slot).pid.store(0, Ordering::Release);
+        self.client(slot).unrecorded.store(0, Ordering::SeqCst);
         self.client(slot).state.store(slot_state::FREE, Ordering::Release);
     }
 
@@ -570,5 +574,28 @@ mod tests {
         let pid = std::process::id();
         let mine = segment.claim_slot(pid, liveness::start_time(pid).unwrap()).unwrap();
         assert!(segment.lock(lock, Owner::new(mine, 0)));
+    }
+
+    #[test]
+    fn files_without_a_record_are_forgotten_with_the_last_process_that_may_use_them() {
+        let (segment, _file) = pool();
+        let me = std::process::id();
+        let start = liveness::start_time(me).unwrap();
+        let parent = segment.claim_slot(me, start).unwrap();
+        let (one, other) = (Identity { device: 7, inode: 1 }, Identity { device: 7, inode: 2 });
+        segment.note_unrecorded(one, Owner::new(parent, 1));
+        let child = segment.reserve_slot(me, start).unwrap();
+        segment.inherit(parent, child);
+        // Noted by another thread between that and the fork.
+        segment.note_unrecorded(other, Owner::new(parent, 2));
+        segment.forget_unrecorded();
+        assert!(segment.is_unrecorded(one) && segment.is_unrecorded(other));
+        segment.cancel_slot(parent);
+        segment.forget_unrecorded();
+        assert!(segment.is_unrecorded(one) && segment.is_unrecorded(other));
+        segment.cancel_slot(child);
+        assert!(segment.is_unrecorded(one));
+        segment.forget_unrecorded();
+        assert!(!segment.is_unrecorded(one) && !segment.is_unrecorded(other));
     }
 }

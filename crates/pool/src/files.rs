@@ -640,7 +640,14 @@ impl Segment {
         begin: impl FnOnce(&FileRecord),
         act: impl FnOnce(u32, bool) -> R,
     ) -> Result<Option<R>, Errno> {
-        self.opening(identity, owner, |head| self.insert(head, identity, owner, begin), act)
+        let make = |head| {
+            let made = self.insert(head, identity, owner, begin);
+            if made.is_none() {
+                self.note_unrecorded(identity, owner);
+            }
+            made
+        };
+        self.opening(identity, owner, make, act)
     }
 
     /// The same for a record that exists; `None` if there is none.
@@ -725,6 +732,9 @@ impl Segment {
         record.device.store(identity.device, Ordering::Relaxed);
         record.inode.store(identity.inode, Ordering::Relaxed);
         begin(record);
+        if self.is_unrecorded(identity) {
+            record.set(file_flag::DIRECT);
+        }
         // Complete before it can be found: one that dies here leaves nothing, or a record of this file.
         let head = self.head(head);
         record.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);

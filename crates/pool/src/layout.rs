@@ -47,6 +47,9 @@ pub const INSTANCE_BYTES: usize = 16;
 /// socket's address.
 pub const FOLDER_BYTES: usize = 104;
 
+/// Numbers of files that are used without a record, see [`ClientSlot::unrecorded`].
+pub const UNRECORDED: usize = 64;
+
 /// Bytes of the version of Forebay that made a pool, with its terminating zero.
 pub const MAKER_BYTES: usize = 32;
 /// That of this one.
@@ -172,6 +175,8 @@ pub struct Header {
     pub set_aside: [AtomicU32; TIERS_MAX],
     /// The runs under way.
     pub job: [JobRecord; JOBS_MAX],
+    /// How often processes noted that they use files of each number without a record, see `unrecorded.rs`. 0: none does.
+    pub unrecorded: [AtomicU32; UNRECORDED],
 }
 
 /// States of a job.
@@ -475,6 +480,9 @@ pub struct ClientSlot {
     /// Milliseconds, never 0: since when it has been in one and the same place without doing anything, as
     /// the node manager sees it. 0: it goes on.
     pub standing: AtomicU32,
+    /// The numbers of files that the process uses without a record, a bit each, see `unrecorded.rs`. Inherited by
+    /// forked children.
+    pub unrecorded: AtomicU64,
 }
 
 /// A presence word: thread number in the upper half, file id plus one in the lower.

@@ -34,6 +34,7 @@ pub mod sync;
 pub mod tail;
 pub mod truncate;
 pub mod undo;
+pub mod unrecorded;
 
 pub use descriptions::Marker;
 pub use entry::Entry;

@@ -728,7 +728,7 @@ pub(crate) unsafe fn named(
             && let Some(file) = open_to_read(folder, path)
         {
             // An error stays with the file.
-            session.opened_raw(file.as_raw_fd());
+            let _ = session.opened_raw(file.as_raw_fd());
             session.forget(file.as_raw_fd());
         }
     }

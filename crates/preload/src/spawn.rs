@@ -183,8 +183,9 @@ pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
         && session.knows(stat.st_dev, stat.st_ino)
     {
         let managed = session.handle(fd).is_some();
-        if !managed {
-            let _ = session.opened_surely(fd, OFlags::RDONLY);
+        if !managed && session.opened_surely(fd, OFlags::RDONLY).is_err() {
+            // There is no description to be had for it.
+            session.sync_all(false);
         }
         if let Some(handle) = session.handle(fd) {
             // An error stays with the file; the program will not run, and the writer learns why.
@@ -470,7 +471,9 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
                 rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         {
             use rustix::fd::AsRawFd;
-            let _ = session.opened_surely(file.as_raw_fd(), OFlags::RDONLY);
+            if let Err(errno) = session.opened_surely(file.as_raw_fd(), OFlags::RDONLY) {
+                return errno.raw_os_error();
+            }
             if let Some(handle) = session.handle(file.as_raw_fd()) {
                 session.hold_mapping(handle);
                 let _ = session.turn_direct(handle);

@@ -595,7 +595,11 @@ unsafe fn reopen_foreign(
     let result = call();
     if !result.is_null() {
         let fd = unsafe { number(result) };
-        session.opened_raw(fd);
+        if let Err(errno) = session.opened_raw(fd) {
+            real!(c"fclose"(result => *mut FILE) -> c_int);
+            set_errno(errno);
+            return core::ptr::null_mut();
+        }
         // glibc looked for the end before the file was clean.
         to_the_end(fd, flags);
     }

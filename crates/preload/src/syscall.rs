@@ -67,7 +67,10 @@ unsafe fn dispatch(
                 if let (0.., Some(session)) = (opened, session()) {
                     // struct open_how begins with the flags.
                     let flags = OpenFlags::from_bits_retain(*pc.cast::<u64>() as u32);
-                    let _ = session.opened_surely(opened as c_int, flags);
+                    if let Err(errno) = session.opened_surely(opened as c_int, flags) {
+                        libc::close(opened as c_int);
+                        return c_long::from(crate::status(Err(errno)));
+                    }
                 }
                 opened
             }

@@ -443,12 +443,17 @@ impl Site {
         self.forebay(&[&["run", "--config", config, "--"], words].concat())
     }
 
-    pub fn start(&self, mut command: Command) -> Running {
+    pub fn start(&self, command: Command) -> Running {
+        self.start_with(command, Stdio::null())
+    }
+
+    /// [`Site::start`] with something to read.
+    pub fn start_with(&self, mut command: Command, input: impl Into<Stdio>) -> Running {
         let number = self.serial.replace(self.serial.get() + 1);
         let out = self.root().join(format!("stdout-{number}"));
         let err = self.root().join(format!("stderr-{number}"));
         command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(File::create(&out).unwrap())
             .stderr(File::create(&err).unwrap());
         // A shell lets what it starts in the background ignore them; programs inherit that.
