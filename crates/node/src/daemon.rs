@@ -177,8 +177,9 @@ pub fn serve(
         recovery::announce(&node);
     }
     if let Some(journal) = &node.journal {
-        let path = journal.path.display();
-        journal.start(&node).map_err(|errno| format!("{path}: {}", reason(errno)))?;
+        let explain =
+            |errno| format!("{}: {}", journal.path.display(), reason(&journal.path, errno));
+        journal.start(&node).map_err(explain)?;
     }
     crash::point("manager.took-over");
     // Before anybody can connect, and tell it to end.

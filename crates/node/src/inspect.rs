@@ -57,7 +57,9 @@ impl Inspected {
             true => open_owned(path, OFlags::RDONLY, self.owner),
             false => Err(NOT_OURS),
         };
-        opened.map(File::from).map_err(|errno| format!("{}: {}", path.display(), reason(errno)))
+        opened
+            .map(File::from)
+            .map_err(|errno| format!("{}: {}", path.display(), reason(path, errno)))
     }
 }
 

@@ -427,7 +427,7 @@ fn unreadable(journal: &Path, errno: Errno) -> String {
              already; put the file right, or move it away: what the tiers hold is brought back then, and older \
              bytes may come over newer ones"
         ),
-        _ => format!("journal {name}: {}", reason(errno)),
+        _ => format!("journal {name}: {}", reason(journal, errno)),
     }
 }
 

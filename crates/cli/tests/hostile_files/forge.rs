@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 
 const HEAD_BYTES: usize = 64 << 10;
+/// Bytes of a head before the live files.
+const HEAD_FIXED: usize = 88;
 const FIXED: usize = 104;
 
 fn word(from: &[u8], at: usize) -> u64 {
@@ -151,8 +153,8 @@ pub fn set_head(file: &mut [u8], number: usize, value: u64) {
     for at in [0, HEAD_BYTES] {
         let Some(head) = file.get_mut(at..at + HEAD_BYTES) else { continue };
         head[16 + number * 8..][..8].copy_from_slice(&value.to_le_bytes());
-        let count = (word(head, 48) as usize).min((HEAD_BYTES - 56) / 32);
-        let sum = sum_of(&head[16..56 + count * 32]);
+        let count = (word(head, 48) as usize).min((HEAD_BYTES - HEAD_FIXED) / 32);
+        let sum = sum_of(&head[16..HEAD_FIXED + count * 32]);
         head[12..16].copy_from_slice(&sum.to_le_bytes());
     }
 }

@@ -86,7 +86,7 @@ fn look(
         Ok(looked) => looked,
         Err(Errno::NOENT) => return None,
         Err(errno) => {
-            findings.push(refused(&place, reason(errno)));
+            findings.push(refused(&place, reason(path, errno)));
             return None;
         }
     };

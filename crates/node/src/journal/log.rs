@@ -7,8 +7,10 @@
 //! ```
 
 use super::record::{Body, Key, Name, Place, Record};
+use forebay_pool::layout::{MAKER, MAKER_BYTES};
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
 use forebay_pool::private::{self, Wrong};
+use forebay_pool::segment::{set_text, text};
 use forebay_pool::{clock, crash};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
@@ -20,12 +22,26 @@ use std::ops::Range;
 use std::path::Path;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBJOURNL");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Each of the two heads.
 const HEAD_BYTES: u64 = MARKS_AT / 2;
+/// Where a head names the version of Forebay that made it, from version 3 of the journal on and in every later one.
+const MAKER_AT: usize = 56;
+const NAMES_MAKER: u32 = 3;
 /// Bytes of a head before the live files, and of each of those.
-const FIXED: usize = 56;
+const FIXED: usize = MAKER_AT + MAKER_BYTES;
 const LIVE_BYTES: usize = 32;
+
+/// How the journals of a version are read. Marks and records are the same in all of these.
+struct Reader {
+    version: u32,
+    /// Bytes of a head before the live files.
+    fixed: usize,
+}
+
+/// This version, which alone is written, and the one before it: what that has left is brought to the store, too.
+const READERS: [Reader; 2] =
+    [Reader { version: VERSION, fixed: FIXED }, Reader { version: 2, fixed: MAKER_AT }];
 /// Files with slots that a head can name.
 pub(crate) const LIVE_MAX: usize = (HEAD_BYTES as usize - FIXED) / LIVE_BYTES;
 /// This part of the log only records other than data may take: what settles the files that the
@@ -80,17 +96,44 @@ pub(crate) fn open_owned(path: &Path, access: OFlags, owner: u32) -> Result<Owne
     if ours { Ok(file) } else { Err(NOT_OURS) }
 }
 
-/// Why a journal, or another file of ours on a tier, cannot be opened or read.
-pub(crate) fn reason(errno: Errno) -> String {
+/// Why the journal at `path`, or another file of ours on a tier, cannot be opened or read.
+pub(crate) fn reason(path: &Path, errno: Errno) -> String {
     match errno {
         NOT_OURS => "it is not a file that only this user can write (another owner or kind, a mode that \
              lets others write, or another name of it); nothing of it was read: look whose it is, and move it away"
             .to_owned(),
-        OTHER_VERSION => "made by another version of Forebay; drain with that one, which \
-                          docs/recovery.md#which-version names"
-            .to_owned(),
+        OTHER_VERSION => {
+            let file = private::open(path, OFlags::RDONLY).map_err(Wrong::errno);
+            let (version, maker) = file.and_then(|file| made_by(&file)).unwrap_or_default();
+            other_version("journal", version, VERSION, &maker)
+        }
         errno => errno.to_string(),
     }
+}
+
+/// For people: what of `kind` is of `version`, another than `ours`, and which version of Forebay made it, if it says so.
+pub(crate) fn other_version(kind: &str, version: u32, ours: u32, maker: &str) -> String {
+    let maker = if maker.is_empty() { maker } else { &format!(": {maker}") };
+    format!(
+        "made by another version of Forebay{maker} ({kind} {version}, this is {MAKER} with {kind} {ours}); \
+         nothing was changed: run `forebay recover` of that version, which docs/recovery.md#which-version names"
+    )
+}
+
+/// The version of a journal, and that of Forebay which made it; empty if it does not say.
+fn made_by(file: &OwnedFd) -> Result<(u32, String), Errno> {
+    let mut found = (0, 0, String::new());
+    for at in [0, HEAD_BYTES] {
+        let mut bytes = vec![0; FIXED];
+        read_full(file, &mut bytes, at)?;
+        let version = u32::from_le_bytes(std::array::from_fn(|n| bytes[8 + n]));
+        let epoch = u64::from_le_bytes(std::array::from_fn(|n| bytes[16 + n]));
+        if bytes[..8] == MAGIC.to_le_bytes() && epoch >= found.0 {
+            let maker = if version >= NAMES_MAKER { text(&bytes[MAKER_AT..]) } else { c"" };
+            found = (epoch, version, maker.to_string_lossy().into_owned());
+        }
+    }
+    Ok((found.1, found.2))
 }
 
 /// What a head says.
@@ -114,9 +157,11 @@ impl Head {
             .live
             .iter()
             .flat_map(|&((device, inode, born_ns), settled)| [device, inode, born_ns, up(settled)]);
-        for word in head.into_iter().chain(live) {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
+        let mut maker = [0; MAKER_BYTES];
+        set_text(&mut maker, MAKER.as_bytes());
+        out.extend(head.into_iter().flat_map(u64::to_le_bytes));
+        out.extend_from_slice(&maker);
+        out.extend(live.flat_map(u64::to_le_bytes));
         let crc = crc32c::crc32c(&out[16..]);
         out[..8].copy_from_slice(&MAGIC.to_le_bytes());
         out[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -124,17 +169,21 @@ impl Head {
         out
     }
 
-    fn decode(from: &[u8]) -> Option<Head> {
+    /// The head in some bytes, and the version that it is of.
+    fn decode(from: &[u8]) -> Option<(Head, u32)> {
         let word = |at: usize| Some(u64::from_le_bytes(from.get(at..at + 8)?.try_into().ok()?));
         let short = |at: usize| Some(u32::from_le_bytes(from.get(at..at + 4)?.try_into().ok()?));
-        if word(0)? != MAGIC || short(8)? != VERSION {
+        let version = short(8)?;
+        let reader = READERS.iter().find(|reader| reader.version == version)?;
+        if word(0)? != MAGIC {
             return None;
         }
-        let count = usize::try_from(word(48)?).ok().filter(|&count| count <= LIVE_MAX)?;
-        if short(12)? != crc32c::crc32c(from.get(16..FIXED + count * LIVE_BYTES)?) {
+        let most = (HEAD_BYTES as usize - reader.fixed) / LIVE_BYTES;
+        let count = usize::try_from(word(48)?).ok().filter(|&count| count <= most)?;
+        if short(12)? != crc32c::crc32c(from.get(16..reader.fixed + count * LIVE_BYTES)?) {
             return None;
         }
-        let names = from[FIXED..][..count * LIVE_BYTES].as_chunks::<LIVE_BYTES>().0.iter();
+        let names = from[reader.fixed..][..count * LIVE_BYTES].as_chunks::<LIVE_BYTES>().0.iter();
         let name = |name: &[u8; LIVE_BYTES]| {
             let [device, inode, born_ns, settled] =
                 [0, 8, 16, 24].map(|at| u64::from_le_bytes(std::array::from_fn(|n| name[at + n])));
@@ -148,15 +197,16 @@ impl Head {
             live: names.map(name).collect(),
         };
         let is_possible = head.start <= head.end && head.start >= MARKS_AT && head.epoch < u64::MAX;
-        is_possible.then_some(head)
+        is_possible.then_some((head, version))
     }
 
-    /// The epoch, if another version has made it.
+    /// The epoch, if a version has made it that cannot be read.
     fn epoch_of_other(from: &[u8]) -> Option<u64> {
         let (magic, rest) = from.split_first_chunk()?;
         let (version, rest) = rest.split_first_chunk()?;
-        let is_other =
-            u64::from_le_bytes(*magic) == MAGIC && u32::from_le_bytes(*version) != VERSION;
+        let version = u32::from_le_bytes(*version);
+        let is_other = u64::from_le_bytes(*magic) == MAGIC
+            && READERS.iter().all(|reader| reader.version != version);
         let epoch = rest.get(4..)?.first_chunk()?;
         is_other.then(|| u64::from_le_bytes(*epoch))
     }
@@ -170,8 +220,9 @@ impl Head {
 /// The heads of a journal's file.
 #[derive(Default)]
 struct Heads {
-    /// The one that holds.
+    /// The one that holds, and which version it is of.
     best: Option<Head>,
+    version: u32,
     /// How many can be read, and how many are there and cannot.
     sound: usize,
     damaged: usize,
@@ -193,11 +244,12 @@ impl Heads {
             let got = read_full(file, &mut bytes, at)?;
             others = others.max(Head::epoch_of_other(&bytes));
             match Head::decode(&bytes[..got]) {
-                Some(head) => {
+                Some((head, version)) => {
                     heads.sound += 1;
                     heads.are_twins = heads.best.as_ref() == Some(&head);
                     if heads.best.as_ref().is_none_or(|best| best.epoch < head.epoch) {
                         (heads.best, heads.best_at) = (Some(head), at);
+                        heads.version = version;
                     }
                 }
                 None if bytes.iter().any(|&byte| byte != 0) => heads.damaged += 1,
@@ -236,7 +288,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// Opens the journal at `path`, or makes one of `bytes` with marks for `files` file records. One
-    /// that is there is carried on.
+    /// of this version that is there is carried on.
     ///
     /// # Errors
     /// The device's; [`OTHER_VERSION`].
@@ -254,6 +306,10 @@ impl Log {
             sync_folder_of(path);
             return Ok(log);
         };
+        if heads.version != VERSION {
+            // What it has is brought to the store before there is a pool; it is never written to.
+            return Err(OTHER_VERSION);
+        }
         let mut log = Log::new(file, head);
         scan(&log.file, &log.head, |record, at, place| {
             log.found = log.found.max(Some(record.sequence));
@@ -822,8 +878,8 @@ mod tests {
         log.commit(true, io).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let (one, other) = bytes[..MARKS_AT as usize].split_at(HEAD_BYTES as usize);
-        assert_eq!(Head::decode(one).unwrap(), log.head);
-        assert_eq!(Head::decode(other).unwrap(), log.head);
+        assert_eq!(Head::decode(one).unwrap(), (log.head.clone(), VERSION));
+        assert_eq!(Head::decode(other).unwrap(), (log.head, VERSION));
     }
 
     /// Whichever it is: a journal that is opened has two again, durably.
@@ -867,12 +923,22 @@ mod tests {
         later[second + 8] += 1;
         // Its round has begun, and one of the heads is still the earlier version's.
         bytes[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
-        for bytes in [later, bytes] {
-            std::fs::write(&path, &bytes).unwrap();
+        for bytes in [&mut later, &mut bytes] {
+            bytes[MAKER_AT..][..4].copy_from_slice(b"9.9\0");
+            bytes[second + MAKER_AT..][..4].copy_from_slice(b"9.9\0");
+            std::fs::write(&path, &*bytes).unwrap();
+            let why = reason(&path, OTHER_VERSION);
+            assert!(
+                why.starts_with(&format!(
+                    "made by another version of Forebay: 9.9 (journal {}",
+                    VERSION + 1
+                )),
+                "{why}"
+            );
             assert_eq!(examine(&path), Err(OTHER_VERSION));
             assert_eq!(Contents::read(&path), Err(OTHER_VERSION));
             assert_eq!(Log::open(&path, 1 << 20, 8, io).err(), Some(OTHER_VERSION));
-            assert!(std::fs::read(&path).unwrap() == bytes);
+            assert!(std::fs::read(&path).unwrap() == *bytes);
         }
     }
 
