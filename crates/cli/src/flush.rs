@@ -105,15 +105,15 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// All pools of this user that may be of concern to `named`, wherever their managers were started. One that
-    /// cannot be read, and holds nothing of them as its folder says, is only mentioned.
+    /// All pools of this user that may be of concern to `named`, wherever their managers were started, and a message for
+    /// each that cannot be read, and may hold some of them. One that holds nothing of them, as its folder says, is only
+    /// mentioned.
     ///
     /// # Errors
-    /// That of one that cannot be read, and may hold some of them.
-    pub fn all(named: &[Named]) -> Result<Vec<Pool>, String> {
-        let mut pools = Vec::new();
+    /// Those of looking for pools.
+    pub fn all(named: &[Named]) -> Result<(Vec<Pool>, Vec<String>), String> {
+        let (mut pools, mut unreadable) = (Vec::new(), Vec::new());
         for runtime in Runtime::all()? {
-            // Where no folder tells of it, what is no pool, or damaged, is said by those who look after it.
             let is_stray = !runtime.folder.exists();
             let path = runtime.pool.clone();
             let backing = runtime.read_config().map(|config| config.backing);
@@ -127,16 +127,20 @@ impl Pool {
                     let stores = backing.unwrap_or_default();
                     let is_near = |store: &PathBuf| named.iter().any(|named| named.is_near(store));
                     let error = format!("{}: {error}", path.display());
-                    if stores.iter().any(is_near) || stores.is_empty() && !is_stray {
-                        return Err(error);
-                    }
-                    if !is_stray {
+                    if stores.iter().any(is_near) {
+                        unreadable.push(error);
+                    } else if stores.is_empty() {
+                        unreadable.push(format!(
+                            "{error}. Which directories it buffers cannot be told: what is named here is not known to be \
+                             safe"
+                        ));
+                    } else {
                         eprintln!("forebay: passed over: {error}");
                     }
                 }
             }
         }
-        Ok(pools)
+        Ok((pools, unreadable))
     }
 
     fn of(path: &Path, runtime: Option<Runtime>) -> Result<Pool, SegmentError> {
@@ -321,7 +325,8 @@ pub fn flush(arguments: &FlushArguments) -> Result<ExitCode, String> {
     errors.extend(missing.into_iter().filter_map(Result::err));
     let mut progress = Progress::shown("flushing", arguments.progress);
     let (mut count, mut sum) = (0, 0);
-    let pools = Pool::all(&named)?;
+    let (pools, unreadable) = Pool::all(&named)?;
+    errors.extend(unreadable);
     for pool in &pools {
         let files = pool.ahead(&named);
         count += files.len();

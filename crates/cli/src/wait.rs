@@ -38,7 +38,8 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
     let named: Vec<Named> = named.into_iter().flatten().collect();
     let mut errors: Vec<String> = missing.into_iter().filter_map(Result::err).collect();
     let mut count = 0;
-    let pools = Pool::all(&named)?;
+    let (pools, unreadable) = Pool::all(&named)?;
+    errors.extend(unreadable);
     for pool in &pools {
         let files = pool.ahead(&named);
         count += files.len();

@@ -205,6 +205,21 @@ fn a_pool_of_another_layout_is_refused_by_name_and_not_touched() {
         }
         assert!(site.status().text.contains(&format!("layout {other}")));
         assert!(left(&site) == before, "something was changed");
+        // Without its folder it may have anything.
+        let instance = site.instances().next().unwrap().unwrap().path();
+        let away = site.out.join("away");
+        fs::rename(&instance, &away).unwrap();
+        for words in [&["flush", "file"][..], &["wait", "file"], &["wait", "--durable", "file"]] {
+            let ran = site.end(site.forebay(words)).expect(1);
+            assert!(
+                !ran.stdout.contains("safe") && !ran.stdout.contains("flushed"),
+                "{words:?}: {ran:?}"
+            );
+            assert!(ran.stderr.contains(&named(other)), "{words:?}: {ran:?}");
+            assert!(ran.stderr.contains("not known to be safe"), "{words:?}: {ran:?}");
+        }
+        fs::rename(away, instance).unwrap();
+        assert!(left(&site) == before, "something was changed");
     }
     file.write_all_at(&word, 8).unwrap();
     site.recover().expect(0);
