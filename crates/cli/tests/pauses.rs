@@ -6,6 +6,7 @@ use common::{LAZY, LIMIT, Setup, Site, assert_same_bytes, kill, skip, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Under this, no timer of manager or client exceeds 80 ms.
@@ -316,4 +317,54 @@ fn a_slot_ends_with_parent_and_child() {
     let (ran, _) = site.run_buffered(script);
     ran.expect(0);
     assert!(!site.out.join("result").exists());
+}
+
+/// A program begins in the slot of a child that has ended, and stops before it has said who it is.
+#[test]
+fn a_program_that_stops_as_it_takes_the_slot_of_a_dead_child_keeps_it() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let (held, log) = (site.out.join("held"), site.out.join("log"));
+    let fifo = |name: &str| fs::write(site.out.join(name), "\n").unwrap();
+    let is_there = |name: &str| {
+        wait_for(name, LIMIT, || site.out.join(name).exists().then_some(()));
+    };
+    for name in ["go-first", "end-first", "go-third"] {
+        assert!(Command::new("mkfifo").arg(site.out.join(name)).status().unwrap().success());
+    }
+    // What bash waits for without a child of its own.
+    let await_ = "await() { read -r < $OUT/$1; }\n";
+    let run = |script: &str| site.buffered(&["bash", "-c", &format!("{await_}{script}")]);
+    let mut first = run("(:); (:); : > $OUT/began; await go-first\n\
+        exec 9> other; printf other >&9; : > $OUT/other; await end-first");
+    first.env("FOREBAY_TIME_SCALE", "50");
+    let first = site.start(first);
+    is_there("began");
+    // Its children's slots are free again.
+    std::thread::sleep(Duration::from_millis(200));
+    fs::write(&held, "").unwrap();
+    let mut second = run("true");
+    second.env("FOREBAY_PAUSE", format!("slot.reserved:1:while={}", held.display()));
+    let second = site.start({
+        second.env("FOREBAY_PAUSE_LOG", &log);
+        second
+    });
+    wait_for("the pause", LIMIT, || (!pauses(&log).is_empty()).then_some(()));
+    std::thread::sleep(Duration::from_millis(500));
+    let third = site.start(run("exec 9<> file; : > $OUT/open; await go-third; printf hello >&9"));
+    is_there("open");
+    fs::remove_file(&held).unwrap();
+    second.end().expect(0);
+    // What no process holds is swept by then.
+    std::thread::sleep(Duration::from_millis(500));
+    fifo("go-first");
+    is_there("other");
+    fifo("go-third");
+    third.end().expect(0);
+    fifo("end-first");
+    first.end().expect(0);
+    let seen = |name: &str| fs::read_to_string(site.store.join(name)).unwrap();
+    assert_eq!((seen("file"), seen("other")), ("hello".to_owned(), "other".to_owned()));
 }

@@ -8,6 +8,8 @@ use forebay_pool::{crash, liveness};
 #[must_use]
 pub struct Fork {
     slot: u32,
+    /// Of the slot, as long as it is for this child.
+    generation: u32,
     parent: u32,
 }
 
@@ -22,14 +24,15 @@ impl Session {
         }
         let slot = self.segment.reserve_slot(pid, start)?;
         self.segment.inherit(self.slot(), slot);
-        Some(Fork { slot, parent: pid })
+        let generation = self.segment.client(slot).generation.load(Ordering::Acquire);
+        Some(Fork { slot, generation, parent: pid })
     }
 
     /// In the parent: the manager can now see whether the child still lives, should it be killed
     /// before it confirms its slot.
     pub fn fork_succeeded(&self, fork: &Fork, child: u32) {
         crash::point("fork.parent");
-        self.segment.client(fork.slot).child.store(child, Ordering::Release);
+        self.segment.note_child(fork.slot, fork.generation, child);
     }
 
     /// In the parent, when the fork failed.

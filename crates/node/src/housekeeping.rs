@@ -277,10 +277,9 @@ impl Housekeeper {
         let client = segment.client(slot);
         let (pid, start) =
             (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
-        let child = client.child.load(Ordering::Acquire);
-        let is_wanted = match child {
-            0 => liveness::is_alive(pid, start) || self.has_heir(slot, pid),
-            child => liveness::is_alive(child, 0),
+        let is_wanted = match segment.child_of(slot) {
+            None => liveness::is_alive(pid, start) || self.has_heir(slot, pid),
+            Some(child) => liveness::is_alive(child, 0),
         };
         if !is_wanted && segment.take_unconfirmed(slot) {
             self.reap(slot);
@@ -544,15 +543,15 @@ pub(crate) fn is_idle(node: &Node) -> bool {
 pub(crate) fn has_living(node: &Node) -> bool {
     let segment = &node.segment;
     let high = segment.header().clients_high.load(Ordering::Acquire);
-    (1..high).map(|slot| segment.client(slot)).any(|client| {
+    (1..high).any(|slot| {
+        let client = segment.client(slot);
         let (pid, start) =
             (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
-        let child = client.child.load(Ordering::Acquire);
+        let may_live = |child| liveness::is_alive(child, 0);
         match client.state.load(Ordering::Acquire) {
             slot_state::FREE => false,
             // Looked at in each round, and reaped unless the child may live.
-            slot_state::RESERVED if child == 0 => true,
-            slot_state::RESERVED if liveness::is_alive(child, 0) => true,
+            slot_state::RESERVED if segment.child_of(slot).is_none_or(may_live) => true,
             _ => liveness::is_alive(pid, start),
         }
     })

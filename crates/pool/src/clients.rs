@@ -10,6 +10,11 @@ use crate::owner::{OwnedLock, Owner};
 use crate::segment::{MANAGER_SLOT, Segment};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
+/// Process numbers are below 2^22 (Linux's PID_MAX_LIMIT); beside a child's stand the lower bits of the generation
+/// of the slot that is for it.
+const PID_BITS: u32 = 22;
+const PID_MASK: u32 = (1 << PID_BITS) - 1;
+
 impl Segment {
     /// Claims a slot for process `pid` that started at `start`. `None` when all are in use.
     pub fn claim_slot(&self, pid: u32, start: u64) -> Option<u32> {
@@ -42,7 +47,6 @@ impl Segment {
             crash::point("slot.reserved");
             client.pid.store(pid, Ordering::SeqCst);
             client.start.store(start, Ordering::Release);
-            client.child.store(0, Ordering::Release);
             client.job.store(0, Ordering::Release);
             client.unrecorded.store(0, Ordering::SeqCst);
             client.generation.fetch_add(1, Ordering::AcqRel);
@@ -90,11 +94,32 @@ impl Segment {
         self.vacate(slot);
     }
 
-    /// Whoever reserves the slot next must not be taken for the process that had it.
+    /// Whoever reserves the slot next must not be taken for the process that had it, nor for one whose child
+    /// that was for.
     fn vacate(&self, slot: u32) {
-        self.client(slot).pid.store(0, Ordering::Release);
-        self.client(slot).unrecorded.store(0, Ordering::SeqCst);
-        self.client(slot).state.store(slot_state::FREE, Ordering::Release);
+        let client = self.client(slot);
+        client.pid.store(0, Ordering::Release);
+        client.child.store(0, Ordering::Release);
+        client.unrecorded.store(0, Ordering::SeqCst);
+        // A parent may still be about to name its child, which is gone.
+        client.generation.fetch_add(1, Ordering::AcqRel);
+        client.state.store(slot_state::FREE, Ordering::Release);
+    }
+
+    /// Notes, for the parent that has reserved `slot` in its `generation`, which child that is for. The child may
+    /// have had it, and died, and the slot be another's.
+    pub fn note_child(&self, slot: u32, generation: u32, child: u32) {
+        let word = generation << PID_BITS | child & PID_MASK;
+        self.client(slot).child.store(word, Ordering::Release);
+    }
+
+    /// The child that a reserved slot is for, if the parent has named one.
+    pub fn child_of(&self, slot: u32) -> Option<u32> {
+        let client = self.client(slot);
+        let word = client.child.load(Ordering::Acquire);
+        let generation = client.generation.load(Ordering::Acquire);
+        let is_of_now = word >> PID_BITS == generation << PID_BITS >> PID_BITS;
+        (is_of_now && word & PID_MASK != 0).then_some(word & PID_MASK)
     }
 
     /// The live slot of process `pid`, if it has one: an exec keeps the process and its slot.
@@ -563,6 +588,25 @@ mod tests {
         assert_eq!(segment.free_buckets(0).available(), before - 2);
         assert_eq!(segment.recover(|_, _| {}).orphans, 0);
         assert!(segment.file(file).has(file_flag::DIRTY));
+    }
+
+    #[test]
+    fn a_child_is_named_for_one_reservation_only() {
+        let (segment, _file) = pool();
+        let slot = segment.reserve_slot(7, 1).unwrap();
+        let generation = segment.client(slot).generation.load(Ordering::Relaxed);
+        assert_eq!(segment.child_of(slot), None);
+        segment.note_child(slot, generation, 4_194_303);
+        assert_eq!(segment.child_of(slot), Some(4_194_303));
+        segment.cancel_slot(slot);
+        assert_eq!(segment.child_of(slot), None);
+        // A parent that comes late.
+        segment.note_child(slot, generation, 9);
+        assert_eq!(segment.child_of(slot), None);
+        assert_eq!(segment.reserve_slot(8, 1), Some(slot));
+        assert_eq!(segment.child_of(slot), None);
+        segment.note_child(slot, generation, 9);
+        assert_eq!(segment.child_of(slot), None);
     }
 
     #[test]

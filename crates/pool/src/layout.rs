@@ -459,7 +459,7 @@ pub struct ClientSlot {
     pub pid: AtomicU32,
     /// Start time of the process in clock ticks: with the pid, its identity.
     pub start: AtomicU64,
-    /// Raised at every claim, so that a late message is not taken for the new process's.
+    /// Raised when the slot is taken and when it becomes free, so that nothing late is taken for the new process's.
     pub generation: AtomicU32,
     /// Next word of the free map to search.
     pub bucket_hint: AtomicU32,
@@ -467,7 +467,7 @@ pub struct ClientSlot {
     pub buckets: [AtomicU32; CACHED_BUCKETS],
     /// Index nodes kept for this process, plus one.
     pub nodes: [AtomicU32; CACHED_NODES],
-    /// Of a reserved slot: the child it is for, as soon as the parent knows.
+    /// Of a reserved slot: the child it is for, as soon as the parent knows, see [`crate::Segment::child_of`].
     pub child: AtomicU32,
     /// The bucket that was used last, plus one: uses that follow each other count as one.
     pub last_bucket: AtomicU32,
