@@ -132,13 +132,21 @@ fn spare_from_oom() {
 }
 
 fn describe_rebuilt(rebuilt: Rebuilt) -> String {
-    let Rebuilt { files, bytes, removed } = rebuilt;
+    let Rebuilt { files, bytes, removed, kept, kept_in } = rebuilt;
     let mut said = format!(
         "recovered {files} files ({}) from the tiers of an earlier run",
         drain::bytes(bytes)
     );
     if removed > 0 {
         said.push_str(&format!("; data of {removed} files that were removed since is dropped"));
+    }
+    if kept > 0 {
+        let folders: Vec<_> = kept_in.iter().map(|folder| folder.display().to_string()).collect();
+        said.push_str(&format!(
+            "; what fsync has acknowledged of {kept} files that are not on their store any more is kept in {}: remove \
+             it if it is not wanted",
+            folders.join(", ")
+        ));
     }
     said
 }

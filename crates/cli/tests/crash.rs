@@ -538,6 +538,7 @@ fn power_loss(
         format!("{what}\nkilled at {points:?}; replaced: {}\n{case}", loss.replaced)
     };
     model.compare_durable(&yard.contents(&folder), step).map_err(explain)?;
+    yard.site.drop_removed();
     Ok((lost, points))
 }
 

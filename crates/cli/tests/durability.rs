@@ -7,6 +7,7 @@ use common::{LAZY, LIMIT, Running, Setup, Site, USUAL, assert_same_bytes, wait_f
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// Nothing reaches the store before the run ends, unless a sync brings it there.
@@ -199,6 +200,7 @@ impl World {
             let got = found[&PathBuf::from(name)].bytes();
             file.check(&format!("{name} of\n{}\n{log}\n{name}", self.script), &got);
         }
+        site.drop_removed();
     }
 }
 
@@ -505,7 +507,18 @@ fn another_file_never_gets_the_bytes() {
         assert_eq!(fs::read_to_string(site.store.join(name)).unwrap(), "another", "{log}");
     }
     assert!(log.contains("recovered 1 files"), "{log}");
-    assert!(log.contains("2 files that were removed"), "{log}");
+    // What fsync has acknowledged is not thrown away: another program may have replaced the file.
+    assert!(log.contains("2 files that are not on their store any more is kept in "), "{log}");
+    let folders = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());
+    let kept = folders.filter(|path| path.extension().is_some_and(|end| end == "removed"));
+    let [kept] = &kept.collect::<Vec<_>>()[..] else { panic!("{log}") };
+    assert!(log.contains(kept.to_str().unwrap()), "{log}");
+    assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o700);
+    for name in ["a", "b"] {
+        world.files[name].check(name, &fs::read(kept.join(name)).unwrap());
+        assert_eq!(fs::metadata(kept.join(name)).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    fs::remove_dir_all(kept).unwrap();
     world.files["c"].check("c", &fs::read(site.store.join("deep/moved")).unwrap());
 }
 

@@ -248,7 +248,8 @@ fn a_left_pool_is_clean_and_rubbish_is_none() {
     let kept = fs::read(&slots).unwrap();
     fs::remove_file(&slots).unwrap();
     let said = site.end(site.forebay(&["fsck", "--pool", name]));
-    let needed = !kept.is_empty();
+    // All but its head.
+    let needed = kept[..kept.len() - 1024].iter().any(|&byte| byte != 0);
     assert_eq!(said.code, i32::from(needed), "{said:?}");
     fs::write(&slots, kept).unwrap();
     // Others may have it open.

@@ -10,6 +10,7 @@ use common::{LIMIT, Setup, Site, tree, wait_for};
 use forebay_node::Config;
 use forebay_pool::SlotRecord;
 use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::sums::sum_of;
 use forge::{Identity, Log};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -119,19 +120,36 @@ fn what_the_version_before_has_left_on_a_file_tier_is_recovered() {
     }
 }
 
-/// A program that has written what only the tiers have is killed, and its node manager, and the pool is gone, as
-/// after a reboot. Returns the file of the tier whose name ends so.
-fn leave(site: &Site, end: &str) -> PathBuf {
-    let script = "dd if=/dev/zero of=big bs=1M count=5 status=none; \
-                  printf acknowledged | dd of=file conv=fsync status=none; : > $OUT/at; exec sleep 1000";
-    let run = site.start(site.buffered(&["sh", "-c", script]));
-    wait_for("the script", LIMIT, || site.out.join("at").exists().then_some(()));
+/// A program that has written what only the tiers have is killed, and its node manager.
+fn leave(site: &Site, byte: char) {
+    let at = site.out.join("at");
+    let _ = fs::remove_file(&at);
+    let script = format!(
+        "head -c 5M /dev/zero | tr '\\0' {byte} > big; \
+         printf acknowledged | dd of=file conv=fsync status=none; : > $OUT/at; exec sleep 1000"
+    );
+    let run = site.start(site.buffered(&["sh", "-c", &script]));
+    wait_for("the script", LIMIT, || at.exists().then_some(()));
     site.status().assert_live();
     site.kill_all();
     run.end();
+}
+
+/// As after a reboot.
+fn forget_pool(site: &Site) {
     site.pools().iter().for_each(|pool| fs::remove_file(pool).unwrap());
-    let mut names = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());
-    names.find(|path| path.to_str().unwrap().ends_with(end)).unwrap()
+}
+
+/// The file of the tier whose name ends so.
+fn of_tier(site: &Site, end: &str) -> PathBuf {
+    let mut paths = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());
+    paths.find(|path| path.to_str().unwrap().ends_with(end)).unwrap()
+}
+
+/// Writes `bytes` to the file that is there.
+fn put_back(path: &Path, bytes: &[u8]) {
+    let file = File::options().write(true).truncate(true).open(path).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
 }
 
 /// Every command that would take over what was left refuses it, says `why`, and leaves all as it is.
@@ -147,15 +165,19 @@ fn assert_refused(site: &Site, why: &str) {
         assert!(ran.code != 0 && ran.stderr.contains(why), "{words:?}: {ran:?}");
         assert!(before == all(), "{words:?} changed something: {ran:?}");
     }
-    let checked = site.end(site.forebay(&["fsck", "--config", config]));
+}
+
+fn assert_found(site: &Site, why: &str) {
+    let checked = site.end(site.forebay(&["fsck", "--config", site.config.to_str().unwrap()]));
     assert!(checked.code != 0 && checked.stdout.contains(why), "{checked:?}");
-    assert!(before == all());
 }
 
 #[test]
 fn a_journal_of_a_later_version_is_refused_with_its_maker() {
     let site = Site::new(&SETUP);
-    let path = leave(&site, ".journal");
+    leave(&site, 'x');
+    forget_pool(&site);
+    let path = of_tier(&site, ".journal");
     let bytes = fs::read(&path).unwrap();
     let file = File::options().write(true).open(&path).unwrap();
     // Version and maker lie there in every later version.
@@ -163,8 +185,79 @@ fn a_journal_of_a_later_version_is_refused_with_its_maker() {
         file.write_all_at(&77u32.to_le_bytes(), head + 8).unwrap();
         file.write_all_at(b"7.7.7\0", head + 56).unwrap();
     }
-    assert_refused(&site, "made by another version of Forebay: 7.7.7 (journal 77");
+    let why = "made by another version of Forebay: 7.7.7 (journal 77";
+    assert_refused(&site, why);
+    assert_found(&site, why);
     file.write_all_at(&bytes, 0).unwrap();
-    site.end(site.forebay(&["recover", "--config", site.config.to_str().unwrap()])).expect(0);
+    site.recover().expect(0);
     assert_eq!(fs::read(site.store.join("file")).unwrap(), b"acknowledged");
+}
+
+#[test]
+fn slots_and_records_of_a_later_version_are_refused_with_their_maker() {
+    let site = Site::new(&SETUP);
+    leave(&site, 'x');
+    forget_pool(&site);
+    for end in [".slots", ".index"] {
+        let path = of_tier(&site, end);
+        let bytes = fs::read(&path).unwrap();
+        let mut later = bytes.clone();
+        // The last 1 KiB says it, twice, in every later version.
+        let end = later.len() - RECORD_BYTES;
+        for copy in later[end..].chunks_exact_mut(RECORD_BYTES / 2) {
+            copy[8..12].copy_from_slice(&77u32.to_le_bytes());
+            copy[24..30].copy_from_slice(b"7.7.7\0");
+            let (said, sum) = copy.split_last_chunk_mut::<4>().unwrap();
+            *sum = sum_of(said).to_le_bytes();
+        }
+        put_back(&path, &later);
+        assert_refused(&site, "made by another version of Forebay: 7.7.7 (format 77");
+        put_back(&path, &bytes);
+    }
+    let path = of_tier(&site, ".index");
+    let bytes = fs::read(&path).unwrap();
+    let mut later = bytes.clone();
+    later[80..84].copy_from_slice(&77u32.to_le_bytes());
+    let sum = sum_of(&later[..RECORD_BYTES - 4]);
+    later[RECORD_BYTES - 4..RECORD_BYTES].copy_from_slice(&sum.to_le_bytes());
+    put_back(&path, &later);
+    assert_refused(&site, "made by another version of Forebay (slot records 77");
+    put_back(&path, &bytes);
+    site.recover().expect(0);
+    assert_eq!(fs::read(site.store.join("file")).unwrap(), b"acknowledged");
+}
+
+#[test]
+fn slots_of_another_pool_are_refused() {
+    let site = Site::new(&SETUP);
+    leave(&site, 'a');
+    let others = fs::read(of_tier(&site, ".slots")).unwrap();
+    site.recover().expect(0);
+    leave(&site, 'b');
+    let slots = of_tier(&site, ".slots");
+    let own = fs::read(&slots).unwrap();
+    assert_eq!(own.len(), others.len());
+    put_back(&slots, &others);
+    assert_refused(&site, "it belongs to another pool");
+    assert_found(&site, "it belongs to another pool");
+    let saved = site.out.join("saved");
+    let ran = site.end(site.forebay(&["salvage", "--to", saved.to_str().unwrap()])).expect(1);
+    let big = fs::read(saved.join("big")).unwrap();
+    assert!(big.iter().all(|&byte| [0, b'b'].contains(&byte)), "{ran:?}");
+    // Long enough, but no slots at all.
+    put_back(&slots, &vec![b'c'; own.len()]);
+    assert_refused(&site, "it does not say that it has slots of this pool");
+    // Without the pool their table tells whose they are.
+    let pool = site.pools().pop().unwrap();
+    let folder = site.shm().join("away");
+    fs::create_dir(&folder).unwrap();
+    let away = folder.join("pool");
+    fs::rename(&pool, &away).unwrap();
+    put_back(&slots, &others);
+    assert_refused(&site, "not of the same pool");
+    put_back(&slots, &own);
+    fs::rename(away, pool).unwrap();
+    fs::remove_dir(folder).unwrap();
+    site.recover().expect(0);
+    assert!(fs::read(site.store.join("big")).unwrap() == vec![b'b'; 5 << 20]);
 }

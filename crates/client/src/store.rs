@@ -9,9 +9,10 @@ use forebay_pool::crash;
 use forebay_pool::layout::*;
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
+use forebay_pool::slot_head::Foreign;
 use forebay_pool::slot_record::{INDEX_END, RECORD_BYTES, SLOTS_END};
 use forebay_pool::sums::SlotFiles;
-use rustix::fd::{AsRawFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -180,7 +181,8 @@ impl Session {
 
     /// The descriptor of the file that holds tier `tier`'s slots.
     pub(crate) fn tier_file(&self, tier: usize) -> Result<RawFd, Errno> {
-        self.open_tier(tier, text(&self.segment.header().tier[tier].path))
+        let path = text(&self.segment.header().tier[tier].path);
+        self.open_tier(tier, path, self.segment.slots_end(tier))
     }
 
     /// The descriptor of the table of tier `tier`'s slots, which lies beside them.
@@ -194,10 +196,11 @@ impl Session {
         let mut path = [0u8; LONG_PATH_BYTES];
         path[..stem.len()].copy_from_slice(stem);
         path[stem.len()..stem.len() + INDEX_END.len()].copy_from_slice(INDEX_END.as_bytes());
-        self.open_tier(place, text(&path))
+        self.open_tier(place, text(&path), self.segment.records_end(tier))
     }
 
-    fn open_tier(&self, place: usize, path: &core::ffi::CStr) -> Result<RawFd, Errno> {
+    /// Opens a file of the pool, with its head at `end`.
+    fn open_tier(&self, place: usize, path: &core::ffi::CStr, end: u64) -> Result<RawFd, Errno> {
         let place = &self.tier_files[place];
         if let Some(fd) = place.load(Ordering::Acquire).checked_sub(1) {
             return Ok(fd as RawFd);
@@ -205,7 +208,12 @@ impl Session {
         if crash::refused("descriptor") {
             return Err(Errno::MFILE);
         }
-        let fd = Session::hide(private::open(path, OFlags::RDWR).map_err(Wrong::errno)?);
+        let file = private::open(path, OFlags::RDWR).map_err(Wrong::errno)?;
+        self.segment.check_head(file.as_fd(), end).map_err(|foreign| match foreign {
+            Foreign::System(errno) => errno,
+            _ => Errno::STALE,
+        })?;
+        let fd = Session::hide(file);
         match place.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(fd),
             Err(theirs) => {

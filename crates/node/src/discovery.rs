@@ -39,21 +39,21 @@ pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A number that cannot be guessed, in hexadecimal digits.
+/// A number that cannot be guessed.
 ///
 /// # Panics
 /// If the kernel has no random numbers.
-fn unguessable() -> String {
+pub(crate) fn unguessable() -> u64 {
     let mut number = [0u8; 8];
     // SAFETY: the buffer is as long as said.
     let got = unsafe { libc::getrandom(number.as_mut_ptr().cast(), number.len(), 0) };
     assert_eq!(got, number.len() as isize, "the kernel has random numbers");
-    format!("{:016x}", u64::from_ne_bytes(number))
+    u64::from_ne_bytes(number)
 }
 
 /// `stem`, with a random number behind it.
 pub(crate) fn unguessable_name(stem: &str) -> String {
-    format!("{stem}{MARK}{}", unguessable())
+    format!("{stem}{MARK}{:016x}", unguessable())
 }
 
 /// Whether `name` is `stem`, alone or with a random number behind it.

@@ -205,6 +205,10 @@ impl Housekeeper {
         if room < ROOM_BLOCKS * bytes as u64 {
             return false;
         }
+        let files = (&self.node.slots[tier], &self.node.indexes[tier]);
+        if crate::recovery::give_heads(segment, tier, files).is_err() {
+            return false;
+        }
         let Some(slot) = segment.take_slot(tier, self.owner, &mut 0) else { return false };
         let mut zeros = vec![0u8; bytes];
         let buffer = libc::iovec { iov_base: zeros.as_mut_ptr().cast(), iov_len: bytes };

@@ -33,6 +33,7 @@ mod promote;
 mod rebuild;
 mod recorded;
 mod recovery;
+mod removed;
 mod retire;
 pub mod runtime;
 pub mod salvage;

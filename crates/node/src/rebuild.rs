@@ -6,18 +6,21 @@ use crate::beneath::{
 };
 use crate::config::{Config, TierKind};
 use crate::faults::{self, Faults};
+use crate::inspect::of_foreign;
 use crate::journal::Journal;
-use crate::journal::log::{Change, Contents, data_from, reason, sync_folder_of};
+use crate::journal::log::{Change, Contents, data_from, other_version, reason, sync_folder_of};
 use crate::journal::replay::{redo, write_bytes};
+use crate::removed::Keeper;
 use crate::runtime::Runtime;
 use crate::undoable::Undoable;
 use forebay_pool::layout::PAGES_PER_BUCKET;
-use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::slot_head::{FORMAT, Foreign, HEAD_BYTES};
+use forebay_pool::slot_record::{self, RECORD_BYTES, Unreadable};
 use forebay_pool::sums::{each_page, sum_of};
-use forebay_pool::{SlotRecord, clock, crash, private, undo};
+use forebay_pool::{SlotHead, SlotRecord, clock, crash, private, undo};
 use forebay_tiers::IoClient;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{OFlags, Timespec, Timestamps};
+use rustix::fs::{CWD, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -105,17 +108,23 @@ pub(crate) struct Survivors {
     pub pieces: Vec<SlotPiece>,
     files: HashMap<Key, FileHint>,
     lost: Vec<Lost>,
+    /// What the journal has of some file was brought nowhere.
+    needs_journal: bool,
 }
 
 /// What was brought to the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rebuilt {
     /// Files that were written.
     pub files: usize,
     /// Bytes of them.
     pub bytes: u64,
-    /// Files that have been removed since: their bytes are dropped.
+    /// Files that have been removed since, and that no sync had acknowledged anything of: their bytes are dropped.
     pub removed: usize,
+    /// Files that are not on their store any more, of which one had.
+    pub kept: usize,
+    /// Where what the tiers had of those is.
+    pub kept_in: Vec<PathBuf>,
 }
 
 impl Rebuilt {
@@ -125,6 +134,8 @@ impl Rebuilt {
             files: self.files + other.files,
             bytes: self.bytes + other.bytes,
             removed: self.removed + other.removed,
+            kept: self.kept + other.kept,
+            kept_in: [self.kept_in, other.kept_in].concat(),
         }
     }
 }
@@ -147,7 +158,7 @@ pub(crate) fn surviving_slots(
         let index = runtime.index(folder, &tier.name);
         let source = open(&slots)?.map(Rc::new);
         let Some(table) = open(&index)? else {
-            if source.is_some_and(|file| file.metadata().is_ok_and(|found| found.blocks() > 0)) {
+            if source.is_some_and(|file| has_slots(&file)) {
                 let why =
                     format!("{} is missing: what its slots held is not known", index.display());
                 found.lost.push(Lost {
@@ -159,7 +170,10 @@ pub(crate) fn surviving_slots(
             }
             continue;
         };
+        check_heads((&slots, source.as_deref()), (&index, &table))?;
+        let mut other = None;
         read_table(&table, |slot, record| match record {
+            Err(Unreadable::Version(version)) => other = Some(version),
             Ok(record) if record.page_bytes == config.page_size => {
                 records.push((slot, record, source.clone()));
             }
@@ -173,6 +187,10 @@ pub(crate) fn surviving_slots(
             }),
         })
         .map_err(|error| format!("{}: {error}", index.display()))?;
+        if let Some(version) = other {
+            let why = other_version("slot records", version, slot_record::VERSION, "");
+            return Err(format!("{}: {why}", index.display()));
+        }
     }
     // Of several records of a block the latest says what is missing on the store.
     records.sort_unstable_by_key(|(_, record, _)| std::cmp::Reverse(record.sequence));
@@ -186,6 +204,44 @@ pub(crate) fn surviving_slots(
     }
     found.pieces.sort_by_key(|piece| piece.sequence);
     Ok(found)
+}
+
+/// Whether anything but its head was written to a file of slots.
+fn has_slots(file: &File) -> bool {
+    let Ok(found) = file.metadata() else { return false };
+    match SlotHead::find(file.as_fd()) {
+        Ok(Some(_)) => {
+            // In pages, as holes are told.
+            let end = (found.len() - HEAD_BYTES as u64) & !4095;
+            data_from(file, 0).is_ok_and(|data| data < end)
+        }
+        _ => found.blocks() > 0,
+    }
+}
+
+/// Looks whether slots and their table are of a format that can be read, and of one pool. Those of the version before have
+/// no heads, and a loss of power may have taken one.
+fn check_heads(
+    (slots, source): (&Path, Option<&File>),
+    (index, table): (&Path, &File),
+) -> Result<(), String> {
+    let head_of = |path: &Path, file: &File| {
+        let explain = |why: String| format!("{}: {why}", path.display());
+        let head = SlotHead::find(file.as_fd()).map_err(|errno| explain(errno.to_string()))?;
+        match head.filter(|head| head.format != FORMAT) {
+            Some(other) => Err(explain(of_foreign(&Foreign::Format(other)))),
+            None => Ok(head),
+        }
+    };
+    let of_slots = source.map(|file| head_of(slots, file)).transpose()?.flatten();
+    match (of_slots, head_of(index, table)?) {
+        (Some(of_slots), Some(of_table)) if of_slots.pool != of_table.pool => Err(format!(
+            "{} and {} are not of the same pool; nothing was changed: put back what belongs together, or move both away",
+            slots.display(),
+            index.display()
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn key_of(record: &SlotRecord) -> Key {
@@ -203,7 +259,7 @@ fn open(path: &Path) -> Result<Option<File>, String> {
 /// Calls `each` with the number and the record of every slot that was ever written.
 fn read_table(
     table: &File,
-    mut each: impl FnMut(u64, Result<SlotRecord, forebay_pool::slot_record::Damaged>),
+    mut each: impl FnMut(u64, Result<SlotRecord, Unreadable>),
 ) -> std::io::Result<()> {
     let mut piece = vec![0; TABLE_PIECE];
     let mut slot = 0;
@@ -222,6 +278,7 @@ fn read_table(
         }
         for bytes in piece[..got].chunks(RECORD_BYTES) {
             match SlotRecord::decode(bytes) {
+                _ if SlotHead::decode(bytes).is_some() => {}
                 Ok(None) => {}
                 Ok(Some(record)) => each(slot, Ok(record)),
                 Err(damaged) => each(slot, Err(damaged)),
@@ -316,6 +373,17 @@ impl Survivors {
         }
     }
 
+    /// Nothing of a file can be brought anywhere, for this reason.
+    fn lose_all(&mut self, key: Key, hint: &FileHint, steps: &[(u64, Step<'_>)], why: &str) {
+        let name = hint.path.display().to_string();
+        for (_, step) in steps {
+            self.needs_journal |= matches!(step, Step::Log(_));
+            let Some(range) = range_of(step) else { continue };
+            let (file, what, why) = (Some(key), name.clone(), why.to_owned());
+            self.lost.push(Lost { file, what, range: Some(range), why });
+        }
+    }
+
     /// What is lost, for people.
     fn describe_lost(&self) -> String {
         let mut text = String::new();
@@ -373,7 +441,11 @@ pub(crate) fn rebuild(
     }
     let store = faults::around(forebay_tiers::open_client(1), faults, faults::STORE);
     crash::point("rebuild.read");
-    let rebuilt = bring_back(config, &mut survivors, &contents, &mut Undoable::new(store))?;
+    let mut keeper = Keeper::of(config, runtime);
+    let io = &mut Undoable::new(store);
+    let mut rebuilt = bring_back(config, &mut survivors, &contents, &mut keeper, io)?;
+    let kept = keeper.finish();
+    rebuilt.kept_in.extend(kept.map_err(|(path, error)| format!("{}: {error}", path.display()))?);
     crash::point("rebuild.applied");
     // The journal goes last: it may be applied again without harm, slots without it may not.
     let forget_journal = || {
@@ -400,9 +472,11 @@ pub(crate) fn rebuild(
         crash::point("rebuild.forgotten");
         return Ok((rebuilt != Rebuilt::default()).then_some(rebuilt));
     }
-    let damaged_journal = journal.clone().filter(|_| contents.damaged.is_some());
+    // What it has of a file that is lost is nowhere else.
+    let is_source = contents.damaged.is_some() || survivors.needs_journal;
+    let needed_journal = journal.clone().filter(|_| is_source);
     let slots = runtime.slot_files(config).into_iter().flat_map(|(slots, index)| [slots, index]);
-    let kept = set_aside(slots.chain(damaged_journal));
+    let kept = set_aside(slots.chain(needed_journal));
     crash::point("rebuild.aside");
     let kept = match kept {
         Ok(kept) => {
@@ -438,9 +512,8 @@ fn unreadable(journal: &Path, errno: Errno) -> String {
 fn set_aside(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<String>, String> {
     let mut moved: Vec<(PathBuf, PathBuf)> = Vec::new();
     for path in paths {
-        let free = free_name(&path);
-        match std::fs::rename(&path, &free) {
-            Ok(()) => moved.push((path, free)),
+        match move_aside(&path) {
+            Ok(free) => moved.push((path, free)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
                 for (path, free) in moved.iter().rev() {
@@ -455,19 +528,33 @@ fn set_aside(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<String>, String
     Ok(moved.iter().map(|(_, free)| free.display().to_string()).collect())
 }
 
-fn free_name(path: &Path) -> PathBuf {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".lost");
-    let mut free = PathBuf::from(&aside);
-    for number in 1.. {
-        if !free.exists() {
-            break;
+/// Gives a file a name that is free, and replaces nothing: others may put links there, also to nowhere.
+fn move_aside(path: &Path) -> std::io::Result<PathBuf> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lost");
+    let mut free = PathBuf::from(&name);
+    let mut number = 0;
+    loop {
+        match rename_to_free(path, &free) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            other => return other.map(|()| free),
         }
-        let mut next = aside.clone();
+        number += 1;
+        let mut next = name.clone();
         next.push(format!(".{number}"));
         free = PathBuf::from(next);
     }
-    free
+}
+
+fn rename_to_free(path: &Path, free: &Path) -> std::io::Result<()> {
+    match rustix::fs::renameat_with(CWD, path, CWD, free, RenameFlags::NOREPLACE) {
+        // This file system cannot do that.
+        Err(Errno::INVAL) if std::fs::symlink_metadata(free).is_ok() => {
+            Err(ErrorKind::AlreadyExists.into())
+        }
+        Err(Errno::INVAL) => std::fs::rename(path, free),
+        other => Ok(other?),
+    }
 }
 
 /// Something to be done to a file again.
@@ -482,6 +569,7 @@ fn bring_back(
     config: &Config,
     survivors: &mut Survivors,
     contents: &Contents,
+    keeper: &mut Keeper,
     io: &mut dyn IoClient,
 ) -> Result<Rebuilt, String> {
     let mut rebuilt = Rebuilt::default();
@@ -515,23 +603,34 @@ fn bring_back(
     let stores = stores_of(config);
     for (key, mut steps) in work {
         steps.sort_by_key(|(sequence, _)| *sequence);
-        let Some(hint) = survivors.files.get(&key) else { continue };
+        let Some(hint) = survivors.files.remove(&key) else { continue };
+        let hint = &hint;
         let path = match found.get(&key) {
             Some(Place::At(path)) => path,
-            Some(Place::Removed) => {
+            // As after a loss of power what was never synced is not missed.
+            Some(Place::Removed) if !steps.iter().any(|(_, step)| matches!(step, Step::Log(_))) => {
                 rebuilt.removed += 1;
                 continue;
             }
+            Some(Place::Removed) => {
+                rebuilt.kept += 1;
+                match keep(config, keeper, hint, key, &steps, io) {
+                    Ok(failed) => {
+                        for (range, why) in failed {
+                            let what = hint.path.display().to_string();
+                            survivors.lost.push(Lost { file: Some(key), what, range, why });
+                        }
+                    }
+                    Err(why) => survivors.lose_all(key, hint, &steps, &why),
+                }
+                continue;
+            }
             unknown => {
-                let name = hint.path.display().to_string();
                 let why = match unknown {
                     Some(Place::Refused(why)) => why,
                     _ => "this file is not there any more, or its store is not mounted",
                 };
-                for range in steps.iter().filter_map(|(_, step)| range_of(step)) {
-                    let (what, why) = (name.clone(), why.to_owned());
-                    survivors.lost.push(Lost { file: Some(key), what, range: Some(range), why });
-                }
+                survivors.lose_all(key, hint, &steps, why);
                 continue;
             }
         };
@@ -543,20 +642,7 @@ fn bring_back(
         let fd = stores.open(path, OFlags::WRONLY, &known, Since::Ever).map_err(fail)?;
         for (_, step) in &steps {
             crash::point("rebuild.step");
-            let failed = match step {
-                Step::Log(change) => match redo(io, &fd, change) {
-                    Err(errno) if is_impossible(errno) => Some(errno.to_string()),
-                    result => result.map(|()| None).map_err(fail)?,
-                },
-                Step::Slot(piece) => match piece.read() {
-                    Ok(bytes) => match write_bytes(io, &fd, piece.offset, &bytes) {
-                        Err(errno) if is_impossible(errno) => Some(errno.to_string()),
-                        result => result.map(|()| None).map_err(fail)?,
-                    },
-                    Err(error) => Some(error.to_string()),
-                },
-            };
-            if let Some(why) = failed {
+            if let Some(why) = again(io, &fd, step).map_err(fail)? {
                 let (what, range) = (name.clone(), range_of(step));
                 survivors.lost.push(Lost { file: Some(key), what, range, why });
                 continue;
@@ -571,6 +657,57 @@ fn bring_back(
         rebuilt.files += 1;
     }
     Ok(rebuilt)
+}
+
+/// Does a step to a file. `Some`: it cannot be done, for this reason, nor another time.
+///
+/// # Errors
+/// The store's.
+fn again(io: &mut dyn IoClient, fd: &OwnedFd, step: &Step<'_>) -> Result<Option<String>, Errno> {
+    let done = match step {
+        Step::Log(change) => redo(io, fd, change),
+        Step::Slot(piece) => match piece.read() {
+            Ok(bytes) => write_bytes(io, fd, piece.offset, &bytes),
+            Err(error) => return Ok(Some(error.to_string())),
+        },
+    };
+    match done {
+        Err(errno) if is_impossible(errno) => Ok(Some(errno.to_string())),
+        other => other.map(|()| None),
+    }
+}
+
+/// Ranges of a file that could not be brought anywhere, and why.
+type Failed = Vec<(Option<Range<u64>>, String)>;
+
+/// Keeps what there is of a file that is nowhere on its store. Returns what cannot be kept.
+///
+/// # Errors
+/// Why nothing can be kept.
+fn keep(
+    config: &Config,
+    keeper: &mut Keeper,
+    hint: &FileHint,
+    key: Key,
+    steps: &[(u64, Step<'_>)],
+    io: &mut dyn IoClient,
+) -> Result<Failed, String> {
+    let store = config.backing.get(hint.store).map_or(Path::new(""), |backing| &backing.path);
+    let why = |what: &dyn std::fmt::Display| {
+        format!("it is not on the store any more, and cannot be kept elsewhere: {what}")
+    };
+    let made = keeper.make(&hint.path, store, key.inode);
+    let fd = made.map_err(|(path, error)| why(&format_args!("{}: {error}", path.display())))?;
+    let mut failed = Failed::new();
+    for (_, step) in steps {
+        crash::point("rebuild.keeping");
+        let done = again(io, &fd, step).map_err(|errno| why(&errno))?;
+        failed.extend(done.map(|why| (range_of(step), why)));
+    }
+    if hint.mtime_ns != 0 {
+        set_time(&fd, hint.mtime_ns);
+    }
+    Ok(failed)
 }
 
 /// Whether no store can do what a record says: it is longer than files can be.
@@ -742,6 +879,13 @@ mod tests {
         std::fs::write(slots, "").unwrap();
         let kept = set_aside(paths[..1].iter().cloned()).unwrap();
         assert_eq!(kept, [format!("{}.lost.1", slots.display())]);
+        // A link to nowhere is there all the same.
+        std::fs::write(slots, "").unwrap();
+        let planted = folder.path().join("slots.lost.2");
+        std::os::unix::fs::symlink("/nowhere", &planted).unwrap();
+        let kept = set_aside(paths[..1].iter().cloned()).unwrap();
+        assert_eq!(kept, [format!("{}.lost.3", slots.display())]);
+        assert!(planted.is_symlink());
     }
 
     #[test]

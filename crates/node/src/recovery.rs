@@ -1,6 +1,7 @@
 //! A new segment, or the one that an earlier manager left.
 
 use crate::config::{Config, Mode, Speed, TierKind};
+use crate::inspect::of_foreign;
 use crate::journal::Journal;
 use crate::node::{Node, buckets_of};
 use crate::recorded;
@@ -11,6 +12,7 @@ use forebay_pool::buckets::Patience;
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::{create_pool, open_pool, set_text};
+use forebay_pool::slot_head::Foreign;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::{Segment, SegmentError, SlotRecord, crash, liveness, undo};
@@ -103,9 +105,10 @@ pub(crate) fn open(
     let slots = beside(&|folder, tier| runtime.slots(folder, tier))?;
     let indexes = beside(&|folder, tier| runtime.index(folder, tier))?;
     if unfinished {
-        for index in indexes.iter().flatten() {
-            undo::resizing(index.as_fd(), 0);
-            rustix::fs::ftruncate(index, 0).map_err(|errno| format!("{name}: {errno}"))?;
+        // There may be heads for a pool that was never finished.
+        for file in slots.iter().chain(&indexes).flatten() {
+            undo::resizing(file.as_fd(), 0);
+            rustix::fs::ftruncate(file, 0).map_err(|errno| format!("{name}: {errno}"))?;
         }
     }
     if unfinished && segment.grow(file.as_fd(), FIRST_PIECE).is_err() {
@@ -117,6 +120,19 @@ pub(crate) fn open(
                 "{name}: /dev/shm is full; free some of it (`df /dev/shm`, `ls /dev/shm`) or ask \
                  for a smaller RAM tier"
             ));
+        }
+    }
+    for (tier, files) in slots.iter().zip(&indexes).enumerate().skip(1) {
+        match give_heads(&segment, tier, files) {
+            Err(Foreign::System(errno)) => {
+                // One that is full gets them when there is room again, before anything else.
+                segment.fail_tier(tier, errno);
+            }
+            Err(foreign) => {
+                let tier = &config.tiers[tier].name;
+                return Err(format!("{name}: the files of tier {tier}: {}", of_foreign(&foreign)));
+            }
+            Ok(()) => {}
         }
     }
     Ok(Opened { segment, file, slots, indexes, found: !unfinished, config })
@@ -142,6 +158,7 @@ fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, S
 
 fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
     header.instance.copy_from_slice(runtime.instance.as_bytes());
+    header.number = crate::discovery::unguessable();
     // Before anybody can take the pool for finished.
     header.set_folder(runtime.folder.as_os_str().as_bytes());
     header.trigger.store(config.flush.trigger as u32, Ordering::Relaxed);
@@ -191,6 +208,28 @@ fn emulate(place: &mut layout::Emulation, emulate: Option<crate::config::Emulate
         place.write_bandwidth = emulate.write_bandwidth;
         place.latency_ns = emulate.latency_ns;
     }
+}
+
+/// Writes the heads of a tier's slots and of their table, where they have none.
+///
+/// # Errors
+/// The device's, or why they are not this pool's.
+pub(crate) fn give_heads(
+    segment: &Segment,
+    tier: usize,
+    (slots, index): (&Option<OwnedFd>, &Option<OwnedFd>),
+) -> Result<(), Foreign> {
+    let ends = [(slots, segment.slots_end(tier)), (index, segment.records_end(tier))];
+    for (file, end) in ends {
+        let Some(file) = file else { continue };
+        match segment.check_head(file.as_fd(), end) {
+            Err(Foreign::Headless) => {
+                segment.write_head(file.as_fd(), end).map_err(Foreign::System)?;
+            }
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 fn open_slots(path: &Path) -> Result<OwnedFd, String> {

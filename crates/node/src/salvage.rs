@@ -164,6 +164,47 @@ struct Glimpse {
     valid: u64,
 }
 
+/// The name of the copy of a file that was opened as `path` below `store`; of one whose path is not known, or leads
+/// elsewhere, its inode tells.
+pub(crate) fn name_of_copy(path: Option<&Path>, store: &Path, inode: u64) -> PathBuf {
+    let relative = path.and_then(|path| path.strip_prefix(store).ok()).filter(|path| {
+        let mut parts = path.components();
+        parts.clone().count() > 0 && parts.all(|part| matches!(part, Component::Normal(_)))
+    });
+    match relative {
+        Some(relative) => relative.to_owned(),
+        None => Path::new(UNNAMED).join(format!("inode-{inode}")),
+    }
+}
+
+/// Makes `wanted` below `target`, or a name like it that is still free.
+///
+/// # Errors
+/// The system's, and of which file.
+pub(crate) fn create(
+    target: &Path,
+    wanted: &Path,
+) -> Result<(PathBuf, File), (PathBuf, io::Error)> {
+    let whole = target.join(wanted);
+    let folder = whole.parent().unwrap_or(target);
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    let mut turn = 0;
+    loop {
+        turn += 1;
+        let mut name = wanted.as_os_str().to_owned();
+        if turn > 1 {
+            name.push(format!(".{turn}"));
+        }
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        match made.and_then(|()| options.open(target.join(&name))) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && turn < 1000 => {}
+            Err(error) => return Err((whole, error)),
+            Ok(file) => return Ok((name.into(), file)),
+        }
+    }
+}
+
 impl<'a> Salvager<'a> {
     fn new(pool: &'a Inspected, target: &'a Path, stores: Result<Stores, String>) -> Salvager<'a> {
         let segment = &pool.segment;
@@ -245,37 +286,10 @@ impl<'a> Salvager<'a> {
         let path = PathBuf::from(OsString::from_vec(record.path()));
         let header = self.segment.header();
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
-        let relative = path.strip_prefix(path_of(&header.store[store].path)).ok().filter(|path| {
-            let mut parts = path.components();
-            parts.clone().count() > 0 && parts.all(|part| matches!(part, Component::Normal(_)))
-        });
-        let wanted = match relative.filter(|_| !record.has(file_flag::UNLINKED)) {
-            Some(relative) => relative.to_owned(),
-            None => Path::new(UNNAMED).join(format!("inode-{}", record.identity().inode)),
-        };
-        self.create(&wanted)
-    }
-
-    /// Makes `wanted` below the target, or a name like it that is still free.
-    fn create(&self, wanted: &Path) -> Result<(PathBuf, File), (PathBuf, io::Error)> {
-        let whole = self.target.join(wanted);
-        let folder = whole.parent().unwrap_or(self.target);
-        let mut options = File::options();
-        options.read(true).write(true).create_new(true).mode(0o600);
-        let mut turn = 0;
-        loop {
-            turn += 1;
-            let mut name = wanted.as_os_str().to_owned();
-            if turn > 1 {
-                name.push(format!(".{turn}"));
-            }
-            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-            match made.and_then(|()| options.open(self.target.join(&name))) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && turn < 1000 => {}
-                Err(error) => return Err((whole, error)),
-                Ok(file) => return Ok((name.into(), file)),
-            }
-        }
+        let path = Some(path.as_path()).filter(|_| !record.has(file_flag::UNLINKED));
+        let wanted =
+            name_of_copy(path, path_of(&header.store[store].path), record.identity().inode);
+        create(self.target, &wanted)
     }
 
     fn save(
@@ -434,7 +448,8 @@ impl<'a> Salvager<'a> {
 
     /// Saves a bucket of unclear belonging. Returns what it says of itself.
     fn stray(&self, bucket: u32) -> Result<String, (PathBuf, io::Error)> {
-        let (copy, out) = self.create(&Path::new(UNNAMED).join(format!("bucket-{bucket}")))?;
+        let (copy, out) =
+            create(self.target, &Path::new(UNNAMED).join(format!("bucket-{bucket}")))?;
         let Some(meta) = self.segment.bucket(bucket) else { return Ok(String::new()) };
         let (file, block) = (meta.file.load(Ordering::Relaxed), meta.block.load(Ordering::Relaxed));
         let path = match file < self.segment.header().files {

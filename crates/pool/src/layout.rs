@@ -12,7 +12,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 11;
+pub const LAYOUT_VERSION: u32 = 12;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -105,6 +105,8 @@ pub struct Header {
     /// The version of Forebay that made it, zero-terminated; it stays where it is in every later layout, too, so
     /// that those that cannot read the rest can say which version can.
     pub maker: [u8; MAKER_BYTES],
+    /// A number of its own, at random: slots and their tables have it in their heads, too.
+    pub number: u64,
 
     /// Node manager's process id; 0 when it has left in order.
     pub manager_pid: AtomicU32,
@@ -281,6 +283,7 @@ impl Header {
         }
         sum.number(self.segment_bytes);
         sum.bytes(&self.instance);
+        sum.number(self.number);
         sum.number(self.granularity.load(Ordering::Relaxed));
         for tier in &self.tier {
             sum.number(tier.first_bucket.into());

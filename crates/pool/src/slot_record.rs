@@ -17,7 +17,8 @@ pub const SLOTS_END: &str = ".slots";
 pub const INDEX_END: &str = ".index";
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBSLOT\0\x01");
-const VERSION: u32 = 1;
+/// Of records; these and the magic number and checksum stay where they are in every later version.
+pub const VERSION: u32 = 1;
 const PAGES: usize = PAGES_PER_BUCKET as usize;
 /// Nine words, four halves, the sums of the pages, the path, and the record's own sum.
 const SUMS_AT: usize = 104;
@@ -57,9 +58,14 @@ pub struct SlotRecord {
     path_length: u32,
 }
 
-/// A record whose checksum is wrong, or that no version of Forebay wrote.
+/// Why a record cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Damaged;
+pub enum Unreadable {
+    /// Its checksum is wrong, or no version of Forebay wrote it.
+    Damaged,
+    /// It is of this version of records, which is another one.
+    Version(u32),
+}
 
 impl fmt::Debug for SlotRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -156,9 +162,9 @@ impl SlotRecord {
     /// The record that `bytes` stand for; `None` for a slot that was never written.
     ///
     /// # Errors
-    /// `Damaged` for anything else.
-    pub fn decode(bytes: &[u8]) -> Result<Option<SlotRecord>, Damaged> {
-        let bytes: &[u8; RECORD_BYTES] = bytes.try_into().map_err(|_| Damaged)?;
+    /// `Damaged` for anything else, but a record of another version.
+    pub fn decode(bytes: &[u8]) -> Result<Option<SlotRecord>, Unreadable> {
+        let bytes: &[u8; RECORD_BYTES] = bytes.try_into().map_err(|_| Unreadable::Damaged)?;
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
@@ -183,11 +189,14 @@ impl SlotRecord {
             *sum = half(SUMS_AT + page * 4);
         }
         record.path.copy_from_slice(&bytes[PATH_AT..SUM_AT]);
-        let good = word(0) == MAGIC
-            && half(80) == VERSION
-            && half(SUM_AT) == checksum(bytes)
-            && record.path_length as usize <= RECORD_PATH_BYTES;
-        if good { Ok(Some(record)) } else { Err(Damaged) }
+        if word(0) != MAGIC || half(SUM_AT) != checksum(bytes) {
+            return Err(Unreadable::Damaged);
+        }
+        match half(80) {
+            VERSION if record.path_length as usize <= RECORD_PATH_BYTES => Ok(Some(record)),
+            VERSION => Err(Unreadable::Damaged),
+            other => Err(Unreadable::Version(other)),
+        }
     }
 }
 
@@ -323,7 +332,7 @@ mod tests {
         for bit in 0..RECORD_BYTES * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(SlotRecord::decode(&bad), Err(Damaged), "bit {bit}");
+            assert_eq!(SlotRecord::decode(&bad), Err(Unreadable::Damaged), "bit {bit}");
         }
     }
 
@@ -332,7 +341,7 @@ mod tests {
         let mut numbers = numbers();
         assert_eq!(SlotRecord::decode(&[0; RECORD_BYTES]), Ok(None));
         for length in [0, 1, RECORD_BYTES - 1, RECORD_BYTES + 1] {
-            assert_eq!(SlotRecord::decode(&vec![7; length]), Err(Damaged));
+            assert_eq!(SlotRecord::decode(&vec![7; length]), Err(Unreadable::Damaged));
         }
         for _ in 0..2000 {
             let mut bytes = any(&mut numbers).encode();

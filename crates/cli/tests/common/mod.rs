@@ -619,6 +619,14 @@ impl Site {
         left
     }
 
+    /// Removes what was kept of files that are nowhere on the store any more: those that a program has removed, and that
+    /// the journal has data of because power was lost before it knew.
+    pub fn drop_removed(&self) {
+        let entries = fs::read_dir(&self.nvme).unwrap().map(|entry| entry.unwrap().path());
+        let removed = entries.filter(|path| path.extension().is_some_and(|end| end == "removed"));
+        removed.for_each(|folder| fs::remove_dir_all(folder).unwrap());
+    }
+
     /// The folders of instances.
     pub fn instances(&self) -> impl Iterator<Item = std::io::Result<fs::DirEntry>> + use<> {
         let entries = fs::read_dir(self.runtime()).unwrap();

@@ -1,10 +1,13 @@
 //! The files of file tiers: there, and long enough for what lies in their slots.
 
 use super::{Finding, mended, path_of, refused};
+use crate::inspect::check_head;
 use crate::node::buckets_of;
 use forebay_pool::Segment;
 use forebay_pool::free_map::USED;
+use forebay_pool::private;
 use forebay_pool::segment::text;
+use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
 
 pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
@@ -41,7 +44,11 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
                 continue;
             }
         };
-        if length < unflushed {
+        // What it is opened for, and by which user, is not the concern here.
+        let file = private::open(path, OFlags::RDONLY).ok();
+        if let Some(why) = file.and_then(|file| check_head(segment, tier, &file).err()) {
+            findings.push(refused(&place, why));
+        } else if length < unflushed {
             findings.push(refused(
                 &place,
                 format!("has {length} bytes; unflushed ones end at {unflushed}"),
