@@ -2,6 +2,7 @@
 
 use crate::drain::bytes;
 use crate::simulate::report::text;
+use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
 use forebay_node::runtime::{Runtime, newest_last_log};
 use forebay_node::status::{FileStatus, Observer, TierStatus};
@@ -66,6 +67,7 @@ fn json(runtime: &Runtime) -> String {
                 true => observer.manager().to_string(),
                 false => "null".to_owned(),
             };
+            let halts = observer.is_served() && stopped(observer.manager()).is_some();
             let tier = |tier: &TierStatus| {
                 let mut fields = vec![
                     ("name", text(&tier.name)),
@@ -86,6 +88,7 @@ fn json(runtime: &Runtime) -> String {
                 counters.iter().map(|(name, value)| (*name, value.to_string())).collect();
             fields.extend([
                 ("manager", manager),
+                ("manager_stopped", halts.to_string()),
                 ("orphaned", (!observer.is_served()).to_string()),
                 ("stores", array(observer.stores().iter().map(|store| text(store)))),
                 ("clients", observer.clients().to_string()),
@@ -147,6 +150,9 @@ fn show(runtime: &Runtime, observer: &Observer) {
         ),
     };
     println!("instance {}: {state}", runtime.instance);
+    if let Some(text) = stopped(observer.manager()).filter(|_| observer.is_served()) {
+        println!("  STOPPED  {text}");
+    }
     println!("  stores   {}", observer.stores().join(", "));
     println!("  clients  {}", observer.clients());
     for tier in observer.tiers() {

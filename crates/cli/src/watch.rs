@@ -11,6 +11,21 @@ const SAY: Timer = Timer::seconds(2);
 /// How long a stopped one is waited for.
 const GIVE_UP: Timer = Timer::seconds(60);
 
+/// What keeps node manager `pid` from going on, in words.
+fn told(pid: u32, halt: Halt) -> String {
+    match halt {
+        Halt::Stopped => format!(
+            "node manager {pid} is stopped (SIGSTOP, or a debugger); kill -CONT {pid} continues it"
+        ),
+        Halt::Device => format!("node manager {pid} waits for a device that does not answer"),
+    }
+}
+
+/// That node manager `pid` is stopped, if it is.
+pub fn stopped(pid: u32) -> Option<String> {
+    liveness::halt(pid).filter(|&halt| halt == Halt::Stopped).map(|halt| told(pid, halt))
+}
+
 /// An eye on a node manager, for one wait.
 #[derive(Default)]
 pub struct Watch {
@@ -46,12 +61,7 @@ impl Watch {
             _ => Instant::now(),
         };
         self.halted = Some((halt, since));
-        let text = match halt {
-            Halt::Stopped => format!(
-                "node manager {pid} is stopped (SIGSTOP, or a debugger); kill -CONT {pid} continues it"
-            ),
-            Halt::Device => format!("node manager {pid} waits for a device that does not answer"),
-        };
+        let text = told(pid, halt);
         if halt == Halt::Stopped && since.elapsed() > GIVE_UP.as_duration() {
             return Err(format!("{text}; its data is kept"));
         }

@@ -286,6 +286,9 @@ fn commands_say_that_the_manager_they_wait_for_is_stopped() {
     let mut running: Vec<_> =
         commands.iter().map(|words| (words[0], site.start(site.forebay(words)))).collect();
     let message = format!("node manager {manager} is stopped");
+    assert!(site.status().text.contains(&message), "{}", site.status().text);
+    let told = site.end(site.forebay(&["status", "--json"])).expect(0).stdout;
+    assert!(told.contains("\"manager_stopped\": true"), "{told}");
     for (name, command) in &mut running {
         wait_for(name, LONG, || command.stderr().contains(&message).then_some(()));
         assert!(command.is_running(), "{name}: {}", command.stderr());
