@@ -320,6 +320,26 @@ fn a_tier_that_cannot_be_written_is_left_out_and_no_program_notices() {
 }
 
 #[test]
+fn what_is_cut_or_punched_on_a_tier_that_cannot_be_written_moves_up() {
+    for errno in [libc::ENOSPC, libc::EIO] {
+        let setup = Setup { nvme_emulate: None, ..common::LAZY };
+        let site = Site::new(&setup);
+        place_at_random(&site);
+        // Half of the blocks lie in slots, and nothing of them on the store.
+        let script = format!(
+            "rm -f $OUT/fault; export FOREBAY_SLOT_FAULT=write:{errno}:$OUT/fault
+            for n in {{1..24}}; do seq 100000 > f$n; done; : > $OUT/fault
+            for n in {{1..24}}; do
+                truncate -s $((300000 + n)) f$n && fallocate -p -o 100 -l 5000 f$n &&
+                    truncate -s 500000 f$n && echo end >> f$n && cksum f$n || echo failed $n
+            done"
+        );
+        let status = site.same(&script);
+        assert!(status.text.contains("FAILED   takes nothing new"), "{errno}: {}", status.text);
+    }
+}
+
+#[test]
 fn a_full_tier_is_used_again_when_there_is_room() {
     let site = Site::new(&SMALL);
     place_at_random(&site);

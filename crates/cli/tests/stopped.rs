@@ -189,20 +189,12 @@ fn a_signal_ends_the_wait_for_a_block_of_a_stopped_process() {
     let script = "seq 100000 | head -c 400000 > file
         pausing write.filled:2 dd if=/dev/zero of=file bs=1k count=4 seek=300 conv=notrunc status=none";
     let (run, pid) = stopped_in(&site, script);
-    let calls = [
-        "pwrite",
-        "pread",
-        "append",
-        "fsync",
-        "sync-write",
-        "ftruncate",
-        "punch",
-        "ioctl",
-        "mmap",
-        "cut",
-    ];
+    let calls =
+        ["pwrite", "pread", "append", "fsync", "ftruncate", "punch", "ioctl", "mmap", "cut"];
     let mut ended: Vec<_> =
         calls.iter().map(|call| interrupted(&site, "end", call, "EINTR\n")).collect();
+    // One that is not synced is written nevertheless: it must not be made again.
+    ended.push(interrupted(&site, "end", "sync-write", "EIO\n"));
     // What was written before the wait counts.
     ended.push(interrupted(&site, "end", "part", "200000\n"));
     ended.push(interrupted(&site, "jump", "pwrite", "jumped\n"));
@@ -215,7 +207,7 @@ fn a_signal_ends_the_wait_for_a_block_of_a_stopped_process() {
         (running, signal)
     });
     // One with SA_RESTART goes on waiting. Others wait for one that waits: that takes longer.
-    let calls = ["fsync", "pread", "append", "pwrite", "ftruncate"];
+    let calls = ["fsync", "pread", "append", "pwrite", "ftruncate", "mmap", "punch"];
     let restarted = calls.map(|call| interrupted(&site, "restart", call, ""));
     ended.push(interrupted(&site, "end", "pwrite", "EINTR\n"));
     for running in &restarted {
@@ -262,4 +254,249 @@ fn a_signal_ends_the_wait_for_a_stopped_process_that_opens() {
     go_on(&site, &[pid]);
     assert_eq!(restarts.end().expect(0).stdout, "ready\nsignal\n0\n");
     run.end().expect(0);
+}
+
+/// A file of whole lines, `bytes` long.
+fn lines(bytes: usize) -> String {
+    let all: String = (1..100_000).map(|number| format!("{number}\n")).collect();
+    all[..bytes].to_owned()
+}
+
+/// Lets the run of a script make `calls`, one after the other, each of which a signal ends, or the run itself. Each must
+/// print what is wanted of it.
+fn signalled(site: &Site, run: &common::Running, calls: &[(&str, &str)]) {
+    fs::write(site.out.join("go"), "").unwrap();
+    let mut wanted = String::new();
+    for (call, result) in calls {
+        kill(waiter(site, run, call), Signal::USR1);
+        wanted += &format!("ready\nsignal\n{result}\n");
+        let done = || run.stdout().starts_with(&wanted).then_some(());
+        wait_for(&format!("the end of {call}: {}", run.stdout()), BOUND, done);
+    }
+}
+
+#[test]
+fn what_is_appended_and_not_synced_is_not_appended_again() {
+    let Some(site) = site(&LIVELY).filter(|site| site.compile("waiting.c", &[])) else { return };
+    let script = "seq 100000 | head -c 400000 > file
+        pausing write.filled:2 dd if=/dev/zero of=file bs=1k count=4 seek=100 conv=notrunc status=none";
+    let (run, pid) = stopped_in(&site, script);
+    let calls = ["append-sync", "append-dsync", "dsync-append", "stream-append"];
+    let mut length = 400_000;
+    let size = || fs::metadata(site.store.join("file")).unwrap().len();
+    let mut done = Vec::new();
+    for call in calls {
+        done.push(interrupted(&site, "end", call, "EIO\n"));
+        length += 100;
+    }
+    for call in calls {
+        let running = interrupted(&site, "restart", call, "");
+        length += 100;
+        // Time enough to do it again.
+        std::thread::sleep(Duration::from_millis(300));
+        done.push(running);
+    }
+    go_on(&site, &[pid]);
+    let ended = |running: common::Running| running.end().expect(0).stdout;
+    let said: Vec<_> = done.into_iter().map(ended).collect();
+    run.end().expect(0);
+    assert_eq!(said[..4], ["ready\nsignal\nEIO\n"; 4]);
+    assert_eq!(said[4..], ["ready\nsignal\n0\n"; 4]);
+    assert_eq!(size(), length);
+}
+
+/// The script of a run whose manager is stopped while it makes `calls`: `HOW/CALL`.
+fn calls_of(calls: &[&str]) -> String {
+    let calls: String = calls
+        .iter()
+        .map(|call| format!("$BIN/waiting {} file\n", call.replace('/', " ")))
+        .collect();
+    format!(
+        "seq 100000 | head -c 400000 > file; : > $OUT/made
+        while [ ! -e $OUT/go ]; do sleep 0.01; done
+        {calls}: > $OUT/done
+        while [ ! -e $OUT/on ]; do sleep 0.01; done; cp file $OUT/seen"
+    )
+}
+
+/// Stops the manager of a run, once that has come to `point`, or to nothing in particular.
+fn manager_stopped_at(
+    site: &Site,
+    point: &str,
+    script: &str,
+    scale: u32,
+) -> (common::Running, u32) {
+    let mut command = site.buffered(&["bash", "-c", script]);
+    command.env("FOREBAY_TIME_SCALE", scale.to_string());
+    if !point.is_empty() {
+        fs::write(site.out.join("flag"), "").unwrap();
+        let flag = site.out.join("flag");
+        command.env("FOREBAY_PAUSE", format!("{point}:1:while={}", flag.display()));
+        command.env("FOREBAY_PAUSE_IN", "node").env("FOREBAY_PAUSE_LOG", site.out.join("log"));
+    }
+    let run = site.start(command);
+    wait_for("the file", BOUND, || site.out.join("made").exists().then_some(()));
+    let manager = site.status().manager;
+    if !point.is_empty() {
+        let log = || fs::read_to_string(site.out.join("log")).is_ok_and(|log| !log.is_empty());
+        wait_for("the pause", BOUND, || log().then_some(()));
+    }
+    kill(manager, Signal::STOP);
+    (run, manager)
+}
+
+/// Continues the manager, and looks that nothing has changed the file.
+fn manager_goes_on(site: &Site, run: common::Running, manager: u32, wanted: &str) {
+    let _ = fs::remove_file(site.out.join("flag"));
+    kill(manager, Signal::CONT);
+    fs::write(site.out.join("on"), "").unwrap();
+    let ran = run.end().expect(0);
+    println!("{}", ran.stdout);
+    let seen = fs::read(site.out.join("seen")).unwrap();
+    assert_same_bytes("as programs see it", &seen, wanted.as_bytes());
+    let stored = fs::read(site.store.join("file")).unwrap();
+    assert_same_bytes("on the store", &stored, wanted.as_bytes());
+}
+
+/// Where a manager is stopped, which holds a block, or reads its bytes, there.
+const HOLDING: [&str; 2] = ["flush.writeback", "flush.writing"];
+
+#[test]
+fn a_signal_ends_the_wait_for_a_stopped_manager() {
+    let waits: [(&str, &[&str]); 3] = [
+        ("", &["fsync", "ioctl", "mmap"]),
+        (HOLDING[0], &["fsync", "ftruncate", "punch", "cut", "mmap", "write-0"]),
+        (HOLDING[1], &["fsync", "ftruncate", "punch", "cut", "mmap"]),
+    ];
+    for (point, calls) in waits {
+        let setup = if point.is_empty() { common::LAZY } else { LIVELY };
+        let Some(site) = site(&setup).filter(|site| site.compile("waiting.c", &[])) else { return };
+        let script: Vec<_> = calls.iter().map(|call| format!("end/{call}")).collect();
+        let mut script: Vec<_> = script.iter().map(String::as_str).collect();
+        script.extend(["restart/fsync", "restart/mmap"]);
+        let (run, manager) = manager_stopped_at(&site, point, &calls_of(&script), 1);
+        let calls: Vec<_> = calls.iter().map(|&call| (call, "EINTR")).collect();
+        signalled(&site, &run, &calls);
+        kill(waiter(&site, &run, "fsync"), Signal::USR1);
+        let goes_on = || run.stdout().ends_with("EINTR\nready\nsignal\n").then_some(());
+        wait_for("the handler", BOUND, goes_on);
+        std::thread::sleep(Duration::from_millis(300));
+        goes_on().expect("a call that begins again");
+        manager_goes_on(&site, run, manager, &lines(400_000));
+    }
+}
+
+#[test]
+fn the_wait_for_a_stopped_manager_ends_by_itself() {
+    let waits: [(&str, &[(&str, &str)]); 3] = [
+        ("", &[("fsync", "ETIMEDOUT"), ("mmap", "ETIMEDOUT"), ("ioctl", "ETIMEDOUT")]),
+        (
+            HOLDING[0],
+            &[
+                ("fsync", "ETIMEDOUT"),
+                ("mmap", "ETIMEDOUT"),
+                ("ftruncate", "ETIMEDOUT"),
+                ("punch", "ETIMEDOUT"),
+                ("cut", "ETIMEDOUT"),
+                ("write-0", "ETIMEDOUT"),
+            ],
+        ),
+        (
+            HOLDING[1],
+            &[
+                ("fsync", "ETIMEDOUT"),
+                ("ftruncate", "ETIMEDOUT"),
+                ("punch", "ETIMEDOUT"),
+                ("cut", "ETIMEDOUT"),
+                ("read-0", "0"),
+                ("syncfs", "EIO"),
+                ("sync", "0"),
+            ],
+        ),
+    ];
+    for (point, calls) in waits {
+        let setup = if point.is_empty() { common::LAZY } else { LIVELY };
+        let Some(site) = site(&setup).filter(|site| site.compile("waiting.c", &[])) else { return };
+        // Once in silence, and once while signals come.
+        let script: Vec<_> = ["end", "timer"]
+            .iter()
+            .flat_map(|how| calls.iter().map(move |(call, _)| format!("{how}/{call}")))
+            .collect();
+        let script: Vec<_> = script.iter().map(String::as_str).collect();
+        let (run, manager) = manager_stopped_at(&site, point, &calls_of(&script), 50);
+        fs::write(site.out.join("go"), "").unwrap();
+        let all = || site.out.join("done").exists().then_some(());
+        wait_for(&format!("the end of all calls at {point}"), 2 * BOUND, all);
+        let wanted: String = calls.iter().map(|(_, result)| format!("ready\n{result}\n")).collect();
+        assert_eq!(run.stdout(), wanted.repeat(2), "stopped at {point:?}");
+        manager_goes_on(&site, run, manager, &lines(400_000));
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_manager_that_is_stopped_while_it_takes_back_what_a_dead_writer_had()
+{
+    let Some(site) = site(&common::LAZY).filter(|site| site.compile("waiting.c", &[])) else {
+        return;
+    };
+    let script = "head -c 1000 /dev/zero > file; : > $OUT/made; yes | head -c 3000 > $OUT/tail
+        FOREBAY_CRASH=write.dirty:1 dd if=$OUT/tail of=file bs=3000 seek=1000 oflag=seek_bytes \
+            conv=notrunc status=none
+        while [ ! -e $OUT/go ]; do sleep 0.01; done
+        $BIN/waiting end beyond file
+        while [ ! -e $OUT/on ]; do sleep 0.01; done; cp file $OUT/seen";
+    let (run, manager) = manager_stopped_at(&site, "reap.inside", script, 1);
+    signalled(&site, &run, &[("beyond", "EINTR")]);
+    manager_goes_on(&site, run, manager, &"\0".repeat(1000));
+}
+
+/// As many as can make one file's store longer at a time.
+#[test]
+fn who_waits_for_four_that_are_stopped_while_they_write_around_the_tiers_is_ended_by_a_signal() {
+    let Some(site) = site(&LIVELY).filter(|site| site.compile("waiting.c", &[])) else { return };
+    let script = "seq 1000 > file; : > $OUT/flag; export FOREBAY_REFUSE=bucket:1..,slot:1..
+        for n in 1 2 3 4; do
+            FOREBAY_PAUSE=lengthen.begun:1:while=$OUT/flag FOREBAY_PAUSE_LOG=$OUT/log \
+                dd if=/dev/zero of=file bs=1k count=1 seek=$((n * 300)) conv=notrunc status=none &
+        done
+        while [ ! -e $OUT/go ]; do sleep 0.01; done
+        $BIN/waiting end beyond file; $BIN/waiting end beyond file; wait";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    let pids = wait_for("four writers", BOUND, || {
+        let log = fs::read_to_string(site.out.join("log")).ok()?;
+        let pids: Vec<u32> =
+            log.lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+        (pids.len() == 4).then_some(pids)
+    });
+    pids.iter().for_each(|&pid| kill(pid, Signal::STOP));
+    signalled(&site, &run, &[("beyond", "EINTR"), ("beyond", "EINTR")]);
+    let others = "open:1:other write:1:3000 fsync:1 close:1";
+    let others = site.start(steps(&site, others));
+    wait_for("another file", BOUND, || others.stdout().contains("close 0").then_some(()));
+    let status = site.status().text;
+    for pid in &pids {
+        assert!(status.contains(&format!("process {pid} is stopped")), "{pid}: {status}");
+    }
+    go_on(&site, &pids);
+    run.end().expect(0);
+    others.end().expect(0);
+    assert_eq!(fs::metadata(site.store.join("file")).unwrap().len(), 1201 << 10);
+}
+
+#[test]
+fn a_sync_of_everything_does_not_wait_for_ever_for_what_a_stopped_process_holds() {
+    let Some(site) = site(&LIVELY).filter(|site| site.compile("waiting.c", &[])) else { return };
+    let script = "seq 100000 | head -c 400000 > file
+        pausing write.filled:2 dd if=/dev/zero of=file bs=1k count=4 seek=300 conv=notrunc status=none";
+    let (run, pid) = stopped_in(&site, script);
+    let program = site.root().join("waiting");
+    let ended = [("syncfs", "ready\nEIO\n"), ("sync", "ready\n0\n")].map(|(call, wanted)| {
+        let mut command = site.buffered(&[program.to_str().unwrap(), "timer", call, "file"]);
+        command.env("FOREBAY_TIME_SCALE", "50");
+        let running = site.start(command);
+        wait_for(call, BOUND, || (running.stdout() == wanted).then_some(()));
+        running
+    });
+    go_on(&site, &[pid]);
+    ended.into_iter().chain([run]).for_each(|running| drop(running.end().expect(0)));
 }

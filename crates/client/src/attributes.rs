@@ -204,7 +204,7 @@ impl Session {
                     if self.segment.owner_is_dead(holder) {
                         return Ok(None);
                     }
-                    self.segment.ends_wait(holder, &patience)?;
+                    self.segment.ends_wait_in_time(holder, &patience)?;
                 }
                 Err(_) => {}
             }

@@ -2,12 +2,12 @@
 //! kernel.
 
 use crate::session::{Handle, Session, borrow};
-use crate::vigil::{Seen, Vigil};
+use crate::vigil::Seen;
 use crate::waits::{Wait, restarting, surely};
 use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use forebay_pool::buckets::Patience;
+use forebay_pool::buckets::{Patience, STOPPED_PATIENCE};
 use forebay_pool::clock::Timer;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
@@ -267,17 +267,22 @@ impl Session {
     }
 
     fn set_size(&self, handle: Handle, size: u64) -> Result<(), Errno> {
+        restarting(|| self.set_size_once(handle, size))
+    }
+
+    fn set_size_once(&self, handle: Handle, size: u64) -> Result<(), Errno> {
         self.exclusively(handle, |session| {
             let outside = Through { session, handle };
             session.clean_up_store(handle)?;
+            session.bring_failing_up(handle, size)?;
             session.record(handle).set(file_flag::TOUCHED);
             let cut = session.segment.truncate(handle.file, size, session.owner(), &outside);
             crash::point("truncate.untimed");
             let record = session.record(handle);
-            if cut.is_err() {
-                self.undo_cut(handle);
+            if let Err(errno) = cut {
+                self.undo_cut(handle, errno);
+                return Err(errno);
             }
-            cut?;
             let now = time_of_change(record, clock::realtime_coarse_ns());
             record.mtime_ns.store(now, Ordering::Relaxed);
             record.changed_ns.store(now, Ordering::Relaxed);
@@ -292,6 +297,16 @@ impl Session {
     /// The errno of the flush; `act` is not called then.
     pub fn with_clean<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> Result<R, Errno> {
         self.counters().passed.fetch_add(1, Ordering::Relaxed);
+        let mut act = Some(act);
+        restarting(|| self.with_clean_once(handle, &mut act))
+    }
+
+    /// `act` is taken where it is called.
+    fn with_clean_once<R, F: FnOnce() -> R>(
+        &self,
+        handle: Handle,
+        act: &mut Option<F>,
+    ) -> Result<R, Errno> {
         self.exclusively(handle, |session| {
             session.clean(handle)?;
             session.settle(handle)?;
@@ -304,6 +319,7 @@ impl Session {
             }
             record.set(file_flag::TOUCHED);
             crash::point("clean.passing");
+            let act = act.take().ok_or(Errno::IO)?;
             Ok(session.lengthening(handle, || {
                 let result = act();
                 record.clear(file_flag::SYNCED);
@@ -319,7 +335,7 @@ impl Session {
     pub(crate) fn lengthening<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> R {
         let place = self.segment.begin_lengthening(self.record(handle), self.owner());
         let result = act();
-        if let Some(place) = place {
+        if let Ok(Some(place)) = place {
             self.segment.end_lengthening(place);
         }
         result
@@ -517,7 +533,7 @@ impl Session {
         let header = self.segment.header();
         record.set(file_flag::TO_CUT);
         self.segment.tell(Some(self.owner()), &Message::Sync { file: handle.file });
-        let mut vigil = Vigil::default();
+        let wait = Wait::begin();
         while record.has(file_flag::TO_CUT) {
             let done = header.work_done.load(Ordering::Acquire);
             if !record.has(file_flag::TO_CUT) {
@@ -527,7 +543,11 @@ impl Session {
             if !record.has(file_flag::TO_CUT) {
                 break;
             }
-            match vigil.look(&self.segment) {
+            if let Err(errno) = wait.look(|| self.segment.manager_is_stopped()) {
+                record.clear(file_flag::TO_CUT);
+                return Err(errno);
+            }
+            match self.vigil.look(&self.segment) {
                 Seen::AtWork => {}
                 Seen::Gone => {
                     record.clear(file_flag::TO_CUT);
@@ -542,11 +562,18 @@ impl Session {
         Ok(())
     }
 
-    /// The journal was told of a cut that did not happen: what it has of the file must not count.
-    pub(crate) fn undo_cut(&self, handle: Handle) {
-        if self.record(handle).is_logged() {
-            // One that is stopped does it when it goes on: the flags stay.
-            let _ = self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE);
+    /// The journal was told of a cut that did not happen, because of `errno`: what it has of the file must not
+    /// count.
+    pub(crate) fn undo_cut(&self, handle: Handle, errno: Errno) {
+        if !self.record(handle).is_logged() {
+            return;
+        }
+        let flags = file_flag::TO_FLUSH | file_flag::DURABLE;
+        if matches!(errno, Errno::INTR | Errno::TIMEDOUT) {
+            // A manager that is stopped does it when it goes on.
+            self.segment.request(handle.file, Some(self.owner()), flags);
+        } else {
+            let _ = self.await_sync(handle.file, flags);
         }
     }
 
@@ -582,13 +609,14 @@ impl Session {
     }
 
     /// [`Session::sync`] at the end of a write. That another thread has closed the descriptor since is not said as
-    /// `BADF`: the write is done.
+    /// `BADF`, nor that a signal has ended the wait as `INTR`: the write is done, and a program that made it again
+    /// would append twice, or write over what others have written since.
     ///
     /// # Errors
     /// As of [`Session::sync`].
     pub fn sync_written(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
         self.sync(handle, durable).map_err(|errno| match errno {
-            Errno::BADF => Errno::IO,
+            Errno::BADF | Errno::INTR => Errno::IO,
             other => other,
         })
     }
@@ -615,9 +643,11 @@ impl Session {
         record.has(file_flag::DIRECT) || (unbuffered || !behind) && !record.is_tracked()
     }
 
-    /// Brings everything that is buffered in this segment to the store, whoever wrote it, and makes
-    /// it durable if asked; scratch files only if not: somebody is about to read them on the store.
-    pub fn sync_all(&self, durable: bool) {
+    /// Brings everything that is buffered in this segment to the store, whichever process wrote it, and makes
+    /// it durable if asked; scratch files only if not: another program is about to read them on the store.
+    /// Signals do not end it, as in the kernel. False if some of it did not come there: what stopped processes
+    /// hold is waited for only as long as [`STOPPED_PATIENCE`] says.
+    pub fn sync_all(&self, durable: bool) -> bool {
         let ahead = |file: &u32| {
             let record = self.segment.file(*file);
             record.has(file_flag::AHEAD) && !(durable && record.has(file_flag::SCRATCH))
@@ -634,18 +664,27 @@ impl Session {
             }
         }
         let header = self.segment.header();
-        let mut vigil = Vigil::default();
+        let began_ns = clock::monotonic_ns();
+        let is_late = || clock::monotonic_ns() - began_ns > STOPPED_PATIENCE.as_ns();
+        let mut all = true;
         for file in self.segment.live_files().filter(ahead) {
             let record = self.segment.file(file);
             let ticket = record.sync_wanted.load(Ordering::Acquire);
-            while !self.segment.is_synced(file, ticket) && vigil.look(&self.segment) == Seen::AtWork
-            {
+            while !self.segment.is_synced(file, ticket) {
                 let done = header.work_done.load(Ordering::Acquire);
-                if !self.segment.is_synced(file, ticket) {
-                    futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
+                if self.segment.is_synced(file, ticket) {
+                    break;
+                }
+                futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
+                if self.vigil.look(&self.segment) != Seen::AtWork
+                    || is_late() && self.segment.is_held_by_stopped(file)
+                {
+                    all &= self.segment.is_synced(file, ticket);
+                    break;
                 }
             }
         }
+        all
     }
 
     pub(crate) fn flush(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
@@ -681,12 +720,13 @@ impl Session {
     /// do it.
     ///
     /// # Errors
-    /// `INTR` if a process that is stopped holds some of the file, and a signal ends the wait for it. `TIMEDOUT` if the manager is stopped, and is not continued. It does what it was asked for when
-    /// it goes on.
+    /// `INTR` if the manager, or a process that holds some of the file, is stopped, and a signal ends the wait for it.
+    /// `TIMEDOUT` if the manager is not continued. It does what it was asked for when it goes on.
     fn await_sync(&self, file: u32, flags: u32) -> Result<bool, Errno> {
         let header = self.segment.header();
         let ticket = self.segment.request(file, Some(self.owner()), flags);
-        let (mut vigil, wait) = (Vigil::default(), Wait::begin());
+        let wait = Wait::begin();
+        let stands = || self.segment.manager_is_stopped() || self.segment.is_held_by_stopped(file);
         loop {
             let done = header.work_done.load(Ordering::Acquire);
             if self.segment.is_synced(file, ticket) {
@@ -696,11 +736,11 @@ impl Session {
             if self.segment.is_synced(file, ticket) {
                 return Ok(true);
             }
-            wait.look(|| self.segment.is_held_by_stopped(file))?;
+            wait.look(stands)?;
             if header.work_done.load(Ordering::Acquire) != done {
                 continue;
             }
-            match vigil.look(&self.segment) {
+            match self.vigil.look(&self.segment) {
                 Seen::AtWork => {}
                 Seen::Gone => return Ok(false),
                 Seen::Stopped => return Err(Errno::TIMEDOUT),

@@ -1,10 +1,10 @@
 //! The link to the node manager: a socket, made when first needed and made again when it broke.
 
 use crate::session::{Session, borrow};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use forebay_pool::clock::Timer;
-use forebay_pool::crash;
 use forebay_pool::message::Message;
+use forebay_pool::{crash, interruption};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
@@ -19,12 +19,16 @@ const PATH_MAX: usize = 108;
 /// How long a manager that does not read is waited for: without the descriptor it opens the file by its
 /// name, or as the program has it.
 const SEND_PATIENCE: Timer = Timer::seconds(2);
+/// How long one is waited for that did not read the last one: as long as it takes a manager that does to accept.
+const LATE_PATIENCE: Timer = Timer::ms(50);
 
 pub(crate) struct ManagerLink {
     path: [u8; PATH_MAX],
     path_length: usize,
     socket: AtomicI32,
     busy: AtomicU32,
+    /// The manager did not read the last message in time: it is not waited for before it has read one.
+    is_late: AtomicBool,
 }
 
 impl ManagerLink {
@@ -34,6 +38,7 @@ impl ManagerLink {
             path_length: path.len().min(PATH_MAX),
             socket: AtomicI32::new(-1),
             busy: AtomicU32::new(0),
+            is_late: AtomicBool::new(false),
         };
         link.path[..link.path_length].copy_from_slice(&path[..link.path_length]);
         link
@@ -75,19 +80,31 @@ impl ManagerLink {
         Ok(result)
     }
 
-    /// Sends `fd` with `message`. An error means that no manager listens.
+    /// Sends `fd` with `message`. An error means that no manager listens, or reads, or that a signal handler is to
+    /// run before it does.
     pub fn send_descriptor(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
-        let flags = SendFlags::NOSIGNAL;
         self.alone(|| {
-            let result = self.try_send(message, fd, flags).or_else(|_| {
-                self.disconnect();
-                self.try_send(message, fd, flags)
-            });
+            let result = match self.send_waiting(message, fd) {
+                // Of another manager, which is gone.
+                Err(errno) if !matches!(errno, Errno::AGAIN | Errno::INTR) => {
+                    self.disconnect();
+                    self.send_waiting(message, fd)
+                }
+                other => other,
+            };
             if result.is_err() {
                 self.disconnect();
             }
+            self.is_late.store(result == Err(Errno::AGAIN), Ordering::Relaxed);
             result
         })?
+    }
+
+    fn send_waiting(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
+        match self.is_late.load(Ordering::Relaxed) {
+            true => self.try_send(message, fd, SendFlags::NOSIGNAL | SendFlags::DONTWAIT),
+            false => self.try_send(message, fd, SendFlags::NOSIGNAL),
+        }
     }
 
     /// Sends `fd` with a message that may get lost: never waits for a manager that does not read.
@@ -114,7 +131,7 @@ impl ManagerLink {
             // What was begun is brought to its end.
             let flags = if done > 0 { SendFlags::NOSIGNAL } else { flags };
             match rustix::net::sendmsg(borrow(socket), &rest, &mut control, flags) {
-                Err(Errno::INTR) => {}
+                Err(Errno::INTR) if done > 0 || !interruption::is_held_off() => {}
                 Err(errno) => return Err(errno),
                 Ok(sent) => {
                     done += sent;
@@ -138,7 +155,11 @@ impl ManagerLink {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        let patience = Some(SEND_PATIENCE.as_duration());
+        let patience = match self.is_late.load(Ordering::Relaxed) {
+            true => LATE_PATIENCE,
+            false => SEND_PATIENCE,
+        };
+        let patience = Some(patience.as_duration());
         let _ = rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, patience);
         rustix::net::connect(&socket, &address)?;
         let socket = Session::hide(socket);

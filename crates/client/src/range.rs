@@ -43,7 +43,8 @@ impl Session {
     /// the file is clean.
     ///
     /// # Errors
-    /// The kernel's errno, which has then changed nothing; a tier's.
+    /// The kernel's errno, which has then changed nothing; a tier's; those of [`Session::exclusively`], and as of
+    /// [`Session::sync`] where a node manager that is stopped would have to take part.
     pub fn allocate(
         &self,
         handle: Handle,
@@ -71,19 +72,21 @@ impl Session {
                 result
             })
         } else if action.is_empty() {
-            self.exclusively(handle, |session| {
+            let extend = |session: &Session| {
                 session.clean_up_store(handle)?;
                 let owner = session.owner();
                 session.segment.clear_tail(handle.file, range.end, owner, session)?;
                 session.lengthening(handle, || {
-                    session.on_store(handle, call)?;
+                    session.on_store(handle, &call)?;
                     crash::point("allocate.store");
                     session.grown_on_store(handle, range.end);
                     Ok(())
                 })
-            })
+            };
+            restarting(|| self.exclusively(handle, extend))
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
-            self.exclusively(handle, |session| session.punch(handle, range, keeps_size, call))
+            let punch = |session: &Session| session.punch(handle, range.clone(), keeps_size, &call);
+            restarting(|| self.exclusively(handle, punch))
         } else {
             self.with_clean(handle, call)?
         }
@@ -99,6 +102,8 @@ impl Session {
     ) -> Result<(), Errno> {
         let end = range.end;
         let outside = Through { session: self, handle };
+        self.bring_failing_up(handle, range.start)?;
+        self.bring_failing_up(handle, end)?;
         if !keeps_size {
             self.clean_up_store(handle)?;
             self.segment.clear_tail(handle.file, end, self.owner(), &outside)?;
@@ -114,8 +119,8 @@ impl Session {
                 Ok(())
             })
         });
-        if punched.is_err() {
-            self.undo_cut(handle);
+        if let Err(errno) = punched {
+            self.undo_cut(handle, errno);
         }
         punched
     }

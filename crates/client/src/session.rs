@@ -6,6 +6,7 @@ use crate::manager::ManagerLink;
 use crate::open::Seen;
 use crate::parting::{description_of, is_parting};
 use crate::place::Engine;
+use crate::vigil::Vigil;
 use crate::waits::surely;
 use core::cell::Cell;
 use core::ptr::NonNull;
@@ -50,6 +51,7 @@ pub struct Session {
     /// `room_made` of the header when somebody here had waited in vain for room.
     pub(crate) waited_in_vain: AtomicU64,
     pub(crate) manager: ManagerLink,
+    pub(crate) vigil: Vigil,
     pub(crate) engine: Engine,
     pub(crate) predictors: Predictors,
     /// The slots of each tier, and behind [`TIERS_MAX`] their tables.
@@ -298,6 +300,7 @@ impl Session {
             populated: Sparse::new(buckets as usize / 16 + 1),
             waited_in_vain: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
+            vigil: Vigil::default(),
             engine,
             predictors: Predictors::new(),
             tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],

@@ -1,13 +1,9 @@
 //! Whether the node manager that is waited for goes on.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::Segment;
-use forebay_pool::clock::{self, Timer};
-use forebay_pool::liveness::{self, Halt};
-
-/// How long a manager that is stopped is waited for: long enough for a debugger's moment, short enough
-/// for a program to end in order before a batch system loses patience.
-const STOPPED_PATIENCE: Timer = Timer::seconds(30);
+use forebay_pool::buckets::STOPPED_PATIENCE;
+use forebay_pool::clock;
 
 /// What is seen of the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,27 +16,31 @@ pub(crate) enum Seen {
     Stopped,
 }
 
-/// A look at the manager now and then, for one wait.
+/// Looks at the manager now and then, for all waits of this process: one that begins again, after a signal, goes on
+/// where the last one ended, and of many files only the first is waited for.
 #[derive(Default)]
 pub(crate) struct Vigil {
-    /// Its clock when that was last seen to move, and ours then.
-    beat: u32,
-    since_ns: u64,
+    /// The manager's clock when that was last seen to move, in the upper half, and ours then; 0 if it was never
+    /// looked at.
+    seen: AtomicU64,
 }
 
 impl Vigil {
     /// To be called while nothing comes.
-    pub fn look(&mut self, segment: &Segment) -> Seen {
-        let (beat, now) = (segment.header().now_ms.load(Ordering::Relaxed), clock::monotonic_ns());
-        if self.since_ns == 0 || beat != self.beat {
-            (self.beat, self.since_ns) = (beat, now);
+    pub fn look(&self, segment: &Segment) -> Seen {
+        let (beat, now) =
+            (segment.header().now_ms.load(Ordering::Relaxed), clock::stamp(clock::monotonic_ns()));
+        let seen = self.seen.load(Ordering::Relaxed);
+        let mut since = seen as u32;
+        if seen == 0 || (seen >> 32) as u32 != beat {
+            self.seen.store(u64::from(beat) << 32 | u64::from(now), Ordering::Relaxed);
+            since = now;
         }
         if !segment.manager_is_alive() {
             return Seen::Gone;
         }
-        let pid = segment.header().manager_pid.load(Ordering::Acquire);
-        let stands = now.saturating_sub(self.since_ns) > STOPPED_PATIENCE.as_ns();
-        match stands && liveness::halt(pid) == Some(Halt::Stopped) {
+        let stands = clock::stamp_age(now, since) > STOPPED_PATIENCE.as_stamp();
+        match stands && segment.manager_is_stopped() {
             true => Seen::Stopped,
             false => Seen::AtWork,
         }

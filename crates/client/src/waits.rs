@@ -5,20 +5,31 @@
 //! ([`restarting`]); what must not be left undone is tried again in any case, after the handler has run
 //! ([`surely`]).
 
-use crate::session::Session;
+use crate::session::{Session, session};
+use crate::vigil::Seen;
 use forebay_pool::buckets::Patience;
 use forebay_pool::{Identity, Owner, interruption};
 use rustix::io::Errno;
 
-/// Makes a call that waits again while all handlers that ended its waits have SA_RESTART.
+/// Makes a call that waits again while all handlers that ended its waits have SA_RESTART. However many come, a node
+/// manager that is stopped is not waited for longer than without them: the call fails with TIMEDOUT then.
 #[inline]
 pub(crate) fn restarting<R>(mut act: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
     loop {
         match act() {
-            Err(Errno::INTR) if interruption::restarts() => {}
+            Err(Errno::INTR) if interruption::restarts() => {
+                if is_manager_given_up() {
+                    return Err(Errno::TIMEDOUT);
+                }
+            }
             result => return result,
         }
     }
+}
+
+#[cold]
+fn is_manager_given_up() -> bool {
+    session().is_some_and(|session| session.vigil.look(&session.segment) == Seen::Stopped)
 }
 
 /// Makes a call that waits until no handler ends it.
@@ -61,7 +72,8 @@ impl Session {
         holder: Owner,
         patience: &Patience,
     ) -> Result<(), Errno> {
-        wait.look(|| self.segment.stands(holder, patience))
+        wait.look(|| self.segment.stands(holder, patience))?;
+        self.segment.ends_wait_in_time(holder, patience)
     }
 
     /// Calls `act` in the table with the record of `identity`, if there is one.

@@ -11,8 +11,8 @@ use forebay_pool::clock::Timer;
 use forebay_pool::files::Inside;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use forebay_pool::sums::{each_page, sum_of};
-use forebay_pool::{Entry, Owner, clock, crash, futex};
+use forebay_pool::sums::sum_of;
+use forebay_pool::{Entry, Owner, clock, crash, futex, interruption};
 use rustix::io::Errno;
 
 /// How long a writer waits for room while none is made, before it writes around the tiers.
@@ -101,7 +101,21 @@ impl Session {
         offset: Option<u64>,
         append: bool,
     ) -> Result<usize, Errno> {
-        restarting(|| unsafe { self.write_once(handle, pieces, offset, append) })
+        if offset.is_none()
+            && !append
+            && let Some(result) = unsafe { self.write_on(handle, pieces) }
+        {
+            match result {
+                Err(Errno::INTR) if interruption::restarts() => {}
+                result => return result,
+            }
+        }
+        let written = restarting(|| unsafe { self.write_once(handle, pieces, offset, append) })?;
+        // Of a write that is done: whatever becomes of this, it is not made again.
+        if written > 0 {
+            self.after_write(handle)?;
+        }
+        Ok(written)
     }
 
     #[inline]
@@ -122,9 +136,6 @@ impl Session {
                 unsafe { self.append(handle, pieces) }.map(|(_, bytes)| bytes)
             }
             Some(offset) => unsafe { self.write_at(handle, pieces, offset) },
-            None if !append && let Some(result) = unsafe { self.write_on(handle, pieces) } => {
-                result
-            }
             None => self.positioned(handle, |offset| {
                 let (start, written) = if append {
                     unsafe { self.append(handle, pieces) }?
@@ -241,11 +252,7 @@ impl Session {
             Ok((start, written))
         });
         self.segment.leave(owner, inside);
-        let (start, written) = written?;
-        if length > 0 {
-            self.after_write(handle)?;
-        }
-        Ok((start, written))
+        written
     }
 
     /// Bytes of `pieces`, if the description may write.
@@ -273,9 +280,7 @@ impl Session {
         let inside = self.enter(handle, owner)?;
         let written = unsafe { self.write_inside(handle, pieces, offset, length, owner, &inside) };
         self.segment.leave(owner, inside);
-        let written = written?;
-        self.after_write(handle)?;
-        Ok(written)
+        written
     }
 
     /// Writes `length` bytes, all of `pieces` or the first of them, to the file that was entered.
@@ -299,7 +304,8 @@ impl Session {
         unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, inside) }
     }
 
-    /// What the file's rule, its mode and the description ask for behind each write.
+    /// What the file's rule, its mode and the description ask for behind each write. The caller holds nothing, so that
+    /// others write meanwhile, and handlers run.
     #[inline]
     fn after_write(&self, handle: Handle) -> Result<(), Errno> {
         self.review_rule(handle);
@@ -554,7 +560,7 @@ impl Session {
                 Entry::Busy(holder) => {
                     if patience.wait() {
                         self.segment.free_entry_of_dead(place, word, holder);
-                        self.segment.ends_wait(holder, &patience)?;
+                        self.segment.ends_wait_in_time(holder, &patience)?;
                     }
                     None
                 }
@@ -781,6 +787,15 @@ impl Session {
             }
             return locked.map(|_| None);
         };
+        // It could not be freed while the manager, which may be stopped, brings some of it to the store.
+        let is_flushed = |old: &BucketMeta| old.writeback.load(Ordering::Acquire) != 0;
+        let fresh = match fresh {
+            Some(bucket) if self.segment.bucket(resident.bucket).is_some_and(is_flushed) => {
+                self.segment.undress_bucket(bucket);
+                None
+            }
+            other => other,
+        };
         let Some(bucket) = fresh else {
             let start = cursor.position();
             let result = unsafe { self.write_slot(handle, resident.bucket, cursor, part) };
@@ -789,35 +804,20 @@ impl Session {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(errno) => {
                     cursor.rewind(start);
-                    self.bring_up(handle, place, part.block, owner)
-                        .map_err(|failed| if failed == Errno::INTR { failed } else { errno })?;
+                    self.bring_up(handle, place, part.block, owner).map_err(
+                        |failed| match failed {
+                            Errno::INTR | Errno::TIMEDOUT => failed,
+                            _ => errno,
+                        },
+                    )?;
                     Ok(None)
                 }
             };
         };
         self.populate(bucket);
         let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
-        self.publish_instead(place, resident, bucket);
+        self.unlock(self.segment.publish_instead(place, resident, bucket, self), false);
         result.map(Some)
-    }
-
-    /// Makes RAM bucket `bucket`, which has the block's bytes, the block's home in place of `resident`, which is
-    /// freed. Both are locked, and are not afterwards.
-    fn publish_instead(&self, place: &AtomicU64, resident: Resident, bucket: u32) {
-        // The old copy must not reach the store after the new one, not even after a reboot.
-        self.segment.void_slot(self, resident.bucket);
-        if let Some(old) = self.segment.bucket(resident.bucket) {
-            self.segment.wait_for_writeback(old);
-        }
-        crash::point("replace.filled");
-        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
-        crash::point("replace.published");
-        self.segment.free_bucket(resident.bucket);
-        crash::point("replace.freed");
-        self.unlock(resident, false);
-        if let Some(meta) = self.segment.bucket(bucket) {
-            meta.lock.unlock_changed();
-        }
     }
 
     /// Moves a block to RAM that lies in a slot which cannot be written any more.
@@ -846,51 +846,43 @@ impl Session {
             self.segment.undress_bucket(bucket);
             return locked.map(|_| ());
         };
-        let copied = self.copy_up(resident.bucket, bucket);
-        if copied.is_err() {
-            self.segment.undress_bucket(bucket);
-            self.unlock(resident, true);
-            return copied;
+        let settled = match self.segment.bucket(resident.bucket) {
+            Some(meta) => self.segment.wait_for_writeback_unless_interrupted(meta),
+            None => Err(Errno::IO),
+        };
+        match settled.and_then(|()| self.segment.raise(place, resident, bucket, self)) {
+            Ok(raised) => {
+                self.unlock(raised, false);
+                Ok(())
+            }
+            Err(errno) => {
+                self.segment.undress_bucket(bucket);
+                self.unlock(resident, true);
+                Err(errno)
+            }
         }
-        self.record(handle).note_tier(0);
-        self.publish_instead(place, resident, bucket);
-        Ok(())
     }
 
-    /// Copies the pages of slot `from` and what is known of them to RAM bucket `to`. Both are locked.
-    fn copy_up(&self, from: u32, to: u32) -> Result<(), Errno> {
-        let (old, new) = (self.segment.bucket(from), self.segment.bucket(to));
-        let (old, new) = (old.ok_or(Errno::IO)?, new.ok_or(Errno::IO)?);
-        let sums = self.segment.sums(from).ok_or(Errno::IO)?;
-        self.segment.wait_for_writeback(old);
-        let page = self.segment.page_bytes();
-        let dirty = old.dirty.load(Ordering::Acquire);
-        let mut valid = old.valid.load(Ordering::Acquire);
-        for number in each_page(valid) {
-            let at = number * page;
-            // SAFETY: inside the bucket, which only we have.
-            let content = unsafe {
-                let start = self.segment.bucket_data(to).add(at);
-                core::slice::from_raw_parts_mut(start, page)
-            };
-            let read = unsafe { self.slot_read(from, at, content.as_mut_ptr(), page) };
-            let right = read.is_ok() && sums.agrees(number, sums.get(number), content);
-            if !right && dirty >> number & 1 == 1 {
-                self.segment.mark_rotten(old, sums, 1 << number);
-                return read.and(Err(Errno::IO));
-            }
-            if !right {
-                // The store has it.
-                valid &= !(1 << number);
-            }
+    /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that it lies on has
+    /// failed. The caller has the file exclusively.
+    ///
+    /// # Errors
+    /// `INTR`; `TIMEDOUT`. What else keeps the block where it is shows when it is changed.
+    pub(crate) fn bring_failing_up(&self, handle: Handle, offset: u64) -> Result<(), Errno> {
+        let (record, block) = (self.record(handle), offset / self.segment.bucket_bytes() as u64);
+        if offset.is_multiple_of(self.segment.page_bytes() as u64) {
+            return Ok(());
         }
-        for (new, old) in [(&new.written, &old.written), (&new.dirtied, &old.dirtied)] {
-            new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        let Some(place) = self.segment.entry(record, block) else { return Ok(()) };
+        match Entry::decode(place.load(Ordering::Acquire)) {
+            Entry::Resident { tier, .. } if tier > 0 && !self.segment.is_sound(tier.into()) => {
+                match self.bring_up(handle, place, block, self.owner()) {
+                    Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
         }
-        new.heat.store(old.heat.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.valid.store(valid, Ordering::Release);
-        new.dirty.store(dirty & valid, Ordering::Release);
-        Ok(())
     }
 
     /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
@@ -1077,6 +1069,10 @@ impl Session {
             if !self.segment.manager_is_alive() {
                 return None;
             }
+            // Nor does it make room while it is stopped.
+            if self.segment.manager_is_stopped() {
+                break;
+            }
         }
         self.waited_in_vain.store(u64::from(made), Ordering::Relaxed);
         None
@@ -1103,10 +1099,12 @@ impl Session {
         // Not `stored`: while another process makes the file longer that says nothing of this write.
         let known = record.store_size.load(Ordering::Acquire);
         if self.end_of(part) > known.min(record.size.load(Ordering::Acquire)) {
-            lengthens = self.segment.begin_lengthening(record, owner);
-            if lengthens.is_none() {
-                place.store(Entry::EMPTY, Ordering::Release);
-                return Ok(None);
+            match self.segment.begin_lengthening(record, owner) {
+                Ok(Some(begun)) => lengthens = Some(begun),
+                other => {
+                    place.store(Entry::EMPTY, Ordering::Release);
+                    return other.map(|_| None);
+                }
             }
         }
         let result = unsafe { self.write_store(handle, cursor, offset, part.bytes) };

@@ -364,6 +364,11 @@ impl Flusher {
         if !record.has(file_flag::TO_CUT) {
             return;
         }
+        let goal = || {
+            let words = [&record.intent, &record.range_start, &record.range_end];
+            words.map(|word| word.load(Ordering::Acquire))
+        };
+        let before = goal();
         if let Some(journal) = &node.journal
             && let Err(error) = journal.cut(&node, file, &mut *self.tiers[journal.tier])
         {
@@ -371,7 +376,10 @@ impl Flusher {
             record.clear(file_flag::SYNCED);
             eprintln!("the journal cannot be told of a truncate: {error:?}");
         }
-        record.clear(file_flag::TO_CUT);
+        // One that was given up while this process was stopped may be followed by another.
+        if goal() == before {
+            record.clear(file_flag::TO_CUT);
+        }
         self.announce_done();
     }
 

@@ -1,5 +1,6 @@
 //! Taking, locking, publishing and discarding buckets.
 
+use crate::clock::{self, Timer};
 use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{RESERVED, USED};
@@ -21,6 +22,8 @@ pub const REFILL: u32 = 16;
 #[derive(Default)]
 pub struct Patience {
     turns: u32,
+    /// When the first sleep began.
+    since_ns: u64,
 }
 
 /// Turns of a wait after which a holder that goes on would have let go: two milliseconds at least.
@@ -28,16 +31,19 @@ const MOMENT: u32 = 150;
 /// Turns after which a holder is not waited for while a signal handler is held off: four seconds at least. One
 /// that is stopped has not to be waited for that long, but may keep others waiting that are not.
 const LONG: u32 = 40_000;
+/// How long a node manager that is stopped is waited for: long enough for a debugger's moment, short enough
+/// for a program to end in order before a batch system loses patience.
+pub const STOPPED_PATIENCE: Timer = Timer::seconds(30);
 
 impl Patience {
     /// Of a thread that has waited for a moment already: one try.
     pub fn spent() -> Patience {
-        Patience { turns: MOMENT }
+        Patience { turns: MOMENT, ..Patience::default() }
     }
 
     /// Of a thread that comes back to what it has waited for: a millisecond.
     pub fn nearly_spent() -> Patience {
-        Patience { turns: MOMENT - 10 }
+        Patience { turns: MOMENT - 10, ..Patience::default() }
     }
 
     /// Whether the holder has been waited for for a moment: it may be stopped, and is not to be waited
@@ -51,6 +57,12 @@ impl Patience {
         self.turns >= LONG
     }
 
+    /// Whether a node manager that is stopped has been waited for long enough.
+    fn is_over(&self) -> bool {
+        self.since_ns != 0
+            && clock::monotonic_ns().saturating_sub(self.since_ns) > STOPPED_PATIENCE.as_ns()
+    }
+
     /// Waits a little. Returns true now and then, when it is worth asking whether the holder
     /// still lives.
     pub fn wait(&mut self) -> bool {
@@ -59,7 +71,10 @@ impl Patience {
             0..=64 => pause(),
             65..=128 => rustix::thread::sched_yield(),
             _ => {
-                crate::clock::sleep_ns(100_000);
+                if self.since_ns == 0 {
+                    self.since_ns = clock::monotonic_ns();
+                }
+                clock::sleep_ns(100_000);
                 return self.turns.is_multiple_of(64);
             }
         }
@@ -136,9 +151,27 @@ impl Segment {
         Err(Errno::INTR)
     }
 
+    /// [`Segment::ends_wait`] of a wait for what the node manager may hold: one that is stopped is waited for as long
+    /// as [`STOPPED_PATIENCE`] says.
+    ///
+    /// # Errors
+    /// `INTR`, see [`interruption::restarts`]; `TIMEDOUT`.
+    pub fn ends_wait_in_time(&self, holder: Owner, patience: &Patience) -> Result<(), Errno> {
+        self.ends_wait(holder, patience)?;
+        match holder.slot() == MANAGER_SLOT && patience.is_over() && self.manager_is_stopped() {
+            true => Err(Errno::TIMEDOUT),
+            false => Ok(()),
+        }
+    }
+
     /// Whether a wait for `holder` may be one for ever: its process is stopped, or it has taken long.
     pub fn stands(&self, holder: Owner, patience: &Patience) -> bool {
         patience.is_long() || self.is_stopped(holder)
+    }
+
+    /// Whether the process of the node manager is stopped.
+    pub fn manager_is_stopped(&self) -> bool {
+        self.is_stopped(Owner::new(MANAGER_SLOT, 0))
     }
 
     /// Whether the process of `holder` is stopped.
@@ -432,18 +465,18 @@ impl Segment {
     /// [`Segment::lock_resident`], as [`Segment::lock_unless_interrupted`] does.
     ///
     /// # Errors
-    /// `INTR`, see [`interruption::restarts`].
+    /// As of [`Segment::ends_wait_in_time`].
     #[inline]
     pub fn lock_resident_unless_interrupted(
         &self,
         place: &AtomicU64,
         owner: Owner,
     ) -> Result<Option<Resident>, Errno> {
-        self.lock_resident_looking(place, owner, Segment::ends_wait)
+        self.lock_resident_looking(place, owner, Segment::ends_wait_in_time)
     }
 
     #[inline]
-    fn lock_resident_looking<E>(
+    pub(crate) fn lock_resident_looking<E>(
         &self,
         place: &AtomicU64,
         owner: Owner,
@@ -549,14 +582,34 @@ impl Segment {
     /// Waits until no flush reads `meta`'s bytes. The caller holds its lock, so none begins; a
     /// flush ends without the lock.
     pub fn wait_for_writeback(&self, meta: &BucketMeta) {
+        let Ok(()) = self.wait_for_writeback_looking(meta, Segment::waits_on);
+    }
+
+    /// [`Segment::wait_for_writeback`], as [`Segment::lock_unless_interrupted`] does.
+    ///
+    /// # Errors
+    /// As of [`Segment::ends_wait_in_time`].
+    pub fn wait_for_writeback_unless_interrupted(&self, meta: &BucketMeta) -> Result<(), Errno> {
+        self.wait_for_writeback_looking(meta, Segment::ends_wait_in_time)
+    }
+
+    pub(crate) fn wait_for_writeback_looking<E>(
+        &self,
+        meta: &BucketMeta,
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut patience = Patience::default();
         while meta.writeback.load(Ordering::Acquire) != 0 {
-            // A manager that is dead writes nothing more; its successor is alive only after it
-            // has counted these pages as dirty again.
-            if patience.wait() && !self.manager_is_alive() {
-                break;
+            if patience.wait() {
+                // A manager that is dead writes nothing more; its successor is alive only after it
+                // has counted these pages as dirty again.
+                if !self.manager_is_alive() {
+                    break;
+                }
+                look(self, Owner::new(MANAGER_SLOT, 0), &patience)?;
             }
         }
+        Ok(())
     }
 
     /// Removes a locked resident bucket from the index and frees it; its bytes are gone.

@@ -419,9 +419,9 @@ impl Segment {
     /// [`Segment::exclude`], as [`Segment::lock_unless_interrupted`] does.
     ///
     /// # Errors
-    /// `INTR`, see [`interruption::restarts`]. Others may enter the file then.
+    /// As of [`Segment::ends_wait_in_time`]. Others may enter the file then.
     pub fn exclude_unless_interrupted(&self, file: u32, owner: Owner) -> Result<bool, Errno> {
-        self.exclude_looking(file, owner, Segment::ends_wait)
+        self.exclude_looking(file, owner, Segment::ends_wait_in_time)
     }
 
     fn exclude_looking<E>(

@@ -26,6 +26,7 @@ pub mod owner;
 pub mod pending;
 pub mod private;
 pub mod queue;
+pub mod raise;
 pub mod rules;
 pub mod segment;
 pub mod slot_head;

@@ -256,11 +256,19 @@ impl Segment {
             // The store has it, and has its zeros already.
             return Ok(());
         }
-        self.rewrite_page(files, bucket, number, true, |at, chunk| {
+        let written = self.rewrite_page(files, bucket, number, true, |at, chunk| {
             let range = from.clamp(at, at + CHUNK) - at..to.clamp(at, at + CHUNK) - at;
             chunk[range].fill(0);
             Ok(())
-        })
+        });
+        match self.bucket(bucket) {
+            Some(meta) if written.is_err() && meta.pending() >> number & 1 == 0 => {
+                // Neither does the store miss it.
+                meta.valid.fetch_and(!(1 << number), Ordering::AcqRel);
+                Ok(())
+            }
+            _ => written,
+        }
     }
 }
 

@@ -44,8 +44,7 @@ impl Segment {
     /// inside the file, or has it exclusively, and holds no bucket.
     ///
     /// # Errors
-    /// A tier's errno, or `INTR`, as of [`Segment::lock_unless_interrupted`]; the size must not be raised
-    /// then.
+    /// A tier's errno, or as of [`Segment::ends_wait_in_time`]; the size must not be raised then.
     pub fn clear_tail(
         &self,
         file: u32,
@@ -57,7 +56,7 @@ impl Segment {
         if start <= record.size.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.take_tail_over(file, start, owner);
+        self.take_tail_over(file, start, owner)?;
         let soiled = record.soiled.load(Ordering::Acquire);
         if soiled == 0 {
             return Ok(());
@@ -73,9 +72,10 @@ impl Segment {
 
     /// Takes the locks of dead processes on what lies between the end of `file` and `start`, or waits until the
     /// manager has, which counts them, too.
-    fn take_tail_over(&self, file: u32, start: u64, owner: Owner) {
+    fn take_tail_over(&self, file: u32, start: u64, owner: Owner) -> Result<(), Errno> {
         let (record, bytes) = (self.file(file), self.bucket_bytes() as u64);
         let first = record.size.load(Ordering::Acquire) / bytes;
+        let mut result = Ok(());
         self.for_each_entry(record, first, |block, place| {
             if block > start / bytes {
                 return false;
@@ -83,38 +83,46 @@ impl Segment {
             if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire))
                 && let Some(meta) = self.bucket(bucket)
             {
-                self.take_over_bucket(meta, owner);
+                result = self.take_over_bucket(meta, owner);
             }
-            true
+            result.is_ok()
         });
+        result
     }
 
-    fn take_over_bucket(&self, bucket: &BucketMeta, owner: Owner) {
+    fn take_over_bucket(&self, bucket: &BucketMeta, owner: Owner) -> Result<(), Errno> {
         let mut patience = Patience::default();
         while let Some(holder) = bucket.lock.holder().filter(|&holder| holder != owner) {
             if self.owner_is_dead(holder) {
                 crash::point("tail.dead");
                 if self.lock_bucket_within(bucket, owner, &mut Patience::spent()).is_ok() {
                     bucket.lock.unlock_changed();
-                    return;
+                    break;
                 }
                 // Others took it, or the manager began to take back everything of the dead process, and has
                 // not counted this yet.
             } else if !self.is_being_reaped(holder) {
-                return;
+                break;
             }
-            patience.wait();
+            if patience.wait() {
+                // It may be stopped at that.
+                self.ends_wait_in_time(Owner::new(MANAGER_SLOT, 0), &patience)?;
+            }
         }
+        Ok(())
     }
 
     /// Notes in `record` that `owner` is about to give the store's file bytes behind its end: the place is to be given to
     /// [`Segment::end_lengthening`]. `None` if there is no place because a dead process has not been
-    /// cleaned up after. The caller is inside the file, or has it exclusively.
+    /// cleaned up after. The caller is inside the file, or has it exclusively, and then there is a place.
+    ///
+    /// # Errors
+    /// `INTR` if those who have the places do not go on, as of [`Segment::ends_wait`].
     pub fn begin_lengthening<'a>(
         &self,
         record: &'a FileRecord,
         owner: Owner,
-    ) -> Option<&'a AtomicU32> {
+    ) -> Result<Option<&'a AtomicU32>, Errno> {
         let mut patience = Patience::default();
         loop {
             let free = record.lengtheners.iter().find(|place| {
@@ -124,10 +132,16 @@ impl Segment {
             });
             if free.is_some() {
                 crash::point("lengthen.begun");
-                return free;
+                return Ok(free);
             }
-            if patience.wait() && self.was_lengthened(record) {
-                return None;
+            if patience.wait() {
+                if self.was_lengthened(record) {
+                    return Ok(None);
+                }
+                let raw = record.lengtheners.iter().map(|place| place.load(Ordering::Acquire));
+                for other in raw.filter_map(Owner::from_raw) {
+                    self.ends_wait(other, &patience)?;
+                }
             }
         }
     }
@@ -202,7 +216,7 @@ impl Segment {
             let within = size.saturating_sub(block * bytes).min(bytes) as usize;
             if within == 0 {
                 self.abandon(place, resident, files);
-            } else if let Err(errno) = self.cut_bucket(resident, within, files) {
+            } else if let Err(errno) = self.cut_bucket(place, resident, within, owner, files) {
                 result = Err(errno);
             }
             crash::point("tail.zeroed");

@@ -31,7 +31,7 @@ impl Segment {
     /// write behind the new end is waited for before that.
     ///
     /// # Errors
-    /// The store's or a tier's errno.
+    /// The store's or a tier's errno, or one of [`Segment::ends_wait_in_time`].
     pub fn truncate(
         &self,
         file: u32,
@@ -44,12 +44,15 @@ impl Segment {
         // From here on flushes are cut at the goal.
         record.intent.store(size.wrapping_add(1), Ordering::Release);
         crash::point("truncate.intent");
-        self.settle_beyond(file, size, owner, outside);
+        let settled = self.settle_beyond(file, size, owner, outside, Segment::ends_wait_in_time);
         crash::point("truncate.settled");
-        if let Err(errno) = outside.truncate_store(size) {
+        // A block that was waited for in vain has its record as it was.
+        let upto = settled.map_or_else(|(block, _)| block, |()| u64::MAX);
+        let settled = settled.map_err(|(_, errno)| errno);
+        if let Err(errno) = settled.and_then(|()| outside.truncate_store(size)) {
             record.intent.store(0, Ordering::Release);
             // The records of slots have it again.
-            self.settle_beyond(file, size, owner, outside);
+            self.rerecord(file, size, upto, owner, outside);
             return Err(errno);
         }
         crash::point("truncate.store");
@@ -67,7 +70,7 @@ impl Segment {
     /// exclusively. The store goes first, by `on_store`: if it refuses, nothing has happened.
     ///
     /// # Errors
-    /// The store's or a tier's errno.
+    /// The store's or a tier's errno, or one of [`Segment::ends_wait_in_time`].
     pub fn punch(
         &self,
         file: u32,
@@ -81,9 +84,11 @@ impl Segment {
         // From here on no flush of a block in the range begins.
         record.range_end.store(range.end, Ordering::Release);
         crash::point("punch.intent");
-        self.settle_range(file, range.clone(), owner, |_| {});
+        let settled =
+            self.settle_range(file, range.clone(), owner, Segment::ends_wait_in_time, |_| {});
         crash::point("punch.settled");
-        let result = on_store().and_then(|()| {
+        let settled = settled.map_err(|(_, errno)| errno);
+        let result = settled.and_then(|()| on_store()).and_then(|()| {
             crash::point("punch.store");
             self.cut_range(file, range.clone(), owner, outside)?;
             crash::point("punch.cut");
@@ -118,7 +123,8 @@ impl Segment {
         let Some(size) = record.intent.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(());
         };
-        self.settle_beyond(file, size, owner, outside);
+        let settled = self.settle_beyond(file, size, owner, outside, Segment::waits_on);
+        let Ok(()) = settled.map_err(|(_, never)| never);
         crash::point("complete.settled");
         // Left for somebody who may: what is behind the goal stays until then.
         outside.truncate_store(size)?;
@@ -133,34 +139,73 @@ impl Segment {
 
     /// Waits until no flush that began before the intent was set writes blocks behind `size`, and sees
     /// to it that no slot's record has bytes there: a recovery must not put them behind a cut.
-    fn settle_beyond(&self, file: u32, size: u64, owner: Owner, outside: &impl Outside) {
-        self.settle_range(file, size..u64::MAX, owner, |bucket| {
-            let dirty = self.bucket(bucket).map_or(0, |meta| meta.dirty.load(Ordering::Acquire));
-            if dirty != 0 && self.sums(bucket).is_some() {
-                self.record_slot(outside, bucket);
-            }
-        });
+    fn settle_beyond<E>(
+        &self,
+        file: u32,
+        size: u64,
+        owner: Owner,
+        outside: &impl Outside,
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+    ) -> Result<(), (u64, E)> {
+        let rerecord = |bucket| self.rerecord_slot(bucket, outside);
+        self.settle_range(file, size..u64::MAX, owner, look, rerecord)
+    }
+
+    /// Writes the records of the slots that have blocks of `file` from `size` on, and before block `upto`.
+    fn rerecord(&self, file: u32, size: u64, upto: u64, owner: Owner, outside: &impl Outside) {
+        let bytes = self.bucket_bytes() as u64;
+        if upto <= size / bytes {
+            return;
+        }
+        let rerecord = |bucket| self.rerecord_slot(bucket, outside);
+        let range = size..upto.saturating_mul(bytes);
+        let settled = self.settle_range(file, range, owner, Segment::waits_on, rerecord);
+        let Ok(()) = settled.map_err(|(_, never)| never);
+    }
+
+    fn rerecord_slot(&self, bucket: u32, outside: &impl Outside) {
+        let dirty = self.bucket(bucket).map_or(0, |meta| meta.dirty.load(Ordering::Acquire));
+        if dirty != 0 && self.sums(bucket).is_some() {
+            self.record_slot(outside, bucket);
+        }
     }
 
     /// Waits until no flush that began before the intent was set writes blocks of `range`, and calls
-    /// `each` for their buckets, which are locked meanwhile.
-    fn settle_range(&self, file: u32, range: Range<u64>, owner: Owner, each: impl Fn(u32)) {
+    /// `each` for their buckets, which are locked meanwhile. `look` may end the wait for a block, which is told with
+    /// its error.
+    fn settle_range<E>(
+        &self,
+        file: u32,
+        range: Range<u64>,
+        owner: Owner,
+        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+        each: impl Fn(u32),
+    ) -> Result<(), (u64, E)> {
         let bytes = self.bucket_bytes() as u64;
-        self.for_each_entry(self.file(file), range.start / bytes, |block, place| {
-            if block >= range.end.div_ceil(bytes) {
-                return false;
-            }
-            if let Some(resident) = self.lock_resident(place, owner)
+        let settle = |place: &AtomicU64| -> Result<(), E> {
+            if let Some(resident) = self.lock_resident_looking(place, owner, &look)?
                 && let Some(meta) = self.bucket(resident.bucket)
             {
-                self.wait_for_writeback(meta);
-                each(resident.bucket);
+                let settled = self.wait_for_writeback_looking(meta, &look);
+                if settled.is_ok() {
+                    each(resident.bucket);
+                }
                 if resident.taken {
                     meta.lock.unlock_unchanged();
                 }
+                settled?;
             }
-            true
+            Ok(())
+        };
+        let mut result = Ok(());
+        self.for_each_entry(self.file(file), range.start / bytes, |block, place| {
+            if block < range.end.div_ceil(bytes) {
+                result = settle(place).map_err(|error| (block, error));
+                return result.is_ok();
+            }
+            false
         });
+        result
     }
 
     /// Discards what lies behind `size`, and zeroes the rest of the last page. While the intent is set the
@@ -175,7 +220,7 @@ impl Segment {
                 self.discard_resident(place, resident);
                 return true;
             }
-            if let Err(errno) = self.cut_bucket(resident, within, outside) {
+            if let Err(errno) = self.cut_bucket(place, resident, within, owner, outside) {
                 result = Err(errno);
             }
             true
@@ -185,10 +230,15 @@ impl Segment {
 
     /// Discards the pages of a locked block behind the first `within` bytes, which are not none, zeroes the
     /// rest of the last page, and unlocks it.
+    ///
+    /// # Errors
+    /// As of [`Segment::zero_in_block`]. Who raises the size with a gap comes back to it.
     pub(crate) fn cut_bucket(
         &self,
-        resident: Resident,
+        place: &AtomicU64,
+        mut resident: Resident,
         within: usize,
+        owner: Owner,
         files: &impl SlotFiles,
     ) -> Result<(), Errno> {
         let Some(meta) = self.bucket(resident.bucket) else { return Ok(()) };
@@ -199,26 +249,23 @@ impl Segment {
         crash::point("cut.dirty");
         meta.valid.fetch_and(kept, Ordering::AcqRel);
         crash::point("cut.valid");
-        let end = keep * page;
-        let tail_valid = meta.valid.load(Ordering::Relaxed) >> (keep - 1) & 1 == 1;
-        let mut result = Ok(());
-        if within < end && tail_valid {
-            if resident.tier == 0 {
-                // SAFETY: inside the bucket, whose lock is held.
-                unsafe {
-                    self.bucket_data(resident.bucket).add(within).write_bytes(0, end - within);
-                }
-            } else {
-                result = self.zero_in_slot(files, resident.bucket, within, end);
-            }
+        let rest = within..keep * page;
+        let result = self.zero_in_block(place, &mut resident, rest, owner, files);
+        if result.is_err() {
+            self.note_soiled(meta);
         }
+        self.unlock_changed(resident, files);
+        result
+    }
+
+    /// Unlocks a block whose bytes have changed, and writes the record of its slot before.
+    fn unlock_changed(&self, resident: Resident, files: &impl SlotFiles) {
         if resident.tier > 0 {
             self.record_slot(files, resident.bucket);
         }
-        if resident.taken {
+        if let Some(meta) = self.bucket(resident.bucket).filter(|_| resident.taken) {
             meta.lock.unlock_changed();
         }
-        result
     }
 
     /// Makes the buffered bytes of `range` zero: whole pages are forgotten, so that the store's
@@ -237,7 +284,7 @@ impl Segment {
             if start >= range.end {
                 return false;
             }
-            let Some(resident) = self.lock_resident(place, owner) else { return true };
+            let Some(mut resident) = self.lock_resident(place, owner) else { return true };
             let Some(meta) = self.bucket(resident.bucket) else { return true };
             let from = range.start.saturating_sub(start) as usize;
             let to = (range.end - start).min(bytes) as usize;
@@ -255,28 +302,11 @@ impl Segment {
             let head = from..to.min(first * page);
             let tail = (end * page).max(head.end)..to;
             for part in [head, tail] {
-                let valid = |at: usize| meta.valid.load(Ordering::Relaxed) >> (at / page) & 1 == 1;
-                if part.is_empty() || !valid(part.start) {
-                    continue;
-                }
-                if resident.tier == 0 {
-                    // SAFETY: inside the bucket, whose lock is held.
-                    unsafe {
-                        let at = self.bucket_data(resident.bucket).add(part.start);
-                        at.write_bytes(0, part.len());
-                    }
-                } else if let Err(errno) =
-                    self.zero_in_slot(outside, resident.bucket, part.start, part.end)
-                {
+                if let Err(errno) = self.zero_in_block(place, &mut resident, part, owner, outside) {
                     result = Err(errno);
                 }
             }
-            if resident.tier > 0 {
-                self.record_slot(outside, resident.bucket);
-            }
-            if resident.taken {
-                meta.lock.unlock_changed();
-            }
+            self.unlock_changed(resident, outside);
             true
         });
         result

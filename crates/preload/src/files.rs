@@ -367,10 +367,11 @@ unsafe extern "C" fn sync() {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
-    if let Some(session) = session() {
-        session.sync_all(true);
+    let all = session().is_none_or(|session| session.sync_all(true));
+    match real!(c"syncfs"(fd => c_int) -> c_int) {
+        0 if !all => status(Err(Errno::IO)),
+        result => result,
     }
-    real!(c"syncfs"(fd => c_int) -> c_int)
 }
 
 /// Passes a call that changes or reads the file below us through once the file is clean.
