@@ -77,7 +77,7 @@ impl Session {
                 let owner = session.owner();
                 session.segment.clear_tail(handle.file, range.end, owner, session)?;
                 session.lengthening(handle, || {
-                    session.on_store(handle, &call)?;
+                    session.on_store(handle, call)?;
                     crash::point("allocate.store");
                     session.grown_on_store(handle, range.end);
                     Ok(())
@@ -85,7 +85,7 @@ impl Session {
             };
             restarting(|| self.exclusively(handle, extend))
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
-            let punch = |session: &Session| session.punch(handle, range.clone(), keeps_size, &call);
+            let punch = |session: &Session| session.punch(handle, range.clone(), keeps_size, call);
             restarting(|| self.exclusively(handle, punch))
         } else {
             self.with_clean(handle, call)?
