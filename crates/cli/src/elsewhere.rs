@@ -2,6 +2,7 @@
 //! run whose pool is gone. What they do not know they do not call safe.
 
 use crate::flush::{Named, Pool};
+use forebay_node::is_served;
 use forebay_node::neighbours::users_with_pools;
 use forebay_node::runtime::Runtime;
 use std::fs;
@@ -24,19 +25,23 @@ fn user(uid: u32) -> String {
 pub fn unknown(named: &[Named], pools: &[Pool]) -> Result<Vec<String>, String> {
     let mut messages = left_without_pool(named)?;
     let users: Vec<_> = users_with_pools()?.into_iter().map(user).collect();
-    if users.is_empty() {
-        return Ok(messages);
-    }
+    let users = users.join(", ");
     // What a manager of ours buffers it answers for; of another user's mark on the directory it has warned.
     let asked = |named: &Named| pools.iter().any(|pool| pool.buffers(named));
-    let users = users.join(", ");
-    messages.extend(named.iter().filter(|named| !asked(named)).map(|named| {
-        format!(
-            "{}: not known to be safe: no node manager of yours buffers it, and {users} has data on this node \
-             that only that user can ask about",
-            named.path().display()
-        )
-    }));
+    for named in named.iter().filter(|named| !asked(named)) {
+        let path = named.path().display();
+        if !users.is_empty() {
+            messages.push(format!(
+                "{path}: not known to be safe: no node manager of yours buffers it, and {users} has data on this node \
+                 that only that user can ask about"
+            ));
+        } else if !pools.iter().any(|pool| pool.is_near(named)) && is_served(named.path()) {
+            messages.push(format!(
+                "{path}: not known to be safe: a node manager whose pool is not seen from here buffers it, or a directory \
+                 above or below it; in another container, with another /dev/shm, it can be asked there"
+            ));
+        }
+    }
     Ok(messages)
 }
 

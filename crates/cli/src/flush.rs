@@ -159,8 +159,7 @@ impl Pool {
             let record = self.segment.file(file);
             record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
         };
-        let near = |named: &Named| self.stores().any(|store| named.is_near(store));
-        if self.runtime.is_none() && !named.iter().any(near) {
+        if self.runtime.is_none() && !named.iter().any(|named| self.is_near(named)) {
             return Vec::new();
         }
         let meant = |&file: &u32| {
@@ -175,6 +174,11 @@ impl Pool {
         let header = self.segment.header();
         let stores = header.store[..header.stores as usize].iter();
         stores.map(|store| Path::new(OsStr::from_bytes(text(&store.path).to_bytes())))
+    }
+
+    /// Whether it buffers what is named, or something below that.
+    pub fn is_near(&self, named: &Named) -> bool {
+        self.stores().any(|store| named.is_near(store))
     }
 
     /// Whether it is one that all of `named` would be in, if it were buffered.

@@ -179,6 +179,7 @@ pub fn join(
         look_again(runtime)?;
         if let Some(connection) = hold(runtime, &mut watch)? {
             look_again(runtime)?;
+            is_seen(runtime)?;
             return Ok((connection, Joined::Running));
         }
         runtime.prepare()?;
@@ -233,6 +234,18 @@ fn look_again(runtime: &mut Runtime) -> Result<bool, String> {
     }
     *runtime = now;
     Ok(moved)
+}
+
+/// Whether the pool of a manager that we hold can be seen: without it programs would run beside what it buffers.
+fn is_seen(runtime: &Runtime) -> Result<(), String> {
+    match runtime.pool.exists() {
+        true => Ok(()),
+        false => Err(format!(
+            "{}: the node manager there has a pool that is not seen from here: in another container, with another /dev/shm; \
+             run the command there, or with another FOREBAY_RUNTIME_DIR when it has ended",
+            runtime.folder.display()
+        )),
+    }
 }
 
 /// Connects to the instance's manager and keeps it from ending. `None` when there is none, or

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{LAZY, LONG, NOBODY, Site, Steps, USUAL, descendants, is_alive, kill, wait_for};
+use common::{
+    LAZY, LONG, NOBODY, Site, Steps, USUAL, descendants, is_alive, kill, wait_for, with_mounts,
+};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -154,4 +156,35 @@ fn stop_says_when_nothing_fits() {
     assert!(stopped.stderr.contains(&format!("{sleeper} (sleep)")), "{stopped:?}");
     kill(sleeper, Signal::TERM);
     run.end().expect(143);
+}
+
+#[test]
+fn what_a_manager_in_another_container_buffers_is_not_called_safe() {
+    let site = Site::new(&LAZY);
+    let script = r#"
+set -eu
+mount -t tmpfs none /dev/shm
+cd $STORE
+$FOREBAY run --config $CONFIG -- sh -c 'echo text > file; : > $OUT/at; while [ ! -e $OUT/go ]; do sleep 0.01; done' &
+until [ -e $OUT/at ]; do [ -e /proc/$! ] || exit 1; sleep 0.01; done
+for command in "wait --durable file" "flush $STORE" "wait $OUT/.."; do
+    code=0
+    unshare -m sh -c "mount -t tmpfs none /dev/shm; exec $FOREBAY $command" > $OUT/said 2>&1 || code=$?
+    [ $code = 1 ] && grep -q 'not known to be safe: a node manager whose pool is not seen' $OUT/said ||
+        { echo "$command: $code"; cat $OUT/said; exit 1; }
+    ! grep -q '^safe\|^flushed' $OUT/said || { cat $OUT/said; exit 1; }
+done
+# A program would read what the store has.
+code=0
+unshare -m sh -c "mount -t tmpfs none /dev/shm; exec $FOREBAY run --config $CONFIG -- cat file" > $OUT/said 2>&1 || code=$?
+[ $code = 125 ] && grep -q 'has a pool that is not seen from here' $OUT/said || { echo "run: $code"; cat $OUT/said; exit 1; }
+: > $OUT/go
+wait
+while ls -d $FOREBAY_RUNTIME_DIR/*/ > /dev/null 2>&1; do sleep 0.01; done
+$FOREBAY wait --durable file | grep -q '^safe'
+unshare -m sh -c "mount -t tmpfs none /dev/shm; exec $FOREBAY wait --durable file" | grep -q '^safe'
+"#;
+    let Some(ran) = with_mounts(&site, script) else { return };
+    ran.expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "text\n");
 }

@@ -140,10 +140,8 @@ fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> Option<Taken> {
             _ => (ABOVE, &[SERVED]),
         };
         let _ = lock(&fd, libc::F_OFD_SETLK, libc::F_RDLCK, own);
-        let locked =
-            |&byte: &i64| lock(&fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte) == Some(libc::F_RDLCK);
         if taken.is_none()
-            && theirs.iter().any(locked)
+            && theirs.iter().any(|&byte| is_locked(&fd, byte))
             && let Ok(found) = rustix::fs::fstat(&fd)
         {
             let (device, inode) = (found.st_dev, found.st_ino);
@@ -152,6 +150,31 @@ fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> Option<Taken> {
         held.push(fd);
     }
     taken
+}
+
+/// Whether a manager serves `path`, or a directory above it, or below it if it is one: for those whose pool is not seen,
+/// as from another container. One that ends has some time for it.
+pub fn is_served(path: &Path) -> bool {
+    let since = Instant::now();
+    while has_mark(path) {
+        if since.elapsed() > PATIENCE {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+fn has_mark(path: &Path) -> bool {
+    path.ancestors().enumerate().any(|(depth, folder)| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(fd) = rustix::fs::open(folder, flags, Mode::empty()) else { return false };
+        is_locked(&fd, SERVED) || depth == 0 && is_locked(&fd, ABOVE)
+    })
+}
+
+fn is_locked(fd: &OwnedFd, byte: i64) -> bool {
+    lock(fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte) == Some(libc::F_RDLCK)
 }
 
 /// A process of this user, not this one, that has marked the directory so that it is taken.

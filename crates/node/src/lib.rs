@@ -46,5 +46,5 @@ mod undoable;
 pub use config::Config;
 pub use control::Connection;
 pub use daemon::{Ending, Options, Started, serve};
-pub use guard::WAITS;
+pub use guard::{WAITS, is_served};
 pub use rebuild::Rebuilt;
