@@ -6,21 +6,56 @@ use crate::waits::surely;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
-use forebay_pool::Identity;
 use forebay_pool::layout::{FileRecord, file_flag};
-use rustix::fd::AsRawFd;
-use rustix::fs::{CWD, Mode, OFlags};
+use forebay_pool::{Identity, crash};
+use rustix::fd::{AsRawFd, RawFd};
+use rustix::fs::{CWD, Mode, OFlags, Stat};
+
+/// How often a file that is renamed all the time is looked for: where it is then is a hint only.
+const LOOKS: usize = 20;
 
 impl Session {
-    /// Notes that the last name of a file is about to be removed.
-    pub fn unlinked(&self, device: u64, inode: u64) {
+    /// How often names were changed, to be asked before one is: see [`Session::name_changed`].
+    #[inline]
+    pub fn name_changes(&self) -> u64 {
+        self.segment.name_changes()
+    }
+
+    /// Notes that a call has changed a name, before it is looked whether the file is known. Returns whether other calls
+    /// have since [`Session::name_changes`] was `before`.
+    pub fn name_changed(&self, before: u64) -> bool {
+        crash::point("name.changed");
+        self.segment.name_changed(before)
+    }
+
+    /// Notes that a name of a file, which `stat` describes, is about to be removed, if it is the last one: who is killed
+    /// after the call has no time to. The manager looks whether it is true.
+    pub fn unlinking(&self, stat: &Stat) {
+        if stat.st_nlink == 1 {
+            self.note_unlinked(stat);
+        }
+        crash::point("unlink.noted");
+    }
+
+    /// Notes that a name of a file, which `stat` described after [`Session::name_changes`] was `before`, was removed. Again:
+    /// a process that has opened the file until then has found that it still had its name. And of several names all
+    /// others may have been removed meanwhile.
+    pub fn unlinked(&self, stat: &Stat, before: u64) {
+        if self.name_changed(before) || stat.st_nlink == 1 {
+            self.note_unlinked(stat);
+        }
+    }
+
+    fn note_unlinked(&self, stat: &Stat) {
         let note = |file: Option<u32>| {
             if let Some(file) = file {
                 self.segment.file(file).set(file_flag::UNLINKED);
             }
         };
-        let _ = surely(|| self.with_record(Identity { device, inode }, note));
-        forebay_pool::crash::point("unlink.noted");
+        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        if self.segment.may_have(identity) {
+            let _ = surely(|| self.with_record(identity, note));
+        }
     }
 
     /// Notes that a file got the name `path`, which starts at `folder`; `old` is the name that it lost,
@@ -29,6 +64,9 @@ impl Session {
     pub fn named(&self, identity: Identity, folder: i32, path: &CStr, old: Option<&CStr>) -> bool {
         let note = |file: Option<u32>| {
             let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
+            if record.has(file_flag::UNLINKED) {
+                record.clear(file_flag::UNLINKED);
+            }
             // Most programs rename within one directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
             let same = names.is_some_and(|(old, new)| record.rename_last(old, new));
@@ -43,6 +81,11 @@ impl Session {
     fn named_elsewhere(&self, identity: Identity, folder: i32, path: &CStr) -> bool {
         let mut buffer = MaybeUninit::uninit();
         let (path, store) = self.managed_path_at(folder, path, &mut buffer);
+        self.is_named(identity, path, store) && store.is_none()
+    }
+
+    /// Notes that `path`, canonical, in `store`, is a file's name. Returns whether the file is known.
+    fn is_named(&self, identity: Identity, path: &[u8], store: Option<usize>) -> bool {
         let note = |file: Option<u32>| {
             if let Some(file) = file {
                 self.note_name(self.segment.file(file), path, store);
@@ -58,7 +101,34 @@ impl Session {
             self.renamed(file, path);
         }
         self.segment.leave(owner, inside);
-        known.is_some() && store.is_none()
+        known.is_some()
+    }
+
+    /// Looks again which name the file behind `fd` has, and whether it has any: one was changed by a process that may not
+    /// have found the record, which was not in the table yet.
+    #[cold]
+    pub(crate) fn look_for_name(&self, fd: RawFd) {
+        let Some(handle) = self.handle(fd) else { return };
+        let record = self.record(handle);
+        for _ in 0..LOOKS {
+            let names = self.segment.name_changes();
+            let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
+            if stat.st_nlink == 0 {
+                record.set(file_flag::UNLINKED);
+                return;
+            }
+            let mut buffer = MaybeUninit::uninit();
+            let (path, store) = self.managed_path(fd, &mut buffer);
+            crash::point("name.seen");
+            self.is_named(record.identity(), path, store);
+            if store.is_none() {
+                // An error stays with the file.
+                let _ = self.turn_direct(handle);
+            }
+            if self.segment.name_changes() == names {
+                return;
+            }
+        }
     }
 
     /// Whether `path`, which starts at `folder`, lies in a managed directory.

@@ -70,6 +70,8 @@ pub struct InKnownFolder<'a> {
     store: usize,
     /// Before the open, by the clock that stamps files.
     now_ns: u64,
+    /// [`forebay_pool::Segment::name_changes`] before the open.
+    names: u64,
 }
 
 pub(crate) fn mtime_ns(stat: &Stat) -> u64 {
@@ -83,7 +85,7 @@ pub(crate) fn ctime_ns(stat: &Stat) -> u64 {
 impl Session {
     /// Whether a managed store is on device `device`.
     #[inline]
-    pub(crate) fn is_store_device(&self, device: u64) -> bool {
+    pub fn is_store_device(&self, device: u64) -> bool {
         let header = self.segment.header();
         header.store[..header.stores as usize].iter().any(|store| store.device == device)
     }
@@ -119,7 +121,8 @@ impl Session {
     pub fn in_known_folder<'a>(&self, path: &'a CStr) -> Option<InKnownFolder<'a>> {
         let path = path.to_bytes();
         let store = folders::store_of(path)?;
-        Some(InKnownFolder { path, store, now_ns: clock::realtime_coarse_ns() })
+        let now_ns = clock::realtime_coarse_ns();
+        Some(InKnownFolder { path, store, now_ns, names: self.segment.name_changes() })
     }
 
     /// [`Session::opened`] of a file of which is known where it lies, or by which path (of the
@@ -139,6 +142,8 @@ impl Session {
         if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
             return Ok(false);
         }
+        let names = known.map_or_else(|| self.segment.name_changes(), |known| known.names);
+        forebay_pool::crash::point("open.opened");
         let Some(seen) = Seen::of(fd) else { return Ok(false) };
         if FileType::from_raw_mode(seen.stat.st_mode) == FileType::RegularFile
             && self.is_store_device(seen.stat.st_dev)
@@ -150,6 +155,9 @@ impl Session {
                 let made = self.manage(fd, flags, &seen, known, path);
                 if made.is_err() {
                     self.forget(fd);
+                } else if self.segment.name_changes() != names {
+                    // In the meantime: this process may have missed it, and that one the record.
+                    self.look_for_name(fd);
                 }
                 made
             });
@@ -204,11 +212,11 @@ impl Session {
             && let Some(handle) = self.handle(fd)
             && self.record(handle).has(file_flag::UNLINKED)
         {
-            // A new file that got the inode in the clock tick in which the old one was made.
+            // A new file that got the inode in the clock tick in which the old one was made; or the name is
+            // being removed.
             self.record(handle).clear(file_flag::UNLINKED);
-            let mut buffer = core::mem::MaybeUninit::uninit();
-            let (path, store) = self.managed_path(fd, &mut buffer);
-            self.note_name(self.record(handle), path, store);
+            forebay_pool::crash::point("open.named");
+            self.look_for_name(fd);
         }
         self.refresh(fd, stat)?;
         if let Some(handle) = self.handle(fd) {
@@ -311,6 +319,9 @@ impl Session {
         };
         forebay_pool::crash::point("open.seen");
         let found = self.segment.open_file(identity, owner, begin, |file, new| {
+            if seen.stat.st_nlink == 0 {
+                self.segment.file(file).set(file_flag::UNLINKED);
+            }
             if new {
                 // The record is in the table by now: either we see that the manager makes all files
                 // direct, or it sees the record.
@@ -429,6 +440,7 @@ impl Session {
     /// # Errors
     /// `NFILE` if it would have to have one, and all are in use: it must not be used.
     pub fn opened_raw(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
+        let names = self.segment.name_changes();
         let Some(seen) = Seen::of(fd) else { return Ok(None) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile
             || !self.is_store_device(seen.stat.st_dev)
@@ -448,6 +460,9 @@ impl Session {
         self.bind(fd, marker.description);
         if let Some(handle) = self.handle(fd) {
             let _ = self.turn_direct(handle);
+        }
+        if self.segment.name_changes() != names {
+            self.look_for_name(fd);
         }
         Ok(Some(marker.description))
     }

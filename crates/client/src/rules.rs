@@ -139,6 +139,7 @@ impl Session {
         };
         let rules = || self.segment.rules().iter().map(RuleRecord::rule);
         let found = first_match(rules(), &facts);
+        forebay_pool::crash::point("rule.found");
         record.rule.store(found.map_or(0, |rule| rule as u16 + 1), Ordering::Release);
         record.rule_review.store(next_review(rules(), size), Ordering::Release);
         let rule =

@@ -121,23 +121,35 @@ impl Descriptors {
     /// A descriptor of `file` that can be written.
     ///
     /// # Errors
-    /// The errno of opening it by its path; `STALE` when no file with its identity can be found.
+    /// The errno of opening it by its path; `STALE` when no file with its identity can be found, and no program has it
+    /// open.
     pub fn of(&self, segment: &Segment, file: u32, store: &Path) -> Result<Arc<OwnedFd>, Errno> {
         let record = segment.file(file);
-        let generation = record.generation.load(std::sync::atomic::Ordering::Acquire);
-        if let Some(kept) = self.map().get(&file)
-            && kept.generation == generation
-        {
-            return Ok(Arc::clone(&kept.fd));
+        if let Some(fd) = self.at_hand(segment, file) {
+            return Ok(fd);
         }
-        let fd = Arc::new(open_by_name(record, store, &self.stores)?);
-        self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
-        Ok(fd)
+        // Not by name: it has lost its last one, and what has that name now is another file.
+        if record.has(file_flag::UNLINKED)
+            && let Some(fd) = self.of_programs(segment, file)
+        {
+            return Ok(fd);
+        }
+        let generation = record.generation.load(std::sync::atomic::Ordering::Acquire);
+        match open_by_name(record, store, &self.stores) {
+            Ok(fd) => {
+                let fd = Arc::new(fd);
+                self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
+                Ok(fd)
+            }
+            // Whatever became of its name.
+            Err(Errno::STALE) => self.of_programs(segment, file).ok_or(Errno::STALE),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// A descriptor of `file` like one that a program has of it: there is no other way to a file without
     /// a name. `None` if no program has it open, or the file may not be written.
-    pub fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+    fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
         let (identity, known) = (record.identity(), Known::of(record));

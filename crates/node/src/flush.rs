@@ -744,15 +744,6 @@ impl Flusher {
         {
             self.node.await_messages();
         }
-        let held = descriptors.at_hand(&self.node.segment, file);
-        if let Some(fd) = held.or_else(|| {
-            // Not by name: it has lost its last one, and what has that name now is another file.
-            record
-                .has(file_flag::UNLINKED)
-                .then(|| descriptors.of_programs(&self.node.segment, file))?
-        }) {
-            return Ok(fd);
-        }
         descriptors.of(&self.node.segment, file, folder)
     }
 

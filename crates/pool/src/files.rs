@@ -566,10 +566,27 @@ impl Segment {
         Ok(result)
     }
 
-    /// Whether the table has `identity`, without a lock: for a quick no. A record that is being
-    /// moved may be missed.
+    /// Whether the table has `identity`, without a lock.
     pub fn may_have(&self, identity: Identity) -> bool {
         self.search(identity.head(self.header().heads), identity).is_some()
+    }
+
+    /// How often programs have changed names of files. A process that makes a record, and finds this changed since before it
+    /// looked at the file's name, looks again once the record can be found: a process that changed the name before that has
+    /// not found the record, and said nothing of it. One that changes it later finds it.
+    #[inline]
+    pub fn name_changes(&self) -> u64 {
+        // The record comes before.
+        fence(Ordering::SeqCst);
+        self.header().name_changes.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a name was changed, before the caller looks whether the file is in the table. Returns whether other names
+    /// were since [`Segment::name_changes`] was `before`.
+    pub fn name_changed(&self, before: u64) -> bool {
+        let seen = self.header().name_changes.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        seen != before
     }
 
     /// Tells the node manager something through the queue. If that is full, or `owner` is nobody,
@@ -704,7 +721,11 @@ impl Segment {
     }
 
     fn search(&self, head: u32, identity: Identity) -> Option<u32> {
-        let mut link = self.head(head).load(Ordering::Acquire);
+        self.search_from(self.head(head).load(Ordering::Acquire), head, identity)
+    }
+
+    fn search_from(&self, mut link: u32, head: u32, identity: Identity) -> Option<u32> {
+        let heads = self.header().heads;
         // A chain that a damaged link made into a ring must not hold us for ever.
         for _ in 0..self.header().files {
             let file = link.checked_sub(1)?;
@@ -713,6 +734,10 @@ impl Segment {
                 return Some(file);
             }
             link = record.next.load(Ordering::Acquire);
+            // Without the stripe: the record may be one of another chain by now.
+            if record.identity().head(heads) != head {
+                link = self.head(head).load(Ordering::Acquire);
+            }
         }
         None
     }
@@ -737,7 +762,8 @@ impl Segment {
         }
         // Complete before it can be found: one that dies here leaves nothing, or a record of this file.
         let head = self.head(head);
-        record.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        // After the identity: see `search`.
+        record.next.store(head.load(Ordering::Relaxed), Ordering::Release);
         crash::point("file.linking");
         head.store(file + 1, Ordering::Release);
         crash::point("file.linked");
@@ -909,6 +935,30 @@ mod tests {
         for &id in &identities {
             assert_eq!(segment.may_have(id), id.inode % 2 == 1);
         }
+        segment.leave(me, inside);
+    }
+
+    #[test]
+    fn a_search_that_stands_on_a_record_of_another_chain_begins_again() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let me = Owner::new(1, 0);
+        let inside = segment.enter_table(me);
+        let heads = segment.header().heads;
+        let head = Identity { device: 1, inode: 1 }.head(heads);
+        let mut same = (1..).map(|inode| Identity { device: 1, inode });
+        let mut next = |is: bool| same.find(|id| (id.head(heads) == head) == is).unwrap();
+        let (behind, before, elsewhere) = (next(true), next(true), next(false));
+        let make = |id| segment.with_file_or_new(id, me, |file, _| file).unwrap();
+        let (behind_at, before_at) = (make(behind), make(before));
+        // Another thread has come as far as this.
+        let link = segment.head(head).load(Ordering::Acquire);
+        assert_eq!(link, before_at + 1);
+        let opens = segment.count_opens(before_at).unwrap();
+        assert!(segment.remove_file(before_at, me, opens, || true));
+        segment.header().file_cursor.store(0, Ordering::Relaxed);
+        assert_eq!(make(elsewhere), before_at, "not used again");
+        assert_eq!(segment.search_from(link, head, behind), Some(behind_at));
+        assert_eq!(segment.search_from(link, head, before), None);
         segment.leave(me, inside);
     }
 

@@ -171,6 +171,9 @@ pub struct Header {
     pub durability: AtomicU32,
     /// Times that a file was found changed by others on the store while Forebay had data for it.
     pub conflicts: AtomicU32,
+    /// Raised by programs after each call that gives a file another name, or takes one away, and before they look
+    /// whether the file is in the table: see [`crate::Segment::name_changes`].
+    pub name_changes: AtomicU64,
     /// Over all that never changes once the segment is made, see `Header::sum`.
     pub checksum: AtomicU64,
     /// Buckets of each tier that are set aside for jobs, free or in use.

@@ -26,7 +26,7 @@ use opens::Opens;
 use owner::{OwnedLock, Owner};
 use queue::Queue;
 use std::cell::Cell;
-use sync::{AtomicU32, AtomicU64, Ordering, pause};
+use sync::{AtomicU32, AtomicU64, Ordering, fence, pause};
 
 /// The model needs no crash points: it stops at every step anyway.
 mod crash {
@@ -1215,6 +1215,89 @@ fn an_unordered_open_loses_its_record() {
 #[should_panic(expected = "an open file has lost its record")]
 fn an_unordered_adoption_loses_its_record() {
     adopt_while_swept(Protocol::Unordered);
+}
+
+// ---------------------------------------------------------------------------------------------
+// The names of files that are being opened.
+
+/// A file whose name the kernel has, and the name in its record, plus one; 0 while it has none.
+struct Named {
+    stripe: OwnedLock,
+    name: AtomicU32,
+    record: AtomicU32,
+    changes: AtomicU32,
+}
+
+impl Named {
+    /// `Segment::name_changes`.
+    fn changes(&self) -> u32 {
+        fence(Ordering::SeqCst);
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// What the kernel says, in the order of all that it does with the name.
+    fn look(&self) -> u32 {
+        self.name.fetch_add(0, Ordering::SeqCst)
+    }
+
+    fn note(&self, owner: Owner, name: u32) {
+        lock(&self.stripe, owner);
+        self.record.store(name + 1, Ordering::Release);
+        self.stripe.unlock_unchanged();
+    }
+
+    /// `Session::opened_as` with `Session::look_for_name`, if it `looks_again`.
+    fn open(&self, owner: Owner, looks_again: bool) {
+        let mut before = self.changes();
+        self.note(owner, self.look());
+        while looks_again && self.changes() != before {
+            before = self.changes();
+            self.note(owner, self.look());
+        }
+    }
+
+    /// A rename or an unlink, `Session::name_changed` and `Session::named`.
+    fn rename(&self, owner: Owner, to: u32) {
+        self.name.swap(to, Ordering::SeqCst);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if reading(|| self.record.load(Ordering::Acquire)) != 0 {
+            self.note(owner, to);
+        }
+    }
+}
+
+fn open_while_renamed(renames: u32, looks_again: bool) {
+    explore(Some(3), move || {
+        let named = Arc::new(Named {
+            stripe: OwnedLock::unheld(),
+            name: AtomicU32::new(0),
+            record: AtomicU32::new(0),
+            changes: AtomicU32::new(0),
+        });
+        named.changes.store(0, Ordering::SeqCst);
+        let opener = {
+            let named = named.clone();
+            thread::spawn(move || named.open(owner(1), looks_again))
+        };
+        (1..=renames).for_each(|to| named.rename(owner(2), to));
+        opener.join().unwrap();
+        let known = named.record.load(Ordering::SeqCst);
+        assert_eq!(known, named.look() + 1, "a record with an old name");
+    });
+}
+
+/// (i) A file that is renamed while it is opened has its last name in its record.
+#[test]
+fn a_file_that_is_renamed_while_it_is_opened_keeps_no_old_name() {
+    open_while_renamed(1, true);
+    open_while_renamed(2, true);
+}
+
+#[test]
+#[should_panic(expected = "a record with an old name")]
+fn an_open_that_looks_once_keeps_an_old_name() {
+    open_while_renamed(1, false);
 }
 
 // ---------------------------------------------------------------------------------------------

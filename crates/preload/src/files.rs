@@ -150,6 +150,12 @@ unsafe fn stat_at(folder: c_int, path: *const c_char, flags: AtFlags) -> Option<
     stat.ok()
 }
 
+/// Whether the file table may have the file, now or after an open that is under way.
+fn may_be_in_table(stat: &rustix::fs::Stat) -> bool {
+    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    regular && session().is_some_and(|session| session.is_store_device(stat.st_dev))
+}
+
 /// Whether the file table has the file. What is no regular file may have got the inode number of
 /// one whose record is still there.
 pub(crate) fn is_in_table(stat: &rustix::fs::Stat) -> bool {
@@ -613,10 +619,8 @@ unsafe extern "C" fn fchownat(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
-    let result = real!(c"link"(from => *const c_char, to => *const c_char) -> c_int);
-    let file = unsafe { stat_known(libc::AT_FDCWD, to, AtFlags::SYMLINK_NOFOLLOW) };
-    changed(result, file);
-    unsafe { named(result, file, Some(from), libc::AT_FDCWD, to) }
+    let call = || real!(c"link"(from => *const c_char, to => *const c_char) -> c_int);
+    unsafe { linking(call, Some(from), libc::AT_FDCWD, to) }
 }
 
 #[unsafe(no_mangle)]
@@ -627,27 +631,45 @@ unsafe extern "C" fn linkat(
     to: *const c_char,
     flags: c_int,
 ) -> c_int {
-    let result = real!(c"linkat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => c_int) -> c_int);
-    let file = unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
-    changed(result, file);
+    let call = || real!(c"linkat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => c_int) -> c_int);
     let old = (from_folder == to_folder).then_some(from);
-    unsafe { named(result, file, old, to_folder, to) }
+    unsafe { linking(call, old, to_folder, to) }
+}
+
+/// Makes a call that gives a file another name, and notes that before the caller looks whether the file is in the table.
+fn noting_name(call: impl FnOnce() -> c_int) -> c_int {
+    let result = call();
+    if let (0, Some(session)) = (result, session()) {
+        session.name_changed(session.name_changes());
+    }
+    result
+}
+
+/// Passes a call through that gives a file the name `path`, too.
+unsafe fn linking(
+    call: impl FnOnce() -> c_int,
+    old: Option<*const c_char>,
+    folder: c_int,
+    path: *const c_char,
+) -> c_int {
+    let result = noting_name(call);
+    let file = unsafe { stat_known(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
+    changed(result, file);
+    unsafe { named(result, file, old, folder, path) }
 }
 
 /// Passes a call through that takes the name `path` away, and notes it if it was the file's last.
 unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let Some(session) = session() else { return call() };
-    let doomed = unsafe { stat_known(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
-    // Before: who is killed after the call has no time to. The manager looks whether it is true.
-    let last = doomed.filter(|stat| stat.st_nlink == 1);
-    let note = |stat: rustix::fs::Stat| session.unlinked(stat.st_dev, stat.st_ino);
-    let _ = last.map(note);
+    let names = session.name_changes();
+    let doomed = unsafe { stat_at(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
+    let Some(doomed) = doomed.filter(may_be_in_table) else { return call() };
+    session.unlinking(&doomed);
     let result = call();
     if result == 0 {
-        // Again: who has opened the file until then has found that it still had its name.
-        let _ = last.map(note);
+        session.unlinked(&doomed, names);
     }
-    changed(result, doomed)
+    changed(result, Some(doomed).filter(is_in_table))
 }
 
 #[unsafe(no_mangle)]
@@ -702,7 +724,7 @@ unsafe extern "C" fn renameat2(
             let source = unsafe { Moved::of(from_folder, from, to_folder, to) };
             // Of an exchange.
             let other = unsafe { Moved::of(to_folder, to, from_folder, from) };
-            let result = call();
+            let result = noting_name(call);
             unsafe {
                 source.end(result);
                 other.end(result)
@@ -738,7 +760,7 @@ pub(crate) unsafe fn named(
 
 /// What a rename moves.
 struct Moved {
-    /// A file in the table.
+    /// A file that may be in the table.
     file: Option<rustix::fs::Stat>,
     /// A directory that lies in a managed one.
     is_folder: bool,
@@ -759,7 +781,7 @@ impl Moved {
         let is_folder = stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
             && unsafe { is_managed_path(from_folder, from) };
         let old = (from_folder == folder).then_some(from);
-        Moved { file: stat.filter(is_in_table), is_folder, old, folder, path }
+        Moved { file: stat.filter(may_be_in_table), is_folder, old, folder, path }
     }
 
     /// To be told what came of it.
@@ -772,8 +794,9 @@ impl Moved {
         {
             session.sync_all(false);
         }
-        changed(result, self.file);
-        unsafe { named(result, self.file, self.old, self.folder, self.path) }
+        let file = self.file.filter(is_in_table);
+        changed(result, file);
+        unsafe { named(result, file, self.old, self.folder, self.path) }
     }
 }
 
@@ -795,14 +818,15 @@ unsafe fn replacing(
         return call();
     }
     let source = unsafe { Moved::of(from_folder, from, to_folder, to) };
-    let target = unsafe { stat_known(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
+    let target = unsafe { stat_at(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
+    let target = target.filter(may_be_in_table);
     let one =
         |(a, b): (rustix::fs::Stat, rustix::fs::Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
     let result = match target {
         Some(_) if !source.file.zip(target).is_some_and(one) => unsafe {
             removing(to_folder, to, call)
         },
-        _ => call(),
+        _ => noting_name(call),
     };
     unsafe { source.end(result) }
 }

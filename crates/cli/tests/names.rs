@@ -1,0 +1,147 @@
+//! Files are opened while other processes change their names: whichever comes first at each step, the file is found by
+//! the name that it has in the end, and one without any is given up.
+
+mod common;
+
+use common::{LAZY, Site, Steps, kill, sees, skip, wait_for};
+use rustix::process::Signal;
+use std::fs;
+
+/// Points at which a process has no stripe of the file table, from the kernel's open to the end of ours.
+const STEPS: [&str; 6] =
+    ["open.opened", "open.seen", "open.recorded", "file.linking", "open.found", "open.marked"];
+
+/// A process stops at `point` of the open of `file`; meanwhile `change` happens; then the process goes on and writes, the
+/// node manager is killed, and the process ends. The next node manager has no descriptor of the file.
+fn change_while_opened(prepare: &str, point: &str, change: &str) -> Site {
+    let site = Site::new(&LAZY);
+    change_at(&site, prepare, point, change);
+    site
+}
+
+fn change_at(site: &Site, prepare: &str, point: &str, change: &str) {
+    let script = format!(
+        "{prepare}\n: > $OUT/held\n\
+         FOREBAY_PAUSE={point}:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log bash -c '\
+         exec 3<> file; echo written >&3; : > $OUT/written
+         until [ -e $OUT/past-written ]; do sleep 0.01; done' &\n\
+         until [ -s $OUT/log ]; do sleep 0.01; done\n\
+         {change} || exit 3\n\
+         rm $OUT/held; until [ -e $OUT/written ]; do sleep 0.01; done\n\
+         step written; wait $!\n"
+    );
+    let steps = Steps::of(site, &script);
+    steps.at("written");
+    kill(site.status().manager, Signal::KILL);
+    steps.past("written");
+    let ran = steps.running.end();
+    assert_eq!(ran.code, 0, "{point}: {ran:?} {}", site.log());
+}
+
+#[test]
+fn a_file_that_is_unlinked_while_it_is_opened_is_given_up() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    for point in STEPS {
+        let site = change_while_opened("", point, "rm file");
+        assert!(!site.store.join("file").exists());
+    }
+    // One that is known before.
+    for point in ["open.opened", "open.seen", "open.found", "open.marked"] {
+        let prepare = "head -c 100000 /dev/zero > file; exec 4< file";
+        let site = change_while_opened(prepare, point, "rm file");
+        assert!(!site.store.join("file").exists());
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_opened_is_given_up() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    for point in STEPS {
+        let site = change_while_opened("echo new > other", point, "mv -f other file");
+        assert_eq!(sees(&site.store.join("file")), "new\n", "{point}");
+    }
+}
+
+/// Where no node manager looks for it.
+#[test]
+fn a_file_that_is_moved_away_while_it_is_opened_takes_what_is_written() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    for point in STEPS {
+        let site = change_while_opened("", point, "mv file $OUT/file");
+        assert_eq!(sees(&site.out.join("file")), "written\n", "{point}");
+        // Together with its folder.
+        let site = Site::new(&LAZY);
+        let prepare = "mkdir folder; cd folder";
+        change_at(&site, prepare, point, "mv ../folder $OUT/folder");
+        assert_eq!(sees(&site.out.join("folder/file")), "written\n", "{point}");
+    }
+}
+
+#[test]
+fn a_scratch_file_that_gets_a_lasting_name_while_it_is_opened_is_kept() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    for point in STEPS.into_iter().chain(["rule.found"]) {
+        let site = Site::new(&LAZY);
+        let rule = "[[rule]]\npath = \"file\"\nmode = \"scratch\"\n";
+        let config = fs::read_to_string(&site.config).unwrap();
+        fs::write(&site.config, format!("{config}{rule}")).unwrap();
+        change_at(&site, "", point, "mv file kept");
+        assert_eq!(sees(&site.store.join("kept")), "written\n", "{point}");
+    }
+}
+
+/// Both see that there is another name.
+#[test]
+fn a_file_that_loses_two_names_at_once_is_given_up() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let script = ": > $OUT/held\nexec 3<> one; ln one two; echo written >&3\n\
+        for name in one two; do\n\
+        FOREBAY_PAUSE=unlink.noted:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log-$name rm $name &\n\
+        done\n\
+        until [ -s $OUT/log-one -a -s $OUT/log-two ]; do sleep 0.01; done\n\
+        rm $OUT/held; wait\n\
+        step written\n";
+    let steps = Steps::of(&site, script);
+    steps.at("written");
+    kill(site.status().manager, Signal::KILL);
+    steps.past("written");
+    steps.end();
+    wait_for("an empty store", common::LONG, || {
+        fs::read_dir(&site.store).unwrap().next().is_none().then_some(())
+    });
+}
+
+/// The process that removes the name is killed before it can say so, and the node manager is killed, too.
+#[test]
+fn a_file_of_which_no_name_is_known_is_written_as_long_as_a_program_has_it() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let script = ": > $OUT/held\n\
+        FOREBAY_PAUSE=open.seen:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log bash -c '\
+        exec 3<> file; echo written >&3; : > $OUT/written
+        until [ -e $OUT/past-written ]; do sleep 0.01; done\n\
+        timeout 60 sync $OUT /proc/self/fd/3 && cat /proc/self/fd/3' &\n\
+        until [ -s $OUT/log ]; do sleep 0.01; done\n\
+        FOREBAY_CRASH=name.changed:1 rm file\n\
+        rm $OUT/held; until [ -e $OUT/written ]; do sleep 0.01; done\n\
+        step written; wait $!\n";
+    let steps = Steps::of(&site, script);
+    steps.at("written");
+    kill(site.status().manager, Signal::KILL);
+    steps.past("written");
+    let ran = steps.running.end();
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "written\n"), "{ran:?} {}", site.log());
+}
