@@ -6,6 +6,7 @@ mod common;
 use common::{LAZY, Site, Steps, kill, sees, skip, wait_for};
 use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// Points at which a process has no stripe of the file table, from the kernel's open to the end of ours.
 const STEPS: [&str; 6] =
@@ -144,4 +145,64 @@ fn a_file_of_which_no_name_is_known_is_written_as_long_as_a_program_has_it() {
     steps.past("written");
     let ran = steps.running.end();
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "written\n"), "{ran:?} {}", site.log());
+}
+
+/// A program dies in a truncate, and the file is deleted before the node manager comes to that; two programs open a new file
+/// with its inode.
+#[test]
+fn a_truncate_that_was_left_of_a_deleted_file_is_no_error_of_the_next_one() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    // Other tests may get the inode.
+    if !(0..10).any(|_| leave_truncate()) {
+        skip("the file system gives inodes to no second file");
+    }
+}
+
+/// Whether the new file has the inode of the old one.
+fn leave_truncate() -> bool {
+    let site = Site::new(&LAZY);
+    let [reap, held] = ["reap", "held"].map(|name| site.out.join(name));
+    // Nothing but the record is left of the first file: the node manager has no descriptor of it.
+    let script = "head -c 100000 /dev/zero > file; sync file; stat -c %i file > $OUT/inode\n\
+        step synced\n\
+        FOREBAY_CRASH=truncate.intent:1 truncate -s 10 file\n\
+        until grep -q reap.inside $OUT/log; do sleep 0.01; done\n\
+        rm file; step removed; new=$(cat $OUT/new)\n\
+        for k in 1 2; do\n\
+        { FOREBAY_PAUSE=open.marked:1:while=$OUT/held FOREBAY_PAUSE_IN=client FOREBAY_PAUSE_LOG=$OUT/log-$k \
+        dd if=$OUT/bytes of=$new bs=5 seek=$k conv=notrunc,fsync status=none || echo failed; } &\n\
+        until [ -s $OUT/log-$k ]; do sleep 0.01; done; done\n\
+        rm $OUT/reap; step taken; wait; cp $new $OUT/seen; rm -f new-*\n";
+    fs::write(site.out.join("bytes"), "bytes").unwrap();
+    let mut run = Steps::command(&site, &[], script);
+    run.env("FOREBAY_PAUSE", format!("reap.inside:1/1:while={}", reap.display()));
+    run.env("FOREBAY_PAUSE_IN", "node").env("FOREBAY_PAUSE_LOG", site.out.join("log"));
+    let steps = Steps::start(&site, run);
+    steps.at("synced");
+    [&reap, &held].iter().for_each(|path| fs::write(path, "").unwrap());
+    steps.past("synced");
+    steps.at("removed");
+    let made = (0..200).map(|n| site.store.join(format!("new-{n}")));
+    let inode = |path: &std::path::PathBuf| fs::metadata(path).unwrap().ino();
+    let mut made = made.inspect(|path| fs::write(path, "").unwrap());
+    let known = fs::read_to_string(site.out.join("inode")).unwrap();
+    let new = made.find(|path| inode(path).to_string() == known.trim());
+    // Else the test is of a file that the node manager does not know.
+    fs::write(site.out.join("new"), new.as_ref().map_or("other", |new| new.to_str().unwrap()))
+        .unwrap();
+    steps.past("removed");
+    steps.at("taken");
+    // The node manager completes what was left while the two stand in their opens.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    fs::remove_file(&held).unwrap();
+    steps.past("taken");
+    let ran = steps.running.end();
+    if new.is_none() {
+        return false;
+    }
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?} {}", site.log());
+    assert_eq!(fs::read(site.out.join("seen")).unwrap(), b"\0\0\0\0\0bytesbytes");
+    true
 }

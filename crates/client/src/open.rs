@@ -423,9 +423,10 @@ impl Session {
             record.intent.store(0, Ordering::Release);
             record.range_end.store(0, Ordering::Release);
             session.segment.forget_lengtheners(record);
-            // What failed of the old one is no news to those who open the new one.
-            let seen = record.have_errors_seen();
-            session.description(handle).error_seen.store(seen, Ordering::Release);
+            // What failed of the old one is no news to those who open the new one, of whom others may be as far as this.
+            session.with_record(record.identity(), |_| {
+                session.segment.have_errors_seen(handle.file);
+            })?;
             forebay_pool::crash::point("open.parted");
             // Last: what is left of the old file by a process that dies here must not reach the new one.
             record.born_ns.store(born, Ordering::Release);

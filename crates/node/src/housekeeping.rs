@@ -119,13 +119,27 @@ pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
     if taken.is_err() {
         return;
     }
-    let outside = FromManager { node, file };
-    node.segment.file(file).set(file_flag::TOUCHED);
-    if let Err(errno) = node.segment.complete_intent(file, owner, &outside) {
-        node.segment.file(file).report(errno.raw_os_error() as u32);
-    }
+    let _ = complete_intent(node, file, owner);
     crash::point("finish.completed");
     node.segment.include(file);
+}
+
+/// Completes what an owner that died has left undone of a file that the caller has exclusively. An error is noted in the record.
+///
+/// # Errors
+/// The store's or a tier's errno; `STALE`, which is not noted, if no name of the file is found, and no program has it open:
+/// there is no program to tell of it but those that have a new file with its inode open.
+pub(crate) fn complete_intent(node: &Node, file: u32, owner: Owner) -> Result<(), Errno> {
+    let record = node.segment.file(file);
+    record.set(file_flag::TOUCHED);
+    let outside = FromManager { node, file };
+    let result = node.segment.complete_intent(file, owner, &outside);
+    if let Err(errno) = result
+        && errno != Errno::STALE
+    {
+        record.report(errno.raw_os_error() as u32);
+    }
+    result
 }
 
 impl Housekeeper {

@@ -10,7 +10,7 @@
 //! the control thread from reading descriptors, reaping clients and answering commands.
 
 use crate::flush::{FADING, Flusher, Which, is_fading, is_pending, settle_held};
-use crate::housekeeping::FromManager;
+use crate::housekeeping::complete_intent;
 use crate::node::Node;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{TIERS_MAX, file_flag, file_state, retirement};
@@ -262,10 +262,7 @@ fn finish_held(
     let record = segment.file(file);
     if record.has_intent() {
         // Of an owner that died in the middle of it.
-        record.set(file_flag::TOUCHED);
-        let outside = FromManager { node, file };
-        if let Err(errno) = segment.complete_intent(file, owner, &outside) {
-            record.report(errno.raw_os_error() as u32);
+        if complete_intent(node, file, owner).is_err() {
             return Outcome::Refused;
         }
     }

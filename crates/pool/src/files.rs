@@ -235,7 +235,7 @@ impl FileRecord {
     }
 
     /// Counts all errors so far as told. Returns what a description has then seen.
-    pub fn have_errors_seen(&self) -> u32 {
+    fn have_errors_seen(&self) -> u32 {
         let mark = |error: u32| (error != 0).then_some(error | SEEN);
         let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, mark);
         self.errors()
@@ -543,6 +543,19 @@ impl Segment {
     pub fn include(&self, file: u32) {
         crash::point("file.including");
         self.file(file).exclusive.store(0, Ordering::SeqCst);
+    }
+
+    /// Counts all errors of `file` so far as told to all that have it open. The caller holds its stripe.
+    pub fn have_errors_seen(&self, file: u32) {
+        let record = self.file(file);
+        if record.errors() == 0 {
+            return;
+        }
+        let seen = record.have_errors_seen();
+        let descriptions = (0..self.header().descriptions).map(|id| self.description(id));
+        for description in descriptions.filter(|one| one.file.load(Ordering::Acquire) == file) {
+            description.error_seen.store(seen, Ordering::Release);
+        }
     }
 
     /// Calls `act` with the record of `identity`, if there is one, while the table cannot change
@@ -1029,6 +1042,25 @@ mod tests {
         let told = [&one, &two, &three, &four].map(|d| record.check_errors(d));
         assert_eq!(told, [Some(28); 4], "two errors are told as one, the last");
         assert_eq!(record.check_errors(&four), None);
+    }
+
+    #[test]
+    fn errors_of_a_file_before_are_told_to_none_that_has_the_new_one_open() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let record = segment.file(0);
+        let open = |file, slot| segment.open_description(file, 0, Owner::new(slot, 0)).unwrap();
+        let [one, two, other] =
+            [open(0, 1), open(0, 2), open(1, 1)].map(|marker| marker.description);
+        let seen = |id: u32| &segment.description(id).error_seen;
+        record.report(5);
+        segment.file(1).report(5);
+        segment.have_errors_seen(0);
+        let told = [one, two].map(|id| record.check_errors(seen(id)));
+        assert_eq!(told, [None, None]);
+        assert_eq!(segment.file(1).check_errors(seen(other)), Some(5));
+        record.report(28);
+        let told = [one, two].map(|id| record.check_errors(seen(id)));
+        assert_eq!(told, [Some(28), Some(28)]);
     }
 
     #[test]

@@ -709,11 +709,20 @@ impl<'a> Steps<'a> {
 
     /// The same, with options of `forebay run`.
     pub fn with(site: &'a Site, options: &[&str], script: &str) -> Steps<'a> {
+        Steps::start(site, Steps::command(site, options, script))
+    }
+
+    /// The command, for more to be put into its environment before [`Steps::start`].
+    pub fn command(site: &Site, options: &[&str], script: &str) -> Command {
         let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }\n";
         let script = format!("{step}{script}");
         let run = ["run", "--config", site.config.to_str().unwrap()];
         let words = [&run[..], options, &["--", "bash", "-c", &script]].concat();
-        Steps { site, running: site.start(site.forebay(&words)) }
+        site.forebay(&words)
+    }
+
+    pub fn start(site: &'a Site, command: Command) -> Steps<'a> {
+        Steps { site, running: site.start(command) }
     }
 
     /// Waits until the script is at `step`.
