@@ -251,6 +251,27 @@ fn threads_that_write_while_their_descriptor_is_replaced_lose_no_record() {
     part("rotated", "-", "");
 }
 
+/// glibc closes the descriptors of its own streams where it cannot be seen, and other threads get their numbers.
+#[test]
+fn numbers_that_streams_give_up_are_never_taken_for_what_they_were() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    for seed in 1..=3 {
+        let site = Site::new(&LAZY);
+        if !site.compile("streams_race.c", &["-pthread"]) {
+            return;
+        }
+        let script = format!(
+            "{SCALE}export FOREBAY_PAUSE=*:1/40:3 FOREBAY_PAUSE_SEED={seed} FOREBAY_PAUSE_MOST=600\n\
+             timeout 100 $BIN/streams_race $OUT {seed} 250; timeout 100 $BIN/streams_race $OUT {seed} 250"
+        );
+        let (ran, status) = site.run_buffered(&script);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "seed {seed}: {}", site.log());
+        status.assert_live();
+    }
+}
+
 /// A rename replaces a file, and stops when that is noted, but not yet done; another process opens the file
 /// meanwhile, and finds that it has its name.
 #[test]
