@@ -389,3 +389,29 @@ fn a_program_that_stops_as_it_takes_the_slot_of_a_dead_child_keeps_it() {
     let seen = |name: &str| fs::read_to_string(site.store.join(name)).unwrap();
     assert_eq!((seen("file"), seen("other")), ("hello".to_owned(), "other".to_owned()));
 }
+
+/// Numbers that become another file's while a thread uses them that has found them not to be managed.
+#[test]
+fn a_number_that_was_not_managed_is_used_as_what_it_becomes() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let parts = [
+        ("replaced", "none:1"),
+        ("duplicated", "descriptor.duplicating:1"),
+        ("ranged", "descriptor.parting:1"),
+    ];
+    for (part, point) in parts {
+        let site = Site::new(&LAZY);
+        if !site.compile("numbers.c", &["-pthread"]) {
+            return;
+        }
+        let script = format!(
+            ": > $OUT/held\n\
+             FOREBAY_PAUSE={point}:while=$OUT/held FOREBAY_PAUSE_IN=client FOREBAY_PAUSE_LOG=$OUT/log \
+             timeout 60 $BIN/numbers {part} $OUT/held $OUT/log"
+        );
+        let ran = site.end(site.buffered(&["bash", "-c", &script]));
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "right\n"), "{part}: {ran:?}");
+    }
+}

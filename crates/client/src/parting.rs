@@ -7,14 +7,14 @@
 //! leaves, and who has not is told `BADF`, and looks the descriptor up again. Who finds the mark waits: at no
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
-use crate::session::{Handle, Session};
+use crate::session::{Handle, Session, borrow};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_pool::buckets::Patience;
 use forebay_pool::files::Inside;
 use forebay_pool::interruption::{self, without_handlers};
 use forebay_pool::layout::description_flag;
-use forebay_pool::{Owner, crash};
+use forebay_pool::{Marker, Owner, crash};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 
@@ -33,6 +33,13 @@ pub(crate) fn is_parting(bound: u32) -> bool {
 #[inline(always)]
 pub(crate) fn description_of(bound: u32) -> Option<u32> {
     (bound & DESCRIPTION).checked_sub(1)
+}
+
+/// Whether this process has more than one thread, as far as /proc tells.
+fn has_other_threads() -> bool {
+    /// Links of a directory without any in it.
+    const EMPTY: u64 = 2;
+    rustix::fs::stat(c"/proc/self/task").map_or(true, |folder| folder.st_nlink > EMPTY + 1)
 }
 
 fn mark_of(owner: Owner) -> u32 {
@@ -91,7 +98,7 @@ impl Session {
             numbers.filter_map(|fd| Some((fd as RawFd, self.table.get(fd as usize)?)))
         };
         let owner = self.owner();
-        without_handlers(|| {
+        let result = without_handlers(|| {
             for (fd, place) in managed().filter(|(_, place)| place.load(Ordering::Relaxed) != 0) {
                 // Handlers wait for all of it.
                 while !is_parting(place.load(Ordering::Acquire))
@@ -106,7 +113,36 @@ impl Session {
                 }
             }
             result
-        })
+        });
+        // Opened by another thread after it was looked at, and closed all the same.
+        let highest = self.highest.load(Ordering::Acquire);
+        for fd in *range.start()..=(*range.end()).min(highest) {
+            let bound = self.table.load(fd as usize);
+            if bound != 0 && !is_parting(bound) && !self.is_bound_so(fd as RawFd, bound) {
+                self.forget(fd as RawFd);
+            }
+        }
+        result
+    }
+
+    /// Whether the kernel's descriptor `fd` is what `bound`, the word of the table, says.
+    fn is_bound_so(&self, fd: RawFd, bound: u32) -> bool {
+        let Some(handle) = self.handle_of(fd, bound) else { return false };
+        match self.uses_kernel_offset(handle) {
+            true => self.is_of(fd, handle.file),
+            false => {
+                let marker = rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode);
+                marker == Some(self.segment.marker(handle.description()))
+            }
+        }
+    }
+
+    /// Takes `fd` over, which was made of a descriptor that became a managed one at this moment.
+    fn take_in(&self, fd: RawFd) {
+        if self.adopt(fd).is_none() {
+            // An error is that of a full table, and nothing can be done about it here.
+            let _ = self.opened_raw(fd);
+        }
     }
 
     /// Forgets descriptor `fd`, which was closed where it could not be seen, or is about to be. Returns the
@@ -132,8 +168,21 @@ impl Session {
     ) -> R {
         let source = self.handle(old);
         let Some(place) = self.table.get(new as usize) else { return call() };
-        if source.is_none() && place.load(Ordering::Relaxed) == 0 {
-            return call();
+        let unmanaged = place.load(Ordering::Relaxed) == 0;
+        if source.is_none() && unmanaged {
+            let result = call();
+            if is_done(&result) && self.table.load(old as usize) != 0 {
+                self.take_in(new);
+            }
+            return result;
+        }
+        if let Some(source) = source.filter(|_| unmanaged)
+            && !self.uses_kernel_offset(source)
+            && has_other_threads()
+            && rustix::io::fcntl_getfd(borrow(new)).is_ok()
+        {
+            // A thread that has just found `new` unmanaged gives it to the kernel, and nothing tells when it has.
+            let _ = self.release_to_kernel(source);
         }
         self.parting(new, place, |mark, _| {
             crash::point("descriptor.replacing");
@@ -145,6 +194,8 @@ impl Session {
                 next = self.adopt(new).map_or(0, |description| description + 1);
             } else if let Some(source) = source {
                 next = self.share(source, new);
+            } else if self.table.load(old as usize) != 0 {
+                self.take_in(new);
             }
             self.unmark(place, mark, next);
             result
@@ -154,15 +205,21 @@ impl Session {
     /// Calls `call`, which makes a new descriptor, if it is one, that refers to what `old` refers to.
     pub fn while_duplicating(&self, old: RawFd, call: impl FnOnce() -> RawFd) -> RawFd {
         let source = self.handle(old);
+        crash::point("descriptor.duplicating");
         let new = call();
         if new < 0 {
             return new;
         }
         // Whatever had this number was closed where it could not be seen.
         self.forget(new);
-        if let (Some(source), Some(place)) = (source, self.table.get(new as usize)) {
-            let bound = self.share(source, new);
-            self.set_bound(place, new, bound);
+        match (source, self.table.get(new as usize)) {
+            (Some(source), Some(place)) => {
+                let bound = self.share(source, new);
+                self.set_bound(place, new, bound);
+            }
+            // Another thread has replaced it meanwhile.
+            (None, Some(_)) if self.table.load(old as usize) != 0 => self.take_in(new),
+            _ => {}
         }
         new
     }

@@ -107,9 +107,11 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     let call = |argument: *mut c_void| real!(c"fcntl64"(fd => c_int, command => c_int, argument => *mut c_void) -> c_int);
+    if let (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, Some(session)) = (command, session()) {
+        return session.while_duplicating(fd, || call(argument));
+    }
     let Some((session, handle)) = managed(fd) else { return call(argument) };
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => session.while_duplicating(fd, || call(argument)),
         libc::F_GETFL => match call(argument) {
             -1 => -1,
             flags => session.shown_flags(handle, OpenFlags::from_bits_retain(flags as u32)).bits()
