@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{LAZY, LIMIT, Setup, Site, assert_same_bytes, kill, skip, wait_for};
+use common::{LAZY, LIMIT, NOBODY, Setup, Site, as_user, assert_same_bytes, kill, skip, wait_for};
 use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -298,29 +299,50 @@ fn a_file_that_is_opened_while_another_one_replaces_it_is_not_kept_for_ever() {
 }
 
 /// A parent dies after its fork, before it has told the manager of the child, which stops before it has its slot.
-#[test]
-fn a_child_that_stops_before_it_has_its_slot_outlives_its_parent_whole() {
-    if !cfg!(debug_assertions) {
-        return skip("crash points are only in builds with debug assertions");
-    }
-    let site = Site::new(&LAZY);
+/// `hidden` is a further word for `programs/orphan.c`.
+fn orphan_goes_on(site: &Site, hidden: &str, change: impl FnOnce(&mut Command)) {
     if !site.compile("orphan.c", &[]) {
         return;
     }
     let script = format!(
         "{SCALE}: > $OUT/held\n\
          FOREBAY_CRASH=fork.parent:1 FOREBAY_PAUSE=fork.child:1:while=$OUT/held \
-         FOREBAY_PAUSE_LOG=$OUT/log $BIN/orphan $OUT/result\n\
+         FOREBAY_PAUSE_LOG=$OUT/log $BIN/orphan $OUT/result {hidden}\n\
          until [ -s $OUT/log ]; do sleep 0.02; done; sleep 1\n\
          for n in {{1..50}}; do head -c 200000 /dev/zero > other-$n; done\n\
          rm $OUT/held\n\
-         until [ -s $OUT/result ]; do sleep 0.02; done; cat $OUT/result\n"
+         for n in {{1..500}}; do [ -s $OUT/result ] && break; sleep 0.02; done; cat $OUT/result\n"
     );
     let mut run = site.buffered(&["bash", "-c", &script]);
     // The manager's timers, too.
     run.env("FOREBAY_TIME_SCALE", "50");
+    change(&mut run);
     let ran = site.end(run);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "whole\n"), "{ran:?}");
+}
+
+#[test]
+fn a_child_that_stops_before_it_has_its_slot_outlives_its_parent_whole() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    orphan_goes_on(&Site::new(&LAZY), "", |_| ());
+}
+
+/// It is not dumpable, and the manager not root: /proc says little of it.
+#[test]
+fn a_child_that_its_user_cannot_look_into_outlives_its_parent_whole() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    if !site.share() {
+        return;
+    }
+    for folder in [&site.store, &site.out, &site.nvme, &site.runtime()] {
+        chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    orphan_goes_on(&site, "hidden", |run| as_user(run, NOBODY));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a fork needs before, and in the child after.
 
-use crate::session::Session;
+use crate::session::{Refused, Session};
 use core::sync::atomic::Ordering;
 use forebay_pool::{crash, liveness};
 
@@ -41,13 +41,18 @@ impl Session {
     }
 
     /// In the child: it goes on with its own slot and its own link to the manager.
-    pub fn forked(&self, fork: Fork) {
+    ///
+    /// # Errors
+    /// It must not go on.
+    pub fn forked(&self, fork: Fork) -> Result<(), Refused> {
         let pid = std::process::id();
         debug_assert_ne!(pid, fork.parent);
         crash::point("fork.child");
         // Unknown without /proc; the manager will fill it in.
         let start = liveness::start_time(pid).unwrap_or(0);
-        self.segment.confirm_slot(fork.slot, pid, start);
+        if !self.segment.confirm_slot(fork.slot, fork.generation, pid, start) {
+            return Err(Refused::Taken);
+        }
         self.set_slot(fork.slot);
         self.end_partings();
         // What other threads opened between the preparation and the fork.
@@ -58,5 +63,6 @@ impl Session {
         self.manager.forked();
         self.engine.forked();
         self.predictors.forked();
+        Ok(())
     }
 }

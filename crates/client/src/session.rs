@@ -125,6 +125,8 @@ pub enum Refused {
     Slots(u32),
     /// It has inherited a file, and all descriptions are in use.
     Descriptions,
+    /// It was forked, and taken for dead before it could say that it lives.
+    Taken,
     /// The pool is there, but cannot be opened for now.
     Pool(Errno),
 }
@@ -141,6 +143,7 @@ impl core::fmt::Display for Refused {
                 "it has inherited open files, and all open-file descriptions of this node's pool are in use \
                  (docs/posix.md#limits)",
             ),
+            Self::Taken => f.write_str("the node manager has taken it for dead"),
             Self::Pool(errno) => write!(f, "the pool cannot be opened: {errno}"),
         }
     }

@@ -305,19 +305,22 @@ impl Housekeeper {
     }
 
     /// Whether a process lives that may have to confirm `slot`, reserved by process `parent` that is gone: it has
-    /// the segment and our library mapped, and no slot of its own. A process that was about to say who it is (`parent` is 0)
-    /// may have one, for itself. Where /proc does not tell, there may be one.
+    /// the segment and our library mapped, or may have, no slot of its own, and did not begin before its parent. A process
+    /// that was about to say who it is (`parent` is 0) may have one, for itself. Where /proc does not tell, there may be one.
     fn has_heir(&mut self, slot: u32, parent: u32) -> bool {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
+        let begun = segment.client(slot).start.load(Ordering::Acquire);
         let may_be = |pid: u32| match liveness::start_time(pid) {
             None => false,
-            Some(start) => parent == 0 || segment.slot_of(pid, start).is_none(),
+            Some(start) => parent == 0 || start >= begun && segment.slot_of(pid, start).is_none(),
         };
         if self.heirs.get(&slot).is_some_and(|&pid| may_be(pid)) {
             return true;
         }
-        let Ok(mut processes) = mappers::of(&node.pool_file) else { return true };
+        let Ok(mut processes) = mappers::of(&node.pool_file, segment.header().segment_bytes) else {
+            return true;
+        };
         let found = processes.find(|&pid| may_be(pid));
         if let Some(pid) = found {
             self.heirs.insert(slot, pid);

@@ -58,12 +58,21 @@ impl Segment {
         None
     }
 
-    /// Makes a reserved slot that of process `pid`.
-    pub fn confirm_slot(&self, slot: u32, pid: u32, start: u64) {
+    /// Makes a reserved slot that of process `pid`. False if it is not the one any more that was reserved when it had
+    /// `generation`: it was taken for that of a process that is dead.
+    pub fn confirm_slot(&self, slot: u32, generation: u32, pid: u32, start: u64) -> bool {
         let client = self.client(slot);
+        let is_ours = client.state.load(Ordering::SeqCst) == slot_state::RESERVED
+            && client.generation.load(Ordering::SeqCst) == generation;
+        if !is_ours {
+            return false;
+        }
+        // First, so that the manager has who lives.
+        self.note_child(slot, generation, pid);
         client.pid.store(pid, Ordering::Release);
         client.start.store(start, Ordering::Release);
-        client.state.store(slot_state::LIVE, Ordering::Release);
+        let (from, to) = (slot_state::RESERVED, slot_state::LIVE);
+        client.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// Copies what `parent` holds, and the job it belongs to, to its child's slot.

@@ -45,8 +45,11 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
 
 /// Ends a program that must not run, with the status of one that cannot be executed.
 fn refuse(why: Refused) -> ! {
-    let name = std::fs::read("/proc/self/comm").unwrap_or_default();
-    let name = String::from_utf8_lossy(&name);
+    let mut name = [0; 16];
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let length = rustix::fs::open(c"/proc/self/comm", flags, rustix::fs::Mode::empty())
+        .and_then(|comm| rustix::io::read(comm, &mut name[..]));
+    let name = String::from_utf8_lossy(&name[..length.unwrap_or(0)]);
     say(&format!("forebay: cannot start {}: {why}\n", name.trim_end()));
     // SAFETY: nothing of the program has begun.
     unsafe { libc::_exit(126) }

@@ -13,7 +13,9 @@ unsafe extern "C" fn fork() -> pid_t {
     let Some(prepared) = session.before_fork() else { return status(Err(Errno::AGAIN)) };
     match call() {
         0 => {
-            session.forked(prepared);
+            if let Err(refused) = session.forked(prepared) {
+                crate::refuse(refused);
+            }
             0
         }
         -1 => {
