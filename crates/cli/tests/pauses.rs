@@ -437,3 +437,28 @@ fn a_number_that_was_not_managed_is_used_as_what_it_becomes() {
         assert_eq!((ran.code, ran.stdout.as_str()), (0, "right\n"), "{part}: {ran:?}");
     }
 }
+
+/// A thread that an exec ends in the middle of a truncate: it happens, or does not, and never half of it.
+#[test]
+fn a_truncate_that_an_exec_ends_is_completed() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    for point in
+        ["truncate.intent", "truncate.settled", "truncate.store", "truncate.size", "truncate.cut"]
+    {
+        let site = Site::new(&LAZY);
+        if !site.compile("cut.c", &["-pthread"]) {
+            return;
+        }
+        let after = "stat -c %s file; truncate -s 900000 file; tail -c +101 file | tr -d '\\0' | wc -c; \
+            head -c 100 file | tr -d a | wc -c";
+        let script = format!(
+            "head -c 600000 /dev/zero | tr '\\0' a > file; : > $OUT/held\n\
+             export FOREBAY_PAUSE={point}:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log\n\
+             timeout 60 $BIN/cut file $OUT/log \"unset FOREBAY_PAUSE; {after}\""
+        );
+        let ran = site.end(site.buffered(&["bash", "-c", &script]));
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "100\n0\n0\n"), "{point}: {ran:?}");
+    }
+}

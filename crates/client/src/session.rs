@@ -253,23 +253,23 @@ impl Session {
         let slot = match segment.slot_of(pid, start) {
             // The same process before its exec: its other threads ended inside whatever they did.
             Some(slot) => {
-                let unfinished = |file, _| {
-                    // A truncate or a punch that never returned, by a thread that the exec ended.
-                    let record = segment.file(file);
-                    let cut = record.has_intent() && record.is_logged();
-                    record.clear(file_flag::TO_CUT);
-                    record.intent.store(0, Ordering::Release);
-                    record.range_end.store(0, Ordering::Release);
-                    if cut {
-                        // The journal may have been told of it.
-                        segment.request_sync(file, None, true);
+                let mut left = Ok(());
+                let mut unfinished = |file, reaper| {
+                    // A truncate or a punch, of which the store may have one half already.
+                    match wait_for_slot(&segment, pid, start) {
+                        Ok(Some(heir)) => segment.bequeath(file, reaper, heir),
+                        Ok(None) => {}
+                        Err(refused) => left = Err(refused),
                     }
-                    segment.include(file);
                 };
-                while segment.reap_holdings(slot, unfinished).is_none() {
+                while segment.reap_holdings(slot, &mut unfinished).is_none() {
                     forebay_pool::clock::sleep_ns(REAP_LOOK.as_ns());
                 }
-                slot
+                if left.is_err() {
+                    // This process ends now, and is reaped as one that died in the middle of it.
+                    segment.seem_inside(slot);
+                }
+                left.map(|()| slot)?
             }
             None => match wait_for_slot(&segment, pid, start)? {
                 Some(slot) => slot,

@@ -141,6 +141,23 @@ impl Segment {
         })
     }
 
+    /// Gives `file`, which is held by `reaper` of a process that goes on after an exec, to `heir`, a slot that this process
+    /// has claimed for that: it is reaped, and what was left undone is completed, as if a process had died over it.
+    pub fn bequeath(&self, file: u32, reaper: Owner, heir: u32) {
+        self.seem_inside(heir);
+        let exclusive = &self.file(file).exclusive;
+        let (from, to) = (reaper.raw(), Owner::reaper(heir).raw());
+        let _ = exclusive.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed);
+        crash::point("slot.bequeathed");
+        self.client(heir).state.store(slot_state::REAPING, Ordering::Release);
+    }
+
+    /// Lets whoever reaps `slot` look for what it holds.
+    pub fn seem_inside(&self, slot: u32) {
+        let word = Presence { thread: 1, file: Presence::TABLE }.encode();
+        self.client(slot).presence[0].store(word, Ordering::SeqCst);
+    }
+
     fn release_all(&self, slot: u32) {
         for word in 0..self.header().descriptions / 64 {
             if self.held(slot, word).load(Ordering::Relaxed) != 0 {
