@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LAZY, Site, skip};
+use common::{LAZY, Setup, Site, assert_same_bytes, skip};
 
 #[test]
 fn a_program_without_a_slot_does_not_start() {
@@ -109,4 +109,43 @@ fn what_cannot_be_made_direct_for_want_of_a_description_is_not_opened() {
     let ran = started.end();
     assert_eq!((ran.code, ran.stdout.as_str()), (126, ""), "{ran:?}");
     assert!(ran.stderr.contains("open-file descriptions"), "{ran:?}");
+}
+
+/// Each free bucket of a tiny RAM tier is still locked by a process that gave it back, and does not go on.
+#[test]
+fn writers_find_no_free_bucket_that_is_not_locked() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    const BUCKETS: usize = 16;
+    let site = Site::new(&Setup { ram: "4MiB", ..LAZY });
+    let mut text = std::fs::read_to_string(&site.config).unwrap();
+    text += "[[rule]]\npath = \"slotted\"\ntier = \"nvme\"\n";
+    std::fs::write(&site.config, text).unwrap();
+    let script = format!(
+        ": > $OUT/held; head -c 262144 /dev/zero > slotted\n\
+         for n in {{1..{BUCKETS}}}; do\n\
+         timeout 20 head -c 262144 /dev/zero > file-$n || break\n\
+         FOREBAY_PAUSE=discard.freed:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log-$n truncate -s 0 file-$n & pid=$!\n\
+         until [ -s $OUT/log-$n ] || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done; done\n\
+         cat $OUT/log-* | wc -l\n\
+         timeout 30 head -c 600000 /dev/urandom > around; echo $?\n\
+         : > $OUT/fails\n\
+         printf new | FOREBAY_SLOT_FAULT=write:5:$OUT/fails \
+         timeout 30 dd of=slotted conv=notrunc status=none; echo $?\n\
+         rm $OUT/fails $OUT/held; wait\n\
+         cksum < around; cp around $OUT/seen\n\
+         printf new | dd of=slotted conv=notrunc status=none; head -c 3 slotted"
+    );
+    let ran = site.end(site.buffered(&["bash", "-c", &script])).expect(0);
+    let mut lines = ran.stdout.lines();
+    // The manager may have one for itself.
+    let locked: usize = lines.next().unwrap().parse().unwrap();
+    assert!(locked + 2 >= BUCKETS, "{ran:?}");
+    assert_eq!(lines.next(), Some("0"), "{ran:?}");
+    assert_eq!(lines.next(), Some("1"), "{ran:?}");
+    assert!(ran.stderr.contains("Input/output error"), "{ran:?}");
+    assert_eq!(ran.stdout.lines().last(), Some("new"), "{ran:?}");
+    let [seen, wanted] = [site.out.join("seen"), site.store.join("around")];
+    assert_same_bytes("around", &std::fs::read(seen).unwrap(), &std::fs::read(wanted).unwrap());
 }

@@ -20,6 +20,10 @@ const ROOM_PATIENCE: Timer = Timer::seconds(5);
 /// How often it then looks whether there is still a manager.
 const ROOM_LOOK: Timer = Timer::ms(50);
 
+/// Buckets that are free and still locked by a thread that does not go on, two milliseconds each: after so many a write goes
+/// around the tiers, and what cannot do without a bucket fails.
+const LOCKED_MOST: usize = 32;
+
 /// A part of a write that falls into one block.
 #[derive(Clone, Copy)]
 struct Part {
@@ -623,12 +627,10 @@ impl Session {
         owner: Owner,
         refused: &mut u32,
     ) -> Result<Option<usize>, Errno> {
-        let Some((tier, bucket)) = self.bucket_for(handle, part, owner, *refused) else {
+        let take = || self.bucket_for(handle, part, owner, *refused);
+        let Some((tier, bucket)) = self.fresh(handle, part.block, owner, take) else {
             return unsafe { self.write_around(handle, place, cursor, part, owner) };
         };
-        if !self.segment.dress_bucket(bucket, handle.file, part.block, owner) {
-            return Ok(None);
-        }
         let entry = Entry::resident(tier as u8, bucket).encode();
         if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
@@ -656,6 +658,52 @@ impl Session {
             meta.lock.unlock_changed();
         }
         result.map(Some)
+    }
+
+    /// A bucket that `take` gives, with its tier, dressed for `block`. `None` if there is none, or if each of as many as
+    /// are tried is still locked by a thread that has given it back and does not go on.
+    #[inline(always)]
+    fn fresh(
+        &self,
+        handle: Handle,
+        block: u64,
+        owner: Owner,
+        mut take: impl FnMut() -> Option<(usize, u32)>,
+    ) -> Option<(usize, u32)> {
+        let (tier, bucket) = take()?;
+        match self.segment.try_dress_bucket(bucket, handle.file, block, owner) {
+            true => Some((tier, bucket)),
+            false => self.fresh_beside(bucket, handle, block, owner, take),
+        }
+    }
+
+    /// The same, where bucket `locked` is still locked.
+    #[cold]
+    fn fresh_beside(
+        &self,
+        locked: u32,
+        handle: Handle,
+        block: u64,
+        owner: Owner,
+        mut take: impl FnMut() -> Option<(usize, u32)>,
+    ) -> Option<(usize, u32)> {
+        let mut kept = [locked; LOCKED_MOST];
+        let mut count = 1;
+        let mut fresh = None;
+        while count < LOCKED_MOST
+            && let Some((tier, bucket)) = take()
+        {
+            if self.segment.try_dress_bucket(bucket, handle.file, block, owner) {
+                fresh = Some((tier, bucket));
+                break;
+            }
+            kept[count] = bucket;
+            count += 1;
+        }
+        for &bucket in &kept[..count] {
+            self.segment.free_bucket(bucket);
+        }
+        fresh
     }
 
     /// Copies a part into a RAM bucket that is locked and indexed.
@@ -823,7 +871,7 @@ impl Session {
     /// Moves a block to RAM that lies in a slot which cannot be written any more.
     ///
     /// # Errors
-    /// `NOSPC` if there is no room in RAM; the device's, or `IO`, if bytes that only the slot has cannot be
+    /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free; the device's, or `IO`, if bytes that only the slot has cannot be
     /// read as they were written.
     #[cold]
     fn bring_up(
@@ -833,10 +881,9 @@ impl Session {
         block: u64,
         owner: Owner,
     ) -> Result<(), Errno> {
-        let bucket = self.room(owner).ok_or(Errno::NOSPC)?;
-        if !self.segment.dress_bucket(bucket, handle.file, block, owner) {
-            return Ok(());
-        }
+        let take = || self.room(owner).map(|bucket| (0, bucket));
+        let fresh = self.fresh(handle, block, owner, take);
+        let (_, bucket) = fresh.ok_or(Errno::NOSPC)?;
         let locked = self.segment.lock_resident_unless_interrupted(place, owner);
         let resident = locked.unwrap_or(None);
         let Some(resident) = resident.filter(|resident| resident.tier > 0 && resident.taken) else {

@@ -421,6 +421,16 @@ impl Segment {
     /// caller then fills it and publishes it in the index. False, and the bucket is given back, where
     /// a thread that gave it back, or took it for another block's, has been stopped before letting go of it.
     pub fn dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) -> bool {
+        let dressed = self.try_dress_bucket(bucket, file, block, owner);
+        if !dressed {
+            self.free_bucket(bucket);
+        }
+        dressed
+    }
+
+    /// [`Segment::dress_bucket`], where the caller keeps what cannot be dressed until it has another one: it would be
+    /// given the same again.
+    pub fn try_dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) -> bool {
         let Some(meta) = self.bucket(bucket) else { return false };
         let locked = self.lock_within(&meta.lock, owner, &mut Patience::default()).is_ok();
         if locked {
@@ -439,8 +449,6 @@ impl Segment {
             meta.heat.store(heat.0, Ordering::Relaxed);
             meta.state.store(USED, Ordering::Release);
             crash::point("bucket.dressed");
-        } else {
-            self.free_bucket(bucket);
         }
         locked
     }
