@@ -10,15 +10,27 @@ const CRATES: [&str; 4] = ["client", "node", "pool", "preload"];
 fn main() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (mut points, mut refusals) = (BTreeSet::new(), BTreeSet::new());
+    let mut crates_of: Vec<(String, &str)> = Vec::new();
     for name in CRATES {
         let folder = crates.join(name).join("src");
         println!("cargo::rerun-if-changed={}", folder.display());
-        collect(&folder, "crash::point(", &mut points);
+        let mut here = BTreeSet::new();
+        collect(&folder, "crash::point(", &mut here);
+        crates_of.extend(here.iter().map(|point| (point.clone(), name)));
+        points.append(&mut here);
         collect(&folder, "crash::refused(", &mut refusals);
     }
+    crates_of.sort();
+    let lines =
+        |names: BTreeSet<String>| names.iter().map(|name| format!("    {name:?},\n")).collect();
+    let crates_of = crates_of.iter().map(|pair| format!("    {pair:?},\n")).collect();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo gives a folder"));
-    for (file, names) in [("points.rs", points), ("refusals.rs", refusals)] {
-        let list: String = names.iter().map(|name| format!("    {name:?},\n")).collect();
+    let files: [(&str, String); 3] = [
+        ("points.rs", lines(points)),
+        ("refusals.rs", lines(refusals)),
+        ("crates-of-points.rs", crates_of),
+    ];
+    for (file, list) in files {
         fs::write(out.join(file), format!("&[\n{list}]\n")).expect("the folder can be written");
     }
 }

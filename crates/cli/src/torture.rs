@@ -1,6 +1,7 @@
 //! `forebay torture`: programs that verify every byte, on small tiers over a store that fails, while
 //! programs, node managers, and now and then everything, are killed, paused, stopped and started.
 
+mod aims;
 mod conductor;
 mod content;
 mod counts;
@@ -124,6 +125,8 @@ enum Kind {
 pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     if arguments.stranger {
         stranger::lurk(arguments)
+    } else if arguments.pour {
+        Ok(worker::pour(arguments))
     } else if arguments.list.play.is_some() {
         conductor::play(arguments)
     } else if arguments.list.list.is_some() {
@@ -176,7 +179,7 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
     let scenarios = match &arguments.scenario[..] {
         [] if goals.release => lists::ALL.to_vec(),
         [] => vec![Scenario::Mixture],
-        some => some.to_vec(),
+        some => lists::ALL.into_iter().filter(|one| some.contains(one)).collect(),
     };
     let has_lists = scenarios.iter().any(|scenario| scenario.cases().is_some());
     let lists = if has_lists { FOREVER } else { Duration::ZERO };
@@ -207,6 +210,8 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
         crowded: 0,
         compared_at: 0,
         frozen: None,
+        aim: None,
+        named: 0,
     };
     let result = torture.run();
     let killed = torture.end();
@@ -241,7 +246,8 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
         return Err("nothing was intercepted: the programs used the store directly".into());
     }
     let is_mixed = scenarios.iter().any(|scenario| scenario.cases().is_none());
-    Ok(if !is_mixed || goals.are_met(&report.reached()) {
+    let is_reached = !is_mixed || goals.are_met(&report.reached());
+    Ok(if is_reached && report.aimed.missed.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -291,6 +297,10 @@ struct Torture {
     compared_at: u64,
     /// A node manager that is stopped, and until when.
     frozen: Option<(u32, Instant)>,
+    /// The case of the list of points that is being played.
+    aim: Option<aims::Aim>,
+    /// Points without a pause that are named on file.
+    named: usize,
 }
 
 impl Torture {
@@ -300,6 +310,7 @@ impl Torture {
                 match scenario {
                     Scenario::Mixture => self.mixture(self.goals)?,
                     Scenario::FullTiers => self.full_tiers()?,
+                    Scenario::Points => self.points()?,
                     list => self.list(list)?,
                 }
             }
@@ -367,8 +378,7 @@ impl Torture {
 
     /// Some seconds of work and trouble, an end in peace or not, and a look at the store.
     fn round(&mut self) -> Result<(), String> {
-        let _ = std::fs::remove_file(self.place.stop());
-        self.begin_logs()?;
+        self.begin_round()?;
         let left = self.time.saturating_sub(self.mixed.elapsed()).as_millis() as u64;
         let length = (1_500 + self.random.below(6_000)).min(left.max(500));
         let end = Instant::now() + Duration::from_millis(length);
@@ -387,6 +397,16 @@ impl Torture {
         }
         // Who interrupts wants to know what was right until now.
         let choice = if self.is_interrupted() { 9 } else { self.random.below(5) };
+        self.end_round(choice)
+    }
+
+    fn begin_round(&self) -> Result<(), String> {
+        let _ = std::fs::remove_file(self.place.stop());
+        self.begin_logs()
+    }
+
+    /// Ends all in peace, or not, as `choice` says, and looks at the store.
+    fn end_round(&mut self, choice: u64) -> Result<(), String> {
         match choice {
             0 if self.may(Kind::Everything) => {
                 self.kill_everything()?;
@@ -470,7 +490,8 @@ impl Torture {
         let path = self.place.root().join(name);
         let _ = std::fs::remove_file(&path);
         let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
-        let mut child = self.place.start(name, &words, &[])?;
+        let environment = self.of_aimed_managers().unwrap_or_default();
+        let mut child = self.place.start(name, &words, &environment)?;
         let code = self.await_end(&mut child, Instant::now())?;
         let said = std::fs::read_to_string(path).unwrap_or_default();
         let last: Vec<_> = said.lines().rev().take(5).collect();
@@ -485,7 +506,11 @@ impl Torture {
         self.report.recoveries += 1;
         // What the user has elsewhere is none of ours.
         let config = self.place.config().display().to_string();
-        match self.command("recover", &["recover", "--config", &config])? {
+        let mut done = self.command("recover", &["recover", "--config", &config])?;
+        if done.0 == Some(-1) && self.has_just_aimed() {
+            done = self.command("recover", &["recover", "--config", &config])?;
+        }
+        match done {
             (Some(0) | None, _) => Ok(()),
             (_, said) if excuses.iter().any(|excuse| said.contains(excuse)) => {
                 self.place.remove_lost()
@@ -604,6 +629,7 @@ impl Torture {
         self.report.uncompared =
             self.report.counts.operations - self.compared_at.min(self.report.counts.operations);
         self.report.pauses.gather(&self.place.root().join("pauses"));
+        self.name_missed();
         self.report.crashes.gather(&self.place.root().join("crashes"));
         if !self.has_lost() {
             let told: Vec<_> = self

@@ -66,3 +66,26 @@ fn refused_allocations_lose_nothing() {
     let ran = slice("allocations", 3);
     assert!(!cfg!(debug_assertions) || faults(&ran) >= 5, "{ran:?}");
 }
+
+#[test]
+fn pauses_and_kills_at_points_lose_nothing() {
+    if !cfg!(debug_assertions) {
+        return common::skip("crash points are only in builds with debug assertions");
+    }
+    // Pauses come first in the list, then kills: a slice has both.
+    let ran = slice("points", 55);
+    let line = ran.stdout.lines().find(|line| line.contains("came to their point")).unwrap();
+    let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(numbers[0] >= 8 && numbers[0] == numbers[1], "{ran:?}");
+}
+
+#[test]
+fn full_tiers_lose_nothing() {
+    let site = Site::new(&USUAL);
+    let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    let (seed, dir) = (seed.to_string(), site.out.to_str().unwrap());
+    let words = ["torture", "--scenario", "full-tiers", "--minutes", "0.1", "--dir", dir];
+    let ran = site.end(site.forebay(&[&words[..], &["--seed", &seed]].concat()));
+    assert!(ran.code == 0 && ran.stdout.contains("losses      none"), "seed {seed}: {ran:?}");
+}

@@ -3,8 +3,9 @@
 
 use super::content::Random;
 use super::counts::{Fates, WordsFile};
-use super::points;
+use super::place::Place;
 use super::worker::WorkerArguments;
+use super::{aims, points};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -72,6 +73,7 @@ impl Keeper {
             .arg(format!("--operations={operations}"))
             .arg(format!("--life={}", self.fates.started))
             .arg(format!("--keeper={}", std::process::id()))
+            .args(self.arguments.often.iter().map(|index| format!("--often={index}")))
             .envs(fate.environment.iter().map(|(name, value)| (name, value)))
             .spawn()?;
         let (status, is_sent) = self.attend(&mut child, &fate)?;
@@ -85,6 +87,19 @@ impl Keeper {
         let mut fate = Fate::default();
         let folder = self.arguments.folder();
         let milliseconds = |number| Duration::from_millis(number);
+        if let Some(aim) = self.arguments.aim.clone() {
+            let place = Place::found(&self.arguments.place);
+            if place.is_ok_and(|place| !place.aimed().exists()) {
+                let mark = folder.join(format!("mark-{}", self.fates.started));
+                let log = self.arguments.place.join("pauses");
+                let number = self.fates.started;
+                let (environment, kills) =
+                    aims::of_program(&mut self.random, number, &aim, &log, &mark);
+                fate.environment = environment;
+                fate.mark = kills.then_some(mark);
+            }
+            return fate;
+        }
         match self.random.below(8) {
             0..4 if self.may("kill") => {
                 let most = [40, 150, 600][self.random.below(3) as usize];
@@ -104,7 +119,8 @@ impl Keeper {
         }
         if self.may("pause") && self.random.one_in(2) {
             let log = self.arguments.place.join("pauses");
-            fate.environment.extend(points::pause(&mut self.random, "client", &log));
+            let missed = self.arguments.place.join("missed");
+            fate.environment.extend(points::pause(&mut self.random, "client", &log, &missed));
         }
         fate
     }

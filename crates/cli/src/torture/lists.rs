@@ -1,6 +1,7 @@
 //! The standing lists: numbered cases that are each short and follow from their number and the seed, in batches
 //! under one node manager, which end in peace or not.
 
+use super::aims::Aim;
 use super::conductor::Tally;
 use super::content::Random;
 use super::counts::{WordsFile, sum};
@@ -30,6 +31,8 @@ pub enum Scenario {
     BackendCalls,
     /// Every allocation of what all processes share refused, once and for ever
     Allocations,
+    /// Each point at which processes can be stopped or killed, with a pause and with a kill there
+    Points,
     /// The mixture on tiers that are full all the time
     FullTiers,
     /// Random operations and troubles, for a time or until goals are reached
@@ -37,10 +40,11 @@ pub enum Scenario {
 }
 
 /// All, in the order in which a release does them.
-pub const ALL: [Scenario; 5] = [
+pub const ALL: [Scenario; 6] = [
     Scenario::Pairs,
     Scenario::BackendCalls,
     Scenario::Allocations,
+    Scenario::Points,
     Scenario::FullTiers,
     Scenario::Mixture,
 ];
@@ -57,6 +61,7 @@ impl Scenario {
             Scenario::Pairs => Some(pairs::CASES),
             Scenario::BackendCalls => Some(workload::BACKEND_CALLS),
             Scenario::Allocations => Some(workload::ALLOCATIONS),
+            Scenario::Points => Some(Aim::count()),
             Scenario::FullTiers | Scenario::Mixture => None,
         }
     }
@@ -157,13 +162,18 @@ impl Listed {
 }
 
 impl Torture {
+    /// The numbers of the cases that are asked for, of so many.
+    pub(super) fn cases(&self, count: u64) -> Vec<u64> {
+        match self.case {
+            Some(case) => vec![case],
+            None => self.slice.cases(count),
+        }
+    }
+
     /// Plays a list, or the cases of it that are asked for.
     pub(super) fn list(&mut self, scenario: Scenario) -> Result<(), String> {
         let count = scenario.cases().unwrap_or_default();
-        let cases = match self.case {
-            Some(case) => vec![case],
-            None => self.slice.cases(count),
-        };
+        let cases = self.cases(count);
         self.report.lists.push(Listed {
             name: scenario.name(),
             cases: (count, cases.len() as u64),
@@ -377,7 +387,7 @@ mod tests {
         for wrong in ["0/3", "4/3", "1", "a/b", "1/0"] {
             assert!(wrong.parse::<Slice>().is_err(), "{wrong}");
         }
-        let names = ["pairs", "backend-calls", "allocations", "full-tiers", "mixture"];
+        let names = ["pairs", "backend-calls", "allocations", "points", "full-tiers", "mixture"];
         assert_eq!(ALL.map(Scenario::name), names);
     }
 }

@@ -67,16 +67,27 @@ pub enum Operation {
     Verify,
     /// `forebay flush` of the file, and a look at the store past Forebay.
     Flush,
+    /// Write of a whole block.
+    Whole,
+    /// fork; the child writes.
+    Fork,
+    /// Another program, which inherits the descriptor, writes at its position.
+    Inherit,
+    /// dup2 over another open descriptor, and a write through that.
+    Over,
+    /// A file with bytes far behind each other: made, read, removed.
+    Far,
 }
 
 use Operation::{
-    Allocate, Close, Common, CopyRange, Dup, Extend, Fdatasync, Flush, Fsync, Link, Log, MapRead,
-    MapWrite, OpenAppend, OpenEmpty, Orphan, Punch, Read, ReadCommon, Rename, Replace, Second,
-    Send, Sparse, Stat, Stored, SyncLog, Truncate, Unlink, Verify, Write,
+    Allocate, Close, Common, CopyRange, Dup, Extend, Far, Fdatasync, Flush, Fork, Fsync, Inherit,
+    Link, Log, MapRead, MapWrite, OpenAppend, OpenEmpty, Orphan, Over, Punch, Read, ReadCommon,
+    Rename, Replace, Second, Send, Sparse, Stat, Stored, SyncLog, Truncate, Unlink, Verify, Whole,
+    Write,
 };
 
 /// All kinds, with their names, and how many of [`TOTAL`] operations they are.
-pub const ALL: [(Operation, &str, u64); 31] = [
+pub const ALL: [(Operation, &str, u64); 36] = [
     (Write, "write", 200),
     (Extend, "write at the end", 60),
     (Sparse, "write behind a hole", 15),
@@ -108,6 +119,11 @@ pub const ALL: [(Operation, &str, u64); 31] = [
     (SyncLog, "fdatasync of the log", 5),
     (Verify, "open, verify all", 12),
     (Flush, "forebay flush", 1),
+    (Whole, "write of a whole block", 6),
+    (Fork, "fork, write in the child", 4),
+    (Inherit, "write by another program", 1),
+    (Over, "dup2 over a descriptor, write", 6),
+    (Far, "write far behind", 4),
 ];
 
 /// Number of kinds.

@@ -18,12 +18,15 @@ pub enum Tiers {
     Busy,
     /// As small as can be, less than the programs' files: what is written waits for room, or goes around them.
     Full,
+    /// Enough RAM for everything: programs keep some of it at hand.
+    Wide,
 }
 
 fn config(tiers: Tiers) -> String {
     let (ram, nvme) = match tiers {
         Tiers::Busy => (8, 16),
         Tiers::Full => (4, 4),
+        Tiers::Wide => (32, 32),
     };
     format!(
         "[flush]
@@ -136,6 +139,16 @@ impl Place {
     /// Faults that have hit.
     pub fn hits(&self) -> PathBuf {
         self.root.join("hits")
+    }
+
+    /// Points at which no process has paused so far.
+    pub fn missed(&self) -> PathBuf {
+        self.root.join("missed")
+    }
+
+    /// Tells keepers that what their programs were to do at a point has happened.
+    pub fn aimed(&self) -> PathBuf {
+        self.root.join("aimed")
     }
 
     /// Tells workers to end as long as it is there.

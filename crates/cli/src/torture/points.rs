@@ -7,6 +7,9 @@ use std::path::Path;
 /// The names of all points, as the sources have them.
 pub const KNOWN: &[&str] = include!(concat!(env!("OUT_DIR"), "/points.rs"));
 
+/// Each with the crate that has it; some stand in two.
+pub const CRATES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/crates-of-points.rs"));
+
 /// Whether this build has them.
 pub const BUILT: bool = cfg!(debug_assertions);
 
@@ -17,15 +20,46 @@ const PAUSE_MS: u64 = 100;
 /// How often one process pauses: a manager that did at each of thousands of passes would come to a standstill.
 const PAUSES_MOST: u64 = 20;
 
-/// Environment that lets a process of a role pause: half of them at one point, the others anywhere.
-pub fn pause(random: &mut Random, role: &str, log: &Path) -> Vec<(&'static str, String)> {
+/// Environment that lets a process of a role pause: half of them at one point, most of these at one of those that
+/// the file `missed` names, at which no process has paused so far; the others anywhere.
+pub fn pause(
+    random: &mut Random,
+    role: &str,
+    log: &Path,
+    missed: &Path,
+) -> Vec<(&'static str, String)> {
     let what = match random.below(2) {
         0 => {
-            let point = KNOWN[random.below(KNOWN.len() as u64) as usize];
-            format!("{point}:1/{}:{PAUSE_MS}", 1 + random.below(20))
+            let missed = std::fs::read_to_string(missed).unwrap_or_default();
+            let missed: Vec<_> = missed.lines().collect();
+            let (point, most) = match missed.len() as u64 {
+                count @ 1.. if !random.one_in(4) => (missed[random.below(count) as usize], 3),
+                _ => (KNOWN[random.below(KNOWN.len() as u64) as usize], 20),
+            };
+            format!("{point}:1/{}:{PAUSE_MS}", 1 + random.below(most))
         }
         _ => format!("*:1/{}:{PAUSE_MS}", [100, 400, 1500][random.below(3) as usize]),
     };
+    pauses(random, what, role, log)
+}
+
+/// Environment that lets each process of a role pause at its first pass of `point`; or, if `again`, at one in five.
+pub fn pause_at(
+    random: &mut Random,
+    (role, point): (&str, &str),
+    again: bool,
+    log: &Path,
+) -> Vec<(&'static str, String)> {
+    let when = if again { "1/5" } else { "1" };
+    pauses(random, format!("{point}:{when}:{PAUSE_MS}"), role, log)
+}
+
+fn pauses(
+    random: &mut Random,
+    what: String,
+    role: &str,
+    log: &Path,
+) -> Vec<(&'static str, String)> {
     vec![
         ("FOREBAY_PAUSE", what),
         ("FOREBAY_PAUSE_IN", role.to_owned()),
@@ -52,6 +86,15 @@ pub fn kill(
         }
         _ => format!("*:{}", 1 + random.below(scale)),
     };
+    kills(what, role, mark)
+}
+
+/// Environment that lets a process of a role kill itself once, at this pass of `point`.
+pub fn kill_at((role, point): (&str, &str), pass: u64, mark: &Path) -> Vec<(&'static str, String)> {
+    kills(format!("{point}:{pass}"), role, mark)
+}
+
+fn kills(what: String, role: &str, mark: &Path) -> Vec<(&'static str, String)> {
     vec![
         ("FOREBAY_CRASH", what),
         ("FOREBAY_CRASH_IN", role.to_owned()),
@@ -59,31 +102,36 @@ pub fn kill(
     ]
 }
 
-/// What happened at points: by role, how often, and at which.
+/// What happened at points: by role, at which, and how often.
 #[derive(Default)]
-pub struct Seen(BTreeMap<String, (u64, BTreeSet<String>)>);
+pub struct Seen(BTreeMap<String, BTreeMap<String, u64>>);
 
 impl Seen {
     /// Something happened in a process of `role` at `point`.
     pub fn add(&mut self, role: &str, point: &str) {
-        let (count, points) = self.0.entry(role.to_owned()).or_default();
-        *count += 1;
-        points.insert(point.to_owned());
+        let points = self.0.entry(role.to_owned()).or_default();
+        *points.entry(point.to_owned()).or_default() += 1;
+    }
+
+    /// How often in processes of `role` at `point`.
+    pub fn at(&self, role: &str, point: &str) -> u64 {
+        self.0.get(role).and_then(|points| points.get(point)).copied().unwrap_or_default()
     }
 
     /// How often.
     pub fn count(&self) -> u64 {
-        self.0.values().map(|(count, _)| count).sum()
+        self.0.values().flat_map(BTreeMap::values).sum()
     }
 
     /// At how many points.
     pub fn points(&self) -> usize {
-        self.0.values().flat_map(|(_, points)| points).collect::<BTreeSet<_>>().len()
+        self.0.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>().len()
     }
 
     /// For people: by role.
     pub fn text(&self) -> String {
-        let one = |(role, (count, points)): (&String, &(u64, BTreeSet<String>))| {
+        let one = |(role, points): (&String, &BTreeMap<String, u64>)| {
+            let count: u64 = points.values().sum();
             format!("{count} in {role}s at {} points", points.len())
         };
         self.0.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -91,8 +139,8 @@ impl Seen {
 
     /// Points at which nothing happened.
     pub fn missed(&self) -> Vec<&'static str> {
-        let reached: BTreeSet<_> = self.0.values().flat_map(|(_, points)| points).collect();
-        KNOWN.iter().filter(|name| !reached.contains(&name.to_string())).copied().collect()
+        let is_missed = |name: &&str| !self.0.values().any(|points| points.contains_key(*name));
+        KNOWN.iter().copied().filter(is_missed).collect()
     }
 
     /// Adds the lines `role point pid` of a log, and begins it anew.
@@ -127,6 +175,7 @@ mod tests {
         seen.gather(&log);
         seen.gather(&log);
         assert_eq!((seen.count(), seen.points()), (3, 2));
+        assert_eq!((seen.at("node", "flush.writing"), seen.at("client", "flush.writing")), (2, 0));
         assert_eq!(seen.text(), "1 in clients at 1 points, 2 in nodes at 1 points");
         assert_eq!(seen.missed().len(), KNOWN.len() - 2);
     }

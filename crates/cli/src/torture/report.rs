@@ -1,5 +1,6 @@
 //! What a torture has done and found.
 
+use super::aims::{Aim, Aimed};
 use super::counts::{Counts, Fates};
 use super::goals::{Goals, Reached};
 use super::lists::Listed;
@@ -73,6 +74,8 @@ pub struct Report {
     pub rounds: u64,
     /// What came of the standing lists.
     pub lists: Vec<Listed>,
+    /// What came of the list of points.
+    pub aimed: Aimed,
     /// On full tiers: writes that waited for room or went around them, at most in one pool.
     pub crowded: Option<u64>,
     /// What was left out, and how to get it.
@@ -216,6 +219,15 @@ impl Report {
                 text,
                 "  full-tiers  up to {crowded} writes in one pool waited for room or went around the tiers"
             )?;
+        }
+        let Aimed { played, missed } = &self.aimed;
+        if *played > 0 {
+            let (all, hit) = (Aim::count(), *played - missed.len() as u64);
+            writeln!(
+                text,
+                "  points      {hit} of {played} cases came to their point; the list has {all}"
+            )?;
+            missed.iter().try_for_each(|what| writeln!(text, "    NOT REACHED: {what}"))?;
         }
         self.lists.iter().for_each(|listed| text.push_str(&listed.text()));
         let losses = match self.losses.len() {

@@ -99,6 +99,77 @@ pub fn allocate(file: &File, size: u64) -> io::Result<()> {
     fallocate(file, 0, 0, size)
 }
 
+/// dup2: lets `to` refer to what `from` refers to.
+///
+/// # Errors
+/// Those of dup2.
+pub fn replace(from: &File, to: &File) -> io::Result<()> {
+    // SAFETY: numbers of open descriptors only.
+    match unsafe { libc::dup2(from.as_raw_fd(), to.as_raw_fd()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Lets a forked child write `bytes` at `offset`; it ends with this process. If it is killed, so is this process.
+///
+/// # Errors
+/// Those of fork and of the child's writes, whatever was written before.
+pub fn write_in_child(file: &File, offset: u64, bytes: &[u8]) -> io::Result<u64> {
+    let (fd, parent, mut status) = (file.as_raw_fd(), std::process::id() as i32, 0);
+    // SAFETY: the child makes calls that are allowed there, and waitpid gets a number that outlives it.
+    unsafe {
+        match libc::fork() {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let mut done = 0;
+                while libc::getppid() == parent && done < bytes.len() {
+                    let rest = &bytes[done..];
+                    let place = offset + done as u64;
+                    match libc::pwrite(fd, rest.as_ptr().cast(), rest.len(), place as i64) {
+                        count @ 1.. => done += count as usize,
+                        _ => libc::_exit((*libc::__errno_location()).max(1)),
+                    }
+                }
+                libc::_exit(0);
+            }
+            child => while libc::waitpid(child, &mut status, 0) == -1 {},
+        }
+    }
+    ended(status).map(|()| bytes.len() as u64)
+}
+
+/// Writes all of `bytes` to standard output.
+///
+/// # Errors
+/// Those of write.
+pub fn write_out(mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes outlive the call.
+        match unsafe { libc::write(1, bytes.as_ptr().cast(), bytes.len()) } {
+            count @ 1.. => bytes = &bytes[count as usize..],
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
+/// What the end of a child means whose exit status is an errno. If it was killed, this process is, too.
+///
+/// # Errors
+/// That errno.
+pub fn ended(status: i32) -> io::Result<()> {
+    if libc::WIFSIGNALED(status) {
+        // SAFETY: a signal to this process.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
+    match libc::WEXITSTATUS(status) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
 /// Copies the first `length` bytes of `from` to `offset`; returns how many.
 ///
 /// # Errors

@@ -24,8 +24,15 @@ impl Torture {
             };
             // A keeper whose `forebay run` was killed may still be there.
             if ended && self.place.keeper(worker).is_none() && !self.lost(worker) {
-                let environment = self.of_managers(worker);
-                let words = self.words();
+                let environment = match self.of_aimed_managers() {
+                    Some(environment) => environment,
+                    None => self.of_managers(worker),
+                };
+                let mut words = self.words();
+                if let Some(more) = self.words_of_aim(worker) {
+                    words.retain(|word| !word.starts_with("--trouble="));
+                    words.extend(more);
+                }
                 let run = self.place.start_worker(worker, &words, &environment)?;
                 self.runs[worker as usize] = Some(run);
             }
@@ -62,7 +69,8 @@ impl Torture {
         let mut environment = Vec::new();
         if self.may(Kind::Pauses) && !self.random.one_in(3) {
             let log = self.place.root().join("pauses");
-            environment.extend(points::pause(&mut self.random, "node", &log));
+            let missed = self.place.missed();
+            environment.extend(points::pause(&mut self.random, "node", &log, &missed));
         }
         if self.may(Kind::Points) && self.may(Kind::Managers) && !self.random.one_in(3) {
             let mark = self.marks().join(format!("{worker}-{}", self.random.below(1 << 40)));
@@ -109,6 +117,15 @@ impl Torture {
         let attempts = super::WordsFile::open(&self.place.root().join("attempts"));
         if let Ok(attempts) = attempts.and_then(|file| file.read()) {
             self.report.attempts = attempts;
+        }
+    }
+
+    /// Names the points at which no process has paused so far, for those that will.
+    pub(super) fn name_missed(&mut self) {
+        let missed = self.report.pauses.missed();
+        if self.may(Kind::Pauses) && missed.len() != self.named {
+            self.named = missed.len();
+            let _ = std::fs::write(self.place.missed(), missed.join("\n"));
         }
     }
 
@@ -188,14 +205,14 @@ impl Torture {
         self.report.runs.hit += u64::from(hit);
     }
 
-    fn kill_manager(&mut self) {
+    pub(super) fn kill_manager(&mut self) {
         let Some(manager) = self.place.manager() else { return };
         self.report.managers.sent += 1;
         let hit = send(manager.pid, Signal::KILL) && manager.dirty > 0;
         self.report.managers.hit += u64::from(hit);
     }
 
-    fn freeze_manager(&mut self) {
+    pub(super) fn freeze_manager(&mut self) {
         let Some(manager) = self.place.manager() else { return };
         if self.frozen.is_none() {
             hits::note_stop(&self.place.hits());
@@ -231,7 +248,7 @@ impl Torture {
     }
 
     /// `forebay stop`, while programs go on; their runs start another manager.
-    fn stop_managers(&mut self) -> Result<(), String> {
+    pub(super) fn stop_managers(&mut self) -> Result<(), String> {
         // A store that never works keeps a manager that is to stop.
         if !self.random.one_in(4) {
             self.calm()?;

@@ -14,8 +14,9 @@ use super::shadow::{COMMON, Change, FILES, OWN, Role, STRIPE, Shadow};
 use super::system;
 use clap::Args;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,6 +25,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// some a few, one many.
 const SIZES: [u64; FILES as usize] =
     [40 << 10, 300 << 10, 100 << 10, 700 << 10, 20 << 10, 2 << 20, 40 * STRIPE];
+/// Bytes that a tier keeps together.
+const BLOCK: u64 = 256 << 10;
+/// Where a file has bytes whose index does not fit into one node.
+const FAR: [u64; 3] = [0, 17 << 20, 40 << 20];
 /// Bytes of one write or read, at most.
 const PIECE_MAX: u64 = 100 << 10;
 /// How long a call is tried again that faults let fail.
@@ -62,6 +67,15 @@ pub struct WorkerArguments {
     /// The keeper, without which a program ends
     #[arg(long)]
     pub keeper: Option<u32>,
+    /// Do these operations, by their numbers, half of the time
+    #[arg(long, value_delimiter = ',')]
+    pub often: Vec<usize>,
+    /// What programs are to do at a point, one after the other: pause, hold, kill or die, a colon, the point; + between
+    #[arg(long)]
+    pub aim: Option<String>,
+    /// Write what comes from standard input to standard output
+    #[arg(long)]
+    pub pour: bool,
     /// Be another user, who tries to get at everything
     #[arg(long)]
     pub stranger: bool,
@@ -80,6 +94,21 @@ impl WorkerArguments {
         let until = UNIX_EPOCH + Duration::from_secs(self.until);
         self.place.join("stop").exists() || SystemTime::now() > until
     }
+}
+
+/// Writes all that comes from standard input to standard output, which is a file. The exit code is an errno.
+pub fn pour(arguments: &WorkerArguments) -> ExitCode {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid() as u32);
+    let mut bytes = Vec::new();
+    let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+    let poured = match io::stdin().read_to_end(&mut bytes) {
+        // The program whose change it is has died.
+        Ok(_) if arguments.keeper != parent => Ok(()),
+        Ok(_) => system::write_out(&bytes),
+        Err(error) => Err(error),
+    };
+    ExitCode::from(poured.map_or_else(errno, |()| 0) as u8)
 }
 
 /// Works until it is told to end, or has done its operations. The exit code tells whether what it found was
@@ -220,10 +249,15 @@ impl Worker {
         }
         let listed = arguments.only.iter().map(|&index| super::operations::ALL[index].0);
         let listed: Vec<_> = listed.collect();
+        let often = arguments.often.iter().map(|&index| super::operations::ALL[index].0);
+        let often: Vec<_> = often.collect();
         for number in 0..arguments.operations.unwrap_or(u64::MAX) {
             let operation = match listed.get(number as usize) {
                 Some(operation) => *operation,
                 None if !listed.is_empty() => break,
+                None if !often.is_empty() && self.random.one_in(2) => {
+                    often[self.random.below(often.len() as u64) as usize]
+                }
                 None => Operation::any(&mut self.random),
             };
             if arguments.is_over() {
@@ -264,7 +298,10 @@ impl Worker {
             Op::Sparse => self.write(operation, file, hole, bytes.min(50)),
             Op::Read => self.read(file, size),
             Op::Fsync => self.sync(operation, file).map(drop_count),
-            Op::Fdatasync => self.sync(operation, file).map(drop_count),
+            Op::Fdatasync => {
+                let file = if self.random.one_in(6) { COMMON } else { file };
+                self.sync(operation, file).map(drop_count)
+            }
             Op::Stored => self.stored(file),
             Op::Truncate => {
                 let size = match self.random.below(3) {
@@ -307,6 +344,17 @@ impl Worker {
                 self.verify(file)
             }
             Op::Flush => self.flush(file),
+            Op::Whole => {
+                // Those that have some.
+                let file = [3, 5][self.random.below(2) as usize];
+                let block = self.random.below(SIZES[file as usize] / BLOCK);
+                self.doing = Some((operation, file));
+                self.write(operation, file, block * BLOCK, BLOCK)
+            }
+            Op::Fork => self.fork(file, anywhere, bytes),
+            Op::Inherit => self.inherit(file, anywhere, bytes),
+            Op::Over => self.over(file, anywhere, bytes),
+            Op::Far => self.far(file),
         }
     }
 
@@ -467,6 +515,82 @@ impl Worker {
             )));
         }
         Ok(wrong)
+    }
+
+    fn fork(&mut self, file: u64, offset: u64, bytes: u64) -> Found {
+        self.note(Operation::Fork, file, &format!("{bytes} at {offset}"))?;
+        self.file(file)?;
+        self.write_by(file, offset, bytes, |worker, content| {
+            system::write_in_child(worker.file(file)?, offset, content)
+        })
+    }
+
+    fn inherit(&mut self, file: u64, offset: u64, bytes: u64) -> Found {
+        self.note(Operation::Inherit, file, &format!("{bytes} at {offset}"))?;
+        let mut passed = self.file(file)?.try_clone()?;
+        passed.seek(SeekFrom::Start(offset))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("torture-worker").arg("--pour");
+        for (name, value) in [("place", "."), ("number", "0"), ("seed", "0"), ("until", "0")] {
+            command.arg(format!("--{name}={value}"));
+        }
+        command.arg(format!("--keeper={}", std::process::id()));
+        command.stdin(Stdio::piped()).stdout(passed).stderr(Stdio::null());
+        self.write_by(file, offset, bytes, |_, content| {
+            let mut child = command.spawn()?;
+            // It may die before it has read all; then it says more.
+            let given = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(content));
+            system::ended(child.wait()?.into_raw())?;
+            given.map(|()| content.len() as u64)
+        })
+    }
+
+    fn over(&mut self, file: u64, offset: u64, bytes: u64) -> Found {
+        self.note(Operation::Over, file, &format!("{bytes} at {offset}"))?;
+        let replaced = self.file((file + 1) % OWN)?.try_clone()?;
+        let opened = self.file(file)?.try_clone()?;
+        self.write_by(file, offset, bytes, |_, content| {
+            system::replace(&opened, &replaced)?;
+            replaced.write_at(content, offset).map(|written| written as u64)
+        })
+    }
+
+    /// A file of many megabytes that has few bytes: its own, and gone afterwards.
+    fn far(&mut self, file: u64) -> Found {
+        let version = self.counts.operations;
+        self.history.note(version + self.life, Operation::Far, "-", "")?;
+        let path = self.shadow.other_path(Role::Gone, file);
+        let made = self.make_far(&path, version);
+        std::fs::remove_file(&path).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        match made {
+            Ok(wrong) => Ok(wrong),
+            Err(error) => self.excused_since(self.began, error, Call::Plain),
+        }
+    }
+
+    fn make_far(&mut self, path: &Path, version: u64) -> Found {
+        let mut options = Worker::options();
+        let opened = options.truncate(true).open(path)?;
+        let content = |shadow: &Shadow, at| shadow.bytes(201, version, at, 300);
+        for at in FAR {
+            opened.write_all_at(&content(&self.shadow, at), at)?;
+        }
+        for at in FAR {
+            let mut got = vec![0; 300];
+            opened.read_exact_at(&mut got, at)?;
+            self.counts.verified += 300;
+            if got != content(&self.shadow, at) {
+                return Ok(Some(format!(
+                    "worker {}: {}: wrong at {at}",
+                    self.number,
+                    path.display()
+                )));
+            }
+        }
+        Ok(None)
     }
 
     fn close(&mut self, file: u64) -> Found {
@@ -818,6 +942,7 @@ impl Worker {
                 | Op::Punch
                 | Op::Allocate
                 | Op::CopyRange
+                | Op::Inherit
                 | Op::Send,
                 _,
             )) => Call::Settling,
