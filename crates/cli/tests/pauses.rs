@@ -462,3 +462,91 @@ fn a_truncate_that_an_exec_ends_is_completed() {
         assert_eq!((ran.code, ran.stdout.as_str()), (0, "100\n0\n0\n"), "{point}: {ran:?}");
     }
 }
+
+/// A program flushes a file itself, because the node manager was killed; the next one has come meanwhile, and is writing the
+/// same pages. Then the program cuts the file.
+#[test]
+fn what_a_new_manager_is_writing_is_waited_for_by_who_flushes_without_one() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let (held, writing) = (site.out.join("held"), site.out.join("writing"));
+    let (log, node_log) = (site.out.join("log"), site.out.join("node-log"));
+    let script = "head -c 270000 /dev/zero | tr '\\0' a > file; sync file; : > $OUT/made\n\
+        while [ ! -e $OUT/go ]; do sleep 0.02; done\n\
+        FOREBAY_PAUSE=flush-here.alone:1:while=$OUT/held FOREBAY_PAUSE_IN=client FOREBAY_PAUSE_LOG=$OUT/log \
+        dd if=/dev/zero of=file bs=6000 count=1 seek=259000 oflag=seek_bytes conv=notrunc,fsync status=none\n\
+        truncate -s 100001 file; : > $OUT/cut; sync file; stat -c %s file > $OUT/size\n";
+    let mut run = site.buffered(&["bash", "-c", script]);
+    let pause = format!("flush.writing:1/1:while={}", writing.display());
+    run.env("FOREBAY_PAUSE", pause).env("FOREBAY_PAUSE_IN", "node");
+    run.env("FOREBAY_PAUSE_LOG", &node_log).env("FOREBAY_TIME_SCALE", "50");
+    let run = site.start(run);
+    let is_there = |name: &str| {
+        wait_for(name, LIMIT, || site.out.join(name).exists().then_some(()));
+    };
+    let paused = |log: &Path| {
+        wait_for("a pause", LIMIT, || (!pauses(log).is_empty()).then_some(()));
+    };
+    is_there("made");
+    for held in [&held, &writing] {
+        fs::write(held, "").unwrap();
+    }
+    // No other manager until the program has seen that there is none.
+    let manager = site.status().manager;
+    kill(run.pid(), Signal::STOP);
+    kill(manager, Signal::KILL);
+    fs::write(site.out.join("go"), "").unwrap();
+    paused(&log);
+    kill(run.pid(), Signal::CONT);
+    paused(&node_log);
+    fs::remove_file(&held).unwrap();
+    // Time enough for the cut, if the program does not wait.
+    std::thread::sleep(Duration::from_millis(500));
+    fs::remove_file(&writing).unwrap();
+    is_there("cut");
+    run.end().expect(0);
+    assert_eq!(fs::read_to_string(site.out.join("size")).unwrap(), "100001\n");
+    assert_eq!(fs::read(site.store.join("file")).unwrap(), vec![b'a'; 100_001]);
+}
+
+/// A node manager is killed as it writes pages; then a program cuts them off, makes the file longer again, and flushes it
+/// itself.
+#[test]
+fn what_was_cut_after_a_manager_died_writing_it_is_not_written_again() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let often = "trigger = \"periodic\"\nperiod = \"100ms\"";
+    let site = Site::new(&Setup { flush: often, ..LAZY });
+    let (writing, node_log) = (site.out.join("writing"), site.out.join("node-log"));
+    fs::write(&writing, "").unwrap();
+    fs::write(site.out.join("piece"), vec![b'a'; 32768]).unwrap();
+    let script = "dd if=$OUT/piece of=file bs=32768 count=1 status=none\n\
+        while [ ! -e $OUT/go ]; do sleep 0.02; done\n\
+        truncate -s 6885 file\n\
+        printf end | dd of=file bs=3 seek=37349 oflag=seek_bytes conv=notrunc,fsync status=none\n\
+        : > $OUT/flushed; while [ ! -e $OUT/end ]; do sleep 0.02; done\n";
+    let mut run = site.buffered(&["bash", "-c", script]);
+    run.env("FOREBAY_PAUSE", format!("flush.writing:1:while={}", writing.display()));
+    run.env("FOREBAY_PAUSE_IN", "node").env("FOREBAY_PAUSE_LOG", &node_log);
+    let run = site.start(run);
+    wait_for("the flush", LIMIT, || (!pauses(&node_log).is_empty()).then_some(()));
+    // No other manager comes.
+    let manager = site.status().manager;
+    kill(run.pid(), Signal::STOP);
+    kill(manager, Signal::KILL);
+    fs::write(site.out.join("go"), "").unwrap();
+    let flushed = || site.out.join("flushed").exists().then_some(());
+    wait_for("the flush without a manager", LIMIT, flushed);
+    let stored = fs::read(site.store.join("file")).unwrap();
+    kill(run.pid(), Signal::CONT);
+    fs::write(site.out.join("end"), "").unwrap();
+    run.end().expect(0);
+    let mut wanted = vec![b'a'; 6885];
+    wanted.resize(37349, 0);
+    wanted.extend(b"end");
+    assert_same_bytes("the store's file", &stored, &wanted);
+    assert_same_bytes("the file in the end", &fs::read(site.store.join("file")).unwrap(), &wanted);
+}

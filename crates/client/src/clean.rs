@@ -748,8 +748,9 @@ impl Session {
         }
     }
 
-    /// Flushes the file from this process: no node manager is there to do it.
+    /// Flushes the file from this process: no node manager was there to do it.
     fn flush_here(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
+        crash::point("flush-here.alone");
         let (record, owner) = (self.record(handle), self.owner());
         let tracked = record.is_tracked();
         let sequence = if tracked { self.segment.next_sequence() } else { 0 };
@@ -767,9 +768,12 @@ impl Session {
                 }
             };
             let Some(meta) = self.segment.bucket(resident.bucket) else { return true };
-            // What a dead manager was writing may or may not have arrived.
-            let torn = meta.writeback.load(Ordering::Acquire);
-            let dirty = meta.dirty.fetch_or(torn, Ordering::AcqRel) | torn;
+            // A manager may have come since. What it is writing must stay marked: a truncate waits for that.
+            self.segment.wait_for_writeback(meta);
+            // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
+            let valid = meta.valid.load(Ordering::Acquire);
+            let torn = meta.writeback.load(Ordering::Acquire) & valid;
+            let dirty = (meta.dirty.fetch_or(torn, Ordering::AcqRel) | torn) & valid;
             meta.writeback.store(0, Ordering::Release);
             let pages = 0..PAGES_PER_BUCKET as usize;
             crash::point("flush-here.begin");
