@@ -7,9 +7,10 @@ use super::operations::Operation::{
     OpenAppend, OpenEmpty, Over, Punch, Read, ReadCommon, Sparse, Stored, Truncate, Verify, Whole,
     Write,
 };
-use super::place::Tiers;
+use super::place::{Tiers, send};
 use super::points::{self, CRATES};
 use super::{DAMAGED, Torture};
+use rustix::process::Signal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long it goes on afterwards: longer than the pause, and than every timer.
 const AFTER_MS: u64 = 150;
+/// How long there is no node manager: longer than every timer.
+const ABSENCE_MS: u64 = 100;
 /// At one of so many passes of its point a victim kills itself.
 const VICTIMS_PASSES: u64 = 12;
 
@@ -103,12 +106,14 @@ pub struct Aim {
 enum Event {
     /// The node manager is killed.
     Kill,
-    /// It is stopped for some time, in which programs die, and then killed.
-    FreezeAndKill,
+    /// It is killed, and none comes for some time, in which programs die.
+    Absence,
     /// It is stopped for some time.
     Freeze,
     /// `forebay stop`.
     Stop,
+    /// All ends in peace, and begins anew.
+    Peace,
     /// Everything is killed, and drained.
     Everything,
     /// Everything is killed, the pool removed, and the rest brought back.
@@ -134,7 +139,7 @@ const LENGTHENING: &[Operation] = &[Allocate, Truncate, CopyRange, MapWrite, Spa
 const BEHIND: &[Operation] = &[Common, Sparse, Extend, OpenAppend, ReadCommon];
 
 fn lead(aim: &Aim) -> Lead {
-    use Event::{Everything, Freeze, FreezeAndKill, Kill, Memory, Stop};
+    use Event::{Absence, Everything, Freeze, Kill, Memory, Peace, Stop};
     let in_node = aim.role == NODE;
     let (family, step) = aim.point.split_once('.').unwrap_or((aim.point, ""));
     match (family, step) {
@@ -159,16 +164,16 @@ fn lead(aim: &Aim) -> Lead {
         },
         ("replace", _) => Lead { tiers: Tiers::Full, often: &[Whole], ..PLAIN },
         ("lengthen", "mending" | "mended") => {
-            let events = &[Freeze];
+            let events = &[Absence];
             let (tiers, victims) = (Tiers::Full, "lengthen.ending");
             Lead { tiers, often: LENGTHENING, victims, events, ..PLAIN }
         }
         ("lengthen" | "store" | "allocate" | "around", _) => {
             Lead { tiers: Tiers::Full, often: LENGTHENING, ..PLAIN }
         }
-        ("tail", _) => Lead { often: BEHIND, victims: "write.dirty", events: &[Freeze], ..PLAIN },
+        ("tail", _) => Lead { often: BEHIND, victims: "write.dirty", events: &[Absence], ..PLAIN },
         ("complete" | "finish", _) | ("reap", "exclusive") => {
-            let events: &[Event] = if in_node { &[] } else { &[Freeze] };
+            let events: &[Event] = if in_node { &[] } else { &[Absence] };
             Lead { often: CUTS, victims: "truncate.settled", events, ..PLAIN }
         }
         ("cut", _) if in_node => {
@@ -183,23 +188,23 @@ fn lead(aim: &Aim) -> Lead {
         ("reap", "bucket") => Lead { often: &[Write], victims: "write.soiled", ..PLAIN },
         ("reap", _) => Lead { victims: "write.dirty", ..PLAIN },
         ("takeover", "unfinished") => {
-            Lead { often: CUTS, victims: "truncate.settled", events: &[FreezeAndKill], ..PLAIN }
+            Lead { often: CUTS, victims: "truncate.settled", events: &[Absence], ..PLAIN }
         }
-        ("table", _) => Lead {
-            tiers: Tiers::Full,
-            victims: "record.writing",
-            events: &[FreezeAndKill],
-            ..PLAIN
-        },
+        ("table", _) => {
+            Lead { tiers: Tiers::Full, victims: "record.writing", events: &[Absence], ..PLAIN }
+        }
+        // It dies before it has said that a file has something dirty which had nothing.
         ("pending", _) => {
-            Lead { victims: "write.dirty", often: &[Write], events: &[FreezeAndKill], ..PLAIN }
+            Lead { victims: "write.touched", often: &[Stored, Fsync, Write], ..PLAIN }
         }
         ("recover", "writeback") => {
             Lead { faults: "store write delay 30ms", events: &[Kill], ..PLAIN }
         }
         ("recover" | "takeover", _) => Lead { events: &[Kill], ..PLAIN },
-        ("manager", "took-over" | "table-gone") => Lead { events: &[Kill, Stop], ..PLAIN },
-        ("manager" | "message", _) | ("journal", "stopped") => Lead { events: &[Stop], ..PLAIN },
+        ("manager", "took-over") => Lead { events: &[Kill], ..PLAIN },
+        ("manager", _) | ("message", "answering") | ("journal", "stopped") => {
+            Lead { events: &[Stop, Peace], ..PLAIN }
+        }
         ("rebuild", "aside") => Lead {
             tiers: Tiers::Full,
             often: &[Write, Whole],
@@ -209,10 +214,10 @@ fn lead(aim: &Aim) -> Lead {
         },
         ("rebuild", _) => Lead { often: &[Write, Fsync], events: &[Memory], ..PLAIN },
         ("sync", "aside") => {
-            Lead { often: &[Common, Stored, Fdatasync], held: "write.copied", ..PLAIN }
+            Lead { often: &[Common, Stored, Fdatasync], held: "write.dirty", ..PLAIN }
         }
         ("flush-here" | "mark", _) => {
-            Lead { often: &[Fsync, Stored, Write], events: &[Kill], ..PLAIN }
+            Lead { often: &[Fsync, Stored, Write], events: &[Absence], ..PLAIN }
         }
         ("flush", "failed") => Lead { faults: "store write fail EIO every 3", ..PLAIN },
         ("record" | "slot" | "move", _) if aim.point != "slot.reserved" => {
@@ -344,11 +349,17 @@ impl Torture {
         match event {
             Event::Kill => self.kill_manager(),
             Event::Freeze => self.freeze_manager(),
-            Event::FreezeAndKill => {
-                self.freeze_manager();
-                self.wait(40);
+            Event::Absence => {
+                // It is they who start another one.
+                self.signal_runs(Signal::STOP);
                 self.kill_manager();
-                self.thaw(true);
+                self.wait(ABSENCE_MS);
+                self.signal_runs(Signal::CONT);
+            }
+            Event::Peace => {
+                self.calm()?;
+                self.end_in_peace()?;
+                self.begin_round()?;
             }
             Event::Stop => self.stop_managers()?,
             Event::Everything => {
@@ -365,6 +376,12 @@ impl Torture {
             }
         }
         Ok(())
+    }
+
+    fn signal_runs(&self, signal: Signal) {
+        for run in self.runs.iter().flatten() {
+            send(run.id(), signal);
+        }
     }
 
     /// How often it has happened.
