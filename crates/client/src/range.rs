@@ -43,7 +43,7 @@ impl Session {
     /// the file is clean.
     ///
     /// # Errors
-    /// The kernel's errno, which has then changed nothing; a tier's; those of [`Session::exclusively`], and as of
+    /// The kernel's errno, which has then changed nothing; a tier's; `BADF` if the descriptor is not what it was; as of
     /// [`Session::sync`] where a node manager that is stopped would have to take part.
     pub fn allocate(
         &self,

@@ -45,8 +45,9 @@ impl Segment {
                 continue;
             }
             crash::point("slot.reserved");
-            client.pid.store(pid, Ordering::SeqCst);
+            // The start before the process: with that of an earlier one it would be taken for dead.
             client.start.store(start, Ordering::Release);
+            client.pid.store(pid, Ordering::SeqCst);
             client.job.store(0, Ordering::Release);
             client.unrecorded.store(0, Ordering::SeqCst);
             client.generation.fetch_add(1, Ordering::AcqRel);
