@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    LAZY, LONG, NOBODY, Site, Steps, USUAL, descendants, is_alive, kill, wait_for, with_mounts,
+    LAZY, LIMIT, LONG, NOBODY, Site, Steps, USUAL, descendants, is_alive, kill, skip, wait_for,
+    with_mounts, works,
 };
 use rustix::process::Signal;
 use std::fs;
@@ -156,6 +157,32 @@ fn stop_says_when_nothing_fits() {
     assert!(stopped.stderr.contains(&format!("{sleeper} (sleep)")), "{stopped:?}");
     kill(sleeper, Signal::TERM);
     run.end().expect(143);
+}
+
+/// Numbers of processes say nothing there: a living one would be taken for dead.
+#[test]
+fn no_part_is_taken_in_another_pid_namespace() {
+    let site = Site::new(&LAZY);
+    if !works(&["unshare", "-pf", "--mount-proc", "true"]) {
+        return skip("a PID namespace is not allowed here");
+    }
+    let elsewhere = "unshare -pf --mount-proc";
+    let script = format!(
+        "echo old > file; sync file; echo new > file; {elsewhere} cat file; echo $?; : > $OUT/at; exec sleep 1000"
+    );
+    let run = site.start(site.buffered(&["bash", "-c", &script]));
+    wait_for("the script", LIMIT, || site.out.join("at").exists().then_some(()));
+    site.kill_all();
+    let left = run.end();
+    assert_eq!(left.stdout, "126\n", "{left:?}");
+    assert!(left.stderr.contains("another PID namespace than the node manager"), "{left:?}");
+    let mut recover = site.command(&site.out, "unshare");
+    recover.args(["-pf", "--mount-proc"]).arg(env!("CARGO_BIN_EXE_forebay")).arg("recover");
+    let refused = site.end(recover);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    assert!(refused.stderr.contains("it was served in another PID namespace"), "{refused:?}");
+    site.recover().expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "new\n");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a fork needs before, and in the child after.
 
-use crate::session::{Refused, Session};
+use crate::session::{Refused, Session, check_namespace};
 use core::sync::atomic::Ordering;
 use forebay_pool::{crash, liveness};
 
@@ -48,6 +48,7 @@ impl Session {
         let pid = std::process::id();
         debug_assert_ne!(pid, fork.parent);
         crash::point("fork.child");
+        check_namespace(&self.segment)?;
         // Unknown without /proc; the manager will fill it in.
         let start = liveness::start_time(pid).unwrap_or(0);
         if !self.segment.confirm_slot(fork.slot, fork.generation, pid, start) {

@@ -127,6 +127,8 @@ pub enum Refused {
     Descriptions,
     /// It was forked, and taken for dead before it could say that it lives.
     Taken,
+    /// It is in another PID namespace than the node manager.
+    Namespace,
     /// The pool is there, but cannot be opened for now.
     Pool(Errno),
 }
@@ -144,6 +146,10 @@ impl core::fmt::Display for Refused {
                  (docs/posix.md#limits)",
             ),
             Self::Taken => f.write_str("the node manager has taken it for dead"),
+            Self::Namespace => f.write_str(
+                "it is in another PID namespace than the node manager, which could not tell whether it lives; run all \
+                 programs that use a directory in one namespace, with `forebay run` inside of it (docs/posix.md#limits)",
+            ),
             Self::Pool(errno) => write!(f, "the pool cannot be opened: {errno}"),
         }
     }
@@ -155,6 +161,20 @@ pub fn say(text: &str) {
     let stderr = borrow(2);
     if rustix::fs::tell(stderr).ok().and_then(Marker::decode).is_none() {
         let _ = rustix::io::write(stderr, text.as_bytes());
+    }
+}
+
+/// Whether the numbers of processes in the pool's slots are what they are here.
+///
+/// # Errors
+/// [`Refused::Namespace`].
+pub(crate) fn check_namespace(segment: &Segment) -> Result<(), Refused> {
+    let header = segment.header();
+    let (theirs, ours) = (header.namespace.load(Ordering::Relaxed), liveness::namespace());
+    let is_over = header.retired.load(Ordering::SeqCst) == retirement::GONE;
+    match theirs == ours || theirs == 0 || ours == 0 || is_over {
+        true => Ok(()),
+        false => Err(Refused::Namespace),
     }
 }
 
@@ -249,7 +269,9 @@ impl Session {
         // What is said below is not to go into it, should it have the number of the standard error.
         drop(file);
         let pid = std::process::id();
-        let Some(start) = liveness::start_time(pid) else { return Ok(None) };
+        check_namespace(&segment)?;
+        // Unknown without /proc, or descriptors; the manager will fill it in.
+        let start = liveness::start_time(pid).unwrap_or(0);
         let slot = match segment.slot_of(pid, start) {
             // The same process before its exec: its other threads ended inside whatever they did.
             Some(slot) => {

@@ -3,6 +3,7 @@
 use crate::config::{Config, Mode, Speed, TierKind};
 use crate::inspect::of_foreign;
 use crate::journal::Journal;
+use crate::mappers;
 use crate::node::{Node, buckets_of};
 use crate::recorded;
 use crate::runtime::Runtime;
@@ -83,6 +84,12 @@ pub(crate) fn open(
     if !unfinished && let Some(refusal) = crate::fsck::refusal(&segment) {
         return Err(format!("{name}: {refusal}"));
     }
+    if !unfinished && !is_within_sight(&segment, &file) {
+        return Err(format!(
+            "{name}: it was served in another PID namespace, a container's for instance, and which of its programs still \
+             live is not known here; run `forebay recover` there, or outside of all containers"
+        ));
+    }
     let of_found = |tier: &str| {
         let pool = runtime.pool.display();
         format!(
@@ -136,6 +143,24 @@ pub(crate) fn open(
         }
     }
     Ok(Opened { segment, file, slots, indexes, found: !unfinished, config })
+}
+
+/// Whether it is known which processes of those that a left pool names still live. A living one must not be taken for
+/// dead: it would go on with what was taken back from it.
+fn is_within_sight(segment: &Segment, file: &OwnedFd) -> bool {
+    let (theirs, ours) =
+        (segment.header().namespace.load(Ordering::Relaxed), liveness::namespace());
+    if theirs == ours
+        || theirs == 0
+        || ours == 0
+        || segment.header().clients_high.load(Ordering::Relaxed) == 0
+    {
+        return true;
+    }
+    // From the first one all are seen, and there their numbers are others: none may be left.
+    ours == liveness::FIRST_NAMESPACE
+        && mappers::of(file, segment.header().segment_bytes)
+            .is_ok_and(|mut left| left.next().is_none())
 }
 
 fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, SegmentError> {
@@ -316,6 +341,7 @@ pub(crate) fn announce(node: &Node) {
     let pid = std::process::id();
     let header = node.header();
     header.now_ms.store(node.now(), Ordering::Relaxed);
+    header.namespace.store(liveness::namespace(), Ordering::Relaxed);
     header.manager_start.store(liveness::start_time(pid).unwrap_or(0), Ordering::Release);
     // Who sees that it is alive sees that it is another one.
     header.manager_epoch.fetch_add(1, Ordering::AcqRel);

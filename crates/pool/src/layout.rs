@@ -180,6 +180,9 @@ pub struct Header {
     pub set_aside: [AtomicU32; TIERS_MAX],
     /// The runs under way.
     pub job: [JobRecord; JOBS_MAX],
+    /// The PID namespace of the node manager, and so of all whose numbers are here; 0: not known. See
+    /// [`crate::liveness::namespace`].
+    pub namespace: AtomicU64,
     /// How often processes noted that they use files of each number without a record, see `unrecorded.rs`. 0: none does.
     pub unrecorded: [AtomicU32; UNRECORDED],
 }

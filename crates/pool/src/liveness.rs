@@ -4,6 +4,16 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+/// Which PID namespace this process is in: the inode of the kernel's file for it. 0 where /proc does not tell.
+///
+/// Numbers of processes say nothing in another one.
+pub fn namespace() -> u64 {
+    rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |found| found.st_ino)
+}
+
+/// The inode of the PID namespace that the machine began with: all processes are seen from there.
+pub const FIRST_NAMESPACE: u64 = 0xeffffffc;
+
 /// Start time of process `pid` in clock ticks after boot; `None` when it is gone, or has ended
 /// and only waits for its parent to notice, or when /proc cannot be read.
 pub fn start_time(pid: u32) -> Option<u64> {
