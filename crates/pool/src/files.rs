@@ -27,10 +27,11 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Its chain of the file table.
+    /// Its chain of the file table, of which there are `heads`, a power of two. By the highest bits of the product,
+    /// which all bits of the identity change: a check of a damaged pool goes by that.
     pub(crate) fn head(self, heads: u32) -> u32 {
         let mixed = (self.inode ^ self.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 32) as u32 & (heads - 1)
+        mixed.rotate_left(heads.trailing_zeros()) as u32 & (heads - 1)
     }
 }
 
@@ -949,6 +950,19 @@ mod tests {
             assert_eq!(segment.may_have(id), id.inode % 2 == 1);
         }
         segment.leave(me, inside);
+    }
+
+    #[test]
+    fn each_bit_of_an_identity_says_which_chain_it_is_in() {
+        let heads = Geometry::for_tiers(4096, &[64 << 18]).files.next_power_of_two();
+        let identity = Identity { device: 0xfd02, inode: 6_014_233 };
+        let flipped = |bit: u32| {
+            let (one, Identity { device, inode }) = (1u64 << bit, identity);
+            [Identity { device, inode: inode ^ one }, Identity { device: device ^ one, inode }]
+        };
+        for other in (0..64).flat_map(flipped) {
+            assert_ne!(other.head(heads), identity.head(heads), "{other:?}");
+        }
     }
 
     #[test]
