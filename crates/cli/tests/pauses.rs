@@ -511,6 +511,28 @@ fn what_a_new_manager_is_writing_is_waited_for_by_who_flushes_without_one() {
     assert_eq!(fs::read(site.store.join("file")).unwrap(), vec![b'a'; 100_001]);
 }
 
+/// A program dies as it truncates a file without a name, and then the manager that could not bring that to an end.
+#[test]
+fn a_truncate_left_of_a_deleted_file_keeps_no_pool_from_being_recovered() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let log = site.out.join("log");
+    fs::write(site.out.join("held"), "").unwrap();
+    let script = "exec 9<> gone; rm gone; head -c 100000 /dev/zero >&9; echo kept > file\n\
+        FOREBAY_PAUSE=truncate.intent:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log truncate -s 10 /dev/fd/9";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the pause", LIMIT, || (!pauses(&log).is_empty()).then_some(()));
+    site.kill_all();
+    run.end();
+    let mut recover = site.forebay(&["recover"]);
+    recover.env("FOREBAY_CRASH", "takeover.completed:1").env("FOREBAY_CRASH_IN", "node");
+    assert_ne!(site.end(recover).code, 0);
+    site.recover().expect(0);
+    assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "kept\n");
+}
+
 /// A node manager is killed as it writes pages; then a program cuts them off, makes the file longer again, and flushes it
 /// itself.
 #[test]

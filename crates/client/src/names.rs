@@ -64,9 +64,8 @@ impl Session {
     pub fn named(&self, identity: Identity, folder: i32, path: &CStr, old: Option<&CStr>) -> bool {
         let note = |file: Option<u32>| {
             let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
-            if record.has(file_flag::UNLINKED) {
-                record.clear(file_flag::UNLINKED);
-            }
+            // That it was unlinked stays: another process may have removed this name, too, by now. Who opens it, or
+            // finds it, takes that back.
             // Most programs rename within one directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
             let same = names.is_some_and(|(old, new)| record.rename_last(old, new));
@@ -125,9 +124,17 @@ impl Session {
                 // An error stays with the file.
                 let _ = self.turn_direct(handle);
             }
-            if self.segment.name_changes() == names {
-                return;
+            if self.segment.name_changes() != names {
+                continue;
             }
+            if record.has(file_flag::UNLINKED) {
+                record.clear(file_flag::UNLINKED);
+                // Its last name may have been removed just now.
+                if rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| stat.st_nlink == 0) {
+                    record.set(file_flag::UNLINKED);
+                }
+            }
+            return;
         }
     }
 

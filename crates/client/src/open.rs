@@ -214,7 +214,6 @@ impl Session {
         {
             // A new file that got the inode in the clock tick in which the old one was made; or the name is
             // being removed.
-            self.record(handle).clear(file_flag::UNLINKED);
             forebay_pool::crash::point("open.named");
             self.look_for_name(fd);
         }

@@ -134,10 +134,13 @@ pub(crate) fn complete_intent(node: &Node, file: u32, owner: Owner) -> Result<()
     record.set(file_flag::TOUCHED);
     let outside = FromManager { node, file };
     let result = node.segment.complete_intent(file, owner, &outside);
-    if let Err(errno) = result
-        && errno != Errno::STALE
-    {
-        record.report(errno.raw_os_error() as u32);
+    match result {
+        // It has lost its last name, as far as is known: what is left of it goes when that is sure.
+        Err(Errno::STALE) => {
+            record.set(file_flag::UNLINKED);
+        }
+        Err(errno) => record.report(errno.raw_os_error() as u32),
+        Ok(()) => {}
     }
     result
 }
@@ -501,9 +504,14 @@ impl Housekeeper {
         match self.node.descriptors.of(&self.node.segment, file, &backing.path) {
             Err(Errno::STALE) => true,
             Err(_) => false,
-            Ok(_) => {
+            Ok(fd) => {
                 record.clear(file_flag::UNLINKED);
-                false
+                // Its last name may have been removed just now.
+                let is_nameless = rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_nlink == 0);
+                if is_nameless {
+                    record.set(file_flag::UNLINKED);
+                }
+                is_nameless
             }
         }
     }
