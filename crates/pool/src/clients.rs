@@ -104,7 +104,7 @@ impl Segment {
         self.vacate(slot);
     }
 
-    /// Whoever reserves the slot next must not be taken for the process that had it, nor for one whose child
+    /// The process that reserves the slot next must not be taken for the process that had it, nor for one whose child
     /// that was for.
     fn vacate(&self, slot: u32) {
         let client = self.client(slot);
@@ -153,7 +153,7 @@ impl Segment {
         self.client(heir).state.store(slot_state::REAPING, Ordering::Release);
     }
 
-    /// Lets whoever reaps `slot` look for what it holds.
+    /// Lets the process that reaps `slot` look for what it holds.
     pub fn seem_inside(&self, slot: u32) {
         let word = Presence { thread: 1, file: Presence::TABLE }.encode();
         self.client(slot).presence[0].store(word, Ordering::SeqCst);
