@@ -26,6 +26,8 @@ const HELD: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it may take until a dead program's slot is reaped, and its last write counted.
 const TAKEN_BACK: Duration = Duration::from_secs(10);
+/// How a program ends that cannot take part, before it has begun.
+const REFUSED: i32 = 126;
 /// fsync while no node manager answers.
 const ETIMEDOUT: i32 = libc::ETIMEDOUT;
 
@@ -234,8 +236,8 @@ impl Conductor<'_> {
         let pass = self.pass_of(case)?;
         self.prepare(case.before, &case.world(&files), &files)?;
         let scripts = case.scripts();
-        let statuses = if case.form.has_threads() {
-            self.threads(case, pass.as_ref())?
+        let (statuses, late) = if case.form.has_threads() {
+            self.threads(case, pass.as_ref(), &scripts)?
         } else {
             self.programs(case, pass.as_ref(), &scripts)?
         };
@@ -252,7 +254,7 @@ impl Conductor<'_> {
             if !died && told.len() < steps && status.is_some() {
                 wrong = wrong.or(Some("a program has left steps out".into()));
             }
-            courses[who] = Course { told, died };
+            courses[who] = Course { told, died, late: late[who] };
         }
         self.count(case, pass.as_ref(), &scripts, &courses, &statuses)?;
         let story = Story {
@@ -300,6 +302,15 @@ impl Conductor<'_> {
         let told = self.signs.all_told(0)?;
         let mut wrong = match status {
             None => Some("the program hangs".to_owned()),
+            // Said, and before the new image has done anything.
+            Some(status)
+                if case.may_not_go_on()
+                    && status.code() == Some(REFUSED)
+                    && told.len().checked_sub(1).map(|last| script.steps[last])
+                        == Some(Step::Exec) =>
+            {
+                None
+            }
             Some(status) if !status.success() => Some(format!("the program ended with {status}")),
             Some(_) if told.len() < script.steps.len() => Some("steps were left out".to_owned()),
             Some(_) => None,
@@ -311,7 +322,7 @@ impl Conductor<'_> {
             start,
             files: &files,
             scripts: [&script, &Script::default()],
-            courses: [Course { told, died: false }, Course::default()],
+            courses: [Course { told, ..Course::default() }, Course::default()],
             in_order: true,
             excused: if has_hit { &case.excused } else { &[] },
         };
@@ -551,7 +562,7 @@ impl Conductor<'_> {
         case: &Case,
         pass: Option<&Pass>,
         scripts: &[Script; 2],
-    ) -> io::Result<[Option<ExitStatus>; 2]> {
+    ) -> io::Result<([Option<ExitStatus>; 2], [usize; 2])> {
         let stem = format!("case-{}", case.number);
         let environment = self.environment(case, pass)?;
         let steps = scripts.each_ref().map(|script| script.all().count());
@@ -575,7 +586,7 @@ impl Conductor<'_> {
             status = first.end()?;
         }
         self.kill_manager(case);
-        fs::write(self.signs.go(), "")?;
+        let late = self.go(scripts)?;
         let mut second = match second {
             Some(second) => second,
             None => self.start(case.number, &stem, "second", &Vec::new())?,
@@ -591,18 +602,31 @@ impl Conductor<'_> {
             fs::remove_file(self.signs.held())?;
             status = first.end()?;
         }
-        Ok([status, second.end()?])
+        Ok(([status, second.end()?], late))
+    }
+
+    /// Lets the second program begin. Returns how many steps of their setups the programs have not done before.
+    fn go(&self, scripts: &[Script; 2]) -> io::Result<[usize; 2]> {
+        let late = |who: usize| scripts[who].setup.len().saturating_sub(self.signs.count(who));
+        let late = [late(0), late(1)];
+        fs::write(self.signs.go(), "")?;
+        Ok(late)
     }
 
     /// Both scripts by threads of one program.
-    fn threads(&mut self, case: &Case, pass: Option<&Pass>) -> io::Result<[Option<ExitStatus>; 2]> {
+    fn threads(
+        &mut self,
+        case: &Case,
+        pass: Option<&Pass>,
+        scripts: &[Script; 2],
+    ) -> io::Result<([Option<ExitStatus>; 2], [usize; 2])> {
         let environment = self.environment(case, pass)?;
-        let steps = case.scripts().map(|script| script.all().count());
+        let steps = scripts.each_ref().map(|script| script.all().count());
         let stem = format!("case-{}", case.number);
         let mut both = self.start(case.number, &stem, "both", &environment)?;
         self.await_first(&mut both, steps[0])?;
         self.kill_manager(case);
-        fs::write(self.signs.go(), "")?;
+        let late = self.go(scripts)?;
         let since = Instant::now();
         self.await_second(steps[1], &mut both)?;
         if case.form.kills() {
@@ -612,7 +636,7 @@ impl Conductor<'_> {
         }
         fs::remove_file(self.signs.held())?;
         let status = both.end()?;
-        Ok([status, status])
+        Ok(([status, status], late))
     }
 
     fn await_ready(&self, program: &mut Program) -> io::Result<()> {

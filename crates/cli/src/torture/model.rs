@@ -151,6 +151,8 @@ pub struct Course {
     pub told: Vec<Told>,
     /// It died in the step after these.
     pub died: bool,
+    /// Steps of its setup that it had not done when the other one began.
+    pub late: usize,
 }
 
 /// Two programs and what became of them.
@@ -277,7 +279,9 @@ impl Story<'_> {
         let mut moves = [0, 1].map(|who| self.moves(who));
         for who in [1, 0] {
             // One in which it died may be done, or not, as any other step.
-            for _ in 0..self.scripts[who].setup.len().min(self.courses[who].told.len()) {
+            let course = &self.courses[who];
+            let early = self.scripts[who].setup.len() - course.late;
+            for _ in 0..early.min(course.told.len()) {
                 let told = end.world.apply(who, moves[who].remove(0).step, self.files);
                 end.told[who].push(told);
             }
@@ -423,13 +427,13 @@ mod tests {
         };
         let y = Script { setup: vec![OPEN], steps: vec![Step::Truncate { slot: 0, size: 3 }] };
         let start = World::default().with('a', vec![1; 8]);
-        let course = Course { told: vec![Told::Done; 2], died: false };
+        let course = Course { told: vec![Told::Done; 2], ..Course::default() };
         let story = |in_order, died| Story {
             start: start.clone(),
             files: &files,
             scripts: [&x, &y],
             courses: [
-                Course { told: course.told[usize::from(died)..].to_vec(), died },
+                Course { told: course.told[usize::from(died)..].to_vec(), died, late: 0 },
                 course.clone(),
             ],
             in_order,
@@ -454,7 +458,7 @@ mod tests {
     fn a_truncate_may_be_completed_behind_a_look_but_not_behind_a_change() {
         let files = files();
         let x = Script { setup: vec![OPEN], steps: vec![Step::Truncate { slot: 0, size: 3 }] };
-        let course = |told: Vec<Told>, died| Course { told, died };
+        let course = |told: Vec<Told>, died| Course { told, died, late: 0 };
         let judged = |steps: Vec<Step>, told: Vec<Told>, found: &[u8]| {
             let y = Script { setup: vec![OPEN], steps };
             let story = Story {
@@ -486,7 +490,7 @@ mod tests {
             start: World::default().with('a', vec![1; 8]),
             files: &files,
             scripts: [&x, &Script::default()],
-            courses: [Course { told: vec![Told::Done], died: true }, Course::default()],
+            courses: [Course { told: vec![Told::Done], died: true, late: 0 }, Course::default()],
             in_order: false,
             excused: &[],
         };
@@ -496,16 +500,40 @@ mod tests {
     }
 
     #[test]
+    fn what_was_late_in_the_setup_may_come_behind_the_other_program() {
+        let files = files();
+        let write = |tag| Step::Write { slot: 0, at: 0, length: 4, tag };
+        let x = Script { setup: vec![OPEN, write(1)], steps: vec![Step::Sync { slot: 0 }] };
+        let y = Script { setup: Vec::new(), steps: vec![OPEN, write(2)] };
+        let judged = |late| {
+            let told = |steps| vec![Told::Done; steps];
+            let story = Story {
+                start: World::default().with('a', vec![1; 4]),
+                files: &files,
+                scripts: [&x, &y],
+                courses: [
+                    Course { told: told(3), late, ..Course::default() },
+                    Course { told: told(2), ..Course::default() },
+                ],
+                in_order: false,
+                excused: &[],
+            };
+            [1, 2].map(|tag| judge(&story, 'a', &files.bytes(tag, 0, 4)).is_none())
+        };
+        assert_eq!((judged(0), judged(1)), ([false, true], [true, true]));
+    }
+
+    #[test]
     fn what_was_told_and_read_must_fit_together() {
         let files = files();
         let x = Script { setup: Vec::new(), steps: vec![Step::Rename { from: 'a', to: 'b' }] };
         let y = Script { setup: Vec::new(), steps: vec![OPEN, Step::Read { slot: 0 }] };
-        let done = Course { told: vec![Told::Done], died: false };
+        let done = Course { told: vec![Told::Done], ..Course::default() };
         let story = |told: Vec<Told>, in_order| Story {
             start: World::default().with('a', vec![7; 3]),
             files: &files,
             scripts: [&x, &y],
-            courses: [done.clone(), Course { told, died: false }],
+            courses: [done.clone(), Course { told, ..Course::default() }],
             in_order,
             excused: &[],
         };
