@@ -67,6 +67,48 @@ fn a_file_that_is_replaced_while_it_is_opened_is_given_up() {
     }
 }
 
+/// It has no name any more then, and no open description that the node manager could see, and nothing of it is on the store.
+#[test]
+fn a_file_that_is_replaced_while_it_is_opened_to_read_keeps_what_was_written() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let script = "head -c 600000 /dev/urandom > $OUT/old; : > $OUT/held\n\
+        for point in open.opened open.seen; do for end in 'mv -f other file' 'rm file'; do\n\
+        cat $OUT/old > file; echo new > other; : > $OUT/log; : > $OUT/held\n\
+        FOREBAY_PAUSE=$point:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log bash -c 'exec 3< file; cat <&3 > $OUT/seen' &\n\
+        until [ -s $OUT/log ]; do sleep 0.01; done\n\
+        $end; sleep 0.7; rm $OUT/held; wait $!\n\
+        cmp $OUT/old $OUT/seen || echo \"$point, $end\"; done; done\n";
+    let site = Site::new(&LAZY);
+    let ran = site.run_buffered_with(&[("FOREBAY_TIME_SCALE", "50")], script).0;
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?} {}", site.log());
+}
+
+/// It may wait for a FIFO's other end, for ever.
+#[test]
+fn a_file_without_a_name_is_given_up_beside_a_process_that_opens_another_for_long() {
+    let site = Site::new(&LAZY);
+    let script = "mkfifo $OUT/fifo; cat $OUT/fifo & step waits\n\
+        head -c 600000 /dev/urandom > file; step written; rm file; step removed; : > $OUT/fifo; wait";
+    let steps = Steps::of(&site, script);
+    let is_dirty = || {
+        let text = site.status().text;
+        text.lines().any(|tier| {
+            tier.contains("not yet on the store") && !tier.contains(" 0 B not yet on the store")
+        })
+    };
+    steps.at("waits");
+    steps.past("waits");
+    steps.at("written");
+    assert!(is_dirty(), "{}", site.status().text);
+    steps.past("written");
+    steps.at("removed");
+    wait_for("a clean pool", common::LONG, || (!is_dirty()).then_some(()));
+    steps.past("removed");
+    assert_eq!(steps.end().code, 0);
+}
+
 /// Where no node manager looks for it.
 #[test]
 fn a_file_that_is_moved_away_while_it_is_opened_takes_what_is_written() {

@@ -97,6 +97,23 @@ impl Session {
         self.is_store_device(device) && self.segment.may_have(Identity { device, inode })
     }
 
+    /// Calls `open`, which lets the kernel open a file, and takes that under management: the node manager knows as long
+    /// that the process may have files open of which it has no description yet.
+    ///
+    /// No guard that is dropped: a thread that is cancelled, or leaves by a long jump, may run no destructor. The node
+    /// manager asks the kernel then.
+    #[inline]
+    pub fn opening<R>(&self, open: impl FnOnce() -> R) -> R {
+        let slot = self.slot();
+        self.segment.begin_open(slot);
+        let opened = open();
+        // Not in a child that a signal handler has forked within: it has another slot.
+        if self.slot() == slot {
+            self.segment.end_open(slot);
+        }
+        opened
+    }
+
     /// Takes `fd`, just opened with `flags`, under management if it is a regular file in a
     /// managed directory.
     ///

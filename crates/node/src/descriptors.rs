@@ -42,6 +42,24 @@ impl Kept {
     }
 }
 
+/// Where /proc shows descriptors that process `pid` has of a file.
+fn shown(pid: u32, identity: Identity) -> std::io::Result<impl Iterator<Item = PathBuf>> {
+    let of_file = move |path: &PathBuf| {
+        std::fs::metadata(path)
+            .is_ok_and(|found| found.dev() == identity.device && found.ino() == identity.inode)
+    };
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(of_file))
+}
+
+/// Whether process `pid` may have a file open. It may where /proc does not tell.
+pub(crate) fn may_have_open(pid: u32, identity: Identity) -> bool {
+    match shown(pid, identity) {
+        Ok(mut found) => found.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
 /// A descriptor for each file that has been written, and for which generation of its record.
 pub(crate) struct Descriptors {
     kept: Mutex<HashMap<u32, Kept>>,
@@ -154,19 +172,13 @@ impl Descriptors {
         let generation = record.generation.load(Ordering::Acquire);
         let (identity, known) = (record.identity(), Known::of(record));
         let mut found = segment.holders(file).filter_map(|pid| {
-            let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-            let of_file = |path: &PathBuf| {
-                std::fs::metadata(path).is_ok_and(|found| {
-                    found.dev() == identity.device && found.ino() == identity.inode
-                })
-            };
             let open = |path: PathBuf| {
                 let there = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
                 let there = there.ok().filter(|fd| self.is_file_of(record, fd))?;
                 let is_it = Known::seen(&there).is_ok_and(|seen| known.is(&seen, Since::Boot));
                 is_it.then(|| reopen(&there, OFlags::WRONLY).ok())?
             };
-            entries.filter_map(|entry| Some(entry.ok()?.path())).filter(of_file).find_map(open)
+            shown(pid, identity).ok()?.find_map(open)
         });
         let fd = Arc::new(found.next()?);
         self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));

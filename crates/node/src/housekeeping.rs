@@ -1,6 +1,7 @@
 //! What the manager looks after between requests: dead clients, descriptions that nobody holds,
 //! files that nobody has open, index nodes below which nothing is left.
 
+use crate::descriptors;
 use crate::flush::settle;
 use crate::mappers;
 use crate::node::Node;
@@ -32,6 +33,8 @@ const FLIGHT: Timer = Timer::seconds(600);
 const SHORT_FLIGHT: Timer = Timer::seconds(10);
 /// How often descriptions and records are swept.
 const SWEEP: Timer = Timer::ms(200);
+/// How long some open may be under way until the kernel is asked which files that process has open.
+const OPENING: Timer = Timer::seconds(1);
 
 /// A tier that was full is tried again after this, when its file system has room for so many blocks.
 const RETRY_FULL: Timer = Timer::seconds(1);
@@ -52,6 +55,15 @@ pub(crate) struct Housekeeper {
     last_sweep: u32,
     /// Descriptions that were not free at the last sweep.
     used: u32,
+    awaited: Awaited,
+}
+
+/// Files without a name that some process may be about to open, of the last sweep and of this one: the generation of the
+/// record, and since when.
+#[derive(Default)]
+struct Awaited {
+    before: HashMap<u32, (u32, u32)>,
+    now: HashMap<u32, (u32, u32)>,
 }
 
 /// What a truncate needs, from the manager's side.
@@ -157,6 +169,7 @@ impl Housekeeper {
             // Long ago, on a clock that wraps: zero might be in the future.
             last_sweep: node.now().wrapping_sub(1_000),
             used: 0,
+            awaited: Awaited::default(),
         }
     }
 
@@ -405,18 +418,21 @@ impl Housekeeper {
         segment.forget_unrecorded();
         crate::jobs::end_lifetimes(&node, self.owner, &files, &open);
         let inside = segment.enter_table(self.owner);
+        let before = std::mem::take(&mut self.awaited.now);
+        let mut awaited = Awaited { before, now: HashMap::new() };
         for &(file, opens) in &files {
             if !open[file as usize] {
-                self.look_at_closed(file, opens);
+                self.look_at_closed(file, opens, &mut awaited);
             }
         }
+        self.awaited = awaited;
         self.prune(&files);
         segment.leave(self.owner, inside);
     }
 
     /// A file without an open description: forgotten once nothing of it is buffered, and its blocks
     /// dropped if it has no name any more.
-    fn look_at_closed(&self, file: u32, opens: Opens) {
+    fn look_at_closed(&self, file: u32, opens: Opens, awaited: &mut Awaited) {
         let segment = &self.node.segment;
         let record = segment.file(file);
         // What the kernel says comes first: the inode may belong to a new file by now.
@@ -434,8 +450,11 @@ impl Housekeeper {
                 }
                 segment.include(file);
             }
-        } else if nameless() && segment.try_exclude(file, self.owner) {
-            // Nobody can write to it now, so nobody who opened it meanwhile loses anything.
+        } else if nameless()
+            && !self.may_be_being_opened(file, awaited)
+            && segment.try_exclude(file, self.owner)
+        {
+            // No process can come to have it open any more.
             if unchanged() && nameless() {
                 crate::conflict::vet_dropped(&self.node, file);
                 crash::point("housekeeping.dropping");
@@ -483,6 +502,28 @@ impl Housekeeper {
             segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
             self.node.descriptors.close(file);
         }
+    }
+
+    /// Whether some process may have opened a file, as far as the kernel knows, and not come to its record yet. The file was
+    /// seen to have no name before.
+    fn may_be_being_opened(&self, file: u32, awaited: &mut Awaited) -> bool {
+        let segment = &self.node.segment;
+        let openers: Vec<u32> = segment.openers().collect();
+        if openers.is_empty() {
+            return false;
+        }
+        let (record, now) = (segment.file(file), self.node.now());
+        let generation = record.generation.load(Ordering::Acquire);
+        let known = awaited.before.get(&file).filter(|(known, _)| *known == generation);
+        let since = known.map_or(now, |(_, since)| *since);
+        // An open can take long: of another file, a FIFO for one.
+        if forebay_pool::clock::stamp_age(now, since) >= OPENING.as_stamp()
+            && !openers.iter().any(|&pid| descriptors::may_have_open(pid, record.identity()))
+        {
+            return false;
+        }
+        awaited.now.insert(file, (generation, since));
+        true
     }
 
     /// Whether the last name of a file was to be removed, and the store has all of it: wherever it may

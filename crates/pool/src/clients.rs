@@ -98,6 +98,31 @@ impl Segment {
         state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Counts an open that the process of `slot` is about to begin, until [`Segment::end_open`].
+    #[inline]
+    pub fn begin_open(&self, slot: u32) {
+        self.client(slot).opening.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends an open: it has failed, or the file's description is live.
+    #[inline]
+    pub fn end_open(&self, slot: u32) {
+        self.client(slot).opening.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The processes that have opens under way. A file without a description may still be read by one: it may have the file
+    /// open, as far as the kernel knows, and not have come to its record, and the file have lost its name meanwhile. When it
+    /// was seen to have no name, and after that there is no opener, no process will come to have it open.
+    pub fn openers(&self) -> impl Iterator<Item = u32> {
+        let opens = |slot: &u32| {
+            let client = self.client(*slot);
+            client.state.load(Ordering::SeqCst) != slot_state::FREE
+                && client.opening.load(Ordering::SeqCst) != 0
+        };
+        let slots = 1..self.header().clients_high.load(Ordering::SeqCst);
+        slots.filter(opens).map(|slot| self.client(slot).pid.load(Ordering::Acquire))
+    }
+
     /// Gives a reserved slot back: the fork failed.
     pub fn cancel_slot(&self, slot: u32) {
         self.release_all(slot);
@@ -289,6 +314,7 @@ impl Segment {
                 position.unlock_unchanged();
             }
         }
+        self.client(slot).opening.store(0, Ordering::SeqCst);
         self.reap_openings(slot);
         if !self.reap_files(slot, reaper) {
             return false;

@@ -12,7 +12,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 12;
+pub const LAYOUT_VERSION: u32 = 13;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -492,6 +492,8 @@ pub struct ClientSlot {
     /// The numbers of files that the process uses without a record, a bit each, see `unrecorded.rs`. Inherited by
     /// forked children.
     pub unrecorded: AtomicU64,
+    /// Opens that are under way, from before the kernel's until the file's description is live, see [`crate::Segment::openers`].
+    pub opening: AtomicU32,
 }
 
 /// A presence word: thread number in the upper half, file id plus one in the lower.

@@ -23,6 +23,16 @@ unsafe fn open_by(
     call: impl Fn(c_int) -> c_int,
 ) -> c_int {
     let Some(session) = session() else { return call(flags) };
+    session.opening(|| unsafe { open_in(session, folder, given, flags, call) })
+}
+
+unsafe fn open_in(
+    session: &Session,
+    folder: c_int,
+    given: *const c_char,
+    flags: c_int,
+    call: impl Fn(c_int) -> c_int,
+) -> c_int {
     const ELSEWHERE: c_int = libc::O_PATH | libc::O_DIRECTORY;
     // Where new files would be scratch, it has to be known which are new.
     let fast = flags & ELSEWHERE == 0 && !session.makes_scratch();

@@ -592,18 +592,20 @@ unsafe fn reopen_foreign(
         }
         restore_errno(errno);
     }
-    let result = call();
-    if !result.is_null() {
-        let fd = unsafe { number(result) };
-        if let Err(errno) = session.opened_raw(fd) {
-            real!(c"fclose"(result => *mut FILE) -> c_int);
-            set_errno(errno);
-            return core::ptr::null_mut();
+    session.opening(|| {
+        let result = call();
+        if !result.is_null() {
+            let fd = unsafe { number(result) };
+            if let Err(errno) = session.opened_raw(fd) {
+                real!(c"fclose"(result => *mut FILE) -> c_int);
+                set_errno(errno);
+                return core::ptr::null_mut();
+            }
+            // glibc looked for the end before the file was clean.
+            to_the_end(fd, flags);
         }
-        // glibc looked for the end before the file was clean.
-        to_the_end(fd, flags);
-    }
-    result
+        result
+    })
 }
 
 #[unsafe(no_mangle)]

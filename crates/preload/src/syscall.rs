@@ -63,16 +63,20 @@ unsafe fn dispatch(
                 c_long::from(libc::openat64(fd, pb.cast(), c as c_int, d as c_uint))
             }
             libc::SYS_openat2 => {
-                let opened = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long) -> c_long);
-                if let (0.., Some(session)) = (opened, session()) {
-                    // struct open_how begins with the flags.
-                    let flags = OpenFlags::from_bits_retain(*pc.cast::<u64>() as u32);
-                    if let Err(errno) = session.opened_surely(opened as c_int, flags) {
-                        libc::close(opened as c_int);
-                        return c_long::from(crate::status(Err(errno)));
+                let call = || real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long) -> c_long);
+                let Some(session) = session() else { return call() };
+                session.opening(|| {
+                    let opened = call();
+                    if opened >= 0 {
+                        // struct open_how begins with the flags.
+                        let flags = OpenFlags::from_bits_retain(*pc.cast::<u64>() as u32);
+                        if let Err(errno) = session.opened_surely(opened as c_int, flags) {
+                            libc::close(opened as c_int);
+                            return c_long::from(crate::status(Err(errno)));
+                        }
                     }
-                }
-                opened
+                    opened
+                })
             }
             libc::SYS_copy_file_range => libc::copy_file_range(
                 fd,
