@@ -193,7 +193,9 @@ pub fn join(
                         eprintln!("forebay: {why}; starting another");
                         continue;
                     }
-                    // Another run's may have been faster.
+                    // Another run's was faster.
+                    Ok(()) | Err(StartError::Served(_)) => {}
+                    // It may be in another folder.
                     Err(error)
                         if !look_again(runtime)? && matches!(runtime.lock(), Ok(Some(_))) =>
                     {
@@ -277,6 +279,8 @@ const START_TRIES: u32 = 4;
 
 /// Why a manager could not be started.
 enum StartError {
+    /// It says that another one serves the instance. That may be gone by now.
+    Served(String),
     /// It says why it cannot serve.
     Refused(String),
     /// It was killed before it could be reached, or could not say why it ended.
@@ -285,7 +289,7 @@ enum StartError {
 
 impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Self::Refused(text) | Self::Died(text)) = self;
+        let (Self::Served(text) | Self::Refused(text) | Self::Died(text)) = self;
         f.write_str(text)
     }
 }
@@ -391,7 +395,8 @@ fn start(
     }
     let status = manager.wait();
     if !said.is_empty() {
-        return Err(StartError::Refused(said));
+        let is_served = said.contains(SERVED);
+        return Err(if is_served { StartError::Served(said) } else { StartError::Refused(said) });
     }
     let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
     let why = format!("the node manager died while it started ({how})");
@@ -598,12 +603,11 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
             eprintln!("forebay: {why}; starting another");
             return None;
         }
-        let error = error.to_string();
-        if error.contains(SERVED) || !runtime.folder.exists() {
+        if matches!(error, StartError::Served(_)) || !runtime.folder.exists() {
             return None;
         }
         runtime.remove_unless_used();
-        return Some(Err(keeps_all(error, runtime)));
+        return Some(Err(keeps_all(error.to_string(), runtime)));
     }
     let result = drain::wait_for_end(runtime);
     let left = match &result {

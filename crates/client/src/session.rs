@@ -169,10 +169,8 @@ pub fn say(text: &str) {
 /// # Errors
 /// [`Refused::Namespace`].
 pub(crate) fn check_namespace(segment: &Segment) -> Result<(), Refused> {
-    let header = segment.header();
-    let (theirs, ours) = (header.namespace.load(Ordering::Relaxed), liveness::namespace());
-    let is_over = header.retired.load(Ordering::SeqCst) == retirement::GONE;
-    match theirs == ours || theirs == 0 || ours == 0 || is_over {
+    let is_over = segment.header().retired.load(Ordering::SeqCst) == retirement::GONE;
+    match segment.has_numbers_of_here() || is_over {
         true => Ok(()),
         false => Err(Refused::Namespace),
     }

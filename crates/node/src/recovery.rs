@@ -148,17 +148,11 @@ pub(crate) fn open(
 /// Whether it is known which processes of those that a left pool names still live. A living one must not be taken for
 /// dead: it would go on with what was taken back from it.
 fn is_within_sight(segment: &Segment, file: &OwnedFd) -> bool {
-    let (theirs, ours) =
-        (segment.header().namespace.load(Ordering::Relaxed), liveness::namespace());
-    if theirs == ours
-        || theirs == 0
-        || ours == 0
-        || segment.header().clients_high.load(Ordering::Relaxed) == 0
-    {
+    if segment.has_numbers_of_here() {
         return true;
     }
     // From the first one all are seen, and there their numbers are others: none may be left.
-    ours == liveness::FIRST_NAMESPACE
+    liveness::namespace() == liveness::FIRST_NAMESPACE
         && mappers::of(file, segment.header().segment_bytes)
             .is_ok_and(|mut left| left.next().is_none())
 }

@@ -98,6 +98,14 @@ impl Segment {
         state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Whether the numbers of processes in the slots are what they are here: in another PID namespace they are others. Also
+    /// where /proc does not tell.
+    pub fn has_numbers_of_here(&self) -> bool {
+        let (theirs, ours) =
+            (self.header().namespace.load(Ordering::Relaxed), liveness::namespace());
+        theirs == ours || theirs == 0 || ours == 0
+    }
+
     /// Counts an open that the process of `slot` is about to begin, until [`Segment::end_open`].
     #[inline]
     pub fn begin_open(&self, slot: u32) {
