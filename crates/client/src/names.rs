@@ -128,11 +128,7 @@ impl Session {
                 continue;
             }
             if record.has(file_flag::UNLINKED) {
-                record.clear(file_flag::UNLINKED);
-                // Its last name may have been removed just now.
-                if rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| stat.st_nlink == 0) {
-                    record.set(file_flag::UNLINKED);
-                }
+                record.has_name(borrow(fd));
             }
             return;
         }

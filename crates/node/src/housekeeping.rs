@@ -545,15 +545,7 @@ impl Housekeeper {
         match self.node.descriptors.of(&self.node.segment, file, &backing.path) {
             Err(Errno::STALE) => true,
             Err(_) => false,
-            Ok(fd) => {
-                record.clear(file_flag::UNLINKED);
-                // Its last name may have been removed just now.
-                let is_nameless = rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_nlink == 0);
-                if is_nameless {
-                    record.set(file_flag::UNLINKED);
-                }
-                is_nameless
-            }
+            Ok(fd) => !record.has_name(&*fd),
         }
     }
 

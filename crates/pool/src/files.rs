@@ -10,6 +10,7 @@ use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 
 /// The bits of [`FileRecord::error`] that are the errno, and the one that says that somebody has
@@ -136,6 +137,17 @@ impl FileRecord {
         self.rule.store(0, Ordering::Relaxed);
         self.mode.store(0, Ordering::Relaxed);
         self.trigger.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the note back that the last name was removed, unless `fd`, of this file, has none: it may have lost it just now.
+    /// Returns whether it has one.
+    pub fn has_name(&self, fd: impl AsFd) -> bool {
+        self.clear(file_flag::UNLINKED);
+        let is_nameless = rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0);
+        if is_nameless {
+            self.set(file_flag::UNLINKED);
+        }
+        !is_nameless
     }
 
     /// Keeps `path`, if it fits.
