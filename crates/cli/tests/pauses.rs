@@ -572,3 +572,40 @@ fn what_was_cut_after_a_manager_died_writing_it_is_not_written_again() {
     assert_same_bytes("the store's file", &stored, &wanted);
     assert_same_bytes("the file in the end", &fs::read(site.store.join("file")).unwrap(), &wanted);
 }
+
+/// It looks how many slots and records are in use while processes come that have more than ever.
+#[test]
+fn programs_that_start_while_a_node_manager_takes_over_are_seen() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    for pass in 1..=2 {
+        let site = Site::new(&LAZY);
+        let [held, log] = ["held", "log"].map(|name| site.out.join(name));
+        let script = "echo $$ > $OUT/began; until [ -s $OUT/log ]; do sleep 0.01; done\n\
+            for k in $(seq 30); do\n\
+            bash -c 'exec 3<> one-$0; : > $OUT/open-$0; read -r < $OUT/go-$0; echo $0 >&3' $k &\n\
+            done\n\
+            for k in $(seq 30); do until [ -e $OUT/open-$k ]; do sleep 0.01; done; done\n\
+            rm $OUT/held; sleep 0.7\n\
+            for k in $(seq 60); do echo other > other-$k; done\n\
+            for k in $(seq 30); do echo > $OUT/go-$k; done; wait\n\
+            for k in $(seq 60); do [ $(cat other-$k) = other ] || echo wrong other-$k; done\n";
+        let fifos = format!("mkfifo $OUT/go-{{1..30}}\n{SCALE}{script}");
+        fs::write(&held, "").unwrap();
+        let mut run = site.buffered(&["bash", "-c", &fifos]);
+        run.env("FOREBAY_TIME_SCALE", "50")
+            .env("FOREBAY_PAUSE", format!("recover.marks:{pass}:while={}", held.display()))
+            .env("FOREBAY_PAUSE_IN", "node")
+            .env("FOREBAY_PAUSE_LOG", &log);
+        let running = site.start(run);
+        wait_for("the program", LIMIT, || site.out.join("began").exists().then_some(()));
+        kill(site.status().manager, Signal::KILL);
+        let ran = running.end();
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{pass}: {ran:?} {}", site.log());
+        for k in 1..=30 {
+            let found = fs::read_to_string(site.store.join(format!("one-{k}"))).unwrap();
+            assert_eq!(found, format!("{k}\n"), "{pass}: {}", site.log());
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! The segment: made, attached to, and seen as its structures.
 
 use crate::clock;
+use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{FREE, FreeMap, States};
 use crate::layout::*;
@@ -210,7 +211,7 @@ impl Segment {
     pub fn attach(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
         let segment = Segment::attach_unsummed(file, MapFlags::SHARED)?;
         segment.check_sum()?;
-        match segment.marks() == segment.bounded_marks() {
+        match segment.has_bounded_marks() {
             true => Ok(segment),
             false => Err(SegmentError::Damaged("marks beyond the ends of their tables")),
         }
@@ -223,7 +224,7 @@ impl Segment {
     pub fn attach_mending(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
         let segment = Segment::attach_unsummed(file, MapFlags::SHARED)?;
         segment.check_sum()?;
-        segment.set_marks(segment.bounded_marks());
+        segment.bound_marks();
         Ok(segment)
     }
 
@@ -238,7 +239,7 @@ impl Segment {
     ) -> Result<(Segment, Option<SegmentError>), SegmentError> {
         let segment = Segment::attach_unsummed(file, MapFlags::PRIVATE)?;
         let wrong = segment.check_sum().err();
-        segment.set_marks(segment.bounded_marks());
+        segment.bound_marks();
         Ok((segment, wrong))
     }
 
@@ -249,43 +250,46 @@ impl Segment {
         }
     }
 
-    /// How much of the tables of clients, files and RAM buckets has ever been in use.
-    fn marks(&self) -> [u32; 3] {
+    /// How much of the tables of clients, files and RAM buckets has ever been in use, and how long those are. Processes
+    /// raise the marks at any time: each is changed in one step, and never set to what it was when it was looked at.
+    fn marks(&self) -> [(&AtomicU32, u32); 3] {
         let header = self.header();
-        [&header.clients_high, &header.files_high, &header.ram_ready]
-            .map(|mark| mark.load(Ordering::Acquire))
+        [
+            (&header.clients_high, header.clients),
+            (&header.files_high, header.files),
+            (&header.ram_ready, self.ram_buckets),
+        ]
     }
 
-    fn bounded_marks(&self) -> [u32; 3] {
-        let [clients, files, ram] = self.marks();
-        let header = self.header();
-        [clients.clamp(1, header.clients), files.min(header.files), ram.min(self.ram_buckets)]
+    fn has_bounded_marks(&self) -> bool {
+        let is_bounded = |(mark, most): (&AtomicU32, u32)| mark.load(Ordering::Acquire) <= most;
+        self.marks().into_iter().all(is_bounded)
+            && self.header().clients_high.load(Ordering::Acquire) >= 1
     }
 
-    fn set_marks(&self, [clients, files, ram]: [u32; 3]) {
-        let header = self.header();
-        header.clients_high.store(clients, Ordering::Release);
-        header.files_high.store(files, Ordering::Release);
-        header.ram_ready.store(ram, Ordering::Release);
+    fn bound_marks(&self) {
+        for (mark, most) in self.marks() {
+            mark.fetch_min(most, Ordering::AcqRel);
+        }
+        self.header().clients_high.fetch_max(1, Ordering::AcqRel);
     }
 
     /// Raises the marks to what is in use behind them. For a manager that takes over.
     pub(crate) fn raise_marks(&self) {
-        let [clients, files, ram] = self.marks();
         let client =
             |&slot: &u32| self.client(slot).state.load(Ordering::Acquire) != slot_state::FREE;
         let file = |&file: &u32| self.file(file).state.load(Ordering::Acquire) != file_state::FREE;
         let bucket = |&bucket: &u32| {
             self.bucket(bucket).is_some_and(|meta| meta.state.load(Ordering::Acquire) != FREE)
         };
-        let last = |from: u32, to: u32, used: &dyn Fn(&u32) -> bool| {
-            (from..to).rev().find(used).map_or(from, |item| item + 1)
-        };
-        self.set_marks([
-            last(clients, self.header().clients, &client),
-            last(files, self.header().files, &file),
-            last(ram, self.ram_buckets, &bucket),
-        ]);
+        let uses: [&dyn Fn(&u32) -> bool; 3] = [&client, &file, &bucket];
+        for ((mark, most), used) in self.marks().into_iter().zip(uses) {
+            let last = (mark.load(Ordering::Acquire)..most).rev().find(used);
+            crash::point("recover.marks");
+            if let Some(last) = last {
+                mark.fetch_max(last + 1, Ordering::AcqRel);
+            }
+        }
     }
 
     /// The checksum as the header and the rules now give it.

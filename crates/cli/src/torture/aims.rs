@@ -46,6 +46,7 @@ const OF_CLIENTS: &[&str] = &[
     "index.child",
     "lengthen.begun",
     "lengthen.ending",
+    "slot.bequeathed",
     "slot.reserved",
     "tail.dead",
     "tail.soiled",
@@ -72,6 +73,7 @@ const OF_NODES: &[&str] = &[
     "reap.inside",
     "reap.locks",
     "recover.buckets",
+    "recover.marks",
     "recover.reaped",
     "recover.writeback",
 ];
@@ -162,6 +164,14 @@ fn lead(aim: &Aim) -> Lead {
             events: &[Everything],
             ..PLAIN
         },
+        // A program dies in a cut, which the manager completes in a slot that it cannot write.
+        ("replace", _) if in_node => Lead {
+            tiers: Tiers::Full,
+            often: &[Whole, Truncate, Punch],
+            victims: "truncate.intent",
+            faults: "nvme write fail ENOSPC every 2",
+            ..PLAIN
+        },
         ("replace", _) => Lead { tiers: Tiers::Full, often: &[Whole], ..PLAIN },
         ("lengthen", "mending" | "mended") => {
             let events = &[Absence];
@@ -193,10 +203,8 @@ fn lead(aim: &Aim) -> Lead {
         ("table", _) => {
             Lead { tiers: Tiers::Full, victims: "record.writing", events: &[Absence], ..PLAIN }
         }
-        // It dies before it has said that a file has something dirty which had nothing.
-        ("pending", _) => {
-            Lead { victims: "write.touched", often: &[Stored, Fsync, Write], ..PLAIN }
-        }
+        // It dies before it has said again that a file has something dirty, of which all had been written.
+        ("pending", _) => Lead { victims: "write.copied", often: &[Fsync, Write], ..PLAIN },
         ("recover", "writeback") => {
             Lead { faults: "store write delay 30ms", events: &[Kill], ..PLAIN }
         }
