@@ -87,10 +87,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    output::pass_on_closed();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            output::note(error.print());
+            match error.use_stderr() {
+                // There is no other place.
+                true => drop(error.print()),
+                false => output::print_by(|| error.print()),
+            }
             // After `forebay run`, 2 would be the command's own.
             let runs = std::env::args_os().nth(1).is_some_and(|word| word == "run");
             let code = if runs && error.use_stderr() { FAILED.into() } else { error.exit_code() };

@@ -2,13 +2,44 @@
 //! status; none is a panic, as it is with the macros of the standard library, which these replace in the
 //! whole crate.
 
+use rustix::io::{Errno, FdFlags};
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::process::ExitCode;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first error of the standard output. Nothing is written after it.
 static FAILED: OnceLock<io::Error> = OnceLock::new();
+
+/// Which of the standard descriptors were closed when the process began.
+static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+/// Notes which standard descriptors are closed, before the standard library opens /dev/null in their place:
+/// what is written there would count as written.
+extern "C" fn note_closed() {
+    for (fd, closed) in CLOSED.iter().enumerate() {
+        // SAFETY: a call that fails for a number that is no descriptor.
+        let flags = unsafe { libc::fcntl(fd as RawFd, libc::F_GETFD) };
+        closed.store(flags == -1, Ordering::Relaxed);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_CLOSED: extern "C" fn() = note_closed;
+
+/// Lets programs that this one starts find closed what it was started without. Called first in `main`.
+pub fn pass_on_closed() {
+    for (fd, closed) in CLOSED.iter().enumerate() {
+        if closed.load(Ordering::Relaxed) {
+            // SAFETY: the standard library has opened it, and never closes it.
+            let replaced = unsafe { BorrowedFd::borrow_raw(fd as RawFd) };
+            let _ = rustix::io::fcntl_setfd(replaced, FdFlags::CLOEXEC);
+        }
+    }
+}
 
 /// Text on standard output.
 macro_rules! print {
@@ -29,13 +60,21 @@ macro_rules! eprintln {
 
 /// Writes to the standard output. [`finish`] tells of an error.
 pub fn write(text: fmt::Arguments<'_>) {
+    print_by(|| io::stdout().write_fmt(text));
+}
+
+/// Lets `print` write to the standard output. [`finish`] tells of an error.
+pub fn print_by(print: impl FnOnce() -> io::Result<()>) {
     if FAILED.get().is_none() {
-        note(io::stdout().write_fmt(text));
+        note(match CLOSED[1].load(Ordering::Relaxed) {
+            true => Err(Errno::BADF.into()),
+            false => print(),
+        });
     }
 }
 
 /// Takes note of how writing to the standard output ended.
-pub fn note(written: io::Result<()>) {
+fn note(written: io::Result<()>) {
     if let Err(error) = written {
         let _ = FAILED.set(error);
     }

@@ -41,12 +41,18 @@ fn output_that_cannot_be_written_is_an_error() {
         &["simulate", "--show", "hermes-fig8"],
         &["--version"],
         &["help"],
+        &["stop", "--help"],
     ];
     for words in commands {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let (code, said) = into(full, site.forebay(words));
         assert_eq!(code, Some(125), "{words:?}: {said}");
         assert!(said.contains("standard output: No space left on device"), "{words:?}: {said}");
+        let mut closed = site.command(&site.store, "sh");
+        closed.args(["-c", "exec \"$FOREBAY\" \"$@\" >&-", "sh"]).args(*words);
+        let (code, said) = into(Stdio::null(), closed);
+        assert_eq!(code, Some(125), "{words:?}: {said}");
+        assert!(said.contains("standard output: Bad file descriptor"), "{words:?}: {said}");
         // A reader that goes away is none of our business.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -60,6 +66,21 @@ fn output_that_cannot_be_written_is_an_error() {
     let status = run.stdin(Stdio::null()).stderr(full).status().unwrap();
     assert_eq!(status.code(), Some(3));
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "text\n");
+}
+
+#[test]
+fn programs_find_closed_what_the_run_was_started_without() {
+    let site = Site::new(&USUAL);
+    for fd in 0..3 {
+        let mut run = site.command(&site.store, "sh");
+        let script = format!("echo text > file; test ! -e /proc/self/fd/{fd}");
+        let words = format!("exec \"$FOREBAY\" run --backing . -- sh -c '{script}' {fd}>&-");
+        run.args(["-c", &words]).stdin(Stdio::null()).stderr(Stdio::null());
+        let status = run.status().unwrap();
+        assert_eq!(status.code(), Some(0), "descriptor {fd}");
+        assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "text\n");
+        fs::remove_file(site.store.join("file")).unwrap();
+    }
 }
 
 /// Runs `forebay` as another user, who has a runtime folder of its own.
