@@ -127,6 +127,41 @@ fn a_failing_sync_is_told() {
 }
 
 #[test]
+fn nothing_goes_through_the_kernel_that_it_does_not_have() {
+    let Some(faulty) = Faulty::new(&LAZY, "store write fail EIO while FLAG") else { return };
+    let ran = faulty.start(
+        "open:1:file write:1:100 freopen:1:file submit:1 addopen:file check:1 rm:$OUT/flag freopen:1:file \
+         addopen:file check:1 close:1",
+    );
+    let ran = ran.end().expect(0);
+    let wanted = [
+        ["open 0", "write 0", "freopen EIO", "submit EIO", "addopen EIO", "check 0", "rm 0"]
+            .as_slice(),
+        // What failed was not told to this descriptor before.
+        ["freopen 0", "addopen 0", "check 0", "close EIO"].as_slice(),
+    ];
+    assert_eq!(ran.stdout.lines().collect::<Vec<_>>(), wanted.concat(), "{ran:?}");
+    assert_content(&faulty.store("file"), 1, 100, "in the end");
+}
+
+#[test]
+fn a_program_that_inherits_what_the_store_lacks_does_not_start() {
+    let Some(faulty) = Faulty::new(&LAZY, "store write fail EIO while FLAG") else { return };
+    fs::write(faulty.store("file"), "old bytes\n").unwrap();
+    let site = &faulty.site;
+    // Opened by a shell without Forebay, for a program with it.
+    let script = "printf new | dd conv=notrunc of=file status=none; \
+                  FOREBAY_DISABLE=1 sh -c 'unset FOREBAY_DISABLE; exec head -c 100 < file'; code=$?; \
+                  rm $OUT/flag; exit $code";
+    let mut command = site.buffered(&["bash", "-c", script]);
+    command.env("FOREBAY_FAULTS", &faulty.faults);
+    let ran = site.end(command);
+    assert_eq!((ran.code, ran.stdout.as_str()), (126, ""), "{ran:?}");
+    assert!(ran.stderr.contains("cannot be brought to the store: Input/output error"), "{ran:?}");
+    assert_eq!(fs::read_to_string(faulty.store("file")).unwrap(), "new bytes\n");
+}
+
+#[test]
 fn slow_short_and_torn_writes_lose_nothing() {
     for script in [
         "store write delay 20ms every 2",

@@ -455,7 +455,8 @@ impl Session {
     /// closes `fd`. Returns its description, if it has one.
     ///
     /// # Errors
-    /// `NFILE` if it would have to have one, and all are in use: it must not be used.
+    /// It must not be used: `NFILE` if it would have to have one, and all are in use; the errno of the flush if the kernel
+    /// does not have what is buffered.
     pub fn opened_raw(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
         let names = self.segment.name_changes();
         let Some(seen) = Seen::of(fd) else { return Ok(None) };
@@ -475,8 +476,11 @@ impl Session {
         let find = || surely(|| self.find_or_insert(&seen, fd, None, None, open));
         let Some(marker) = self.described(find)? else { return Ok(None) };
         self.bind(fd, marker.description);
-        if let Some(handle) = self.handle(fd) {
-            let _ = self.turn_direct(handle);
+        if let Some(handle) = self.handle(fd)
+            && let Err(errno) = self.turn_direct(handle)
+        {
+            self.forget(fd);
+            return Err(errno);
         }
         if self.segment.name_changes() != names {
             self.look_for_name(fd);

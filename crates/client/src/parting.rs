@@ -140,7 +140,7 @@ impl Session {
     /// Takes `fd` over, which was made of a descriptor that became a managed one at this moment.
     fn take_in(&self, fd: RawFd) {
         if self.adopt(fd).is_none() {
-            // An error is that of a full table, and nothing can be done about it here.
+            // An error is that of a full table, or of the store, and nothing can be done about it here.
             let _ = self.opened_raw(fd);
         }
     }

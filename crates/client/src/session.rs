@@ -125,6 +125,8 @@ pub enum Refused {
     Slots(u32),
     /// It has inherited a file, and all descriptions are in use.
     Descriptions,
+    /// It has inherited a file that it uses through the kernel, which does not have what is buffered: the store fails.
+    Store(Errno),
     /// It was forked, and taken for dead before it could say that it lives.
     Taken,
     /// It is in another PID namespace than the node manager.
@@ -144,6 +146,10 @@ impl core::fmt::Display for Refused {
             Self::Descriptions => f.write_str(
                 "it has inherited open files, and all open-file descriptions of this node's pool are in use \
                  (docs/posix.md#limits)",
+            ),
+            Self::Store(errno) => write!(
+                f,
+                "it has inherited an open file, and what is buffered of that cannot be brought to the store: {errno}"
             ),
             Self::Taken => f.write_str("the node manager has taken it for dead"),
             Self::Namespace => f.write_str(
@@ -527,7 +533,8 @@ impl Session {
                     keep[description as usize / 64] |= 1 << (description % 64);
                 }
                 Ok(None) => {}
-                Err(_) => refused = Some(Refused::Descriptions),
+                Err(Errno::NFILE) => refused = Some(Refused::Descriptions),
+                Err(errno) => refused = Some(Refused::Store(errno)),
             }
         });
         // What the image before the exec held and this one has not inherited.

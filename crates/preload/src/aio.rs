@@ -209,6 +209,7 @@ unsafe extern "C" fn io_submit(
     blocks: *mut *mut c_void,
 ) -> c_int {
     const DESCRIPTOR: usize = 20;
+    let mut number = number;
     for index in 0..number.max(0) as usize {
         // The kernel stops, too, at the first address that is none.
         let at = blocks.wrapping_add(index);
@@ -222,9 +223,15 @@ unsafe extern "C" fn io_submit(
         }
         // SAFETY: just found readable.
         let fd = unsafe { block.add(DESCRIPTOR).cast::<c_int>().read_unaligned() };
-        if let Some((session, handle)) = managed(fd) {
-            // An error stays with the file and is reported at its fsync or close.
-            let _ = session.turn_direct(handle);
+        if let Some((session, handle)) = managed(fd)
+            && let Err(errno) = session.turn_direct(handle)
+        {
+            // The kernel does not have what is buffered. As with a block that it refuses, those before it are submitted.
+            if index == 0 {
+                return -errno.raw_os_error();
+            }
+            number = index as libc::c_long;
+            break;
         }
     }
     real!(c"io_submit"(context => *mut c_void, number => libc::c_long, blocks => *mut *mut c_void) -> c_int)

@@ -476,8 +476,11 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
             }
             if let Some(handle) = session.handle(file.as_raw_fd()) {
                 session.hold_mapping(handle);
-                let _ = session.turn_direct(handle);
+                let turned = session.turn_direct(handle);
                 session.forget(file.as_raw_fd());
+                if let Err(errno) = turned {
+                    return errno.raw_os_error();
+                }
             }
         }
     }
