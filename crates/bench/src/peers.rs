@@ -4,9 +4,12 @@
 use crate::measured::{Claim, Measured};
 use crate::micro::{FOREBAY, Forebay, PAGE_CACHE, PROGRAM, Size, TMPFS, take};
 use crate::server;
-use crate::site::Site;
+use crate::site::{Site, failed};
 use crate::systems::{Peer, iowarp, juicefs};
 use crate::{Options, Scale};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -43,6 +46,7 @@ pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, S
     if options.install {
         install(&environment, say)?;
     }
+    let is_installed = is_there(&environment)?;
     let memory =
         Site::below(Path::new("/dev/shm"), size.pool_bytes() + ((4 * size.random_mib) << 20))?;
     let store = Site::below(&folder, (4 * size.random_mib) << 20)?;
@@ -67,7 +71,11 @@ pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, S
     let mut mounts = Vec::new();
     for peer in PEERS {
         say(&format!("mounting {}", peer.name));
-        match (peer.mount)(&memory, &environment) {
+        let mounted = match is_installed {
+            true => (peer.mount)(&memory, &environment),
+            false => Ok(None),
+        };
+        match mounted {
             Ok(Some(mount)) => {
                 places.push((peer.name, mount.folder.clone()));
                 measured.notes.push(peer.configuration.to_owned());
@@ -112,8 +120,35 @@ pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, S
     Ok(measured)
 }
 
+/// Whether there is an environment. What lies in it is run, and the usual directory is every user's.
+///
+/// # Errors
+/// That another user has made it, or can change it.
+fn is_there(environment: &Path) -> Result<bool, String> {
+    let found = match fs::symlink_metadata(environment) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other.map_err(|error| failed(environment, &error))?,
+    };
+    let own = rustix::process::geteuid().as_raw();
+    match found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
+        true => Ok(true),
+        false => Err(format!(
+            "{}: other users may have put programs there, none of which is run; remove it, or name another \
+             directory with --dir",
+            environment.display()
+        )),
+    }
+}
+
 /// A virtual environment with the packages of all peers.
 fn install(environment: &Path, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+    match DirBuilder::new().mode(0o700).create(environment) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failed(environment, &error));
+        }
+        _ => {}
+    }
+    is_there(environment)?;
     let pip = environment.join("bin/pip");
     if !pip.is_file() {
         say(&format!("making {}", environment.display()));
@@ -122,4 +157,35 @@ fn install(environment: &Path, say: &mut dyn FnMut(&str)) -> Result<(), String> 
     let packages = PEERS.map(|peer| peer.package);
     say(&format!("installing {}", packages.join(" and ")));
     server::run(Command::new(pip).args(["install", "--quiet"]).args(packages)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn programs_that_another_user_may_have_put_there_are_not_run() {
+        let root = std::env::temp_dir().join(format!("forebay-bench-peers-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&root).unwrap();
+        let environment = root.join(ENVIRONMENT);
+        assert_eq!(is_there(&environment), Ok(false));
+        DirBuilder::new().mode(0o700).create(&environment).unwrap();
+        assert_eq!(is_there(&environment), Ok(true));
+        let link = root.join("link");
+        symlink(&environment, &link).unwrap();
+        assert!(is_there(&link).unwrap_err().contains("link: other users may"));
+        fs::set_permissions(&environment, fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = |error: String| error.contains(ENVIRONMENT) && error.contains("--dir");
+        assert!(is_there(&environment).is_err_and(refused));
+        assert!(install(&environment, &mut |_| ()).is_err_and(refused));
+        assert!(!environment.join("bin").exists());
+        fs::set_permissions(&environment, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(is_there(&environment), Ok(true));
+        if rustix::process::geteuid().is_root() {
+            chown(&environment, Some(65534), None).unwrap();
+            assert!(is_there(&environment).is_err_and(refused));
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
 }
