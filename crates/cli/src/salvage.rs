@@ -5,6 +5,7 @@ use crate::fsck::PoolArguments;
 use clap::Args;
 use forebay_node::salvage::{Salvaged, Source, prepare_target, salvage as salvage_pool};
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,7 +32,10 @@ pub fn salvage(arguments: &SalvageArguments) -> Result<ExitCode, String> {
     let explain = |error| format!("{}: {error}", target.display());
     prepare_target(target).map_err(explain)?;
     let list = target.join(MANIFEST);
-    let mut manifest = File::create_new(&list).map_err(explain)?;
+    let mut manifest = File::options();
+    // As the copies are: it names files, in a folder that may be open to others.
+    manifest.write(true).create_new(true).mode(0o600);
+    let mut manifest = manifest.open(&list).map_err(explain)?;
     let mut whole = true;
     let (mut count, mut sum) = (0, 0);
     for pool in &pools {

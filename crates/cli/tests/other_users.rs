@@ -229,6 +229,36 @@ fn another_user_can_neither_read_nor_change_nor_remove_anything() {
     }
 }
 
+#[test]
+fn what_another_user_has_put_in_the_place_of_a_file_stays() {
+    for victim in VICTIMS {
+        let Some(scene) = Scene::of(victim) else { return };
+        let site = &scene.site;
+        // Its owner could remove what is there, as root could.
+        chown(&site.nvme, Some(victim), Some(victim)).unwrap();
+        let script = "echo text > file; : > $OUT/up; until [ -e $OUT/end ]; do sleep 0.01; done";
+        let run = site.start(scene.run_command(script));
+        wait_for("the run", LONG, || site.out.join("up").exists().then_some(()));
+        let of_slots =
+            |path: &PathBuf| path.extension().is_some_and(|e| e == "slots" || e == "index");
+        let names: Vec<_> = scene.files().into_iter().filter(of_slots).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        for name in &names {
+            fs::remove_file(name).unwrap();
+            plant("file", name, &site.out);
+        }
+        fs::write(site.out.join("end"), "").unwrap();
+        run.end().expect(0);
+        assert_eq!(sees(&site.store.join("file")), "text\n");
+        wait_for("its end", LONG, || (scene.files().len() <= 2).then_some(()));
+        for name in &names {
+            let found = fs::symlink_metadata(name).unwrap();
+            assert_eq!(found.uid(), ATTACKER, "victim {victim}: {}", name.display());
+            fs::remove_file(name).unwrap();
+        }
+    }
+}
+
 /// Holds the lock by which managers mark a directory, as a user.
 fn hold_mark(folder: &str, user: u32) -> Helper {
     let folder = std::ffi::CString::new(folder).unwrap();

@@ -458,6 +458,8 @@ fn what_a_dead_run_left_is_salvaged_and_the_pool_stays() {
     assert!(said.stdout.contains("salvaged 3 files"), "{said:?}");
     assert_salvaged(&target, &site.plain, &["a/first", "second", "a/old"]);
     let manifest = fs::read_to_string(target.join("MANIFEST")).unwrap();
+    let mode = fs::metadata(target.join("MANIFEST")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600, "{mode:o}");
     for line in ["file\ta/old\t5000004\t", "store\t0\t", "tier\t", "\twhole\t"] {
         assert!(manifest.contains(line), "no {line:?} in {manifest}");
     }

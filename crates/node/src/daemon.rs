@@ -22,7 +22,7 @@ use crate::status::Observer;
 use crate::trace::Trace;
 use forebay_placement::Watermarks;
 use forebay_pool::clock::Timer;
-use forebay_pool::crash;
+use forebay_pool::{crash, private};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
@@ -525,16 +525,16 @@ fn remove(node: &Node, runtime: &Runtime) {
     }
     for tier in &node.config.tiers {
         if let crate::config::TierKind::File { path } = &tier.kind {
-            let _ = std::fs::remove_file(runtime.index(path, &tier.name));
+            private::remove(&runtime.index(path, &tier.name));
             crash::point("manager.table-gone");
-            let _ = std::fs::remove_file(runtime.slots(path, &tier.name));
+            private::remove(&runtime.slots(path, &tier.name));
         }
     }
     runtime.remove();
     crash::point("manager.removed");
     // Last: it says that nothing else counts.
     if let Some(journal) = &node.journal {
-        let _ = std::fs::remove_file(&journal.path);
+        private::remove(&journal.path);
     }
     runtime.forget_config(&node.config);
 }

@@ -242,7 +242,7 @@ fn open_unnamed(folder: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     match rustix::fs::open(folder, flags | OFlags::TMPFILE, mode) {
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
             // Not known there, as on NFS: a name that is gone in the next moment.
-            let name = folder.join(format!(".forebay-profile-{}", std::process::id()));
+            let name = folder.join(crate::discovery::unguessable_name(".forebay-profile"));
             let made = rustix::fs::open(&name, flags | OFlags::CREATE | OFlags::EXCL, mode);
             // A file system may make the file and then refuse the flags.
             if !matches!(made, Err(Errno::EXIST)) {

@@ -450,7 +450,7 @@ pub(crate) fn rebuild(
     // The journal goes last: it may be applied again without harm, slots without it may not.
     let forget_journal = || {
         if let Some(path) = &journal {
-            let _ = std::fs::remove_file(path);
+            private::remove(path);
             sync_folder_of(path);
         }
         runtime.forget_config(config);
@@ -463,9 +463,9 @@ pub(crate) fn rebuild(
                 let _ = table.set_len(0);
             }
             crash::point("rebuild.emptied");
-            let _ = std::fs::remove_file(slots);
+            private::remove(&slots);
             crash::point("rebuild.freed");
-            let _ = std::fs::remove_file(index);
+            private::remove(&index);
         }
         crash::point("rebuild.forgetting");
         forget_journal();
@@ -517,7 +517,7 @@ fn set_aside(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<String>, String
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
                 for (path, free) in moved.iter().rev() {
-                    let _ = std::fs::rename(free, path);
+                    let _ = rename_to_free(free, path);
                 }
                 return Err(format!("{}: {error}", path.display()));
             }

@@ -73,7 +73,7 @@ pub(crate) fn open(
             claim(today, runtime).and_then(|()| make(today, runtime, &file).map_err(explain));
         made.inspect_err(|_| {
             unclaim(today, runtime);
-            let _ = std::fs::remove_file(&runtime.pool);
+            private::remove(&runtime.pool);
         })?
     };
     segment.header().set_folder(runtime.folder.as_os_str().as_bytes());
@@ -122,7 +122,7 @@ pub(crate) fn open(
         let bucket = segment.bucket_bytes() as u64;
         if segment.grow(file.as_fd(), 16 * bucket).is_err() {
             unclaim(&config, runtime);
-            let _ = std::fs::remove_file(&runtime.pool);
+            private::remove(&runtime.pool);
             return Err(format!(
                 "{name}: /dev/shm is full; free some of it (`df /dev/shm`, `ls /dev/shm`) or ask \
                  for a smaller RAM tier"
@@ -324,7 +324,7 @@ fn unclaim_tier(runtime: &Runtime, folder: &Path, tier: &str) {
     let (slots, index) = (runtime.slots(folder, tier), runtime.index(folder, tier));
     for path in [index, slots, runtime.journal(folder, tier)] {
         if private::look(&path).is_ok_and(|found| found.st_size == 0) {
-            let _ = std::fs::remove_file(path);
+            private::remove(&path);
         }
     }
 }

@@ -2,8 +2,8 @@
 //! beside the tier's files, as files that can be read, until the user removes it.
 
 use crate::config::{Config, TierKind};
-use crate::discovery::{is_private_folder, unguessable_name};
-use crate::runtime::Runtime;
+use crate::discovery::{is_private_folder, stem_in, unguessable_name};
+use crate::runtime::{KEPT_START, Runtime};
 use crate::salvage;
 use rustix::fd::OwnedFd;
 use std::fs::{self, File};
@@ -16,21 +16,21 @@ const END: &str = ".removed";
 
 /// The folder, which is made with the first file.
 pub(crate) struct Keeper {
-    /// Its usual name, and the one that it has.
-    usual: Option<PathBuf>,
+    /// The tier's folder, and how the name in it begins.
+    place: Option<(PathBuf, String)>,
     folder: Option<PathBuf>,
 }
 
 impl Keeper {
     /// On the fastest file tier of a configuration.
     pub fn of(config: &Config, runtime: &Runtime) -> Keeper {
-        let usual = config.tiers.iter().find_map(|tier| match &tier.kind {
+        let place = config.tiers.iter().find_map(|tier| match &tier.kind {
             TierKind::File { path } => {
-                Some(path.join(format!("forebay-{}{END}", runtime.instance)))
+                Some((path.clone(), format!("{KEPT_START}{}", runtime.instance)))
             }
             TierKind::Ram => None,
         });
-        Keeper { usual, folder: None }
+        Keeper { place, folder: None }
     }
 
     /// Makes the file that takes what there is of the one that was opened as `path`.
@@ -53,23 +53,25 @@ impl Keeper {
 
     /// A folder that no other user can have made.
     fn make_folder(&mut self) -> Result<PathBuf, (PathBuf, io::Error)> {
-        let Some(usual) = &self.usual else {
+        let Some((tier, usual)) = &self.place else {
             return Err((PathBuf::new(), io::ErrorKind::NotFound.into()));
         };
+        let named = |stem: &str| tier.join(format!("{stem}{END}"));
         let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
-        let folder = match make(usual) {
-            Err(error)
-                if error.kind() == io::ErrorKind::AlreadyExists && !is_private_folder(usual) =>
-            {
-                let other = PathBuf::from(unguessable_name(&usual.to_string_lossy()));
-                make(&other).map(|()| other)
-            }
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(usual.clone()),
-        };
-        let folder = folder.map_err(|error| (usual.clone(), error))?;
-        self.folder = Some(folder.clone());
-        Ok(folder)
+        let mut path = named(&stem_in(tier, usual, &[END]));
+        let mut made = make(&path);
+        if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+            made = match is_private_folder(&path) {
+                true => Ok(()),
+                false => {
+                    path = named(&unguessable_name(usual));
+                    make(&path)
+                }
+            };
+        }
+        made.map_err(|error| (path.clone(), error))?;
+        self.folder = Some(path.clone());
+        Ok(path)
     }
 
     /// Makes everything durable. Returns the folder, if there is anything in it.
@@ -82,5 +84,40 @@ impl Keeper {
             synced.map_err(|error| (folder.clone(), error))?;
         }
         Ok(self.folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    #[test]
+    fn a_folder_has_its_end_whatever_lies_in_the_way_and_is_found_again() {
+        let tier = tempfile::tempdir().unwrap();
+        let usual = tier.path().join("forebay-0123456789abcdef.removed");
+        let make = || {
+            let stem = "forebay-0123456789abcdef".to_owned();
+            let place = Some((tier.path().to_owned(), stem));
+            Keeper { place, folder: None }.make_folder().unwrap()
+        };
+        assert_eq!(make(), usual);
+        assert_eq!(make(), usual);
+        // One of ours that others may enter.
+        fs::set_permissions(&usual, fs::Permissions::from_mode(0o755)).unwrap();
+        let is_other = |folder: &Path| {
+            let name = folder.file_name().unwrap().to_str().unwrap();
+            let number = name.strip_prefix("forebay-0123456789abcdef~");
+            number.and_then(|rest| rest.strip_suffix(END)).is_some_and(|number| number.len() == 16)
+        };
+        let other = make();
+        assert!(is_other(&other) && is_private_folder(&other), "{}", other.display());
+        fs::remove_dir(&other).unwrap();
+        if rustix::process::geteuid().is_root() {
+            chown(&usual, Some(65533), Some(65533)).unwrap();
+            let other = make();
+            assert!(is_other(&other) && is_private_folder(&other), "{}", other.display());
+            assert_eq!(make(), other);
+        }
     }
 }

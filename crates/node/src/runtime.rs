@@ -18,7 +18,7 @@ use std::time::SystemTime;
 pub const SERVED: &str = "another node manager serves it";
 
 /// How the name of a configuration begins and ends that is kept beside a tier's slots.
-const KEPT_START: &str = "forebay-";
+pub(crate) const KEPT_START: &str = "forebay-";
 const KEPT_END: &str = ".config";
 
 /// How the name of a journal ends.
@@ -381,7 +381,7 @@ impl Runtime {
 
     /// Removes the instance's folder and pool. For a node manager that has drained everything.
     pub fn remove(&self) {
-        let _ = fs::remove_file(&self.pool);
+        private::remove(&self.pool);
         // Out of the way first: a new manager may be making its own at this moment.
         let gone = self.folder.with_extension(format!("ended-{}", std::process::id()));
         if fs::rename(&self.folder, &gone).is_ok() {
@@ -456,7 +456,9 @@ impl Runtime {
             let explain = |error| format!("{}: {error}", path.display());
             write_private(&path, &text).map_err(explain)?;
             if durable {
-                File::open(&path).and_then(|file| file.sync_all()).map_err(explain)?;
+                let kept =
+                    private::open(&path, OFlags::RDONLY).map_err(refused).map_err(explain)?;
+                File::from(kept).sync_all().map_err(explain)?;
                 crate::journal::log::sync_folder_of(&path);
             }
         }
@@ -465,7 +467,7 @@ impl Runtime {
 
     /// Removes what [`Runtime::keep_config`] has kept.
     pub(crate) fn forget_config(&self, config: &Config) {
-        self.kept_configs(config).iter().for_each(|path| drop(fs::remove_file(path)));
+        self.kept_configs(config).iter().for_each(private::remove);
     }
 
     /// What [`Runtime::keep_config`] has kept beside the slots of `config`'s tiers.

@@ -143,6 +143,14 @@ pub fn look(path: impl Arg) -> Result<Stat, Wrong> {
     check(&found).map(|()| found)
 }
 
+/// Removes the file of this name unless it is another user's: root, and the owner of its folder, could remove that too.
+pub fn remove(path: impl Arg + Copy) {
+    // Another user cannot put theirs in its place meanwhile: the sticky bit keeps ours there.
+    if !is_planted(path) {
+        let _ = rustix::fs::unlink(path);
+    }
+}
+
 /// Whether this name was taken by another user: what is there is none of ours.
 pub fn is_planted(path: impl Arg) -> bool {
     matches!(look(path), Err(Wrong::Owner(_)))
