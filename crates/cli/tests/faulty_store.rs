@@ -354,6 +354,41 @@ fn a_tier_that_cannot_be_written_is_left_out_and_no_program_notices() {
     }
 }
 
+/// The drain of a tier that has failed cannot note in the journal, which lies there too, that the store has everything.
+#[test]
+fn a_tier_that_fails_with_its_journal_is_told_only_to_those_that_sync() {
+    for errno in [libc::EIO, libc::ENOSPC] {
+        let name = if errno == libc::EIO { "EIO" } else { "ENOSPC" };
+        let Some(faulty) = Faulty::new(&SMALL, "") else { return };
+        place_at_random(&faulty.site);
+        let (fault_file, hits) = (faulty.site.out.join("fault"), faulty.site.out.join("hits"));
+        let script = format!("nvme write fail {name} while {}", fault_file.display());
+        fs::write(&faulty.faults, script).unwrap();
+        let mut command = faulty.steps(
+            "open:1:file write:1:8000 touch:$OUT/fault open:2:other write:2:8000 touch:$OUT/told \
+             gone:$OUT/flag close:2 check:1 close:1",
+        );
+        command.env("FOREBAY_SLOT_FAULT", format!("write:{errno}:{}", fault_file.display()));
+        command.env("FOREBAY_FAULTS_LOG", &hits);
+        let run = faulty.site.start(command);
+        wait_for("the journal's error", LIMIT, || {
+            fs::read_to_string(&hits).is_ok_and(|hits| hits.contains(" nvme write ")).then_some(())
+        });
+        wait_for("the drain", LIMIT, || {
+            let status = faulty.site.status();
+            let is_failed = status.text.contains("FAILED   takes nothing new");
+            (is_failed && faulty.site.out.join("told").exists()).then_some(())
+        });
+        assert!(!faulty.site.status().text.contains("FAILING: "), "{name}");
+        fs::remove_file(&fault_file).unwrap();
+        fs::remove_file(&faulty.flag).unwrap();
+        let ran = run.end().expect(0);
+        assert!(ran.stdout.lines().all(|line| line.ends_with(" 0")), "{name}: {ran:?}");
+        assert_content(&faulty.store("file"), 1, 8000, name);
+        assert_content(&faulty.store("other"), 2, 8000, name);
+    }
+}
+
 #[test]
 fn what_is_cut_or_punched_on_a_tier_that_cannot_be_written_moves_up() {
     for errno in [libc::ENOSPC, libc::EIO] {

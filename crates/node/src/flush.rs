@@ -456,18 +456,20 @@ impl Flusher {
         results.map(|result| result.map_err(|_| Errno::IO)).collect()
     }
 
-    /// Notes that a file could be settled, or not.
-    fn end_settlement(&mut self, file: u32, result: Result<(), Errno>) {
+    /// Notes that a file could be settled, or not. An error of one that no caller waits for reaches no program: the
+    /// store has all of the file, and a later sync finds it unsettled and learns of it.
+    fn end_settlement(&mut self, file: u32, result: Result<(), Errno>, is_awaited: bool) {
         match result {
             Ok(()) => {
                 if self.node.segment.file(file).clear(file_flag::FAILING) {
                     self.backoff.remove(&file);
                 }
             }
-            Err(errno) => {
+            Err(errno) if is_awaited => {
                 let born = self.node.segment.file(file).born_ns.load(Ordering::Acquire);
                 self.failed(file, born, errno);
             }
+            Err(_) => _ = self.postpone(file),
         }
     }
 
@@ -481,7 +483,7 @@ impl Flusher {
         let settlements: Vec<_> = settling.iter().map(|one| one.settlement).collect();
         let results = self.note_settled(&settlements);
         for (Settling { settlement, ticket }, result) in settling.into_iter().zip(results) {
-            self.end_settlement(settlement.file, result);
+            self.end_settlement(settlement.file, result, false);
             crash::point("sync.synced");
             settle(&node, settlement.file, self.owner);
             self.answer(settlement.file, ticket);
@@ -596,7 +598,7 @@ impl Flusher {
             }
             // A program that waits for a sync must not find older bytes after a power loss.
             let result = self.note_settled(&[settlement])[0];
-            self.end_settlement(file, result);
+            self.end_settlement(file, result, true);
         }
         crash::point("sync.synced");
         if let_go {

@@ -170,7 +170,8 @@ impl Observer {
         ahead
             .map(|file| {
                 let record = self.0.file(file);
-                let failing = record.has(file_flag::FAILING);
+                // One that is only waiting for its settlement has no error.
+                let failing = record.has(file_flag::FAILING) && record.last_errno() != 0;
                 let (mut dirty, mut ranges) = (0, Vec::<Range<u64>>::new());
                 self.0.for_each_pending(file, 0, |range| {
                     dirty += range.end - range.start;
