@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// How long files are tried that cannot be written.
 const GIVE_UP: Timer = Timer::seconds(3);
+/// In so many passes at least: what keeps one may be over after some, and a busy machine makes few.
+const GIVE_UP_PASSES: u32 = 20;
 /// Time between two passes.
 const PAUSE: Timer = Timer::ms(10);
 /// Bytes of a file that are flushed while it is held: more are left to the flushers, which stop
@@ -59,6 +61,8 @@ pub(crate) struct Retirement {
     pass: Option<JoinHandle<HashSet<u32>>>,
     /// Files that the last pass could not bring to the store.
     refused: HashSet<u32>,
+    /// Passes that could not bring some file to the store, one after the other.
+    vain: u32,
     again: Instant,
 }
 
@@ -68,6 +72,7 @@ impl Retirement {
             node: Arc::clone(node),
             pass: None,
             refused: HashSet::new(),
+            vain: 0,
             again: Instant::now(),
         }
     }
@@ -116,6 +121,7 @@ impl Retirement {
         }
         if let Some(pass) = self.pass.take_if(|pass| pass.is_finished()) {
             self.refused = pass.join().unwrap_or_default();
+            self.vain = if self.refused.is_empty() { 0 } else { self.vain + 1 };
             self.again = Instant::now() + PAUSE.as_duration();
         }
         if self.pass.is_some() {
@@ -130,6 +136,7 @@ impl Retirement {
         }
         let waited = told.map_or(Duration::ZERO, |since| since.elapsed());
         if waited > GIVE_UP.as_duration()
+            && self.vain >= GIVE_UP_PASSES
             && left.iter().all(|file| self.refused.contains(file))
             && (waited > FADING || !left.iter().any(|&file| is_fading(node, file)))
         {

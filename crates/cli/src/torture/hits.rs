@@ -60,13 +60,17 @@ pub fn explains(path: &Path, errno: i32, since: u64, call: Call) -> bool {
         (_, Call::Sync) => since,
         _ => since.max(moment),
     };
-    let mut text = Vec::new();
-    let read = std::fs::File::open(path).and_then(|mut file| {
-        let size = file.metadata()?.len();
-        file.seek(SeekFrom::Start(size.saturating_sub(TAIL)))?;
-        file.read_to_end(&mut text)
-    });
-    let text = String::from_utf8_lossy(&text);
+    let tail = |path: &Path| {
+        let mut text = Vec::new();
+        let _ = std::fs::File::open(path).and_then(|mut file| {
+            let size = file.metadata()?.len();
+            file.seek(SeekFrom::Start(size.saturating_sub(TAIL)))?;
+            file.read_to_end(&mut text)
+        });
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    // They may just have been gathered; that moves them on, so in this order.
+    let texts = [tail(path), tail(&path.with_extension("taken"))];
     let hit = |line: &str| {
         let mut words = line.split(' ');
         let time = words.next().and_then(|word| word.parse::<u64>().ok());
@@ -81,7 +85,7 @@ pub fn explains(path: &Path, errno: i32, since: u64, call: Call) -> bool {
         let is_it = |time| concerns && time >= since && error == Some(errno);
         time.is_some_and(|time| is_it(time) || is_unsettled && time >= of_journal)
     };
-    read.is_ok() && text.lines().rev().any(hit)
+    texts.iter().any(|text| text.lines().rev().any(hit))
 }
 
 /// Adds how often each fault has hit, by device, operation and kind, and begins anew.
