@@ -536,11 +536,20 @@ impl Segment {
                         return Ok(Some(Resident { word, tier, bucket, taken }));
                     }
                     if taken {
-                        meta.lock.unlock_unchanged();
+                        self.unlock_left(bucket, meta);
                     }
                 }
             }
         }
+    }
+
+    /// Unlocks a bucket that was locked for an entry which has another by now. It is in use by no block if the thread that
+    /// was discarding it has died over that, and its lock was taken from it.
+    fn unlock_left(&self, bucket: u32, meta: &BucketMeta) {
+        if meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket) {
+            self.free_bucket(bucket);
+        }
+        meta.lock.unlock_changed();
     }
 
     /// Takes the entry back that a dead `holder` was writing around; `word` says so.
@@ -583,7 +592,7 @@ impl Segment {
             if place.load(Ordering::Acquire) == word {
                 return Ok(Some(Resident { word, tier, bucket, taken: true }));
             }
-            meta.lock.unlock_unchanged();
+            self.unlock_left(bucket, meta);
         }
     }
 

@@ -682,6 +682,37 @@ mod tests {
     }
 
     #[test]
+    fn what_a_dead_process_was_discarding_is_freed_by_who_takes_its_lock() {
+        let (segment, _file) = pool();
+        let before = segment.free_buckets(0).available();
+        let pid = std::process::id();
+        let claim = || segment.claim_slot(pid, liveness::start_time(pid).unwrap()).unwrap();
+        let (dying, mine) = (Owner::new(claim(), 1), Owner::new(claim(), 1));
+        let identity = Identity { device: 1, inode: 2 };
+        let file = segment.with_file_or_new(identity, mine, |file, _| file).unwrap();
+        let bucket = segment.take_bucket(dying).unwrap();
+        assert!(segment.dress_bucket(bucket, file, 3, dying));
+        let meta = segment.bucket(bucket).unwrap();
+        meta.valid.store(3, Ordering::Relaxed);
+        meta.dirty.store(3, Ordering::Relaxed);
+        let place = segment.entry_or_insert(segment.file(file), 3, dying).unwrap();
+        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        // While the lock is waited for.
+        let die = |segment: &Segment, _: Owner, _: &Patience| -> Result<(), ()> {
+            place.store(Entry::EMPTY, Ordering::Release);
+            segment.client(dying.slot()).pid.store(DEAD_PID, Ordering::Release);
+            Ok(())
+        };
+        assert_eq!(
+            segment.lock_resident_looking(place, mine, die).unwrap().map(|it| it.word),
+            None
+        );
+        assert_eq!((meta.pending(), meta.lock.holder()), (0, None));
+        segment.reap_slot(dying.slot(), |_, _| {});
+        assert_eq!(segment.free_buckets(0).available(), before);
+    }
+
+    #[test]
     fn files_without_a_record_are_forgotten_with_the_last_process_that_may_use_them() {
         let (segment, _file) = pool();
         let me = std::process::id();
