@@ -220,6 +220,8 @@ impl Segment {
     /// whether it was inside a file or the table, `None` if this is to be called again.
     pub fn reap_holdings(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> Option<bool> {
         let client = self.client(slot);
+        // A thread that was in the kernel's open had no presence.
+        client.opening.store(0, Ordering::SeqCst);
         // The manager's own threads lock buckets without a presence.
         let inside = slot == MANAGER_SLOT
             || client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
@@ -322,7 +324,6 @@ impl Segment {
                 position.unlock_unchanged();
             }
         }
-        self.client(slot).opening.store(0, Ordering::SeqCst);
         self.reap_openings(slot);
         if !self.reap_files(slot, reaper) {
             return false;
@@ -679,6 +680,17 @@ mod tests {
         let pid = std::process::id();
         let mine = segment.claim_slot(pid, liveness::start_time(pid).unwrap()).unwrap();
         assert!(segment.lock(lock, Owner::new(mine, 0)));
+    }
+
+    #[test]
+    fn an_open_in_which_a_process_died_is_none_of_the_next_one_in_its_slot() {
+        let (segment, _file) = pool();
+        let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
+        segment.begin_open(slot);
+        assert!(segment.openers().eq([DEAD_PID]));
+        segment.reap_slot(slot, |_, _| {});
+        assert_eq!(segment.claim_slot(std::process::id(), 1), Some(slot));
+        assert_eq!(segment.openers().count(), 0);
     }
 
     #[test]

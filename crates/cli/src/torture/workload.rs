@@ -100,8 +100,8 @@ impl Case {
     /// Whether the image after an exec may have to end: it has inherited a file that others may buffer, and gets no
     /// description.
     pub fn may_not_go_on(&self) -> bool {
-        let refused = self.refuse.iter().flat_map(|parts| parts.split(','));
-        refused.into_iter().any(|part| part.starts_with("description:") && part.ends_with(".."))
+        let mut refused = self.refuse.iter().flat_map(|parts| parts.split(','));
+        refused.any(|part| part.starts_with("description:") && part.ends_with(".."))
     }
 
     /// What is there before, by `files`.
