@@ -185,6 +185,16 @@ fn sizes_and_times_are_right_while_files_are_dirty() {
     }
 }
 
+/// git refuses a merge when the files' times change between two looks.
+#[test]
+fn a_flush_does_not_show_in_the_time_of_change() {
+    Site::new(&SMALL).same(
+        "for i in $(seq 500); do echo $i > f$i; stat -c '%n %.9Y %.9Z' f$i >> before; done; sync f*
+         seq 400000 > other; cp other more; cat other more > most; sleep 1
+         for i in $(seq 500); do stat -c '%n %.9Y %.9Z' f$i; done > after; cmp before after && echo same; rm before after",
+    );
+}
+
 #[test]
 fn sparse_files_read_as_zeros() {
     let site = Site::new(&LAZY);

@@ -39,6 +39,9 @@ const OPENING: Timer = Timer::seconds(1);
 /// A tier that was full is tried again after this, when its file system has room for so many blocks.
 const RETRY_FULL: Timer = Timer::seconds(1);
 const ROOM_BLOCKS: u64 = 16;
+/// Records up to which those are kept that only tell the time of change, see [`Housekeeper::keeps_time`]. Each is looked
+/// at in each sweep.
+const KEPT_RECORDS: usize = 8192;
 
 /// The manager's watch over clients and tables.
 pub(crate) struct Housekeeper {
@@ -55,6 +58,8 @@ pub(crate) struct Housekeeper {
     last_sweep: u32,
     /// Descriptions that were not free at the last sweep.
     used: u32,
+    /// Whether there were many records at the last sweep.
+    crowded: bool,
     awaited: Awaited,
 }
 
@@ -169,6 +174,7 @@ impl Housekeeper {
             // Long ago, on a clock that wraps: zero might be in the future.
             last_sweep: node.now().wrapping_sub(1_000),
             used: 0,
+            crowded: false,
             awaited: Awaited::default(),
         }
     }
@@ -399,6 +405,7 @@ impl Housekeeper {
         // Before the descriptions are looked at. What may be being opened now is left for the next time.
         let counted = |file| segment.count_opens(file).map(|opens| (file, opens));
         let files: Vec<(u32, Opens)> = segment.live_files().filter_map(counted).collect();
+        self.crowded = files.len() > KEPT_RECORDS.min(segment.header().files as usize / 2);
         let mut open = vec![false; segment.header().files as usize];
         // When they are short, those that were closed wait less for an exec that wants them.
         let (grace, flight) = match self.used > segment.header().descriptions / 2 {
@@ -488,7 +495,7 @@ impl Housekeeper {
             });
             empty && (!record.has(file_flag::AHEAD) || dropped) && !record.is_tracked()
         };
-        if !empty() {
+        if !empty() || self.keeps_time(record) {
             return;
         }
         crash::point("housekeeping.removing");
@@ -502,6 +509,19 @@ impl Housekeeper {
             segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
             self.node.descriptors.close(file);
         }
+    }
+
+    /// Whether a record of which nothing is buffered any more is kept for the time of change that programs saw before
+    /// the flush. Without it, that of the flush would appear at some later time, and tools that ask whether a file is still
+    /// the one they looked at (git, rsync, backups) would take it for changed. Only while there is room for records, and if
+    /// the time of birth tells the file from a later one with the inode.
+    fn keeps_time(&self, record: &FileRecord) -> bool {
+        let seen = record.changed_ns.load(Ordering::Acquire);
+        !self.crowded
+            && seen < record.store_changed_ns.load(Ordering::Acquire)
+            && record.born_ns.load(Ordering::Acquire) != 0
+            && !record.has(file_flag::UNLINKED)
+            && !record.has(file_flag::DIRECT)
     }
 
     /// Whether some process may have opened a file, as far as the kernel knows, and not come to its record yet. The file was
