@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// other things to do.
 const BOUND: Duration = Duration::from_secs(20);
 
+/// What seventy programs may take to start and to come to their points.
+const START: Duration = Duration::from_secs(60);
+
 const LIVELY: Setup = Setup { flush: "trigger = \"periodic\"\nperiod = \"100ms\"", ..USUAL };
 
 /// A site with the programs that are stopped, and those that are not to notice.
@@ -65,7 +68,7 @@ fn pause_at(site: &Site, points: &[String]) -> (common::Running, Vec<u32>) {
         }
         let missing = points.iter().zip(&found).filter(|(_, pid)| pid.is_none());
         let missing: Vec<_> = missing.map(|(point, _)| point).collect();
-        assert!(since.elapsed() < BOUND, "programs do not come to {missing:?}: {}", run.stderr());
+        assert!(since.elapsed() < START, "programs do not come to {missing:?}: {}", run.stderr());
         std::thread::sleep(Duration::from_millis(5));
     };
     (run, pids)
