@@ -87,7 +87,7 @@ fn serve_instance(
     let described = config.describe();
     let ending = serve(config, &runtime, &options, |started| {
         let rebuilt = started.rebuilt.map(describe_rebuilt);
-        for said in rebuilt.into_iter().chain(started.warning) {
+        for said in rebuilt.into_iter().chain(started.warnings) {
             eprintln!("forebay: {said}");
             if let Some(report) = report.as_mut() {
                 writeln!(report, "{said}").map_err(|error| error.to_string())?;

@@ -426,3 +426,128 @@ fn a_full_tier_is_used_again_when_there_is_room() {
     let Some(ran) = with_mounts(&site, &script) else { return };
     assert_eq!(ran.stdout, "status 0\nsame\n", "{ran:?}");
 }
+
+/// Mounts a tier's folder so that it has no room for as much as a page.
+const FULL: &str = "mount -t tmpfs -o size=40m none $NVME; cd $STORE
+    head -c 50M /dev/zero > $NVME/filler 2> $OUT/full && echo not full\n";
+
+/// Runs a script that mounts `$NVME` itself. `. $OUT/files FOLDER` tells what a tier's folder has, by the ends of
+/// the names; `. $OUT/ended` waits until no pool is left.
+fn with_tier(site: &Site, script: &str) -> Option<Ran> {
+    let files = "echo files: $(ls $1 | sed 's/.*[.]//' | sort)\n";
+    fs::write(site.out.join("files"), files).unwrap();
+    let ended = "while ls /dev/shm | grep -q pool; do sleep 0.01; done\n";
+    fs::write(site.out.join("ended"), ended).unwrap();
+    with_mounts(site, &script.replace("$NVME", site.nvme.to_str().unwrap()))
+}
+
+#[test]
+fn a_tier_that_is_full_from_the_start_is_left_out_until_there_is_room() {
+    for durability in ["store", "nonvolatile"] {
+        let site = Site::new(&SMALL);
+        place_at_random(&site);
+        let script = "$FOREBAY run --config $CONFIG --durability DURABILITY -- bash -c '
+                seq 2000000 > big && sync big && cmp big <(seq 2000000) && echo synced
+                $FOREBAY status | grep -c \"FAILED .* No space left\"
+                rm $NVME/filler
+                while $FOREBAY status | grep -q FAILED; do sleep 0.05; done
+                until [ $(stat -c %b $NVME/*.slots) -gt 1000 ]; do seq 2000000 > again || exit; done
+                sync again; . $OUT/files $NVME'
+            echo status $?; . $OUT/ended; . $OUT/files $NVME
+            seq 2000000 | cmp big - && seq 2000000 | cmp again - && echo same";
+        let script = format!("{FULL}{}", script.replace("DURABILITY", durability));
+        let Some(ran) = with_tier(&site, &script) else { return };
+        let wanted = "synced\n1\nfiles: config index journal slots\nstatus 0\nfiles:\nsame\n";
+        assert_eq!(ran.stdout, wanted, "{durability}: {ran:?}");
+        let said = "No space left on device (os error 28); it is left out until there is room";
+        assert!(ran.stderr.contains(said), "{durability}: {ran:?}");
+        let waits = ran.stderr.contains("durability nonvolatile waits for the backing store");
+        assert_eq!(waits, durability == "nonvolatile", "{ran:?}");
+    }
+}
+
+/// Its device makes no file, or not all.
+#[test]
+fn a_tier_that_can_make_no_files_is_left_out() {
+    let site = Site::new(&SMALL);
+    place_at_random(&site);
+    for files in 0..4 {
+        let script = "mount -t tmpfs -o size=40m,nr_inodes=INODES none $NVME; cd $STORE
+            $FOREBAY run --config $CONFIG --durability nonvolatile -- bash -c '
+                seq 2000000 > big && sync big && cmp big <(seq 2000000) && echo synced
+                $FOREBAY status | grep -c \"FAILED .* No space left\"
+                $FOREBAY fsck > $OUT/fsck; echo fsck $?'
+            echo status $?; . $OUT/ended; . $OUT/files $NVME
+            seq 2000000 | cmp big - && echo same";
+        // The folder is one.
+        let script = script.replace("INODES", &(files + 1).to_string());
+        let Some(ran) = with_tier(&site, &script) else { return };
+        let wanted = "synced\n1\nfsck 0\nstatus 0\nfiles:\nsame\n";
+        assert_eq!(ran.stdout, wanted, "{files}: {ran:?}");
+        assert!(ran.stderr.contains("it is left out"), "{files}: {ran:?}");
+    }
+}
+
+/// A manager that was killed has left its pool, with a tier that has no files.
+#[test]
+fn a_pool_with_a_tier_that_was_left_out_is_taken_over() {
+    let site = Site::new(&LAZY);
+    place_at_random(&site);
+    let script = "mount -t tmpfs -o size=300m,nr_inodes=1 none $NVME; cd $STORE
+        $FOREBAY run --config $CONFIG -- bash -c '
+            seq 2000000 > big
+            kill -9 $($FOREBAY status | sed -n \"s/^instance .*node manager //p\") $PPID $$'
+        seq 2000000 | cmp -s big - || echo behind
+        $FOREBAY recover 2>&1; echo recover $?
+        . $OUT/ended; seq 2000000 | cmp big - && echo same";
+    let Some(ran) = with_tier(&site, script) else { return };
+    assert!(ran.stdout.starts_with("behind\n"), "{ran:?}");
+    assert!(ran.stdout.ends_with("recover 0\nsame\n"), "{ran:?}");
+}
+
+/// The next one has the journal then, and what fsync has acknowledged outlives the pool.
+#[test]
+fn the_journal_lies_on_the_fastest_tier_that_takes_it() {
+    let flush = "trigger = \"on-exit\"\ndurability = \"nonvolatile\"";
+    let site = Site::new(&Setup { flush, ..SMALL });
+    let second = site.root().join("second");
+    fs::create_dir(&second).unwrap();
+    let text = fs::read_to_string(&site.config).unwrap();
+    let tier =
+        "[[tier]]\nname = \"disk\"\nkind = \"file\"\npath = \"second\"\ncapacity = \"12MiB\"\n";
+    fs::write(&site.config, format!("{text}{tier}")).unwrap();
+    place_at_random(&site);
+    let script = "$FOREBAY run --config $CONFIG -- bash -c '
+            seq 499999 > file && sync file && echo 500000 >> file && sync file && echo synced
+            . $OUT/files $SECOND
+            kill -9 $($FOREBAY status | sed -n \"s/^instance .*node manager //p\") $PPID $$'
+        seq 500000 | cmp -s file - || echo behind
+        rm /dev/shm/*.pool; $FOREBAY recover; echo recover $?
+        . $OUT/files $SECOND; . $OUT/files $NVME; seq 500000 | cmp file - && echo same";
+    let script = format!("{FULL}{script}").replace("$SECOND", second.to_str().unwrap());
+    let Some(ran) = with_tier(&site, &script) else { return };
+    let wanted = "synced\nfiles: config index journal slots\nbehind\n\
+        recovered 1 pools: everything is on the backing store\nrecover 0\nfiles:\nfiles: filler\nsame\n";
+    assert_eq!(ran.stdout, wanted, "{ran:?}");
+    assert!(!ran.stderr.contains("no file tier takes the journal"), "{ran:?}");
+}
+
+/// A folder in which nothing can be written is a mistake of the configuration; a file there that others can write
+/// is not touched.
+#[test]
+fn a_start_that_fails_leaves_nothing() {
+    let site = Site::new(&SMALL);
+    let script = "run() { $FOREBAY run --config $CONFIG \"$@\" 2>&1; echo status $?; }
+        mount -t tmpfs -o size=40m none $NVME; cd $STORE
+        run -- bash -c 'echo $NVME/*.config > $OUT/name'; . $OUT/ended; name=$(cat $OUT/name)
+        mount -o remount,ro $NVME; run -- true; ls /dev/shm
+        mount -o remount,rw $NVME; : > $name; chmod 666 $name; run -- true
+        ls /dev/shm; . $OUT/files $NVME; rm $name";
+    let Some(ran) = with_tier(&site, script) else { return };
+    let lines: Vec<_> = ran.stdout.lines().collect();
+    let [first, readonly, status, open, last @ ..] = &lines[..] else { panic!("{ran:?}") };
+    assert_eq!([*first, *status], ["status 0", "status 125"], "{ran:?}");
+    assert!(readonly.contains("not writable (Read-only file system"), "{ran:?}");
+    assert!(open.contains("its mode is 0666"), "{ran:?}");
+    assert_eq!(last, ["status 125", "files: config"], "{ran:?}");
+}

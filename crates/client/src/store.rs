@@ -163,20 +163,26 @@ impl Session {
         result
     }
 
-    /// The journal's file, beside the slots of the fastest file tier.
+    /// The journal's file, beside the slots of the fastest file tier that took it.
     ///
     /// # Errors
-    /// The errno of opening it, `NOENT` if there is no file tier.
+    /// The errno of opening it, `NOENT` if there is none.
     pub(crate) fn open_journal(&self) -> Result<rustix::fd::OwnedFd, Errno> {
         let tiers = &self.segment.header().tier;
         let slots = tiers.iter().map(|tier| text(&tier.path).to_bytes());
-        let slots = slots.filter_map(|path| path.strip_suffix(b".slots")).next();
-        let stem = slots.ok_or(Errno::NOENT)?;
-        let (mut path, end) = ([0; LONG_PATH_BYTES], b".journal");
-        let room = path.get_mut(..stem.len() + end.len()).ok_or(Errno::NAMETOOLONG)?;
-        room[..stem.len()].copy_from_slice(stem);
-        room[stem.len()..].copy_from_slice(end);
-        private::open(text(&path), OFlags::WRONLY).map_err(Wrong::errno)
+        let end = b".journal";
+        for stem in slots.filter_map(|path| path.strip_suffix(SLOTS_END.as_bytes())) {
+            let mut path = [0; LONG_PATH_BYTES];
+            let room = path.get_mut(..stem.len() + end.len()).ok_or(Errno::NAMETOOLONG)?;
+            room[..stem.len()].copy_from_slice(stem);
+            room[stem.len()..].copy_from_slice(end);
+            match private::open(text(&path), OFlags::WRONLY) {
+                Err(Wrong::Owner(_)) => {}
+                Err(wrong) if wrong.is_missing() => {}
+                other => return other.map_err(Wrong::errno),
+            }
+        }
+        Err(Errno::NOENT)
     }
 
     /// The descriptor of the file that holds tier `tier`'s slots.

@@ -1,6 +1,6 @@
 //! The node manager from start to end.
 
-use crate::config::Config;
+use crate::config::{Config, TierKind};
 use crate::control::Control;
 use crate::demote::Demoter;
 use crate::descriptors::Descriptors;
@@ -8,13 +8,13 @@ use crate::faults::Faults;
 use crate::flush::Flusher;
 use crate::gauge::Gauge;
 use crate::guard::{Waits, guard};
-use crate::housekeeping::{Housekeeper, has_living, is_idle};
+use crate::housekeeping::{Housekeeper, has_living, is_full, is_idle};
 use crate::journal::Journal;
 use crate::journal::log::reason;
 use crate::node::Node;
 use crate::promote::Promoter;
 use crate::rebuild::{Rebuilt, rebuild};
-use crate::recovery;
+use crate::recovery::{self, Fresh};
 use crate::retire::{Progress, Retirement};
 use crate::runtime::{Runtime, SERVED};
 use crate::stage::Stager;
@@ -25,6 +25,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::{crash, private};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -67,8 +68,8 @@ pub struct Options {
 pub struct Started {
     /// What was brought to the store of a segment that is gone.
     pub rebuilt: Option<Rebuilt>,
-    /// Who else may serve the same directories.
-    pub warning: Option<String>,
+    /// Who else may serve the same directories, and which tiers are left out.
+    pub warnings: Vec<String>,
 }
 
 /// How a node manager ended.
@@ -136,30 +137,29 @@ pub fn serve(
         }
     };
     let opened = recovery::open(&config, kept.as_ref(), runtime)?;
-    let config = opened.config;
+    let (config, fresh) = (opened.config, opened.fresh);
     // A pool whose configuration is gone has one that is not the instance's: the pool says all of it.
     if config.instance_id() == runtime.instance {
         write_config(&config, runtime)?;
-        runtime.keep_config(&config)?;
     }
     let stripe_of = |backing: &crate::config::Backing| match backing.stripe {
         0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
         stripe => stripe,
     };
-    let journal = Journal::of(&config, runtime);
     let header = opened.segment.header();
     let tiers = header.tier.iter().map(|tier| &tier.speed);
     let stores = header.store.iter().map(|store| &store.speed);
-    let node = Arc::new(Node {
+    let mut node = Node {
         gauges: tiers.chain(stores).map(Gauge::new).collect(),
         descriptors: Descriptors::new(config.backing.iter().map(|backing| backing.path.as_path())),
         stripes: config.backing.iter().map(stripe_of).collect(),
         segment: opened.segment,
         pool_file: opened.file,
         config,
+        runtime: runtime.clone(),
         slots: opened.slots,
         indexes: opened.indexes,
-        journal,
+        journal: None,
         stage_requests: crate::stage::Requests::default(),
         watermarks: Watermarks::default(),
         trace,
@@ -170,24 +170,25 @@ pub fn serve(
         flushed_until: AtomicU64::new(0),
         waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| format!("making an event descriptor: {errno}"))?,
-    });
+    };
+    keep_configs(&node)?;
+    node.journal = place_journal(&node);
     if opened.found {
         recovery::take_over(&node);
     } else {
         recovery::announce(&node);
     }
-    if let Some(journal) = &node.journal {
-        let explain =
-            |errno| format!("{}: {}", journal.path.display(), reason(&journal.path, errno));
-        journal.start(&node).map_err(explain)?;
-    }
+    start_journal(&mut node)?;
+    let node = Arc::new(node);
     crash::point("manager.took-over");
     // Before anybody can connect, and tell it to end.
     let signals = signal_pipe()?;
     let mut control = Control::listen(&node, &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
     let workers = start_workers(&node)?;
-    ready(Started { rebuilt, warning: guard.warning.clone() })?;
+    let warnings = guard.warning.iter().cloned().chain(left_out(&node)).collect();
+    ready(Started { rebuilt, warnings })?;
+    fresh.into_iter().for_each(Fresh::keep);
     let ending = Manager { node: &node, options, signals }.run(&mut control);
     node.stopping.store(true, Ordering::Release);
     node.want_work();
@@ -210,6 +211,72 @@ fn write_config(config: &Config, runtime: &Runtime) -> Result<(), String> {
     crate::runtime::write_private(&fresh, &config.canonical())
         .and_then(|()| std::fs::rename(&fresh, runtime.config()))
         .map_err(|error| format!("{}: {error}", runtime.config().display()))
+}
+
+/// Keeps the configuration on each tier that takes something. One whose device refuses that takes nothing at
+/// all: after a reboot nothing would say what its slots belong to.
+fn keep_configs(node: &Node) -> Result<(), String> {
+    for tier in (1..node.tiers()).filter(|&tier| node.segment.is_sound(tier)) {
+        let Err((path, error)) = node.keep_config(tier) else { continue };
+        let errno = Errno::from_io_error(&error);
+        if !errno.is_some_and(|errno| node.segment.fail_tier(tier, errno)) {
+            return Err(format!("{}: {error}", path.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Where the journal is, or a new one would be.
+fn place_journal(node: &Node) -> Option<Journal> {
+    let place =
+        || Journal::on_one_of(&node.config, &node.runtime, |tier| node.segment.is_sound(tier));
+    let journal = place()?;
+    if node.segment.is_sound(journal.tier) || !journal.is_new() {
+        return Some(journal);
+    }
+    // Its file may have been made before it was known that the tier is left out.
+    private::remove(&journal.path);
+    place()
+}
+
+/// Makes the journal, if one is wanted, or carries on the one that is there. A tier whose device refuses a new
+/// one is left out, and the next one asked; without any what would go to the journal goes to the store.
+fn start_journal(node: &mut Node) -> Result<(), String> {
+    while let Some(journal) = node.journal.as_ref()
+        && (node.segment.is_sound(journal.tier) || !journal.is_new())
+        && let Err(errno) = journal.start(node)
+    {
+        // One that has anything in it is not to be done without.
+        if !journal.is_new() || !node.segment.fail_tier(journal.tier, errno) {
+            return Err(format!("{}: {}", journal.path.display(), reason(&journal.path, errno)));
+        }
+        node.journal = place_journal(node);
+    }
+    Ok(())
+}
+
+/// What is to be told of the tiers that are left out.
+fn left_out(node: &Node) -> Vec<String> {
+    let mut said = Vec::new();
+    for tier in 1..node.tiers() {
+        let Some((errno, _)) = node.segment.tier_failure(tier) else { continue };
+        let TierKind::File { path } = &node.config.tiers[tier].kind else { continue };
+        let until = match is_full(errno) && node.slots[tier].is_some() {
+            true => " until there is room",
+            false => "",
+        };
+        let (name, path) = (node.tier_name(tier), path.display());
+        said.push(format!("tier {name} ({path}): {errno}; it is left out{until}"));
+    }
+    let has_journal = node.journal.as_ref().is_some_and(Journal::takes_data);
+    if node.config.wants_journal() && !has_journal && !said.is_empty() {
+        said.push(
+            "no file tier takes the journal: fsync of files with durability nonvolatile waits for \
+             the backing store"
+                .to_owned(),
+        );
+    }
+    said
 }
 
 /// Brings to the store what tiers hold of the instance: with the tiers of the manager that has left it, and
@@ -524,7 +591,7 @@ fn remove(node: &Node, runtime: &Runtime) {
         journal.stop(node);
     }
     for tier in &node.config.tiers {
-        if let crate::config::TierKind::File { path } = &tier.kind {
+        if let TierKind::File { path } = &tier.kind {
             private::remove(&runtime.index(path, &tier.name));
             crash::point("manager.table-gone");
             private::remove(&runtime.slots(path, &tier.name));

@@ -210,7 +210,7 @@ impl Housekeeper {
                 self.failed.remove(&tier);
                 continue;
             };
-            let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT);
+            let is_full = is_full(errno);
             let Some(&tried) = self.failed.get(&tier) else {
                 self.failed.insert(tier, now);
                 let why = if is_full { "it is full" } else { "its device fails" };
@@ -242,7 +242,13 @@ impl Housekeeper {
             return false;
         }
         let files = (&self.node.slots[tier], &self.node.indexes[tier]);
-        if crate::recovery::give_heads(segment, tier, files).is_err() {
+        if crate::recovery::give_heads(segment, tier, files).is_err()
+            || self.node.keep_config(tier).is_err()
+        {
+            return false;
+        }
+        // Without one nothing that lies in slots could be settled. What it lies on may have been full, too.
+        if self.node.journal.as_ref().is_some_and(|journal| journal.make(&self.node).is_err()) {
             return false;
         }
         let Some(slot) = segment.take_slot(tier, self.owner, &mut 0) else { return false };
@@ -612,6 +618,11 @@ pub(crate) fn is_any_littered(node: &Node) -> bool {
             && record.sync_wanted.load(Ordering::Acquire)
                 != record.sync_done.load(Ordering::Acquire)
     })
+}
+
+/// Whether an error says that a device has no room.
+pub(crate) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }
 
 /// Whether the manager has anything that some process may still want.

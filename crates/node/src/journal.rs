@@ -1,4 +1,4 @@
-//! The journal: an append-only, checksummed log on the fastest file tier, which makes a sync durable
+//! The journal: an append-only, checksummed log on the fastest file tier that takes it, which makes a sync durable
 //! before the backing store has the bytes (docs/design/durability.md).
 //!
 //! What the log has of a file counts until the file is *settled*: the store has everything, durably.
@@ -13,8 +13,8 @@ use crate::node::Node;
 use crate::runtime::Runtime;
 use crate::undoable::Undoable;
 use forebay_placement::schema::Durability;
-use forebay_pool::crash;
 use forebay_pool::layout::{PAGES_PER_BUCKET, file_flag};
+use forebay_pool::{crash, private};
 use forebay_tiers::IoClient;
 use log::{Log, LogError};
 use record::{Body, Key, Record};
@@ -103,17 +103,35 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Journal {
-    /// The journal of this configuration: on its fastest file tier, if it has one.
+    /// The journal of this configuration: where it is, or else would be, on its fastest file tier. `None`
+    /// if it has none.
     pub fn of(config: &Config, runtime: &Runtime) -> Option<Journal> {
-        let on_file = |tier: &crate::config::Tier| matches!(tier.kind, TierKind::File { .. });
-        let tier = config.tiers.iter().position(on_file)?;
-        let TierKind::File { path } = &config.tiers[tier].kind else { return None };
-        Some(Journal {
-            path: runtime.journal(path, &config.tiers[tier].name),
-            tier,
-            bytes: config.journal_bytes(),
-            state: Mutex::default(),
-        })
+        Journal::on_one_of(config, runtime, |_| true)
+    }
+
+    /// The same; a new one rather on a tier that `takes` it. There is never more than one that has anything in it.
+    pub fn on_one_of(
+        config: &Config,
+        runtime: &Runtime,
+        takes: impl Fn(usize) -> bool,
+    ) -> Option<Journal> {
+        let path_on = |(number, tier): (usize, &crate::config::Tier)| match &tier.kind {
+            TierKind::File { path } => Some((number, runtime.journal(path, &tier.name))),
+            TierKind::Ram => None,
+        };
+        let places: Vec<_> = config.tiers.iter().enumerate().filter_map(path_on).collect();
+        let there = places.iter().find(|(_, path)| private::is_there(path));
+        let place = there.or_else(|| places.iter().find(|(tier, _)| takes(*tier)));
+        let (tier, path) = place.or(places.first())?.clone();
+        Some(Journal { path, tier, bytes: config.journal_bytes(), state: Mutex::default() })
+    }
+
+    /// Whether nothing was ever written to its file, if there is one.
+    pub fn is_new(&self) -> bool {
+        match private::look(&self.path) {
+            Ok(found) => found.st_size == 0,
+            Err(wrong) => wrong.is_missing(),
+        }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -126,10 +144,18 @@ impl Journal {
     /// # Errors
     /// The device's.
     pub fn start(&self, node: &Node) -> Result<(), Errno> {
-        if node.config.wants_journal() || forebay_pool::private::is_there(&self.path) {
-            self.lock().open(self, node, &mut Undoable::plain())?;
+        match node.config.wants_journal() || private::is_there(&self.path) {
+            true => self.make(node),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Makes the journal's file, or carries on the one that is there, unless it is open.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn make(&self, node: &Node) -> Result<(), Errno> {
+        self.lock().open(self, node, &mut Undoable::plain())
     }
 
     /// Appends what a truncate or a punch that is under way takes from `file`, durably. Nothing if
@@ -580,6 +606,11 @@ mod tests {
                 config,
                 slots: Vec::new(),
                 indexes: Vec::new(),
+                runtime: Runtime {
+                    instance: String::new(),
+                    folder: PathBuf::new(),
+                    pool: PathBuf::new(),
+                },
                 journal: Some(journal),
                 stage_requests: crate::stage::Requests::default(),
                 watermarks: forebay_placement::Watermarks::default(),

@@ -6,6 +6,7 @@ use crate::faults::{self, Faults};
 use crate::gauge::{Device, Gauge, Gauged};
 use crate::journal::Journal;
 use crate::mover::Found;
+use crate::runtime::Runtime;
 use crate::trace::Trace;
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, pace};
@@ -18,6 +19,7 @@ use forebay_pool::{Owner, Segment, clock, undo};
 use forebay_tiers::{IoClient, Throttled, open_client};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -34,12 +36,13 @@ pub(crate) struct Node {
     pub segment: Segment,
     pub pool_file: OwnedFd,
     pub config: Config,
-    /// The file of each file tier's slots; `None` for RAM.
+    pub runtime: Runtime,
+    /// The file of each file tier's slots; `None` for RAM, and for a tier that could make none.
     pub slots: Vec<Option<OwnedFd>>,
     /// The table of each file tier's slots.
     pub indexes: Vec<Option<OwnedFd>>,
     pub descriptors: Descriptors,
-    /// On the fastest file tier, where there is one.
+    /// On the fastest file tier that took it, where there is one.
     pub journal: Option<Journal>,
     pub stage_requests: crate::stage::Requests,
     pub watermarks: Watermarks,
@@ -234,6 +237,17 @@ impl Node {
 }
 
 impl Node {
+    /// Keeps the configuration beside the slots of tier `tier`, unless it is that of a pool alone.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::keep_config`].
+    pub fn keep_config(&self, tier: usize) -> Result<(), (PathBuf, std::io::Error)> {
+        match self.config.instance_id() == self.runtime.instance {
+            true => self.runtime.keep_config(&self.config, tier),
+            false => Ok(()),
+        }
+    }
+
     /// Takes a tier out of the hierarchy if `result` says that its device fails, or is full. Housekeeping
     /// tells of it.
     pub fn note_device(&self, tier: usize, result: Result<(), Errno>) -> Result<(), Errno> {

@@ -1,18 +1,20 @@
 //! A new segment, or the one that an earlier manager left.
 
 use crate::config::{Config, Mode, Speed, TierKind};
+use crate::fsck::path_of;
 use crate::inspect::of_foreign;
-use crate::journal::Journal;
 use crate::mappers;
 use crate::node::{Node, buckets_of};
 use crate::recorded;
 use crate::runtime::Runtime;
+use crate::status::Observer;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model, schema};
 use forebay_pool::buckets::Patience;
+use forebay_pool::free_map::USED;
 use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::private::{self, Wrong};
-use forebay_pool::segment::{create_pool, open_pool, set_text};
+use forebay_pool::segment::{create_pool, is_own_fault, open_pool, set_text};
 use forebay_pool::slot_head::Foreign;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
@@ -37,6 +39,44 @@ pub(crate) struct Opened {
     pub found: bool,
     /// That with which it goes on.
     pub config: Config,
+    /// Of a new one: what there is of it, which goes if the start fails.
+    pub fresh: Option<Fresh>,
+}
+
+/// The files of an instance whose node manager has not begun to serve: nothing is in them, and they are removed
+/// unless it does.
+pub(crate) struct Fresh {
+    config: Config,
+    runtime: Runtime,
+    is_served: bool,
+}
+
+impl Fresh {
+    /// Programs can use them.
+    pub fn keep(mut self) {
+        self.is_served = true;
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let is_used = || Observer::of(&self.runtime.pool).is_ok_and(|pool| pool.clients() > 0);
+        if self.is_served || is_used() {
+            return;
+        }
+        private::remove(&self.runtime.pool);
+        for tier in &self.config.tiers {
+            if let TierKind::File { path } = &tier.kind {
+                private::remove(&self.runtime.index(path, &tier.name));
+                private::remove(&self.runtime.slots(path, &tier.name));
+                let journal = self.runtime.journal(path, &tier.name);
+                if private::look(&journal).is_ok() {
+                    private::remove(&journal);
+                }
+            }
+        }
+        self.runtime.forget_config(&self.config);
+    }
 }
 
 /// Attaches to the instance's pool, or makes one of configuration `today`: under another name if another user
@@ -66,15 +106,17 @@ pub(crate) fn open(
         other => format!("{name}: {other}"),
     };
     let unfinished = !found || Segment::is_unfinished(file.as_fd()).map_err(explain)?;
+    let (mut fresh, mut refused) = (None, Vec::new());
     let segment = if !unfinished {
         Segment::attach_mending(file.as_fd()).map_err(explain)?
     } else {
-        let made =
-            claim(today, runtime).and_then(|()| make(today, runtime, &file).map_err(explain));
-        made.inspect_err(|_| {
+        refused = claim(today, runtime).inspect_err(|_| {
             unclaim(today, runtime);
             private::remove(&runtime.pool);
-        })?
+        })?;
+        let (config, runtime) = (today.clone(), runtime.clone());
+        let fresh = fresh.insert(Fresh { config, runtime, is_served: false });
+        make(today, &fresh.runtime, &file).map_err(explain)?
     };
     segment.header().set_folder(runtime.folder.as_os_str().as_bytes());
     let config = match unfinished {
@@ -97,9 +139,17 @@ pub(crate) fn open(
              other tiers hold with `forebay salvage --to DIR`"
         )
     };
+    for &(tier, errno) in &refused {
+        segment.fail_tier(tier, errno);
+    }
+    let is_without = |tier| match unfinished {
+        true => refused.iter().any(|(refused, _)| *refused == tier),
+        false => !segment.is_sound(tier) && has_no_files(&segment, tier),
+    };
     let beside = |name: &dyn Fn(&Path, &str) -> PathBuf| {
-        let open = |tier: &crate::config::Tier| match &tier.kind {
+        let open = |(number, tier): (usize, &crate::config::Tier)| match &tier.kind {
             TierKind::Ram => Ok(None),
+            TierKind::File { .. } if is_without(number) => Ok(None),
             TierKind::File { path } => {
                 open_slots(&name(path, &tier.name)).map(Some).map_err(|error| match unfinished {
                     true => error,
@@ -107,7 +157,7 @@ pub(crate) fn open(
                 })
             }
         };
-        config.tiers.iter().map(open).collect::<Result<Vec<_>, _>>()
+        config.tiers.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()
     };
     let slots = beside(&|folder, tier| runtime.slots(folder, tier))?;
     let indexes = beside(&|folder, tier| runtime.index(folder, tier))?;
@@ -121,8 +171,6 @@ pub(crate) fn open(
     if unfinished && segment.grow(file.as_fd(), FIRST_PIECE).is_err() {
         let bucket = segment.bucket_bytes() as u64;
         if segment.grow(file.as_fd(), 16 * bucket).is_err() {
-            unclaim(&config, runtime);
-            private::remove(&runtime.pool);
             return Err(format!(
                 "{name}: /dev/shm is full; free some of it (`df /dev/shm`, `ls /dev/shm`) or ask \
                  for a smaller RAM tier"
@@ -142,7 +190,16 @@ pub(crate) fn open(
             Ok(()) => {}
         }
     }
-    Ok(Opened { segment, file, slots, indexes, found: !unfinished, config })
+    Ok(Opened { segment, file, slots, indexes, found: !unfinished, config, fresh })
+}
+
+/// Whether a tier of a pool that was found has no files: it was left out from the start, and holds nothing.
+fn has_no_files(segment: &Segment, tier: usize) -> bool {
+    let is_free = |bucket| {
+        segment.bucket(bucket).is_none_or(|meta| meta.state.load(Ordering::Acquire) != USED)
+    };
+    let slots = path_of(&segment.header().tier[tier].path);
+    !private::is_there(slots) && buckets_of(segment, tier).all(is_free)
 }
 
 /// Whether it is known which processes of those that a left pool names still live. A living one must not be taken for
@@ -274,24 +331,32 @@ fn make_file(runtime: &mut Runtime) -> Result<OwnedFd, String> {
 }
 
 /// Makes the files of all file tiers, before the pool tells of their names: one that another user knows
-/// could be taken by them.
-fn claim(config: &Config, runtime: &Runtime) -> Result<(), String> {
-    let journal = Journal::of(config, runtime).filter(|_| config.wants_journal());
-    for tier in &config.tiers {
+/// could be taken by them. Returns the tiers whose devices take none, and why.
+fn claim(config: &Config, runtime: &Runtime) -> Result<Vec<(usize, Errno)>, String> {
+    let mut refused = Vec::new();
+    // The journal lies on the fastest file tier that takes it.
+    let mut has_journal = config.wants_journal();
+    for (number, tier) in config.tiers.iter().enumerate() {
         let TierKind::File { path: folder } = &tier.kind else { continue };
-        // The journal lies on the fastest file tier.
-        let name = runtime.journal(folder, &tier.name);
-        let has_journal = journal.as_ref().is_some_and(|journal| journal.path == name);
         let mut tries = 0;
-        while let Err((path, wrong)) = claim_tier(runtime, folder, &tier.name, has_journal) {
+        loop {
+            let Err((path, wrong)) = claim_tier(runtime, folder, &tier.name, has_journal) else {
+                has_journal = false;
+                break;
+            };
             unclaim_tier(runtime, folder, &tier.name);
             tries += 1;
-            if !matches!(wrong, Wrong::Owner(_)) || tries == NAME_TRIES {
-                return Err(format!("{}: {wrong}", path.display()));
+            match wrong {
+                Wrong::Owner(_) if tries < NAME_TRIES => {}
+                Wrong::System(errno) if !is_own_fault(errno) => {
+                    refused.push((number, errno));
+                    break;
+                }
+                _ => return Err(format!("{}: {wrong}", path.display())),
             }
         }
     }
-    Ok(())
+    Ok(refused)
 }
 
 fn claim_tier(

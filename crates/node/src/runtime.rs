@@ -441,25 +441,35 @@ impl Runtime {
             || journal.is_some_and(|journal| is_there(&journal.path))
     }
 
-    /// Keeps the configuration beside the slots of each file tier: after a reboot the instance's folder
+    /// Keeps the configuration beside the slots of file tier `tier`, durably: after a reboot the instance's folder
     /// may be gone, and nothing else says which stores they belong to.
     ///
     /// # Errors
-    /// A message that names the file.
-    pub(crate) fn keep_config(&self, config: &Config) -> Result<(), String> {
+    /// The file, and what is wrong with it, or the system's error. Nothing is left of it then.
+    pub(crate) fn keep_config(
+        &self,
+        config: &Config,
+        tier: usize,
+    ) -> Result<(), (PathBuf, io::Error)> {
+        let TierKind::File { path: folder } = &config.tiers[tier].kind else { return Ok(()) };
         let text = format!("{KEPT_ON}{}\n{}", this_machine(), config.canonical());
-        let durable = crate::journal::Journal::of(config, self).is_some();
-        for path in self.kept_configs(config) {
-            if read_private(&path).is_ok_and(|kept| kept == text) {
-                continue;
-            }
-            let explain = |error| format!("{}: {error}", path.display());
-            write_private(&path, &text).map_err(explain)?;
-            if durable {
-                let kept =
-                    private::open(&path, OFlags::RDONLY).map_err(refused).map_err(explain)?;
-                File::from(kept).sync_all().map_err(explain)?;
-                crate::journal::log::sync_folder_of(&path);
+        let path = self.kept_config(folder);
+        if read_private(&path).is_ok_and(|kept| kept == text) {
+            return Ok(());
+        }
+        let write = || {
+            write_private(&path, &text)?;
+            let kept = private::open(&path, OFlags::RDONLY).map_err(refused)?;
+            File::from(kept).sync_all()
+        };
+        match write() {
+            Ok(()) => crate::journal::log::sync_folder_of(&path),
+            Err(error) => {
+                // A part of it would say nothing. A file that is not ours stays.
+                if error.raw_os_error().is_some() {
+                    private::remove(&path);
+                }
+                return Err((path, error));
             }
         }
         Ok(())
@@ -467,7 +477,8 @@ impl Runtime {
 
     /// Removes what [`Runtime::keep_config`] has kept.
     pub(crate) fn forget_config(&self, config: &Config) {
-        self.kept_configs(config).iter().for_each(private::remove);
+        let kept = self.kept_configs(config).into_iter();
+        kept.filter(|path| private::look(path).is_ok()).for_each(|path| private::remove(&path));
     }
 
     /// What [`Runtime::keep_config`] has kept beside the slots of `config`'s tiers.
@@ -479,11 +490,12 @@ impl Runtime {
     }
 
     fn kept_configs(&self, config: &Config) -> Vec<PathBuf> {
+        file_tiers(config).map(|folder| self.kept_config(folder)).collect()
+    }
+
+    fn kept_config(&self, folder: &Path) -> PathBuf {
         let stem = format!("{KEPT_START}{}", self.instance);
-        let of_tier = |folder: &PathBuf| {
-            folder.join(discovery::stem_in(folder, &stem, &[KEPT_END]) + KEPT_END)
-        };
-        file_tiers(config).map(of_tier).collect()
+        folder.join(discovery::stem_in(folder, &stem, &[KEPT_END]) + KEPT_END)
     }
 
     /// The file beside the slots that says that another machine has them: one that shares the folder,

@@ -761,7 +761,7 @@ impl Drop for Mapping {
 }
 
 /// Whether an error is about the calling process, its limits and memory, and says nothing of the device.
-fn is_own_fault(errno: Errno) -> bool {
+pub fn is_own_fault(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::FAULT

@@ -357,7 +357,7 @@ impl Config {
         if self.placement.granularity > 0 { self.placement.granularity } else { automatic }
     }
 
-    /// Bytes of the journal, which lies on the fastest file tier.
+    /// Bytes of the journal, which lies on the fastest file tier that takes it.
     pub fn journal_bytes(&self) -> u64 {
         let on_file = |tier: &&Tier| matches!(tier.kind, TierKind::File { .. });
         let capacity = self.tiers.iter().find(on_file).map_or(0, |tier| tier.capacity);

@@ -4,9 +4,9 @@ use super::{Finding, Remedy, mended, path_of, refused};
 use crate::config::Config;
 use crate::journal::Journal;
 use crate::journal::log::{Contents, Examined, examine, reason};
-use crate::runtime::Runtime;
-use forebay_pool::Segment;
+use crate::runtime::{JOURNAL_END, Runtime};
 use forebay_pool::slot_record::SLOTS_END;
+use forebay_pool::{Segment, private};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
@@ -33,9 +33,12 @@ pub(super) fn check(
     in_use: bool,
     findings: &mut Vec<Finding>,
 ) -> Option<JournalState> {
-    let mut tiers = segment.header().tier.iter().map(|tier| path_of(&tier.path).to_str());
-    let stem = tiers.find_map(|path| path?.strip_suffix(SLOTS_END))?;
-    let path = PathBuf::from(format!("{stem}.journal"));
+    let tiers = segment.header().tier.iter().map(|tier| path_of(&tier.path).to_str());
+    let paths: Vec<_> = tiers
+        .filter_map(|path| path?.strip_suffix(SLOTS_END))
+        .map(|stem| PathBuf::from(format!("{stem}{JOURNAL_END}")))
+        .collect();
+    let path = paths.iter().find(|path| private::is_there(*path)).or(paths.first())?.clone();
     let (state, log) = look(&path, true, findings)?;
     let place = format!("journal {}", path.display());
     if let Some(last) = log.last_sequence.filter(|&last| last >= segment.sequence()) {

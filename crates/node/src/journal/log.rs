@@ -11,7 +11,7 @@ use forebay_pool::layout::{MAKER, MAKER_BYTES};
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::{set_text, text};
-use forebay_pool::{clock, crash};
+use forebay_pool::{clock, crash, undo};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -302,7 +302,14 @@ impl Log {
             let epoch = clock::realtime_ns();
             let head = Head { epoch, start, end: start + bytes, floor: None, live: Vec::new() };
             let mut log = Log::new(file, head);
-            log.restart(None, &[], io).map_err(LogError::errno)?;
+            log.restart(None, &[], io).map_err(|error| {
+                if heads.damaged == 0 {
+                    // A part of a head is none, and recovery would take it for one that has rotted.
+                    undo::resizing(log.file.as_fd(), 0);
+                    let _ = rustix::fs::ftruncate(&log.file, 0);
+                }
+                error.errno()
+            })?;
             sync_folder_of(path);
             return Ok(log);
         };
