@@ -128,7 +128,7 @@ impl Session {
                 continue;
             }
             if record.has(file_flag::UNLINKED) {
-                record.has_name(borrow(fd));
+                record.note_whether_named(borrow(fd));
             }
             return;
         }

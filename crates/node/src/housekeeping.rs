@@ -60,16 +60,12 @@ pub(crate) struct Housekeeper {
     used: u32,
     /// Whether there were many records at the last sweep.
     crowded: bool,
+    /// Of the last sweep.
     awaited: Awaited,
 }
 
-/// Files without a name that some process may be about to open, of the last sweep and of this one: the generation of the
-/// record, and since when.
-#[derive(Default)]
-struct Awaited {
-    before: HashMap<u32, (u32, u32)>,
-    now: HashMap<u32, (u32, u32)>,
-}
+/// Files without a name that some process may be about to open: the generation of the record, and since when.
+type Awaited = HashMap<u32, (u32, u32)>;
 
 /// What a truncate needs, from the manager's side.
 pub(crate) struct FromManager<'a> {
@@ -431,8 +427,7 @@ impl Housekeeper {
         segment.forget_unrecorded();
         crate::jobs::end_lifetimes(&node, self.owner, &files, &open);
         let inside = segment.enter_table(self.owner);
-        let before = std::mem::take(&mut self.awaited.now);
-        let mut awaited = Awaited { before, now: HashMap::new() };
+        let mut awaited = Awaited::new();
         for &(file, opens) in &files {
             if !open[file as usize] {
                 self.look_at_closed(file, opens, &mut awaited);
@@ -540,7 +535,7 @@ impl Housekeeper {
         }
         let (record, now) = (segment.file(file), self.node.now());
         let generation = record.generation.load(Ordering::Acquire);
-        let known = awaited.before.get(&file).filter(|(known, _)| *known == generation);
+        let known = self.awaited.get(&file).filter(|(known, _)| *known == generation);
         let since = known.map_or(now, |(_, since)| *since);
         // An open can take long: of another file, a FIFO for one.
         if forebay_pool::clock::stamp_age(now, since) >= OPENING.as_stamp()
@@ -548,7 +543,7 @@ impl Housekeeper {
         {
             return false;
         }
-        awaited.now.insert(file, (generation, since));
+        awaited.insert(file, (generation, since));
         true
     }
 
@@ -571,7 +566,7 @@ impl Housekeeper {
         match self.node.descriptors.of(&self.node.segment, file, &backing.path) {
             Err(Errno::STALE) => true,
             Err(_) => false,
-            Ok(fd) => !record.has_name(&*fd),
+            Ok(fd) => !record.note_whether_named(&*fd),
         }
     }
 

@@ -141,7 +141,7 @@ impl FileRecord {
 
     /// Takes the note back that the last name was removed, unless `fd`, of this file, has none: it may have lost it just now.
     /// Returns whether it has one.
-    pub fn has_name(&self, fd: impl AsFd) -> bool {
+    pub fn note_whether_named(&self, fd: impl AsFd) -> bool {
         self.clear(file_flag::UNLINKED);
         let is_nameless = rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0);
         if is_nameless {
