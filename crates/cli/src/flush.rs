@@ -11,7 +11,7 @@ use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_pool::layout::file_flag;
 use forebay_pool::segment::{open_pool, text};
-use forebay_pool::{Identity, Segment, SegmentError, futex};
+use forebay_pool::{Identity, Segment, SegmentError, SyncState, futex};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -94,6 +94,14 @@ impl Named {
     }
 }
 
+/// The record of a file that is ahead of the store.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub file: u32,
+    /// Before it was found to be one: a file that is closed and on the store loses its record.
+    generation: u32,
+}
+
 /// A pool in which some of the named files may be buffered.
 pub(crate) struct Pool {
     path: PathBuf,
@@ -153,20 +161,25 @@ impl Pool {
     }
 
     /// The records of files that are ahead of the store and that `named` means.
-    pub fn ahead(&self, named: &[Named]) -> Vec<u32> {
+    pub fn ahead(&self, named: &[Named]) -> Vec<Ahead> {
         // Scratch files are not meant for the store.
-        let ahead = |&file: &u32| {
+        let ahead = |&Ahead { file, .. }: &Ahead| {
             let record = self.segment.file(file);
             record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
         };
         if self.runtime.is_none() && !named.iter().any(|named| self.is_near(named)) {
             return Vec::new();
         }
-        let meant = |&file: &u32| {
+        let meant = |&Ahead { file, .. }: &Ahead| {
             let (identity, path) = (self.segment.file(file).identity(), self.path(file));
             named.iter().any(|named| named.means(identity, &path))
         };
-        self.segment.live_files().filter(ahead).filter(meant).collect()
+        let found = |file| {
+            let generation = self.segment.file(file).generation.load(Ordering::Acquire);
+            Ahead { file, generation }
+        };
+        // In this order: a record that is given up afterwards is noticed.
+        self.segment.live_files().map(found).filter(ahead).filter(meant).collect()
     }
 
     /// The directories whose files it buffers.
@@ -249,7 +262,7 @@ impl Pool {
     }
 
     /// Flushes `files` and waits, with as many node managers as it takes. Adds what went wrong to `errors`.
-    fn flush(&self, files: &[u32], progress: &mut Progress, errors: &mut Vec<String>) {
+    fn flush(&self, files: &[Ahead], progress: &mut Progress, errors: &mut Vec<String>) {
         // It stays as long as we hold it.
         let mut held = None;
         for _ in 0..=REVIVALS {
@@ -268,7 +281,7 @@ impl Pool {
     /// Flushes `files` and waits as long as a node manager is there to do it; false if none is.
     fn flush_while_served(
         &self,
-        files: &[u32],
+        files: &[Ahead],
         progress: &mut Progress,
         errors: &mut Vec<String>,
     ) -> bool {
@@ -277,26 +290,29 @@ impl Pool {
         // All tickets first, so that the manager works on all files.
         let mut wanted: Vec<_> = files
             .iter()
-            .map(|&file| (file, noted(file), self.segment.request_sync(file, None, true)))
+            .map(|&ahead| {
+                let before = noted(ahead.file);
+                (ahead, before, self.segment.request_sync(ahead.file, None, true))
+            })
             .collect();
         let pending = |file: u32| self.segment.pending_bytes(file);
         let mut holders = Holders::default();
         let mut watch = Watch::default();
-        progress.show(files.iter().map(|&file| pending(file)).sum());
+        progress.show(files.iter().map(|ahead| pending(ahead.file)).sum());
         while !wanted.is_empty() {
             let seen = header.work_done.load(Ordering::Acquire);
-            wanted.retain(|&(file, before, ticket)| {
-                let done = self.segment.is_synced(file, ticket);
-                if done && noted(file) != before {
+            wanted.retain(|&(Ahead { file, generation }, before, ticket)| {
+                let state = self.segment.sync_state(file, generation, ticket);
+                if state == SyncState::Done && noted(file) != before {
                     errors.push(self.explain(file));
                 }
-                !done
+                state == SyncState::Waiting
             });
-            progress.show(wanted.iter().map(|&(file, ..)| pending(file)).sum());
+            progress.show(wanted.iter().map(|(ahead, ..)| pending(ahead.file)).sum());
             holders.tell(|| forebay_node::holders::holders(&self.segment));
             if !wanted.is_empty() {
                 if self.is_gone() {
-                    let files: Vec<_> = wanted.iter().map(|&(file, ..)| file).collect();
+                    let files: Vec<_> = wanted.iter().map(|(ahead, ..)| ahead.file).collect();
                     errors.extend(self.lost(&files));
                     return true;
                 }
@@ -334,7 +350,7 @@ pub fn flush(arguments: &FlushArguments) -> Result<ExitCode, String> {
     for pool in &pools {
         let files = pool.ahead(&named);
         count += files.len();
-        sum += files.iter().map(|&file| pool.segment.pending_bytes(file)).sum::<u64>();
+        sum += files.iter().map(|ahead| pool.segment.pending_bytes(ahead.file)).sum::<u64>();
         pool.flush(&files, &mut progress, &mut errors);
     }
     progress.end();

@@ -41,7 +41,7 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
     let (pools, unreadable) = Pool::all(&named)?;
     errors.extend(unreadable);
     for pool in &pools {
-        let files = pool.ahead(&named);
+        let files: Vec<u32> = pool.ahead(&named).iter().map(|ahead| ahead.file).collect();
         count += files.len();
         await_files(pool, &files, arguments.progress, &mut errors);
     }

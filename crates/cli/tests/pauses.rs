@@ -2,9 +2,14 @@
 
 mod common;
 
-use common::{LAZY, LIMIT, NOBODY, Setup, Site, as_user, assert_same_bytes, kill, skip, wait_for};
+use common::{
+    LAZY, LIMIT, LONG, NOBODY, Setup, Site, as_user, assert_same_bytes, kill, skip, wait_for,
+};
+use forebay_pool::Segment;
+use forebay_pool::segment::open_pool;
 use rustix::process::Signal;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
@@ -608,4 +613,41 @@ fn programs_that_start_while_a_node_manager_takes_over_are_seen() {
             assert_eq!(found, format!("{k}\n"), "{pass}: {}", site.log());
         }
     }
+}
+
+/// A file loses its last name, so that its record is given up, while a flush is about to ask for it.
+#[test]
+fn a_flush_does_not_wait_for_a_file_whose_record_is_given_up_meanwhile() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let [held, log, go] = ["held", "log", "go"].map(|name| site.out.join(name));
+    fs::write(&held, "").unwrap();
+    let script = "echo one > a; echo two > b; : > $OUT/written\n\
+        until [ -e $OUT/go ]; do sleep 0.02; done\n\
+        rm a b; : > $OUT/removed; until [ -e $OUT/end ]; do sleep 0.02; done\n";
+    let run = site.start(site.buffered(&["bash", "-c", &format!("{SCALE}{script}")]));
+    let is_there = |name: &str| {
+        wait_for(name, LIMIT, || site.out.join(name).exists().then_some(()));
+    };
+    is_there("written");
+    // It has found both, and asked for the first.
+    let mut flush = site.forebay(&["flush", "."]);
+    flush.env("FOREBAY_PAUSE", format!("sync.requested:1:while={}", held.display()));
+    flush.env("FOREBAY_PAUSE_LOG", &log);
+    let mut flush = site.start(flush);
+    wait_for("the pause", LIMIT, || (!pauses(&log).is_empty()).then_some(()));
+    fs::write(&go, "").unwrap();
+    is_there("removed");
+    let pool = open_pool(&site.pools()[0]).unwrap();
+    let segment = Segment::attach(pool.as_fd()).unwrap();
+    wait_for("the end of the records", LONG, || {
+        segment.live_files().next().is_none().then_some(())
+    });
+    fs::remove_file(&held).unwrap();
+    wait_for("the end of the flush", LONG, || (!flush.is_running()).then_some(()));
+    flush.end().expect(0);
+    fs::write(site.out.join("end"), "").unwrap();
+    run.end().expect(0);
 }

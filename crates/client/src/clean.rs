@@ -16,7 +16,7 @@ use forebay_pool::message::Message;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
-use forebay_pool::{Identity, Owner, clock, crash, futex};
+use forebay_pool::{Identity, Owner, SyncState, clock, crash, futex};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -648,12 +648,14 @@ impl Session {
     /// Signals do not end it, as in the kernel. False if some of it did not come there: what stopped processes
     /// hold is waited for only as long as [`STOPPED_PATIENCE`] says.
     pub fn sync_all(&self, durable: bool) -> bool {
-        let ahead = |file: &u32| {
-            let record = self.segment.file(*file);
+        // The generation first: other programs' files lose their records when they are closed and on the store.
+        let found = |file: u32| (file, self.segment.file(file).generation.load(Ordering::Acquire));
+        let ahead = |&(file, _): &(u32, u32)| {
+            let record = self.segment.file(file);
             record.has(file_flag::AHEAD) && !(durable && record.has(file_flag::SCRATCH))
         };
         // The tickets first, so that the manager works on all files while we wait for the first.
-        for file in self.segment.live_files().filter(ahead) {
+        for (file, _) in self.segment.live_files().map(found).filter(ahead) {
             match self.durability(self.segment.file(file)) {
                 Durability::NonVolatile if durable => {
                     self.segment.request(file, Some(self.owner()), file_flag::TO_LOG);
@@ -667,19 +669,20 @@ impl Session {
         let began_ns = clock::monotonic_ns();
         let is_late = || clock::monotonic_ns() - began_ns > STOPPED_PATIENCE.as_ns();
         let mut all = true;
-        for file in self.segment.live_files().filter(ahead) {
+        for (file, generation) in self.segment.live_files().map(found).filter(ahead) {
             let record = self.segment.file(file);
             let ticket = record.sync_wanted.load(Ordering::Acquire);
-            while !self.segment.is_synced(file, ticket) {
+            let waits = || self.segment.sync_state(file, generation, ticket) == SyncState::Waiting;
+            while waits() {
                 let done = header.work_done.load(Ordering::Acquire);
-                if self.segment.is_synced(file, ticket) {
+                if !waits() {
                     break;
                 }
                 futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
                 if self.vigil.look(&self.segment) != Seen::AtWork
                     || is_late() && self.segment.is_held_by_stopped(file)
                 {
-                    all &= self.segment.is_synced(file, ticket);
+                    all &= !waits();
                     break;
                 }
             }

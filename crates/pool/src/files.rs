@@ -47,6 +47,17 @@ pub struct Inside {
     thread: *const interruption::Thread,
 }
 
+/// What became of a sync that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncState {
+    /// It is under way.
+    Waiting,
+    /// It is done; it may have failed.
+    Done,
+    /// The file has no record any more: nothing was buffered of it when that was given up.
+    Gone,
+}
+
 impl FileRecord {
     /// Its identity.
     pub fn identity(&self) -> Identity {
@@ -98,6 +109,14 @@ impl FileRecord {
     pub fn path(&self) -> Vec<u8> {
         let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
         self.path[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Leaves the record, which nothing names any more, to another file.
+    fn give_up(&self) {
+        self.exclusive.store(0, Ordering::SeqCst);
+        // A process that waits for something of the file sees that there is nothing to wait for.
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.state.store(file_state::FREE, Ordering::Release);
     }
 
     /// Makes a record that was used for another file all zero, but for what only ever rises, and what links it
@@ -653,7 +672,21 @@ impl Segment {
         futex::wake_all(wanted);
     }
 
-    /// Whether the sync of `ticket` is done; it may have failed.
+    /// What became of the sync of `ticket`, for a caller that may not have the file open: its record can be given up, and
+    /// become another file's. `generation` was the record's before the file was found in it.
+    pub fn sync_state(&self, file: u32, generation: u32, ticket: u32) -> SyncState {
+        let record = self.file(file);
+        let is_done = self.is_synced(file, ticket);
+        if record.generation.load(Ordering::Acquire) != generation
+            || record.state.load(Ordering::Acquire) == file_state::FREE
+        {
+            return SyncState::Gone;
+        }
+        if is_done { SyncState::Done } else { SyncState::Waiting }
+    }
+
+    /// Whether the sync of `ticket` is done; it may have failed. For a caller that has the file open, so that it keeps
+    /// its record.
     pub fn is_synced(&self, file: u32, ticket: u32) -> bool {
         let behind = ticket.wrapping_sub(self.file(file).sync_done.load(Ordering::Acquire));
         behind == 0 || behind > u32::MAX / 2
@@ -850,8 +883,7 @@ impl Segment {
             crash::point("file.unlinked");
             self.prune_index(record);
             crash::point("file.pruned");
-            record.exclusive.store(0, Ordering::SeqCst);
-            record.state.store(file_state::FREE, Ordering::Release);
+            record.give_up();
         }
         stripe.unlock_unchanged();
         removed
@@ -904,8 +936,7 @@ impl Segment {
                 record.state.store(file_state::LIVE, Ordering::Release);
             } else {
                 self.prune_index(record);
-                record.exclusive.store(0, Ordering::SeqCst);
-                record.state.store(file_state::FREE, Ordering::Release);
+                record.give_up();
             }
             stripe.unlock_unchanged();
         }
@@ -961,6 +992,40 @@ mod tests {
         for &id in &identities {
             assert_eq!(segment.may_have(id), id.inode % 2 == 1);
         }
+        segment.leave(me, inside);
+    }
+
+    #[test]
+    fn a_sync_of_a_file_that_loses_its_record_is_not_waited_for() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let me = Owner::new(1, 0);
+        let inside = segment.enter_table(me);
+        let make = |inode| {
+            segment.with_file_or_new(Identity { device: 1, inode }, me, |file, _| file).unwrap()
+        };
+        let ask = |file| {
+            let generation = segment.file(file).generation.load(Ordering::Acquire);
+            (generation, segment.request_sync(file, None, true))
+        };
+        let file = make(1);
+        let (generation, first) = ask(file);
+        let (_, second) = ask(file);
+        segment.file(file).sync_done.store(first, Ordering::Release);
+        assert_eq!(segment.sync_state(file, generation, first), SyncState::Done);
+        assert_eq!(segment.sync_state(file, generation, second), SyncState::Waiting);
+        let opens = segment.count_opens(file).unwrap();
+        assert!(segment.remove_file(file, me, opens, || true));
+        assert_eq!(segment.sync_state(file, generation, second), SyncState::Gone);
+        // Asked for when it has none already.
+        let (late, third) = ask(file);
+        assert_eq!(segment.sync_state(file, late, third), SyncState::Gone);
+        segment.header().file_cursor.store(0, Ordering::Relaxed);
+        assert_eq!(make(2), file, "not used again");
+        for (generation, ticket) in [(generation, second), (late, third)] {
+            assert_eq!(segment.sync_state(file, generation, ticket), SyncState::Gone);
+        }
+        let (generation, ticket) = ask(file);
+        assert_eq!(segment.sync_state(file, generation, ticket), SyncState::Waiting);
         segment.leave(me, inside);
     }
 

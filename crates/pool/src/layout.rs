@@ -627,7 +627,7 @@ pub struct FileRecord {
     pub device: AtomicU64,
     /// Identity: inode.
     pub inode: AtomicU64,
-    /// Raised when the record is used for another file.
+    /// Raised when the record is given up, and when it is used for another file.
     pub generation: AtomicU32,
     /// See [`file_flag`].
     pub flags: AtomicU32,
