@@ -380,6 +380,10 @@ fn a_tier_that_fails_with_its_journal_is_told_only_to_those_that_sync() {
             (is_failed && faulty.site.out.join("told").exists()).then_some(())
         });
         assert!(!faulty.site.status().text.contains("FAILING: "), "{name}");
+        for file in ["file", "other"] {
+            let ran = faulty.site.end(faulty.site.forebay(&["explain", file])).expect(0);
+            assert!(!ran.stdout.contains("its last flush failed"), "{name}: {ran:?}");
+        }
         fs::remove_file(&fault_file).unwrap();
         fs::remove_file(&faulty.flag).unwrap();
         let ran = run.end().expect(0);

@@ -196,7 +196,6 @@ fn find(segment: &Segment, metadata: &Metadata) -> Option<u32> {
 }
 
 fn state_of(record: &FileRecord) -> FileState {
-    let errno = record.last_errno();
     FileState {
         store_size: record.store_size.load(Ordering::Acquire),
         ahead: record.has(file_flag::AHEAD),
@@ -206,7 +205,7 @@ fn state_of(record: &FileRecord) -> FileState {
             .has(file_flag::SCRATCH)
             .then(|| record.job.load(Ordering::Acquire))
             .filter(|&job| job != 0),
-        errno: record.has(file_flag::FAILING).then_some(errno),
+        errno: record.failing_errno(),
     }
 }
 
@@ -298,5 +297,27 @@ fn add(extents: &mut Vec<Extent>, next: Extent) {
             last.valid += next.valid;
         }
         _ => extents.push(next),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Node;
+    use forebay_pool::segment::anonymous;
+
+    #[test]
+    fn a_file_that_waits_for_its_settlement_has_no_error() {
+        let geometry = Geometry::for_tiers(4096, &[64 << 18]);
+        let (segment, _file) = anonymous(&geometry).unwrap();
+        let identity = Identity { device: 1, inode: 1 };
+        let file = segment.with_file_or_new(identity, Node::new_owner(), |file, _| file).unwrap();
+        let record = segment.file(file);
+        record.set(file_flag::FAILING);
+        assert_eq!(state_of(record).errno, None);
+        record.report(libc::EIO as u32);
+        assert_eq!(state_of(record).errno, Some(libc::EIO));
+        record.clear(file_flag::FAILING);
+        assert_eq!(state_of(record).errno, None);
     }
 }

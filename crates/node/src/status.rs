@@ -170,8 +170,7 @@ impl Observer {
         ahead
             .map(|file| {
                 let record = self.0.file(file);
-                // One that is only waiting for its settlement has no error.
-                let failing = record.has(file_flag::FAILING) && record.last_errno() != 0;
+                let errno = record.failing_errno();
                 let (mut dirty, mut ranges) = (0, Vec::<Range<u64>>::new());
                 self.0.for_each_pending(file, 0, |range| {
                     dirty += range.end - range.start;
@@ -187,13 +186,13 @@ impl Observer {
                 let left = record.retry_at.load(Ordering::Relaxed).wrapping_sub(now);
                 let retry_ms = if left > u32::MAX / 2 { 0 } else { left };
                 FileStatus {
-                    failing: failing.then(|| Failing { tries: record.failures(), retry_ms }),
+                    failing: errno.map(|_| Failing { tries: record.failures(), retry_ms }),
                     dirty,
                     ranges,
                     conflict: record.has(file_flag::CONFLICT),
                     path: String::from_utf8_lossy(&record.path()).into_owned(),
                     size: record.size.load(Ordering::Acquire),
-                    errno: failing.then(|| record.last_errno()),
+                    errno,
                 }
             })
             .collect()

@@ -254,6 +254,11 @@ impl FileRecord {
         (self.error.load(Ordering::Acquire) & ERRNO) as i32
     }
 
+    /// The errno of its last flush, if that failed. `None` of a file that only waits for its settlement: the store has all of it.
+    pub fn failing_errno(&self) -> Option<i32> {
+        self.has(file_flag::FAILING).then(|| self.last_errno()).filter(|&errno| errno != 0)
+    }
+
     /// Flushes that failed since the file was first opened; the count wraps after 65,535.
     pub fn failures(&self) -> u32 {
         self.error.load(Ordering::Acquire) >> 16
