@@ -124,7 +124,8 @@ pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut worker = Worker::open(arguments).map_err(explain)?;
-    let wrong = match worker.run(arguments) {
+    let ended = worker.run(arguments).or_else(|error| worker.gives_up(error));
+    let wrong = match ended {
         Ok(wrong) => wrong,
         Err(error) => Some(format!("worker {}: {error} in {}", arguments.number, worker.doing())),
     };
@@ -188,6 +189,15 @@ impl Worker {
             hits: arguments.place.join("hits"),
             doing: None,
         })
+    }
+
+    /// Any call may say that the node manager was stopped for too long. The program ends then, as if it was killed in
+    /// the call, and the next one finds out what became of that.
+    fn gives_up(&mut self, error: io::Error) -> Found {
+        match error.raw_os_error() {
+            Some(hits::STOPPED) => self.excused_since(0, error, Call::Plain),
+            _ => Err(error),
+        }
     }
 
     fn doing(&self) -> String {
