@@ -248,3 +248,49 @@ fn leave_truncate() -> bool {
     assert_eq!(fs::read(site.out.join("seen")).unwrap(), b"\0\0\0\0\0bytesbytes");
     true
 }
+
+/// Two processes give their files one name at the same time, or one of them removes it: what the second one replaces is not
+/// what it saw there. `held` are the points at which the first and the second stop, which go on in the order in which they
+/// make their calls.
+fn change_at_once(first: (&str, &str), second: (&str, &str), wanted: &str) {
+    let site = Site::new(&LAZY);
+    let hold = |(point, command): (&str, &str), name: &str| match point {
+        "" => format!("{command}\n"),
+        point => format!(
+            ": > $OUT/held-{name}\n\
+             FOREBAY_PAUSE={point}:1:while=$OUT/held-{name} FOREBAY_PAUSE_LOG=$OUT/log-{name} {command} & {name}=$!\n\
+             until [ -s $OUT/log-{name} ]; do sleep 0.01; done\n"
+        ),
+    };
+    let go_on = |point: &str, name: &str| match point {
+        "" => String::new(),
+        _ => format!("rm $OUT/held-{name}; wait ${name} || echo failed\n"),
+    };
+    let script = format!(
+        "for n in one two three; do yes $n | head -c 300000 > $n; done; mv three file\n\
+         {}{}{}{}sleep 1\n",
+        hold(first, "first"),
+        hold(second, "second"),
+        go_on(first.0, "first"),
+        go_on(second.0, "second"),
+    );
+    let ran = site.end(site.buffered(&["bash", "-c", &script])).expect(0);
+    let case = format!("{first:?} {second:?}");
+    assert_eq!(ran.stdout, "", "{case}: {ran:?}");
+    let log = site.log();
+    assert!(!log.contains("conflict"), "{case}: {log}");
+    let found = fs::read_to_string(site.store.join("file")).unwrap_or_default();
+    assert_eq!(found.lines().next().unwrap_or_default(), wanted, "{case}");
+}
+
+#[test]
+fn a_file_that_is_replaced_as_soon_as_it_has_its_name_is_given_up() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let other = "mv -f two file";
+    for point in ["", "name.changed", "name.noted"] {
+        change_at_once(("unlink.noted", "mv -f one file"), (point, other), "one");
+        change_at_once(("unlink.noted", "rm file"), (point, other), "");
+    }
+}

@@ -6,10 +6,12 @@ use crate::waits::surely;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
-use forebay_pool::layout::{FileRecord, file_flag};
+use forebay_pool::files::last_part;
+use forebay_pool::layout::{FileRecord, PATH_BYTES, file_flag};
 use forebay_pool::{Identity, crash};
 use rustix::fd::{AsRawFd, RawFd};
-use rustix::fs::{CWD, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
+use rustix::io::Errno;
 
 /// How often a file that is renamed all the time is looked for: where it is then is a hint only.
 const LOOKS: usize = 20;
@@ -21,11 +23,45 @@ impl Session {
         self.segment.name_changes()
     }
 
-    /// Notes that a call has changed a name, before it is looked whether the file is known. Returns whether other calls
-    /// have since [`Session::name_changes`] was `before`.
-    pub fn name_changed(&self, before: u64) -> bool {
+    /// Notes that a call has changed the name `path`, before it is looked whether the file is known. Returns whether other
+    /// calls have since [`Session::name_changes`] was `before`.
+    pub fn name_changed(&self, before: u64, path: &CStr) -> bool {
         crash::point("name.changed");
-        self.segment.name_changed(before)
+        let have_others = self.segment.name_changed(before, path.to_bytes());
+        crash::point("name.noted");
+        have_others
+    }
+
+    /// To be called at the end of each call that has changed the name `path`, once the file is noted that has it now. If other
+    /// processes have changed it, too, since [`Session::name_changes`] was `before`, the file that lost it may be another than
+    /// was there before the call. The one of them that looks last finds what the kernel has replaced.
+    pub fn look_for_replaced(&self, before: u64, path: &CStr) {
+        // Which name the file has now was noted before.
+        if self.segment.may_others_have_changed(before, path.to_bytes()) {
+            self.note_replaced(last_part(path.to_bytes()));
+        }
+    }
+
+    /// Notes of all files that are known as `name`, and are not there, that they were removed: the manager looks
+    /// whether it is true.
+    #[cold]
+    fn note_replaced(&self, name: &[u8]) {
+        for file in self.segment.live_files() {
+            let record = self.segment.file(file);
+            if record.has(file_flag::UNLINKED) || !record.is_called(name) {
+                continue;
+            }
+            let identity = record.identity();
+            let mut path = [0; PATH_BYTES + 1];
+            let Some(path) = record.copy_path(&mut path) else { continue };
+            let is_replaced = match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(found) => (found.st_dev, found.st_ino) != (identity.device, identity.inode),
+                Err(errno) => matches!(errno, Errno::NOENT | Errno::NOTDIR),
+            };
+            if is_replaced {
+                self.set_unlinked(identity);
+            }
+        }
     }
 
     /// Notes that a name of a file, which `stat` describes, is about to be removed, if it is the last one: who is killed
@@ -37,22 +73,25 @@ impl Session {
         crash::point("unlink.noted");
     }
 
-    /// Notes that a name of a file, which `stat` described after [`Session::name_changes`] was `before`, was removed. Again:
+    /// Notes that the name `path` of a file, which `stat` described after [`Session::name_changes`] was `before`, was removed. Again:
     /// a process that has opened the file until then has found that it still had its name. And of several names all
     /// others may have been removed meanwhile.
-    pub fn unlinked(&self, stat: &Stat, before: u64) {
-        if self.name_changed(before) || stat.st_nlink == 1 {
+    pub fn unlinked(&self, stat: &Stat, before: u64, path: &CStr) {
+        if self.name_changed(before, path) || stat.st_nlink == 1 {
             self.note_unlinked(stat);
         }
     }
 
     fn note_unlinked(&self, stat: &Stat) {
+        self.set_unlinked(Identity { device: stat.st_dev, inode: stat.st_ino });
+    }
+
+    fn set_unlinked(&self, identity: Identity) {
         let note = |file: Option<u32>| {
             if let Some(file) = file {
                 self.segment.file(file).set(file_flag::UNLINKED);
             }
         };
-        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
         if self.segment.may_have(identity) {
             let _ = surely(|| self.with_record(identity, note));
         }

@@ -10,6 +10,7 @@ use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use core::ffi::CStr;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
@@ -56,6 +57,20 @@ pub enum SyncState {
     Done,
     /// The file has no record any more: nothing was buffered of it when that was given up.
     Gone,
+}
+
+/// The last part of a path.
+pub fn last_part(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    &path[start..end]
+}
+
+/// A hash of the last part of a path (FNV-1a).
+pub fn name_sum(path: &[u8]) -> u32 {
+    last_part(path)
+        .iter()
+        .fold(0x811c_9dc5, |sum, &byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl FileRecord {
@@ -179,6 +194,24 @@ impl FileRecord {
             }
             self.path_length.store(path.len() as u32, Ordering::Release);
         }
+    }
+
+    /// Whether the last part of the path is `name`.
+    pub fn is_called(&self, name: &[u8]) -> bool {
+        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
+        let Some(start) = length.checked_sub(name.len() + 1) else { return false };
+        let byte = |at: usize| self.path[at].load(Ordering::Relaxed);
+        byte(start) == b'/' && (start + 1..length).map(byte).eq(name.iter().copied())
+    }
+
+    /// Copies the path to `to`, with a 0 behind it.
+    pub fn copy_path<'a>(&self, to: &'a mut [u8; PATH_BYTES + 1]) -> Option<&'a CStr> {
+        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
+        for (place, byte) in to.iter_mut().zip(&self.path[..length]) {
+            *place = byte.load(Ordering::Relaxed);
+        }
+        to[length] = 0;
+        CStr::from_bytes_until_nul(to).ok()
     }
 
     /// Replaces the last part of the path, if that is `old`, by `new`; returns whether it was, and the
@@ -631,12 +664,35 @@ impl Segment {
         self.header().name_changes.load(Ordering::SeqCst)
     }
 
-    /// Notes that a name was changed, before the caller looks whether the file is in the table. Returns whether other names
-    /// were since [`Segment::name_changes`] was `before`.
-    pub fn name_changed(&self, before: u64) -> bool {
-        let seen = self.header().name_changes.fetch_add(1, Ordering::SeqCst);
+    /// Notes that the name `path` was changed, before the caller looks whether the file is in the table. Returns whether other
+    /// names were since [`Segment::name_changes`] was `before`.
+    pub fn name_changed(&self, before: u64, path: &[u8]) -> bool {
+        let header = self.header();
+        let seen = header.name_changes.fetch_add(1, Ordering::SeqCst);
+        let change = seen << 32 | u64::from(name_sum(path));
+        header.changed_names[seen as usize % CHANGED_NAMES].store(change, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         seen != before
+    }
+
+    /// Whether another process may have changed a name like that of `path`, beside one change of the caller's, since
+    /// [`Segment::name_changes`] was `before`.
+    pub fn may_others_have_changed(&self, before: u64, path: &[u8]) -> bool {
+        let (now, own) = (self.name_changes(), 1);
+        let changes = now.wrapping_sub(before);
+        if changes <= own {
+            return false;
+        }
+        let sum = name_sum(path);
+        let is_like = |number: u64| {
+            let change =
+                self.header().changed_names[number as usize % CHANGED_NAMES].load(Ordering::SeqCst);
+            // Of one that is being noted it is not known.
+            change >> 32 != number & u64::from(u32::MAX) || change as u32 == sum
+        };
+        let range = (0..changes).map(|nth| before.wrapping_add(nth));
+        changes > CHANGED_NAMES as u64
+            || range.filter(|&number| is_like(number)).count() > own as usize
     }
 
     /// Tells the node manager something through the queue. If that is full, or `owner` is nobody,
@@ -973,6 +1029,43 @@ impl Segment {
 mod tests {
     use super::*;
     use crate::segment::anonymous;
+
+    #[test]
+    fn changes_of_a_name_by_others_are_told_from_those_of_other_names() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let change = |path: &str| segment.name_changed(segment.name_changes(), path.as_bytes());
+        let before = segment.name_changes();
+        assert!(!segment.may_others_have_changed(before, b"file"));
+        change("folder/file");
+        assert!(!segment.may_others_have_changed(before, b"/else/where/file"));
+        change("folder/files");
+        change("file/other/");
+        assert!(!segment.may_others_have_changed(before, b"file"));
+        change("file//");
+        assert!(segment.may_others_have_changed(before, b"file"));
+        assert!(!segment.may_others_have_changed(before, b"files"));
+        // Which names they were is not known any more.
+        (0..CHANGED_NAMES).for_each(|number| _ = change(&number.to_string()));
+        assert!(segment.may_others_have_changed(before, b"files"));
+        // One is being noted.
+        let before = segment.name_changes();
+        segment.header().name_changes.fetch_add(1, Ordering::SeqCst);
+        change("files");
+        assert!(segment.may_others_have_changed(before, b"files"));
+    }
+
+    #[test]
+    fn a_record_is_called_by_the_last_part_of_its_path() {
+        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let record = segment.file(0);
+        record.set_path(b"/folder/file");
+        assert!(record.is_called(b"file"));
+        for other in [&b"ile"[..], b"files", b"folder", b"", b"older/file", b"/folder/file"] {
+            assert!(!record.is_called(other), "{other:?}");
+        }
+        let mut path = [1; PATH_BYTES + 1];
+        assert_eq!(record.copy_path(&mut path), Some(c"/folder/file"));
+    }
 
     #[test]
     fn a_record_is_found_by_identity_until_it_is_removed() {

@@ -12,7 +12,7 @@ use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of this file that changes a layout.
-pub const LAYOUT_VERSION: u32 = 13;
+pub const LAYOUT_VERSION: u32 = 14;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Tiers above the backing stores.
@@ -34,6 +34,8 @@ pub const NODE_ENTRIES: usize = 64;
 pub const NODE_BITS: u32 = 6;
 /// Bytes of the path kept in a file record, for recovery and for people.
 pub const PATH_BYTES: usize = 760;
+/// Changes of names that are remembered.
+pub const CHANGED_NAMES: usize = 64;
 /// Processes that may make the store's file of one file longer at the same time; more wait.
 pub const LENGTHENERS: usize = 4;
 /// Locks of the file table.
@@ -185,6 +187,9 @@ pub struct Header {
     pub namespace: AtomicU64,
     /// How often processes noted that they use files of each number without a record, see `unrecorded.rs`. 0: none does.
     pub unrecorded: [AtomicU32; UNRECORDED],
+    /// What the last changes of names were about: change n in place n modulo their number, the lower half of n in the
+    /// upper half, the [`crate::files::name_sum`] of the name in the lower.
+    pub changed_names: [AtomicU64; CHANGED_NAMES],
 }
 
 /// States of a job.
@@ -860,7 +865,7 @@ pin_size!(Queue, 65_792);
 pin_size!(DeviceSpeed, 24);
 pin_size!(TierHeader, 4248);
 pin_size!(StoreHeader, 4168);
-pin_size!(Header, 17 * 4096);
+pin_size!(Header, 18 * 4096);
 
 /// What the segment is sized by.
 #[derive(Clone, Debug, PartialEq, Eq)]

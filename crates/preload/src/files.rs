@@ -646,13 +646,26 @@ unsafe extern "C" fn linkat(
     unsafe { linking(call, old, to_folder, to) }
 }
 
-/// Makes a call that gives a file another name, and notes that before the caller looks whether the file is in the table.
-fn noting_name(call: impl FnOnce() -> c_int) -> c_int {
+/// Makes a call that gives a file the name `path`, and notes that before the caller looks whether the file is in the table.
+fn noting_name(path: Option<&CStr>, call: impl FnOnce() -> c_int) -> c_int {
     let result = call();
-    if let (0, Some(session)) = (result, session()) {
-        session.name_changed(session.name_changes());
+    if let (0, Some(session), Some(path)) = (result, session(), path) {
+        session.name_changed(session.name_changes(), path);
     }
     result
+}
+
+/// At the end of a call that has changed the name `path`, before which names had been changed so often.
+fn renamed(result: c_int, names: Option<u64>, path: Option<&CStr>) -> c_int {
+    if let (0, Some(session), Some(names), Some(path)) = (result, session(), names, path) {
+        session.look_for_replaced(names, path);
+    }
+    result
+}
+
+/// How often names were changed.
+fn name_changes() -> Option<u64> {
+    session().map(|session| session.name_changes())
 }
 
 /// Passes a call through that gives a file the name `path`, too.
@@ -662,10 +675,12 @@ unsafe fn linking(
     folder: c_int,
     path: *const c_char,
 ) -> c_int {
-    let result = noting_name(call);
+    let (names, name) = (name_changes(), unsafe { path_at(path) });
+    let result = noting_name(name, call);
     let file = unsafe { stat_known(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
     changed(result, file);
-    unsafe { named(result, file, old, folder, path) }
+    unsafe { named(result, file, old, folder, path) };
+    renamed(result, names, name)
 }
 
 /// Passes a call through that takes the name `path` away, and notes it if it was the file's last.
@@ -673,13 +688,15 @@ unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_
     let Some(session) = session() else { return call() };
     let names = session.name_changes();
     let doomed = unsafe { stat_at(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
-    let Some(doomed) = doomed.filter(may_be_in_table) else { return call() };
+    let doomed = doomed.filter(may_be_in_table);
+    let Some((doomed, name)) = doomed.zip(unsafe { path_at(path) }) else { return call() };
     session.unlinking(&doomed);
     let result = call();
     if result == 0 {
-        session.unlinked(&doomed, names);
+        session.unlinked(&doomed, names, name);
     }
-    changed(result, Some(doomed).filter(is_in_table))
+    changed(result, Some(doomed).filter(is_in_table));
+    renamed(result, Some(names), Some(name))
 }
 
 #[unsafe(no_mangle)]
@@ -731,13 +748,22 @@ unsafe extern "C" fn renameat2(
     match flags {
         0 => unsafe { replacing(from_folder, from, to_folder, to, call) },
         _ => {
+            let names = name_changes();
             let source = unsafe { Moved::of(from_folder, from, to_folder, to) };
             // Of an exchange.
             let other = unsafe { Moved::of(to_folder, to, from_folder, from) };
-            let result = noting_name(call);
+            let result = noting_name(unsafe { path_at(to) }, call);
+            if flags & libc::RENAME_EXCHANGE != 0 {
+                // A process that replaces that name meanwhile has to know, too.
+                noting_name(unsafe { path_at(from) }, || result);
+            }
             unsafe {
                 source.end(result);
-                other.end(result)
+                other.end(result);
+                if flags & libc::RENAME_EXCHANGE != 0 {
+                    renamed(result, names, path_at(from));
+                }
+                renamed(result, names, path_at(to))
             }
         }
     }
@@ -827,6 +853,7 @@ unsafe fn replacing(
     if session().is_none() {
         return call();
     }
+    let names = name_changes();
     let source = unsafe { Moved::of(from_folder, from, to_folder, to) };
     let target = unsafe { stat_at(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
     let target = target.filter(may_be_in_table);
@@ -836,7 +863,10 @@ unsafe fn replacing(
         Some(_) if !source.file.zip(target).is_some_and(one) => unsafe {
             removing(to_folder, to, call)
         },
-        _ => noting_name(call),
+        _ => noting_name(unsafe { path_at(to) }, call),
     };
-    unsafe { source.end(result) }
+    unsafe {
+        source.end(result);
+        renamed(result, names, path_at(to))
+    }
 }
