@@ -523,6 +523,7 @@ impl Housekeeper {
             && record.born_ns.load(Ordering::Acquire) != 0
             && !record.has(file_flag::UNLINKED)
             && !record.has(file_flag::DIRECT)
+            && !record.has_untold_error()
     }
 
     /// Whether some process may have opened a file, as far as the kernel knows, and not come to its record yet. The file was

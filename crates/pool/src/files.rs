@@ -304,6 +304,11 @@ impl FileRecord {
         if error & SEEN != 0 { error & !SEEN } else { 0 }
     }
 
+    /// Whether a flush has failed of which no description has learned yet.
+    pub fn has_untold_error(&self) -> bool {
+        self.errors() != 0 && self.sample_errors() == 0
+    }
+
     /// Counts all errors so far as told. Returns what a description has then seen.
     fn have_errors_seen(&self) -> u32 {
         let mark = |error: u32| (error != 0).then_some(error | SEEN);

@@ -162,12 +162,16 @@ impl Shadow {
         file == COMMON || !file.is_multiple_of(2)
     }
 
-    /// When everything of the file was safe last, in nanoseconds since 1970; 0 if never.
-    pub fn safe_since(&self, file: u64) -> u64 {
-        let found = std::fs::metadata(self.folder.join(format!("synced-{file}")));
+    /// When a program was told last that everything of the file is safe, in nanoseconds since 1970; 0 if never.
+    pub fn told_since(&self, file: u64) -> u64 {
+        let found = std::fs::metadata(self.told(file));
         let time = found.and_then(|found| found.modified()).ok();
         time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
             .map_or(0, |since| since.as_nanos() as u64)
+    }
+
+    fn told(&self, file: u64) -> PathBuf {
+        self.folder.join(format!("told-{file}"))
     }
 
     /// Where a byte of the file is for all programs, and how many follow there.
@@ -249,7 +253,7 @@ impl Shadow {
         self.apply(intent)?;
         match change {
             // Names are not buffered.
-            Change::Remove => self.synced(file)?,
+            Change::Remove => self.told_synced(file)?,
             Change::Replace { bytes, version } => self.replaced(file, bytes, version)?,
             _ => {}
         }
@@ -262,11 +266,19 @@ impl Shadow {
         File::create(&fresh)?;
         // In this order: what is noted longer than needed explains more, not less.
         std::fs::rename(fresh, self.folder.join(format!("synced-{file}")))?;
+        File::create(self.told(file))?;
         let change = Change::Write { offset: 0, bytes, version };
         let intent = Intent { file, change, acknowledged: false };
         let since = &self.since[file as usize];
         since.write_all_at(&intent.encode(), 0)?;
         since.set_len(INTENT_BYTES as u64)
+    }
+
+    /// A sync has told a program that what `file` holds now is safe. Only then does no error of before reach another
+    /// program: that everything is on the store tells none.
+    pub fn told_synced(&self, file: u64) -> io::Result<()> {
+        self.synced(file)?;
+        File::create(self.told(file)).map(drop)
     }
 
     /// What `file` holds now is safe, whatever happens to memory.

@@ -150,8 +150,8 @@ struct Worker {
     life: u64,
     /// When this program began, in nanoseconds since 1970.
     began: u64,
-    /// When each file was safe last before that.
-    safe_before: [u64; FILES as usize],
+    /// When a program was told last before that that each file is safe.
+    told_before: [u64; FILES as usize],
     hits: PathBuf,
     doing: Option<(Operation, u64)>,
 }
@@ -164,7 +164,7 @@ impl Worker {
         let store = arguments.place.join("store");
         let shadow = Shadow::open(&folder, &store, arguments.seed, arguments.number)?;
         std::fs::write(folder.join("pid"), std::process::id().to_string())?;
-        let safe_before = std::array::from_fn(|file| shadow.safe_since(file as u64));
+        let told_before = std::array::from_fn(|file| shadow.told_since(file as u64));
         let counts_file = WordsFile::open(&folder.join("counts"))?;
         let counts: Counts = counts_file.read()?;
         let mut options = OpenOptions::new();
@@ -185,7 +185,7 @@ impl Worker {
             number: arguments.number,
             life: arguments.life,
             began: hits::now_ns(),
-            safe_before,
+            told_before,
             hits: arguments.place.join("hits"),
             doing: None,
         })
@@ -661,7 +661,7 @@ impl Worker {
             std::fs::rename(&fresh, &path).map(|()| bytes)
         })?;
         if synced && wrong.is_none() {
-            self.shadow.synced(file)?;
+            self.shadow.told_synced(file)?;
         }
         self.orphan = Some(old);
         self.look_at_orphan().map(|other| wrong.or(other))
@@ -824,7 +824,7 @@ impl Worker {
             _ => opened.sync_all(),
         };
         match result {
-            Ok(()) => self.shadow.synced(file).map(|()| (true, None)),
+            Ok(()) => self.shadow.told_synced(file).map(|()| (true, None)),
             Err(error) => self.excused(file, error, Call::Sync).map(|wrong| (false, wrong)),
         }
     }
@@ -970,8 +970,8 @@ impl Worker {
 
     /// Since when a fault may be told of to this program.
     fn excused_from(&self, file: u64) -> u64 {
-        let before = self.safe_before[file as usize].min(self.began);
-        self.shadow.safe_since(file).min(before)
+        let before = self.told_before[file as usize].min(self.began);
+        self.shadow.told_since(file).min(before)
     }
 
     fn excused_since(&mut self, since: u64, error: io::Error, call: Call) -> Found {
