@@ -9,12 +9,12 @@ use forebay_pool::liveness::{self, Halt};
 use forebay_pool::message::Message;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
-use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Nothing is shown for a drain that takes less.
 const SHORT: Duration = Duration::from_millis(300);
+const OTHER_VERSION: &str = "the node manager is of another version";
 /// Time between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
@@ -141,6 +141,9 @@ impl Progress {
 }
 
 /// Asks the manager to drain and waits until it has.
+///
+/// # Errors
+/// What is left, and who is in the way, when nothing has changed for [`GIVE_UP`].
 pub fn drain(connection: &Connection, runtime: &Runtime) -> Result<Drained, String> {
     wait(connection, runtime, Message::Drain)
 }
@@ -155,8 +158,9 @@ pub fn drain_unless<L>(
 }
 
 fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<Drained, String> {
-    let Ok(drained) = wait_unless(connection, runtime, request, |_| None::<Infallible>)?;
-    Ok(drained)
+    let observer = observe(runtime);
+    let mut stuck = Stuck::default();
+    wait_unless(connection, runtime, request, |_| stuck.look(observer.as_ref()).err())?
 }
 
 fn wait_unless<L>(
@@ -168,7 +172,7 @@ fn wait_unless<L>(
     if connection.send(request).is_err() {
         return Ok(Ok(Drained::Lost));
     }
-    let observer = Observer::of(&runtime.pool);
+    let observer = observe(runtime);
     let mut progress = Progress::new("draining");
     let mut holders = Holders::default();
     let mut watch = Watch::default();
@@ -180,7 +184,7 @@ fn wait_unless<L>(
                 break Drained::Kept(files);
             }
             Ok(Some(_) | None) => {}
-            Err(Errno::PROTO) => return Err("the node manager is of another version".into()),
+            Err(Errno::PROTO) => return Err(OTHER_VERSION.into()),
             Err(_) => break Drained::Lost,
         }
         if let Some(why) = leave(&progress) {
@@ -188,7 +192,7 @@ fn wait_unless<L>(
             return Ok(Err(why));
         }
         watch.look(runtime.manager())?;
-        if let Ok(observer) = &observer {
+        if let Some(observer) = &observer {
             progress.show(observer.dirty());
             holders.tell(|| observer.holders());
         }
@@ -202,6 +206,8 @@ fn wait_unless<L>(
 pub enum Ended {
     /// It has ended.
     Gone,
+    /// It has ended, and another one has begun to serve the instance.
+    Replaced,
     /// All is on the store, but processes have files open, and use them through the kernel. It ends
     /// with the last of them.
     InUse,
@@ -213,63 +219,103 @@ pub enum Ended {
 pub fn stop(connection: &Connection, runtime: &Runtime) -> Result<Ended, String> {
     match wait(connection, runtime, Message::Stop)? {
         Drained::Kept(files) => Err(describe(&files)),
-        Drained::All | Drained::Lost => wait_for_end(runtime),
+        Drained::All | Drained::Lost => wait_for_end(Some(connection), runtime),
     }
 }
 
-/// How long a manager goes on as if it had not been told to end, before that is believed.
-const TOLD: Duration = Duration::from_secs(2);
 /// How long what is left may stay the same before it is said why, and before it is given up on.
 const EXPLAIN: Duration = Duration::from_secs(2);
 const GIVE_UP: Duration = Duration::from_secs(60);
 
-/// Waits until no manager serves the instance any more, or only programs that use its files keep it.
-pub fn wait_for_end(runtime: &Runtime) -> Result<Ended, String> {
-    let mut progress = Progress::new("draining");
-    let mut holders = Holders::default();
-    let observer = Observer::of(&runtime.pool);
+/// Waits until the manager that was told to end has ended, only programs that use its files keep it, or a run has joined
+/// it. `connection` leads to it, unless it has ended.
+pub fn wait_for_end(connection: Option<&Connection>, runtime: &Runtime) -> Result<Ended, String> {
+    if let Some(connection) = connection {
+        let mut progress = Progress::new("draining");
+        let told = await_word(connection, runtime, &mut progress);
+        progress.end();
+        if let Some(ended) = told? {
+            return Ok(ended);
+        }
+    }
     let mut watch = Watch::default();
-    let (mut goes_on, mut direct): (Option<Instant>, Option<Instant>) = (None, None);
-    let mut stuck = Stuck::default();
-    let ended = loop {
+    let since = Instant::now();
+    loop {
         match runtime.lock() {
             Ok(Some(_lock)) => {
                 // What asking for the lock has made, where the manager had ended before.
                 runtime.remove_unless_used();
-                break Ended::Gone;
+                break;
             }
-            Err(Errno::NOENT) => break Ended::Gone,
-            _ => std::thread::sleep(Duration::from_millis(20)),
+            Err(Errno::NOENT) => break,
+            _ => {}
+        }
+        // The one that has closed its connections takes none any more.
+        if Connection::to(&runtime.socket()).is_ok() {
+            return Ok(Ended::Replaced);
         }
         watch.look(runtime.manager())?;
-        let Ok(observer) = &observer else { continue };
-        // Without one it ends in a moment, unless a run holds it whose programs cannot be seen.
-        match observer.is_direct() {
-            true if observer.clients() > 0 => break Ended::InUse,
-            true if direct.get_or_insert_with(Instant::now).elapsed() > TOLD => break Ended::InUse,
-            true => continue,
-            false => direct = None,
+        if since.elapsed() > GIVE_UP {
+            return Err(format!(
+                "{}: a node manager holds its lock and does not answer; see {}",
+                runtime.folder.display(),
+                runtime.readable_log().display()
+            ));
         }
-        // With clients it says at once that it was told.
-        if observer.is_served() && observer.clients() > 0 && !observer.is_retiring() {
-            if goes_on.get_or_insert_with(Instant::now).elapsed() > TOLD {
-                break Ended::Joined;
-            }
-        } else {
-            goes_on = None;
-        }
-        stuck.look(observer)?;
-        progress.show(observer.dirty());
-        holders.tell(|| observer.holders());
-    };
-    progress.end();
-    match (&ended, observer) {
-        (Ended::Gone, Ok(observer)) if runtime.pool.exists() => Err(describe(&observer.files())),
-        _ => Ok(ended),
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // It has removed its pool, unless it could not.
+    let Some(left) = observe(runtime) else { return Ok(Ended::Gone) };
+    let files = left.files();
+    match files.is_empty() {
+        _ if left.is_served() => Ok(Ended::Replaced),
+        // A signal has ended it, which waits for no program.
+        true if !left.processes().is_empty() => Ok(Ended::Gone),
+        true => Err(format!(
+            "{}: the node manager has died before it removed its pool; `forebay recover` does",
+            runtime.folder.display()
+        )),
+        false => Err(describe(&files)),
     }
 }
 
-/// Notices that a manager that was told to end comes no further.
+/// Waits until the manager says what has become of its end; `None` when it has ended. It is asked: what can be seen of a
+/// pool does not tell whether a run without clients has joined.
+fn await_word(
+    connection: &Connection,
+    runtime: &Runtime,
+    progress: &mut Progress,
+) -> Result<Option<Ended>, String> {
+    if connection.send(Message::AwaitEnd).is_err() {
+        return Ok(None);
+    }
+    let observer = observe(runtime);
+    let mut holders = Holders::default();
+    let mut watch = Watch::default();
+    let mut stuck = Stuck::default();
+    loop {
+        match connection.receive(Duration::from_millis(50)) {
+            Ok(Some(Message::InUse)) => return Ok(Some(Ended::InUse)),
+            Ok(Some(Message::GoesOn)) => return Ok(Some(Ended::Joined)),
+            Ok(Some(_) | None) => {}
+            Err(Errno::PROTO) => return Err(OTHER_VERSION.into()),
+            Err(_) => return Ok(None),
+        }
+        watch.look(runtime.manager())?;
+        stuck.look(observer.as_ref())?;
+        if let Some(observer) = &observer {
+            progress.show(observer.dirty());
+            holders.tell(|| observer.holders());
+        }
+    }
+}
+
+/// Looks at the instance's pool, under the name that it has now: it may have been made since `runtime` was found.
+pub fn observe(runtime: &Runtime) -> Option<Observer> {
+    Observer::of(&runtime.again().ok()?.pool).ok()
+}
+
+/// Notices that a manager that drains comes no further.
 #[derive(Default)]
 struct Stuck {
     /// What was left, and since when.
@@ -278,10 +324,13 @@ struct Stuck {
 }
 
 impl Stuck {
+    /// `observer` sees the manager's pool, if it has one.
+    ///
     /// # Errors
     /// What is left, and who is in the way, when nothing has changed for [`GIVE_UP`].
-    fn look(&mut self, observer: &Observer) -> Result<(), String> {
-        let (bytes, files) = (observer.dirty(), observer.unsettled());
+    fn look(&mut self, observer: Option<&Observer>) -> Result<(), String> {
+        let (bytes, files) =
+            observer.map_or((0, Vec::new()), |observer| (observer.dirty(), observer.unsettled()));
         let (since, same) = match self.left {
             Some((b, f, since)) if (b, f) == (bytes, files.len()) => (since, true),
             _ => (Instant::now(), false),
@@ -292,6 +341,9 @@ impl Stuck {
             return Ok(());
         }
         let explain = || {
+            if files.is_empty() {
+                return "the node manager does not answer".to_owned();
+            }
             let mut text = format!("{} files are not settled:", files.len());
             for (path, pids) in files.iter().take(20) {
                 text.push_str(&format!("\n  {path}"));
@@ -303,7 +355,7 @@ impl Stuck {
         };
         if since.elapsed() > GIVE_UP {
             return Err(format!(
-                "{}\nTheir data is kept. The node manager goes on trying, and ends when it can",
+                "{}\nTheir data is kept. The node manager goes on trying, and `forebay status` shows how far it is",
                 explain()
             ));
         }

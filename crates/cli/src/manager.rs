@@ -609,7 +609,13 @@ fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
         runtime.remove_unless_used();
         return Some(Err(keeps_all(error.to_string(), runtime)));
     }
-    let result = drain::wait_for_end(runtime);
+    // It ends by itself; if it has already, it is seen what it has left.
+    let connection = Connection::to(&runtime.socket()).ok();
+    let result = drain::wait_for_end(connection.as_ref(), runtime);
+    if matches!(result, Ok(Ended::Joined | Ended::Replaced)) {
+        // With what was left, which may not be on the store yet.
+        return None;
+    }
     let left = match &result {
         Ok(_) => Vec::new(),
         Err(_) => Observer::of(&runtime.pool).map(|left| left.files()).unwrap_or_default(),
@@ -763,7 +769,7 @@ fn nothing_to_stop(config: &Config, named: &Runtime) -> Result<String, String> {
 }
 
 /// Says which programs go on without the manager that they had.
-fn mention_processes(observer: &Observer) {
+fn mention_processes(observer: &Observer, ended: &Ended) {
     /// Processes that are named.
     const NAMED: usize = 10;
     let left = observer.processes();
@@ -778,9 +784,13 @@ fn mention_processes(observer: &Observer) {
     let more = if left.len() > NAMED { ", ..." } else { "" };
     eprintln!(
         "forebay: {} processes run on, without buffering: they read and write the backing store directly \
-         from now on: {}{more}; the node manager ends with the last of them",
+         from now on: {}{more}{}",
         left.len(),
-        named.join(", ")
+        named.join(", "),
+        match ended {
+            Ended::InUse => "; the node manager ends with the last of them",
+            _ => "",
+        }
     );
 }
 
@@ -790,24 +800,33 @@ pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         true => vec![arguments.runtime()?.1],
         false => Runtime::all()?,
     };
-    let (mut stopped, mut failures) = (0, Vec::new());
+    let (mut found, mut stopped, mut failures) = (0, 0, Vec::new());
     for runtime in &instances {
         // One that takes over what was left answers only when it has.
         let Some(connection) = await_answer(runtime) else { continue };
+        found += 1;
         // Its pool is gone when it has ended.
-        let observer = Observer::of(&runtime.pool);
-        let ended = connection.and_then(|connection| drain::stop(&connection, runtime));
-        stopped += usize::from(ended.is_ok());
-        match ended {
-            Ok(Ended::Gone | Ended::InUse) => observer.iter().for_each(mention_processes),
+        let observer = drain::observe(runtime);
+        let instance = &runtime.instance;
+        match connection.and_then(|connection| drain::stop(&connection, runtime)) {
+            Ok(ended @ (Ended::Gone | Ended::InUse)) => {
+                stopped += 1;
+                observer.iter().for_each(|observer| mention_processes(observer, &ended));
+            }
             Ok(Ended::Joined) => failures.push(format!(
-                "instance {}: another run has joined; its node manager goes on",
-                runtime.instance
+                "instance {instance}: another run has joined; its node manager goes on. `forebay status` shows it"
             )),
+            Ok(Ended::Replaced) => {
+                stopped += 1;
+                failures.push(format!(
+                    "instance {instance}: its node manager has ended, and another run has started one, which goes on. \
+                     `forebay status` shows it"
+                ));
+            }
             Err(message) => failures.push(message),
         }
     }
-    if stopped == 0 && arguments.is_given() {
+    if found == 0 && arguments.is_given() {
         return Err(nothing_to_stop(&arguments.load()?, &instances[0])?);
     }
     println!("stopped {stopped} node managers");

@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{LAZY, LONG, Ran, Site, as_user, sees, wait_for, works};
+use common::{LAZY, LONG, Ran, Site, as_user, kill, sees, wait_for, works};
+use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -55,6 +56,12 @@ impl Scene {
     /// `forebay` as the victim.
     fn forebay(&self, words: &[&str]) -> Ran {
         self.site.end(self.command(self.victim, self.site.program(), words))
+    }
+
+    /// Removes the pools, but not what was `planted`, as a reboot does.
+    fn lose_memory(&self, planted: &[PathBuf]) {
+        let pools = self.files().into_iter().filter(|path| path.starts_with(self.site.shm()));
+        pools.filter(|path| !planted.contains(path)).for_each(|p| fs::remove_file(p).unwrap());
     }
 
     fn run_command(&self, script: &str) -> Command {
@@ -170,6 +177,50 @@ fn planted_names_are_neither_used_nor_in_the_way() {
     }
 }
 
+/// It looked for the instance's pool before that was there, and where it would be if its name was not taken.
+#[test]
+fn a_stop_finds_the_pool_that_is_made_under_another_name_while_it_waits() {
+    if !cfg!(debug_assertions) {
+        return common::skip("pauses are only in builds with debug assertions");
+    }
+    let Some(scene) = Scene::of(VICTIMS[0]) else { return };
+    let site = &scene.site;
+    let names = scene.names();
+    names.iter().for_each(|name| drop(plant("file", name, &site.out)));
+    let script = "seq 50000 > file; sync file; : > $OUT/left; exec sleep 1000";
+    let run = site.start(scene.run_command(script));
+    wait_for("the script", LONG, || site.out.join("left").exists().then_some(()));
+    site.kill_all();
+    run.end();
+    scene.lose_memory(&names);
+    // The next manager brings back what is left, and has no pool yet.
+    let [held, pauses] = ["held", "pauses"].map(|name| site.out.join(name));
+    fs::write(&held, "").unwrap();
+    let script = "exec 3> new; : > $OUT/began; until [ -e $OUT/over ]; do sleep 0.02; done";
+    let mut run = scene.run_command(script);
+    run.env("FOREBAY_PAUSE", format!("rebuild.read:1:while={}", held.display()));
+    run.env("FOREBAY_PAUSE_IN", "node").env("FOREBAY_PAUSE_LOG", &pauses);
+    let run = site.start(run);
+    wait_for("the pause", LONG, || pauses.exists().then_some(()));
+    let config = site.config.to_str().unwrap();
+    let words = ["stop", "--config", config, "--durability", "nonvolatile"];
+    let mut stopping = site.start(site.forebay(&words));
+    wait_for("the stop", LONG, || {
+        stopping.stderr().contains("waiting for a node manager that recovers").then_some(())
+    });
+    // A run that joins later would take the stop back.
+    kill(stopping.pid(), Signal::STOP);
+    fs::remove_file(&held).unwrap();
+    wait_for("the run", LONG, || site.out.join("began").exists().then_some(()));
+    kill(stopping.pid(), Signal::CONT);
+    wait_for("the end of the stop", LONG, || (!stopping.is_running()).then_some(()));
+    let ran = stopping.end().expect(0);
+    assert!(ran.stderr.contains("the node manager ends with the last of them"), "{ran:?}");
+    fs::write(site.out.join("over"), "").unwrap();
+    run.end().expect(0);
+    names.iter().for_each(|name| fs::remove_file(name).unwrap());
+}
+
 #[test]
 fn what_was_left_under_other_names_is_found_and_drained() {
     for (victim, reboot) in [(VICTIMS[0], false), (VICTIMS[1], true)] {
@@ -183,8 +234,7 @@ fn what_was_left_under_other_names_is_found_and_drained() {
         site.kill_all();
         run.end();
         if reboot {
-            let pools = scene.files().into_iter().filter(|path| path.starts_with(site.shm()));
-            pools.filter(|path| !names.contains(path)).for_each(|p| fs::remove_file(p).unwrap());
+            scene.lose_memory(&names);
         }
         // The names are free again, which must not hide what has others.
         names.iter().for_each(|name| fs::remove_file(name).unwrap());

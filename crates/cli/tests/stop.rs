@@ -269,6 +269,108 @@ fn a_stop_that_a_stopped_program_holds_up_says_who_it_is() {
 }
 
 #[test]
+fn a_recover_that_a_stopped_program_holds_up_says_who_it_is_and_ends() {
+    if !cfg!(debug_assertions) {
+        return common::skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let held = site.out.join("held");
+    fs::write(&held, "").unwrap();
+    // It holds the block that its first write has made dirty.
+    let script = "FOREBAY_PAUSE=write.filled:2:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/pauses \
+        dd if=/dev/zero of=file bs=9 count=2 2>/dev/null";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the pause", LONG, || site.out.join("pauses").exists().then_some(()));
+    let program = fs::read_to_string(site.out.join("pauses")).unwrap();
+    let pid: u32 = program.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    // A pause ends after a minute.
+    kill(pid, Signal::STOP);
+    let mut recovering = site.start(site.forebay(&["recover"]));
+    wait_for("the end of it", 2 * LONG, || (!recovering.is_running()).then_some(()));
+    let ran = recovering.end().expect(125);
+    assert!(ran.stderr.contains(&format!("store/file: in use by {pid} (stopped")), "{ran:?}");
+    assert!(ran.stderr.contains("goes on trying"), "{ran:?}");
+    fs::remove_file(&held).unwrap();
+    kill(pid, Signal::CONT);
+    run.end().expect(0);
+    quiet(&site);
+    assert_eq!(fs::read(site.store.join("file")).unwrap(), [0; 18]);
+}
+
+#[test]
+fn a_stop_says_at_once_that_a_run_without_clients_has_joined() {
+    if !cfg!(debug_assertions) {
+        return common::skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("unmanaged.c", &["-static"]) {
+        return;
+    }
+    let [held, fifo] = ["held", "fifo"].map(|name| site.out.join(name));
+    fs::write(&held, "").unwrap();
+    let script = "mkfifo $OUT/fifo\n\
+        FOREBAY_PAUSE=write.filled:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/pauses \
+        dd if=/dev/zero of=file bs=9 count=1 2>/dev/null";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the pause", LONG, || site.out.join("pauses").exists().then_some(()));
+    let mut stopping =
+        site.start(site.forebay(&["stop", "--config", site.config.to_str().unwrap()]));
+    wait_for("what is in the way", LONG, || {
+        stopping.stderr().contains("store/file: in use by").then_some(())
+    });
+    let program = site.root().join("unmanaged");
+    let [program, path] = [&program, &fifo].map(|path| path.to_str().unwrap());
+    let joined = site.start(site.buffered(&[program, path]));
+    wait_for("the second run", LONG, || site.log().contains("run has joined").then_some(()));
+    // From here on that one, which has no client, is all there is.
+    let pauses = fs::read_to_string(site.out.join("pauses")).unwrap();
+    kill(pauses.trim().rsplit(' ').next().unwrap().parse().unwrap(), Signal::KILL);
+    run.end().expect(137);
+    let since = Instant::now();
+    wait_for("the end of the stop", LONG, || (!stopping.is_running()).then_some(()));
+    assert!(since.elapsed() < LONG / 2, "it guesses: {:?}", since.elapsed());
+    let ran = stopping.end().expect(125);
+    assert!(ran.stderr.contains("another run has joined; its node manager goes on"), "{ran:?}");
+    assert!(ran.stdout.contains("stopped 0 node managers"), "{ran:?}");
+    fs::write(&fifo, "").unwrap();
+    joined.end().expect(0);
+    quiet(&site);
+}
+
+#[test]
+fn a_stop_says_that_another_manager_serves_when_its_own_has_ended() {
+    if !cfg!(debug_assertions) {
+        return common::skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let [held, pauses] = ["held", "pauses"].map(|name| site.out.join(name));
+    fs::write(&held, "").unwrap();
+    let config = site.config.to_str().unwrap();
+    let mut node = site.forebay(&["node", "--config", config]);
+    node.env("FOREBAY_PAUSE", format!("manager.ending:1:while={}", held.display()));
+    node.env("FOREBAY_PAUSE_LOG", &pauses);
+    let node = site.start(node);
+    wait_for("the node manager", LONG, || node.stderr().contains("serving").then_some(()));
+    let mut stopping = site.start(site.forebay(&["stop", "--config", config]));
+    wait_for("its end", LONG, || pauses.exists().then_some(()));
+    // It looks again when the next one serves.
+    kill(stopping.pid(), Signal::STOP);
+    fs::remove_file(&held).unwrap();
+    node.end().expect(0);
+    let script = ": > $OUT/began; until [ -e $OUT/end ]; do sleep 0.02; done";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the next one", LONG, || site.out.join("began").exists().then_some(()));
+    kill(stopping.pid(), Signal::CONT);
+    wait_for("the end of the stop", LONG, || (!stopping.is_running()).then_some(()));
+    let ran = stopping.end().expect(125);
+    assert!(ran.stderr.contains("has ended, and another run has started one"), "{ran:?}");
+    assert!(ran.stdout.contains("stopped 1 node managers"), "{ran:?}");
+    fs::write(site.out.join("end"), "").unwrap();
+    run.end().expect(0);
+    quiet(&site);
+}
+
+#[test]
 fn commands_say_that_the_manager_they_wait_for_is_stopped() {
     let site = Site::new(&LAZY);
     let mut program = Program::start(&site);

@@ -109,6 +109,7 @@ struct Peer {
     sent: Vec<OwnedFd>,
     holds: bool,
     drain: Option<Drain>,
+    awaits_end: bool,
     beginning: Option<Beginning>,
 }
 
@@ -122,6 +123,7 @@ impl Peer {
             sent: Vec::new(),
             holds: false,
             drain: None,
+            awaits_end: false,
             beginning: None,
         }
     }
@@ -255,6 +257,14 @@ impl Control {
         self.answer_drains()
     }
 
+    /// Tells those who wait for the manager's end what has become of it.
+    pub fn answer_end(&mut self, answer: Message) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.awaits_end) {
+            peer.awaits_end = false;
+            let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
+        }
+    }
+
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..CONNECTIONS_MAX {
@@ -374,6 +384,10 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
                 peer.drain = Some(Drain::asked_now(node, message == Message::Stop));
                 true
             }
+            Message::AwaitEnd => {
+                peer.awaits_end = true;
+                true
+            }
             Message::BeginJob { mode, trigger, reserve } => {
                 let begun =
                     rustix::net::sockopt::socket_peercred(&peer.socket).ok().and_then(|run| {
@@ -402,6 +416,8 @@ fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
                 })
             }
             Message::Held
+            | Message::GoesOn
+            | Message::InUse
             | Message::Drained { .. }
             | Message::JobBegun { .. }
             | Message::NoRoom { .. }

@@ -22,6 +22,7 @@ use crate::status::Observer;
 use crate::trace::Trace;
 use forebay_placement::Watermarks;
 use forebay_pool::clock::Timer;
+use forebay_pool::message::Message;
 use forebay_pool::{crash, private};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -46,6 +47,9 @@ const DRAIN_ROUND: Timer = Timer::ms(10);
 const PILE_UP: Timer = Timer::ms(1);
 /// How long a signalled manager waits for programs that may be ending as well.
 const COMMON_END: Timer = Timer::ms(500);
+
+/// How long a manager without clients, to which only runs are left, is taken for one that is about to end.
+const LEFTOVER: Timer = Timer::seconds(2);
 
 /// How long a starting manager waits for one that seems to be ending.
 const ENDING: Duration = Duration::from_secs(5);
@@ -517,6 +521,8 @@ impl Manager<'_> {
         let mut retirement = Retirement::new(self.node);
         let told_now = |by_signal, joined| Told { since: Instant::now(), by_signal, joined };
         let mut told = self.options.drain_and_end.then(|| told_now(false, 0));
+        // Since when only programs and runs are waited for.
+        let mut left: Option<Instant> = None;
         loop {
             let busy = told.is_some() && !retirement.is_over() || retirement.is_busy();
             self.wait(control, &housekeeper, busy);
@@ -532,6 +538,9 @@ impl Manager<'_> {
                 told = None;
                 eprintln!("another run has joined: buffering goes on");
             }
+            if told.is_none() {
+                control.answer_end(Message::GoesOn);
+            }
             let idle = control.holders() == 0 && is_idle(self.node);
             let wanted = control.is_draining() || !idle;
             // One that was started for runs, or for the end of another, goes with the last of them.
@@ -544,7 +553,13 @@ impl Manager<'_> {
             self.node.draining.store(true, Ordering::Release);
             self.node.want_work();
             let since = told.map(|told| told.since);
-            match retirement.go_on(since, idle, || control.holders() == 0 && is_idle(self.node)) {
+            let still_idle = || control.holders() == 0 && is_idle(self.node);
+            let progress = retirement.go_on(since, idle, still_idle);
+            match progress {
+                Progress::Direct => _ = left.get_or_insert_with(Instant::now),
+                _ => left = None,
+            }
+            match progress {
                 Progress::Gone => return Ending::Drained,
                 Progress::Refused(failing) if told.is_some() => {
                     let bytes = self.node.dirty_bytes_total();
@@ -555,6 +570,13 @@ impl Manager<'_> {
                         && (control.holders() > 0 || has_living(self.node)) =>
                 {
                     return Ending::InUse;
+                }
+                // Without a client it ends in a moment, unless a run holds it whose programs cannot be seen.
+                Progress::Direct
+                    if !is_idle(self.node)
+                        || left.is_some_and(|since| since.elapsed() > LEFTOVER.as_duration()) =>
+                {
+                    control.answer_end(Message::InUse);
                 }
                 _ => {}
             }

@@ -352,7 +352,8 @@ impl Runtime {
     /// Process id of the node manager that holds the instance's lock, or held it last: it may not have
     /// a pool yet.
     pub fn manager(&self) -> Option<u32> {
-        fs::read_to_string(self.folder.join("lock")).ok()?.trim().parse().ok()
+        // One with a shorter id leaves the end of what was there.
+        fs::read_to_string(self.folder.join("lock")).ok()?.lines().next()?.parse().ok()
     }
 
     /// Where the log is kept of the instance's last manager that has ended, when its folder is removed.

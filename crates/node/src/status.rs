@@ -277,13 +277,15 @@ impl Observer {
         found
     }
 
-    /// Files that a manager which is to end has still to bring to the store, or to make direct, and the
+    /// Files that the manager has still to bring to the store, or, when it was told to end, to make direct, and the
     /// processes that have them open.
     pub fn unsettled(&self) -> Vec<(String, Vec<u32>)> {
+        let ends = self.is_retiring();
         let left = |&file: &u32| {
             let record = self.0.file(file);
-            let done = record.has(file_flag::SCRATCH)
-                || record.has(file_flag::DIRECT) && !record.has(file_flag::AHEAD);
+            let is_where_it_ends = !ends || record.has(file_flag::DIRECT);
+            let done =
+                record.has(file_flag::SCRATCH) || is_where_it_ends && !record.has(file_flag::AHEAD);
             !done
         };
         let described = |file| {

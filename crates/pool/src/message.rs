@@ -1,7 +1,7 @@
 //! Messages to the node manager, on its socket or in the segment's queue: 32 bytes each, versioned.
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 4;
+pub const MESSAGE_VERSION: u16 = 5;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -59,6 +59,13 @@ pub enum Message {
         /// Bytes that are still dirty.
         bytes: u64,
     },
+    /// The sender waits for the end of a manager that was told to end. Answered by `GoesOn` or `InUse`; the end of the
+    /// connection says that it has ended.
+    AwaitEnd,
+    /// Answer to `AwaitEnd`: the manager is not to end any more, a run has joined it.
+    GoesOn,
+    /// Answer to `AwaitEnd`: everything is on the store. The manager ends with the last process that uses its files.
+    InUse,
     /// The sender is a `forebay run` whose command is about to start. Answered by `JobBegun`, by
     /// `NoRoom`, or, when there are too many, by `Refused`.
     BeginJob {
@@ -125,6 +132,9 @@ impl Message {
                 f = u32::from(blocks) | u32::from(pieces) << 16;
                 (14, file, generation, offset, 0)
             }
+            Message::AwaitEnd => (15, 0, 0, 0, 0),
+            Message::GoesOn => (16, 0, 0, 0, 0),
+            Message::InUse => (17, 0, 0, 0, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -175,6 +185,9 @@ impl Message {
                 blocks: word(12).ok()? as u16,
                 pieces: (word(12).ok()? >> 16) as u16,
             },
+            15 => Message::AwaitEnd,
+            16 => Message::GoesOn,
+            17 => Message::InUse,
             _ => return None,
         })
     }
@@ -200,6 +213,9 @@ mod tests {
             Message::NoRoom { bytes: 1, asked: u64::MAX },
             Message::EndJob { number: 33 },
             Message::Sync { file: 5 },
+            Message::AwaitEnd,
+            Message::GoesOn,
+            Message::InUse,
             Message::Expect {
                 file: 1,
                 generation: 2,
