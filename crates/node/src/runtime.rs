@@ -581,6 +581,22 @@ mod tests {
     use std::os::unix::fs::chown;
 
     #[test]
+    fn the_manager_is_the_one_that_has_locked_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = Runtime {
+            instance: "0".repeat(16),
+            folder: folder.path().to_owned(),
+            pool: folder.path().join("pool"),
+        };
+        assert_eq!(runtime.manager(), None);
+        let lock = File::create(folder.path().join("lock")).unwrap();
+        for pid in [41234, 7, 999] {
+            rustix::io::pwrite(&lock, format!("{pid}\n").as_bytes(), 0).unwrap();
+            assert_eq!(runtime.manager(), Some(pid));
+        }
+    }
+
+    #[test]
     fn a_planted_folder_of_all_instances_is_gone_around_and_the_other_found_again() {
         if own_uid() != 0 {
             eprintln!("SKIPPED: only root can be two users");
