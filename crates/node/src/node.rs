@@ -15,7 +15,7 @@ use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
-use forebay_pool::{Owner, Segment, clock, undo};
+use forebay_pool::{Owner, Segment, clock, crash, undo};
 use forebay_tiers::{IoClient, Throttled, open_client};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -295,7 +295,11 @@ impl SlotFiles for Node {
         let (tier, file) = self.slot_file(bucket)?;
         let offset = self.segment.slot_offset(bucket) + within as u64;
         undo::writing(file.as_fd(), offset, from.len() as u64);
-        self.note_device(tier, all_of(rustix::io::pwrite(file, from, offset), from.len()))
+        let put = match crash::slot_fault("manager-write") {
+            Some(errno) => Err(errno),
+            None => rustix::io::pwrite(file, from, offset),
+        };
+        self.note_device(tier, all_of(put, from.len()))
     }
 
     fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {

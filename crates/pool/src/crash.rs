@@ -25,7 +25,8 @@
 //! it; up to twelve of them stand with commas between. `FOREBAY_REFUSE_LOG=FILE` gets a line with the name for each.
 //!
 //! `FOREBAY_SLOT_FAULT=OPERATION:ERRNO:FILE` lets a client's reads or writes (`read`, `write`) of slots of
-//! file tiers fail with the error of this number while FILE is there.
+//! file tiers fail with the error of this number while FILE is there, or what a node manager writes to them itself
+//! (`manager-write`).
 //!
 //! A point stands between two steps whose order matters to whoever finds the first done and the second
 //! not. Where it is off it costs a load.
@@ -53,7 +54,8 @@ pub fn refused(name: &'static str) -> bool {
     }
 }
 
-/// The error with which a client's `operation` (`read` or `write`) on slots of file tiers is to fail.
+/// The error with which a client's `operation` (`read` or `write`), or a node manager's own (`manager-write`), on slots of
+/// file tiers is to fail.
 #[inline(always)]
 pub fn slot_fault(operation: &str) -> Option<rustix::io::Errno> {
     #[cfg(debug_assertions)]

@@ -3,9 +3,9 @@
 
 use super::content::Random;
 use super::operations::Operation::{
-    self, Allocate, Common, CopyRange, Extend, Far, Fdatasync, Fork, Fsync, Inherit, MapWrite,
-    OpenAppend, OpenEmpty, Over, Punch, Read, ReadCommon, Sparse, Stored, Truncate, Verify, Whole,
-    Write,
+    self, Allocate, Common, CopyRange, Exec, Extend, Far, Fdatasync, Fork, Fsync, Inherit,
+    MapWrite, OpenAppend, OpenEmpty, Over, Punch, Read, ReadCommon, Sparse, Stored, Truncate,
+    Verify, Whole, Write,
 };
 use super::place::{Tiers, send};
 use super::points::{self, CRATES};
@@ -82,6 +82,12 @@ const OF_NODES: &[&str] = &[
 const SELDOM_IN_NODES: &[&str] = &[
     // A program has written the very block that is being fetched ahead.
     "bucket.undressed",
+];
+
+/// Points of a second line of defence, to which no death leads any more.
+const DEFENCES: &[&str] = &[
+    // A program notes that a file is ahead of the store before the first byte that makes it so.
+    "pending.ahead",
 ];
 
 /// What happens at the point.
@@ -169,7 +175,6 @@ fn lead(aim: &Aim) -> Lead {
             tiers: Tiers::Full,
             often: &[Whole, Truncate, Punch],
             victims: "truncate.intent",
-            faults: "nvme write fail ENOSPC every 2",
             ..PLAIN
         },
         ("replace", _) => Lead { tiers: Tiers::Full, often: &[Whole], ..PLAIN },
@@ -203,8 +208,7 @@ fn lead(aim: &Aim) -> Lead {
         ("table", _) => {
             Lead { tiers: Tiers::Full, victims: "record.writing", events: &[Absence], ..PLAIN }
         }
-        // It dies before it has said again that a file has something dirty, of which all had been written.
-        ("pending", _) => Lead { victims: "write.copied", often: &[Fsync, Write], ..PLAIN },
+        ("slot", "bequeathed") => Lead { often: &[Exec, Write], ..PLAIN },
         ("recover", "writeback") => {
             Lead { faults: "store write delay 30ms", events: &[Kill], ..PLAIN }
         }
@@ -240,6 +244,7 @@ impl Aim {
     fn all() -> Vec<Aim> {
         let roles = |(point, of): &(&'static str, &str)| -> Vec<(&'static str, &'static str)> {
             let roles: &[&str] = match *of {
+                _ if DEFENCES.contains(point) => &[],
                 "node" => &[NODE],
                 "pool" if OF_NODES.contains(point) => &[NODE],
                 "pool" if !OF_CLIENTS.contains(point) && !SELDOM_IN_NODES.contains(point) => {
@@ -423,10 +428,15 @@ impl Torture {
             return Some(Vec::new());
         }
         let (place, log) = ((aim.role, aim.point), self.place.root().join("pauses"));
-        Some(match aim.act {
+        let mut environment = match aim.act {
             Act::Pause => points::pause_at(&mut self.random, place, false, &log),
             Act::Kill => points::kill_at(place, 1, &self.mark_of(&aim)),
-        })
+        };
+        if aim.point.starts_with("replace.") {
+            let fault = format!("manager-write:{}:{}", libc::ENOSPC, self.place.root().display());
+            environment.push(("FOREBAY_SLOT_FAULT", fault));
+        }
+        Some(environment)
     }
 
     /// What the keeper of `worker` is told in a case; `None` in the mixture.

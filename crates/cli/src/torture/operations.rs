@@ -77,17 +77,19 @@ pub enum Operation {
     Over,
     /// A file with bytes far behind each other: made, read, removed.
     Far,
+    /// The program executes itself again while a thread of it cuts the file.
+    Exec,
 }
 
 use Operation::{
-    Allocate, Close, Common, CopyRange, Dup, Extend, Far, Fdatasync, Flush, Fork, Fsync, Inherit,
-    Link, Log, MapRead, MapWrite, OpenAppend, OpenEmpty, Orphan, Over, Punch, Read, ReadCommon,
-    Rename, Replace, Second, Send, Sparse, Stat, Stored, SyncLog, Truncate, Unlink, Verify, Whole,
-    Write,
+    Allocate, Close, Common, CopyRange, Dup, Exec, Extend, Far, Fdatasync, Flush, Fork, Fsync,
+    Inherit, Link, Log, MapRead, MapWrite, OpenAppend, OpenEmpty, Orphan, Over, Punch, Read,
+    ReadCommon, Rename, Replace, Second, Send, Sparse, Stat, Stored, SyncLog, Truncate, Unlink,
+    Verify, Whole, Write,
 };
 
 /// All kinds, with their names, and how many of [`TOTAL`] operations they are.
-pub const ALL: [(Operation, &str, u64); 36] = [
+pub const ALL: [(Operation, &str, u64); 37] = [
     (Write, "write", 200),
     (Extend, "write at the end", 60),
     (Sparse, "write behind a hole", 15),
@@ -124,6 +126,7 @@ pub const ALL: [(Operation, &str, u64); 36] = [
     (Inherit, "write by another program", 1),
     (Over, "dup2 over a descriptor, write", 6),
     (Far, "write far behind", 4),
+    (Exec, "exec during a cut", 1),
 ];
 
 /// Number of kinds.

@@ -16,7 +16,7 @@ use clap::Args;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -365,6 +365,7 @@ impl Worker {
             Op::Inherit => self.inherit(file, anywhere, bytes),
             Op::Over => self.over(file, anywhere, bytes),
             Op::Far => self.far(file),
+            Op::Exec => self.exec(file, size),
         }
     }
 
@@ -563,6 +564,24 @@ impl Worker {
             system::replace(&opened, &replaced)?;
             replaced.write_at(content, offset).map(|written| written as u64)
         })
+    }
+
+    /// The new image completes what a thread of the old one has left undone, and begins as a program does whose predecessor
+    /// died in a cut. Its operations are counted anew.
+    fn exec(&mut self, file: u64, size: u64) -> Found {
+        let size = self.random.below(size + 1);
+        self.note(Operation::Exec, file, &format!("to {size}"))?;
+        let opened = self.file(file)?.try_clone()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1));
+        let wait = Duration::from_micros(self.random.below(300));
+        self.counts.operations += 1;
+        self.counts.kinds[Operation::Exec.index()] += 1;
+        self.counts_file.keep(&self.counts)?;
+        self.shadow.begin(file, Change::Truncate { size })?;
+        std::thread::spawn(move || opened.set_len(size));
+        std::thread::sleep(wait);
+        Err(command.exec())
     }
 
     /// A file of many megabytes that has few bytes: its own, and gone afterwards.
@@ -953,6 +972,7 @@ impl Worker {
                 | Op::Allocate
                 | Op::CopyRange
                 | Op::Inherit
+                | Op::Exec
                 | Op::Send,
                 _,
             )) => Call::Settling,
