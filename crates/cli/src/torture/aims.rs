@@ -499,9 +499,10 @@ mod tests {
     fn every_point_has_its_cases() {
         let all = Aim::all();
         for act in [Act::Pause, Act::Kill] {
-            let names: BTreeSet<_> =
-                all.iter().filter(|aim| aim.act == act).map(|aim| aim.point).collect();
+            let played = all.iter().filter(|aim| aim.act == act).map(|aim| aim.point);
+            let names: BTreeSet<_> = played.chain(DEFENCES.iter().copied()).collect();
             assert!(names.iter().eq(points::KNOWN), "{act:?}");
+            assert!(!all.iter().any(|aim| DEFENCES.contains(&aim.point)));
         }
         for point in OF_CLIENTS.iter().chain(OF_NODES).chain(SELDOM_IN_NODES) {
             assert!(CRATES.contains(&(*point, "pool")), "{point} is no point of the pool");
