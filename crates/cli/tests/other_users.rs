@@ -58,6 +58,19 @@ impl Scene {
         self.site.end(self.command(self.victim, self.site.program(), words))
     }
 
+    /// What a run with other names than the usual ones leaves when it is killed. Returns the usual ones, which another user has.
+    fn left_under_other_names(&self) -> Vec<PathBuf> {
+        let site = &self.site;
+        let names = self.names();
+        names.iter().for_each(|name| drop(plant("file", name, &site.out)));
+        let script = "seq 50000 > file; sync file; : > $OUT/left; exec sleep 1000";
+        let run = site.start(self.run_command(script));
+        wait_for("the script", LONG, || site.out.join("left").exists().then_some(()));
+        site.kill_all();
+        run.end();
+        names
+    }
+
     /// Removes the pools, but not what was `planted`, as a reboot does.
     fn lose_memory(&self, planted: &[PathBuf]) {
         let pools = self.files().into_iter().filter(|path| path.starts_with(self.site.shm()));
@@ -185,13 +198,7 @@ fn a_stop_finds_the_pool_that_is_made_under_another_name_while_it_waits() {
     }
     let Some(scene) = Scene::of(VICTIMS[0]) else { return };
     let site = &scene.site;
-    let names = scene.names();
-    names.iter().for_each(|name| drop(plant("file", name, &site.out)));
-    let script = "seq 50000 > file; sync file; : > $OUT/left; exec sleep 1000";
-    let run = site.start(scene.run_command(script));
-    wait_for("the script", LONG, || site.out.join("left").exists().then_some(()));
-    site.kill_all();
-    run.end();
+    let names = scene.left_under_other_names();
     scene.lose_memory(&names);
     // The next manager brings back what is left, and has no pool yet.
     let [held, pauses] = ["held", "pauses"].map(|name| site.out.join(name));
@@ -226,13 +233,7 @@ fn what_was_left_under_other_names_is_found_and_drained() {
     for (victim, reboot) in [(VICTIMS[0], false), (VICTIMS[1], true)] {
         let Some(scene) = Scene::of(victim) else { return };
         let site = &scene.site;
-        let names = scene.names();
-        names.iter().for_each(|name| drop(plant("file", name, &site.out)));
-        let script = "seq 50000 > file; sync file; : > $OUT/left; exec sleep 1000";
-        let run = site.start(scene.run_command(script));
-        wait_for("the script", LONG, || site.out.join("left").exists().then_some(()));
-        site.kill_all();
-        run.end();
+        let names = scene.left_under_other_names();
         if reboot {
             scene.lose_memory(&names);
         }

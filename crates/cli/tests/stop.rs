@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LAZY, LONG, Site, TINY, is_alive, kill, sees, wait_for};
+use common::{LAZY, LONG, Site, TINY, is_alive, kill, paused, sees, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::time::Instant;
@@ -280,9 +280,7 @@ fn a_recover_that_a_stopped_program_holds_up_says_who_it_is_and_ends() {
     let script = "FOREBAY_PAUSE=write.filled:2:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/pauses \
         dd if=/dev/zero of=file bs=9 count=2 2>/dev/null";
     let run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the pause", LONG, || site.out.join("pauses").exists().then_some(()));
-    let program = fs::read_to_string(site.out.join("pauses")).unwrap();
-    let pid: u32 = program.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    let pid = wait_for("the pause", LONG, || paused(&site.out.join("pauses")));
     // A pause ends after a minute.
     kill(pid, Signal::STOP);
     let mut recovering = site.start(site.forebay(&["recover"]));
@@ -312,7 +310,7 @@ fn a_stop_says_at_once_that_a_run_without_clients_has_joined() {
         FOREBAY_PAUSE=write.filled:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/pauses \
         dd if=/dev/zero of=file bs=9 count=1 2>/dev/null";
     let run = site.start(site.buffered(&["bash", "-c", script]));
-    wait_for("the pause", LONG, || site.out.join("pauses").exists().then_some(()));
+    let pid = wait_for("the pause", LONG, || paused(&site.out.join("pauses")));
     let mut stopping =
         site.start(site.forebay(&["stop", "--config", site.config.to_str().unwrap()]));
     wait_for("what is in the way", LONG, || {
@@ -323,8 +321,7 @@ fn a_stop_says_at_once_that_a_run_without_clients_has_joined() {
     let joined = site.start(site.buffered(&[program, path]));
     wait_for("the second run", LONG, || site.log().contains("run has joined").then_some(()));
     // From here on that one, which has no client, is all there is.
-    let pauses = fs::read_to_string(site.out.join("pauses")).unwrap();
-    kill(pauses.trim().rsplit(' ').next().unwrap().parse().unwrap(), Signal::KILL);
+    kill(pid, Signal::KILL);
     run.end().expect(137);
     let since = Instant::now();
     wait_for("the end of the stop", LONG, || (!stopping.is_running()).then_some(()));

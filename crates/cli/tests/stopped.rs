@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Ran, Setup, Site, USUAL, assert_same_bytes, kill, skip, wait_for};
+use common::{Ran, Setup, Site, USUAL, assert_same_bytes, kill, paused, skip, wait_for};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,10 +56,7 @@ fn pause_at(site: &Site, points: &[String]) -> (common::Running, Vec<u32>) {
     }
     script += "for pid in ${all[*]}; do wait $pid || exit 1; done\n";
     let run = site.start(site.buffered(&["bash", "-c", &script]));
-    let pid_of = |number: usize| -> Option<u32> {
-        let log = fs::read_to_string(site.out.join(format!("log-{number}"))).ok()?;
-        log.lines().next()?.rsplit(' ').next()?.parse().ok()
-    };
+    let pid_of = |number: usize| paused(&site.out.join(format!("log-{number}")));
     let since = Instant::now();
     let pids = loop {
         let found: Vec<_> = (0..points.len()).map(pid_of).collect();
@@ -146,10 +143,7 @@ fn stopped_in(site: &Site, script: &str) -> (common::Running, u32) {
          FOREBAY_PAUSE_LOG=$OUT/log \"${{@:2}}\"; }}\n{script}"
     );
     let run = site.start(site.buffered(&["bash", "-c", &script]));
-    let pid = wait_for("the pause", BOUND, || {
-        let log = fs::read_to_string(site.out.join("log")).ok()?;
-        log.lines().next()?.rsplit(' ').next()?.parse().ok()
-    });
+    let pid = wait_for("the pause", BOUND, || paused(&site.out.join("log")));
     kill(pid, Signal::STOP);
     (run, pid)
 }

@@ -183,6 +183,11 @@ impl Running {
     }
 }
 
+/// The process that has paused first, as a log of pauses says.
+pub fn paused(log: &Path) -> Option<u32> {
+    fs::read_to_string(log).ok()?.lines().next()?.rsplit(' ').next()?.parse().ok()
+}
+
 /// A process that a test started, or that what it started did.
 pub fn kill(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
