@@ -10,7 +10,7 @@ use forebay_pool::layout::*;
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
 use forebay_pool::slot_head::Foreign;
-use forebay_pool::slot_record::{INDEX_END, RECORD_BYTES, SLOTS_END};
+use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, RECORD_BYTES, SLOTS_END};
 use forebay_pool::sums::SlotFiles;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::{Mode, OFlags};
@@ -170,7 +170,7 @@ impl Session {
     pub(crate) fn open_journal(&self) -> Result<rustix::fd::OwnedFd, Errno> {
         let tiers = &self.segment.header().tier;
         let slots = tiers.iter().map(|tier| text(&tier.path).to_bytes());
-        let end = b".journal";
+        let end = JOURNAL_END.as_bytes();
         for stem in slots.filter_map(|path| path.strip_suffix(SLOTS_END.as_bytes())) {
             let mut path = [0; LONG_PATH_BYTES];
             let room = path.get_mut(..stem.len() + end.len()).ok_or(Errno::NAMETOOLONG)?;

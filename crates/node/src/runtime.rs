@@ -4,7 +4,7 @@
 use crate::config::{Config, TierKind};
 use crate::discovery::{self, FoundPool, is_instance, is_private_folder, own_uid};
 use forebay_pool::private::{self, Wrong};
-use forebay_pool::slot_record::{INDEX_END, SLOTS_END};
+use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, SLOTS_END};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -20,9 +20,6 @@ pub const SERVED: &str = "another node manager serves it";
 /// How the name of a configuration begins and ends that is kept beside a tier's slots.
 pub(crate) const KEPT_START: &str = "forebay-";
 const KEPT_END: &str = ".config";
-
-/// How the name of a journal ends.
-pub(crate) const JOURNAL_END: &str = ".journal";
 
 /// How the name of a log begins and ends that is kept when its manager has ended and its folder is removed, and how many are
 /// kept in one runtime folder.

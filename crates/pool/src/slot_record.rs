@@ -11,10 +11,12 @@ use core::fmt;
 pub const RECORD_BYTES: usize = 1024;
 /// Bytes of a path that fit into a record.
 pub const RECORD_PATH_BYTES: usize = SUM_AT - PATH_AT;
-/// How the name of a tier's slots ends, and how that of their table does.
+/// How the name of a tier's slots ends, and how those of their table and of the journal beside them do.
 pub const SLOTS_END: &str = ".slots";
 /// See [`SLOTS_END`].
 pub const INDEX_END: &str = ".index";
+/// See [`SLOTS_END`].
+pub const JOURNAL_END: &str = ".journal";
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBSLOT\0\x01");
 /// Of records; these and the magic number and checksum stay where they are in every later version.
