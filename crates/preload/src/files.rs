@@ -685,6 +685,13 @@ unsafe fn linking(
 
 /// Passes a call through that takes the name `path` away, and notes it if it was the file's last.
 unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    let names = name_changes();
+    let result = unsafe { taking_away(folder, path, call) };
+    renamed(result, names, unsafe { path_at(path) })
+}
+
+/// The same, of a call at the end of which [`renamed`] is still to come.
+unsafe fn taking_away(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let Some(session) = session() else { return call() };
     let names = session.name_changes();
     let doomed = unsafe { stat_at(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
@@ -695,8 +702,7 @@ unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_
     if result == 0 {
         session.unlinked(&doomed, names, name);
     }
-    changed(result, Some(doomed).filter(is_in_table));
-    renamed(result, Some(names), Some(name))
+    changed(result, Some(doomed).filter(is_in_table))
 }
 
 #[unsafe(no_mangle)]
@@ -861,7 +867,7 @@ unsafe fn replacing(
         |(a, b): (rustix::fs::Stat, rustix::fs::Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
     let result = match target {
         Some(_) if !source.file.zip(target).is_some_and(one) => unsafe {
-            removing(to_folder, to, call)
+            taking_away(to_folder, to, call)
         },
         _ => noting_name(unsafe { path_at(to) }, call),
     };
