@@ -496,7 +496,7 @@ impl Housekeeper {
             });
             empty && (!record.has(file_flag::AHEAD) || dropped) && !record.is_tracked()
         };
-        if !empty() || self.keeps_time(record) {
+        if self.keeps_time(record) || !empty() {
             return;
         }
         crash::point("housekeeping.removing");
