@@ -14,7 +14,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Nothing is shown for a drain that takes less.
 const SHORT: Duration = Duration::from_millis(300);
-const OTHER_VERSION: &str = "the node manager is of another version";
 /// Time between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
@@ -152,53 +151,69 @@ pub fn drain(connection: &Connection, runtime: &Runtime) -> Result<Drained, Stri
 pub fn drain_unless<L>(
     connection: &Connection,
     runtime: &Runtime,
-    leave: impl FnMut(&Progress) -> Option<L>,
+    mut leave: impl FnMut(&Progress) -> Option<L>,
 ) -> Result<Result<Drained, L>, String> {
-    wait_unless(connection, runtime, Message::Drain, leave)
+    let left = |progress: &Progress, _: Option<&Observer>| leave(progress);
+    let drained = ask(connection, runtime, Message::Drain, drained, left)?;
+    Ok(drained.map(|drained| drained.unwrap_or(Drained::Lost)))
 }
 
 fn wait(connection: &Connection, runtime: &Runtime, request: Message) -> Result<Drained, String> {
-    let observer = observe(runtime);
-    let mut stuck = Stuck::default();
-    wait_unless(connection, runtime, request, |_| stuck.look(observer.as_ref()).err())?
+    let drained = ask(connection, runtime, request, drained, until_stuck())??;
+    Ok(drained.unwrap_or(Drained::Lost))
 }
 
-fn wait_unless<L>(
+fn drained(message: Message, observer: Option<&Observer>) -> Option<Drained> {
+    match message {
+        Message::Drained { bytes: 0, .. } => Some(Drained::All),
+        Message::Drained { .. } => {
+            Some(Drained::Kept(observer.map(Observer::files).unwrap_or_default()))
+        }
+        _ => None,
+    }
+}
+
+/// Sends a request and shows how far the manager is until a message is what `answer` takes for one; `None` when the
+/// manager has ended. Until then `leave` is asked again and again.
+fn ask<A, L>(
     connection: &Connection,
     runtime: &Runtime,
     request: Message,
-    mut leave: impl FnMut(&Progress) -> Option<L>,
-) -> Result<Result<Drained, L>, String> {
+    answer: impl Fn(Message, Option<&Observer>) -> Option<A>,
+    mut leave: impl FnMut(&Progress, Option<&Observer>) -> Option<L>,
+) -> Result<Result<Option<A>, L>, String> {
     if connection.send(request).is_err() {
-        return Ok(Ok(Drained::Lost));
+        return Ok(Ok(None));
     }
     let observer = observe(runtime);
     let mut progress = Progress::new("draining");
     let mut holders = Holders::default();
     let mut watch = Watch::default();
-    let result = loop {
-        match connection.receive(Duration::from_millis(50)) {
-            Ok(Some(Message::Drained { bytes: 0, .. })) => break Drained::All,
-            Ok(Some(Message::Drained { .. })) => {
-                let files = observer.as_ref().map(Observer::files).unwrap_or_default();
-                break Drained::Kept(files);
+    let mut look = || {
+        loop {
+            let said = match connection.receive(Duration::from_millis(50)) {
+                Ok(said) => said.and_then(|message| answer(message, observer.as_ref())),
+                Err(Errno::PROTO) => {
+                    return Err("the node manager is of another version".to_owned());
+                }
+                Err(_) => return Ok(Ok(None)),
+            };
+            if said.is_some() {
+                return Ok(Ok(said));
             }
-            Ok(Some(_) | None) => {}
-            Err(Errno::PROTO) => return Err(OTHER_VERSION.into()),
-            Err(_) => break Drained::Lost,
-        }
-        if let Some(why) = leave(&progress) {
-            progress.end();
-            return Ok(Err(why));
-        }
-        watch.look(runtime.manager())?;
-        if let Some(observer) = &observer {
-            progress.show(observer.dirty());
-            holders.tell(|| observer.holders());
+            if let Some(why) = leave(&progress, observer.as_ref()) {
+                return Ok(Err(why));
+            }
+            watch.look(runtime.manager())?;
+            if let Some(observer) = &observer {
+                progress.show(observer.dirty());
+                holders.tell(|| observer.holders());
+            }
         }
     };
+    let result = look();
     progress.end();
-    Ok(Ok(result))
+    result
 }
 
 /// What became of a manager that was told to end.
@@ -231,10 +246,13 @@ const GIVE_UP: Duration = Duration::from_secs(60);
 /// it. `connection` leads to it, unless it has ended.
 pub fn wait_for_end(connection: Option<&Connection>, runtime: &Runtime) -> Result<Ended, String> {
     if let Some(connection) = connection {
-        let mut progress = Progress::new("draining");
-        let told = await_word(connection, runtime, &mut progress);
-        progress.end();
-        if let Some(ended) = told? {
+        // It is asked: what can be seen of a pool does not tell whether a run without clients has joined.
+        let word = |message, _: Option<&Observer>| match message {
+            Message::InUse => Some(Ended::InUse),
+            Message::GoesOn => Some(Ended::Joined),
+            _ => None,
+        };
+        if let Some(ended) = ask(connection, runtime, Message::AwaitEnd, word, until_stuck())?? {
             return Ok(ended);
         }
     }
@@ -279,40 +297,15 @@ pub fn wait_for_end(connection: Option<&Connection>, runtime: &Runtime) -> Resul
     }
 }
 
-/// Waits until the manager says what has become of its end; `None` when it has ended. It is asked: what can be seen of a
-/// pool does not tell whether a run without clients has joined.
-fn await_word(
-    connection: &Connection,
-    runtime: &Runtime,
-    progress: &mut Progress,
-) -> Result<Option<Ended>, String> {
-    if connection.send(Message::AwaitEnd).is_err() {
-        return Ok(None);
-    }
-    let observer = observe(runtime);
-    let mut holders = Holders::default();
-    let mut watch = Watch::default();
-    let mut stuck = Stuck::default();
-    loop {
-        match connection.receive(Duration::from_millis(50)) {
-            Ok(Some(Message::InUse)) => return Ok(Some(Ended::InUse)),
-            Ok(Some(Message::GoesOn)) => return Ok(Some(Ended::Joined)),
-            Ok(Some(_) | None) => {}
-            Err(Errno::PROTO) => return Err(OTHER_VERSION.into()),
-            Err(_) => return Ok(None),
-        }
-        watch.look(runtime.manager())?;
-        stuck.look(observer.as_ref())?;
-        if let Some(observer) = &observer {
-            progress.show(observer.dirty());
-            holders.tell(|| observer.holders());
-        }
-    }
-}
-
 /// Looks at the instance's pool, under the name that it has now: it may have been made since `runtime` was found.
 pub fn observe(runtime: &Runtime) -> Option<Observer> {
     Observer::of(&runtime.again().ok()?.pool).ok()
+}
+
+/// Leaves a manager that comes no further.
+fn until_stuck() -> impl FnMut(&Progress, Option<&Observer>) -> Option<String> {
+    let mut stuck = Stuck::default();
+    move |_, observer| stuck.look(observer).err()
 }
 
 /// Notices that a manager that drains comes no further.
