@@ -9,6 +9,7 @@ use crate::message::Message;
 use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::segment::Segment;
+use crate::sums::sum_of;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use core::ffi::CStr;
 use rustix::fd::AsFd;
@@ -64,13 +65,6 @@ pub fn last_part(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     &path[start..end]
-}
-
-/// A hash of the last part of a path (FNV-1a).
-pub fn name_sum(path: &[u8]) -> u32 {
-    last_part(path)
-        .iter()
-        .fold(0x811c_9dc5, |sum, &byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl FileRecord {
@@ -674,7 +668,7 @@ impl Segment {
     pub fn name_changed(&self, before: u64, path: &[u8]) -> bool {
         let header = self.header();
         let seen = header.name_changes.fetch_add(1, Ordering::SeqCst);
-        let change = seen << 32 | u64::from(name_sum(path));
+        let change = seen << 32 | u64::from(sum_of(last_part(path)));
         header.changed_names[seen as usize % CHANGED_NAMES].store(change, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         seen != before
@@ -688,7 +682,7 @@ impl Segment {
         if changes <= own {
             return false;
         }
-        let sum = name_sum(path);
+        let sum = sum_of(last_part(path));
         let is_like = |number: u64| {
             let change =
                 self.header().changed_names[number as usize % CHANGED_NAMES].load(Ordering::SeqCst);

@@ -188,7 +188,7 @@ pub struct Header {
     /// How often processes noted that they use files of each number without a record, see `unrecorded.rs`. 0: none does.
     pub unrecorded: [AtomicU32; UNRECORDED],
     /// What the last changes of names were about: change n in place n modulo their number, the lower half of n in the
-    /// upper half, the [`crate::files::name_sum`] of the name in the lower.
+    /// upper half, the sum of the name in the lower.
     pub changed_names: [AtomicU64; CHANGED_NAMES],
 }
 

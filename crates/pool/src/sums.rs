@@ -46,10 +46,10 @@ impl Summing {
     }
 }
 
-/// The sum of a page; never 0.
-pub fn sum_of(page: &[u8]) -> u32 {
+/// The sum of a page, or of other bytes; never 0.
+pub fn sum_of(bytes: &[u8]) -> u32 {
     let mut summing = Summing::default();
-    summing.add(page);
+    summing.add(bytes);
     summing.sum()
 }
 
