@@ -11,7 +11,7 @@ use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_pool::layout::file_flag;
 use forebay_pool::segment::{open_pool, text};
-use forebay_pool::{Identity, Segment, SegmentError, SyncState, futex};
+use forebay_pool::{FoundFile, Identity, Segment, SegmentError, SyncState, futex};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -94,14 +94,6 @@ impl Named {
     }
 }
 
-/// The record of a file that is ahead of the store.
-#[derive(Clone, Copy)]
-pub(crate) struct Ahead {
-    pub file: u32,
-    /// Before it was found to be one: a file that is closed and on the store loses its record.
-    generation: u32,
-}
-
 /// A pool in which some of the named files may be buffered.
 pub(crate) struct Pool {
     path: PathBuf,
@@ -161,25 +153,20 @@ impl Pool {
     }
 
     /// The records of files that are ahead of the store and that `named` means.
-    pub fn ahead(&self, named: &[Named]) -> Vec<Ahead> {
+    pub fn ahead(&self, named: &[Named]) -> Vec<FoundFile> {
         // Scratch files are not meant for the store.
-        let ahead = |&Ahead { file, .. }: &Ahead| {
+        let ahead = |&FoundFile { file, .. }: &FoundFile| {
             let record = self.segment.file(file);
             record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
         };
         if self.runtime.is_none() && !named.iter().any(|named| self.is_near(named)) {
             return Vec::new();
         }
-        let meant = |&Ahead { file, .. }: &Ahead| {
+        let meant = |&FoundFile { file, .. }: &FoundFile| {
             let (identity, path) = (self.segment.file(file).identity(), self.path(file));
             named.iter().any(|named| named.means(identity, &path))
         };
-        let found = |file| {
-            let generation = self.segment.file(file).generation.load(Ordering::Acquire);
-            Ahead { file, generation }
-        };
-        // In this order: a record that is given up afterwards is noticed.
-        self.segment.live_files().map(found).filter(ahead).filter(meant).collect()
+        self.segment.found_files().filter(ahead).filter(meant).collect()
     }
 
     /// The directories whose files it buffers.
@@ -262,7 +249,7 @@ impl Pool {
     }
 
     /// Flushes `files` and waits, with as many node managers as it takes. Adds what went wrong to `errors`.
-    fn flush(&self, files: &[Ahead], progress: &mut Progress, errors: &mut Vec<String>) {
+    fn flush(&self, files: &[FoundFile], progress: &mut Progress, errors: &mut Vec<String>) {
         // It stays as long as we hold it.
         let mut held = None;
         for _ in 0..=REVIVALS {
@@ -281,7 +268,7 @@ impl Pool {
     /// Flushes `files` and waits as long as a node manager is there to do it; false if none is.
     fn flush_while_served(
         &self,
-        files: &[Ahead],
+        files: &[FoundFile],
         progress: &mut Progress,
         errors: &mut Vec<String>,
     ) -> bool {
@@ -301,10 +288,10 @@ impl Pool {
         progress.show(files.iter().map(|ahead| pending(ahead.file)).sum());
         while !wanted.is_empty() {
             let seen = header.work_done.load(Ordering::Acquire);
-            wanted.retain(|&(Ahead { file, generation }, before, ticket)| {
-                let state = self.segment.sync_state(file, generation, ticket);
-                if state == SyncState::Done && noted(file) != before {
-                    errors.push(self.explain(file));
+            wanted.retain(|&(found, before, ticket)| {
+                let state = self.segment.sync_state(found, ticket);
+                if state == SyncState::Done && noted(found.file) != before {
+                    errors.push(self.explain(found.file));
                 }
                 state == SyncState::Waiting
             });

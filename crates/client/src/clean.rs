@@ -16,7 +16,7 @@ use forebay_pool::message::Message;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
-use forebay_pool::{Identity, Owner, SyncState, clock, crash, futex};
+use forebay_pool::{FoundFile, Identity, Owner, SyncState, clock, crash, futex};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -648,14 +648,12 @@ impl Session {
     /// Signals do not end it, as in the kernel. False if some of it did not come there: what stopped processes
     /// hold is waited for only as long as [`STOPPED_PATIENCE`] says.
     pub fn sync_all(&self, durable: bool) -> bool {
-        // The generation first: other programs' files lose their records when they are closed and on the store.
-        let found = |file: u32| (file, self.segment.file(file).generation.load(Ordering::Acquire));
-        let ahead = |&(file, _): &(u32, u32)| {
-            let record = self.segment.file(file);
+        let ahead = |found: &FoundFile| {
+            let record = self.segment.file(found.file);
             record.has(file_flag::AHEAD) && !(durable && record.has(file_flag::SCRATCH))
         };
         // The tickets first, so that the manager works on all files while we wait for the first.
-        for (file, _) in self.segment.live_files().map(found).filter(ahead) {
+        for FoundFile { file, .. } in self.segment.found_files().filter(ahead) {
             match self.durability(self.segment.file(file)) {
                 Durability::NonVolatile if durable => {
                     self.segment.request(file, Some(self.owner()), file_flag::TO_LOG);
@@ -669,10 +667,10 @@ impl Session {
         let began_ns = clock::monotonic_ns();
         let is_late = || clock::monotonic_ns() - began_ns > STOPPED_PATIENCE.as_ns();
         let mut all = true;
-        for (file, generation) in self.segment.live_files().map(found).filter(ahead) {
-            let record = self.segment.file(file);
+        for found in self.segment.found_files().filter(ahead) {
+            let record = self.segment.file(found.file);
             let ticket = record.sync_wanted.load(Ordering::Acquire);
-            let waits = || self.segment.sync_state(file, generation, ticket) == SyncState::Waiting;
+            let waits = || self.segment.sync_state(found, ticket) == SyncState::Waiting;
             while waits() {
                 let done = header.work_done.load(Ordering::Acquire);
                 if !waits() {
@@ -680,7 +678,7 @@ impl Session {
                 }
                 futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
                 if self.vigil.look(&self.segment) != Seen::AtWork
-                    || is_late() && self.segment.is_held_by_stopped(file)
+                    || is_late() && self.segment.is_held_by_stopped(found.file)
                 {
                     all &= !waits();
                     break;

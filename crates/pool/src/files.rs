@@ -49,6 +49,15 @@ pub struct Inside {
     thread: *const interruption::Thread,
 }
 
+/// A file that was found in the table, for a caller that may not have it open: its record can be given up, and become
+/// another file's.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundFile {
+    /// Its number.
+    pub file: u32,
+    generation: u32,
+}
+
 /// What became of a sync that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncState {
@@ -732,9 +741,19 @@ impl Segment {
         futex::wake_all(wanted);
     }
 
-    /// What became of the sync of `ticket`, for a caller that may not have the file open: its record can be given up, and
-    /// become another file's. `generation` was the record's before the file was found in it.
-    pub fn sync_state(&self, file: u32, generation: u32, ticket: u32) -> SyncState {
+    /// The files in the table.
+    pub fn found_files(&self) -> impl Iterator<Item = FoundFile> + '_ {
+        self.live_files().map(|file| self.found(file))
+    }
+
+    /// To be called before it is looked which file it is.
+    fn found(&self, file: u32) -> FoundFile {
+        FoundFile { file, generation: self.file(file).generation.load(Ordering::Acquire) }
+    }
+
+    /// What became of the sync of `ticket`.
+    pub fn sync_state(&self, found: FoundFile, ticket: u32) -> SyncState {
+        let FoundFile { file, generation } = found;
         let record = self.file(file);
         let is_done = self.is_synced(file, ticket);
         if record.generation.load(Ordering::Acquire) != generation
@@ -1101,28 +1120,28 @@ mod tests {
             segment.with_file_or_new(Identity { device: 1, inode }, me, |file, _| file).unwrap()
         };
         let ask = |file| {
-            let generation = segment.file(file).generation.load(Ordering::Acquire);
-            (generation, segment.request_sync(file, None, true))
+            let found = segment.found(file);
+            (found, segment.request_sync(file, None, true))
         };
         let file = make(1);
-        let (generation, first) = ask(file);
+        let (found, first) = ask(file);
         let (_, second) = ask(file);
         segment.file(file).sync_done.store(first, Ordering::Release);
-        assert_eq!(segment.sync_state(file, generation, first), SyncState::Done);
-        assert_eq!(segment.sync_state(file, generation, second), SyncState::Waiting);
+        assert_eq!(segment.sync_state(found, first), SyncState::Done);
+        assert_eq!(segment.sync_state(found, second), SyncState::Waiting);
         let opens = segment.count_opens(file).unwrap();
         assert!(segment.remove_file(file, me, opens, || true));
-        assert_eq!(segment.sync_state(file, generation, second), SyncState::Gone);
+        assert_eq!(segment.sync_state(found, second), SyncState::Gone);
         // Asked for when it has none already.
         let (late, third) = ask(file);
-        assert_eq!(segment.sync_state(file, late, third), SyncState::Gone);
+        assert_eq!(segment.sync_state(late, third), SyncState::Gone);
         segment.header().file_cursor.store(0, Ordering::Relaxed);
         assert_eq!(make(2), file, "not used again");
-        for (generation, ticket) in [(generation, second), (late, third)] {
-            assert_eq!(segment.sync_state(file, generation, ticket), SyncState::Gone);
+        for (found, ticket) in [(found, second), (late, third)] {
+            assert_eq!(segment.sync_state(found, ticket), SyncState::Gone);
         }
-        let (generation, ticket) = ask(file);
-        assert_eq!(segment.sync_state(file, generation, ticket), SyncState::Waiting);
+        let (found, ticket) = ask(file);
+        assert_eq!(segment.sync_state(found, ticket), SyncState::Waiting);
         segment.leave(me, inside);
     }
 

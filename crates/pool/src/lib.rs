@@ -40,7 +40,7 @@ pub mod unrecorded;
 
 pub use descriptions::Marker;
 pub use entry::Entry;
-pub use files::{Identity, SyncState};
+pub use files::{FoundFile, Identity, SyncState};
 pub use owner::Owner;
 pub use queue::Queue;
 pub use segment::{Segment, SegmentError};
