@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures everything that docs/performance.md shows, and puts data, tables and pictures in their places.
+# Measures what docs/performance.md describes, and writes data (.json), tables (.md) and pictures (.svg) beside this script.
 #
 #     docs/performance/measure.sh [NAME...]
 #
@@ -8,13 +8,22 @@
 # a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-page=../performance.md
 dir=${DIR:-/var/tmp}
 if [ -z "${FOREBAY:-}" ]; then
     cargo build --release --package forebay
     FOREBAY=${CARGO_TARGET_DIR:-../../target}/release/forebay
 fi
 [ $# -gt 0 ] || set -- micro hermes-fig4 hermes-fig5 hermes-fig6 peers
+
+title() {
+    case $1 in
+    micro) echo "The hot path" ;;
+    hermes-fig4) echo "Figure 4: memory operations" ;;
+    hermes-fig5) echo "Figure 5: metadata operations" ;;
+    hermes-fig6) echo "Figure 6: messages" ;;
+    peers) echo "Other systems that buffer" ;;
+    esac
+}
 
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
@@ -26,15 +35,12 @@ for name; do
     *) options+=(--svg "$name.svg") ;;
     esac
     "$FOREBAY" bench "$name" "${options[@]}"
-    # The table stands between two comments of the page.
-    awk -v name="$name" -v table="$table" '
-        $0 == "<!-- end " name " -->" { skip = 0 }
-        !skip { print }
-        $0 == "<!-- begin " name " -->" {
-            print ""
-            while ((getline line < table) > 0) print line
-            print ""
-            skip = 1
-        }' "$page" >"$page.new"
-    mv "$page.new" "$page"
+    {
+        echo "# $(title "$name"), measured"
+        echo
+        echo "Made by \`docs/performance/measure.sh $name\`; what is measured, and why, is in" \
+            "[the page on performance](../performance.md)."
+        echo
+        cat "$table"
+    } >"$name.md"
 done

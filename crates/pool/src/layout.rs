@@ -65,7 +65,7 @@ macro_rules! pin_size {
     };
 }
 
-/// The segment's first 64 KiB, without the token buckets and paths of tiers and stores.
+/// The head of the segment, 72 KiB, the token buckets and paths of tiers and stores included.
 #[repr(C, align(4096))]
 pub struct Header {
     /// [`MAGIC`], written last when a segment is made.
