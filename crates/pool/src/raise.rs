@@ -63,7 +63,8 @@ impl Segment {
         let (old, new) = (old.ok_or(Errno::IO)?, new.ok_or(Errno::IO)?);
         let sums = self.sums(from).ok_or(Errno::IO)?;
         let page = self.page_bytes();
-        let dirty = old.dirty.load(Ordering::Acquire);
+        // A dead manager's writes among them: nothing says that they have arrived.
+        let pending = old.pending_under_lock();
         let mut valid = old.valid.load(Ordering::Acquire);
         for number in each_page(valid) {
             let at = number * page;
@@ -72,7 +73,7 @@ impl Segment {
                 unsafe { core::slice::from_raw_parts_mut(self.bucket_data(to).add(at), page) };
             let read = files.read_slot(from, at, content);
             let right = read.is_ok() && sums.agrees(number, sums.get(number), content);
-            if !right && dirty >> number & 1 == 1 {
+            if !right && pending >> number & 1 == 1 {
                 self.mark_rotten(old, sums, 1 << number);
                 return read.and(Err(Errno::IO));
             }
@@ -86,7 +87,7 @@ impl Segment {
         }
         new.heat.store(old.heat.load(Ordering::Relaxed), Ordering::Relaxed);
         new.valid.store(valid, Ordering::Release);
-        new.dirty.store(dirty & valid, Ordering::Release);
+        new.dirty.store(pending & valid, Ordering::Release);
         Ok(())
     }
 

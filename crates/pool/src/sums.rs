@@ -275,6 +275,7 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Entry;
     use crate::layout::Geometry;
     use crate::segment::anonymous;
     use crate::{Identity, Owner};
@@ -353,6 +354,28 @@ mod tests {
             assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Ok(0));
             assert_eq!(sums.rotten(u64::MAX), 0);
         }
+    }
+
+    /// Nobody knows whether they have arrived: the next manager counts them as dirty again, wherever
+    /// the block lies then.
+    #[test]
+    fn pages_that_a_dead_manager_was_writing_stay_pending_when_their_block_is_raised() {
+        let (segment, _shared, memory, bucket) = two_pages(4096);
+        let me = Owner::new(1, 0);
+        let meta = segment.bucket(bucket).unwrap();
+        let file = meta.file.load(Ordering::Relaxed);
+        meta.dirty.store(0b01, Ordering::Relaxed);
+        meta.writeback.store(0b10, Ordering::Relaxed);
+        let place = segment.entry_or_insert(segment.file(file), 0, me).unwrap();
+        place.store(Entry::resident(1, bucket).encode(), Ordering::Release);
+        meta.lock.unlock_changed();
+        assert!(!segment.manager_is_alive());
+        let resident = segment.lock_resident(place, me).unwrap();
+        segment.wait_for_writeback(meta);
+        let to = segment.take_bucket(me).unwrap();
+        assert!(segment.dress_bucket(to, file, 0, me));
+        let raised = segment.raise(place, resident, to, &memory).unwrap();
+        assert_eq!((raised.tier, segment.bucket(to).unwrap().pending()), (0, 0b11));
     }
 
     #[test]

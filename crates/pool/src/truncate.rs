@@ -3,6 +3,7 @@
 
 use crate::buckets::{Patience, Resident};
 use crate::crash;
+use crate::layout::BucketMeta;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sums::SlotFiles;
@@ -164,8 +165,8 @@ impl Segment {
     }
 
     fn rerecord_slot(&self, bucket: u32, outside: &impl Outside) {
-        let dirty = self.bucket(bucket).map_or(0, |meta| meta.dirty.load(Ordering::Acquire));
-        if dirty != 0 && self.sums(bucket).is_some() {
+        let pending = self.bucket(bucket).map_or(0, BucketMeta::pending_under_lock);
+        if pending != 0 && self.sums(bucket).is_some() {
             self.record_slot(outside, bucket);
         }
     }
@@ -494,6 +495,22 @@ mod tests {
         let said: Vec<_> = gone.chain(["size 0".to_owned()]).chain(back).collect();
         assert_eq!(*store.said.borrow(), said);
         assert_eq!(segment.pending_bytes(3), size);
+    }
+
+    /// Else a rebuild after a power loss could put them behind the end.
+    #[test]
+    fn records_forget_what_a_truncate_takes_of_pages_that_a_dead_manager_was_writing() {
+        let (segment, _memory, me) = full_on(1);
+        assert!(!segment.manager_is_alive());
+        for bucket in 0..segment.header().buckets {
+            let meta = segment.bucket(bucket).unwrap();
+            let dirty = meta.dirty.swap(0, Ordering::Relaxed);
+            meta.writeback.store(dirty, Ordering::Relaxed);
+        }
+        let store = Store::default();
+        segment.truncate(3, 0, me, &store).unwrap();
+        let gone = (0..3).map(|block| format!("record {block} 0 0"));
+        assert_eq!(*store.said.borrow(), gone.chain(["size 0".to_owned()]).collect::<Vec<_>>());
     }
 
     #[test]

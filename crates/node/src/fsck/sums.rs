@@ -35,14 +35,14 @@ pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
             }
             let version = meta.lock.version();
             let valid = meta.valid.load(Ordering::Acquire);
-            let dirty = meta.dirty.load(Ordering::Acquire) & valid;
+            let pending = meta.pending() & valid;
             let (mut rotten, mut clean) = (0, 0);
             for number in each_page(valid) {
                 let before = sums.get(number);
                 let offset = segment.slot_offset(bucket) + (number * bytes.len()) as u64;
                 let read = slots.read_exact_at(&mut bytes, offset);
                 if before != 0 && (read.is_err() || !sums.agrees(number, before, &bytes)) {
-                    match dirty >> number & 1 {
+                    match pending >> number & 1 {
                         1 => rotten += 1,
                         _ => clean += 1,
                     }

@@ -27,9 +27,8 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
             };
             if holds {
                 let valid = meta.valid.load(Ordering::Acquire);
-                let dirty = meta.dirty.load(Ordering::Acquire);
                 used = used.max(end(valid));
-                unflushed = unflushed.max(end(dirty & valid));
+                unflushed = unflushed.max(end(meta.pending() & valid));
             }
         }
         let length = match std::fs::metadata(path) {
