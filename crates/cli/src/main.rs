@@ -4,6 +4,7 @@
 #[macro_use]
 mod output;
 
+#[cfg(feature = "bench")]
 mod bench;
 mod demo;
 mod detach;
@@ -22,6 +23,7 @@ mod signals;
 mod simulate;
 mod status;
 mod timeline;
+#[cfg(feature = "torture")]
 mod torture;
 mod wait;
 mod watch;
@@ -49,8 +51,10 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = "forebay-demo")]
         output: PathBuf,
     },
+    #[cfg(feature = "bench")]
     /// Repeat a paper's evaluation on emulated tiers, against the systems it compares
     Bench(bench::BenchArguments),
+    #[cfg(feature = "bench")]
     /// What `bench` runs to move files as a staging system does
     #[command(hide = true)]
     BenchWorker(bench::WorkerArguments),
@@ -77,8 +81,10 @@ enum Command {
     Fsck(fsck::PoolArguments),
     /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
     Stop(instance::InstanceArguments),
+    #[cfg(feature = "torture")]
     /// Kill workers and node managers under load on a failing store, and verify every byte
     Torture(torture::TortureArguments),
+    #[cfg(feature = "torture")]
     /// What `torture` runs under `forebay run`
     #[command(hide = true)]
     TortureWorker(torture::WorkerArguments),
@@ -107,7 +113,9 @@ fn main() -> ExitCode {
         Command::Demo { output } => {
             demo::Options::new(output).and_then(|options| demo::demo(&options))
         }
+        #[cfg(feature = "bench")]
         Command::Bench(arguments) => bench::bench(&arguments),
+        #[cfg(feature = "bench")]
         Command::BenchWorker(arguments) => bench::worker(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
@@ -123,7 +131,9 @@ fn main() -> ExitCode {
         Command::Fsck(arguments) => fsck::fsck(&arguments),
         Command::Recover(arguments) => manager::recover(&arguments),
         Command::Stop(arguments) => manager::stop(&arguments),
+        #[cfg(feature = "torture")]
         Command::Torture(arguments) => torture::torture(&arguments),
+        #[cfg(feature = "torture")]
         Command::TortureWorker(arguments) => torture::work(&arguments),
         Command::Node(arguments) => manager::node(&arguments),
     };
