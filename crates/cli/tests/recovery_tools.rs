@@ -103,9 +103,9 @@ impl Left<'_> {
         }
         for bucket in 0..segment.header().buckets {
             let meta = segment.bucket(bucket).unwrap();
-            for field in [&meta.valid, &meta.dirty, &meta.writeback] {
-                unprotected.push(word(std::ptr::from_ref(field).cast()));
-            }
+            unprotected.push(word(std::ptr::from_ref(&meta.valid).cast()));
+            let pages = word(std::ptr::from_ref(&meta.pages).cast());
+            unprotected.push(pages.start..pages.end + 8);
         }
         let used = |at: &usize| bytes[*at..at + 8].iter().any(|&byte| byte != 0);
         let used = (0..tables).step_by(8).filter(used).collect();

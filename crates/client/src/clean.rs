@@ -773,9 +773,8 @@ impl Session {
             self.segment.wait_for_writeback(meta);
             // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
             let valid = meta.valid.load(Ordering::Acquire);
-            let torn = meta.writeback.load(Ordering::Acquire) & valid;
-            let dirty = (meta.dirty.fetch_or(torn, Ordering::AcqRel) | torn) & valid;
-            meta.writeback.store(0, Ordering::Release);
+            meta.take_back_writeback();
+            let dirty = meta.pages.dirty() & valid;
             let pages = 0..PAGES_PER_BUCKET as usize;
             crash::point("flush-here.begin");
             for page in pages.filter(|page| dirty >> page & 1 == 1) {
@@ -784,7 +783,7 @@ impl Session {
                     break;
                 }
                 crash::point("flush-here.page");
-                meta.dirty.fetch_and(!(1 << page), Ordering::AcqRel);
+                meta.pages.clear_dirty(1 << page);
             }
             if dirty != 0 && resident.tier > 0 {
                 self.segment.record_slot(self, resident.bucket);

@@ -373,7 +373,7 @@ impl Session {
         };
         let stamp = clock::stamp(now);
         let part = Part { block, within, bytes: piece.length, ahead: piece.length as u64, stamp };
-        soil(meta, touched, stamp);
+        meta.mark_dirty(touched, stamp);
         crash::point("write.soiled");
         unsafe {
             let to = self.segment.bucket_data(resident.bucket).add(within);
@@ -725,7 +725,7 @@ impl Session {
             unsafe { self.fill_borders(handle, data, part, valid) }?;
         }
         // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
-        soil(meta, valid & touched, part.stamp);
+        meta.mark_dirty(valid & touched, part.stamp);
         crash::point("write.soiled");
         unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
         crash::point("write.filled");
@@ -767,7 +767,7 @@ impl Session {
         touched: u64,
         part: Part,
     ) {
-        soil(meta, touched, part.stamp);
+        meta.mark_dirty(touched, part.stamp);
         crash::point("write.dirty");
         if meta.valid.load(Ordering::Relaxed) & touched != touched {
             meta.valid.fetch_or(touched, Ordering::Release);
@@ -836,7 +836,7 @@ impl Session {
             return locked.map(|_| None);
         };
         // It could not be freed while the manager, which may be stopped, brings some of it to the store.
-        let is_flushed = |old: &BucketMeta| old.writeback.load(Ordering::Acquire) != 0;
+        let is_flushed = |old: &BucketMeta| old.pages.writeback() != 0;
         let fresh = match fresh {
             Some(bucket) if self.segment.bucket(resident.bucket).is_some_and(is_flushed) => {
                 self.segment.undress_bucket(bucket);
@@ -951,7 +951,7 @@ impl Session {
         let dirty = meta.pending_under_lock();
         let seen = if page == 4096 { dirty } else { 0 };
         self.segment.judge_pages(self, bucket, touched & !whole & !seen)?;
-        soil(meta, meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
+        meta.mark_dirty(meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
         let mut at = part.within;
         while at < end {
             let (from, length) = cursor.here();
@@ -1253,18 +1253,6 @@ impl Session {
                 rustix::mm::Advice::LinuxPopulateRead,
             )
         };
-    }
-}
-
-/// Marks pages of a locked bucket as dirty; nothing but plain loads when they are.
-#[inline]
-fn soil(meta: &BucketMeta, pages: u64, stamp: u32) {
-    let dirty = meta.dirty.load(Ordering::Relaxed);
-    if dirty & pages != pages {
-        if dirty == 0 {
-            meta.dirtied.store(stamp, Ordering::Relaxed);
-        }
-        meta.dirty.fetch_or(pages, Ordering::Release);
     }
 }
 

@@ -172,7 +172,7 @@ impl Demoter {
             let Some(meta) = segment.bucket(block.id) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
             let found = Found { file, block: meta.block.load(Ordering::Relaxed), bucket: block.id };
-            let list = if meta.dirty.load(Ordering::Acquire) != 0 {
+            let list = if meta.pages.dirty() != 0 {
                 &mut leaving.dirty
             } else if roomy && self.is_read_again(file, now) {
                 &mut leaving.kept
@@ -201,7 +201,7 @@ impl Demoter {
             let Some(meta) = segment.bucket(bucket) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
             if meta.state.load(Ordering::Acquire) != USED
-                || meta.writeback.load(Ordering::Acquire) != 0
+                || meta.pages.writeback() != 0
                 || meta.lock.holder().is_some()
                 || file >= segment.header().files
             {
@@ -213,14 +213,14 @@ impl Demoter {
             }
             let record = segment.file(file);
             let stuck = !moves && record.has(file_flag::FAILING);
-            if stuck && meta.dirty.load(Ordering::Acquire) != 0 {
+            if stuck && meta.pages.dirty() != 0 {
                 continue;
             }
             let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
             if settings.pin {
                 pinned += 1;
             } else {
-                clean += u32::from(meta.dirty.load(Ordering::Acquire) == 0);
+                clean += u32::from(meta.pages.dirty() == 0);
                 coldest = score(record, now).min(coldest);
             }
             self.blocks.push(Candidate {

@@ -697,9 +697,7 @@ impl Flusher {
                 let oldest = self.max_age().saturating_sub(self.pause());
                 for bucket in buckets_of(segment, tier) {
                     let Some(meta) = segment.bucket(bucket) else { continue };
-                    if meta.dirty.load(Ordering::Acquire) == 0
-                        || meta.state.load(Ordering::Acquire) != USED
-                    {
+                    if meta.pages.dirty() == 0 || meta.state.load(Ordering::Acquire) != USED {
                         continue;
                     }
                     let file = meta.file.load(Ordering::Relaxed);
@@ -875,7 +873,7 @@ impl Flusher {
     fn dirty_bytes(&self, batch: &[Dirty]) -> u64 {
         let segment = &self.node.segment;
         let metas = batch.iter().filter_map(|dirty| segment.bucket(dirty.bucket));
-        let pages: u32 = metas.map(|meta| meta.dirty.load(Ordering::Relaxed).count_ones()).sum();
+        let pages: u32 = metas.map(|meta| meta.pages.dirty().count_ones()).sum();
         u64::from(pages) * segment.page_bytes() as u64
     }
 
@@ -898,7 +896,7 @@ impl Flusher {
             && meta.file.load(Ordering::Relaxed) == dirty.file
             && meta.block.load(Ordering::Relaxed) == dirty.block
             && segment.is_indexed(dirty.bucket)
-            && meta.writeback.load(Ordering::Acquire) == 0
+            && meta.pages.writeback() == 0
             && dirty.block < i64::MAX as u64 / segment.bucket_bytes() as u64
             && !self.is_being_punched(dirty);
         let mut begun = None;
@@ -907,16 +905,14 @@ impl Flusher {
             let size = record.size.load(Ordering::Acquire);
             let goal = record.intent.load(Ordering::Acquire).checked_sub(1);
             let limit = goal.map_or(size, |goal| goal.min(size));
-            let dirtied = meta.dirty.load(Ordering::Acquire) & meta.valid.load(Ordering::Acquire);
+            let dirtied = meta.pages.dirty() & meta.valid.load(Ordering::Acquire);
             // What a truncate under way takes stays dirty: the store may refuse it.
             let pages = match goal {
                 Some(goal) if goal < size => dirtied & self.pages_before(goal, dirty.block),
                 _ => dirtied,
             };
             if pages != 0 {
-                meta.writeback.fetch_or(pages, Ordering::AcqRel);
-                crash::point("flush.writeback");
-                meta.dirty.fetch_and(!pages, Ordering::AcqRel);
+                meta.pages.begin_writeback(pages);
                 let data = match segment.tier_of(dirty.bucket) {
                     0 => segment.bucket_data(dirty.bucket).cast_const(),
                     _ => std::ptr::null(),
@@ -1060,8 +1056,7 @@ impl Flusher {
         let bucket = block.dirty.bucket;
         if let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) {
             self.node.name_rotten(meta, sums, pages, true);
-            meta.dirty.fetch_or(pages, Ordering::AcqRel);
-            meta.writeback.fetch_and(!pages, Ordering::AcqRel);
+            meta.pages.end_writeback(pages, true);
         }
         block.pages &= !pages;
     }
@@ -1165,12 +1160,7 @@ impl Flusher {
     /// Ends a block's flush. Needs no lock: nobody else touches pages under writeback.
     fn end(&self, block: &Begun, good: bool) {
         if let Some(meta) = self.node.segment.bucket(block.dirty.bucket) {
-            if !good {
-                meta.dirty.fetch_or(block.pages, Ordering::AcqRel);
-                crash::point("flush.failed");
-            }
-            let left = meta.writeback.fetch_and(!block.pages, Ordering::AcqRel) & !block.pages;
-            if left | meta.dirty.load(Ordering::Acquire) == 0 {
+            if meta.pages.end_writeback(block.pages, !good) == 0 {
                 let tier = self.node.segment.tier_of(block.dirty.bucket);
                 self.node.header().tier[tier].clean.fetch_add(1, Ordering::Relaxed);
             }

@@ -213,7 +213,7 @@ impl Mover {
         let place: Option<&AtomicU64> = self.node.place(&copy.found).filter(|_| {
             old.lock.version() == copy.version
                 && old.state.load(Ordering::Acquire) == USED
-                && old.writeback.load(Ordering::Acquire) == 0
+                && old.pages.writeback() == 0
                 && old.valid.load(Ordering::Acquire) == copy.valid
         });
         let Some(place) = place else {
@@ -221,7 +221,7 @@ impl Mover {
             return false;
         };
         // What is rotten stays: the store has it, or the program's bytes are lost.
-        let dirty = old.dirty.load(Ordering::Acquire);
+        let dirty = old.pages.dirty();
         let lost = copy.rotten & dirty;
         if lost != 0 {
             if let Some(sums) = segment.sums(copy.found.bucket) {
@@ -240,8 +240,7 @@ impl Mover {
         new.file.store(copy.found.file, Ordering::Relaxed);
         new.block.store(copy.found.block, Ordering::Relaxed);
         new.valid.store(valid, Ordering::Relaxed);
-        new.dirty.store(dirty, Ordering::Relaxed);
-        new.writeback.store(0, Ordering::Relaxed);
+        new.pages.reset(dirty);
         new.written.store(old.written.load(Ordering::Relaxed), Ordering::Relaxed);
         new.dirtied.store(old.dirtied.load(Ordering::Relaxed), Ordering::Relaxed);
         let heat = Heat(old.heat.load(Ordering::Relaxed));

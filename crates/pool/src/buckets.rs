@@ -227,7 +227,7 @@ impl Segment {
     ) -> Result<(), Owner> {
         let taking = || self.note_soiled(bucket);
         self.lock_within_noting(&bucket.lock, owner, patience, taking)?;
-        mend_marks(bucket);
+        bucket.pages.repair(&bucket.valid);
         Ok(())
     }
 
@@ -275,7 +275,7 @@ impl Segment {
         let taken = lock.try_lock(owner).is_ok()
             || self.lock_patiently(lock, owner, || self.note_soiled(bucket), look)?;
         if taken {
-            mend_marks(bucket);
+            bucket.pages.repair(&bucket.valid);
         }
         Ok(taken)
     }
@@ -401,8 +401,7 @@ impl Segment {
     pub fn free_bucket(&self, bucket: u32) {
         if let Some(meta) = self.bucket(bucket) {
             meta.valid.store(0, Ordering::Relaxed);
-            meta.dirty.store(0, Ordering::Relaxed);
-            meta.writeback.store(0, Ordering::Relaxed);
+            meta.pages.reset(0);
             if let Some(sums) = self.sums(bucket) {
                 sums.rotten.store(0, Ordering::Relaxed);
             }
@@ -438,8 +437,7 @@ impl Segment {
             meta.file.store(file, Ordering::Relaxed);
             meta.block.store(block, Ordering::Relaxed);
             meta.valid.store(0, Ordering::Relaxed);
-            meta.dirty.store(0, Ordering::Relaxed);
-            meta.writeback.store(0, Ordering::Relaxed);
+            meta.pages.reset(0);
             let now = self.header().now_ms.load(Ordering::Relaxed);
             let heat = Heat::arriving(now, false);
             // Whoever dies before the write is noted leaves no time of the bucket's last use, which
@@ -495,7 +493,7 @@ impl Segment {
             && let Some(meta) = self.bucket(bucket)
             && meta.lock.try_lock(owner).is_ok()
         {
-            mend_marks(meta);
+            meta.pages.repair(&meta.valid);
             crash::point("bucket.locked");
             if place.load(Ordering::Acquire) == word {
                 let tier = usize::from(tier);
@@ -616,7 +614,7 @@ impl Segment {
         look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut patience = Patience::default();
-        while meta.writeback.load(Ordering::Acquire) != 0 {
+        while meta.pages.writeback() != 0 {
             if patience.wait() {
                 // A manager that is dead writes nothing more; its successor is alive only after it
                 // has counted these pages as dirty again.
@@ -642,16 +640,6 @@ impl Segment {
         if let Some(meta) = self.bucket(resident.bucket) {
             meta.lock.unlock_changed();
         }
-    }
-}
-
-/// Of a bucket just locked: the marks of a writer that was killed between its two. The page was not
-/// announced as valid.
-#[inline]
-fn mend_marks(bucket: &BucketMeta) {
-    let valid = bucket.valid.load(Ordering::Relaxed);
-    if bucket.dirty.load(Ordering::Relaxed) & !valid != 0 {
-        bucket.dirty.fetch_and(valid, Ordering::Relaxed);
     }
 }
 

@@ -377,7 +377,7 @@ impl Segment {
             if let Some(holder) = holder
                 && meta.lock.take_over(holder, Owner::reaper(slot))
             {
-                meta.dirty.fetch_and(meta.valid.load(Ordering::Relaxed), Ordering::Relaxed);
+                meta.pages.repair(&meta.valid);
                 crash::point("reap.bucket");
                 if meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket) {
                     self.free_bucket(bucket);
@@ -490,17 +490,12 @@ impl Segment {
     /// Counts the pages as dirty that a dead manager was writing. Needs no lock: no thread frees a page
     /// under writeback, and who holds the lock only adds pages, or waits for those under writeback.
     fn take_back_writeback(&self, meta: &BucketMeta, found: &mut Recovered) {
-        let torn = meta.writeback.load(Ordering::Acquire);
-        meta.dirty.fetch_or(torn & meta.valid.load(Ordering::Acquire), Ordering::AcqRel);
-        if torn != 0 {
-            crash::point("recover.writeback");
-        }
-        meta.writeback.fetch_and(!torn, Ordering::AcqRel);
+        let torn = meta.pages.take_back(&meta.valid, || crash::point("recover.writeback"));
         if meta.state.load(Ordering::Acquire) == FREE {
             // Given back meanwhile, by a thread that did not wait for a dead manager.
-            meta.dirty.fetch_and(!torn, Ordering::AcqRel);
+            meta.pages.clear_dirty(torn);
         }
-        let dirty = meta.dirty.load(Ordering::Relaxed);
+        let dirty = meta.pages.dirty();
         if dirty != 0 {
             found.dirty_pages += u64::from(dirty.count_ones());
             self.file(meta.file.load(Ordering::Relaxed)).set(file_flag::DIRTY);
@@ -599,7 +594,7 @@ mod tests {
         segment.dress_bucket(published, file, 3, dead);
         let meta = segment.bucket(published).unwrap();
         meta.valid.store(0b0111, Ordering::Relaxed);
-        meta.dirty.store(0b1010, Ordering::Relaxed);
+        meta.pages.reset(0b1010);
         let record = segment.file(file);
         let place = segment.entry_or_insert(record, 3, dead).unwrap();
         place.store(Entry::resident(0, published).encode(), Ordering::Release);
@@ -617,7 +612,7 @@ mod tests {
         assert_eq!(undone, [(file, Owner::reaper(slot))]);
         assert_eq!(segment.free_buckets(0).available(), before - 1);
         assert_eq!(Entry::decode(place.load(Ordering::Relaxed)), Entry::resident(0, published));
-        assert_eq!(meta.dirty.load(Ordering::Relaxed), 0b0010, "not valid, so not dirty");
+        assert_eq!(meta.pages.dirty(), 0b0010, "not valid, so not dirty");
         assert_eq!(Entry::decode(around.load(Ordering::Relaxed)), Entry::Empty);
         assert!(record.append.try_lock(me).is_ok());
         assert!(meta.lock.try_lock(me).is_ok());
@@ -638,7 +633,7 @@ mod tests {
             segment.dress_bucket(bucket, file, block, dead);
             let meta = segment.bucket(bucket).unwrap();
             meta.valid.store(3, Ordering::Relaxed);
-            meta.writeback.store(3, Ordering::Relaxed);
+            meta.pages.set(meta.pages.dirty(), 3);
             if block != 2 {
                 let place = segment.entry_or_insert(segment.file(file), block, dead).unwrap();
                 place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
@@ -706,7 +701,7 @@ mod tests {
         assert!(segment.dress_bucket(bucket, file, 3, dying));
         let meta = segment.bucket(bucket).unwrap();
         meta.valid.store(3, Ordering::Relaxed);
-        meta.dirty.store(3, Ordering::Relaxed);
+        meta.pages.reset(3);
         let place = segment.entry_or_insert(segment.file(file), 3, dying).unwrap();
         place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
         // While the lock is waited for.

@@ -1,6 +1,7 @@
 //! The segment's structures, byte for byte. Every size is pinned: another size is another layout
 //! version, and a pool left by one is refused by the other.
 
+use crate::dirty_pages::DirtyPages;
 use crate::owner::OwnedLock;
 use crate::queue::Queue;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -822,10 +823,8 @@ pub struct BucketMeta {
     pub block: AtomicU64,
     /// Pages that hold the block's content.
     pub valid: AtomicU64,
-    /// Pages that differ from the store.
-    pub dirty: AtomicU64,
-    /// Pages being written to the store; they count as dirty after a crash.
-    pub writeback: AtomicU64,
+    /// Pages that the store lacks.
+    pub pages: DirtyPages,
     /// Milliseconds of the last write.
     pub written: AtomicU32,
     /// Milliseconds of the write that made it dirty.

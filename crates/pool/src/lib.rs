@@ -10,6 +10,7 @@ pub mod clients;
 pub mod clock;
 pub mod crash;
 pub mod descriptions;
+pub mod dirty_pages;
 pub mod entry;
 pub mod files;
 pub mod free_map;

@@ -6,18 +6,28 @@ use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
 
-mod words;
-
 impl BucketMeta {
     /// Pages that the store does not have yet, those on their way to it included; for any caller.
     pub fn pending(&self) -> u64 {
-        words::pending(&self.dirty, &self.writeback)
+        self.pages.pending()
     }
 
-    /// The same for who holds its lock.
+    /// The same for a caller that holds its lock.
     #[inline]
     pub fn pending_under_lock(&self) -> u64 {
-        words::pending_under_lock(&self.dirty, &self.writeback)
+        self.pages.pending_under_lock()
+    }
+
+    /// Marks pages of a locked bucket as dirty, for a write of time `stamp`; nothing but a plain load
+    /// when they are.
+    #[inline]
+    pub fn mark_dirty(&self, pages: u64, stamp: u32) {
+        self.pages.mark_dirty(pages, || self.dirtied.store(stamp, Ordering::Relaxed));
+    }
+
+    /// Counts pages as dirty again that a manager was writing which is dead. The caller holds the lock.
+    pub fn take_back_writeback(&self) {
+        self.pages.take_back(&self.valid, || ());
     }
 }
 
@@ -127,7 +137,7 @@ impl Segment {
         };
         let meta = self.bucket(bucket)?;
         // In this order: a time that is too early would let pass as taken what is dirty since.
-        let taken = meta.dirty.load(Ordering::Acquire) == 0;
+        let taken = meta.pages.dirty() == 0;
         let pages = self.pending_pages(place);
         let dirtied = meta.dirtied.load(Ordering::Acquire);
         (pages != 0).then_some(OwedBlock { block, bucket, pages, dirtied, anew: false, taken })
@@ -171,7 +181,7 @@ impl Segment {
         }
         let dirtied = meta.dirtied.load(Ordering::Acquire);
         let was_taken = dirtied != owed.dirtied;
-        let is_written = owed.taken && meta.writeback.load(Ordering::Acquire) == 0;
+        let is_written = owed.taken && meta.pages.writeback() == 0;
         if place.load(Ordering::Acquire) != word {
             // It was another block's that was looked at.
             return true;
@@ -209,8 +219,7 @@ mod tests {
         let set = |dirty: u64, writeback: u64, dirtied: u32| {
             meta.valid.store(u64::MAX, Ordering::Relaxed);
             meta.dirtied.store(dirtied, Ordering::Relaxed);
-            meta.dirty.store(dirty, Ordering::Relaxed);
-            meta.writeback.store(writeback, Ordering::Relaxed);
+            meta.pages.set(dirty, writeback);
         };
         let left = |owed: &mut Owed| {
             segment.settle_owed(owed);
@@ -263,8 +272,7 @@ mod tests {
             segment.dress_bucket(bucket, 3, number, me);
             let meta = segment.bucket(bucket).unwrap();
             meta.valid.store(valid, Ordering::Relaxed);
-            meta.dirty.store(dirty, Ordering::Relaxed);
-            meta.writeback.store(writeback, Ordering::Relaxed);
+            meta.pages.set(dirty, writeback);
             let place = segment.entry_or_insert(segment.file(3), number, me).unwrap();
             place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
             meta.lock.unlock_changed();

@@ -87,7 +87,7 @@ impl Segment {
         }
         new.heat.store(old.heat.load(Ordering::Relaxed), Ordering::Relaxed);
         new.valid.store(valid, Ordering::Release);
-        new.dirty.store(pending & valid, Ordering::Release);
+        new.pages.reset(pending & valid);
         Ok(())
     }
 

@@ -386,8 +386,7 @@ mod tests {
         segment.dress_bucket(slot, file, 9, me);
         let meta = segment.bucket(slot).unwrap();
         meta.valid.store(0b111, Ordering::Relaxed);
-        meta.dirty.store(0b001, Ordering::Relaxed);
-        meta.writeback.store(0b010, Ordering::Relaxed);
+        meta.pages.set(0b001, 0b010);
         segment.sums(slot).unwrap().set(2, 99);
         let (first, second) = (segment.slot_record(slot), segment.slot_record(slot));
         assert!(first.sequence < second.sequence);

@@ -323,7 +323,7 @@ mod tests {
         };
         let (meta, sums) = (segment.bucket(bucket).unwrap(), segment.sums(bucket).unwrap());
         meta.valid.store(0b11, Ordering::Relaxed);
-        meta.dirty.store(0b01, Ordering::Relaxed);
+        meta.pages.reset(0b01);
         let sum = sum_of(&vec![7; page as usize]);
         sums.set(0, sum);
         sums.set(1, sum);
@@ -364,8 +364,7 @@ mod tests {
         let me = Owner::new(1, 0);
         let meta = segment.bucket(bucket).unwrap();
         let file = meta.file.load(Ordering::Relaxed);
-        meta.dirty.store(0b01, Ordering::Relaxed);
-        meta.writeback.store(0b10, Ordering::Relaxed);
+        meta.pages.set(0b01, 0b10);
         let place = segment.entry_or_insert(segment.file(file), 0, me).unwrap();
         place.store(Entry::resident(1, bucket).encode(), Ordering::Release);
         meta.lock.unlock_changed();

@@ -246,7 +246,7 @@ impl Segment {
         let page = self.page_bytes();
         let keep = within.div_ceil(page);
         let kept = if keep >= 64 { u64::MAX } else { (1 << keep) - 1 };
-        meta.dirty.fetch_and(kept, Ordering::AcqRel);
+        meta.pages.clear_dirty(!kept);
         crash::point("cut.dirty");
         meta.valid.fetch_and(kept, Ordering::AcqRel);
         crash::point("cut.valid");
@@ -299,7 +299,7 @@ impl Segment {
             // Not valid first: what is dirty and not valid is nothing.
             meta.valid.fetch_and(!whole, Ordering::AcqRel);
             crash::point("cut-range.valid");
-            meta.dirty.fetch_and(!whole, Ordering::AcqRel);
+            meta.pages.clear_dirty(whole);
             let head = from..to.min(first * page);
             let tail = (end * page).max(head.end)..to;
             for part in [head, tail] {
@@ -426,7 +426,7 @@ mod tests {
             segment.dress_bucket(bucket, 3, block, me);
             let meta = segment.bucket(bucket).unwrap();
             meta.valid.store(u64::MAX, Ordering::Relaxed);
-            meta.dirty.store(u64::MAX, Ordering::Relaxed);
+            meta.pages.reset(u64::MAX);
             if tier == 0 {
                 // SAFETY: a bucket of this test's own.
                 unsafe { segment.bucket_data(bucket).write_bytes(1, BLOCK as usize) };
@@ -444,7 +444,7 @@ mod tests {
         let word = segment.entry(segment.file(3), block)?.load(Ordering::Relaxed);
         let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
         let valid = segment.bucket(bucket)?.valid.load(Ordering::Relaxed);
-        assert_eq!(segment.bucket(bucket)?.dirty.load(Ordering::Relaxed), valid);
+        assert_eq!(segment.bucket(bucket)?.pages.dirty(), valid);
         let at = |page: usize| unsafe { *segment.bucket_data(bucket).add(page * PAGE as usize) };
         Some((0..64).map(|page| (valid >> page & 1 == 1).then(|| at(page))).collect())
     }
@@ -504,8 +504,7 @@ mod tests {
         assert!(!segment.manager_is_alive());
         for bucket in 0..segment.header().buckets {
             let meta = segment.bucket(bucket).unwrap();
-            let dirty = meta.dirty.swap(0, Ordering::Relaxed);
-            meta.writeback.store(dirty, Ordering::Relaxed);
+            meta.pages.set(0, meta.pages.dirty());
         }
         let store = Store::default();
         segment.truncate(3, 0, me, &store).unwrap();

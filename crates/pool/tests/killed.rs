@@ -312,15 +312,11 @@ impl Worker<'_> {
         assert_eq!(meta.block.load(Ordering::Relaxed), block_number(block));
         let sequence = self.ledger.cell(file, block).begin();
         let valid = meta.valid.load(Ordering::Relaxed);
-        if valid & !meta.dirty.load(Ordering::Relaxed) != 0 {
-            meta.dirty.fetch_or(valid, Ordering::Release);
-        }
+        meta.mark_dirty(valid, 0);
         for (at, word) in words(self.segment, bucket).iter().enumerate() {
             word.store(pattern(file, block, sequence, at), Ordering::Relaxed);
         }
-        if meta.dirty.load(Ordering::Relaxed) != u64::MAX {
-            meta.dirty.fetch_or(u64::MAX, Ordering::Release);
-        }
+        meta.mark_dirty(u64::MAX, 0);
         linger(sequence as usize / 8);
         if meta.valid.load(Ordering::Relaxed) != u64::MAX {
             meta.valid.fetch_or(u64::MAX, Ordering::Release);
@@ -1042,7 +1038,7 @@ impl Manager {
             if let Entry::Resident { bucket, .. } = Entry::decode(word) {
                 let meta = segment.bucket(bucket).unwrap();
                 let valid = meta.valid.load(Ordering::SeqCst);
-                let dirty = meta.dirty.load(Ordering::SeqCst);
+                let dirty = meta.pages.dirty();
                 assert_eq!(dirty & !valid, 0, "{what}: dirty and not valid");
                 assert!(valid == 0 || valid == u64::MAX, "{what}: valid {valid:#x}");
                 if valid != 0 {

@@ -16,6 +16,7 @@
 //! twice: as it is, and with all loads but those of lock-free readers made exchanges (that fail), so
 //! that no interleaving is overlooked.
 
+use dirty_pages::DirtyPages;
 use entry::Entry;
 use free_map::{FREE, FreeMap, States, USED};
 use loom::cell::UnsafeCell;
@@ -36,6 +37,9 @@ mod crash {
     }
 }
 #[allow(dead_code)]
+#[path = "../src/dirty_pages.rs"]
+mod dirty_pages;
+#[allow(dead_code)]
 #[path = "../src/entry.rs"]
 mod entry;
 #[allow(dead_code)]
@@ -53,9 +57,6 @@ mod owner;
 #[allow(dead_code)]
 #[path = "../src/queue.rs"]
 mod queue;
-#[allow(dead_code)]
-#[path = "../src/pending/words.rs"]
-mod words;
 
 /// A futex in a model: who is not woken waits for ever, which loom reports.
 mod futex {
@@ -1303,31 +1304,27 @@ fn an_open_that_looks_once_keeps_an_old_name() {
 // ---------------------------------------------------------------------------------------------
 // What of a block is pending.
 
-/// A flush of a dirty page begins and fails while another looks, under the lock or not, whether the page may go.
-fn flush_fails_meanwhile(holds_lock: bool, look: fn(&AtomicU64, &AtomicU64) -> u64) {
+/// A flush of a dirty page begins and fails while another thread looks, under the lock or not, whether
+/// the page may go.
+fn flush_fails_meanwhile(holds_lock: bool, look: fn(&DirtyPages) -> u64) {
     explore(None, move || {
-        let lock_word = Arc::new(OwnedLock::unheld());
-        let words = Arc::new((AtomicU64::new(1), AtomicU64::new(0)));
+        let bucket = Arc::new((OwnedLock::unheld(), DirtyPages::new(1)));
         let flush = {
-            let (lock_word, words) = (lock_word.clone(), words.clone());
+            let bucket = bucket.clone();
             thread::spawn(move || {
-                let (dirty, writeback) = (&words.0, &words.1);
-                // `Flusher::begin`.
-                lock(&lock_word, owner(0));
-                writeback.fetch_or(1, Ordering::AcqRel);
-                dirty.fetch_and(!1, Ordering::AcqRel);
-                lock_word.unlock_unchanged();
-                // `Flusher::end`, of one that failed.
-                dirty.fetch_or(1, Ordering::AcqRel);
-                writeback.fetch_and(!1, Ordering::AcqRel);
+                // `Flusher::begin` and `Flusher::end`.
+                lock(&bucket.0, owner(0));
+                bucket.1.begin_writeback(1);
+                bucket.0.unlock_unchanged();
+                bucket.1.end_writeback(1, true);
             })
         };
         if holds_lock {
-            lock(&lock_word, owner(1));
+            lock(&bucket.0, owner(1));
         }
-        let pages = look(&words.0, &words.1);
+        let pages = look(&bucket.1);
         if holds_lock {
-            lock_word.unlock_unchanged();
+            bucket.0.unlock_unchanged();
         }
         assert_eq!(pages, 1, "a page that the store lacks was taken for clean");
         flush.join().unwrap();
@@ -1337,24 +1334,22 @@ fn flush_fails_meanwhile(holds_lock: bool, look: fn(&AtomicU64, &AtomicU64) -> u
 /// (i) A page that the store lacks is never taken for clean while a flush of it fails.
 #[test]
 fn a_page_whose_flush_fails_is_never_taken_for_clean() {
-    flush_fails_meanwhile(true, words::pending_under_lock);
-    flush_fails_meanwhile(true, words::pending);
-    flush_fails_meanwhile(false, words::pending);
+    flush_fails_meanwhile(true, DirtyPages::pending_under_lock);
+    flush_fails_meanwhile(true, DirtyPages::pending);
+    flush_fails_meanwhile(false, DirtyPages::pending);
 }
 
 /// The model notices the other order, and that the lock is needed.
 #[test]
 #[should_panic(expected = "was taken for clean")]
-fn a_page_is_taken_for_clean_by_who_reads_dirty_first() {
-    flush_fails_meanwhile(true, |dirty, writeback| {
-        dirty.load(Ordering::Acquire) | writeback.load(Ordering::Acquire)
-    });
+fn a_page_is_taken_for_clean_by_a_thread_that_reads_dirty_first() {
+    flush_fails_meanwhile(true, |pages| pages.dirty() | pages.writeback());
 }
 
 #[test]
 #[should_panic(expected = "was taken for clean")]
 fn a_page_is_taken_for_clean_without_the_lock() {
-    flush_fails_meanwhile(false, words::pending_under_lock);
+    flush_fails_meanwhile(false, DirtyPages::pending_under_lock);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -64,6 +64,8 @@ const OF_NODES: &[&str] = &[
     "file.pruned",
     "file.removing",
     "file.unlinked",
+    "flush.failed",
+    "flush.writeback",
     "index.pruned",
     "reap.begin",
     "reap.bucket",

@@ -37,9 +37,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
                 findings.refused(&place, unflushed(segment, meta, "no index entry leads to it"));
             }
             USED if !named.has(bucket) => findings.mended(&place, "in use by nobody"),
-            USED if meta.dirty.load(Ordering::Acquire) & !meta.valid.load(Ordering::Acquire)
-                != 0 =>
-            {
+            USED if meta.pages.dirty() & !meta.valid.load(Ordering::Acquire) != 0 => {
                 findings.mended(&place, "has unflushed pages that are not valid");
             }
             FREE | RESERVED if pending != 0 => {

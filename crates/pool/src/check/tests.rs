@@ -18,7 +18,7 @@ fn filled() -> (Segment, rustix::fd::OwnedFd) {
         segment.dress_bucket(bucket, record, block, me);
         let meta = segment.bucket(bucket).unwrap();
         meta.valid.store(0b1111, Ordering::Relaxed);
-        meta.dirty.store(0b0110, Ordering::Relaxed);
+        meta.pages.reset(0b0110);
         let place = segment.entry_or_insert(segment.file(record), block, me).unwrap();
         place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
         meta.lock.unlock_changed();
@@ -156,7 +156,7 @@ fn what_a_killed_process_leaves_is_no_finding() {
     // In the middle of filling a fresh bucket that no entry names yet.
     let bucket = segment.take_bucket(dead).unwrap();
     segment.dress_bucket(bucket, 0, 7, dead);
-    segment.bucket(bucket).unwrap().dirty.store(1, Ordering::Relaxed);
+    segment.bucket(bucket).unwrap().pages.reset(1);
     segment.lock(segment.stripe(3), dead);
     segment.file(0).exclusive.store(dead.raw(), Ordering::Relaxed);
     segment.file(0).intent.store(1, Ordering::Relaxed);
@@ -169,14 +169,14 @@ fn strays_in_free_maps_and_caches_are_mended() {
     // Tier 1 has 100 buckets from 64 on.
     segment.free_buckets(1).offer(64 + 120);
     segment.client(2).buckets[3].store(u32::MAX, Ordering::Relaxed);
-    assert!(segment.bucket(0).unwrap().dirty.load(Ordering::Relaxed) != 0);
+    assert!(segment.bucket(0).unwrap().pages.dirty() != 0);
     segment.client(0).buckets[0].store(1, Ordering::Relaxed);
     assert_eq!(segment.check().len(), 2);
     assert!(!refuses(&segment));
     segment.client(2).buckets[3].store(0, Ordering::Relaxed);
     segment.recover(|_, _| ());
     assert_eq!(segment.check(), []);
-    assert_eq!(segment.bucket(0).unwrap().dirty.load(Ordering::Relaxed), 0b0110, "freed in use");
+    assert_eq!(segment.bucket(0).unwrap().pages.dirty(), 0b0110, "freed in use");
 }
 
 /// xorshift64*.
