@@ -244,7 +244,7 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     // Naps between two looks at what another thread is about to do; nothing is given up.
     ("pool/src/buckets.rs", "sleep_ns(100_000)"),
     ("node/src/node.rs", "sleep_ns(100_000)"),
-    ("node/src/salvage.rs", "sleep_ns(1_000_000)"),
+    ("node/src/recovery/salvage.rs", "sleep_ns(1_000_000)"),
     // Emulated devices.
     ("node/src/node.rs", "left.min(50_000_000)"),
     // What a user sets, and the least of it.
@@ -259,13 +259,13 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/journal/record.rs", "Instant::now() + Duration::from_millis(700)"),
     // For fsck, salvage, a starting and an ending manager: they wait for the real progress of another.
     ("pool/src/check.rs", "LOOK_NS: u64"),
-    ("node/src/salvage.rs", "LOCK_PATIENCE: Duration"),
-    ("node/src/daemon.rs", "ENDING: Duration"),
-    ("node/src/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
-    ("node/src/guard.rs", "PATIENCE: Duration"),
-    ("node/src/flush.rs", "FADING: Duration"),
-    ("node/src/guard.rs", "ENDING: Duration"),
-    ("node/src/guard.rs", "thread::sleep(Duration::from_millis(20"),
+    ("node/src/recovery/salvage.rs", "LOCK_PATIENCE: Duration"),
+    ("node/src/manager/daemon.rs", "ENDING: Duration"),
+    ("node/src/manager/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
+    ("node/src/instance/guard.rs", "PATIENCE: Duration"),
+    ("node/src/drain/flush.rs", "FADING: Duration"),
+    ("node/src/instance/guard.rs", "ENDING: Duration"),
+    ("node/src/instance/guard.rs", "thread::sleep(Duration::from_millis(20"),
 ];
 
 /// A pause in a test must be able to outlast whatever manager and client wait for.

@@ -1,50 +1,31 @@
 //! The node manager: the daemon that owns a node's segment, moves data down the hierarchy, and
 //! takes back what dead processes held.
+//!
+//! One folder for each concern; those further down in this list use those further up:
+//! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `node` (the state
+//! that all threads share), `drain`, `organize`, `recovery`, `manager`.
 
-// First: its macro takes the place of that of the standard library in all that follow.
+// First, for its macro.
 #[macro_use]
-pub mod log;
+mod observe;
 
-mod beneath;
 pub mod config;
-mod conflict;
-mod control;
-mod daemon;
-mod demote;
-mod descriptors;
-mod discovery;
-pub mod explain;
-mod faults;
-mod flush;
-pub mod fsck;
-mod gauge;
-mod guard;
-pub mod holders;
-mod housekeeping;
-pub mod inspect;
-mod jobs;
+mod devices;
+mod drain;
+mod instance;
 mod journal;
-mod mappers;
-mod mover;
-pub mod neighbours;
+mod manager;
 mod node;
+mod organize;
 pub mod profile;
-mod promote;
-mod rebuild;
-mod recorded;
 mod recovery;
-mod removed;
-mod retire;
-pub mod runtime;
-pub mod salvage;
-pub mod schema;
-mod stage;
-pub mod status;
-mod trace;
-mod undoable;
+mod store;
 
-pub use config::Config;
-pub use control::Connection;
-pub use daemon::{Ending, Options, Started, serve};
-pub use guard::{WAITS, is_served};
-pub use rebuild::Rebuilt;
+pub use config::{Config, schema};
+pub use instance::guard::{WAITS, is_served};
+pub use instance::{neighbours, runtime};
+pub use manager::control::Connection;
+pub use manager::daemon::{Ending, Options, Started, serve};
+pub use observe::{explain, holders, log, status};
+pub use recovery::rebuild::Rebuilt;
+pub use recovery::{fsck, salvage};

@@ -1,13 +1,13 @@
 //! What all parts of a node manager share.
 
 use crate::config::Config;
-use crate::descriptors::Descriptors;
-use crate::faults::{self, Faults};
-use crate::gauge::{Device, Gauge, Gauged};
+use crate::devices::faults::{self, Faults};
+use crate::devices::gauge::{Device, Gauge, Gauged};
+use crate::instance::runtime::Runtime;
 use crate::journal::Journal;
-use crate::mover::Found;
-use crate::runtime::Runtime;
-use crate::trace::Trace;
+use crate::observe::trace::Trace;
+use crate::organize::mover::Found;
+use crate::store::descriptors::Descriptors;
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, pace};
 use forebay_pool::clock::Timer;
@@ -44,7 +44,7 @@ pub(crate) struct Node {
     pub descriptors: Descriptors,
     /// On the fastest file tier that took it, where there is one.
     pub journal: Option<Journal>,
-    pub stage_requests: crate::stage::Requests,
+    pub stage_requests: crate::organize::stage::Requests,
     pub watermarks: Watermarks,
     /// Of each tier, and behind [`TIERS_MAX`] of each store.
     pub gauges: Vec<Gauge>,

@@ -7,7 +7,7 @@ use super::types::{
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use super::{BUCKETS_MIN, PAGE_SIZE_DEFAULT, Places, TierPlaces};
-use crate::schema;
+use crate::config::schema;
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use forebay_placement::evict::Eviction;

@@ -174,7 +174,7 @@ impl Record<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::beneath::HANDLE_MAX;
+    use crate::store::beneath::HANDLE_MAX;
     use std::time::{Duration, Instant};
 
     /// Numbers from a seed, which is printed.

@@ -1,0 +1,191 @@
+//! The configuration of a node manager: which directories it buffers, through which tiers.
+//!
+//! A configuration comes from a TOML file ([`Config::load`]), or is chosen by looking at the machine
+//! ([`Config::automatic`]). The daemon gets it as text ([`Config::canonical`], [`Config::parse`]).
+//! Every error is one message: `FILE:LINE: KEY: what is wrong; what to do`.
+//!
+//! The schema in XML is read here, too. May use no other folder of this crate.
+
+mod machine;
+pub mod rules;
+pub mod schema;
+mod toml;
+mod types;
+pub(crate) mod units;
+
+pub use forebay_placement::schema::Trigger;
+pub use rules::Rule;
+pub(crate) use types::Result;
+pub use types::{
+    Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind,
+};
+pub use units::size_of;
+
+pub(crate) use machine::{automatic_ram as machine_ram, available_memory};
+use machine::{automatic_ram, scratch_candidates};
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml::{CANONICAL_KEYS, ROOT_KEYS, Text, line_of};
+use units::size;
+
+/// Page size of a configuration that names none.
+const PAGE_SIZE_DEFAULT: u32 = 4 << 10;
+/// A tier with fewer buckets could not keep its flusher, its demoter and a writer busy at once.
+const BUCKETS_MIN: u64 = 16;
+/// Backing stores that fit in the pool's header.
+const BACKING_MAX: usize = 8;
+
+impl Config {
+    /// Reads a configuration file, adds the directories of `--backing` and checks all of it against
+    /// this machine; relative paths in the file start at the file's own directory.
+    pub fn load(path: &Path, extra_backing: &[PathBuf]) -> Result<Self> {
+        let name = path.display().to_string();
+        let content = fs::read(path).map_err(|e| {
+            ConfigError::new(&name, format_args!("cannot be read: {e}; give an existing file"))
+        })?;
+        let content = String::from_utf8(content).map_err(|e| {
+            let line = line_of(e.as_bytes(), e.utf8_error().valid_up_to());
+            ConfigError::new(format_args!("{name}:{line}"), "not UTF-8; save the file as UTF-8")
+        })?;
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let folder = absolute.parent().unwrap_or(Path::new("/")).to_owned();
+        let text = Text { content: &content, name: Some(name), folder };
+        let (mut config, mut places) = text.read(ROOT_KEYS)?;
+        config.add_backing(extra_backing, &mut places);
+        config.check_backing_count(&text.place(0, "backing"))?;
+        config.check_machine(&places)?;
+        Ok(config)
+    }
+
+    /// Chooses tiers for these backing directories: a quarter of the available memory, then a
+    /// quarter of the free space of local scratch, if there is one.
+    pub fn automatic(backing: &[PathBuf]) -> Result<Self> {
+        let config = Self::automatic_of_any_size(backing)?;
+        config.check_memory()?;
+        Ok(config)
+    }
+
+    /// Whether there is memory for a RAM tier that was chosen automatically.
+    pub fn check_memory(&self) -> Result<()> {
+        let capacity = automatic_ram();
+        let capacity_min = BUCKETS_MIN * self.bucket_size();
+        if self.automatic && capacity < capacity_min {
+            return Err(ConfigError::new(
+                "memory",
+                format_args!(
+                    "only {} can be had for the RAM tier; free some memory or space in /dev/shm \
+                     until there is {}, or name the tiers with --config",
+                    size(capacity),
+                    size(capacity_min)
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same as [`Config::automatic`], however little memory there is: to name a pool that may be there already,
+    /// and take the memory.
+    pub fn automatic_of_any_size(backing: &[PathBuf]) -> Result<Self> {
+        let mut config = Self {
+            page_size: PAGE_SIZE_DEFAULT,
+            flush: Flush::default(),
+            placement: Placement::default(),
+            backing: Vec::new(),
+            tiers: Vec::new(),
+            rules: Vec::new(),
+            automatic: true,
+        };
+        let mut places = Places::default();
+        config.add_backing(backing, &mut places);
+        config.check_backing_count("--backing")?;
+        config.check_directories_at(&places)?;
+
+        let capacity = automatic_ram().max(BUCKETS_MIN * config.bucket_size());
+        config.tiers.push(Tier {
+            name: "ram".to_owned(),
+            kind: TierKind::Ram,
+            capacity,
+            emulate: None,
+            speed: Speed::default(),
+        });
+        config.tiers.extend(config.scratch_tier(scratch_candidates()));
+        Ok(config)
+    }
+
+    /// Reads what [`Config::canonical`] wrote, without looking at the machine.
+    pub fn parse(canonical: &str) -> Result<Self> {
+        let text = Text { content: canonical, name: None, folder: PathBuf::from("/") };
+        let (config, _) = text.read(CANONICAL_KEYS)?;
+        config.check_backing_count(&text.place(0, "backing"))?;
+        Ok(config)
+    }
+
+    /// Adds the rules of a schema's file, before all others.
+    pub fn add_schema(&mut self, file: &Path) -> Result<()> {
+        let (rules, places) = rules::read(&schema::load(file, "--schema")?, &self.tiers)?;
+        let added = rules.len();
+        self.rules.splice(..0, rules);
+        self.settle_patterns(0..added, &places)?;
+        rules::check_count(self.rules.len(), "--schema")
+    }
+
+    /// Checks that all directories exist, are writable and are kept apart, and makes their paths
+    /// canonical.
+    pub fn check_directories(&mut self) -> Result<()> {
+        let places = Places {
+            backing: (0..self.backing.len()).map(|i| format!("backing[{i}].path")).collect(),
+            tiers: (0..self.tiers.len()).map(|i| TierPlaces::keys(&format!("tier[{i}]"))).collect(),
+            rules: self.rules.iter().map(|rule| rule.source.clone()).collect(),
+        };
+        self.check_directories_at(&places)
+    }
+
+    fn add_backing(&mut self, directories: &[PathBuf], places: &mut Places) {
+        for path in directories {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            self.backing.push(Backing {
+                path,
+                mode: Mode::Buffered,
+                emulate: None,
+                speed: Speed::default(),
+                stripe: 0,
+            });
+            places.backing.push("--backing".to_owned());
+        }
+    }
+
+    fn check_backing_count(&self, place: &str) -> Result<()> {
+        match self.backing.len() {
+            0 => Err(ConfigError::new(
+                place,
+                "no backing directory; add [[backing]] with a path to the configuration file or \
+                 give --backing DIR",
+            )),
+            n if n > BACKING_MAX => Err(ConfigError::new(
+                place,
+                format_args!("{n} backing directories; give at most {BACKING_MAX}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where the values that are checked against the machine were written.
+#[derive(Default)]
+struct Places {
+    backing: Vec<String>,
+    tiers: Vec<TierPlaces>,
+    /// The path of each rule.
+    rules: Vec<String>,
+}
+
+struct TierPlaces {
+    path: String,
+    capacity: String,
+}
+
+impl TierPlaces {
+    fn keys(tier: &str) -> Self {
+        Self { path: format!("{tier}.path"), capacity: format!("{tier}.capacity") }
+    }
+}

@@ -1,0 +1,104 @@
+//! What the devices really do: every batch of transfers corrects the speeds that placement computes
+//! with (Hermes section 3.1.2, the system profiler's part while a job runs).
+
+use crate::devices::undoable::Undoable;
+use crate::node::Node;
+use forebay_placement::observe::Observed;
+use forebay_pool::layout::DeviceSpeed;
+use forebay_pool::{clock, crash};
+use forebay_tiers::{Direction, IoClient, Transfer};
+use rustix::io::Errno;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A tier or a store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Device {
+    Tier(usize),
+    Store(usize),
+}
+
+/// The estimates of one device.
+pub(crate) struct Gauge {
+    reads: Mutex<Observed>,
+    writes: Mutex<Observed>,
+    /// Workers that use it now, and divide what it can do.
+    users: AtomicU32,
+}
+
+impl Gauge {
+    /// Begins with what the configuration says.
+    pub fn new(speed: &DeviceSpeed) -> Gauge {
+        let now = clock::monotonic_ns();
+        let latency = speed.latency_ns.load(Ordering::Relaxed);
+        let begin = |bandwidth: u64| Mutex::new(Observed::new(bandwidth, latency, now));
+        Gauge {
+            reads: begin(speed.read_bandwidth.load(Ordering::Relaxed)),
+            writes: begin(speed.write_bandwidth.load(Ordering::Relaxed)),
+            users: AtomicU32::new(0),
+        }
+    }
+
+    /// `bytes` went in `took_ns`, of which as many others had a part as `users` says.
+    fn observe(
+        &self,
+        speed: &DeviceSpeed,
+        direction: Direction,
+        bytes: u64,
+        took_ns: u64,
+        users: u32,
+    ) {
+        let now = clock::monotonic_ns();
+        let (observed, bandwidth) = match direction {
+            Direction::Read => (&self.reads, &speed.read_bandwidth),
+            Direction::Write => (&self.writes, &speed.write_bandwidth),
+        };
+        let mut observed = observed.lock().unwrap_or_else(PoisonError::into_inner);
+        observed.observe(bytes.saturating_mul(u64::from(users)), took_ns, now);
+        bandwidth.store(observed.bandwidth(now), Ordering::Relaxed);
+        speed.latency_ns.store(observed.latency_ns(now), Ordering::Relaxed);
+    }
+}
+
+/// An I/O client whose transfers are observed.
+pub(crate) struct Gauged {
+    inner: Undoable,
+    node: Arc<Node>,
+    device: Device,
+}
+
+impl Gauged {
+    pub fn new(inner: Box<dyn IoClient>, node: &Arc<Node>, device: Device) -> Gauged {
+        Gauged { inner: Undoable::new(inner), node: Arc::clone(node), device }
+    }
+}
+
+impl IoClient for Gauged {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn run(&mut self, transfers: &mut [Transfer]) {
+        let (gauge, speed) = self.node.gauge(self.device);
+        let users = gauge.users.fetch_add(1, Ordering::AcqRel) + 1;
+        let start = clock::monotonic_ns();
+        crash::point("io.begin");
+        self.inner.run(transfers);
+        crash::point("io.end");
+        let took = clock::monotonic_ns() - start;
+        gauge.users.fetch_sub(1, Ordering::AcqRel);
+        let Some(direction) = transfers.first().map(Transfer::direction) else { return };
+        if transfers.iter().all(|transfer| transfer.direction() == direction) {
+            let bytes = transfers.iter().filter_map(|transfer| transfer.result().ok()).sum();
+            gauge.observe(speed, direction, bytes, took, users);
+        }
+    }
+
+    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
+        crash::point("io.syncing");
+        let result = self.inner.sync(fd);
+        crash::point("io.synced");
+        result
+    }
+}

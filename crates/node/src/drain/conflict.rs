@@ -1,0 +1,87 @@
+//! Files that others changed on the store while Forebay had data for them: found before the first flush
+//! after the file last agreed with the store, and told.
+//!
+//! The rule: what Forebay has is written over what others wrote, and what it has not is theirs, as
+//! with two writers that take no lock. A file that was deleted or replaced is the one that was written
+//! to, whether it still has a name or not.
+
+use crate::node::Node;
+use forebay_pool::clock;
+use forebay_pool::layout::{FileRecord, file_flag};
+use rustix::fd::OwnedFd;
+use rustix::fs::Stat;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+/// Looks at the store's file before the first of `file`'s blocks goes to it. The caller has blocks
+/// in writeback, so that nobody settles the file meanwhile.
+pub(crate) fn vet(node: &Node, file: u32, fd: &OwnedFd) {
+    let record = node.segment.file(file);
+    if record.has(file_flag::VETTED) {
+        return;
+    }
+    let Ok(stat) = rustix::fs::fstat(fd) else { return };
+    // In this order: who finds it vetted may write, which is no change by others.
+    if record.set(file_flag::VETTED) {
+        return;
+    }
+    if !is_theirs(record) {
+        return;
+    }
+    if let Some(what) = change(record, &stat) {
+        tell(node, file, &what);
+    }
+}
+
+/// Before what is left of a file without a name and without readers is dropped.
+pub(crate) fn vet_dropped(node: &Node, file: u32) {
+    let record = node.segment.file(file);
+    if !record.has(file_flag::UNLINKED)
+        && is_theirs(record)
+        && !has_temporary_name(record)
+        && crate::drain::flush::is_pending(node, file)
+    {
+        tell(node, file, "it was deleted or replaced; nobody can read what was not yet written");
+    }
+}
+
+/// Whether a change can be told from our own.
+fn is_theirs(record: &FileRecord) -> bool {
+    ![file_flag::TOUCHED, file_flag::DIRECT, file_flag::SCRATCH]
+        .into_iter()
+        .any(|flag| record.has(flag))
+}
+
+fn change(record: &FileRecord, stat: &Stat) -> Option<String> {
+    let (size, known) = (stat.st_size as u64, record.store_size.load(Ordering::Acquire));
+    let mtime = clock::joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64);
+    if stat.st_nlink == 0 && !record.has(file_flag::UNLINKED) && !has_temporary_name(record) {
+        return Some("it was deleted or replaced; the file that was written to has no name".into());
+    }
+    match size.cmp(&known) {
+        std::cmp::Ordering::Less => Some(format!("it was cut from {known} to {size} bytes")),
+        std::cmp::Ordering::Greater => Some(format!("it grew from {known} to {size} bytes")),
+        std::cmp::Ordering::Equal => (mtime != record.store_mtime_ns.load(Ordering::Acquire))
+            .then(|| "it was written".into()),
+    }
+}
+
+/// Whether the file had no name from the beginning: O_TMPFILE.
+fn has_temporary_name(record: &FileRecord) -> bool {
+    let path = PathBuf::from(OsString::from_vec(record.path()));
+    let name = format!("#{}", record.identity().inode);
+    path.file_name().is_some_and(|last| last.to_string_lossy() == name)
+}
+
+fn tell(node: &Node, file: u32, what: &str) {
+    let record = node.segment.file(file);
+    record.set(file_flag::CONFLICT);
+    node.header().conflicts.fetch_add(1, Ordering::AcqRel);
+    let path = String::from_utf8_lossy(&record.path()).into_owned();
+    eprintln!(
+        "conflict: {path}: changed on the store by somebody else: {what}; what is buffered of it is \
+         written over that, the rest stays theirs"
+    );
+}

@@ -1,0 +1,9 @@
+//! An instance on this machine: its name, its folder with socket, lock, log and configuration, the
+//! pools that are found in /dev/shm, and the marks that keep two managers off one directory.
+//!
+//! May use `config` and `observe`.
+
+pub(crate) mod discovery;
+pub(crate) mod guard;
+pub mod neighbours;
+pub mod runtime;

@@ -1,0 +1,437 @@
+//! The node manager's socket: descriptors from clients, requests from commands.
+
+use crate::manager::jobs::Beginning;
+use crate::node::Node;
+use forebay_pool::Owner;
+use forebay_pool::clock::Timer;
+use forebay_pool::layout::{file_flag, job_state};
+use forebay_pool::message::{MESSAGE_BYTES, Message};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Connections at a time: each client process has one, each command one.
+const CONNECTIONS_MAX: usize = 4096;
+/// Messages of one peer in one round: more than fit in a socket's buffer, so that a round reads all
+/// that was sent before it began.
+const ROUND_MAX: usize = 4096;
+/// How long a drain tries files that cannot be written before it gives up on them.
+const GIVE_UP: Timer = Timer::seconds(3);
+
+/// A command's end of the socket.
+pub struct Connection(OwnedFd);
+
+impl Connection {
+    /// Connects to the node manager at `path`.
+    ///
+    /// # Errors
+    /// The system's errno; `CONNREFUSED` or `NOENT` when no manager listens.
+    pub fn to(path: &Path) -> Result<Connection, Errno> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Connection(socket))
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The system's errno; `PIPE` when the manager is gone.
+    pub fn send(&self, message: Message) -> Result<(), Errno> {
+        rustix::net::send(&self.0, &message.encode(), SendFlags::NOSIGNAL).map(|_| ())
+    }
+
+    /// Waits up to `timeout` for a message. `None` if none came.
+    ///
+    /// # Errors
+    /// `PIPE` when the manager is gone; `PROTO` when it said something else.
+    pub fn receive(&self, timeout: Duration) -> Result<Option<Message>, Errno> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let limit = rustix::event::Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos() as _,
+        };
+        match rustix::event::poll(&mut fds, Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(errno) => return Err(errno),
+        }
+        let mut packet = [0u8; MESSAGE_BYTES];
+        let (length, _) = rustix::net::recv(&self.0, &mut packet[..], RecvFlags::WAITALL)?;
+        if length < MESSAGE_BYTES {
+            return Err(Errno::PIPE);
+        }
+        Message::decode(&packet).map(Some).ok_or(Errno::PROTO)
+    }
+}
+
+/// A drain that somebody waits for.
+struct Drain {
+    asked: Instant,
+    /// What was written up to here is waited for; others may go on writing.
+    until: u32,
+    /// Rounds of the control thread until then.
+    round: u64,
+    stop: bool,
+}
+
+impl Drain {
+    /// Files that could not be written are tried again at once: their store may be mended.
+    fn asked_now(node: &Node, stop: bool) -> Drain {
+        for file in node.segment.live_files() {
+            node.segment.file(file).retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
+        }
+        let round = node.rounds.load(Ordering::Acquire);
+        Drain { asked: Instant::now(), until: node.now(), round, stop }
+    }
+}
+
+struct Peer {
+    socket: OwnedFd,
+    /// The message that is being received: its first `received` bytes, and what came with them.
+    packet: [u8; MESSAGE_BYTES],
+    received: usize,
+    sent: Vec<OwnedFd>,
+    holds: bool,
+    drain: Option<Drain>,
+    awaits_end: bool,
+    beginning: Option<Beginning>,
+}
+
+impl Peer {
+    fn new(socket: OwnedFd) -> Peer {
+        let packet = [0; MESSAGE_BYTES];
+        Peer {
+            socket,
+            packet,
+            received: 0,
+            sent: Vec::new(),
+            holds: false,
+            drain: None,
+            awaits_end: false,
+            beginning: None,
+        }
+    }
+
+    /// The next message and the descriptors that came with it; `Ok(None)` when there is none yet.
+    ///
+    /// # Errors
+    /// What to say of a peer that is gone (nothing) or talks rubbish.
+    fn next(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Option<&'static str>> {
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let rest = &mut self.packet[self.received..];
+            let received = rustix::net::recvmsg(
+                &self.socket,
+                &mut [IoSliceMut::new(rest)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            );
+            match received {
+                Ok(received) if received.bytes > 0 => self.received += received.bytes,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                _ => return Err(None),
+            }
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.sent.extend(fds);
+                }
+            }
+            if self.sent.len() > 1 {
+                return Err(Some("too many descriptors"));
+            }
+            if self.received == MESSAGE_BYTES {
+                self.received = 0;
+                let message = Message::decode(&self.packet).ok_or(Some("rubbish"))?;
+                return Ok(Some((message, std::mem::take(&mut self.sent))));
+            }
+        }
+    }
+}
+
+/// The manager's end.
+pub(crate) struct Control {
+    node: Arc<Node>,
+    listener: OwnedFd,
+    peers: Vec<Peer>,
+    /// Whether anybody ever held the manager: one that nobody wants any more ends.
+    pub was_held: bool,
+    /// Runs that have joined so far.
+    pub joined: u64,
+    /// Descriptors came in the last round: more are probably on their way.
+    pub is_busy: bool,
+    owner: Owner,
+}
+
+impl Control {
+    /// Listens at `path`, in place of a socket that a dead manager left.
+    pub fn listen(node: &Arc<Node>, path: &Path) -> Result<Control, Errno> {
+        let _ = std::fs::remove_file(path);
+        let listener = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+        rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+        rustix::net::listen(&listener, 1024)?;
+        Ok(Control {
+            node: Arc::clone(node),
+            listener,
+            peers: Vec::new(),
+            was_held: false,
+            joined: 0,
+            is_busy: false,
+            owner: Node::new_owner(),
+        })
+    }
+
+    /// What to wait for.
+    pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let listener = PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN);
+        let peers = self
+            .peers
+            .iter()
+            .map(|peer| PollFd::from_borrowed_fd(peer.socket.as_fd(), PollFlags::IN));
+        std::iter::once(listener).chain(peers)
+    }
+
+    /// Connections that keep the manager from ending.
+    pub fn holders(&self) -> usize {
+        self.peers.iter().filter(|peer| peer.holds).count()
+    }
+
+    /// Whether somebody waits for a drain.
+    pub fn is_draining(&self) -> bool {
+        self.peers.iter().any(|peer| peer.drain.is_some())
+    }
+
+    /// Whether a run waits for its reservation.
+    pub fn is_beginning(&self) -> bool {
+        self.peers.iter().any(|peer| peer.beginning.is_some())
+    }
+
+    fn answer_beginnings(&mut self) {
+        for peer in &mut self.peers {
+            let answer = peer.beginning.as_mut().and_then(|job| job.go_on(&self.node, self.owner));
+            if let Some(answer) = answer {
+                peer.beginning = None;
+                let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
+            }
+        }
+    }
+
+    /// Accepts, reads and answers what is there. Returns true when the manager shall stop.
+    pub fn serve(&mut self) -> bool {
+        self.accept();
+        let node = Arc::clone(&self.node);
+        let (mut held, mut busy, mut joined) = (false, false, 0);
+        self.peers.retain_mut(|peer| {
+            let before = peer.holds;
+            let keep = receive(&node, peer, &mut busy);
+            held |= peer.holds;
+            joined += u64::from(peer.holds && !before);
+            keep
+        });
+        self.was_held |= held;
+        self.joined += joined;
+        self.is_busy = busy;
+        self.answer_beginnings();
+        self.answer_drains()
+    }
+
+    /// Tells those who wait for the manager's end what has become of it.
+    pub fn answer_end(&mut self, answer: Message) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.awaits_end) {
+            peer.awaits_end = false;
+            let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
+        }
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        for _ in 0..CONNECTIONS_MAX {
+            let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { break };
+            let ours = rustix::net::sockopt::socket_peercred(&socket)
+                .is_ok_and(|peer| peer.uid == rustix::process::geteuid());
+            if !ours {
+                eprintln!("refused a connection of another user");
+            } else if self.peers.len() < CONNECTIONS_MAX {
+                self.peers.push(Peer::new(socket));
+            } else {
+                eprintln!("refused a connection: {CONNECTIONS_MAX} are open");
+            }
+        }
+    }
+
+    fn answer_drains(&mut self) -> bool {
+        let node = Arc::clone(&self.node);
+        let waiting = self.is_draining();
+        // A run that waits for its reservation needs room, whoever has it.
+        node.draining.store(waiting || self.is_beginning(), Ordering::Release);
+        if !waiting {
+            return false;
+        }
+        node.want_work();
+        let failing = failing_files(&node);
+        let ending = crate::manager::jobs::is_any_ending(&node);
+        let mut stop = false;
+        for peer in &mut self.peers {
+            let Some(drain) = &peer.drain else { continue };
+            let bytes = node.dirty_bytes_until(drain.until);
+            let waited = drain.asked.elapsed();
+            let stuck = failing > 0
+                && waited > GIVE_UP.as_duration()
+                && all_pending_are_failing(&node)
+                && (waited > crate::drain::flush::FADING
+                    || !crate::drain::flush::is_any_fading(&node));
+            let done = bytes == 0 && !crate::manager::housekeeping::is_any_littered(&node);
+            // What a process that has died left behind is taken back in a round.
+            let has_looked = node.rounds.load(Ordering::Acquire) > drain.round;
+            if !ending && has_looked && (done || stuck) {
+                let answer = Message::Drained { failing: failing as u32, bytes };
+                forebay_pool::crash::point("message.answering");
+                let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
+                stop |= drain.stop;
+                peer.drain = None;
+            }
+        }
+        stop
+    }
+}
+
+/// Files whose last flush failed.
+pub(crate) fn failing_files(node: &Node) -> usize {
+    node.segment
+        .live_files()
+        .filter(|&file| {
+            let record = node.segment.file(file);
+            record.has(file_flag::FAILING)
+                && !record.has(file_flag::SCRATCH)
+                && crate::drain::flush::is_pending(node, file)
+        })
+        .count()
+}
+
+/// Whether nothing is left to flush but files that cannot be written now.
+pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
+    node.segment.live_files().all(|file| {
+        let record = node.segment.file(file);
+        record.has(file_flag::FAILING)
+            || record.has(file_flag::SCRATCH)
+            || !crate::drain::flush::is_pending(node, file)
+    })
+}
+
+/// Reads what a peer has sent. False when it is gone or talks rubbish.
+fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
+    // One who never stops must not keep us from the others.
+    for _ in 0..ROUND_MAX {
+        let (message, mut sent) = match peer.next() {
+            Ok(Some(next)) => next,
+            Ok(None) => return true,
+            Err(what) => {
+                if let Some(what) = what {
+                    eprintln!("cut off a connection that sent {what}");
+                }
+                return false;
+            }
+        };
+        forebay_pool::crash::point("message.received");
+        *announced |= !sent.is_empty();
+        let done = match message {
+            Message::Announce { file, generation } => sent
+                .pop()
+                .is_some_and(|fd| node.descriptors.offer(&node.segment, file, generation, fd)),
+            Message::Stage { file, .. } | Message::Expect { file, .. } => {
+                let of_file = |fd: &OwnedFd| {
+                    file < node.segment.header().files
+                        && node.descriptors.is_file_of(node.segment.file(file), fd)
+                };
+                // A description of our own: the program's may be open for writing, or locked.
+                let fd = sent.pop().filter(of_file);
+                let fd = fd.map(|fd| crate::store::beneath::reopen(&fd, OFlags::RDONLY));
+                let bucket = node.segment.bucket_bytes() as u64;
+                if let Some(Ok(fd)) = fd
+                    && let Some(request) = crate::organize::stage::Request::of(&message, fd, bucket)
+                {
+                    node.stage_requests.push(request);
+                }
+                true
+            }
+            Message::Hold => {
+                peer.holds = true;
+                let held = Message::Held.encode();
+                rustix::net::send(&peer.socket, &held, SendFlags::NOSIGNAL).is_ok()
+            }
+            Message::Drain | Message::Stop => {
+                peer.drain = Some(Drain::asked_now(node, message == Message::Stop));
+                true
+            }
+            Message::AwaitEnd => {
+                peer.awaits_end = true;
+                true
+            }
+            Message::BeginJob { mode, trigger, reserve } => {
+                let begun =
+                    rustix::net::sockopt::socket_peercred(&peer.socket).ok().and_then(|run| {
+                        Beginning::of(
+                            node,
+                            run.pid.as_raw_nonzero().get() as u32,
+                            (mode, trigger),
+                            reserve,
+                        )
+                    });
+                let good = begun.is_some();
+                peer.beginning = begun;
+                good
+            }
+            Message::EndJob { number } => {
+                let run = rustix::net::sockopt::socket_peercred(&peer.socket).ok();
+                let run = run.map(|run| run.pid.as_raw_nonzero().get() as u32);
+                let theirs = node
+                    .segment
+                    .job(number)
+                    .filter(|job| Some(job.pid.load(Ordering::Relaxed)) == run);
+                theirs.is_some_and(|job| {
+                    job.ended.store(1, Ordering::Relaxed);
+                    job.state.store(job_state::ENDING, Ordering::SeqCst);
+                    true
+                })
+            }
+            Message::Held
+            | Message::GoesOn
+            | Message::InUse
+            | Message::Drained { .. }
+            | Message::JobBegun { .. }
+            | Message::NoRoom { .. }
+            | Message::Refused
+            | Message::Sync { .. } => {
+                eprintln!("cut off a connection that sent what does not belong there");
+                return false;
+            }
+        };
+        if !done {
+            let refused = Message::Refused.encode();
+            let _ = rustix::net::send(&peer.socket, &refused, SendFlags::NOSIGNAL);
+        }
+    }
+    true
+}

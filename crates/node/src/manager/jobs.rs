@@ -1,0 +1,394 @@
+//! Jobs: from the start of a run's command to the end of its last process. Their reservations, and
+//! the end of their scratch files and of buffers that nobody needs any more.
+
+use crate::config;
+use crate::node::{Node, buckets_of};
+use crate::store::beneath::{Known, Since, Stores};
+use forebay_placement::glob;
+use forebay_placement::schema::{Lifetime, Mode};
+use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
+use forebay_pool::free_map::USED;
+use forebay_pool::layout::*;
+use forebay_pool::message::Message;
+use forebay_pool::opens::Opens;
+use forebay_pool::{Entry, Owner, clock, liveness};
+use rustix::fd::AsRawFd;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// How long a run waits for its reservation while no more room is found.
+const PATIENCE: Timer = Timer::seconds(10);
+/// Names of one file that are removed at most.
+const NAMES_MAX: usize = 64;
+
+/// A job that is being set up.
+pub(crate) struct Beginning {
+    number: u32,
+    /// Bytes that were asked for, and buckets that are still to be found.
+    asked: u64,
+    missing: u32,
+    /// When more room was found last.
+    since: Instant,
+}
+
+impl Beginning {
+    /// Begins the job of the `forebay run` of process `pid`. `None`: there are too many.
+    pub fn of(node: &Node, pid: u32, codes: (u8, u8), reserve: u64) -> Option<Beginning> {
+        let segment = &node.segment;
+        let start = liveness::start_time(pid).unwrap_or(0);
+        let number = segment.begin_job(pid, start)?;
+        let job = segment.job(number)?;
+        job.mode.store(codes.0, Ordering::Relaxed);
+        job.trigger.store(codes.1, Ordering::Relaxed);
+        let whose = if reserve > 0 { reserved_for::ALL } else { reserved_for::RULES };
+        job.reserved_for.store(whose, Ordering::Relaxed);
+        let by_rules = || {
+            let each = segment.rules().iter().map(|rule| rule.settings().reserve);
+            each.fold(0, u64::saturating_add)
+        };
+        let asked = if reserve > 0 { reserve } else { by_rules() };
+        let buckets = asked.div_ceil(segment.bucket_bytes() as u64);
+        let missing = u32::try_from(buckets).unwrap_or(u32::MAX);
+        Some(Beginning { number, asked, missing, since: Instant::now() })
+    }
+
+    /// Sets aside what can be had. What to say, once it is enough, or cannot be.
+    pub fn go_on(&mut self, node: &Node, owner: Owner) -> Option<Message> {
+        let segment = &node.segment;
+        if self.missing > 0 {
+            let found = segment.set_aside(self.number, self.missing, owner);
+            self.missing -= found;
+            if found > 0 || drop_clean(node, owner, self.missing) > 0 {
+                self.since = Instant::now();
+            }
+        }
+        if self.missing == 0 {
+            segment.job(self.number)?.state.store(job_state::LIVE, Ordering::SeqCst);
+            return Some(Message::JobBegun { number: self.number });
+        }
+        segment.want_room();
+        let hopeless = self.missing > segment.reservable_now();
+        if !hopeless && self.since.elapsed() < PATIENCE.as_duration() {
+            return None;
+        }
+        // What could be had, if this had not been asked for.
+        let held = segment.job(self.number).map_or(0, |job| job.reserved.load(Ordering::SeqCst));
+        let more = if hopeless { segment.reservable_now() } else { 0 };
+        segment.end_job(self.number);
+        let bytes = u64::from(held + more) * segment.bucket_bytes() as u64;
+        Some(Message::NoRoom { bytes, asked: self.asked })
+    }
+}
+
+/// Frees up to `most` buckets whose blocks the store has. Returns how many.
+fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
+    let segment = &node.segment;
+    let mut freed = 0;
+    for bucket in (0..node.tiers()).flat_map(|tier| buckets_of(segment, tier)) {
+        let Some(meta) = segment.bucket(bucket) else { continue };
+        let file = meta.file.load(Ordering::Relaxed);
+        let clean = meta.state.load(Ordering::Acquire) == USED
+            && meta.reserved.load(Ordering::Relaxed) == 0
+            && meta.pending() == 0
+            && file < segment.header().files
+            && segment.is_indexed(bucket);
+        if !clean || meta.lock.holder().is_some() {
+            continue;
+        }
+        let block = meta.block.load(Ordering::Relaxed);
+        let Some(place) = segment.entry(segment.file(file), block) else { continue };
+        let locked = segment.lock_resident_within(place, owner, &mut Patience::spent());
+        let Ok(Some(resident)) = locked else { continue };
+        let Some(meta) = segment.bucket(resident.bucket) else { continue };
+        if meta.pending() == 0 {
+            segment.discard_resident(place, resident);
+            freed += 1;
+        } else if resident.taken {
+            meta.lock.unlock_unchanged();
+        }
+        if freed >= most {
+            break;
+        }
+    }
+    freed
+}
+
+/// After a predecessor's death: what it was setting up never began, and what it was ending goes on.
+pub(crate) fn take_over(node: &Node) {
+    let segment = &node.segment;
+    segment.recover_reservations();
+    for job in segment.jobs() {
+        if job.state.load(Ordering::SeqCst) == job_state::STARTING {
+            segment.end_job(job.number.load(Ordering::Acquire));
+        }
+    }
+}
+
+/// Whether a run has ended whose scratch files are still there.
+pub(crate) fn is_any_ending(node: &Node) -> bool {
+    node.segment.jobs().any(|job| job.ended.load(Ordering::Relaxed) != 0)
+}
+
+/// Ends the jobs whose last process is gone.
+pub(crate) fn look_at_jobs(node: &Node, owner: Owner) {
+    let segment = &node.segment;
+    for job in segment.jobs() {
+        let number = job.number.load(Ordering::Acquire);
+        let state = job.state.load(Ordering::SeqCst);
+        if state == job_state::STARTING {
+            if !segment.job_is_run(job) {
+                segment.end_job(number);
+            }
+            continue;
+        }
+        if state == job_state::LIVE {
+            if segment.job_is_run(job) {
+                continue;
+            }
+            job.state.store(job_state::ENDING, Ordering::SeqCst);
+        }
+        if !segment.job_has_clients(number) {
+            job.state.store(job_state::OVER, Ordering::SeqCst);
+            // One may have joined before it could see that.
+            if segment.job_has_clients(number) {
+                job.state.store(job_state::ENDING, Ordering::SeqCst);
+            } else {
+                // A file that somebody is in the middle of goes in the next round.
+                if !delete_scratch(node, number, owner) {
+                    continue;
+                }
+                segment.end_job(number);
+            }
+        }
+        job.ended.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Deletes the scratch files of a job; whether all are gone.
+fn delete_scratch(node: &Node, number: u32, owner: Owner) -> bool {
+    let segment = &node.segment;
+    let files: Vec<u32> = segment.scratch_of(number).collect();
+    if files.is_empty() {
+        return true;
+    }
+    let open = segment.open_files();
+    let mut all = true;
+    for file in files {
+        all &= delete(node, file, owner, open[file as usize]);
+    }
+    node.announce_room();
+    all
+}
+
+/// Deletes a scratch file. Of one that somebody has `open` only the names go now; what is buffered
+/// follows when it is closed, as after any unlink. False: it is in use at this very moment.
+pub(crate) fn delete(node: &Node, file: u32, owner: Owner, open: bool) -> bool {
+    let segment = &node.segment;
+    let inside = segment.enter_table(owner);
+    let held = segment.try_exclude(file, owner);
+    if held {
+        delete_held(node, file, owner, open);
+        segment.include(file);
+    }
+    segment.leave(owner, inside);
+    held
+}
+
+/// The same, of a file that the caller has exclusively.
+pub(crate) fn delete_held(node: &Node, file: u32, owner: Owner, open: bool) {
+    let segment = &node.segment;
+    let record = segment.file(file);
+    let store = record.store.load(Ordering::Relaxed) as usize;
+    let Some(backing) = node.config.backing.get(store) else { return };
+    if open {
+        // Its blocks may have to go somewhere when it has no name any more.
+        let _ = node.descriptors.of(segment, file, &backing.path);
+    }
+    match remove_names(node, file, &backing.path) {
+        Removed::All => {
+            record.job.store(0, Ordering::Release);
+            record.set(file_flag::UNLINKED);
+            if !open {
+                segment.drop_all_blocks(file, owner, node);
+                record.clear(file_flag::AHEAD | file_flag::ANNOUNCED);
+                record.clear(file_flag::DIRTY | file_flag::FAILING);
+                node.descriptors.close(file);
+            }
+        }
+        // It was given a name that is to last, where we could not see it.
+        Removed::Kept => {
+            record.clear(file_flag::SCRATCH);
+            record.mode.store(Mode::Async as u8, Ordering::Release);
+            record.job.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// What became of a file's names.
+enum Removed {
+    /// It has none any more.
+    All,
+    /// It has one that is nobody's scratch.
+    Kept,
+}
+
+/// Removes all names of a scratch file, wherever it was moved.
+fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
+    let segment = &node.segment;
+    let record = segment.file(file);
+    let known = PathBuf::from(OsString::from_vec(record.path()));
+    let held = node.descriptors.at_hand(segment, file);
+    // It may have been moved, or linked, to another directory of the same file system.
+    let stores = Stores::of(node.config.backing.iter().map(|backing| &*backing.path));
+    let of_record = Known::of(record);
+    let names = || held.as_ref().and_then(|fd| rustix::fs::fstat(&**fd).ok()).map(|s| s.st_nlink);
+    for turn in 0..NAMES_MAX {
+        if names() == Some(0) {
+            return Removed::All;
+        }
+        let by_descriptor = || {
+            let fd = held.as_ref()?.as_raw_fd();
+            std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()
+        };
+        let found = [(turn == 0).then(|| known.clone()), by_descriptor()]
+            .into_iter()
+            .flatten()
+            .find(|path| stores.has(path, &of_record, Since::Boot))
+            .or_else(|| stores.search(folder, &of_record, Since::Boot).ok());
+        let Some(path) = found else {
+            // Without a name that we can find: moved away if the kernel knows one.
+            return if names().is_none_or(|names| names == 0) {
+                Removed::All
+            } else {
+                Removed::Kept
+            };
+        };
+        if path != known && !is_scratch_there(node, file, folder, &path) {
+            record.set_path(path.as_os_str().as_bytes());
+            return Removed::Kept;
+        }
+        match stores.remove(&path, &of_record, Since::Boot) {
+            Ok(last) if !last => {}
+            Ok(_) => return Removed::All,
+            Err(errno) => {
+                eprintln!("scratch file {}: {errno}; it stays", path.display());
+                return Removed::All;
+            }
+        }
+    }
+    Removed::All
+}
+
+/// Whether a scratch file that was moved to `path` unseen is scratch there, too.
+fn is_scratch_there(node: &Node, file: u32, folder: &Path, path: &Path) -> bool {
+    let segment = &node.segment;
+    if !path.starts_with(folder) {
+        // Another directory, where rules were made for other files: as the run and it say.
+        let backing = node.config.backing.iter().find(|backing| path.starts_with(&backing.path));
+        let job = segment.job(segment.file(file).job.load(Ordering::Acquire));
+        let of_job = job.and_then(|job| Mode::from_code(job.mode.load(Ordering::Relaxed)));
+        return backing.is_some_and(|backing| match of_job {
+            Some(mode) => mode == Mode::Scratch,
+            None => backing.mode == config::Mode::Scratch,
+        });
+    }
+    let Some(rule) = segment.rule_of(segment.file(file)).map(RuleRecord::rule) else { return true };
+    let of_rule = rule.set.mode == Some(Mode::Scratch);
+    let below = path.strip_prefix(folder).unwrap_or(path).as_os_str().as_bytes();
+    let name =
+        if rule.when.path.first() == Some(&b'/') { path.as_os_str().as_bytes() } else { below };
+    !of_rule || rule.when.path.is_empty() || glob::matches(rule.when.path, name)
+}
+
+/// Keeps a closed scratch file without a descriptor: many of them would use up all there are. The
+/// caller has the file exclusively.
+pub(crate) fn lay_down(node: &Node, file: u32) {
+    let record = node.segment.file(file);
+    if let Some(fd) = node.descriptors.at_hand(&node.segment, file) {
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        if let Ok(path) = path {
+            record.set_path(path.as_os_str().as_bytes());
+        }
+        record.clear(file_flag::ANNOUNCED);
+        node.descriptors.close(file);
+    }
+    if !node.segment.is_unrecorded(record.identity()) {
+        record.clear(file_flag::DIRECT);
+    }
+}
+
+/// When a file was written, which it is, and how often it had been opened when it was seen to be closed.
+type Version = (u64, (u32, Opens));
+
+/// Ends what rules give a lifetime, of files that nobody has open: scratch files are deleted; of
+/// others the buffers go once the store has what is in them.
+pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], open: &[bool]) {
+    let segment = &node.segment;
+    let lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
+    if !lifetimes {
+        return;
+    }
+    let mut versions: HashMap<(u32, u16), Vec<Version>> = HashMap::new();
+    let mut over = Vec::new();
+    let now = clock::realtime_coarse_ns();
+    for &(file, opens) in files {
+        let record = segment.file(file);
+        let lifetime = segment.rule_of(record).and_then(|rule| rule.settings().lifetime);
+        let Some(lifetime) = lifetime.filter(|_| !open[file as usize] && holds(node, file)) else {
+            continue;
+        };
+        let written = record.mtime_ns.load(Ordering::Acquire);
+        match lifetime {
+            Lifetime::KeepVersions(count) => {
+                let rule = record.rule.load(Ordering::Relaxed);
+                let of_rule = versions.entry((count, rule)).or_default();
+                of_rule.push((written, (file, opens)));
+            }
+            Lifetime::OverwriteWhenRead if record.has(file_flag::READ_OUT) => {
+                over.push((file, opens));
+            }
+            Lifetime::Expires(after) if now.saturating_sub(written) >= after => {
+                over.push((file, opens));
+            }
+            Lifetime::OverwriteWhenRead | Lifetime::Expires(_) => {}
+        }
+    }
+    for ((count, _), mut of_rule) in versions {
+        of_rule.sort_unstable_by_key(|&(written, (file, _))| (written, file));
+        let surplus = of_rule.len().saturating_sub(count as usize);
+        over.extend(of_rule[..surplus].iter().map(|&(_, file)| file));
+    }
+    for (file, opens) in over {
+        let record = segment.file(file);
+        let is_scratch = record.has(file_flag::SCRATCH);
+        let inside = segment.enter_table(owner);
+        if (is_scratch || !record.has(file_flag::DIRTY)) && segment.try_exclude(file, owner) {
+            // A process may have opened it since it was found to be closed.
+            if opens.are_still(&record.opens) {
+                match is_scratch {
+                    true => delete_held(node, file, owner, false),
+                    false => drop(segment.drop_clean_blocks(file, owner)),
+                }
+            }
+            segment.include(file);
+        }
+        segment.leave(owner, inside);
+    }
+}
+
+/// Whether a file is a version of anything: a scratch file that was written, or one that has buffers.
+fn holds(node: &Node, file: u32) -> bool {
+    let segment = &node.segment;
+    let record = segment.file(file);
+    let mut buffered = false;
+    segment.for_each_entry(record, 0, |_, place| {
+        buffered = matches!(Entry::decode(place.load(Ordering::Acquire)), Entry::Resident { .. });
+        !buffered
+    });
+    buffered || record.has(file_flag::SCRATCH) && record.size.load(Ordering::Acquire) > 0
+}

@@ -1,0 +1,10 @@
+//! The node manager as a process: start and end, its threads, its socket, jobs, and what it looks
+//! after between requests.
+//!
+//! May use all other folders; none of them uses this one.
+
+pub(crate) mod control;
+pub(crate) mod daemon;
+pub(crate) mod housekeeping;
+pub(crate) mod jobs;
+pub(crate) mod retire;

@@ -1,0 +1,312 @@
+//! The end of a node manager.
+//!
+//! Each file is brought to the store, and made clean while it is held exclusively. If programs have
+//! files open, every file is made direct besides, new ones from the beginning: all that have a file
+//! open use it through the kernel then, by the same record. So nothing is wrong if the manager is wanted
+//! again after all. The segment is removed only when no process uses it any more: one that went on
+//! without it would not be seen by the next manager.
+//!
+//! Files are brought to the store by a thread of its own: what a client holds it up with must not keep
+//! the control thread from reading descriptors, reaping clients and answering commands.
+
+use crate::drain::flush::{FADING, Flusher, Which, is_fading, is_pending, settle_held};
+use crate::manager::housekeeping::complete_intent;
+use crate::node::Node;
+use forebay_pool::clock::Timer;
+use forebay_pool::layout::{TIERS_MAX, file_flag, file_state, retirement};
+use forebay_pool::{Owner, crash};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long files are tried that cannot be written.
+const GIVE_UP: Timer = Timer::seconds(3);
+/// In so many passes at least: what keeps one may be over after some, and a busy machine makes few.
+const GIVE_UP_PASSES: u32 = 20;
+/// Time between two passes.
+const PAUSE: Timer = Timer::ms(10);
+/// Bytes of a file that are flushed while it is held: more are left to the flushers, which stop
+/// no program, at first.
+const HELD_BYTES: u64 = 16 << 20;
+/// After this a file is held whatever it has.
+const LEFT_TO_FLUSHERS: Timer = Timer::seconds(10);
+
+/// How far the manager is with its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// There is something to do.
+    UnderWay,
+    /// All that is left are so many files that the store, or the journal, refuses.
+    Refused(usize),
+    /// All files are direct, and programs go on with them.
+    Direct,
+    /// No process can join any more; the segment can be removed.
+    Gone,
+}
+
+/// What became of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// A process is in the middle of it, or a flush is.
+    Busy,
+    Refused,
+}
+
+/// The manager's way to its end.
+pub(crate) struct Retirement {
+    node: Arc<Node>,
+    pass: Option<JoinHandle<HashSet<u32>>>,
+    /// Files that the last pass could not bring to the store.
+    refused: HashSet<u32>,
+    /// Passes that could not bring some file to the store, one after the other.
+    vain: u32,
+    again: Instant,
+}
+
+impl Retirement {
+    pub fn new(node: &Arc<Node>) -> Retirement {
+        Retirement {
+            node: Arc::clone(node),
+            pass: None,
+            refused: HashSet::new(),
+            vain: 0,
+            again: Instant::now(),
+        }
+    }
+
+    fn state(&self) -> u32 {
+        self.node.header().retired.load(Ordering::SeqCst)
+    }
+
+    fn set_state(&self, state: u32) {
+        self.node.header().retired.store(state, Ordering::SeqCst);
+        // Who makes a record looks at the state when the record can be seen.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether only programs are waited for.
+    pub fn is_over(&self) -> bool {
+        self.state() == retirement::DIRECT
+    }
+
+    /// Whether files are being brought to the store for it.
+    pub fn is_busy(&self) -> bool {
+        self.pass.is_some()
+    }
+
+    /// The manager is wanted: files that come into the table are buffered.
+    pub fn take_back(&mut self) {
+        if self.state() != retirement::NONE {
+            self.set_state(retirement::NONE);
+        }
+        if let Some(pass) = self.pass.take_if(|pass| pass.is_finished()) {
+            let _ = pass.join();
+        }
+    }
+
+    /// Goes on. `told` is since when the manager is to end although programs may be using it; `idle`,
+    /// that none does, and `still_idle` asks again.
+    pub fn go_on(
+        &mut self,
+        told: Option<Instant>,
+        idle: bool,
+        still_idle: impl Fn() -> bool,
+    ) -> Progress {
+        if self.state() == retirement::NONE && !idle {
+            self.set_state(retirement::CLEARING);
+            crash::point("manager.retiring");
+        }
+        if let Some(pass) = self.pass.take_if(|pass| pass.is_finished()) {
+            self.refused = pass.join().unwrap_or_default();
+            self.vain = if self.refused.is_empty() { 0 } else { self.vain + 1 };
+            self.again = Instant::now() + PAUSE.as_duration();
+        }
+        if self.pass.is_some() {
+            return Progress::UnderWay;
+        }
+        let direct = !idle;
+        let node = &self.node;
+        let left: Vec<u32> =
+            node.segment.live_files().filter(|&file| !is_done(node, file, direct)).collect();
+        if left.is_empty() {
+            return self.conclude(idle, still_idle);
+        }
+        let waited = told.map_or(Duration::ZERO, |since| since.elapsed());
+        if waited > GIVE_UP.as_duration()
+            && self.vain >= GIVE_UP_PASSES
+            && left.iter().all(|file| self.refused.contains(file))
+            && (waited > FADING || !left.iter().any(|&file| is_fading(node, file)))
+        {
+            return Progress::Refused(left.len());
+        }
+        if Instant::now() >= self.again {
+            let patient = waited < LEFT_TO_FLUSHERS.as_duration();
+            let node = Arc::clone(node);
+            let pass = move || pass(&node, &left, direct, patient);
+            let started = std::thread::Builder::new().name("retire".to_owned()).spawn(pass);
+            self.pass = started.ok();
+            self.again = Instant::now() + PAUSE.as_duration();
+        }
+        Progress::UnderWay
+    }
+
+    fn conclude(&self, idle: bool, still_idle: impl Fn() -> bool) -> Progress {
+        if !idle {
+            if self.state() == retirement::CLEARING {
+                self.set_state(retirement::DIRECT);
+                eprintln!("everything is on the store; programs go on without buffering");
+            }
+            return Progress::Direct;
+        }
+        let before = self.state();
+        self.set_state(retirement::GONE);
+        crash::point("manager.retired");
+        let node = &self.node;
+        // A client claims its slot first and looks at the state then.
+        if still_idle() && node.segment.live_files().all(|file| is_done(node, file, false)) {
+            return Progress::Gone;
+        }
+        self.set_state(before);
+        Progress::UnderWay
+    }
+}
+
+impl Drop for Retirement {
+    fn drop(&mut self) {
+        if self.state() == retirement::CLEARING {
+            // What could not be brought to the store stays buffered.
+            self.set_state(retirement::NONE);
+        }
+        self.node.stopping.store(true, Ordering::Release);
+        if let Some(pass) = self.pass.take() {
+            let _ = pass.join();
+        }
+    }
+}
+
+/// Whether the store has all of a file, and nothing that a recovery would apply is kept of it.
+fn is_clean(node: &Node, file: u32) -> bool {
+    let record = node.segment.file(file);
+    !record.has(file_flag::AHEAD)
+        && !record.is_tracked()
+        && !record.has_intent()
+        && !is_pending(node, file)
+}
+
+/// Whether nothing is left to do for a file: it is clean, and if programs go on, `direct`. Scratch files
+/// stay buffered for as long as their programs run.
+fn is_done(node: &Node, file: u32, direct: bool) -> bool {
+    let record = node.segment.file(file);
+    let scratch = record.has(file_flag::SCRATCH);
+    match direct {
+        true => scratch || record.has(file_flag::DIRECT) && is_clean(node, file),
+        false => (!scratch || record.has(file_flag::UNLINKED)) && is_clean(node, file),
+    }
+}
+
+/// Brings files to the store, one after the other. Returns those that cannot be.
+fn pass(node: &Arc<Node>, files: &[u32], direct: bool, patient: bool) -> HashSet<u32> {
+    let mut flusher = Flusher::new(node);
+    let owner = Node::new_owner();
+    let mut refused = HashSet::new();
+    for &file in files {
+        if node.stopping() {
+            break;
+        }
+        let outcome = if !flusher.may_try(file, node.now()) {
+            Outcome::Refused
+        } else if patient && node.segment.pending_bytes(file) > HELD_BYTES {
+            Outcome::Busy
+        } else {
+            finish(node, &mut flusher, file, owner, direct)
+        };
+        if outcome == Outcome::Refused {
+            refused.insert(file);
+        }
+    }
+    refused
+}
+
+/// Brings one file to the store while no other thread is inside it.
+fn finish(
+    node: &Arc<Node>,
+    flusher: &mut Flusher,
+    file: u32,
+    owner: Owner,
+    direct: bool,
+) -> Outcome {
+    let segment = &node.segment;
+    let record = segment.file(file);
+    let inside = segment.enter_table(owner);
+    let mut outcome = Outcome::Busy;
+    if segment.try_exclude(file, owner) {
+        let is_ours = record.state.load(Ordering::Acquire) == file_state::LIVE
+            && record.exclusive.load(Ordering::SeqCst) == owner.raw();
+        // Else it was removed, and may have become another file's, since it was looked for.
+        if is_ours {
+            outcome = finish_held(node, flusher, file, owner, direct);
+        }
+        if record.exclusive.load(Ordering::SeqCst) == owner.raw() {
+            segment.include(file);
+        }
+    }
+    segment.leave(owner, inside);
+    outcome
+}
+
+/// The same, of a file that is held.
+fn finish_held(
+    node: &Arc<Node>,
+    flusher: &mut Flusher,
+    file: u32,
+    owner: Owner,
+    direct: bool,
+) -> Outcome {
+    let segment = &node.segment;
+    let record = segment.file(file);
+    if record.has_intent() {
+        // Of an owner that died in the middle of it.
+        if complete_intent(node, file, owner).is_err() {
+            return Outcome::Refused;
+        }
+    }
+    if record.has(file_flag::SCRATCH) {
+        if direct {
+            return Outcome::Done;
+        }
+        crate::manager::jobs::delete_held(node, file, owner, false);
+    }
+    // A block may move while it is flushed, once for each tier.
+    for _ in 0..2 + TIERS_MAX {
+        if !is_pending(node, file) {
+            break;
+        }
+        flusher.be_patient();
+        flusher.flush(Which::File(file));
+        if record.has(file_flag::FAILING) {
+            break;
+        }
+    }
+    if !segment.drop_clean_blocks(file, owner) {
+        let refused = record.has(file_flag::FAILING);
+        return if refused { Outcome::Refused } else { Outcome::Busy };
+    }
+    if record.is_tracked() && flusher.settle_durably(file).is_err() {
+        return Outcome::Refused;
+    }
+    if record.has(file_flag::AHEAD) && flusher.descriptor(file).is_err() {
+        return Outcome::Refused;
+    }
+    settle_held(node, file);
+    if !is_clean(node, file) {
+        return Outcome::Refused;
+    }
+    if direct {
+        record.set(file_flag::DIRECT);
+        crash::point("manager.direct");
+    }
+    Outcome::Done
+}

@@ -1,0 +1,323 @@
+//! Why a file's bytes are where they are, and where the next ones would go: for `forebay explain`.
+//!
+//! What is said of new data is what a program would decide: the same questions to the same policies.
+
+use crate::observe::status::Observer;
+use forebay_client::{hierarchy, question};
+use forebay_placement::cost::Speeds;
+use forebay_placement::schema::{Facts, Mode, Settings, mismatch};
+use forebay_placement::{Destination, Plan};
+use forebay_pool::layout::*;
+use forebay_pool::segment::text;
+use forebay_pool::{Entry, Identity, Segment};
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// What an instance knows of a file.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The canonical path.
+    pub path: PathBuf,
+    /// The managed directory it lies in.
+    pub directory: PathBuf,
+    /// The directory's files are not buffered.
+    pub bypass: bool,
+    /// The directory's files have this mode where neither rule nor run say anything.
+    pub mode: Option<Mode>,
+    /// Its state, if it is in the file table.
+    pub file: Option<FileState>,
+    /// Bytes of the file, as programs see it; 0 if there is none.
+    pub size: u64,
+    /// All rules in order.
+    pub rules: Vec<RuleVerdict>,
+    /// What the rule that holds sets.
+    pub settings: Settings,
+    /// Where the bytes are.
+    pub extents: Vec<Extent>,
+    /// Where new bytes would go.
+    pub placement: Placement,
+}
+
+/// What the file table says of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileState {
+    /// Bytes that the store's file has.
+    pub store_size: u64,
+    /// The store lags behind.
+    pub ahead: bool,
+    /// Everybody uses it through the kernel.
+    pub direct: bool,
+    /// Its buffering mode; `None` before any program opened it.
+    pub mode: Option<Mode>,
+    /// The job whose scratch it is.
+    pub job: Option<u32>,
+    /// The errno of its last flush, if that failed.
+    pub errno: Option<i32>,
+}
+
+/// A rule, and whether it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleVerdict {
+    /// What its writer called it; may be empty.
+    pub name: String,
+    /// File and line.
+    pub source: String,
+    /// It is the one that holds.
+    pub holds: bool,
+    /// The first condition that does not hold for us: users and processes differ.
+    pub mismatch: Option<&'static str>,
+}
+
+/// Neighbouring bytes in one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first byte.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Name of the tier; `None` is the store.
+    pub tier: Option<String>,
+    /// Bytes that the store does not have yet.
+    pub dirty: u64,
+    /// Bytes that the tier has; the others are on the store.
+    pub valid: u64,
+}
+
+/// Where new bytes would go, and the numbers that say so.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Bytes that it was asked about.
+    pub bytes: u64,
+    /// The file's hotness: its accesses, each counting half after every half-life.
+    pub hotness: f32,
+    /// Every place they could go to, the store last.
+    pub candidates: Vec<Candidate>,
+    /// The answer.
+    pub plan: Plan,
+}
+
+/// A place for new bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The tier's name, or "store".
+    pub name: String,
+    /// Bytes free, and in all; `None` for the store.
+    pub space: Option<(u64, u64)>,
+    /// Bytes that may not leave.
+    pub pinned: u64,
+    /// The lowest hotness among what may leave.
+    pub coldest: f32,
+    /// Bytes per second written.
+    pub write_bandwidth: u64,
+    /// Nanoseconds until the first byte.
+    pub latency_ns: u64,
+    /// Nanoseconds to write all of the request there: latency + size / bandwidth.
+    pub cost_ns: f64,
+}
+
+impl Observer {
+    /// Explains the file at `path`, which need not exist: where its bytes are, and where `bytes` more
+    /// would go. `None` if it lies in no managed directory of this instance.
+    pub fn explain(&self, path: &Path, bytes: u64) -> Option<Explanation> {
+        let segment = self.segment();
+        let header = segment.header();
+        let stores = &header.store[..header.stores as usize];
+        let folder =
+            |store: &StoreHeader| PathBuf::from(OsStr::from_bytes(text(&store.path).to_bytes()));
+        let store = stores.iter().position(|store| path.starts_with(folder(store)))?;
+        let directory = folder(&stores[store]);
+        let metadata = std::fs::metadata(path).ok();
+        let file = metadata.as_ref().and_then(|found| find(segment, found));
+        let record = file.map(|file| segment.file(file));
+        let on_store = metadata.map_or(0, |found| found.len());
+        let size = record.map_or(on_store, |record| record.size.load(Ordering::Acquire));
+        let (rules, settings) = judge(segment, record, path, &directory, size);
+        let (policy, request) = question(segment, record, settings, bytes);
+        let tiers = hierarchy(segment, store);
+        let policy = policy.policy();
+        let paces = Speeds::of(&tiers);
+        let candidates = tiers.tiers().iter().chain([&tiers.store]).zip(paces.paces());
+        let candidates = candidates.enumerate().map(|(index, (tier, pace))| Candidate {
+            name: place_name(segment, index),
+            space: (index < tiers.len()).then_some((tier.free, tier.capacity)),
+            pinned: tier.pinned,
+            coldest: tier.coldest,
+            write_bandwidth: (1e9 / pace.write_ns) as u64,
+            latency_ns: pace.latency_ns as u64,
+            cost_ns: pace.latency_ns + request.bytes as f64 * pace.write_ns,
+        });
+        Some(Explanation {
+            path: path.to_owned(),
+            bypass: stores[store].bypass != 0,
+            mode: Mode::from_code(stores[store].mode as u8),
+            directory,
+            file: record.map(state_of),
+            size,
+            rules,
+            settings,
+            extents: record.map_or_else(Vec::new, |record| extents(segment, record, size)),
+            placement: Placement {
+                policy: policy.name(),
+                bytes: request.bytes,
+                hotness: request.file_hotness,
+                candidates: candidates.collect(),
+                plan: policy.plan(&tiers, &request),
+            },
+        })
+    }
+
+    /// The name of a plan's destination.
+    pub fn name_of(&self, destination: Destination) -> String {
+        match destination {
+            Destination::Tier(tier) => place_name(self.segment(), tier),
+            Destination::Store => "store".to_owned(),
+        }
+    }
+}
+
+fn place_name(segment: &Segment, place: usize) -> String {
+    let header = segment.header();
+    match header.tier[..header.tiers as usize].get(place) {
+        Some(tier) => text(&tier.name).to_string_lossy().into_owned(),
+        None => "store".to_owned(),
+    }
+}
+
+/// The record of a file. Looked for without the table's locks: who only looks holds nobody up.
+fn find(segment: &Segment, metadata: &Metadata) -> Option<u32> {
+    let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
+    segment.live_files().find(|&file| segment.file(file).identity() == identity)
+}
+
+fn state_of(record: &FileRecord) -> FileState {
+    FileState {
+        store_size: record.store_size.load(Ordering::Acquire),
+        ahead: record.has(file_flag::AHEAD),
+        direct: record.has(file_flag::DIRECT),
+        mode: Mode::from_code(record.mode.load(Ordering::Relaxed)),
+        job: record
+            .has(file_flag::SCRATCH)
+            .then(|| record.job.load(Ordering::Acquire))
+            .filter(|&job| job != 0),
+        errno: record.failing_errno(),
+    }
+}
+
+/// Every rule, and which one holds: the one that programs found at open, else the one that we would.
+fn judge(
+    segment: &Segment,
+    record: Option<&FileRecord>,
+    path: &Path,
+    directory: &Path,
+    size: u64,
+) -> (Vec<RuleVerdict>, Settings) {
+    let facts = Facts {
+        path: path.as_os_str().as_bytes(),
+        directory: directory.as_os_str().as_bytes(),
+        size,
+        user: rustix::process::geteuid().as_raw(),
+        ..Facts::default()
+    };
+    let rules = segment.rules();
+    let mismatches: Vec<_> = rules.iter().map(|rule| mismatch(&rule.rule().when, &facts)).collect();
+    let holds = match record {
+        Some(record) => usize::from(record.rule.load(Ordering::Acquire)).checked_sub(1),
+        None => mismatches.iter().position(Option::is_none),
+    };
+    let verdict = |(index, (rule, mismatch)): (usize, (&RuleRecord, &Option<_>))| RuleVerdict {
+        name: String::from_utf8_lossy(rule.name()).into_owned(),
+        source: String::from_utf8_lossy(rule.source()).into_owned(),
+        holds: holds == Some(index),
+        mismatch: *mismatch,
+    };
+    let verdicts = rules.iter().zip(&mismatches).enumerate().map(verdict).collect();
+    let settings = holds.and_then(|rule| rules.get(rule)).map(RuleRecord::settings);
+    (verdicts, settings.unwrap_or_default())
+}
+
+/// Where the bytes of a file are; neighbours that differ only in what is dirty stay apart.
+fn extents(segment: &Segment, record: &FileRecord, size: u64) -> Vec<Extent> {
+    let bucket = segment.bucket_bytes() as u64;
+    let page = segment.page_bytes() as u64;
+    let mut found: Vec<Extent> = Vec::new();
+    let mut covered = 0;
+    segment.for_each_entry(record, 0, |block, place| {
+        let Entry::Resident { bucket: id, .. } = Entry::decode(place.load(Ordering::Acquire))
+        else {
+            return true;
+        };
+        let (Some(meta), start) = (segment.bucket(id), block * bucket) else { return true };
+        let end = (start + bucket).min(size.max(start));
+        if start >= end {
+            return true;
+        }
+        let pages = |mask: u64| u64::from(mask.count_ones()) * page;
+        let dirty = meta.pending();
+        add(&mut found, store_extent(covered, start));
+        add(
+            &mut found,
+            Extent {
+                start,
+                end,
+                tier: Some(place_name(segment, segment.tier_of(id))),
+                dirty: pages(dirty).min(end - start),
+                valid: pages(meta.valid.load(Ordering::Acquire)).min(end - start),
+            },
+        );
+        covered = end;
+        true
+    });
+    add(&mut found, store_extent(covered, size));
+    found
+}
+
+fn store_extent(start: u64, end: u64) -> Extent {
+    Extent { start, end, tier: None, dirty: 0, valid: 0 }
+}
+
+/// Adds an extent, joined to the last one if both are alike.
+fn add(extents: &mut Vec<Extent>, next: Extent) {
+    if next.start >= next.end {
+        return;
+    }
+    match extents.last_mut() {
+        Some(last)
+            if last.end == next.start
+                && last.tier == next.tier
+                && (last.dirty > 0) == (next.dirty > 0) =>
+        {
+            last.end = next.end;
+            last.dirty += next.dirty;
+            last.valid += next.valid;
+        }
+        _ => extents.push(next),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Node;
+    use forebay_pool::segment::anonymous;
+
+    #[test]
+    fn a_file_that_waits_for_its_settlement_has_no_error() {
+        let geometry = Geometry::for_tiers(4096, &[64 << 18]);
+        let (segment, _file) = anonymous(&geometry).unwrap();
+        let identity = Identity { device: 1, inode: 1 };
+        let file = segment.with_file_or_new(identity, Node::new_owner(), |file, _| file).unwrap();
+        let record = segment.file(file);
+        record.set(file_flag::FAILING);
+        assert_eq!(state_of(record).errno, None);
+        record.report(libc::EIO as u32);
+        assert_eq!(state_of(record).errno, Some(libc::EIO));
+        record.clear(file_flag::FAILING);
+        assert_eq!(state_of(record).errno, None);
+    }
+}

@@ -1,0 +1,94 @@
+//! What the node manager says: lines on standard error, which is its log, each with the time.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A line of the log. Unlike that of the standard library it does not panic where nothing can be written:
+/// a full disk below the log is no reason to end.
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::observe::log::tell(format_args!($($text)*)) };
+}
+
+/// Whether this process is a node manager, whose lines have the time.
+static IS_LOG: AtomicBool = AtomicBool::new(false);
+
+/// From now on what this process says is a node manager's log.
+pub fn begin() {
+    IS_LOG.store(true, Ordering::Relaxed);
+}
+
+/// Writes text to the standard error, in one piece. An error is not told: there is no other place.
+pub fn tell(text: fmt::Arguments<'_>) {
+    let text = match IS_LOG.load(Ordering::Relaxed) {
+        true => lines(&text.to_string()),
+        false => format!("{text}\n"),
+    };
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// A text as it stands in a log: each line with the time.
+pub fn lines(text: &str) -> String {
+    let now = utc(SystemTime::now());
+    text.lines().map(|line| format!("{now} {line}\n")).collect()
+}
+
+/// A time as RFC 3339 has it, in UTC.
+fn utc(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = date(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60,
+        since.subsec_millis()
+    )
+}
+
+/// The date so many days after 1970-01-01, in the Gregorian calendar.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Years from March on, so that the leap day is the last; in 400 of them there are 146097 days.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = match month {
+        ..10 => (year, month + 3),
+        _ => (year + 1, month - 9),
+    };
+    (era * 400 + year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, wanted) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (951_868_800, "2000-03-01T00:00:00.000Z"),
+            (1_709_210_096, "2024-02-29T12:34:56.000Z"),
+            (1_798_761_599, "2026-12-31T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), wanted);
+        }
+    }
+
+    #[test]
+    fn each_line_has_the_time() {
+        let said = lines("one\ntwo");
+        let rests: Vec<_> =
+            said.lines().map(|line| &line["2026-01-01T00:00:00.000Z".len()..]).collect();
+        assert_eq!(rests, [" one", " two"]);
+        assert!(said.ends_with('\n'));
+    }
+}

@@ -1,0 +1,14 @@
+//! What can be seen of a node manager without stopping it: status and explanations of a pool, who
+//! holds it up, its log, and the trace of its movements.
+//!
+//! Reads the segment and /proc, and changes nothing. May use no other folder of this crate.
+
+// First: its macro takes the place of that of the standard library in all that follow.
+#[macro_use]
+pub mod log;
+
+pub mod explain;
+pub mod holders;
+pub(crate) mod mappers;
+pub mod status;
+pub(crate) mod trace;

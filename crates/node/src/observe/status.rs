@@ -1,0 +1,318 @@
+//! What a segment looks like from outside: for `forebay status`, progress bars and tests.
+
+use crate::node::{buckets_of, dirty_bytes, ranges, scratch_bytes};
+use crate::observe::holders::Holder;
+use forebay_placement::schema::{Mode, Trigger};
+use forebay_pool::free_map::USED;
+use forebay_pool::layout::{JobRecord, file_flag, retirement};
+use forebay_pool::segment::{open_pool, text};
+use forebay_pool::{Segment, SegmentError, clock};
+use rustix::fd::AsFd;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Rotten ranges that are named.
+pub const ROTTEN_MAX: usize = 100;
+
+/// A look at a pool that somebody else serves.
+pub struct Observer(Segment);
+
+/// One tier now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierStatus {
+    /// Its name.
+    pub name: String,
+    /// Bytes it can hold now, and when it is fully set up.
+    pub capacity: u64,
+    /// Bytes that it will hold when it is fully set up.
+    pub configured: u64,
+    /// Bytes of buckets in use.
+    pub used: u64,
+    /// Bytes that are not yet on the store.
+    pub dirty: u64,
+    /// Bytes of scratch files that the store does not have, and is not meant to get.
+    pub scratch: u64,
+    /// Bytes that are set aside for jobs.
+    pub reserved: u64,
+    /// Why nothing new goes there, if so: an errno, and for how many milliseconds.
+    pub failed: Option<(i32, u32)>,
+}
+
+/// A run under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobStatus {
+    /// Its number.
+    pub number: u32,
+    /// Process id of its `forebay run`; 0 if that is gone.
+    pub pid: u32,
+    /// The mode that it was told, if any.
+    pub mode: Option<Mode>,
+    /// The trigger that it was told, if any.
+    pub trigger: Option<Trigger>,
+    /// Bytes set aside for it.
+    pub reserved: u64,
+    /// Bytes of them that hold blocks.
+    pub in_use: u64,
+    /// Its scratch files.
+    pub scratch_files: usize,
+}
+
+/// A file that is ahead of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileStatus {
+    /// Where it was opened.
+    pub path: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The errno of its last flush, if that failed.
+    pub errno: Option<i32>,
+    /// Its last flush, if that failed.
+    pub failing: Option<Failing>,
+    /// Bytes that are not yet on the store.
+    pub dirty: u64,
+    /// The first ranges of them.
+    pub ranges: Vec<Range<u64>>,
+    /// Somebody else has changed it on the store meanwhile.
+    pub conflict: bool,
+}
+
+/// How it stands with a file that cannot be flushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Flushes that failed.
+    pub tries: u32,
+    /// Milliseconds until the next try; 0 when it is due.
+    pub retry_ms: u32,
+}
+
+/// Ranges of a file that are listed.
+const RANGES_MAX: usize = 8;
+
+impl Observer {
+    /// Maps the pool at `path`.
+    ///
+    /// # Errors
+    /// Why it cannot be looked at.
+    pub fn of(path: &Path) -> Result<Observer, SegmentError> {
+        let file = open_pool(path)?;
+        Segment::attach(file.as_fd()).map(Observer)
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.0
+    }
+
+    /// Whether a node manager serves the pool.
+    pub fn is_served(&self) -> bool {
+        self.0.manager_is_alive()
+    }
+
+    /// Process id of the node manager that served it last.
+    pub fn manager(&self) -> u32 {
+        self.0.header().manager_pid.load(Ordering::Acquire)
+    }
+
+    /// Processes that hold something for which others wait, and do not go on.
+    pub fn holders(&self) -> Vec<Holder> {
+        crate::observe::holders::holders(&self.0)
+    }
+
+    /// All tiers, fastest first.
+    pub fn tiers(&self) -> Vec<TierStatus> {
+        let header = self.0.header();
+        let bucket = self.0.bucket_bytes() as u64;
+        (0..header.tiers as usize)
+            .map(|tier| {
+                let buckets = buckets_of(&self.0, tier);
+                let used = buckets
+                    .clone()
+                    .filter_map(|bucket| self.0.bucket(bucket))
+                    .filter(|meta| meta.state.load(Ordering::Relaxed) == USED)
+                    .count();
+                TierStatus {
+                    name: text(&header.tier[tier].name).to_string_lossy().into_owned(),
+                    capacity: u64::from(buckets.end - buckets.start) * bucket,
+                    configured: u64::from(header.tier[tier].buckets) * bucket,
+                    used: used as u64 * bucket,
+                    dirty: dirty_bytes(&self.0, tier, |_| true),
+                    scratch: scratch_bytes(&self.0, tier),
+                    reserved: u64::from(header.set_aside[tier].load(Ordering::Relaxed)) * bucket,
+                    failed: self.0.tier_failure(tier).map(|(errno, since)| {
+                        let now = clock::stamp(clock::realtime_coarse_ns());
+                        (errno.raw_os_error(), clock::stamp_age(now, since))
+                    }),
+                }
+            })
+            .collect()
+    }
+
+    /// Bytes that are not yet on the store.
+    pub fn dirty(&self) -> u64 {
+        (0..self.0.header().tiers as usize).map(|tier| dirty_bytes(&self.0, tier, |_| true)).sum()
+    }
+
+    /// Managed directories.
+    pub fn stores(&self) -> Vec<String> {
+        let header = self.0.header();
+        header.store[..header.stores as usize]
+            .iter()
+            .map(|store| text(&store.path).to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// Files that are ahead of the store.
+    pub fn files(&self) -> Vec<FileStatus> {
+        let ahead = self.0.live_files().filter(|&file| {
+            let record = self.0.file(file);
+            record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
+        });
+        ahead
+            .map(|file| {
+                let record = self.0.file(file);
+                let errno = record.failing_errno();
+                let (mut dirty, mut ranges) = (0, Vec::<Range<u64>>::new());
+                self.0.for_each_pending(file, 0, |range| {
+                    dirty += range.end - range.start;
+                    let count = ranges.len();
+                    match ranges.last_mut() {
+                        Some(last) if last.end == range.start => last.end = range.end,
+                        _ if count < RANGES_MAX => ranges.push(range),
+                        _ => {}
+                    }
+                    true
+                });
+                let now = clock::stamp(clock::realtime_coarse_ns());
+                let left = record.retry_at.load(Ordering::Relaxed).wrapping_sub(now);
+                let retry_ms = if left > u32::MAX / 2 { 0 } else { left };
+                FileStatus {
+                    failing: errno.map(|_| Failing { tries: record.failures(), retry_ms }),
+                    dirty,
+                    ranges,
+                    conflict: record.has(file_flag::CONFLICT),
+                    path: String::from_utf8_lossy(&record.path()).into_owned(),
+                    size: record.size.load(Ordering::Acquire),
+                    errno,
+                }
+            })
+            .collect()
+    }
+
+    /// Runs under way.
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        let segment = &self.0;
+        let status = |job: &JobRecord| {
+            let number = job.number.load(Ordering::Acquire);
+            let reserved = u64::from(job.reserved.load(Ordering::Acquire));
+            JobStatus {
+                number,
+                pid: if segment.job_is_run(job) { job.pid.load(Ordering::Relaxed) } else { 0 },
+                mode: Mode::from_code(job.mode.load(Ordering::Relaxed)),
+                trigger: Trigger::from_code(job.trigger.load(Ordering::Relaxed)),
+                reserved: reserved * segment.bucket_bytes() as u64,
+                in_use: if reserved > 0 { segment.reserved_in_use(number) } else { 0 },
+                scratch_files: segment.scratch_of(number).count(),
+            }
+        };
+        segment.jobs().map(status).collect()
+    }
+
+    /// Bytes on file tiers that are not on the store and cannot be read as they were written, by file: the
+    /// first [`ROTTEN_MAX`] ranges.
+    pub fn rotten(&self) -> Vec<(String, Range<u64>)> {
+        let bucket = self.0.bucket_bytes() as u64;
+        let page = self.0.page_bytes() as u64;
+        let of_block = |(file, block, pages): (u32, u64, u64)| {
+            let path = String::from_utf8_lossy(&self.0.file(file).path()).into_owned();
+            let start = block * bucket;
+            ranges(pages, page)
+                .map(move |range| (path.clone(), start + range.start..start + range.end))
+        };
+        self.0.rotten_pages().flat_map(of_block).take(ROTTEN_MAX).collect()
+    }
+
+    /// What clients have counted, those that are gone and those that live.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let header = self.0.header();
+        let mut sums: Vec<(&'static str, u64)> = header
+            .past
+            .all()
+            .iter()
+            .map(|(name, value)| (*name, value.load(Ordering::Relaxed)))
+            .collect();
+        for slot in 1..header.clients_high.load(Ordering::Acquire) {
+            for (sum, (_, value)) in sums.iter_mut().zip(self.0.client(slot).counters.all()) {
+                // Programs write them: whatever stands there is shown.
+                sum.1 = sum.1.wrapping_add(value.load(Ordering::Relaxed));
+            }
+        }
+        sums
+    }
+
+    /// Live client processes.
+    pub fn clients(&self) -> usize {
+        let header = self.0.header();
+        (1..header.clients_high.load(Ordering::Acquire))
+            .filter(|&slot| {
+                self.0.client(slot).state.load(Ordering::Acquire)
+                    != forebay_pool::layout::slot_state::FREE
+            })
+            .count()
+    }
+
+    /// Process ids of the clients that live, in ascending order.
+    pub fn processes(&self) -> Vec<u32> {
+        let high = self.0.header().clients_high.load(Ordering::Acquire);
+        let living = (1..high).map(|slot| self.0.client(slot)).filter(|client| {
+            client.state.load(Ordering::Acquire) != forebay_pool::layout::slot_state::FREE
+        });
+        let of = |client: &forebay_pool::layout::ClientSlot| {
+            let (pid, start) = (&client.pid, &client.start);
+            (pid.load(Ordering::Acquire), start.load(Ordering::Acquire))
+        };
+        let alive = |&(pid, start): &(u32, u64)| forebay_pool::liveness::is_alive(pid, start);
+        let mut found: Vec<_> = living.map(of).filter(alive).map(|(pid, _)| pid).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Files that the manager has still to bring to the store, or, when it was told to end, to make direct, and the
+    /// processes that have them open.
+    pub fn unsettled(&self) -> Vec<(String, Vec<u32>)> {
+        let ends = self.is_retiring();
+        let left = |&file: &u32| {
+            let record = self.0.file(file);
+            let is_where_it_ends = !ends || record.has(file_flag::DIRECT);
+            let done =
+                record.has(file_flag::SCRATCH) || is_where_it_ends && !record.has(file_flag::AHEAD);
+            !done
+        };
+        let described = |file| {
+            let path = String::from_utf8_lossy(&self.0.file(file).path()).into_owned();
+            (path, self.0.holders(file).collect())
+        };
+        self.0.live_files().filter(left).map(described).collect()
+    }
+
+    /// Whether the manager was told to end and all files are used through the kernel: it stays for the
+    /// processes that have them open.
+    pub fn is_direct(&self) -> bool {
+        self.0.header().retired.load(Ordering::Acquire) == retirement::DIRECT
+    }
+
+    /// Whether the manager was told to end.
+    pub fn is_retiring(&self) -> bool {
+        self.0.header().retired.load(Ordering::Acquire) != retirement::NONE
+    }
+
+    /// Times that a file was found changed by others on the store.
+    pub fn conflicts(&self) -> u32 {
+        self.0.header().conflicts.load(Ordering::Relaxed)
+    }
+
+    /// Opens that were not buffered because the file table or the descriptions were full.
+    pub fn refused(&self) -> u32 {
+        self.0.header().opens_refused.load(Ordering::Relaxed)
+    }
+}

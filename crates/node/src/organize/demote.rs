@@ -1,0 +1,288 @@
+//! Making room on a tier: clean blocks are dropped, or kept one tier down if they will be read again;
+//! dirty ones move to the next tier that has space, or are flushed when none has. Each tier has its
+//! own demoter.
+
+use crate::drain::flush::{Flusher, Which};
+use crate::node::{Node, buckets_of};
+use crate::organize::mover::{BATCH_BYTES, Found, Mover};
+use forebay_placement::evict::{Candidate, choose};
+use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
+use forebay_placement::organizer::{Event, Task, organize};
+use forebay_placement::promote::Level;
+use forebay_placement::{Destination, Hierarchy, destination};
+use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
+use forebay_pool::free_map::USED;
+use forebay_pool::layout::*;
+use forebay_pool::{Owner, futex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How often a tier's free space is looked at without being asked.
+const LOOK: Timer = Timer::ms(500);
+/// The least number of pieces in which a tier is emptied.
+const PIECES: u64 = 16;
+/// So many times as many blocks as shall leave are considered: those that cost least to move leave.
+const CHOICE: usize = 2;
+/// Hotness of a file, in uses, from which its clean blocks are worth a place below.
+const READ_AGAIN: f32 = 1.5;
+
+/// Blocks that leave a tier, by what becomes of them.
+#[derive(Default)]
+struct Leaving {
+    /// The store has them, and nobody is likely to want them.
+    dropped: Vec<Found>,
+    /// The store has them, but they are wanted again and again.
+    kept: Vec<Found>,
+    /// The store does not have them yet.
+    dirty: Vec<Found>,
+}
+
+/// The worker that makes room on one tier.
+pub(crate) struct Demoter {
+    node: Arc<Node>,
+    tier: usize,
+    owner: Owner,
+    mover: Mover,
+    flusher: Flusher,
+    blocks: Vec<Candidate>,
+}
+
+impl Demoter {
+    pub fn new(node: &Arc<Node>, tier: usize) -> Demoter {
+        let owner = Node::new_owner();
+        Demoter {
+            tier,
+            owner,
+            mover: Mover::new(node, owner),
+            flusher: Flusher::new(node),
+            blocks: Vec::new(),
+            node: Arc::clone(node),
+        }
+    }
+
+    /// The demoter's life.
+    pub fn run(mut self) {
+        let mut answered = self.node.header().room_wanted.load(Ordering::Acquire);
+        while !self.node.stopping() {
+            let wanted = self.node.header().room_wanted.load(Ordering::Acquire);
+            let asked = wanted != answered;
+            answered = wanted;
+            if self.make_room(asked) == 0 {
+                futex::wait(&self.node.header().room_wanted, wanted, LOOK.as_ms());
+            }
+        }
+    }
+
+    /// Frees some buckets of the tier if it is short of them. Returns how many.
+    fn make_room(&mut self, asked: bool) -> u32 {
+        let hierarchy = self.node.hierarchy();
+        let Some(snapshot) = hierarchy.tier(self.tier) else { return 0 };
+        let unit = self.node.segment.bucket_bytes() as u64;
+        let header = &self.node.header().tier[self.tier];
+        header.free.store((snapshot.free / unit) as u32, Ordering::Relaxed);
+        let low = (snapshot.capacity as f64 * self.node.watermarks.low) as u64 / unit;
+        header.low.store(low.max(1) as u32, Ordering::Relaxed);
+        let wanted = if asked && self.tier == 0 { unit } else { 0 };
+        let event = Event::Space { tier: self.tier, wanted };
+        let settings = self.node.organizer_settings();
+        let tasks = organize(&event, &hierarchy, &settings);
+        let bytes: u64 = tasks
+            .iter()
+            .map(|task| match task {
+                Task::Demote { bytes, .. } => bytes,
+                _ => 0,
+            })
+            .sum();
+        if bytes == 0 {
+            if asked && self.tier == 0 {
+                self.node.announce_room();
+            }
+            return 0;
+        }
+        // A plan of any policy may move what is in the way of a write.
+        let is_awaited = wanted > snapshot.free;
+        let leaving = self.choose((bytes / unit) as usize, &hierarchy);
+        let mut freed = self.evict(&leaving.dropped);
+        self.announce(freed);
+        // In pieces: who waits for room goes on with the first, and the next sees what changed. Of a
+        // small tier small ones, or its writers wait until half of it has gone down.
+        let share = (snapshot.capacity / PIECES) as usize;
+        let piece = (BATCH_BYTES.min(share) / unit as usize).max(1);
+        for blocks in leaving.kept.chunks(piece) {
+            let below = self.tier + 1;
+            let moved = self.mover.shift(blocks, self.tier, below);
+            freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
+            self.announce(freed);
+        }
+        for blocks in leaving.dirty.chunks(piece) {
+            let bytes = blocks.len() as u64 * unit;
+            freed += match destination(&self.node.hierarchy(), self.tier, bytes) {
+                Destination::Tier(below) if settings.moves_down || is_awaited => {
+                    self.mover.shift(blocks, self.tier, below)
+                }
+                // Flushing goes on by itself; who begins to wait meanwhile is not to wait for the store.
+                Destination::Tier(_) if self.flushes_by_itself() => 0,
+                _ => self.flush_and_evict(blocks),
+            };
+            self.announce(freed);
+            if self.node.stopping() {
+                break;
+            }
+        }
+        freed
+    }
+
+    /// Whether dirty blocks are flushed before anybody needs their room.
+    fn flushes_by_itself(&self) -> bool {
+        self.node.config.flush.trigger == Trigger::Periodic
+    }
+
+    fn announce(&self, freed: u32) {
+        if freed > 0 && self.tier == 0 {
+            self.node.announce_room();
+        }
+    }
+
+    /// The `want` blocks that leave the tier, and what is to become of them.
+    fn choose(&mut self, want: usize, hierarchy: &Hierarchy) -> Leaving {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let now = node.now();
+        let unit = segment.bucket_bytes() as u64;
+        let moves = node.organizer_settings().moves_down
+            && matches!(destination(hierarchy, self.tier, unit), Destination::Tier(_));
+        self.look(now, moves);
+        let eviction = node.config.placement.eviction;
+        let found = choose(eviction, &mut self.blocks, want * CHOICE, now);
+        for block in &self.blocks {
+            if let Some(meta) = segment.bucket(block.id)
+                && !block.leaves
+            {
+                let heat = meta.heat.load(Ordering::Relaxed);
+                if heat != block.heat.0 {
+                    meta.heat.store(block.heat.0, Ordering::Relaxed);
+                }
+            }
+        }
+        let below = hierarchy.tier(self.tier + 1);
+        let roomy = below.is_some_and(|below| Level::of(&below, node.watermarks, 0).is_roomy);
+        let mut leaving = Leaving::default();
+        for block in &self.blocks[..found] {
+            let Some(meta) = segment.bucket(block.id) else { continue };
+            let file = meta.file.load(Ordering::Relaxed);
+            let found = Found { file, block: meta.block.load(Ordering::Relaxed), bucket: block.id };
+            let list = if meta.pages.dirty() != 0 {
+                &mut leaving.dirty
+            } else if roomy && self.is_read_again(file, now) {
+                &mut leaving.kept
+            } else {
+                &mut leaving.dropped
+            };
+            list.push(found);
+        }
+        // Cheapest first, and each list in the order in which its blocks should leave.
+        leaving.dropped.truncate(want);
+        leaving.kept.truncate(want - leaving.dropped.len());
+        leaving.dirty.truncate(want - leaving.dropped.len() - leaving.kept.len());
+        for list in [&mut leaving.kept, &mut leaving.dirty] {
+            list.sort_unstable();
+        }
+        leaving
+    }
+
+    /// Fills `blocks` with what could leave the tier, and notes what placement wants to know of it.
+    /// `moves`: a lower tier has room, so that even what the store refuses can leave.
+    fn look(&mut self, now: u32, moves: bool) {
+        let segment = &self.node.segment;
+        let (mut pinned, mut clean, mut coldest) = (0, 0, f32::INFINITY);
+        self.blocks.clear();
+        for bucket in buckets_of(segment, self.tier) {
+            let Some(meta) = segment.bucket(bucket) else { continue };
+            let file = meta.file.load(Ordering::Relaxed);
+            if meta.state.load(Ordering::Acquire) != USED
+                || meta.pages.writeback() != 0
+                || meta.lock.holder().is_some()
+                || file >= segment.header().files
+            {
+                continue;
+            }
+            if meta.reserved.load(Ordering::Relaxed) != 0 {
+                // Not even a candidate: what is set aside is not counted as the tier's.
+                continue;
+            }
+            let record = segment.file(file);
+            let stuck = !moves && record.has(file_flag::FAILING);
+            if stuck && meta.pages.dirty() != 0 {
+                continue;
+            }
+            let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
+            if settings.pin {
+                pinned += 1;
+            } else {
+                clean += u32::from(meta.pages.dirty() == 0);
+                coldest = score(record, now).min(coldest);
+            }
+            self.blocks.push(Candidate {
+                id: bucket,
+                heat: Heat(meta.heat.load(Ordering::Relaxed)),
+                pinned: settings.pin,
+                priority: settings.priority,
+                leaves: false,
+            });
+        }
+        let header = &self.node.header().tier[self.tier];
+        header.pinned.store(pinned, Ordering::Relaxed);
+        header.clean.store(clean, Ordering::Relaxed);
+        let coldest = if coldest.is_finite() { coldest } else { 0.0 };
+        header.coldest.store(coldest.to_bits(), Ordering::Relaxed);
+    }
+
+    fn is_read_again(&self, file: u32, now: u32) -> bool {
+        let segment = &self.node.segment;
+        file < segment.header().files && score(segment.file(file), now) >= READ_AGAIN
+    }
+
+    /// Drops blocks that are clean; returns how many were.
+    fn evict(&self, victims: &[Found]) -> u32 {
+        let segment = &self.node.segment;
+        let mut freed = 0;
+        let mut patience = Patience::default();
+        for victim in victims {
+            let Some(place) = self.node.place(victim) else { continue };
+            let locked = segment.lock_resident_within(place, self.owner, &mut patience);
+            let Ok(Some(resident)) = locked else { continue };
+            let Some(meta) = segment.bucket(resident.bucket) else { continue };
+            let clean = resident.bucket == victim.bucket && meta.pending_under_lock() == 0;
+            if clean {
+                segment.discard_resident(place, resident);
+                freed += 1;
+            } else if resident.taken {
+                meta.lock.unlock_unchanged();
+            }
+        }
+        let clean = &self.node.header().tier[self.tier].clean;
+        let _ = clean.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            Some(count.saturating_sub(freed))
+        });
+        freed
+    }
+
+    fn flush_and_evict(&mut self, victims: &[Found]) -> u32 {
+        let mut freed = 0;
+        for of_file in victims.chunk_by(|a, b| a.file == b.file) {
+            let file = of_file[0].file;
+            if self.node.segment.file(file).has(file_flag::FAILING) {
+                continue;
+            }
+            let blocks = of_file.iter().map(|victim| (victim.block, victim.bucket)).collect();
+            self.flusher.flush(Which::Blocks(file, blocks));
+            freed += self.evict(of_file);
+        }
+        freed
+    }
+}
+
+fn score(record: &FileRecord, now: u32) -> f32 {
+    Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS)
+}

@@ -1,0 +1,129 @@
+//! Bringing hot blocks up: one worker looks at what was read from the file tiers, and moves to a
+//! faster tier what is clearly hotter than what lies there.
+
+use crate::node::{Node, buckets_of};
+use crate::organize::mover::{BATCH_BYTES, Found, Mover};
+use forebay_placement::TierSnapshot;
+use forebay_placement::hotness::{HALF_LIFE_MS, Heat};
+use forebay_placement::promote::{Block, Level, promotes};
+use forebay_pool::clock::Timer;
+use forebay_pool::free_map::USED;
+use forebay_pool::layout::*;
+use forebay_pool::{Segment, clock, futex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How often the worker looks whether anything was read from a file tier.
+const LOOK: Timer = Timer::ms(100);
+/// The same where there is no file tier, and blocks only have to cool.
+const COOL: Timer = Timer::seconds(2);
+
+/// The worker that promotes.
+pub(crate) struct Promoter {
+    node: Arc<Node>,
+    mover: Mover,
+    /// What each tier's count of uses was at the last look.
+    seen: [u32; TIERS_MAX],
+    /// When the blocks last cooled, and how often they have.
+    cooled: (u32, u32),
+}
+
+impl Promoter {
+    pub fn new(node: &Arc<Node>) -> Promoter {
+        Promoter {
+            mover: Mover::new(node, Node::new_owner()),
+            seen: [0; TIERS_MAX],
+            cooled: (node.now(), 0),
+            node: Arc::clone(node),
+        }
+    }
+
+    /// The worker's life.
+    pub fn run(mut self) {
+        let look = if self.node.tiers() > 1 { LOOK } else { COOL };
+        while !self.node.stopping() {
+            let node = Arc::clone(&self.node);
+            for tier in 1..node.tiers() {
+                let used = node.header().tier[tier].used.load(Ordering::Relaxed);
+                if used != self.seen[tier] {
+                    self.seen[tier] = used;
+                    self.promote(tier);
+                }
+            }
+            let (then, passes) = self.cooled;
+            if clock::stamp_age(node.now(), then) >= HALF_LIFE_MS {
+                self.cooled = (node.now(), passes.wrapping_add(1));
+                cool(&node, passes.wrapping_add(1));
+            }
+            let wanted = node.header().room_wanted.load(Ordering::Acquire);
+            futex::wait(&node.header().room_wanted, wanted, look.as_ms());
+        }
+    }
+
+    /// Moves the hottest blocks of a tier up, each to the fastest tier that it deserves.
+    fn promote(&mut self, tier: usize) {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let hierarchy = node.hierarchy();
+        let mut hot: Vec<(Block, Found)> =
+            blocks(segment, tier).filter(|(block, _)| block.uses > 0).collect();
+        hot.sort_unstable_by_key(|(block, _)| std::cmp::Reverse(block.uses));
+        for above in 0..tier {
+            let Some(snapshot) = hierarchy.tier(above) else { continue };
+            let level = self.level(above, &snapshot);
+            let unit = segment.bucket_bytes() as u64;
+            // One batch at most, and half of the low watermark is left to writers. Where the tier falls
+            // below that mark, its demoter makes room.
+            let low = (snapshot.capacity as f64 * node.watermarks.low) as u64;
+            let room = snapshot.free.saturating_sub(low / 2).min(BATCH_BYTES as u64) / unit;
+            let (up, rest): (Vec<_>, Vec<_>) =
+                hot.into_iter().partition(|(block, _)| promotes(block, &level));
+            let mut up: Vec<Found> = up.into_iter().map(|(_, found)| found).collect();
+            up.truncate(room as usize);
+            up.sort_unstable();
+            self.mover.shift(&up, tier, above);
+            hot = rest;
+        }
+    }
+
+    /// A tier as the decision to promote sees it.
+    fn level(&self, tier: usize, snapshot: &TierSnapshot) -> Level {
+        let level = Level::of(snapshot, self.node.watermarks, 0);
+        if level.is_roomy {
+            return level;
+        }
+        let uses = blocks(&self.node.segment, tier)
+            .filter(|(block, _)| !block.pinned)
+            .map(|(block, _)| block.uses);
+        Level { coldest: uses.min().unwrap_or(u32::MAX), ..level }
+    }
+}
+
+/// The blocks of a tier, with what is known of their use.
+fn blocks(segment: &Segment, tier: usize) -> impl Iterator<Item = (Block, Found)> {
+    buckets_of(segment, tier).filter_map(move |bucket| {
+        let meta = segment.bucket(bucket)?;
+        let file = meta.file.load(Ordering::Relaxed);
+        if meta.state.load(Ordering::Acquire) != USED
+            || meta.reserved.load(Ordering::Relaxed) != 0
+            || file >= segment.header().files
+        {
+            return None;
+        }
+        let pinned = segment.rule_of(segment.file(file)).is_some_and(|rule| rule.settings().pin);
+        let heat = Heat(meta.heat.load(Ordering::Relaxed));
+        let found = Found { file, block: meta.block.load(Ordering::Relaxed), bucket };
+        Some((Block::of(heat, pinned), found))
+    })
+}
+
+/// A half-life has passed: the uses of every block count half.
+fn cool(node: &Node, pass: u32) {
+    for bucket in (0..node.segment.header().buckets).filter_map(|id| node.segment.bucket(id)) {
+        let heat = Heat(bucket.heat.load(Ordering::Relaxed));
+        let cooled = heat.cooled(pass);
+        if cooled != heat {
+            bucket.heat.store(cooled.0, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Stage-in ahead of the reader: blocks that a program has said it will read are brought from the
+//! store to RAM, as long as RAM has room that nobody else wants. So are those that it will probably
+//! read, also from file tiers; they may take the place of what the same reader has left behind.
+
+use crate::node::Node;
+use crate::organize::mover::{Found, Mover};
+use forebay_placement::Destination;
+use forebay_placement::hotness::Heat;
+use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
+use forebay_placement::promote::{Block, Level, promotes};
+use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
+use forebay_pool::layout::*;
+use forebay_pool::message::Message;
+use forebay_pool::{Entry, Identity, Owner, clock};
+use forebay_tiers::{IoClient, Transfer};
+use libc::iovec;
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Requests that wait at a time; what comes beyond is only a hint, and forgotten.
+const REQUESTS_MAX: usize = 64;
+/// Blocks on their way at once: 4 MiB in one read.
+const BATCH: u64 = 16;
+/// Blocks behind a reader that are looked at when its next ones need room.
+const BEHIND: u64 = 4 * WINDOW_BLOCKS;
+/// How often the thread looks whether it shall end.
+const LOOK: Timer = Timer::ms(250);
+
+/// Blocks that will be read.
+pub(crate) struct Request {
+    file: u32,
+    generation: u32,
+    /// Where the first piece begins, in bytes, and how far the next one is.
+    offset: u64,
+    stride: i64,
+    /// Blocks of each piece.
+    blocks: u32,
+    pieces: u16,
+    /// Nobody has said that they will be read.
+    is_guess: bool,
+    /// Can be read.
+    fd: OwnedFd,
+}
+
+impl Request {
+    /// What a message asks for, with its descriptor; none if it asks for nothing of the kind.
+    pub fn of(message: &Message, fd: OwnedFd, bucket: u64) -> Option<Request> {
+        match *message {
+            Message::Stage { file, generation, first, blocks } => Some(Request {
+                file,
+                generation,
+                offset: first.checked_mul(bucket)?,
+                stride: 0,
+                blocks,
+                pieces: 1,
+                is_guess: false,
+                fd,
+            }),
+            Message::Expect { file, generation, offset, stride, blocks, pieces } => Some(Request {
+                file,
+                generation,
+                offset,
+                stride,
+                // Whoever asks for more has not guessed it as `placement` does.
+                blocks: u32::from(blocks).min(WINDOW_BLOCKS as u32),
+                pieces: pieces.min(WINDOW_BLOCKS as u16),
+                is_guess: true,
+                fd,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The blocks' numbers.
+    fn numbers(&self, bucket: u64) -> impl Iterator<Item = u64> + use<> {
+        let (offset, stride, blocks) = (self.offset, self.stride, u64::from(self.blocks));
+        (0..i64::from(self.pieces))
+            .map_while(move |n| offset.checked_add_signed(stride.checked_mul(n)?))
+            .flat_map(move |at| at / bucket..at / bucket + blocks)
+    }
+}
+
+/// Requests that wait.
+#[derive(Default)]
+pub(crate) struct Requests(Mutex<VecDeque<Request>>, Condvar);
+
+impl Requests {
+    /// Adds a request, or forgets it if there are too many.
+    pub fn push(&self, request: Request) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() < REQUESTS_MAX {
+            waiting.push_back(request);
+            self.1.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<Request> {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken =
+            self.1.wait_timeout_while(waiting, LOOK.as_duration(), |waiting| waiting.is_empty());
+        woken.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    }
+}
+
+/// A block whose bucket is locked and filled from the store.
+struct Filling {
+    bucket: u32,
+    /// Bytes of it that the store has.
+    bytes: usize,
+}
+
+/// The worker that stages blocks in.
+pub(crate) struct Stager {
+    node: Arc<Node>,
+    owner: Owner,
+    mover: Mover,
+    stores: Vec<Box<dyn IoClient>>,
+    hint: u32,
+}
+
+impl Stager {
+    pub fn new(node: &Arc<Node>) -> Stager {
+        Stager {
+            owner: Node::new_owner(),
+            mover: Mover::new(node, Node::new_owner()),
+            stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
+            hint: 0,
+            node: Arc::clone(node),
+        }
+    }
+
+    /// The stager's life.
+    pub fn run(mut self) {
+        let node = Arc::clone(&self.node);
+        while !node.stopping() {
+            if let Some(request) = node.stage_requests.next() {
+                self.stage(&request);
+            }
+        }
+    }
+
+    fn stage(&mut self, request: &Request) {
+        let mut numbers = request.numbers(self.node.segment.bucket_bytes() as u64);
+        loop {
+            let batch: Vec<u64> = numbers.by_ref().take(BATCH as usize).collect();
+            if batch.is_empty() || self.node.stopping() || !self.stage_batch(request, &batch) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the request is still about a file that is buffered, and about that one.
+    fn is_current(&self, request: &Request) -> bool {
+        let segment = &self.node.segment;
+        if request.file >= segment.header().files {
+            return false;
+        }
+        let record = segment.file(request.file);
+        let same = |stat: rustix::fs::Stat| {
+            Identity { device: stat.st_dev, inode: stat.st_ino } == record.identity()
+        };
+        record.generation.load(Ordering::Acquire) == request.generation
+            && record.state.load(Ordering::Acquire) == file_state::LIVE
+            && !record.has(file_flag::DIRECT)
+            && rustix::fs::fstat(&request.fd).is_ok_and(same)
+    }
+
+    /// False when no more is to be staged for this request.
+    fn stage_batch(&mut self, request: &Request, blocks: &[u64]) -> bool {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let start = clock::realtime_ns();
+        // Inside the file: nobody truncates or punches it meanwhile.
+        let mut patience = Patience::default();
+        let inside = loop {
+            match segment.try_enter(request.file.min(segment.header().files - 1), self.owner) {
+                Ok(inside) => break inside,
+                // Who has the file for itself may be stopped, and others wait to be staged for.
+                Err(_) if node.stopping() || patience.is_spent() => return false,
+                Err(_) => drop(patience.wait()),
+            }
+        };
+        let (mut filling, mut below) = (Vec::new(), Vec::new());
+        let mut go_on = self.is_current(request);
+        if go_on && request.is_guess && request.pieces == 1 && !self.has_room(blocks.len()) {
+            self.leave_behind(request, blocks);
+        }
+        if go_on {
+            let length = |offset: u64| {
+                let record = segment.file(request.file);
+                let known = record.stored().min(record.size.load(Ordering::Acquire));
+                known.saturating_sub(offset).min(segment.bucket_bytes() as u64)
+            };
+            let mut reads = Vec::new();
+            for &block in blocks {
+                if request.is_guess
+                    && let Some(found) = self.below(request.file, block)
+                {
+                    below.push(found);
+                    continue;
+                }
+                let offset = block.saturating_mul(segment.bucket_bytes() as u64);
+                go_on = length(offset) > 0 && self.has_room(1);
+                if !go_on {
+                    break;
+                }
+                if let Some(bucket) = self.claim(request, block) {
+                    // Now that the block is ours: before, somebody may still have written to the store.
+                    let bytes = length(offset) as usize;
+                    let base = segment.bucket_data(bucket).cast();
+                    let piece = iovec { iov_base: base, iov_len: bytes };
+                    // SAFETY: the bucket is ours until it is unlocked.
+                    reads.push(unsafe {
+                        Transfer::read(request.fd.as_raw_fd(), offset, vec![piece])
+                    });
+                    filling.push(Filling { bucket, bytes });
+                }
+            }
+            let store = segment.file(request.file).store.load(Ordering::Relaxed) as usize;
+            if let Some(client) = self.stores.get_mut(store) {
+                client.run(&mut reads);
+            }
+            forebay_pool::crash::point("stage.read");
+            let mut moved = 0;
+            for (block, read) in filling.iter().zip(&reads) {
+                let got = read.result().unwrap_or(0);
+                moved += got;
+                self.fill(block, got as usize);
+            }
+            node.trace.moved(start, "stage", "store", node.tier_name(0), moved);
+        }
+        segment.leave(self.owner, inside);
+        self.lift(below);
+        go_on
+    }
+
+    /// Whether RAM stays above its low mark with so many blocks more.
+    fn has_room(&self, blocks: usize) -> bool {
+        let low = self.node.header().tier[0].low.load(Ordering::Relaxed);
+        self.node.segment.free_in(0) as usize > low as usize + blocks
+    }
+
+    /// Drops blocks of the file that the reader has passed: clean ones that were read once. So a file
+    /// that is read from end to end displaces nothing but itself.
+    fn leave_behind(&self, request: &Request, next: &[u64]) {
+        let segment = &self.node.segment;
+        if segment.rule_of(segment.file(request.file)).is_some_and(|rule| rule.settings().pin) {
+            return;
+        }
+        let Some(&first) = next.first() else { return };
+        // The reader is at most two windows before what it asks for.
+        let end = first.saturating_sub(2 * WINDOW_BLOCKS);
+        let mut left = next.len();
+        for block in end.saturating_sub(BEHIND)..end {
+            let Some(place) = segment.entry(segment.file(request.file), block) else { continue };
+            let Entry::Resident { tier: 0, bucket, .. } =
+                Entry::decode(place.load(Ordering::Acquire))
+            else {
+                continue;
+            };
+            let is_once = |meta: &BucketMeta| {
+                meta.pending() == 0 && Heat(meta.heat.load(Ordering::Relaxed)).count() <= 1
+            };
+            if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
+                continue;
+            }
+            let locked = segment.lock_resident_within(place, self.owner, &mut Patience::spent());
+            let Ok(Some(resident)) = locked else { continue };
+            let Some(meta) = segment.bucket(resident.bucket) else { continue };
+            if resident.bucket == bucket && resident.taken && is_once(meta) {
+                segment.discard_resident(place, resident);
+                left -= 1;
+            } else if resident.taken {
+                meta.lock.unlock_unchanged();
+            }
+        }
+    }
+
+    /// The block, if it lies in a file tier.
+    fn below(&self, file: u32, block: u64) -> Option<Found> {
+        let segment = &self.node.segment;
+        let place = segment.entry(segment.file(file), block)?;
+        match Entry::decode(place.load(Ordering::Acquire)) {
+            Entry::Resident { tier, bucket, .. } if tier > 0 => Some(Found { file, block, bucket }),
+            _ => None,
+        }
+    }
+
+    /// Moves blocks up to RAM that lie in a slow tier, as far as promotion allows that: the read that
+    /// is expected counts as a use.
+    fn lift(&mut self, mut blocks: Vec<Found>) {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let hierarchy = forebay_client::hierarchy(segment, 0);
+        let Some(ram) = node.hierarchy().tier(0) else { return };
+        let level = Level::of(&ram, node.watermarks, 0);
+        blocks.retain(|found| {
+            let Some(meta) = segment.bucket(found.bucket) else { return false };
+            let heat = Heat(meta.heat.load(Ordering::Relaxed));
+            let from = Destination::Tier(segment.tier_of(found.bucket));
+            let rule = segment.rule_of(segment.file(found.file));
+            let block = Block::of(heat, rule.is_some_and(|rule| rule.settings().pin));
+            let goes = level.is_roomy
+                && meta.reserved.load(Ordering::Relaxed) == 0
+                && promotes(&Block { uses: block.uses + 1, ..block }, &level)
+                && pays(&hierarchy, from, segment.bucket_bytes() as u64);
+            if goes {
+                meta.heat.store(heat.ahead(true).0, Ordering::Relaxed);
+            }
+            goes
+        });
+        blocks.sort_unstable_by_key(|found| segment.tier_of(found.bucket));
+        for of_tier in
+            blocks.chunk_by(|a, b| segment.tier_of(a.bucket) == segment.tier_of(b.bucket))
+        {
+            if self.has_room(of_tier.len()) {
+                self.mover.shift(of_tier, segment.tier_of(of_tier[0].bucket), 0);
+            }
+        }
+    }
+
+    /// A bucket for a block that only the store has: locked, and named by the index.
+    fn claim(&mut self, request: &Request, block: u64) -> Option<u32> {
+        let segment = &self.node.segment;
+        let file = request.file;
+        let place = segment.entry_or_insert(segment.file(file), block, self.owner)?;
+        if place.load(Ordering::Acquire) != Entry::EMPTY {
+            return None;
+        }
+        let bucket = segment.take_slot(0, self.owner, &mut self.hint)?;
+        if !segment.dress_bucket(bucket, file, block, self.owner) {
+            return None;
+        }
+        if request.is_guess
+            && let Some(meta) = segment.bucket(bucket)
+        {
+            let heat = Heat(meta.heat.load(Ordering::Relaxed));
+            meta.heat.store(heat.ahead(true).0, Ordering::Relaxed);
+        }
+        let entry = Entry::resident(0, bucket).encode();
+        let put = place
+            .compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if put {
+            segment.file(file).note_tier(0);
+        } else {
+            segment.undress_bucket(bucket);
+        }
+        put.then_some(bucket)
+    }
+
+    /// Marks what arrived as valid and lets readers in.
+    fn fill(&self, block: &Filling, got: usize) {
+        let segment = &self.node.segment;
+        let Some(meta) = segment.bucket(block.bucket) else { return };
+        let (page, got) = (segment.page_bytes(), got.min(block.bytes));
+        let end = got.next_multiple_of(page);
+        // SAFETY: inside the bucket, which is locked.
+        unsafe { segment.bucket_data(block.bucket).add(got).write_bytes(0, end - got) };
+        let pages = end / page;
+        let valid = if pages >= 64 { u64::MAX } else { (1 << pages) - 1 };
+        meta.written.store(self.node.now(), Ordering::Relaxed);
+        meta.valid.store(valid, Ordering::Release);
+        forebay_pool::crash::point("stage.valid");
+        meta.lock.unlock_changed();
+    }
+}

@@ -1,0 +1,72 @@
+//! Checksums of the pages in slots: what was written is what is there.
+
+use super::{Finding, mended, path_of, refused};
+use crate::node::buckets_of;
+use crate::recovery::inspect::Inspected;
+use forebay_pool::free_map::USED;
+use forebay_pool::segment::text;
+use forebay_pool::sums::each_page;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
+    let segment = &pool.segment;
+    let mut bytes = vec![0; segment.page_bytes()];
+    for tier in 1..segment.header().tiers as usize {
+        let header = &segment.header().tier[tier];
+        // One that is not there is a finding already, if something of it is missed.
+        if !path_of(&header.path).exists() {
+            continue;
+        }
+        let slots = match pool.slots(tier) {
+            Ok(slots) => slots,
+            Err(why) => {
+                let name = text(&header.name).to_string_lossy();
+                findings.push(refused(format!("tier {name}"), why));
+                continue;
+            }
+        };
+        for bucket in buckets_of(segment, tier) {
+            let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) else {
+                continue;
+            };
+            if meta.state.load(Ordering::Acquire) != USED || meta.lock.holder().is_some() {
+                continue;
+            }
+            let version = meta.lock.version();
+            let valid = meta.valid.load(Ordering::Acquire);
+            let pending = meta.pending() & valid;
+            let (mut rotten, mut clean) = (0, 0);
+            for number in each_page(valid) {
+                let before = sums.get(number);
+                let offset = segment.slot_offset(bucket) + (number * bytes.len()) as u64;
+                let read = slots.read_exact_at(&mut bytes, offset);
+                if before != 0 && (read.is_err() || !sums.agrees(number, before, &bytes)) {
+                    match pending >> number & 1 {
+                        1 => rotten += 1,
+                        _ => clean += 1,
+                    }
+                }
+            }
+            // Somebody was at it.
+            if meta.lock.version() != version {
+                continue;
+            }
+            let place = format!("tier {}, bucket {bucket}", text(&header.name).to_string_lossy());
+            let file = meta.file.load(Ordering::Relaxed);
+            let of = match file < segment.header().files {
+                true => String::from_utf8_lossy(&segment.file(file).path()).into_owned(),
+                false => format!("file {file}"),
+            };
+            let block = meta.block.load(Ordering::Relaxed);
+            if rotten > 0 {
+                let what = format!("{rotten} unflushed pages of block {block} of {of} are rotten");
+                findings.push(refused(&place, what));
+            }
+            if clean > 0 {
+                let what = format!("{clean} clean pages of block {block} of {of} are rotten");
+                findings.push(mended(&place, what));
+            }
+        }
+    }
+}

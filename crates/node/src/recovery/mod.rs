@@ -1,0 +1,12 @@
+//! Pools and file tiers that an earlier manager left: checked (`fsck`), copied from (`salvage`),
+//! taken into use again (`open`), or, where the segment is gone, brought to the store (`rebuild`).
+//!
+//! May use everything but `drain`, `organize` and `manager`.
+
+pub mod fsck;
+pub(crate) mod inspect;
+pub(crate) mod open;
+pub(crate) mod rebuild;
+pub(crate) mod recorded;
+pub(crate) mod removed;
+pub mod salvage;

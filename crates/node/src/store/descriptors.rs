@@ -1,0 +1,331 @@
+//! The descriptors through which the manager flushes: sent by clients, else opened by path.
+
+use crate::node::Node;
+use crate::store::beneath::{Known, Since, Stores, reopen};
+use forebay_pool::layout::{FileRecord, file_flag};
+use forebay_pool::{Identity, Marker, Segment};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+/// How often a file is searched for that moves while it is.
+const SEARCHES: usize = 5;
+
+/// Locks that files share by number.
+const TURNS: usize = 64;
+
+/// Magic numbers of the file systems that are written past the page cache: ext4 and its predecessors,
+/// and XFS. Both keep the page cache right, and copy nothing that a program may change meanwhile.
+const DIRECT_KINDS: [i64; 2] = [0xEF53, 0x5846_5342];
+
+/// What is kept of a file.
+struct Kept {
+    /// Of the file's record.
+    generation: u32,
+    fd: Arc<OwnedFd>,
+    /// One that goes past the page cache, once asked for; `Some(None)` where there is none to be had.
+    direct: Option<Option<Arc<OwnedFd>>>,
+    /// The program's description, if it is that.
+    shared: Option<Marker>,
+}
+
+impl Kept {
+    fn new(generation: u32, fd: Arc<OwnedFd>) -> Kept {
+        Kept { generation, fd, direct: None, shared: None }
+    }
+}
+
+/// Where /proc shows descriptors that process `pid` has of a file.
+fn shown(pid: u32, identity: Identity) -> std::io::Result<impl Iterator<Item = PathBuf>> {
+    let of_file = move |path: &PathBuf| {
+        std::fs::metadata(path)
+            .is_ok_and(|found| found.dev() == identity.device && found.ino() == identity.inode)
+    };
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(of_file))
+}
+
+/// Whether process `pid` may have a file open. It may where /proc does not tell.
+pub(crate) fn may_have_open(pid: u32, identity: Identity) -> bool {
+    match shown(pid, identity) {
+        Ok(mut found) => found.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+/// A descriptor for each file that has been written, and for which generation of its record.
+pub(crate) struct Descriptors {
+    kept: Mutex<HashMap<u32, Kept>>,
+    turns: [RwLock<()>; TURNS],
+    /// The stores' directories, and the devices that their files are known to be on: on some file
+    /// systems not that of the directory. Records are written by programs: whatever they say,
+    /// files elsewhere are never touched.
+    stores: Stores,
+    devices: Mutex<Vec<u64>>,
+    /// Some of what is kept may be a program's own description.
+    are_shared: AtomicBool,
+}
+
+impl Descriptors {
+    /// For files of these stores.
+    pub fn new<'a>(stores: impl Iterator<Item = &'a Path>) -> Descriptors {
+        let stores = Stores::of(stores);
+        let device = |folder: &Path| std::fs::metadata(folder).ok().map(|found| found.dev());
+        let devices = Mutex::new(stores.iter().filter_map(device).collect());
+        let turns = std::array::from_fn(|_| RwLock::default());
+        let are_shared = AtomicBool::default();
+        Descriptors { kept: Mutex::default(), turns, stores, devices, are_shared }
+    }
+
+    /// Whether `fd` is of the regular file that `record` is about, and lies where stores are. It
+    /// may have been moved out of their directories since it was opened.
+    pub fn is_file_of(&self, record: &FileRecord, fd: impl AsFd) -> bool {
+        let identity = record.identity();
+        if !is_of(&fd, identity) {
+            return false;
+        }
+        let mut devices = self.devices.lock().unwrap_or_else(|poison| poison.into_inner());
+        if devices.contains(&identity.device) {
+            return true;
+        }
+        let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+        let path = std::fs::read_link(link).unwrap_or_default();
+        let inside = self.stores.iter().any(|store| path.starts_with(store));
+        if inside {
+            devices.push(identity.device);
+        }
+        inside
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<u32, Kept>> {
+        self.kept.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Keeps a descriptor that a client sent, if it really is one of the file and can be written.
+    pub fn offer(&self, segment: &Segment, file: u32, generation: u32, fd: OwnedFd) -> bool {
+        let fits = file < segment.header().files && {
+            let record = segment.file(file);
+            // A file that was settled before the message came is not to be held open.
+            record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
+                && record.has(file_flag::ANNOUNCED)
+                && self.is_file_of(record, &fd)
+                && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
+                    !matches!(flags & OFlags::RWMODE, OFlags::RDONLY)
+                        && !flags.contains(OFlags::PATH)
+                })
+        };
+        if fits {
+            let (fd, shared) = own(fd);
+            note_handle(segment, file, generation, &fd);
+            forebay_pool::crash::point("announce.received");
+            let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd)) };
+            self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
+            self.map().insert(file, kept);
+            // It may have been settled since we looked, by somebody who found nothing to close.
+            if !segment.file(file).has(file_flag::ANNOUNCED) {
+                self.close(file);
+            }
+        }
+        fits
+    }
+
+    /// A descriptor of `file` that can be written.
+    ///
+    /// # Errors
+    /// The errno of opening it by its path; `STALE` when no file with its identity can be found, and no program has it
+    /// open.
+    pub fn of(&self, segment: &Segment, file: u32, store: &Path) -> Result<Arc<OwnedFd>, Errno> {
+        let record = segment.file(file);
+        if let Some(fd) = self.at_hand(segment, file) {
+            return Ok(fd);
+        }
+        // Not by name: it has lost its last one, and what has that name now is another file.
+        if record.has(file_flag::UNLINKED)
+            && let Some(fd) = self.of_programs(segment, file)
+        {
+            return Ok(fd);
+        }
+        let generation = record.generation.load(std::sync::atomic::Ordering::Acquire);
+        match open_by_name(record, store, &self.stores) {
+            Ok(fd) => {
+                let fd = Arc::new(fd);
+                self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
+                Ok(fd)
+            }
+            // Whatever became of its name.
+            Err(Errno::STALE) => self.of_programs(segment, file).ok_or(Errno::STALE),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// A descriptor of `file` like one that a program has of it: there is no other way to a file without
+    /// a name. `None` if no program has it open, or the file may not be written.
+    fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+        let record = segment.file(file);
+        let generation = record.generation.load(Ordering::Acquire);
+        let (identity, known) = (record.identity(), Known::of(record));
+        let mut found = segment.holders(file).filter_map(|pid| {
+            let open = |path: PathBuf| {
+                let there = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+                let there = there.ok().filter(|fd| self.is_file_of(record, fd))?;
+                let is_it = Known::seen(&there).is_ok_and(|seen| known.is(&seen, Since::Boot));
+                is_it.then(|| reopen(&there, OFlags::WRONLY).ok())?
+            };
+            shown(pid, identity).ok()?.find_map(open)
+        });
+        let fd = Arc::new(found.next()?);
+        self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
+        Some(fd)
+    }
+
+    /// A descriptor that is at hand already.
+    pub fn at_hand(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+        let generation = segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);
+        let map = self.map();
+        map.get(&file).filter(|kept| kept.generation == generation).map(|kept| Arc::clone(&kept.fd))
+    }
+
+    /// A description of the same file that goes past the page cache, beside one that is at hand. It is
+    /// closed with that one.
+    pub fn direct(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+        let generation = segment.file(file).generation.load(Ordering::Acquire);
+        let mut map = self.map();
+        let kept = map.get_mut(&file).filter(|kept| kept.generation == generation)?;
+        let Kept { fd, direct, .. } = kept;
+        direct.get_or_insert_with(|| open_direct(fd).ok().map(Arc::new)).clone()
+    }
+
+    /// Notes that the one that [`direct`](Self::direct) gave does not do.
+    pub fn refuse_direct(&self, file: u32) {
+        if let Some(kept) = self.map().get_mut(&file) {
+            kept.direct = Some(None);
+        }
+    }
+
+    /// Who writes to a file past the page cache has this alone; who writes through it shares it. Where
+    /// both touch one large folio at a time, the kernel cannot keep the cache right.
+    pub fn turn(&self, file: u32) -> &RwLock<()> {
+        &self.turns[file as usize % TURNS]
+    }
+
+    /// Ends the locks of descriptions that we share with programs, and that no process has any more: those that
+    /// were killed, ended, or executed another program could not do so themselves.
+    pub fn end_locks(&self, segment: &Segment) {
+        if !self.are_shared.load(Ordering::Acquire) {
+            return;
+        }
+        let (mut ended, mut others) = (Vec::new(), false);
+        let mut map = self.map();
+        for kept in map.values_mut() {
+            match kept.shared {
+                Some(marker) if segment.is_wanted(marker) => others = true,
+                Some(_) => {
+                    kept.shared = None;
+                    ended.push(Arc::clone(&kept.fd));
+                }
+                None => {}
+            }
+        }
+        self.are_shared.store(others, Ordering::Release);
+        drop(map);
+        ended.iter().for_each(|fd| unlock(fd));
+    }
+
+    /// Closes the descriptor of a file that is clean and closed.
+    pub fn close(&self, file: u32) {
+        self.map().remove(&file);
+    }
+}
+
+/// What to keep of a descriptor that a client has sent. One of the program's own description, known by the marker in
+/// its offset, is exchanged for another if the file's permissions allow: locks on it would not end.
+fn own(fd: OwnedFd) -> (OwnedFd, Option<Marker>) {
+    match rustix::fs::tell(&fd).ok().and_then(Marker::decode) {
+        Some(marker) => match reopen(&fd, OFlags::WRONLY) {
+            Ok(own) => (own, None),
+            Err(_) => (fd, Some(marker)),
+        },
+        // It was made for us, without waiting.
+        None => {
+            let _ = rustix::fs::fcntl_setfl(&fd, OFlags::empty());
+            (fd, None)
+        }
+    }
+}
+
+/// Ends all locks that belong to the description of `fd`.
+fn unlock(fd: &OwnedFd) {
+    // SAFETY: a struct of numbers.
+    let mut whole: libc::flock = unsafe { std::mem::zeroed() };
+    whole.l_type = libc::F_UNLCK as _;
+    // SAFETY: an open descriptor, and a lock that is read.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &whole) };
+    let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
+}
+
+/// A description of the file behind `fd` that goes past the page cache.
+///
+/// # Errors
+/// `OPNOTSUPP` where that is not known to be safe, else the errno of opening it.
+fn open_direct(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    if !DIRECT_KINDS.contains(&(rustix::fs::fstatfs(fd)?.f_type as i64)) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let direct = reopen(fd, OFlags::WRONLY)?;
+    rustix::fs::fcntl_setfl(&direct, OFlags::DIRECT)?;
+    Ok(direct)
+}
+
+fn is_of(fd: impl AsFd, identity: Identity) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && Identity { device: stat.st_dev, inode: stat.st_ino } == identity
+    })
+}
+
+/// Keeps the kernel's handle of a file in its record, as long as that is the file's.
+fn note_handle(segment: &Segment, file: u32, generation: u32, fd: &OwnedFd) {
+    let record = segment.file(file);
+    if record.handle.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let Ok(seen) = Known::seen(fd) else { return };
+    let owner = Node::new_owner();
+    let inside = segment.enter_table(owner);
+    segment.note_handle(file, owner, seen.handle, || {
+        record.generation.load(Ordering::Acquire) == generation
+            && record.identity() == Identity { device: seen.device, inode: seen.inode }
+            && record.born_ns.load(Ordering::Acquire) == seen.born_ns
+    });
+    segment.leave(owner, inside);
+}
+
+/// Opens a file by the path that it had last, or wherever it was moved to within the stores: first
+/// `store`, which it was made in.
+fn open_by_name(record: &FileRecord, store: &Path, stores: &Stores) -> Result<OwnedFd, Errno> {
+    let known = Known::of(record);
+    let open = || {
+        let path = PathBuf::from(OsString::from_vec(record.path()));
+        stores.open(&path, OFlags::WRONLY, &known, Since::Boot)
+    };
+    // It may be renamed between the search and its opening; a program must not be told of that.
+    for _ in 0..SEARCHES {
+        match open() {
+            Err(Errno::NXIO | Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {}
+            Err(Errno::ISDIR | Errno::LOOP | Errno::XDEV) => {}
+            // No path at all: the record was damaged.
+            Err(Errno::INVAL | Errno::NAMETOOLONG) => {}
+            result => return result,
+        }
+        let found = stores.search(store, &known, Since::Boot)?;
+        record.set_path(found.as_os_str().as_bytes());
+    }
+    open().map_err(|_| Errno::STALE)
+}
