@@ -1159,11 +1159,11 @@ impl Flusher {
 
     /// Ends a block's flush. Needs no lock: nobody else touches pages under writeback.
     fn end(&self, block: &Begun, good: bool) {
-        if let Some(meta) = self.node.segment.bucket(block.dirty.bucket) {
-            if meta.pages.end_writeback(block.pages, !good) == 0 {
-                let tier = self.node.segment.tier_of(block.dirty.bucket);
-                self.node.header().tier[tier].clean.fetch_add(1, Ordering::Relaxed);
-            }
+        if let Some(meta) = self.node.segment.bucket(block.dirty.bucket)
+            && meta.pages.end_writeback(block.pages, !good) == 0
+        {
+            let tier = self.node.segment.tier_of(block.dirty.bucket);
+            self.node.header().tier[tier].clean.fetch_add(1, Ordering::Relaxed);
         }
     }
 
