@@ -3,7 +3,7 @@
  *
  * One operation at a time, each by the actor that its line names, in the order of the lines. What
  * came of each is written to the log in STATE, and must be the same wherever the script runs.
- * crates/cli/tests/fuzz.rs makes such scripts, and runs each plainly and under Forebay.
+ * crates/cli/tests/torture/fuzz.rs makes such scripts, and runs each plainly and under Forebay.
  */
 #include "fuzz/machine.h"
 #include "fuzz/calls.h"

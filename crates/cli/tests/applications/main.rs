@@ -1,0 +1,11 @@
+//! Real programs and their own test suites do the same with and without Forebay.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod capacity;
+mod databases;
+mod fio;
+mod python;
+mod science;
+mod tools;

@@ -1,0 +1,662 @@
+//! Processes are killed at chosen steps, one after the other, and nothing acknowledged may be missing.
+//!
+//! Scripts of operations (`crash/model.rs`) run in one or two processes (`programs/scripted.c`), which report
+//! each operation that has returned. A process kills itself with SIGKILL at the n-th of the points that stand in the
+//! code of all rooms (`forebay_pool::crash`): the program, the node manager, or one and then the other. Afterwards
+//! everything is drained and compared, byte by byte, with what the model allows.
+//!
+//! - `FOREBAY_SEED=n` repeats one run of each test.
+//! - `FOREBAY_CRASH_MINUTES=n` goes on for so long.
+
+mod harness;
+mod model;
+mod power;
+mod script;
+
+use crate::harness::{LAZY, Setup, TINY};
+use harness::{Harness, Kill, follow};
+use model::{Contents, Line, Model, Step};
+use script::Rng;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A hierarchy in which flushes and movements happen all the time.
+const RESTLESS: Setup = Setup { flush: "trigger = \"periodic\"\nperiod = \"1ms\"", ..SMALLEST };
+/// 16 buckets above 32.
+const SMALLEST: Setup = Setup { ram: "4MiB", nvme: "8MiB", ..TINY };
+/// Nothing reaches the store by itself.
+const RESTING: Setup = Setup { flush: LAZY.flush, ..SMALLEST };
+
+/// The same where fsync is answered when the journal has it.
+const RESTLESS_JOURNAL: Setup = Setup {
+    flush: "trigger = \"periodic\"\nperiod = \"1ms\"\ndurability = \"nonvolatile\"",
+    ..SMALLEST
+};
+const RESTING_JOURNAL: Setup = Setup {
+    flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"\njournal = \"16MiB\"",
+    ..SMALLEST
+};
+/// A journal that a few writes fill.
+const SMALL_JOURNAL: Setup = Setup {
+    flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"\njournal = \"1MiB\"",
+    ..SMALLEST
+};
+
+/// The beginnings of the names of a manager's points.
+const ROOMS: [&str; 19] = [
+    "announce",
+    "bucket",
+    "description",
+    "discard",
+    "file",
+    "flush",
+    "housekeeping",
+    "io",
+    "journal",
+    "manager",
+    "map",
+    "message",
+    "move",
+    "reap",
+    "record",
+    "recover",
+    "settle",
+    "sync",
+    "takeover",
+];
+
+/// How long each test goes on, if nothing else is said.
+const USUAL: Duration = Duration::from_secs(20);
+
+fn number_in(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
+
+/// Seeds and time of a test.
+struct Course {
+    rng: Rng,
+    until: Instant,
+    only: bool,
+    hits: BTreeMap<String, u32>,
+    kills: u32,
+    cases: u32,
+}
+
+impl Course {
+    fn begin() -> Course {
+        let given = number_in("FOREBAY_SEED");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let seed = given.unwrap_or(Rng(now.as_nanos() as u64).next() >> 24);
+        let minutes = number_in("FOREBAY_CRASH_MINUTES");
+        let time = minutes.map_or(USUAL, |minutes| Duration::from_secs(60 * minutes));
+        let until = Instant::now() + time;
+        Course {
+            rng: Rng(seed),
+            until,
+            only: given.is_some(),
+            hits: BTreeMap::new(),
+            kills: 0,
+            cases: 0,
+        }
+    }
+
+    /// The next seed; `None` at the end.
+    fn next(&mut self) -> Option<u64> {
+        if self.only && self.cases > 0 || self.is_over() {
+            return None;
+        }
+        Some(if self.only { self.rng.0 } else { self.rng.next() >> 24 })
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() > self.until
+    }
+
+    fn hit(&mut self, points: Vec<String>) {
+        self.cases += 1;
+        for point in points.into_iter().filter(|point| !point.is_empty()) {
+            *self.hits.entry(point).or_default() += 1;
+            self.kills += 1;
+        }
+    }
+
+    /// Says what was hit, and fails if that is too little.
+    fn end(self, kills: u32, points: usize) {
+        println!(
+            "{} cases, {} kills at {} points: {:?}",
+            self.cases,
+            self.kills,
+            self.hits.len(),
+            self.hits
+        );
+        assert!(self.only || self.kills >= kills, "only {} kills hit", self.kills);
+        assert!(self.only || self.hits.len() >= points, "only {} points were hit", self.hits.len());
+    }
+}
+
+/// What a case is, for those who have to find out what went wrong.
+fn describe(contents: &Contents, lines: &[Line], kills: &[Kill]) -> String {
+    let sizes: Vec<_> = contents.iter().map(|(name, bytes)| (name, bytes.len())).collect();
+    let lines: Vec<_> = lines.iter().map(Line::to_string).collect();
+    let kills: Vec<_> = kills
+        .iter()
+        .map(|kill| {
+            let Kill { role, point, number } = kill;
+            format!("FOREBAY_CRASH_IN={role} FOREBAY_CRASH={point}:{number}")
+        })
+        .collect();
+    format!("{}\nfiles and their sizes: {sizes:?}\n{}", kills.join("\n"), lines.join("\n"))
+}
+
+/// Runs one case and fails with all that is needed to repeat it.
+fn check(
+    harness: &Harness,
+    seed: u64,
+    (contents, lines): (&Contents, &[Line]),
+    kills: &[Kill],
+    case: impl FnOnce() -> Result<Vec<String>, String>,
+) -> Vec<String> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(case)) {
+        Ok(Ok(points)) => points,
+        Ok(Err(what)) => {
+            let case = describe(contents, lines, kills);
+            panic!("FOREBAY_SEED={seed}: {what}\n{case}\n{}", harness.said())
+        }
+        Err(panic) => {
+            eprintln!("FOREBAY_SEED={seed}\n{}", describe(contents, lines, kills));
+            std::panic::resume_unwind(panic)
+        }
+    }
+}
+
+/// The program is killed while the manager goes on, or both are. Returns the points.
+fn crash_program(
+    harness: &Harness,
+    contents: &Contents,
+    lines: &[Line],
+    kills: &[Kill],
+) -> Result<Vec<String>, String> {
+    let folder = harness.folder(contents);
+    let mut running = harness.start(&folder, lines, kills.first());
+    let both = kills.len() > 1;
+    if both {
+        // Whoever lives longer than the other is killed at once.
+        running.wait_for_kill();
+        harness.kill_manager();
+        running.kill();
+    }
+    let (mark, mut ended) = running.end();
+    if both {
+        // Killed while it was looking.
+        ended.seen = None;
+    }
+    let mut points: Vec<_> = mark.into_iter().collect();
+    let mut model = Model::with(contents);
+    let step = follow(&mut model, lines, &ended.reports)?;
+    if points.is_empty() && step.is_some() && !both {
+        return Err(format!("it ended before its script did: {:?}", ended.reports));
+    }
+    if let Some(seen) = &ended.seen {
+        model.compare(seen, step).map_err(|what| format!("as the other process saw it: {what}"))?;
+    }
+    if both {
+        points.extend(recover(harness, &kills[1..]));
+    } else if !harness.drain() {
+        return Err("the manager is gone".into());
+    }
+    let found = harness.contents(&folder);
+    // What the dead left under way may become visible a moment later: the two need not be equal.
+    model.compare(&found, step)?;
+    Ok(points)
+}
+
+/// Starts managers that kill themselves while they take over, or drain, and then one that does not.
+fn recover(harness: &Harness, kills: &[Kill]) -> Vec<String> {
+    let mut points = Vec::new();
+    for kill in kills {
+        let mark = harness.mark();
+        if harness.start_manager(Some(kill), &mark) && harness.drain() {
+            harness.kill_manager();
+        } else {
+            harness.reap_manager();
+        }
+        points.extend(std::fs::read_to_string(mark));
+    }
+    assert!(
+        harness.start_manager(None, &harness.mark()),
+        "no manager comes up: {}",
+        harness.said()
+    );
+    assert!(harness.drain(), "the manager is gone: {}", harness.said());
+    points
+}
+
+impl Kill {
+    /// Somewhere in a manager: rooms that are passed once are hit as often as those that are passed all the time.
+    fn somewhere(rng: &mut Rng) -> Kill {
+        let room = if rng.once_in(3) { "" } else { ROOMS[rng.below(ROOMS.len())] };
+        let most = if rng.once_in(3) { 60 } else { 4 };
+        let point = if room.is_empty() { "*".into() } else { format!("{room}.*") };
+        Kill { role: "node", point, number: 1 + rng.below(most) as u64 }
+    }
+}
+
+/// What happens to the program when its manager is dead.
+#[derive(Clone, Copy)]
+enum Then {
+    /// It goes on alone.
+    Alone,
+    /// There is a new manager at once.
+    Replaced,
+    /// It is killed too.
+    Killed,
+}
+
+/// The manager is killed, at the first of `kills`, and its successors are at the others. Returns the points.
+fn crash_manager(
+    harness: &Harness,
+    contents: &Contents,
+    lines: &[Line],
+    kills: &[Kill],
+    then: Then,
+) -> Result<Vec<String>, String> {
+    let mark = harness.mark();
+    let folder = harness.folder(contents);
+    let mut answers = harness.start_manager(Some(&kills[0]), &mark);
+    let mut running = harness.start(&folder, lines, None);
+    while running.is_running() {
+        if answers && !harness.has_manager() {
+            answers = false;
+            match then {
+                Then::Alone => {}
+                Then::Killed => running.kill(),
+                Then::Replaced => {
+                    harness.reap_manager();
+                    assert!(harness.start_manager(None, &harness.mark()), "{}", harness.said());
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let (_, ended) = running.end();
+    let mut model = Model::with(contents);
+    let step = follow(&mut model, lines, &ended.reports)?;
+    if step.is_some() && !matches!(then, Then::Killed) {
+        return Err(format!("it ended before its script did: {:?}", ended.reports));
+    }
+    let drained = harness.has_manager() && harness.drain();
+    let mut points: Vec<_> = std::fs::read_to_string(&mark).into_iter().collect();
+    if !drained || !points.is_empty() {
+        harness.kill_manager();
+        points.extend(recover(harness, &kills[1..]));
+    }
+    model.compare(&harness.contents(&folder), step)?;
+    harness.kill_manager();
+    Ok(points)
+}
+
+fn alone(steps: &[Step]) -> Vec<Line> {
+    steps.iter().map(|&step| Line { process: 0, step }).collect()
+}
+
+/// All scripts of one step, and as many of two as there is time for, with a kill at every point.
+#[test]
+fn every_point_of_short_programs() {
+    let Some(harness) = Harness::new(&RESTING) else { return };
+    assert!(harness.start_manager(None, &harness.mark()));
+    let mut course = Course::begin();
+    let contents = script::short_contents();
+    let scripts = script::short_scripts();
+    let single = script::short_steps().len();
+    let mut turn = 0;
+    while let Some(seed) = course.next() {
+        // Without a seed that is given: all of one step first.
+        let number = if turn < single { turn } else { Rng(seed).below(scripts.len()) };
+        let number = if course.only { Rng(seed).below(scripts.len()) } else { number };
+        turn += 1;
+        let lines = alone(&scripts[number]);
+        for number in 1.. {
+            let kills = [Kill::at("client", number)];
+            let points = check(&harness, seed, (&contents, &lines), &kills, || {
+                crash_program(&harness, &contents, &lines, &kills)
+            });
+            if points.is_empty() || course.is_over() {
+                break;
+            }
+            course.hit(points);
+        }
+    }
+    harness.end_manager();
+    course.end(200, 40);
+}
+
+/// Random scripts in one or two processes; a process is killed, or it and the manager.
+#[test]
+fn programs_that_crash() {
+    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL];
+    let places: Vec<_> = setups.into_iter().filter_map(Harness::new).collect();
+    let Some(_) = places.first() else { return };
+    for harness in &places {
+        assert!(harness.start_manager(None, &harness.mark()));
+    }
+    let mut course = Course::begin();
+    while let Some(seed) = course.next() {
+        let mut rng = Rng(seed);
+        let harness = &places[rng.below(places.len())];
+        let (processes, length) = (1 + rng.below(2), 1 + rng.below(12));
+        let (contents, lines) = script::random(&mut rng, processes, length);
+        let mut kills = vec![Kill::at("client", 1 + rng.below(25 * length) as u64)];
+        if rng.once_in(4) {
+            let successors = rng.below(3);
+            kills.extend((0..successors).map(|_| Kill::somewhere(&mut rng)));
+            // The program's and the manager's common end is a crash of its own.
+            kills.push(Kill::at("node", u64::MAX));
+        }
+        let points = check(harness, seed, (&contents, &lines), &kills, || {
+            crash_program(harness, &contents, &lines, &kills)
+        });
+        course.hit(points);
+    }
+    places.iter().for_each(Harness::end_manager);
+    course.end(60, 30);
+}
+
+/// The node manager is killed at any of its points, and its successors while they take over.
+#[test]
+fn managers_that_crash() {
+    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL];
+    let places: Vec<_> = setups.into_iter().filter_map(Harness::new).collect();
+    let Some(_) = places.first() else { return };
+    for harness in &places {
+        assert!(harness.start_manager(None, &harness.mark()));
+        harness.end_manager();
+    }
+    let mut course = Course::begin();
+    while let Some(seed) = course.next() {
+        let mut rng = Rng(seed);
+        let harness = &places[rng.below(places.len())];
+        let (processes, length) = (1 + rng.below(2), 1 + rng.below(25));
+        let (contents, lines) = script::random(&mut rng, processes, length);
+        let then = [Then::Alone, Then::Replaced, Then::Killed][rng.below(3)];
+        let mut kills = vec![Kill::somewhere(&mut rng)];
+        kills.extend((0..rng.below(3)).map(|_| Kill::somewhere(&mut rng)));
+        let points = check(harness, seed, (&contents, &lines), &kills, || {
+            crash_manager(harness, &contents, &lines, &kills, then)
+        });
+        course.hit(points);
+    }
+    for harness in &places {
+        recover(harness, &[]);
+        harness.end_manager();
+    }
+    course.end(20, 15);
+}
+
+/// The pages that a dead manager was writing are dirty again, also when its successor dies over that.
+#[test]
+fn pages_under_writeback_survive_a_crash_in_recovery() {
+    let Some(harness) = Harness::new(&RESTING) else { return };
+    let write = Step::Write { file: 0, at: 0, bytes: 9000, seed: 1, pieces: false };
+    let lines = alone(&[write, Step::Sync { file: 0, data_only: false }]);
+    let kill = |point: &str| Kill { role: "node", point: point.into(), number: 1 };
+    let contents = Contents::new();
+    for kills in [
+        vec![kill("flush.writing"), kill("recover.writeback")],
+        vec![kill("flush.writing"), kill("recover.buckets")],
+        vec![kill("flush.ending"), kill("takeover.recovered"), kill("takeover.completed")],
+    ] {
+        let points = check(&harness, 0, (&contents, &lines), &kills, || {
+            crash_manager(&harness, &contents, &lines, &kills, Then::Killed)
+        });
+        let wanted: Vec<_> = kills.iter().map(|kill| kill.point.clone()).collect();
+        assert_eq!(points, wanted);
+    }
+    recover(&harness, &[]);
+    harness.end_manager();
+}
+
+/// A truncate of which the goal is noted and no more is completed; until then a drain waits.
+#[test]
+fn truncates_that_were_killed_are_completed_before_a_drain_ends() {
+    let Some(harness) = Harness::new(&RESTING) else { return };
+    assert!(harness.start_manager(None, &harness.mark()));
+    let contents = script::short_contents();
+    let write = Step::Write { file: 0, at: 1000, bytes: 5000, seed: 2, pieces: false };
+    let lines = alone(&[write, Step::Truncate { file: 0, size: 1234 }]);
+    for point in ["truncate.intent", "truncate.settled", "truncate.store", "truncate.size"] {
+        for second in [None, Some("reap.exclusive"), Some("takeover.unfinished")] {
+            let first = Kill { role: "client", point: point.into(), number: 1 };
+            let mut kills = vec![first];
+            kills.extend(second.map(|point| Kill { role: "node", point: point.into(), number: 1 }));
+            let points = check(&harness, 0, (&contents, &lines), &kills, || {
+                crash_program(&harness, &contents, &lines, &kills)
+            });
+            assert_eq!(points.first().map(String::as_str), Some(point));
+        }
+    }
+    harness.end_manager();
+}
+
+/// Where power is lost: who is killed before, and when it is lost once more.
+struct Loss {
+    /// A program's or a manager's.
+    kill: Kill,
+    /// There is a new manager as soon as one has killed itself.
+    replaced: bool,
+    /// Where managers kill themselves that bring back what was lost; power is lost then, too.
+    again: Vec<Kill>,
+}
+
+impl Loss {
+    /// In the end.
+    fn late() -> Loss {
+        Loss { kill: Kill::at("client", u64::MAX), replaced: false, again: Vec::new() }
+    }
+
+    fn anywhere(rng: &mut Rng, length: usize) -> Loss {
+        let kill = match rng.below(5) {
+            0..3 => Kill::at("client", 1 + rng.below(40 * length) as u64),
+            3 => Kill::somewhere(rng),
+            _ => Kill { point: "journal.*".into(), ..Kill::at("node", 1 + rng.below(30) as u64) },
+        };
+        let rebuilding = |rng: &mut Rng| {
+            let point = ["rebuild.*", "*"][rng.below(2)].into();
+            Kill { point, ..Kill::at("node", 1 + rng.below(8) as u64) }
+        };
+        let again = (0..rng.below(5).saturating_sub(2)).map(|_| rebuilding(rng)).collect();
+        Loss { kill, replaced: rng.once_in(2), again }
+    }
+}
+
+/// Starts a manager on what a loss of power has left. What was not synced may be lost, which it says once.
+fn rebuild(harness: &Harness) {
+    if harness.start_manager(None, &harness.mark()) {
+        return;
+    }
+    harness.reap_manager();
+    assert!(harness.said().contains("data of an earlier run is lost"), "{}", harness.said());
+    assert!(harness.start_manager(None, &harness.mark()), "{}", harness.said());
+    for entry in std::fs::read_dir(&harness.site.nvme).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_string_lossy().contains(".lost") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+/// One loss of power in the middle of a script, or at its end. Returns how many pieces were lost, and the
+/// points at which somebody was killed.
+fn power_loss(
+    harness: &Harness,
+    rng: &mut Rng,
+    (contents, lines): (&Contents, &[Line]),
+    loss: &Loss,
+) -> Result<(usize, Vec<String>), String> {
+    let undo = harness.site.root().join("undo");
+    let _ = std::fs::remove_dir_all(&undo);
+    std::fs::create_dir(&undo).unwrap();
+    let mark = harness.mark();
+    let in_client = loss.kill.role == "client";
+    let folder = harness.folder(contents);
+    let mut answers = harness.start_manager((!in_client).then_some(&loss.kill), &mark);
+    let mut running = harness.start(&folder, lines, in_client.then_some(&loss.kill));
+    while running.is_running() {
+        if answers && !harness.has_manager() {
+            answers = false;
+            if loss.replaced {
+                harness.reap_manager();
+                assert!(harness.start_manager(None, &harness.mark()), "{}", harness.said());
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let (point, ended) = running.end();
+    let mut points: Vec<_> = point.into_iter().chain(std::fs::read_to_string(&mark)).collect();
+    let lose = |rng: &mut Rng| {
+        harness.kill_manager();
+        for pool in harness.site.pools() {
+            std::fs::remove_file(pool).unwrap();
+        }
+        power::lose_power(&folder, &harness.site.nvme, &undo, rng)
+    };
+    let mut lost = lose(rng);
+    let mut model = Model::with(contents);
+    let step = follow(&mut model, lines, &ended.reports)?;
+    for kill in &loss.again {
+        let mark = harness.mark();
+        harness.start_manager(Some(kill), &mark);
+        points.extend(std::fs::read_to_string(mark));
+        lost += lose(rng);
+    }
+    rebuild(harness);
+    harness.end_manager();
+    let mut kills = vec![loss.kill.clone()];
+    kills.extend(loss.again.iter().cloned());
+    let explain = |what: String| {
+        let case = describe(contents, lines, &kills);
+        format!("{what}\nkilled at {points:?}; replaced: {}\n{case}", loss.replaced)
+    };
+    model.compare_durable(&harness.contents(&folder), step).map_err(explain)?;
+    harness.site.drop_removed();
+    Ok((lost, points))
+}
+
+/// A harness in which power can be lost.
+fn powered(setup: &Setup) -> Option<Harness> {
+    let mut harness = Harness::new(setup)?;
+    let undo = harness.site.root().join("undo");
+    harness.settings.push(("FOREBAY_UNDO", undo.to_str().unwrap().to_owned()));
+    Some(harness)
+}
+
+/// What fsync has acknowledged is there after the power was lost.
+#[test]
+fn losses_of_power() {
+    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL, &SMALL_JOURNAL];
+    let places: Vec<_> = setups.into_iter().filter_map(powered).collect();
+    let Some(_) = places.first() else { return };
+    let mut course = Course::begin();
+    let mut lost = 0;
+    while let Some(seed) = course.next() {
+        let mut rng = Rng(seed);
+        let harness = &places[rng.below(places.len())];
+        let length = 2 + rng.below(12);
+        let (contents, mut lines) = script::random(&mut rng, 1, length);
+        // What was never synced promises nothing.
+        for number in 0..lines.len() / 2 {
+            let file = rng.below(4) as u8;
+            let step = Step::Sync { file, data_only: rng.once_in(2) };
+            lines.insert(2 * number + 1, Line { process: 0, step });
+        }
+        let loss = Loss::anywhere(&mut rng, length);
+        let result = power_loss(harness, &mut rng, (&contents, &lines), &loss);
+        let (pieces, points) = result.unwrap_or_else(|what| {
+            panic!("FOREBAY_SEED={seed}: {what}\n{}", harness.said());
+        });
+        lost += pieces;
+        course.hit(points);
+    }
+    println!("losses of power took {lost} pages");
+    assert!(course.only || lost > 0, "nothing was lost");
+    course.end(5, 5);
+}
+
+/// A manager that took note of a sync and died has not made it: its successor does.
+#[test]
+fn syncs_of_a_dead_manager_are_made_by_its_successor() {
+    let write = Step::Write { file: 0, at: 0, bytes: 50_000, seed: 1, pieces: false };
+    let lines = alone(&[write, Step::Sync { file: 0, data_only: false }]);
+    let contents = Contents::new();
+    for (setup, point) in [
+        (&RESTING, "sync.taken"),
+        (&RESTING, "settle.sized"),
+        (&RESTING_JOURNAL, "sync.logging"),
+        (&RESTING_JOURNAL, "journal.written"),
+    ] {
+        let Some(harness) = powered(setup) else { return };
+        for seed in 0..4 {
+            let kill = Kill { role: "node", point: point.into(), number: 1 };
+            let loss = Loss { kill, replaced: true, again: Vec::new() };
+            let lost = power_loss(&harness, &mut Rng(seed), (&contents, &lines), &loss);
+            let (_, points) = lost.unwrap_or_else(|what| panic!("{what}\n{}", harness.said()));
+            assert_eq!(points, [point]);
+        }
+    }
+}
+
+/// A drain settles a file that was synced to the journal; from then on programs sync it on the store alone, and
+/// what the journal had of it must not come back.
+#[test]
+fn what_a_drain_has_settled_is_settled_after_a_loss_of_power() {
+    let write = Step::Write { file: 0, at: 0, bytes: 9251, seed: 1, pieces: false };
+    let sync = Step::Sync { file: 0, data_only: false };
+    let lines = alone(&[write, sync, Step::Empty { file: 0 }, sync]);
+    let Some(mut harness) = powered(&RESTLESS_JOURNAL) else { return };
+    // Time for the drain, before the second open.
+    harness.settings.push(("FOREBAY_PAUSE", "open.seen:2:200".to_owned()));
+    harness.settings.push(("FOREBAY_PAUSE_IN", "client".to_owned()));
+    for seed in 0..10 {
+        let lost = power_loss(&harness, &mut Rng(seed), (&Contents::new(), &lines), &Loss::late());
+        lost.unwrap_or_else(|what| panic!("{what}\n{}", harness.said()));
+    }
+}
+
+/// Syncs that do nothing and records of the journal that are left out are noticed.
+#[test]
+fn faults_that_only_a_loss_of_power_shows() {
+    let write = |at, bytes, seed| Step::Write { file: 0, at, bytes, seed, pieces: false };
+    let sync = |file| Step::Sync { file, data_only: false };
+    let plain = vec![write(0, 50_000, 1), sync(0)];
+    let other = |seed| Step::Write { file: 1, at: 0, bytes: 100, seed, pieces: false };
+    // Meanwhile file 0 comes to the store, and what the journal has of it counts no more.
+    let mut settled = plain.clone();
+    settled.extend((0..40).flat_map(|seed| [other(seed), sync(1)]));
+    settled.extend([Step::Truncate { file: 0, size: 100 }, sync(0)]);
+    let cut = vec![write(0, 4096, 1), sync(0), Step::Truncate { file: 0, size: 100 }];
+    let alone = vec![write(0, 5000, 1), sync(0), write(0, 5000, 2), sync(0)];
+    let late = Kill::at("client", u64::MAX);
+    let answered = Kill { role: "node", point: "sync.logged".into(), number: 1 };
+    let contents = Contents::from([(0, model::content(99, 60_000))]);
+    for (plant, setup, steps, kill) in [
+        ("fsync-lies", &RESTING, &plain, &late),
+        ("journal-unsynced", &RESTING_JOURNAL, &plain, &late),
+        ("journal-no-settled", &RESTLESS_JOURNAL, &settled, &late),
+        ("journal-no-cut", &RESTING_JOURNAL, &cut, &late),
+        ("no-mark", &RESTING_JOURNAL, &alone, &answered),
+    ] {
+        let Some(mut harness) = powered(setup) else { return };
+        let lines = self::alone(steps);
+        let loss = || Loss { kill: kill.clone(), ..Loss::late() };
+        let lose = |harness: &Harness, seed| {
+            power_loss(harness, &mut Rng(seed), (&contents, &lines), &loss()).err()
+        };
+        for seed in 0..3 {
+            assert_eq!(lose(&harness, seed), None, "without {plant}");
+        }
+        harness.settings.push(("FOREBAY_PLANT", plant.to_owned()));
+        let noticed = (0..40).find_map(|seed| lose(&harness, seed));
+        let noticed = noticed.unwrap_or_else(|| panic!("{plant} is not noticed"));
+        assert!(noticed.contains("since the sync") || noticed.contains("instead of"), "{noticed}");
+        println!("{plant}: {}", noticed.lines().next().unwrap_or(""));
+    }
+}

@@ -1,0 +1,104 @@
+//! A loss of power: what was written and not synced is put back, in part (`forebay_pool::undo`).
+
+use super::script::Rng;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const PAGE: u64 = 4096;
+
+/// What one page was before a write, or before the file's size was set.
+struct Kept {
+    time: u64,
+    resized: bool,
+    offset: u64,
+    size: u64,
+    bytes: Vec<u8>,
+}
+
+/// What was kept of a file since its last sync, oldest first.
+fn kept_since_sync(path: &Path) -> (Vec<Kept>, u64) {
+    let all = fs::read(path).unwrap_or_default();
+    let (mut kept, mut synced, mut at) = (Vec::new(), 0, 0);
+    while at + 40 <= all.len() {
+        let word =
+            |number: usize| u64::from_ne_bytes(all[at + 8 * number..][..8].try_into().unwrap());
+        let (time, kind, offset, count, size) = (word(0), word(1), word(2), word(3), word(4));
+        let end = (at + 40 + count as usize).min(all.len());
+        let bytes = all[at + 40..end].to_vec();
+        match kind {
+            1 => synced = synced.max(time),
+            kind => kept.push(Kept { time, resized: kind == 2, offset, size, bytes }),
+        }
+        at = end;
+    }
+    kept.retain(|kept| kept.time > synced);
+    kept.sort_by_key(|kept| kept.time);
+    (kept, synced)
+}
+
+/// Puts a random part of what was not synced back in all files of the store's `folder` and of `tiers`, and
+/// forgets the rest: it has come to the disk. Returns how many pieces were put back.
+pub fn lose_power(folder: &Path, tiers: &Path, undo: &Path, rng: &mut Rng) -> usize {
+    let mut pieces = 0;
+    for (folder, is_store) in [(folder, true), (tiers, false)] {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let found = fs::metadata(&path).unwrap();
+            let name = format!("{}-{}", found.dev(), found.ino());
+            let (mut kept, _) = kept_since_sync(&undo.join(name));
+            // The tiers are taken to be on another file system than the store.
+            if is_store {
+                let (_, synced) = kept_since_sync(&undo.join(format!("{}-all", found.dev())));
+                kept.retain(|kept| kept.time > synced);
+            }
+            if !kept.is_empty() {
+                pieces += lose(&path, &kept, rng);
+            }
+        }
+    }
+    fs::remove_dir_all(undo).unwrap();
+    fs::create_dir(undo).unwrap();
+    pieces
+}
+
+fn lose(path: &Path, kept: &[Kept], rng: &mut Rng) -> usize {
+    let mut bytes = fs::read(path).unwrap();
+    let now = bytes.len() as u64;
+    // Sizes that were set are kept or lost as a whole and in order, as file systems do it.
+    let mut resized: Vec<_> = kept.iter().filter(|kept| kept.resized).map(|k| k.time).collect();
+    resized.dedup();
+    let number = rng.below(resized.len() + 1);
+    let least = number.checked_sub(1).map_or(0, |last| resized[last]);
+    let most = resized.get(number).copied().unwrap_or(u64::MAX);
+    // After the last that is kept and before the first that is lost.
+    let between = |pieces: &[&Kept], rng: &mut Rng| {
+        let first = pieces.iter().take_while(|kept| kept.time <= least).count();
+        let last = pieces.iter().take_while(|kept| kept.time < most).count();
+        first + rng.below(last - first + 1)
+    };
+    // Each page, on its own, is as it was before one of the writes to it, or as it is.
+    let mut pages: BTreeMap<u64, Vec<&Kept>> = BTreeMap::new();
+    for kept in kept {
+        pages.entry(kept.offset / PAGE).or_default().push(kept);
+    }
+    let mut pieces = 0;
+    for of_page in pages.values() {
+        let from = between(of_page, rng);
+        for kept in of_page[from..].iter().rev() {
+            let (start, end) = (kept.offset as usize, kept.offset as usize + kept.bytes.len());
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            bytes[start..end].copy_from_slice(&kept.bytes);
+            pieces += 1;
+        }
+    }
+    // So is the size.
+    let all: Vec<&Kept> = kept.iter().collect();
+    let size = kept.get(between(&all, rng)).map_or(now, |kept| kept.size);
+    bytes.resize(size as usize, 0);
+    fs::write(path, bytes).unwrap();
+    pieces
+}

@@ -1,0 +1,126 @@
+//! `forebay bench` at small scale: every figure runs on every system, and the data are right. Times are
+//! not looked at.
+
+use crate::harness::{self, Site, USUAL, works};
+use std::fs;
+
+/// Runs a figure; looks for so many rows, and for the systems in them.
+fn run(figure: &str, rows: usize, systems: &[&str]) {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    let site = Site::new(&USUAL);
+    let (json, svg) = (site.out.join("figure.json"), site.out.join("figure.svg"));
+    let mut command = site.forebay(&["bench", figure, "--scale", "small"]);
+    command.arg("--dir").arg(&site.out).arg("--json").arg(&json).arg("--svg").arg(&svg);
+    let ran = site.end(command).expect(0);
+    assert!(ran.stdout.contains("all data compared byte by byte"), "{ran:?}");
+
+    let (json, svg) = (fs::read_to_string(json).unwrap(), fs::read_to_string(svg).unwrap());
+    assert_eq!(json.matches("\"system\":").count(), rows, "{json}");
+    assert!(!json.contains("NaN"), "{json}");
+    for system in ["no buffering", "Data Elevator", "DataWarp"].iter().chain(systems) {
+        for text in [&ran.stdout, &json, &svg] {
+            assert!(text.contains(system), "no {system} in {text}");
+        }
+    }
+    let left: Vec<_> = fs::read_dir(&site.out).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("forebay-bench")), "{left:?}");
+}
+
+#[test]
+fn alternating_compute_and_io() {
+    run("hermes-fig8", 11, &["Forebay max-bandwidth", "Forebay max-locality"]);
+}
+
+#[test]
+fn repetitive_reads() {
+    run("hermes-fig9", 9, &["Forebay max-bandwidth", "Forebay hot-data"]);
+}
+
+#[test]
+fn vpic() {
+    run("hermes-fig10", 4, &["Forebay max-bandwidth"]);
+}
+
+#[test]
+fn hacc() {
+    run("hermes-fig11", 4, &["Forebay max-bandwidth"]);
+}
+
+/// Runs a benchmark that shows its own table; looks for these words in the table, the JSON and the
+/// page.
+fn compare(name: &str, words: &[&str]) -> String {
+    let site = Site::new(&USUAL);
+    let (json, page) = (site.out.join("out.json"), site.out.join("out.md"));
+    let mut command = site.forebay(&["bench", name, "--quick"]);
+    command.arg("--dir").arg(&site.out).arg("--json").arg(&json).arg("--markdown").arg(&page);
+    let ran = site.end(command).expect(0);
+    let (json, page) = (fs::read_to_string(json).unwrap(), fs::read_to_string(page).unwrap());
+    for text in [&ran.stdout, &json, &page] {
+        for word in words {
+            assert!(text.contains(word), "no {word} in {text}");
+        }
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+    let left: Vec<_> = fs::read_dir(&site.out).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("forebay-bench")), "{left:?}");
+    json
+}
+
+#[test]
+fn micro() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    let json = compare("micro", &["forebay", "tmpfs", "page cache", "write-1m-new", "memcpy"]);
+    // Every line of the table of what is wanted.
+    assert_eq!(json.matches("\"wanted\":").count(), 23, "{json}");
+}
+
+#[test]
+fn peers() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    // Nothing is installed here: the others say so, and the rest runs.
+    let words =
+        ["forebay", "tmpfs", "page cache", "NOT MEASURED: iowarp-core", "NOT MEASURED: JuiceFS"];
+    compare("peers", &words);
+}
+
+#[test]
+fn memory_operations() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    // Allocators that are not installed are named all the same.
+    compare("hermes-fig4", &["Forebay buckets", "malloc", "tcmalloc", "jemalloc", "mimalloc"]);
+}
+
+#[test]
+fn metadata_operations() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    let words = ["Forebay index", "Redis", "memcached", "single server", "loopback", "lookup"];
+    compare("hermes-fig5", &words);
+}
+
+#[test]
+fn queue_operations() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    let words = ["Forebay queue", "NATS", "memcached", "single server", "publish", "subscribe"];
+    compare("hermes-fig6", &words);
+}
+
+#[test]
+fn a_compiler_that_fails_is_an_error() {
+    let site = Site::new(&USUAL);
+    let mut command = site.forebay(&["bench", "hermes-fig8", "--scale", "small"]);
+    command.arg("--dir").arg(&site.out).env("CC", "false");
+    let ran = site.end(command).expect(125);
+    assert!(ran.stderr.contains("`false` cannot compile alternating.c"), "{ran:?}");
+}

@@ -1,0 +1,58 @@
+//! How many instructions a buffered call takes, counted by callgrind: a measure that no other
+//! program on the machine disturbs.
+
+use crate::harness::{LAZY, Site, skip, works};
+
+/// Calls in a row.
+const TURNS: u64 = 2000;
+
+/// The most instructions that each kind of call of `programs/calls.c` may take, that of the C
+/// library's part and the copy included. About a sixth above what it is now in the profile of the
+/// tests, where little is inlined; a release takes two thirds. Raise one only with a reason.
+const CEILINGS: [(&str, u64); 10] = [
+    ("pwrite64", 1200),
+    ("pread64", 800),
+    ("write64", 1310),
+    ("read64", 840),
+    ("fwrite64", 130),
+    ("fread64", 180),
+    ("pwrite4096", 1740),
+    ("pread4096", 1510),
+    ("open", 3850),
+    ("stat", 180),
+];
+
+#[test]
+fn calls_take_no_more_instructions_than_they_did() {
+    const CALLGRIND: &str = "valgrind --tool=callgrind --callgrind-out-file=/dev/null";
+    let trial: Vec<&str> = CALLGRIND.split(' ').chain(["true"]).collect();
+    if !works(&trial) {
+        return skip("no valgrind, or it cannot run here: instructions are not counted");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("calls.c", &[]) {
+        return;
+    }
+    let kinds: Vec<&str> = CEILINGS.iter().map(|(kind, _)| *kind).collect();
+    let script = format!(
+        "count() {{ {CALLGRIND} $BIN/calls $PWD/file $1 $2 2>&1 | sed -n 's/.*Collected : //p'; }}\n\
+         echo none $(count none 0); for kind in {}; do echo $kind $(count $kind {TURNS}); done",
+        kinds.join(" ")
+    );
+    let (ran, status) = site.run_buffered(&script);
+    status.assert_live();
+    let ran = ran.expect(0);
+    let counted = |kind: &str| -> u64 {
+        let line = ran.stdout.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{ran:?}"))
+    };
+    let setup = counted("none");
+    let each = CEILINGS.map(|(kind, most)| (kind, (counted(kind) - setup) / TURNS, most));
+    for (kind, instructions, most) in each {
+        println!("{kind:12} {instructions:6} instructions, at most {most}");
+    }
+    for (kind, instructions, most) in each {
+        assert!(instructions > 50, "{kind}: nothing was counted: {each:?}");
+        assert!(instructions <= most, "{kind} takes {instructions} instructions: {each:?}");
+    }
+}

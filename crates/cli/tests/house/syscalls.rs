@@ -1,0 +1,56 @@
+//! Writing and reading what is in RAM makes no system call.
+
+use crate::harness::{LAZY, Site, skip, works};
+
+#[test]
+fn resident_blocks_are_written_and_read_without_system_calls() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("resident.c", &[]) {
+        return;
+    }
+    let (ran, status) = site.run_buffered("strace -f -o $OUT/calls $BIN/resident file");
+    ran.expect(0);
+    assert!(status.count("writes") >= 200 && status.count("reads") >= 200, "{}", status.text);
+    let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    // Each line is a process and its call; between two markers there must be none.
+    let marked: Vec<_> = calls.lines().skip_while(|line| !line.contains("first-marker")).collect();
+    for (place, marker) in ["first-marker", "second-marker", "third-marker"].iter().enumerate() {
+        assert!(marked[place].contains(marker), "a system call: {:#?}", &marked[..place + 4]);
+    }
+}
+
+#[test]
+fn files_that_are_deleted_when_they_are_clean_are_searched_for_nowhere() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LAZY);
+    // A tracer that may not attach ends at once. The first files are still buffered when they go, the
+    // others are on the store, too.
+    let script = "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
+         used() { $FOREBAY status | grep -q 'tier ram *0 B of' && echo none || echo some; }\n\
+         for i in {1..50}; do echo $i > clean-$i; done; sync\n\
+         for i in {1..50}; do echo $i > dirty-$i; done; used\n\
+         env -u LD_PRELOAD strace -f -y -e trace=getdents64 -o $OUT/calls -p $manager \
+         2> /dev/null > /dev/null < /dev/null & tracer=$!\n\
+         while kill -0 $tracer 2> /dev/null; do\n\
+         grep -q 'TracerPid:.*[1-9]' /proc/$manager/status && echo traced && break\n\
+         sleep 0.02; done\n\
+         rm clean-* dirty-*\n\
+         until [ $(used) = none ]; do sleep 0.1; done\n\
+         kill $tracer 2> /dev/null; wait $tracer; true";
+    let (ran, status) = site.run_buffered(script);
+    let ran = ran.expect(0);
+    if !ran.stdout.contains("traced") {
+        return skip("strace may not attach to the node manager");
+    }
+    assert!(ran.stdout.contains("some"), "nothing was buffered: {ran:?}");
+    assert!(status.count("writes") >= 100, "{}", status.text);
+    let store = format!("<{}", site.store.display());
+    let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    let searches = calls.lines().filter(|line| line.contains(&store)).count();
+    assert_eq!(searches, 0, "the manager has looked through the store: {calls}");
+}

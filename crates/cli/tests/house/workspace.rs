@@ -1,0 +1,518 @@
+//! Rules that no compiler checks: who may depend on whom, what code inside a program may not do, that
+//! no file is dead, that `docs/posix.md` names what the preload library exports, and that
+//! `docs/posix-tests.md` names a test for each of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// For each crate: crates of the workspace it may use, and others it may use (`*`: any).
+const ALLOWED: &[(&str, &[&str], &[&str])] = &[
+    ("placement", &[], &[]),
+    ("pool", &["placement"], &["rustix", "crc32c"]),
+    ("tiers", &["placement"], &["*"]),
+    ("client", &["pool", "placement"], &["rustix"]),
+    ("preload", &["client"], &["libc", "rustix"]),
+    ("node", &["placement", "pool", "tiers", "client"], &["*"]),
+    ("simulator", &["placement"], &[]),
+    ("bench", &["pool"], &["plotters", "rustix"]),
+    // preload is not called: it is named so that cargo builds it with the command.
+    ("cli", &["bench", "node", "client", "pool", "placement", "simulator", "preload"], &["*"]),
+];
+
+/// Development dependencies, where they are limited.
+const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[("placement", &[]), ("pool", &["loom"])];
+
+/// What code that runs inside a program may not contain: it prints nothing, does not abort, starts no
+/// threads and installs no signal handlers.
+const BANNED_INSIDE: &[&str] = &[
+    "println!",
+    "eprintln!",
+    "print!",
+    "dbg!",
+    "panic!",
+    "unreachable!",
+    "assert!",
+    "assert_eq!",
+    "assert_ne!",
+    "unwrap()",
+    "expect(",
+    "abort(",
+    "exit(",
+    "thread::spawn",
+    "thread::Builder",
+    "thread::scope",
+    "pthread_create",
+    "sigaction",
+    "signal(",
+    "signal_hook",
+];
+
+/// Lines that contain a banned word for a good reason.
+const EXCUSED: &[&str] = &[
+    // `debug_assert!` is not in a release build, which is what runs inside programs.
+    "debug_assert",
+    // The parent that `daemon` leaves behind, as in glibc.
+    "_ => unsafe { libc::_exit(0) },",
+    // The child of `forkpty` that gets no terminal, as in glibc.
+    "libc::_exit(1);",
+    // A program that would see other bytes than the others does not begin.
+    "unsafe { libc::_exit(126) }",
+];
+
+/// Files that are about a banned word, with the words.
+const ABOUT: &[(&str, &[&str])] = &[
+    // The program's handlers are entered through ours; none is installed unasked.
+    ("preload/src/signals.rs", &["sigaction", "signal("]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// All files below `folder` whose name ends in `.ext`.
+fn files(folder: &Path, ext: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else { return found };
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            found.extend(files(&path, ext));
+        } else if path.extension().is_some_and(|found| found == ext) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn crates() -> Vec<PathBuf> {
+    let mut found: Vec<_> = fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("Cargo.toml").is_file())
+        .collect();
+    found.sort();
+    found
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// The dependencies in each section of a manifest, as this workspace writes them.
+fn dependencies(manifest: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut section = String::new();
+    for line in manifest.lines().map(|line| line.split('#').next().unwrap().trim()) {
+        if let Some(head) = line.strip_prefix('[') {
+            section = head.trim_end_matches(']').to_owned();
+            // [target.'cfg(..)'.dependencies] and [dependencies.name] are not in use here.
+            assert!(
+                !section.contains("dependencies.") && !section.contains(".dependencies"),
+                "write [{section}] as a line of [dependencies]"
+            );
+        } else if let Some((key, _)) = line.split_once('=')
+            && section.ends_with("dependencies")
+        {
+            let key = key.trim().split('.').next().unwrap().trim_matches('"');
+            found.entry(section.clone()).or_default().insert(key.to_owned());
+        }
+    }
+    found
+}
+
+/// Source text without comments and without what only tests compile.
+fn production(text: &str) -> String {
+    let text = text.find("#[cfg(test)]\nmod tests {").map_or(text, |end| &text[..end]);
+    let code = |line: &str| match line.find("//") {
+        Some(at) if !line[..at].contains('"') => line[..at].to_owned(),
+        _ => line.to_owned(),
+    };
+    text.lines().map(code).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn dependencies_point_up_the_list_of_rooms() {
+    let known: BTreeSet<_> = ALLOWED.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    let found: BTreeSet<_> = crates().iter().map(|path| name(path)).collect();
+    assert_eq!(found, known, "crates on the left, rooms of this test on the right");
+    for (crate_name, rooms, others) in ALLOWED {
+        let manifest = read(&root().join("crates").join(crate_name).join("Cargo.toml"));
+        for (section, names) in dependencies(&manifest) {
+            let in_tests = ALLOWED_IN_TESTS.iter().find(|(name, _)| name == crate_name);
+            for dependency in names {
+                let allowed = match (dependency.strip_prefix("forebay-"), section.as_str()) {
+                    (Some(room), _) => rooms.contains(&room),
+                    (None, "dependencies") => {
+                        others.contains(&"*") || others.contains(&dependency.as_str())
+                    }
+                    (None, "dev-dependencies") => {
+                        in_tests.is_none_or(|(_, names)| names.contains(&dependency.as_str()))
+                    }
+                    (None, _) => *crate_name == "preload" && dependency == "cc",
+                };
+                assert!(allowed, "{crate_name} may not use {dependency} in [{section}]");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_command_does_not_call_the_preload_library() {
+    for file in files(&root().join("crates/cli/src"), "rs") {
+        assert!(!read(&file).contains("forebay_preload::"), "{}", file.display());
+    }
+}
+
+#[test]
+fn one_place_writes_to_standard_output() {
+    for file in files(&root().join("crates/cli/src"), "rs") {
+        let elsewhere = !file.ends_with("src/output.rs") && read(&file).contains("stdout().");
+        assert!(!elsewhere, "{}: use `print!`, which tells of errors", file.display());
+    }
+}
+
+/// A line that git leaves in a file that was merged and not mended.
+fn is_conflict_marker(line: &str) -> bool {
+    line == "======="
+        || ["<<<<<<< ", "||||||| ", ">>>>>>> "].iter().any(|start| line.starts_with(start))
+}
+
+#[test]
+fn no_file_has_markers_of_a_merge() {
+    let root = root();
+    let mut git = std::process::Command::new("git");
+    git.args(["-c", "safe.directory=*", "-C"]).arg(&root).args(["ls-files", "-z"]);
+    let listed = git.output().ok().filter(|done| done.status.success());
+    // What was unpacked from an archive is no checkout.
+    let Some(listed) = listed else {
+        assert!(!root.join(".git").exists(), "git does not list the files");
+        eprintln!("SKIPPED no_file_has_markers_of_a_merge: no git checkout");
+        return;
+    };
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let mut seen = 0;
+    let mut wrong = Vec::new();
+    for name in listed.split_terminator('\0') {
+        let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
+        seen += 1;
+        let found = text.lines().enumerate().filter(|(_, line)| is_conflict_marker(line));
+        wrong.extend(found.map(|(number, line)| format!("{name}:{}: {line}", number + 1)));
+    }
+    assert!(seen > 100, "only {seen} files were looked at");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn code_inside_programs_is_silent_and_starts_nothing() {
+    let mut wrong = Vec::new();
+    for crate_name in ["client", "preload"] {
+        for file in files(&root().join("crates").join(crate_name).join("src"), "rs") {
+            let text = production(&read(&file));
+            for (number, line) in text.lines().enumerate() {
+                let excused = EXCUSED.iter().any(|excuse| line.contains(excuse));
+                let allowed = |word: &str| {
+                    excused
+                        || ABOUT
+                            .iter()
+                            .any(|(at, words)| file.ends_with(at) && words.contains(&word))
+                };
+                for word in
+                    BANNED_INSIDE.iter().filter(|word| line.contains(**word) && !allowed(word))
+                {
+                    wrong.push(format!("{}:{}: {word}", file.display(), number + 1));
+                }
+            }
+        }
+    }
+    let shim = read(&root().join("crates/preload/src/variadic.c"));
+    for word in [" printf(", "fprintf(stderr", "abort(", "signal(", "sigaction(", "pthread_create("]
+    {
+        if shim.contains(word) {
+            wrong.push(format!("variadic.c: {word}"));
+        }
+    }
+    assert!(wrong.is_empty(), "not allowed inside a program:\n{}", wrong.join("\n"));
+}
+
+/// Lines of `pool`, `client` and `node` that name a time and are no `clock::Timer`, with the reason.
+const OTHER_TIMES: &[(&str, &str)] = &[
+    // Naps between two looks at what another thread is about to do; nothing is given up.
+    ("pool/src/buckets.rs", "sleep_ns(100_000)"),
+    ("node/src/node.rs", "sleep_ns(100_000)"),
+    ("node/src/recovery/salvage.rs", "sleep_ns(1_000_000)"),
+    // Emulated devices.
+    ("node/src/node.rs", "left.min(50_000_000)"),
+    // What a user sets, and the least of it.
+    ("node/src/config/types.rs", "period: Duration::from_secs(1)"),
+    ("node/src/config/types.rs", "max_age: Duration::from_secs(30)"),
+    ("node/src/config/toml.rs", "Duration::from_nanos(self.duration_ns("),
+    ("node/src/config/toml.rs", "PERIOD_MIN: Duration"),
+    // Pauses on purpose, and the timers themselves.
+    ("pool/src/crash/pauses.rs", "_NS: u64 ="),
+    ("pool/src/clock.rs", "Duration::from_nanos(self.as_ns())"),
+    // A test of its own.
+    ("node/src/journal/record.rs", "Instant::now() + Duration::from_millis(700)"),
+    // For fsck, salvage, a starting and an ending manager: they wait for the real progress of another.
+    ("pool/src/check.rs", "LOOK_NS: u64"),
+    ("node/src/recovery/salvage.rs", "LOCK_PATIENCE: Duration"),
+    ("node/src/manager/daemon.rs", "ENDING: Duration"),
+    ("node/src/manager/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
+    ("node/src/instance/guard.rs", "PATIENCE: Duration"),
+    ("node/src/drain/flush.rs", "FADING: Duration"),
+    ("node/src/instance/guard.rs", "ENDING: Duration"),
+    ("node/src/instance/guard.rs", "thread::sleep(Duration::from_millis(20"),
+];
+
+/// A pause in a test must be able to outlast whatever manager and client wait for.
+#[test]
+fn all_timers_are_scaled() {
+    let mut wrong = Vec::new();
+    let mut timers = 0;
+    for crate_name in ["pool", "client", "node"] {
+        for file in files(&root().join("crates").join(crate_name).join("src"), "rs") {
+            let text = production(&read(&file));
+            timers += text.matches(": Timer = Timer::").count();
+            for (number, line) in text.lines().enumerate() {
+                let constant = line.contains("const ")
+                    && ["_MS:", "_NS:", "_SECS:"].iter().any(|unit| line.contains(unit));
+                let digit = |call: &str| {
+                    line.split(call)
+                        .nth(1)
+                        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+                };
+                let named = constant || line.contains("Duration::from_") || digit("sleep_ns(");
+                let excused =
+                    OTHER_TIMES.iter().any(|(at, text)| file.ends_with(at) && line.contains(text));
+                if named && !excused {
+                    wrong.push(format!("{}:{}: {}", file.display(), number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(timers >= 20, "{timers}");
+    assert!(wrong.is_empty(), "use clock::Timer, or say why not:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_is_left_to_do_later() {
+    for file in crates().iter().flat_map(|path| files(path, "rs")) {
+        if file.ends_with("house/workspace.rs") {
+            continue;
+        }
+        let text = read(&file);
+        for word in ["todo!", "unimplemented!", "TODO", "FIXME", "XXX"] {
+            assert!(!text.contains(word), "{}: {word}", file.display());
+        }
+    }
+}
+
+/// Adds `file` and the modules it declares to `seen`.
+fn follow(file: &Path, is_root: bool, seen: &mut BTreeSet<PathBuf>) {
+    let Ok(file) = file.canonicalize() else { return };
+    if !seen.insert(file.clone()) {
+        return;
+    }
+    let folder = file.parent().unwrap();
+    let own = match is_root || file.ends_with("mod.rs") {
+        true => folder.to_owned(),
+        false => folder.join(file.file_stem().unwrap()),
+    };
+    let mut path = None;
+    for line in read(&file).lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("#[path = \"") {
+            path = rest.split('"').next().map(|named| folder.join(named));
+            continue;
+        }
+        let line = ["pub(crate) ", "pub(super) ", "pub "]
+            .iter()
+            .find_map(|word| line.strip_prefix(word))
+            .unwrap_or(line);
+        let module = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
+        if let Some(module) = module {
+            match path.take() {
+                // Modules inside one that is named by path lie beside it.
+                Some(named) => follow(&named, true, seen),
+                None => {
+                    follow(&own.join(format!("{module}.rs")), false, seen);
+                    follow(&own.join(module).join("mod.rs"), false, seen);
+                }
+            }
+        } else if !line.starts_with("#[") && !line.is_empty() && !line.starts_with("//") {
+            path = None;
+        }
+    }
+}
+
+#[test]
+fn no_source_file_is_dead() {
+    let mut all = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    for path in crates() {
+        all.extend(files(&path, "rs").into_iter().map(|file| file.canonicalize().unwrap()));
+        for start in ["build.rs", "src/lib.rs", "src/main.rs"] {
+            follow(&path.join(start), true, &mut seen);
+        }
+        for folder in ["tests", "benches", "examples", "src/bin"] {
+            let Ok(entries) = fs::read_dir(path.join(folder)) else { continue };
+            for file in entries.map(|entry| entry.unwrap().path()) {
+                if file.extension().is_some_and(|ext| ext == "rs") {
+                    follow(&file, true, &mut seen);
+                } else {
+                    follow(&file.join("main.rs"), true, &mut seen);
+                }
+            }
+        }
+    }
+    let dead: Vec<_> = all.difference(&seen).collect();
+    assert!(all.len() > 50 && dead.is_empty(), "declared by no module: {dead:?}");
+}
+
+/// The preload library that was built with the command.
+fn library() -> PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_forebay")).parent().unwrap();
+    let places = ["deps/libforebay_preload.so", "libforebay_preload.so"];
+    let found = places.iter().map(|place| folder.join(place)).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("{places:?} not found in {}", folder.display()))
+}
+
+/// The names of the global symbols that a 64-bit little-endian ELF library defines.
+fn exported(library: &Path) -> BTreeSet<String> {
+    const DYNSYM: u32 = 11;
+    let elf = fs::read(library).unwrap();
+    assert_eq!(&elf[..6], b"\x7fELF\x02\x01", "{}", library.display());
+    let number = |at: usize, bytes: usize| {
+        elf[at..at + bytes].iter().rev().fold(0_usize, |sum, &byte| sum << 8 | usize::from(byte))
+    };
+    let (table, entry, count) = (number(0x28, 8), number(0x3a, 2), number(0x3c, 2));
+    let section = |index: usize| table + index * entry;
+    let symbols = (0..count)
+        .map(section)
+        .find(|&at| number(at + 4, 4) == DYNSYM as usize)
+        .expect("the library has dynamic symbols");
+    let strings = number(section(number(symbols + 0x28, 4)) + 0x18, 8);
+    let (start, bytes) = (number(symbols + 0x18, 8), number(symbols + 0x20, 8));
+    (start..start + bytes)
+        .step_by(24)
+        .filter(|&at| elf[at + 4] >> 4 != 0 && number(at + 6, 2) != 0)
+        .map(|at| {
+            let name = &elf[strings + number(at, 4)..];
+            let end = name.iter().position(|&byte| byte == 0).unwrap();
+            String::from_utf8(name[..end].to_vec()).unwrap()
+        })
+        .collect()
+}
+
+/// The names in the first column of the tables headed "symbol".
+fn listed(page: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut inside = false;
+    for line in page.lines() {
+        inside = line.starts_with("| symbol |") || inside && line.starts_with('|');
+        if inside && line.starts_with("| `") {
+            let names = line.split('|').nth(1).unwrap();
+            for name in names.split('`').skip(1).step_by(2) {
+                assert!(found.insert(name.to_owned()), "docs/posix.md names {name} twice");
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_page_of_calls_names_what_the_library_exports() {
+    let exported = exported(&library());
+    let listed = listed(&read(&root().join("docs/posix.md")));
+    assert!(exported.len() > 100, "{exported:?}");
+    let missing: Vec<_> = exported.difference(&listed).collect();
+    let surplus: Vec<_> = listed.difference(&exported).collect();
+    assert!(
+        missing.is_empty() && surplus.is_empty(),
+        "docs/posix.md lacks {missing:?} and names {surplus:?}, which the library does not export"
+    );
+}
+
+/// Symbols that no test program names: libaio's, which fio calls, and what the library calls itself.
+const UNNAMED: &[&str] = &["io_submit", "forebay_execve", "forebay_execvpe"];
+
+/// The words in backquotes of a table's cell.
+fn quoted(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The text of a test module and of the programs that it names, or that lie in a folder of its name.
+fn test_sources(file: &str) -> String {
+    let tests = root().join("crates/cli/tests");
+    let is_it = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == file);
+    let module = files(&tests, "rs").into_iter().find(is_it);
+    let mut text =
+        read(&module.unwrap_or_else(|| panic!("no module {file} in {}", tests.display())));
+    let mut folders = vec![tests.join("programs")];
+    let mut programs = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() { folders.push(path) } else { programs.push(path) }
+        }
+    }
+    let own = |path: &Path| path.parent().is_some_and(|folder| folder.ends_with(file));
+    let named: Vec<_> =
+        programs.into_iter().filter(|path| own(path) || text.contains(&name(path))).collect();
+    named.iter().for_each(|path| text.push_str(&read(path)));
+    text
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    let inside = |letter: Option<char>| letter.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    text.match_indices(word).any(|(at, _)| {
+        !inside(text[..at].chars().next_back()) && !inside(text[at + word.len()..].chars().next())
+    })
+}
+
+#[test]
+fn the_page_of_tests_has_one_that_exists_for_each_call() {
+    let page = read(&root().join("docs/posix-tests.md"));
+    let mut sources: BTreeMap<String, String> = BTreeMap::new();
+    let mut proved = BTreeSet::new();
+    let mut wrong = Vec::new();
+    let (mut table, mut rows) = (String::new(), 0);
+    for line in page.lines() {
+        let cells: Vec<_> = line.split('|').collect();
+        let [_, left, right, _] = cells[..] else { continue };
+        if !right.contains('`') {
+            if !right.contains("---") {
+                left.trim().clone_into(&mut table);
+            }
+            continue;
+        }
+        rows += 1;
+        let mut text = String::new();
+        for test in quoted(right) {
+            let (file, function) = test.split_once("::").unwrap_or_else(|| panic!("{test}"));
+            let source = sources.entry(file.to_owned()).or_insert_with(|| test_sources(file));
+            if !source.contains(&format!("\nfn {function}() {{")) {
+                wrong.push(format!("{test} does not exist"));
+            }
+            text.push_str(source);
+        }
+        for symbol in quoted(left).iter().filter(|_| table == "call") {
+            if !has_word(&text, symbol) && !UNNAMED.contains(&symbol.as_str()) {
+                wrong.push(format!("no program of {right} names {symbol}"));
+            }
+            if !proved.insert(symbol.clone()) {
+                wrong.push(format!("{symbol} is listed twice"));
+            }
+        }
+    }
+    let exported = exported(&library());
+    let missing: Vec<_> = exported.difference(&proved).collect();
+    let surplus: Vec<_> = proved.difference(&exported).collect();
+    assert!(rows > 20, "{page}");
+    assert!(
+        wrong.is_empty() && missing.is_empty() && surplus.is_empty(),
+        "docs/posix-tests.md: {wrong:#?}, lacks {missing:?}, and names {surplus:?} for nothing"
+    );
+}

@@ -1,0 +1,74 @@
+//! `forebay explain` says which rule holds, where the bytes are, and where new ones would go.
+
+use crate::harness::{LAZY, Ran, Site, wait_for};
+use std::fs;
+use std::time::Duration;
+
+const RULES: &str = "<buffering-schema version='1'>
+<rule name='logs'><match path='*.log'/><set mode='bypass'/></rule>
+<rule name='fields'><match path='run/**'/><set tier='nvme' trigger='on-exit' priority='9'/></rule>
+<rule name='of dd'><match process='dd'/><set policy='max-bandwidth'/></rule>
+</buffering-schema>";
+
+#[test]
+fn rules_places_and_plans_are_told() {
+    let site = Site::new(&LAZY);
+    let schema = site.root().join("site.xml");
+    fs::write(&schema, RULES).unwrap();
+    fs::write(site.store.join("old"), vec![b'x'; 5 << 20]).unwrap();
+    let script = "set -e; mkdir run; dd if=/dev/zero of=by-dd bs=1M count=3 status=none
+        dd if=/dev/zero of=old bs=1M seek=1 count=1 conv=notrunc status=none
+        echo > a.log; : > $OUT/written; until [ -e $OUT/go ]; do sleep 0.01; done";
+    let (config, schema) = (site.config.to_str().unwrap(), schema.to_str().unwrap());
+    let words = ["run", "--config", config, "--schema", schema, "--", "bash", "-c", script];
+    let mut running = site.start(site.forebay(&words));
+    wait_for("the script", Duration::from_secs(30), || {
+        assert!(running.is_running(), "{}", running.stderr());
+        site.out.join("written").exists().then_some(())
+    });
+    let explain = |words: &[&str]| -> Ran {
+        let mut command = site.forebay(&["explain"]);
+        command.args(words);
+        site.end(command)
+    };
+
+    let by_dd = explain(&["by-dd"]).expect(0).stdout;
+    has(&by_dd, "file      3.00 MiB, ahead of the store's 0 B");
+    has(&by_dd, "logs (");
+    has(&by_dd, "site.xml:2) does not match: path");
+    has(&by_dd, "rule      of dd (");
+    has(&by_dd, "site.xml:4) holds: policy max-bandwidth");
+    has(&by_dd, "0 .. 3145728                 ram        3.00 MiB, 3.00 MiB not yet on the store");
+    has(&by_dd, "new data  1.00 MiB by policy max-bandwidth, hotness of the file ");
+    for place in ["ram  ", "nvme  ", "store  "] {
+        has(&by_dd, place);
+    }
+    has(&by_dd, "-> 1.00 MiB to ram\n");
+
+    let old = explain(&["old"]).expect(0).stdout;
+    has(&old, "0 .. 1048576                 store      1.00 MiB\n");
+    has(&old, "1048576 .. 2097152           ram        1.00 MiB, 1.00 MiB not yet on the store");
+    has(&old, "2097152 .. 5242880           store      3.00 MiB\n");
+
+    let new = explain(&["run/new", "--bytes", "3000000"]).expect(0).stdout;
+    has(&new, "file      0 B, nothing of it is buffered");
+    has(&new, "site.xml:3) holds: policy user-defined, tier nvme, trigger on-exit, priority 9");
+    has(&new, "new data  3.00 MiB by policy user-defined, hotness of the file 0.0:");
+    has(&new, "-> 3.00 MiB to nvme\n");
+    assert!(!new.contains("of dd"), "rules below the one that holds are not asked: {new}");
+
+    let log = explain(&["a.log"]).expect(0).stdout;
+    has(&log, "used through the kernel");
+    has(&log, "holds: mode bypass");
+
+    let elsewhere = explain(&["../out/written"]).expect(125);
+    has(&elsewhere.stderr, "is in no directory that a node manager of yours buffers now");
+    fs::write(site.out.join("go"), "").unwrap();
+    running.end().expect(0);
+    assert_eq!(fs::metadata(site.store.join("by-dd")).unwrap().len(), 3 << 20);
+}
+
+#[track_caller]
+fn has(text: &str, wanted: &str) {
+    assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
+}

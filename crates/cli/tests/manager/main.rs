@@ -1,0 +1,17 @@
+//! The commands, and what the node manager does for them: runs, configuration, rules, flush, stop, status.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod bad_input;
+mod discovery;
+mod explain;
+mod flush;
+mod logs;
+mod modes;
+mod organizer;
+mod runs;
+mod schema;
+mod signals;
+mod stop;
+mod truthful;

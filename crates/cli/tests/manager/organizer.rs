@@ -1,0 +1,109 @@
+//! What the data organizer keeps in the tiers, and what it brings up.
+
+use crate::harness::{Setup, Site, TINY};
+
+/// A data set of 24 MiB does not fit in RAM, only in RAM and NVMe together.
+const DATASET: Setup = Setup {
+    ram: "8MiB",
+    nvme: "64MiB",
+    store_emulate: Some("{ bandwidth = \"200MB/s\", latency = \"1ms\" }"),
+    ..TINY
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Fills a file of 4 MiB on the store, behind Forebay's back.
+fn store(site: &Site, part: u64) {
+    let word = |n: u64| (n ^ part << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    let bytes: Vec<u8> = (0..4 * MIB / 8).flat_map(word).collect();
+    std::fs::write(site.store.join(format!("part{part}")), bytes).unwrap();
+}
+
+#[test]
+fn a_data_set_that_is_read_again_and_again_comes_from_the_tiers() {
+    let site = Site::new(&DATASET);
+    for part in 0..6 {
+        store(&site, part);
+    }
+    // How fast the tiers fill depends on the machine; in the end little is missed any more.
+    let (ran, status) = site.run_buffered(
+        "for epoch in $(seq 24); do \
+         [ $epoch != 19 ] || \"$FOREBAY\" status | awk '/count +missed_bytes/ { print $3 }'; \
+         for part in 0 1 2 3 4 5; do cksum < part$part >> $OUT/sums; done; done; \
+         sort $OUT/sums | uniq -c | awk '{ print $1 }'",
+    );
+    ran.clone().expect(0);
+    let mut said = ran.stdout.split_whitespace();
+    let before: u64 = said.next().unwrap().parse().unwrap();
+    assert_eq!(said.collect::<Vec<_>>(), ["24"; 6], "{ran:?}");
+    let missed = status.count("missed_bytes") - before;
+    assert!(missed <= 48 * MIB, "{} MiB of the last six epochs came from the store", missed / MIB);
+}
+
+#[test]
+fn what_is_used_often_on_a_lower_tier_goes_up() {
+    // Nothing is clean, so nothing is dropped.
+    let site = Site::new(&Setup { flush: "trigger = \"on-exit\"", ..DATASET });
+    let trace = site.root().join("trace.csv");
+    let script = "dd if=/dev/zero of=hot bs=1M count=2 status=none; \
+        dd if=/dev/zero of=cold bs=1M count=20 status=none; sleep 1; \
+        for i in $(seq 30); do cksum < hot > /dev/null; sleep 0.1; done";
+    let mut command = site.forebay(&["run", "--config"]);
+    command.arg(&site.config).arg("--trace").arg(&trace).args(["--", "bash", "-c", script]);
+    command.current_dir(&site.store);
+    site.end(command).expect(0);
+    let trace = std::fs::read_to_string(trace).unwrap();
+    let moves = |what: &str| trace.lines().filter(|line| line.contains(what)).count();
+    assert!(moves("demote") > 0, "{trace}");
+    assert!(moves("promote") > 0, "{trace}");
+}
+
+/// The same tiers with rules.
+fn with_rules(setup: &Setup, rules: &str) -> Site {
+    let site = Site::new(setup);
+    let text = std::fs::read_to_string(&site.config).unwrap();
+    std::fs::write(&site.config, format!("{text}{rules}")).unwrap();
+    site
+}
+
+/// What `forebay explain` says of a file while the script's run goes on.
+fn explained(site: &Site, script: &str, name: &str) -> String {
+    let (ran, _) = site.run_buffered(&format!("{script}; \"$FOREBAY\" explain {name}"));
+    ran.expect(0).stdout
+}
+
+/// The lines of an explanation that say where the bytes are.
+fn lies(explanation: &str) -> String {
+    let from = explanation.find("  lies").unwrap_or_else(|| panic!("{explanation}"));
+    let to = explanation.find("  new data").unwrap_or(explanation.len());
+    explanation[from..to].to_owned()
+}
+
+#[test]
+fn a_pinned_file_stays_where_it_is() {
+    let rules = "[[rule]]\npath = \"dear\"\npin = true\n";
+    let site = with_rules(&Setup { flush: "trigger = \"on-exit\"", ..DATASET }, rules);
+    let script = "head -c 2M /dev/urandom > dear; head -c 2M /dev/urandom > cheap; \
+        for i in 1 2 3 4; do head -c 10M /dev/zero > big$i; done";
+    let dear = explained(&site, script, "dear");
+    assert!(!lies(&dear).contains("nvme"), "{dear}");
+    let cheap = explained(&site, script, "cheap");
+    assert!(lies(&cheap).contains("nvme"), "{cheap}");
+}
+
+#[test]
+fn a_rule_puts_a_file_on_the_tier_it_names() {
+    let rules = "[[rule]]\npath = \"*.ckpt\"\ntier = \"nvme\"\n\
+        [[rule]]\npath = \"*.log\"\npolicy = \"noop\"\n";
+    let site = with_rules(&Setup { flush: "trigger = \"on-exit\"", ..DATASET }, rules);
+    let (ran, status) = site.run_buffered(
+        "head -c 1M /dev/urandom > a.ckpt; head -c 1M /dev/urandom > a.log; head -c 1M /dev/urandom > a; \
+         \"$FOREBAY\" explain a.ckpt; \"$FOREBAY\" explain a.log; \"$FOREBAY\" explain a",
+    );
+    let said = ran.expect(0).stdout;
+    let places: Vec<_> = said.split("/a").skip(1).map(lies).collect();
+    assert_eq!(places.len(), 3, "{said}");
+    assert!(places[0].contains(" nvme ") && places[1].contains(" store "), "{said}");
+    assert!(places[2].contains(" ram "), "{said}");
+    assert!(status.count("arounds") >= 4, "{}", status.text);
+}

@@ -1,0 +1,141 @@
+//! `forebay run` itself: exit status, several runs at once, and what it prints.
+
+use crate::harness::{LAZY, LIMIT, Site, USUAL, skip, wait_for};
+
+#[test]
+fn the_exit_status_passes_through() {
+    let site = Site::new(&USUAL);
+    for (script, code) in [
+        ("true", 0),
+        ("exit 3", 3),
+        ("exit 255", 255),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+        ("kill -ABRT $$", 134),
+    ] {
+        site.end(site.buffered(&["sh", "-c", script])).expect(code);
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_told_as_shells_do() {
+    let site = Site::new(&USUAL);
+    let missing = site.end(site.buffered(&["no-such-command", "word"]));
+    assert!(missing.stderr.contains("no-such-command"), "{missing:?}");
+    missing.expect(127);
+    std::fs::write(site.out.join("text"), "no program").unwrap();
+    let text = site.out.join("text");
+    let refused = site.end(site.buffered(&[text.to_str().unwrap()]));
+    assert!(refused.stderr.contains("text"), "{refused:?}");
+    refused.expect(126);
+}
+
+#[test]
+fn options_after_the_command_are_the_commands() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let ran =
+        site.end(site.forebay(&["run", "--config", config, "echo", "--config", "-n", "--", "x"]));
+    assert_eq!(ran.clone().expect(0).stdout, "--config -n -- x\n", "{ran:?}");
+}
+
+#[test]
+fn without_a_configuration_it_says_what_it_chose() {
+    let site = Site::new(&USUAL);
+    let store = site.store.to_str().unwrap();
+    let script = "seq 10000 > file; $FOREBAY status > $OUT/status; cat file | wc -l";
+    let ran =
+        site.end(site.forebay(&["run", "--backing", store, "--", "sh", "-c", script])).expect(0);
+    assert_eq!(ran.stdout, "10000\n");
+    let lines: Vec<_> = ran.stderr.lines().collect();
+    assert!(lines.len() == 1 && lines[0].contains("ram ") && lines[0].contains(store), "{lines:?}");
+    let status = std::fs::read_to_string(site.out.join("status")).unwrap();
+    assert!(status.contains("count opens        1"), "{status}");
+}
+
+#[test]
+fn many_runs_at_once_share_one_manager() {
+    let site = Site::new(&LAZY);
+    for round in 0..4 {
+        let script = |n: u32| format!("seq {n} 20000 > f{round}-{n}; cat f{round}-{n} | wc -l");
+        let runs: Vec<_> =
+            (0..6).map(|n| site.start(site.buffered(&["sh", "-c", &script(n)]))).collect();
+        for (n, run) in runs.into_iter().enumerate() {
+            let ran = run.end();
+            let lines = 20001 - n;
+            assert_eq!(
+                (ran.code, ran.stdout.trim()),
+                (0, &lines.to_string()[..]),
+                "{ran:?}\n{}",
+                site.log()
+            );
+        }
+        (0..6).for_each(|n| drop(site.run_plainly(&script(n))));
+    }
+    site.assert_same_files();
+}
+
+#[test]
+fn a_second_run_sees_what_the_first_has_not_drained() {
+    let site = Site::new(&LAZY);
+    let first = "echo one > file; echo done > $OUT/done; while [ ! -e $OUT/seen ]; do sleep 0.02; done; cat file";
+    let run = site.start(site.buffered(&["bash", "-c", first]));
+    wait_for("the write", LIMIT, || site.out.join("done").exists().then_some(()));
+    let second = site.end(site.buffered(&[
+        "sh",
+        "-c",
+        "cat file; echo two >> file; wc -c < file; touch $OUT/seen",
+    ]));
+    assert_eq!(second.expect(0).stdout, "one\n8\n");
+    assert_eq!(run.end().expect(0).stdout, "one\ntwo\n");
+    assert_eq!(std::fs::read_to_string(site.store.join("file")).unwrap(), "one\ntwo\n");
+}
+
+#[test]
+fn a_process_left_in_the_background_is_drained_too() {
+    let site = Site::new(&LAZY);
+    let script =
+        "(sleep 1; seq 50000 > late; echo done > $OUT/done) > /dev/null 2>&1 & seq 1000 > early";
+    let run = site.end(site.buffered(&["bash", "-c", script])).expect(0);
+    assert_eq!(run.stdout, "");
+    wait_for("the late one", LIMIT, || site.out.join("done").exists().then_some(()));
+    wait_for("the drain", LIMIT, || site.pools().is_empty().then_some(()));
+    site.run_plainly("seq 50000 > late; seq 1000 > early");
+    site.assert_same_files();
+}
+
+#[test]
+fn a_run_within_a_run_joins_it() {
+    let site = Site::new(&LAZY);
+    let config = site.config.to_str().unwrap();
+    let inner =
+        format!("$FOREBAY run --config {config} -- sh -c 'cat file; echo inner >> file; exit 4'");
+    let script = format!("echo outer > file; {inner}; echo $?; echo outer >> file; cat file");
+    let ran = site.end(site.buffered(&["sh", "-c", &script])).expect(0);
+    assert_eq!(ran.stdout, "outer\n4\nouter\ninner\nouter\n");
+    assert_eq!(std::fs::read_to_string(site.store.join("file")).unwrap(), "outer\ninner\nouter\n");
+}
+
+#[test]
+fn files_outside_of_the_backing_directory_are_left_alone() {
+    let site = Site::new(&LAZY);
+    let (ran, status) = site.run_buffered("echo outside > $OUT/file; cat $OUT/file; ln -s $OUT out; echo through > out/link; cat out/link");
+    assert_eq!(ran.expect(0).stdout, "outside\nthrough\n");
+    assert_eq!((status.count("opens"), status.count("writes")), (0, 0), "{}", status.text);
+}
+
+#[test]
+fn a_manager_that_dies_when_a_run_begins_is_replaced() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    for message in 1..=3 {
+        let site = Site::new(&LAZY);
+        let mut run = site.buffered(&["sh", "-c", "echo hello > file"]);
+        run.env("FOREBAY_CRASH", format!("message.received:{message}"));
+        run.env("FOREBAY_CRASH_IN", "node").env("FOREBAY_CRASH_ONCE", site.out.join("once"));
+        site.end(run).expect(0);
+        assert!(message > 1 || site.out.join("once").exists());
+        assert_eq!(std::fs::read_to_string(site.store.join("file")).unwrap(), "hello\n");
+    }
+}

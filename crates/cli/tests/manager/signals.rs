@@ -1,0 +1,125 @@
+//! Signals to `forebay run`: those for its command, and those that end its wait for the drain.
+
+use crate::harness::{
+    LAZY, LIMIT, LONG, Running, Setup, Site, Steps, USUAL, is_alive, kill, wait_for,
+};
+use rustix::process::Signal;
+
+/// Nothing reaches the store before the end, and then it takes seconds.
+const LATE: Setup =
+    Setup { store_emulate: Some("{ bandwidth = \"8MB/s\", latency = \"1ms\" }"), ..LAZY };
+
+/// What the scripts write: more than a second's worth for the store of [`LATE`].
+const WRITE: &str = "head -c 24M /dev/zero | tr '\\0' x > data";
+
+#[test]
+fn a_signal_is_for_the_command_while_it_runs() {
+    for (signal, code) in [(Signal::TERM, 7), (Signal::HUP, 8), (Signal::INT, 9)] {
+        let site = Site::new(&USUAL);
+        let script = "trap 'echo term > data; exit 7' TERM; trap 'echo hup > data; exit 8' HUP
+            trap 'echo int > data; exit 9' INT; step go";
+        let steps = Steps::of(&site, script);
+        steps.at("go");
+        kill(steps.running.pid(), signal);
+        let ran = steps.running.end().expect(code);
+        assert_eq!(ran.stderr, "");
+        let name = ["term\n", "hup\n", "int\n"][code as usize - 7];
+        assert_eq!(std::fs::read_to_string(site.store.join("data")).unwrap(), name);
+    }
+}
+
+#[test]
+fn a_command_that_a_signal_ends_is_drained_and_told_of_as_shells_do() {
+    let site = Site::new(&LAZY);
+    let steps = Steps::of(&site, "seq 100000 > data; step go");
+    steps.at("go");
+    kill(steps.running.pid(), Signal::TERM);
+    let ran = steps.running.end().expect(143);
+    assert_eq!(ran.stderr, "");
+    let data = std::fs::read_to_string(site.store.join("data")).unwrap();
+    assert!(data.ends_with("\n100000\n"), "{}", data.len());
+}
+
+/// A run that is in the middle of its drain, and its node manager.
+fn draining(site: &Site) -> (Running, u32) {
+    let script = format!("{WRITE}; : > $OUT/written");
+    let running = site.start(site.buffered(&["bash", "-c", &script]));
+    wait_for("the data", LONG, || site.out.join("written").exists().then_some(()));
+    let own = running.pid();
+    let command = |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    wait_for("the end of the command", LONG, || {
+        let others = site.processes().into_iter().filter(|&pid| pid != own);
+        let shells = others.filter(|&pid| command(pid).starts_with(b"bash"));
+        (shells.count() == 0).then_some(())
+    });
+    let manager = site.status().manager;
+    // It has taken note that the command has ended.
+    wait_for("the first piece", LONG, || {
+        let written = std::fs::metadata(site.store.join("data")).map_or(0, |found| found.len());
+        (written > 0).then_some(())
+    });
+    (running, manager)
+}
+
+/// Without any other command all data comes to the store, and the node manager ends.
+fn arrives(site: &Site, manager: u32) {
+    wait_for("the manager's end", LIMIT, || (!is_alive(manager)).then_some(()));
+    let data = std::fs::read(site.store.join("data")).unwrap();
+    assert_eq!(data.len(), 24 << 20);
+    assert!(data.iter().all(|&byte| byte == b'x'));
+}
+
+#[test]
+fn what_ends_a_drain_leaves_it_to_the_manager_and_says_so() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let site = Site::new(&LATE);
+        let (running, manager) = draining(&site);
+        kill(running.pid(), signal);
+        let ran = running.end().expect(code);
+        let store = site.store.display();
+        assert!(is_alive(manager), "{ran:?}");
+        for said in [
+            "MiB of 1 files are not yet on the backing store",
+            &format!("node manager {manager} goes on in the background"),
+            "`forebay status`",
+            &format!("`forebay wait {store}/data`"),
+        ] {
+            assert!(ran.stderr.contains(said), "{said}: {}", ran.stderr);
+        }
+        arrives(&site, manager);
+    }
+}
+
+#[test]
+fn the_first_interrupt_of_a_drain_says_what_the_second_does() {
+    let site = Site::new(&LATE);
+    let (running, manager) = draining(&site);
+    kill(running.pid(), Signal::INT);
+    wait_for("a word", LONG, || running.stderr().contains("interrupt again").then_some(()));
+    let said = running.stderr();
+    assert!(said.contains(&format!("node manager {manager} goes on")), "{said}");
+    kill(running.pid(), Signal::INT);
+    let ran = running.end().expect(130);
+    assert!(is_alive(manager), "{ran:?}");
+    assert_eq!(ran.stderr.matches("goes on in the background").count(), 2, "{}", ran.stderr);
+    arrives(&site, manager);
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let site = Site::new(&LATE);
+    let config = site.config.to_str().unwrap();
+    let script = format!(
+        "trap '' HUP; exec $FOREBAY run --config {config} -- bash -c '{}; : > $OUT/written'",
+        WRITE.replace('\'', "'\\''")
+    );
+    let mut command = site.command(&site.store, "bash");
+    command.args(["-c", &script]);
+    let running = site.start(command);
+    wait_for("the data", LONG, || site.out.join("written").exists().then_some(()));
+    kill(running.pid(), Signal::HUP);
+    running.end().expect(0);
+    let manager = site.processes().into_iter().next();
+    wait_for("the end", LONG, || manager.is_none_or(|pid| !is_alive(pid)).then_some(()));
+    assert_eq!(std::fs::metadata(site.store.join("data")).unwrap().len(), 24 << 20);
+}

@@ -1,0 +1,119 @@
+//! Descriptors that are inherited, duplicated, passed on or invalid.
+
+use crate::harness::{LAZY, SLOW_STORE, Setup, Site};
+
+/// Runs a part of `programs/descriptors.c` with and without Forebay.
+fn same(setup: &Setup, what: &str) {
+    let site = Site::new(setup);
+    if site.compile("descriptors.c", &[]) {
+        site.same(&format!("$BIN/descriptors {what} file"));
+    }
+}
+
+#[test]
+fn a_forked_child_shares_the_offset() {
+    same(&SLOW_STORE, "fork");
+}
+
+#[test]
+fn duplicates_share_the_offset() {
+    same(&LAZY, "dup");
+}
+
+#[test]
+fn descriptors_survive_exec() {
+    same(&LAZY, "exec");
+}
+
+#[test]
+fn descriptors_survive_posix_spawn() {
+    same(&LAZY, "spawn");
+}
+
+#[test]
+fn a_daemon_that_closes_everything_goes_on() {
+    same(&LAZY, "closeall");
+}
+
+#[test]
+fn invalid_arguments_give_the_same_errors() {
+    same(&LAZY, "pointers");
+}
+
+#[test]
+fn a_descriptor_passes_through_a_socket() {
+    same(&LAZY, "pass");
+}
+
+#[test]
+fn an_open_with_o_trunc_cuts_a_file_that_others_have_open() {
+    same(&LAZY, "truncate");
+}
+
+#[test]
+fn what_ftruncate_cuts_off_never_comes_back() {
+    same(&LAZY, "cut");
+    same(&SLOW_STORE, "cut");
+}
+
+#[test]
+fn dirty_files_are_renamed_and_unlinked() {
+    same(&LAZY, "rename");
+}
+
+#[test]
+fn children_without_the_environment_are_still_buffered() {
+    let site = Site::new(&LAZY);
+    site.same(
+        "echo one > log; env -i /bin/sh -c 'echo two >> log; cat log; /bin/echo three >> log; wc -c < log' >> out; env -i /bin/cat log out
+         (unset LD_PRELOAD; /bin/echo four >> log; /bin/sh -c '/bin/cat log; echo five >> log');
+         exec 7>> log; env -i /bin/sh -c 'echo six >&7'; echo seven >&7; cat log; nohup sh -c 'echo eight' >> log 2> /dev/null; setsid sh -c 'echo nine >> log'; cat log",
+    );
+}
+
+#[test]
+fn children_of_system_and_popen_are_still_buffered() {
+    same(&LAZY, "clear");
+}
+
+#[test]
+fn children_with_another_preload_are_still_right() {
+    let site = Site::new(&LAZY);
+    site.same(
+        "echo one > log; LD_PRELOAD= /bin/cat log; { echo two; LD_PRELOAD= /bin/echo three; echo four; } >> log; stat -c %s log
+         head -c 100 log; (export LD_PRELOAD=; /bin/head -c 100 log; /bin/sh -c 'echo five >> log'); head -c 100 log",
+    );
+}
+
+#[test]
+fn children_killed_at_birth_leave_nothing() {
+    let site = Site::new(&LAZY);
+    if !site.compile("descriptors.c", &[]) {
+        return;
+    }
+    let status = site.same("$BIN/descriptors newborn file");
+    let clients = status.text.lines().find_map(|line| line.trim().strip_prefix("clients "));
+    let clients: u32 = clients.unwrap().trim().parse().unwrap();
+    assert!(clients < 10, "{}", status.text);
+}
+
+#[test]
+fn a_static_program_writes_to_a_buffered_stdout() {
+    let site = Site::new(&LAZY);
+    if !site.compile("unlinked.c", &["-static"]) {
+        return;
+    }
+    site.same(
+        "echo one > log; { echo two; $BIN/unlinked three four; echo five; } >> log; cat log; stat -c %s log; $BIN/unlinked six >> log; wc -c log
+         { echo a; $BIN/unlinked b; echo c; $BIN/unlinked d; } > fresh; cat fresh; exec 3> third; echo x >&3; $BIN/unlinked y >&3; echo z >&3; exec 3>&-; cat third; $BIN/unlinked 1 2 3 | cat > piped",
+    );
+}
+
+#[test]
+fn a_static_program_reads_what_was_just_written() {
+    let site = Site::new(&LAZY);
+    if !site.compile("unlinked.c", &["-static"]) {
+        return;
+    }
+    site.same("echo one > log; $BIN/unlinked -f log; echo two >> log; $BIN/unlinked -f log; $BIN/unlinked -f /dev/stdin < log");
+}

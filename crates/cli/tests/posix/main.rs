@@ -1,0 +1,17 @@
+//! What each call promises, on managed files as on others.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod aliases;
+mod descriptors;
+mod locks;
+mod names;
+mod posix_edge_cases;
+mod ranges;
+mod regressions;
+mod scm_rights;
+mod shared_files;
+mod sharing;
+mod streams;
+mod suites;

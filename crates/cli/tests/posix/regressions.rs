@@ -1,0 +1,136 @@
+//! Errors that were found by review: each test is named after what went wrong.
+
+use crate::harness::{self, LAZY, Site, works};
+
+/// Whether python3 is there; says so loudly if not.
+fn python() -> bool {
+    let there = works(&["python3", "-c", "pass"]);
+    if !there {
+        harness::skip("python3 is missing");
+    }
+    there
+}
+
+#[test]
+fn a_descriptor_inherited_from_outside_lost_its_writes() {
+    let site = Site::new(&LAZY);
+    let script = "$FOREBAY run --config $CONFIG -- \
+                  sh -c 'echo a; echo b >> out; echo c; echo d >> out' >> out; cat out";
+    let mut command = site.command(&site.store, "bash");
+    command.args(["-c", script]).env("CONFIG", &site.config);
+    let ran = site.end(command).expect(0);
+    assert_eq!(ran.stdout, "a\nb\nc\nd\n", "{ran:?}");
+}
+
+#[test]
+fn an_offset_that_the_store_cannot_have_was_accepted() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'small')
+try:
+    print(os.pwrite(fd, b'x', 1 << 60))
+except OSError as error:
+    print(error.errno)
+print(os.lseek(fd, 0, os.SEEK_CUR), os.fstat(fd).st_size)
+P",
+    );
+}
+
+#[test]
+fn a_file_lock_outlived_its_descriptor() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os, fcntl
+for turn in range(20):
+    fd = os.open('locked', os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(fd, b'written under the lock')
+    os.close(fd)
+print('free every time')
+P",
+    );
+}
+
+#[test]
+fn splice_waited_for_a_pipe_to_be_closed() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os
+r, w = os.pipe()
+os.write(w, b'0123456789')
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+splice = getattr(os, 'splice', None)
+print(splice(r, fd, 65536) if splice else os.write(fd, os.read(r, 10)))
+print(os.pread(fd, 100, 0))
+P",
+    );
+}
+
+#[test]
+fn a_stream_opened_for_appending_told_position_zero() {
+    let site = Site::new(&LAZY);
+    if !site.compile("append.c", &[]) {
+        return;
+    }
+    site.same("echo first > log; $BIN/append log; $BIN/append log; cat log");
+}
+
+#[test]
+fn a_namesake_by_inode_inherited_the_content_of_a_deleted_file() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    // The manager that pinned the inode is killed; the file system then gives it to a new file.
+    let script = "
+import os, signal, sys, time
+open('old', 'w').write('secret' * 1000)
+os.kill(int(sys.argv[1]), signal.SIGKILL)
+time.sleep(0.2)
+os.unlink('old')
+for number in range(50):
+    with open('new%d' % number, 'w') as file:
+        file.write('x')
+    assert open('new%d' % number).read() == 'x', number
+    assert os.path.getsize('new%d' % number) == 1, number
+";
+    std::fs::write(site.out.join("script.py"), script).unwrap();
+    let shell = "$FOREBAY status > $OUT/who; \
+                 exec python3 $OUT/script.py $(sed -n 's/.*node manager //p' $OUT/who)";
+    site.end(site.buffered(&["bash", "-c", shell])).expect(0);
+    for number in 0..50 {
+        let name = site.store.join(format!("new{number}"));
+        assert_eq!(std::fs::read_to_string(name).unwrap(), "x");
+    }
+}
+
+#[test]
+fn a_copy_within_one_file_followed_its_moving_end() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.write(fd, bytes(range(250)) * 2000)
+print(os.copy_file_range(fd, fd, 900000, 300000, 500000))
+print(os.fstat(fd).st_size)
+P",
+    );
+}
