@@ -462,9 +462,9 @@ impl Site {
             .stdin(input)
             .stdout(File::create(&out).unwrap())
             .stderr(File::create(&err).unwrap());
-        // A shell lets what it starts in the background ignore them; programs inherit that.
+        // A shell lets what it starts in the background ignore them, nohup the first; programs inherit that.
         let as_usual = || {
-            for signal in [libc::SIGINT, libc::SIGQUIT] {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
             Ok(())
