@@ -2,7 +2,7 @@
 //! `placement` see the reads that do not come from RAM, and the first ones of blocks that were brought
 //! up ahead; the node manager brings up what they expect.
 
-use crate::session::{Handle, Session};
+use crate::open_file::OpenFile;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_placement::prefetch::{Ahead, Touches, pays};
@@ -60,20 +60,13 @@ impl Predictors {
     }
 }
 
-impl Session {
+impl OpenFile<'_> {
     /// Notes that `bytes` at `offset` are read and that the first of them lie in `from`, or have come
     /// up from below; asks for what will probably be read next, where waiting for it would take long.
     #[inline(never)]
-    pub(crate) fn foresee(
-        &self,
-        handle: Handle,
-        offset: u64,
-        bytes: usize,
-        from: Destination,
-        owner: Owner,
-    ) {
-        let header = self.segment.header();
-        let description = self.description(handle);
+    pub(crate) fn foresee(&self, offset: u64, bytes: usize, from: Destination, owner: Owner) {
+        let header = self.session.segment.header();
+        let description = self.description;
         // Who has said how it will read is answered by `Session::advise`.
         let told = description_flag::RANDOM | description_flag::SEQUENTIAL;
         if header.prefetch.load(Ordering::Relaxed) == 0
@@ -82,20 +75,20 @@ impl Session {
             return;
         }
         let word = description.word.load(Ordering::Relaxed);
-        let reader = (word >> 32 << 32 | u64::from(handle.description()), owner.raw());
-        let block = self.segment.bucket_bytes() as u64;
-        let Some(ahead) = self.predictors.touch(reader, offset, bytes as u64, block) else {
+        let reader = (word >> 32 << 32 | u64::from(self.description_id()), owner.raw());
+        let block = self.session.segment.bucket_bytes() as u64;
+        let Some(ahead) = self.session.predictors.touch(reader, offset, bytes as u64, block) else {
             return;
         };
-        let record = self.record(handle);
+        let record = self.record;
         let store = record.store.load(Ordering::Relaxed) as usize;
         if ahead.offset >= record.size.load(Ordering::Relaxed)
-            || !pays(&crate::place::hierarchy(&self.segment, store), from, block)
+            || !pays(&crate::place::hierarchy(&self.session.segment, store), from, block)
         {
             return;
         }
         let few = |number: u64| u16::try_from(number).unwrap_or(u16::MAX);
-        self.ask_to_stage(handle, |file, generation| Message::Expect {
+        self.ask_to_stage(|file, generation| Message::Expect {
             file,
             generation,
             offset: ahead.offset,

@@ -1,7 +1,8 @@
 //! Sizes, times and offsets as programs see them.
 
 use crate::open::SET_ID_BITS;
-use crate::session::{Handle, Session};
+use crate::open_file::OpenFile;
+use crate::session::Session;
 use crate::waits::{restarting, surely};
 use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
@@ -37,6 +38,126 @@ pub struct Correction {
     /// Whether the kernel may have been asked in the middle of a flush that has ended since: then
     /// what it said is half old, and it has to be asked again.
     pub doubtful: bool,
+}
+
+impl OpenFile<'_> {
+    /// Before a write at `offset` of a file that has a set-id bit: takes the bit away, as the kernel
+    /// does, unless this process may keep it. The caller is inside the file.
+    #[cold]
+    pub(crate) fn clear_set_id(&self, offset: u64) {
+        self.record.clear(file_flag::SET_ID);
+        let fd = crate::session::borrow(self.fd);
+        let Ok(stat) = rustix::fs::fstat(fd) else { return };
+        // Without the group's right to execute, the bit once meant mandatory locking.
+        let group = if stat.st_mode & 0o010 != 0 { 0o2000 } else { 0 };
+        let doomed = stat.st_mode & (0o4000 | group);
+        let kept = rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::FSETID));
+        if doomed != 0 && !kept {
+            let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
+            if rustix::fs::fchmod(fd, mode).is_err() {
+                // Not the owner's process. The kernel does it for whoever changes the file, and an
+                // allocation where the write will need one changes nothing that anybody can read.
+                let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
+                let allocate = || rustix::fs::fallocate(fd, keeps_size, offset, 1);
+                let _ = self.on_store(allocate);
+            }
+        }
+    }
+
+    /// Moves the description's offset.
+    ///
+    /// # Errors
+    /// `INVAL` for a negative or overflowing result or an unknown `whence`; `NXIO` where there is
+    /// no data, or no file.
+    pub fn seek(&self, offset: i64, whence: Whence) -> Result<u64, Errno> {
+        restarting(|| self.seek_once(offset, whence))
+    }
+
+    fn seek_once(&self, offset: i64, whence: Whence) -> Result<u64, Errno> {
+        let description = self.description;
+        self.positioned(|current| {
+            let base = match whence {
+                Whence::Start => 0,
+                Whence::Current => current,
+                Whence::End => self.size()?,
+                Whence::Data | Whence::Hole => {
+                    let found = self.seek_data_or_hole(offset, whence == Whence::Hole)?;
+                    description.offset.store(found, Ordering::Release);
+                    return Ok(found);
+                }
+            };
+            let target = i64::try_from(base)
+                .ok()
+                .and_then(|base| base.checked_add(offset))
+                .ok_or(Errno::OVERFLOW)?;
+            let target = u64::try_from(target).map_err(|_| Errno::INVAL)?;
+            if !self.can_have(target) {
+                return Err(Errno::INVAL);
+            }
+            description.offset.store(target, Ordering::Release);
+            Ok(target)
+        })
+    }
+
+    /// The file's size in bytes.
+    ///
+    /// # Errors
+    /// The store's errno, for a file of which nothing is buffered.
+    pub fn size(&self) -> Result<u64, Errno> {
+        let record = self.record;
+        if let Some(goal) = record.truncated_to() {
+            return Ok(goal);
+        }
+        if record.has(file_flag::AHEAD) && !record.has(file_flag::DIRECT) {
+            return Ok(record.size.load(Ordering::Acquire));
+        }
+        Ok(rustix::fs::fstat(crate::session::borrow(self.fd))?.st_size as u64)
+    }
+
+    /// Whether implicit-offset calls on the descriptor go to the kernel: a program without
+    /// Forebay shares its offset.
+    pub fn uses_kernel_offset(&self) -> bool {
+        self.may(description_flag::KERNEL_OFFSET)
+    }
+
+    /// The flags that F_GETFL shall show where the kernel says `flags`: with those kept from it, and
+    /// without what we added.
+    pub fn shown_flags(&self, flags: rustix::fs::OFlags) -> rustix::fs::OFlags {
+        let mut shown = flags | self.hidden_flags();
+        shown.set(rustix::fs::OFlags::NOFOLLOW, self.may(description_flag::NO_FOLLOW));
+        shown
+    }
+
+    /// The flags that were kept from the kernel.
+    pub fn hidden_flags(&self) -> rustix::fs::OFlags {
+        let mut flags = rustix::fs::OFlags::empty();
+        if self.may(description_flag::APPEND) {
+            flags |= rustix::fs::OFlags::APPEND;
+        }
+        if self.may(description_flag::UNCACHED) {
+            flags |= rustix::fs::OFlags::DIRECT;
+        }
+        flags
+    }
+
+    /// Takes over O_APPEND and O_DIRECT from an F_SETFL call.
+    pub fn set_hidden_flags(&self, flags: rustix::fs::OFlags) {
+        let owner = self.session.owner();
+        let Ok(inside) = self.enter_beside(owner) else { return };
+        let place = &self.description.flags;
+        for (flag, ours) in [
+            (rustix::fs::OFlags::APPEND, description_flag::APPEND),
+            (rustix::fs::OFlags::DIRECT, description_flag::UNCACHED),
+        ] {
+            if flags.contains(flag) {
+                place.fetch_or(ours, Ordering::AcqRel);
+            } else {
+                place.fetch_and(!ours, Ordering::AcqRel);
+            }
+        }
+        self.session.segment.leave(owner, inside);
+    }
 }
 
 impl Session {
@@ -230,124 +351,6 @@ impl Session {
         };
         // It has happened.
         let _ = surely(|| self.with_record(Identity { device, inode }, note));
-    }
-
-    /// Before a write at `offset` of a file that has a set-id bit: takes the bit away, as the kernel
-    /// does, unless this process may keep it. The caller is inside the file.
-    #[cold]
-    pub(crate) fn clear_set_id(&self, handle: Handle, offset: u64) {
-        self.record(handle).clear(file_flag::SET_ID);
-        let fd = crate::session::borrow(handle.fd);
-        let Ok(stat) = rustix::fs::fstat(fd) else { return };
-        // Without the group's right to execute, the bit once meant mandatory locking.
-        let group = if stat.st_mode & 0o010 != 0 { 0o2000 } else { 0 };
-        let doomed = stat.st_mode & (0o4000 | group);
-        let kept = rustix::thread::capabilities(None)
-            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::FSETID));
-        if doomed != 0 && !kept {
-            let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
-            if rustix::fs::fchmod(fd, mode).is_err() {
-                // Not the owner's process. The kernel does it for whoever changes the file, and an
-                // allocation where the write will need one changes nothing that anybody can read.
-                let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
-                let allocate = || rustix::fs::fallocate(fd, keeps_size, offset, 1);
-                let _ = self.on_store(handle, allocate);
-            }
-        }
-    }
-
-    /// Moves the description's offset.
-    ///
-    /// # Errors
-    /// `INVAL` for a negative or overflowing result or an unknown `whence`; `NXIO` where there is
-    /// no data, or no file.
-    pub fn seek(&self, handle: Handle, offset: i64, whence: Whence) -> Result<u64, Errno> {
-        restarting(|| self.seek_once(handle, offset, whence))
-    }
-
-    fn seek_once(&self, handle: Handle, offset: i64, whence: Whence) -> Result<u64, Errno> {
-        let description = self.description(handle);
-        self.positioned(handle, |current| {
-            let base = match whence {
-                Whence::Start => 0,
-                Whence::Current => current,
-                Whence::End => self.size(handle)?,
-                Whence::Data | Whence::Hole => {
-                    let found = self.seek_data_or_hole(handle, offset, whence == Whence::Hole)?;
-                    description.offset.store(found, Ordering::Release);
-                    return Ok(found);
-                }
-            };
-            let target = i64::try_from(base)
-                .ok()
-                .and_then(|base| base.checked_add(offset))
-                .ok_or(Errno::OVERFLOW)?;
-            let target = u64::try_from(target).map_err(|_| Errno::INVAL)?;
-            if !self.can_have(handle, target) {
-                return Err(Errno::INVAL);
-            }
-            description.offset.store(target, Ordering::Release);
-            Ok(target)
-        })
-    }
-
-    /// The file's size in bytes.
-    ///
-    /// # Errors
-    /// The store's errno, for a file of which nothing is buffered.
-    pub fn size(&self, handle: Handle) -> Result<u64, Errno> {
-        let record = self.record(handle);
-        if let Some(goal) = record.truncated_to() {
-            return Ok(goal);
-        }
-        if record.has(file_flag::AHEAD) && !record.has(file_flag::DIRECT) {
-            return Ok(record.size.load(Ordering::Acquire));
-        }
-        Ok(rustix::fs::fstat(crate::session::borrow(handle.fd))?.st_size as u64)
-    }
-
-    /// Whether implicit-offset calls on the descriptor go to the kernel: a program without
-    /// Forebay shares its offset.
-    pub fn uses_kernel_offset(&self, handle: Handle) -> bool {
-        self.may(handle, description_flag::KERNEL_OFFSET)
-    }
-
-    /// The flags that F_GETFL shall show where the kernel says `flags`: with those kept from it, and
-    /// without what we added.
-    pub fn shown_flags(&self, handle: Handle, flags: rustix::fs::OFlags) -> rustix::fs::OFlags {
-        let mut shown = flags | self.hidden_flags(handle);
-        shown.set(rustix::fs::OFlags::NOFOLLOW, self.may(handle, description_flag::NO_FOLLOW));
-        shown
-    }
-
-    /// The flags that were kept from the kernel.
-    pub fn hidden_flags(&self, handle: Handle) -> rustix::fs::OFlags {
-        let mut flags = rustix::fs::OFlags::empty();
-        if self.may(handle, description_flag::APPEND) {
-            flags |= rustix::fs::OFlags::APPEND;
-        }
-        if self.may(handle, description_flag::UNCACHED) {
-            flags |= rustix::fs::OFlags::DIRECT;
-        }
-        flags
-    }
-
-    /// Takes over O_APPEND and O_DIRECT from an F_SETFL call.
-    pub fn set_hidden_flags(&self, handle: Handle, flags: rustix::fs::OFlags) {
-        let owner = self.owner();
-        let Ok(inside) = self.enter_beside(handle, owner) else { return };
-        let place = &self.description(handle).flags;
-        for (flag, ours) in [
-            (rustix::fs::OFlags::APPEND, description_flag::APPEND),
-            (rustix::fs::OFlags::DIRECT, description_flag::UNCACHED),
-        ] {
-            if flags.contains(flag) {
-                place.fetch_or(ours, Ordering::AcqRel);
-            } else {
-                place.fetch_and(!ours, Ordering::AcqRel);
-            }
-        }
-        self.segment.leave(owner, inside);
     }
 }
 

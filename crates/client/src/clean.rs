@@ -1,7 +1,8 @@
 //! Entering files, having one exclusively, and making one clean for calls that go through the
 //! kernel.
 
-use crate::session::{Handle, Session, borrow};
+use crate::open_file::OpenFile;
+use crate::session::{Session, borrow};
 use crate::vigil::Seen;
 use crate::waits::{Wait, restarting, surely};
 use crate::write::{raise, time_of_change};
@@ -24,19 +25,13 @@ use rustix::io::Errno;
 /// How often one who waits for the node manager looks whether there is one.
 const WORK_LOOK: Timer = Timer::ms(50);
 
-/// What a truncate needs: this process's descriptor of the file, and the tier files.
-pub(crate) struct Through<'a> {
-    pub session: &'a Session,
-    pub handle: Handle,
-}
-
-impl SlotFiles for Through<'_> {
+impl SlotFiles for OpenFile<'_> {
     fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
         self.session.read_slot(bucket, within, to)
     }
 
     fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
-        self.session.write_slot(bucket, within, from)
+        SlotFiles::write_slot(self.session, bucket, within, from)
     }
 
     fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
@@ -44,41 +39,42 @@ impl SlotFiles for Through<'_> {
     }
 }
 
-impl Outside for Through<'_> {
+/// What a truncate needs: this process's descriptor of the file, and the tier files.
+impl Outside for OpenFile<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
-        self.session.note_cut(self.handle)?;
-        self.session.resize_store(self.handle, size)
+        self.note_cut()?;
+        self.resize_store(size)
     }
 
     fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
-        self.session.note_cut(self.handle)?;
+        self.note_cut()?;
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let bytes = range.end - range.start;
-        forebay_pool::undo::writing(borrow(self.handle.fd), range.start, bytes);
-        let result = match rustix::fs::fallocate(borrow(self.handle.fd), mode, range.start, bytes) {
+        forebay_pool::undo::writing(borrow(self.fd), range.start, bytes);
+        let result = match rustix::fs::fallocate(borrow(self.fd), mode, range.start, bytes) {
             Err(Errno::BADF) => {
-                let writable = crate::store::reopen(self.handle.fd, rustix::fs::OFlags::WRONLY)?;
+                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
                 rustix::fs::fallocate(writable, mode, range.start, bytes)
             }
             other => other,
         };
-        self.session.record(self.handle).clear(file_flag::SYNCED);
+        self.record.clear(file_flag::SYNCED);
         result
     }
 }
 
-impl Session {
+impl OpenFile<'_> {
     /// Enters the file, waiting while somebody has it exclusively.
     ///
     /// # Errors
     /// `INTR`; `BADF` if the descriptor is not what it was.
     #[inline(always)]
-    pub(crate) fn enter(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
+    pub(crate) fn enter(&self, owner: Owner) -> Result<Inside, Errno> {
         crash::point("file.entering");
-        match self.segment.try_enter_record(handle.file, self.record(handle), owner) {
-            Ok(inside) if self.is_current(handle) => Ok(inside),
-            Ok(inside) => self.turn_back(owner, inside),
-            Err(_) => self.enter_patiently(handle, owner),
+        match self.session.segment.try_enter_record(self.id, self.record, owner) {
+            Ok(inside) if self.is_current() => Ok(inside),
+            Ok(inside) => self.session.turn_back(owner, inside),
+            Err(_) => self.enter_patiently(owner),
         }
     }
 
@@ -87,37 +83,37 @@ impl Session {
     /// # Errors
     /// As of [`Session::enter`].
     #[inline(always)]
-    pub(crate) fn enter_restarting(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
+    pub(crate) fn enter_restarting(&self, owner: Owner) -> Result<Inside, Errno> {
         crash::point("file.entering");
-        match self.segment.try_enter_record(handle.file, self.record(handle), owner) {
-            Ok(inside) if self.is_current(handle) => Ok(inside),
-            Ok(inside) => self.turn_back(owner, inside),
-            Err(_) => self.enter_restarting_patiently(handle, owner),
+        match self.session.segment.try_enter_record(self.id, self.record, owner) {
+            Ok(inside) if self.is_current() => Ok(inside),
+            Ok(inside) => self.session.turn_back(owner, inside),
+            Err(_) => self.enter_restarting_patiently(owner),
         }
     }
 
     #[cold]
-    fn enter_restarting_patiently(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
-        restarting(|| self.enter_patiently(handle, owner))
+    fn enter_restarting_patiently(&self, owner: Owner) -> Result<Inside, Errno> {
+        restarting(|| self.enter_patiently(owner))
     }
 
     #[cold]
-    fn enter_patiently(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
+    fn enter_patiently(&self, owner: Owner) -> Result<Inside, Errno> {
         let (mut patience, wait) = (Patience::default(), Wait::begin());
         loop {
-            match self.segment.try_enter(handle.file, owner) {
-                Ok(inside) if self.is_current(handle) => return Ok(inside),
-                Ok(inside) => return self.turn_back(owner, inside),
-                Err(_) if !self.is_current(handle) => return Err(Errno::BADF),
+            match self.session.segment.try_enter(self.id, owner) {
+                Ok(inside) if self.is_current() => return Ok(inside),
+                Ok(inside) => return self.session.turn_back(owner, inside),
+                Err(_) if !self.is_current() => return Err(Errno::BADF),
                 Err(holder) => {
                     if !patience.wait() {
                         continue;
                     }
-                    if self.segment.owner_is_dead(holder) {
+                    if self.session.segment.owner_is_dead(holder) {
                         // Completes what the dead owner left, and lets everybody in again.
-                        self.exclusively(handle, |_| Ok(()))?;
+                        self.exclusively(|| Ok(()))?;
                     }
-                    self.look(&wait, holder, &patience)?;
+                    self.session.look(&wait, holder, &patience)?;
                 }
             }
         }
@@ -127,25 +123,20 @@ impl Session {
     ///
     /// # Errors
     /// `INTR`; it is still left then.
-    pub(crate) fn step_in(
-        &self,
-        handle: Handle,
-        owner: Owner,
-        inside: &Inside,
-    ) -> Result<(), Errno> {
+    pub(crate) fn step_in(&self, owner: Owner, inside: &Inside) -> Result<(), Errno> {
         let (mut patience, wait) = (Patience::default(), Wait::begin());
-        while let Err(holder) = self.segment.try_step_in(handle.file, owner, inside) {
+        while let Err(holder) = self.session.segment.try_step_in(self.id, owner, inside) {
             if !patience.wait() {
                 continue;
             }
-            if self.segment.owner_is_dead(holder) {
-                let taken = self.segment.exclude_unless_interrupted(handle.file, owner)?;
-                self.complete_left(handle, taken);
+            if self.session.segment.owner_is_dead(holder) {
+                let taken = self.session.segment.exclude_unless_interrupted(self.id, owner)?;
+                self.complete_left(taken);
                 if taken {
-                    self.segment.include(handle.file);
+                    self.session.segment.include(self.id);
                 }
             }
-            self.look(&wait, holder, &patience)?;
+            self.session.look(&wait, holder, &patience)?;
         }
         Ok(())
     }
@@ -156,12 +147,11 @@ impl Session {
     /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of `act`.
     pub(crate) fn exclusively<R>(
         &self,
-        handle: Handle,
-        act: impl FnOnce(&Session) -> Result<R, Errno>,
+        act: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        self.alone(handle, |session, taken| {
-            session.complete_left(handle, taken);
-            act(session)
+        self.alone(|taken| {
+            self.complete_left(taken);
+            act()
         })
     }
 
@@ -170,46 +160,39 @@ impl Session {
     ///
     /// # Errors
     /// Those of [`Session::exclusively`].
-    pub(crate) fn alone<R>(
-        &self,
-        handle: Handle,
-        act: impl FnOnce(&Session, bool) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
-        let owner = self.owner();
-        let (inside, taken) = self.beside(handle, owner, || {
-            self.segment.exclude_unless_interrupted(handle.file, owner)
-        })?;
-        let result = act(self, taken);
+    pub(crate) fn alone<R>(&self, act: impl FnOnce(bool) -> Result<R, Errno>) -> Result<R, Errno> {
+        let owner = self.session.owner();
+        let (inside, taken) =
+            self.beside(owner, || self.session.segment.exclude_unless_interrupted(self.id, owner))?;
+        let result = act(taken);
         if taken {
-            self.segment.include(handle.file);
+            self.session.segment.include(self.id);
         }
-        self.segment.leave(owner, inside);
+        self.session.segment.leave(owner, inside);
         result
     }
 
     /// Completes what a dead owner left, if the caller has `taken` the file exclusively just now.
-    fn complete_left(&self, handle: Handle, taken: bool) {
-        let record = self.record(handle);
+    fn complete_left(&self, taken: bool) {
+        let record = self.record;
         if taken && record.has_intent() {
             record.set(file_flag::TOUCHED);
-            let outside = Through { session: self, handle };
-            let _ = self.segment.complete_intent(handle.file, self.owner(), &outside);
+            let _ = self.session.segment.complete_intent(self.id, self.session.owner(), self);
         }
     }
 
-    /// Enters the table, beside the handle's file, and takes a lock there.
+    /// Enters the table, beside the file, and takes a lock there.
     fn beside(
         &self,
-        handle: Handle,
         owner: Owner,
         lock: impl Fn() -> Result<bool, Errno>,
     ) -> Result<(Inside, bool), Errno> {
         restarting(|| {
-            let inside = self.enter_beside(handle, owner)?;
+            let inside = self.enter_beside(owner)?;
             match lock() {
                 Ok(taken) => Ok((inside, taken)),
                 Err(errno) => {
-                    self.segment.leave(owner, inside);
+                    self.session.segment.leave(owner, inside);
                     Err(errno)
                 }
             }
@@ -222,19 +205,18 @@ impl Session {
     /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of `act`.
     pub(crate) fn positioned<R>(
         &self,
-        handle: Handle,
         act: impl FnOnce(u64) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let owner = self.owner();
-        let description = self.description(handle);
-        let (inside, taken) = self.beside(handle, owner, || {
-            self.segment.lock_unless_interrupted(&description.position, owner)
+        let owner = self.session.owner();
+        let description = self.description;
+        let (inside, taken) = self.beside(owner, || {
+            self.session.segment.lock_unless_interrupted(&description.position, owner)
         })?;
         let result = act(description.offset.load(Ordering::Acquire));
         if taken {
             description.position.unlock_unchanged();
         }
-        self.segment.leave(owner, inside);
+        self.session.segment.leave(owner, inside);
         result
     }
 
@@ -242,45 +224,36 @@ impl Session {
     ///
     /// # Errors
     /// `INVAL` if the descriptor is not open for writing or the size is none; the store's errno.
-    pub fn truncate(&self, handle: Handle, size: i64) -> Result<(), Errno> {
+    pub fn truncate(&self, size: i64) -> Result<(), Errno> {
         let size = u64::try_from(size).map_err(|_| Errno::INVAL)?;
-        if !self.may(handle, description_flag::WRITE) {
+        if !self.may(description_flag::WRITE) {
             return Err(Errno::INVAL);
         }
-        self.set_size(handle, size)
-    }
-
-    /// A descriptor of this process through which that file can be written.
-    pub fn writer(&self, device: u64, inode: u64) -> Option<Handle> {
-        self.handles().find(|&handle| {
-            self.may(handle, description_flag::WRITE)
-                && self.record(handle).identity() == Identity { device, inode }
-        })
+        self.set_size(size)
     }
 
     /// Cuts the whole file, as an open with O_TRUNC does, whatever the descriptor may do.
     ///
     /// # Errors
     /// The store's errno, `ACCES` for a file that this process may not write.
-    pub fn empty(&self, handle: Handle) -> Result<(), Errno> {
-        self.set_size(handle, 0)
+    pub fn empty(&self) -> Result<(), Errno> {
+        self.set_size(0)
     }
 
-    fn set_size(&self, handle: Handle, size: u64) -> Result<(), Errno> {
-        restarting(|| self.set_size_once(handle, size))
+    fn set_size(&self, size: u64) -> Result<(), Errno> {
+        restarting(|| self.set_size_once(size))
     }
 
-    fn set_size_once(&self, handle: Handle, size: u64) -> Result<(), Errno> {
-        self.exclusively(handle, |session| {
-            let outside = Through { session, handle };
-            session.clean_up_store(handle)?;
-            session.bring_failing_up(handle, size)?;
-            session.record(handle).set(file_flag::TOUCHED);
-            let cut = session.segment.truncate(handle.file, size, session.owner(), &outside);
+    fn set_size_once(&self, size: u64) -> Result<(), Errno> {
+        self.exclusively(|| {
+            self.clean_up_store()?;
+            self.bring_failing_up(size)?;
+            self.record.set(file_flag::TOUCHED);
+            let cut = self.session.segment.truncate(self.id, size, self.session.owner(), self);
             crash::point("truncate.untimed");
-            let record = session.record(handle);
+            let record = self.record;
             if let Err(errno) = cut {
-                self.undo_cut(handle, errno);
+                self.undo_cut(errno);
                 return Err(errno);
             }
             let now = time_of_change(record, clock::realtime_coarse_ns());
@@ -295,36 +268,32 @@ impl Session {
     ///
     /// # Errors
     /// The errno of the flush; `act` is not called then.
-    pub fn with_clean<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.counters().passed.fetch_add(1, Ordering::Relaxed);
+    pub fn with_clean<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.session.counters().passed.fetch_add(1, Ordering::Relaxed);
         let mut act = Some(act);
-        restarting(|| self.with_clean_once(handle, &mut act))
+        restarting(|| self.with_clean_once(&mut act))
     }
 
     /// `act` is taken where it is called.
-    fn with_clean_once<R, F: FnOnce() -> R>(
-        &self,
-        handle: Handle,
-        act: &mut Option<F>,
-    ) -> Result<R, Errno> {
-        self.exclusively(handle, |session| {
-            session.clean(handle)?;
-            session.settle(handle)?;
-            session.clean_up_store(handle)?;
-            session.restore_times(handle);
-            let record = session.record(handle);
+    fn with_clean_once<R, F: FnOnce() -> R>(&self, act: &mut Option<F>) -> Result<R, Errno> {
+        self.exclusively(|| {
+            self.clean()?;
+            self.settle()?;
+            self.clean_up_store()?;
+            self.restore_times();
+            let record = self.record;
             if record.has(file_flag::AHEAD) {
                 // From here on the store's file is the truth, whatever becomes of this process.
-                session.resize_from_store(handle);
+                self.resize_from_store();
             }
             record.set(file_flag::TOUCHED);
             crash::point("clean.passing");
             let act = act.take().ok_or(Errno::IO)?;
-            Ok(session.lengthening(handle, || {
+            Ok(self.lengthening(|| {
                 let result = act();
                 record.clear(file_flag::SYNCED);
                 crash::point("clean.passed");
-                session.resize_from_store(handle);
+                self.resize_from_store();
                 result
             }))
         })
@@ -332,11 +301,11 @@ impl Session {
 
     /// Calls `act`, which may give the store's file another size, and notes the one that follows. The caller has the file
     /// exclusively, and has cleaned up after others.
-    pub(crate) fn lengthening<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> R {
-        let place = self.segment.begin_lengthening(self.record(handle), self.owner());
+    pub(crate) fn lengthening<R>(&self, act: impl FnOnce() -> R) -> R {
+        let place = self.session.segment.begin_lengthening(self.record, self.session.owner());
         let result = act();
         if let Ok(Some(place)) = place {
-            self.segment.end_lengthening(place);
+            self.session.segment.end_lengthening(place);
         }
         result
     }
@@ -346,18 +315,18 @@ impl Session {
     ///
     /// # Errors
     /// The store's errno.
-    pub(crate) fn clean_up_store(&self, handle: Handle) -> Result<(), Errno> {
-        let record = self.record(handle);
+    pub(crate) fn clean_up_store(&self) -> Result<(), Errno> {
+        let record = self.record;
         if !record.has_lengtheners() {
             return Ok(());
         }
         crash::point("lengthen.mending");
-        let stored = rustix::fs::fstat(borrow(handle.fd))?.st_size as u64;
+        let stored = rustix::fs::fstat(borrow(self.fd))?.st_size as u64;
         let is_ahead = record.has(file_flag::AHEAD) && !record.has(file_flag::DIRECT);
         let size = if is_ahead { record.size.load(Ordering::Acquire) } else { stored };
         if stored > size {
             record.set(file_flag::TOUCHED);
-            self.resize_store(handle, size)?;
+            self.resize_store(size)?;
         }
         if is_ahead {
             record.store_size.fetch_min(size, Ordering::AcqRel);
@@ -366,21 +335,21 @@ impl Session {
             record.store_size.store(size, Ordering::Release);
             record.size.store(size, Ordering::Release);
         }
-        self.segment.forget_lengtheners(record);
+        self.session.segment.forget_lengtheners(record);
         Ok(())
     }
 
     /// Gives the store's file a size, also through a descriptor that may only read.
-    fn resize_store(&self, handle: Handle, size: u64) -> Result<(), Errno> {
-        forebay_pool::undo::resizing(borrow(handle.fd), size);
-        let result = match rustix::fs::ftruncate(borrow(handle.fd), size) {
+    fn resize_store(&self, size: u64) -> Result<(), Errno> {
+        forebay_pool::undo::resizing(borrow(self.fd), size);
+        let result = match rustix::fs::ftruncate(borrow(self.fd), size) {
             Err(Errno::INVAL | Errno::BADF) => {
-                let writable = crate::store::reopen(handle.fd, rustix::fs::OFlags::WRONLY)?;
+                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
                 rustix::fs::ftruncate(writable, size)
             }
             other => other,
         };
-        self.record(handle).clear(file_flag::SYNCED);
+        self.record.clear(file_flag::SYNCED);
         result
     }
 
@@ -389,9 +358,9 @@ impl Session {
     ///
     /// # Errors
     /// The errno of the flush; `act` is not called then.
-    pub fn make_direct<R>(&self, handle: Handle, act: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.with_clean(handle, || {
-            self.record(handle).set(file_flag::DIRECT);
+    pub fn make_direct<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.with_clean(|| {
+            self.record.set(file_flag::DIRECT);
             act()
         })
     }
@@ -400,8 +369,8 @@ impl Session {
     ///
     /// # Errors
     /// The errno of the flush.
-    pub fn turn_direct(&self, handle: Handle) -> Result<(), Errno> {
-        surely(|| self.make_direct(handle, || ()))
+    pub fn turn_direct(&self) -> Result<(), Errno> {
+        surely(|| self.make_direct(|| ()))
     }
 
     /// Hands the descriptor to a program without Forebay: the file turns direct, and the kernel's
@@ -409,74 +378,74 @@ impl Session {
     ///
     /// # Errors
     /// The errno of the flush.
-    pub fn release_to_kernel(&self, handle: Handle) -> Result<(), Errno> {
+    pub fn release_to_kernel(&self) -> Result<(), Errno> {
         let release = |offset| {
-            self.make_direct(handle, || {
-                let _ = rustix::fs::seek(borrow(handle.fd), rustix::fs::SeekFrom::Start(offset));
-                let flags = &self.description(handle).flags;
+            self.make_direct(|| {
+                let _ = rustix::fs::seek(borrow(self.fd), rustix::fs::SeekFrom::Start(offset));
+                let flags = &self.description.flags;
                 let flags = flags.fetch_or(description_flag::KERNEL_OFFSET, Ordering::AcqRel);
                 if flags & description_flag::APPEND != 0
-                    && let Ok(kernel) = rustix::fs::fcntl_getfl(borrow(handle.fd))
+                    && let Ok(kernel) = rustix::fs::fcntl_getfl(borrow(self.fd))
                 {
                     let append = kernel | rustix::fs::OFlags::APPEND;
-                    let _ = rustix::fs::fcntl_setfl(borrow(handle.fd), append);
+                    let _ = rustix::fs::fcntl_setfl(borrow(self.fd), append);
                 }
             })
         };
-        surely(|| self.positioned(handle, release))
+        surely(|| self.positioned(release))
     }
 
     /// Whether some process has the file open for writing, so that a private mapping of it, too, may
     /// be expected to follow it.
-    pub fn may_change(&self, handle: Handle) -> bool {
-        self.may(handle, description_flag::WRITE)
-            || self.record(handle).has(file_flag::ANNOUNCED)
-                && self.segment.is_open_for_writing(handle.file)
+    pub fn may_change(&self) -> bool {
+        self.may(description_flag::WRITE)
+            || self.record.has(file_flag::ANNOUNCED)
+                && self.session.segment.is_open_for_writing(self.id)
     }
 
     /// Keeps the file direct for as long as this process or a child of it may have it mapped.
-    pub fn hold_mapping(&self, handle: Handle) {
-        let generation = self.record(handle).generation.load(Ordering::Relaxed).wrapping_add(1);
-        let held = self.mapped.get(handle.file as usize);
+    pub fn hold_mapping(&self) {
+        let generation = self.record.generation.load(Ordering::Relaxed).wrapping_add(1);
+        let held = self.session.mapped.get(self.id as usize);
         if held.is_some_and(|held| held.swap(generation, Ordering::AcqRel) == generation) {
             return;
         }
         let flags = description_flag::MAPPING;
-        let (identity, owner) = (self.record(handle).identity(), self.owner());
+        let (identity, owner) = (self.record.identity(), self.session.owner());
         // Without a description to spare the file may turn buffered again after its last close,
         // while a mapping still shows what was there before.
         let open = |file| {
-            let held = self.segment.open_description(file, flags, owner);
+            let held = self.session.segment.open_description(file, flags, owner);
             if held.is_none() {
-                self.segment.note_unrecorded(identity, owner);
+                self.session.segment.note_unrecorded(identity, owner);
             }
         };
         let _ = surely(|| {
-            let inside = self.segment.enter_table(owner);
-            let held = self.segment.reopen_file(identity, owner, open);
-            self.segment.leave(owner, inside);
+            let inside = self.session.segment.enter_table(owner);
+            let held = self.session.segment.reopen_file(identity, owner, open);
+            self.session.segment.leave(owner, inside);
             held
         });
     }
 
     /// Flushes until no block is buffered. The caller has the file exclusively.
-    fn clean(&self, handle: Handle) -> Result<(), Errno> {
-        if self.record(handle).has(file_flag::DIRECT) {
+    fn clean(&self) -> Result<(), Errno> {
+        if self.record.has(file_flag::DIRECT) {
             return Ok(());
         }
         for _ in 0..100 {
-            if self.segment.drop_clean_blocks(handle.file, self.owner()) {
+            if self.session.segment.drop_clean_blocks(self.id, self.session.owner()) {
                 return Ok(());
             }
-            self.flush(handle, false)?;
+            self.flush(false)?;
         }
-        Err(self.last_error(handle).unwrap_or(Errno::IO))
+        Err(self.last_error().unwrap_or(Errno::IO))
     }
 
     /// Gives the store's file, which was just flushed, the times that programs see. The caller has
     /// the file exclusively.
-    fn restore_times(&self, handle: Handle) {
-        let record = self.record(handle);
+    fn restore_times(&self) {
+        let record = self.record;
         if !record.has(file_flag::AHEAD) || record.has(file_flag::DIRECT) {
             return;
         }
@@ -486,15 +455,15 @@ impl Session {
             last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
         };
         // Only the owner of a file may set its times; others see the time of the flush.
-        let _ = rustix::fs::futimens(borrow(handle.fd), &times);
-        if let Ok(stat) = rustix::fs::fstat(borrow(handle.fd)) {
+        let _ = rustix::fs::futimens(borrow(self.fd), &times);
+        if let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) {
             record.store_changed_ns.store(crate::open::ctime_ns(&stat), Ordering::Release);
         }
     }
 
-    fn resize_from_store(&self, handle: Handle) {
-        let record = self.record(handle);
-        if let Ok(stat) = rustix::fs::fstat(borrow(handle.fd)) {
+    fn resize_from_store(&self) {
+        let record = self.record;
+        if let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) {
             record.size.store(stat.st_size as u64, Ordering::Release);
             record.store_size.store(stat.st_size as u64, Ordering::Release);
             record.store_mtime_ns.store(crate::open::mtime_ns(&stat), Ordering::Release);
@@ -508,31 +477,31 @@ impl Session {
 
     /// Before the kernel changes a file in ways of its own: what journal and slots have of it counts
     /// no more. The caller has it exclusively, and clean.
-    fn settle(&self, handle: Handle) -> Result<(), Errno> {
-        let record = self.record(handle);
+    fn settle(&self) -> Result<(), Errno> {
+        let record = self.record;
         if !record.is_tracked() {
             return Ok(());
         }
         let error = record.errors();
-        if !self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::DURABLE)? {
-            return self.flush_here(handle, true);
+        if !self.session.await_sync(self.id, file_flag::TO_FLUSH | file_flag::DURABLE)? {
+            return self.flush_here(true);
         }
         match record.errors() == error {
             true => Ok(()),
-            false => Err(self.last_error(handle).unwrap_or(Errno::IO)),
+            false => Err(self.last_error().unwrap_or(Errno::IO)),
         }
     }
 
     /// Tells the journal of a truncate or a punch, the intent of which stands in the record, before the
     /// store changes: else a recovery would undo one half of it.
-    pub(crate) fn note_cut(&self, handle: Handle) -> Result<(), Errno> {
-        let record = self.record(handle);
+    pub(crate) fn note_cut(&self) -> Result<(), Errno> {
+        let record = self.record;
         if !record.is_logged() {
             return Ok(());
         }
-        let header = self.segment.header();
+        let header = self.session.segment.header();
         record.set(file_flag::TO_CUT);
-        self.segment.tell(Some(self.owner()), &Message::Sync { file: handle.file });
+        self.session.segment.tell(Some(self.session.owner()), &Message::Sync { file: self.id });
         let wait = Wait::begin();
         while record.has(file_flag::TO_CUT) {
             let done = header.work_done.load(Ordering::Acquire);
@@ -543,15 +512,15 @@ impl Session {
             if !record.has(file_flag::TO_CUT) {
                 break;
             }
-            if let Err(errno) = wait.look(|| self.segment.manager_is_stopped()) {
+            if let Err(errno) = wait.look(|| self.session.segment.manager_is_stopped()) {
                 record.clear(file_flag::TO_CUT);
                 return Err(errno);
             }
-            match self.vigil.look(&self.segment) {
+            match self.session.vigil.look(&self.session.segment) {
                 Seen::AtWork => {}
                 Seen::Gone => {
                     record.clear(file_flag::TO_CUT);
-                    return self.flush_here(handle, true);
+                    return self.flush_here(true);
                 }
                 Seen::Stopped => {
                     record.clear(file_flag::TO_CUT);
@@ -564,16 +533,16 @@ impl Session {
 
     /// The journal was told of a cut that did not happen, because of `errno`: what it has of the file must not
     /// count.
-    pub(crate) fn undo_cut(&self, handle: Handle, errno: Errno) {
-        if !self.record(handle).is_logged() {
+    pub(crate) fn undo_cut(&self, errno: Errno) {
+        if !self.record.is_logged() {
             return;
         }
         let flags = file_flag::TO_FLUSH | file_flag::DURABLE;
         if matches!(errno, Errno::INTR | Errno::TIMEDOUT) {
             // A manager that is stopped does it when it goes on.
-            self.segment.request(handle.file, Some(self.owner()), flags);
+            self.session.segment.request(self.id, Some(self.session.owner()), flags);
         } else {
-            let _ = self.await_sync(handle.file, flags);
+            let _ = self.session.await_sync(self.id, flags);
         }
     }
 
@@ -582,24 +551,24 @@ impl Session {
     ///
     /// # Errors
     /// The store's errno, once for each description and error.
-    pub fn sync(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
-        restarting(|| self.sync_once(handle, durable))
+    pub fn sync(&self, durable: bool) -> Result<(), Errno> {
+        restarting(|| self.sync_once(durable))
     }
 
-    fn sync_once(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
-        let record = self.record(handle);
-        let flushed = match durable.then(|| self.durability(record)) {
+    fn sync_once(&self, durable: bool) -> Result<(), Errno> {
+        let record = self.record;
+        let flushed = match durable.then(|| self.session.durability(record)) {
             // What ends with its job needs no safety beyond it.
             _ if record.has(file_flag::SCRATCH) => Ok(()),
             // Who uses it through the kernel means the kernel's.
             Some(Durability::Memory) if !record.has(file_flag::DIRECT) => Ok(()),
-            Some(Durability::NonVolatile) => self.log(handle),
-            _ => self.flush(handle, durable),
+            Some(Durability::NonVolatile) => self.log(),
+            _ => self.flush(durable),
         };
-        let owner = self.owner();
-        let unreported = self.enter_beside(handle, owner).ok().and_then(|inside| {
-            let errno = self.unreported_error(handle);
-            self.segment.leave(owner, inside);
+        let owner = self.session.owner();
+        let unreported = self.enter_beside(owner).ok().and_then(|inside| {
+            let errno = self.unreported_error();
+            self.session.segment.leave(owner, inside);
             errno
         });
         match unreported {
@@ -614,33 +583,197 @@ impl Session {
     ///
     /// # Errors
     /// As of [`Session::sync`].
-    pub fn sync_written(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
-        self.sync(handle, durable).map_err(|errno| match errno {
+    pub fn sync_written(&self, durable: bool) -> Result<(), Errno> {
+        self.sync(durable).map_err(|errno| match errno {
             Errno::BADF | Errno::INTR => Errno::IO,
             other => other,
         })
     }
 
     /// Makes what was written so far durable on the store or a file tier.
-    fn log(&self, handle: Handle) -> Result<(), Errno> {
-        if self.is_on_store(handle) {
-            return crate::store::fsync(handle.fd);
+    fn log(&self) -> Result<(), Errno> {
+        if self.is_on_store() {
+            return crate::store::fsync(self.fd);
         }
-        self.announce(handle);
-        match self.await_sync(handle.file, file_flag::TO_LOG)? {
+        self.announce();
+        match self.session.await_sync(self.id, file_flag::TO_LOG)? {
             true => Ok(()),
-            false => self.flush_here(handle, true),
+            false => self.flush_here(true),
         }
     }
 
     /// Whether nothing that was written is missing on the store, so that the kernel knows how to make it
     /// durable; nor would a recovery write something else over it.
-    fn is_on_store(&self, handle: Handle) -> bool {
-        let record = self.record(handle);
+    fn is_on_store(&self) -> bool {
+        let record = self.record;
         let unbuffered =
             record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
         let behind = record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY);
         record.has(file_flag::DIRECT) || (unbuffered || !behind) && !record.is_tracked()
+    }
+
+    pub(crate) fn flush(&self, durable: bool) -> Result<(), Errno> {
+        let record = self.record;
+        let unbuffered =
+            record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
+        if durable && self.is_on_store() {
+            return crate::store::fsync(self.fd);
+        }
+        if !durable && (unbuffered || record.has(file_flag::DIRECT)) {
+            return Ok(());
+        }
+        self.announce();
+        let durably = if durable { file_flag::DURABLE } else { 0 };
+        match self.session.await_sync(self.id, file_flag::TO_FLUSH | durably)? {
+            true => Ok(()),
+            false => self.flush_here(durable),
+        }
+    }
+
+    /// Makes the file clean and has the node manager close its descriptor of it, because a program
+    /// that anyone has open for writing cannot be executed.
+    ///
+    /// # Errors
+    /// The errno of the flush.
+    pub fn let_go(&self) -> Result<(), Errno> {
+        surely(|| self.with_clean(|| ()))?;
+        surely(|| self.session.await_sync(self.id, file_flag::TO_FLUSH | file_flag::LET_GO))?;
+        Ok(())
+    }
+
+    /// Flushes the file from this process: no node manager was there to do it.
+    fn flush_here(&self, durable: bool) -> Result<(), Errno> {
+        crash::point("flush-here.alone");
+        let (record, owner) = (self.record, self.session.owner());
+        let tracked = record.is_tracked();
+        let sequence = if tracked { self.session.segment.next_sequence() } else { 0 };
+        record.set(file_flag::TOUCHED);
+        // Not while somebody truncates or punches: it must not come to the store after that.
+        let inside = self.enter(owner)?;
+        let mut result = Ok(());
+        self.session.segment.for_each_entry(record, 0, |block, place| {
+            let resident = match self.session.segment.lock_resident_unless_interrupted(place, owner)
+            {
+                Ok(Some(resident)) => resident,
+                Ok(None) => return true,
+                Err(errno) => {
+                    result = Err(errno);
+                    return false;
+                }
+            };
+            let Some(meta) = self.session.segment.bucket(resident.bucket) else { return true };
+            // A manager may have come since. What it is writing must stay marked: a truncate waits for that.
+            self.session.segment.wait_for_writeback(meta);
+            // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
+            let valid = meta.valid.load(Ordering::Acquire);
+            meta.take_back_writeback();
+            let dirty = meta.pages.dirty() & valid;
+            let pages = 0..PAGES_PER_BUCKET as usize;
+            crash::point("flush-here.begin");
+            for page in pages.filter(|page| dirty >> page & 1 == 1) {
+                if let Err(errno) = self.flush_page(resident, block, page) {
+                    result = Err(errno);
+                    break;
+                }
+                crash::point("flush-here.page");
+                meta.pages.clear_dirty(1 << page);
+            }
+            if dirty != 0 && resident.tier > 0 {
+                self.session.segment.record_slot(self, resident.bucket);
+            }
+            if resident.taken {
+                meta.lock.unlock_unchanged();
+            }
+            result.is_ok()
+        });
+        self.session.segment.leave(owner, inside);
+        result?;
+        if !durable {
+            return Ok(());
+        }
+        crate::store::fsync(self.fd)?;
+        if tracked { self.mark_settled(sequence) } else { Ok(()) }
+    }
+
+    /// Says in the journal's file that what journal and slots have of a file up to `sequence` counts no
+    /// more, for a recovery that comes before another node manager.
+    fn mark_settled(&self, sequence: u64) -> Result<(), Errno> {
+        let record = self.record;
+        let identity = record.identity();
+        let mark = Mark {
+            device: identity.device,
+            inode: identity.inode,
+            born_ns: record.born_ns.load(Ordering::Acquire),
+            sequence,
+        };
+        let file = match self.session.open_journal() {
+            // Nothing was ever logged, and what slots have is in their records.
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let at = MARKS_AT + u64::from(self.id) * MARK_BYTES as u64;
+        if crash::planted("no-mark") {
+            return Ok(());
+        }
+        crash::point("mark.writing");
+        forebay_pool::undo::writing(file.as_fd(), at, MARK_BYTES as u64);
+        if rustix::io::pwrite(&file, &mark.encode(), at)? != MARK_BYTES {
+            return Err(Errno::IO);
+        }
+        crash::point("mark.written");
+        crate::store::fsync(file.as_raw_fd())?;
+        crash::point("mark.synced");
+        Ok(())
+    }
+
+    fn flush_page(
+        &self,
+        resident: forebay_pool::buckets::Resident,
+        block: u64,
+        number: usize,
+    ) -> Result<(), Errno> {
+        let page = self.session.segment.page_bytes();
+        let start = block * self.session.segment.bucket_bytes() as u64 + (number * page) as u64;
+        let size = self.record.size.load(Ordering::Acquire);
+        let mut left = (size.saturating_sub(start) as usize).min(page);
+        let mut at = number * page;
+        let mut offset = start;
+        let mut chunk = [0u8; 4096];
+        self.session.segment.judge_pages(self, resident.bucket, 1 << number)?;
+        while left > 0 {
+            let count = left.min(chunk.len());
+            let from = if resident.tier == 0 {
+                unsafe { self.session.segment.bucket_data(resident.bucket).add(at) }
+            } else {
+                unsafe { self.session.slot_read(resident.bucket, at, chunk.as_mut_ptr(), count) }?;
+                chunk.as_mut_ptr()
+            };
+            let written = unsafe { self.store_write(from, count, offset) }?;
+            (left, at, offset) = (left - written, at + written, offset + written as u64);
+        }
+        raise(&self.record.store_size, offset);
+        Ok(())
+    }
+
+    fn last_error(&self) -> Option<Errno> {
+        let errno = self.record.last_errno();
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
+    }
+
+    /// The error of a flush that this description has not yet learned of; it has, afterwards.
+    pub(crate) fn unreported_error(&self) -> Option<Errno> {
+        let seen = &self.description.error_seen;
+        self.record.check_errors(seen).map(Errno::from_raw_os_error)
+    }
+}
+
+impl Session {
+    /// A descriptor of this process through which that file can be written.
+    pub fn writer(&self, device: u64, inode: u64) -> Option<OpenFile<'_>> {
+        self.files().find(|&file| {
+            file.may(description_flag::WRITE)
+                && file.record.identity() == Identity { device, inode }
+        })
     }
 
     /// Brings everything that is buffered in this segment to the store, whichever process wrote it, and makes
@@ -688,35 +821,6 @@ impl Session {
         all
     }
 
-    pub(crate) fn flush(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
-        let record = self.record(handle);
-        let unbuffered =
-            record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
-        if durable && self.is_on_store(handle) {
-            return crate::store::fsync(handle.fd);
-        }
-        if !durable && (unbuffered || record.has(file_flag::DIRECT)) {
-            return Ok(());
-        }
-        self.announce(handle);
-        let durably = if durable { file_flag::DURABLE } else { 0 };
-        match self.await_sync(handle.file, file_flag::TO_FLUSH | durably)? {
-            true => Ok(()),
-            false => self.flush_here(handle, durable),
-        }
-    }
-
-    /// Makes the file clean and has the node manager close its descriptor of it, because a program
-    /// that anyone has open for writing cannot be executed.
-    ///
-    /// # Errors
-    /// The errno of the flush.
-    pub fn let_go(&self, handle: Handle) -> Result<(), Errno> {
-        surely(|| self.with_clean(handle, || ()))?;
-        surely(|| self.await_sync(handle.file, file_flag::TO_FLUSH | file_flag::LET_GO))?;
-        Ok(())
-    }
-
     /// Has the node manager do what `flags` say for a file, and waits. False if no manager is there to
     /// do it.
     ///
@@ -747,130 +851,5 @@ impl Session {
                 Seen::Stopped => return Err(Errno::TIMEDOUT),
             }
         }
-    }
-
-    /// Flushes the file from this process: no node manager was there to do it.
-    fn flush_here(&self, handle: Handle, durable: bool) -> Result<(), Errno> {
-        crash::point("flush-here.alone");
-        let (record, owner) = (self.record(handle), self.owner());
-        let tracked = record.is_tracked();
-        let sequence = if tracked { self.segment.next_sequence() } else { 0 };
-        record.set(file_flag::TOUCHED);
-        // Not while somebody truncates or punches: it must not come to the store after that.
-        let inside = self.enter(handle, owner)?;
-        let mut result = Ok(());
-        self.segment.for_each_entry(record, 0, |block, place| {
-            let resident = match self.segment.lock_resident_unless_interrupted(place, owner) {
-                Ok(Some(resident)) => resident,
-                Ok(None) => return true,
-                Err(errno) => {
-                    result = Err(errno);
-                    return false;
-                }
-            };
-            let Some(meta) = self.segment.bucket(resident.bucket) else { return true };
-            // A manager may have come since. What it is writing must stay marked: a truncate waits for that.
-            self.segment.wait_for_writeback(meta);
-            // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
-            let valid = meta.valid.load(Ordering::Acquire);
-            meta.take_back_writeback();
-            let dirty = meta.pages.dirty() & valid;
-            let pages = 0..PAGES_PER_BUCKET as usize;
-            crash::point("flush-here.begin");
-            for page in pages.filter(|page| dirty >> page & 1 == 1) {
-                if let Err(errno) = self.flush_page(handle, resident, block, page) {
-                    result = Err(errno);
-                    break;
-                }
-                crash::point("flush-here.page");
-                meta.pages.clear_dirty(1 << page);
-            }
-            if dirty != 0 && resident.tier > 0 {
-                self.segment.record_slot(self, resident.bucket);
-            }
-            if resident.taken {
-                meta.lock.unlock_unchanged();
-            }
-            result.is_ok()
-        });
-        self.segment.leave(owner, inside);
-        result?;
-        if !durable {
-            return Ok(());
-        }
-        crate::store::fsync(handle.fd)?;
-        if tracked { self.mark_settled(handle, sequence) } else { Ok(()) }
-    }
-
-    /// Says in the journal's file that what journal and slots have of a file up to `sequence` counts no
-    /// more, for a recovery that comes before another node manager.
-    fn mark_settled(&self, handle: Handle, sequence: u64) -> Result<(), Errno> {
-        let record = self.record(handle);
-        let identity = record.identity();
-        let mark = Mark {
-            device: identity.device,
-            inode: identity.inode,
-            born_ns: record.born_ns.load(Ordering::Acquire),
-            sequence,
-        };
-        let file = match self.open_journal() {
-            // Nothing was ever logged, and what slots have is in their records.
-            Err(Errno::NOENT) => return Ok(()),
-            other => other?,
-        };
-        let at = MARKS_AT + u64::from(handle.file) * MARK_BYTES as u64;
-        if crash::planted("no-mark") {
-            return Ok(());
-        }
-        crash::point("mark.writing");
-        forebay_pool::undo::writing(file.as_fd(), at, MARK_BYTES as u64);
-        if rustix::io::pwrite(&file, &mark.encode(), at)? != MARK_BYTES {
-            return Err(Errno::IO);
-        }
-        crash::point("mark.written");
-        crate::store::fsync(file.as_raw_fd())?;
-        crash::point("mark.synced");
-        Ok(())
-    }
-
-    fn flush_page(
-        &self,
-        handle: Handle,
-        resident: forebay_pool::buckets::Resident,
-        block: u64,
-        number: usize,
-    ) -> Result<(), Errno> {
-        let page = self.segment.page_bytes();
-        let start = block * self.segment.bucket_bytes() as u64 + (number * page) as u64;
-        let size = self.record(handle).size.load(Ordering::Acquire);
-        let mut left = (size.saturating_sub(start) as usize).min(page);
-        let mut at = number * page;
-        let mut offset = start;
-        let mut chunk = [0u8; 4096];
-        self.segment.judge_pages(self, resident.bucket, 1 << number)?;
-        while left > 0 {
-            let count = left.min(chunk.len());
-            let from = if resident.tier == 0 {
-                unsafe { self.segment.bucket_data(resident.bucket).add(at) }
-            } else {
-                unsafe { self.slot_read(resident.bucket, at, chunk.as_mut_ptr(), count) }?;
-                chunk.as_mut_ptr()
-            };
-            let written = unsafe { self.store_write(handle, from, count, offset) }?;
-            (left, at, offset) = (left - written, at + written, offset + written as u64);
-        }
-        raise(&self.record(handle).store_size, offset);
-        Ok(())
-    }
-
-    fn last_error(&self, handle: Handle) -> Option<Errno> {
-        let errno = self.record(handle).last_errno();
-        (errno != 0).then(|| Errno::from_raw_os_error(errno))
-    }
-
-    /// The error of a flush that this description has not yet learned of; it has, afterwards.
-    pub(crate) fn unreported_error(&self, handle: Handle) -> Option<Errno> {
-        let seen = &self.description(handle).error_seen;
-        self.record(handle).check_errors(seen).map(Errno::from_raw_os_error)
     }
 }

@@ -57,8 +57,8 @@ impl Session {
         self.set_slot(fork.slot);
         self.end_partings();
         // What other threads opened between the preparation and the fork.
-        for handle in self.handles() {
-            self.segment.hold(fork.slot, handle.description());
+        for file in self.files() {
+            self.segment.hold(fork.slot, file.description_id());
         }
         self.lending.store(0, Ordering::Relaxed);
         self.manager.forked();

@@ -1,6 +1,6 @@
 //! Counting uses of blocks and files, for eviction, promotion and the HotData policy.
 
-use crate::session::{Handle, Session};
+use crate::open_file::OpenFile;
 use core::sync::atomic::Ordering;
 use forebay_placement::evict::Eviction;
 use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
@@ -9,22 +9,22 @@ use forebay_pool::layout::*;
 /// One in so many reads of another block counts as a use of the file.
 const SAMPLE: u64 = 8;
 
-impl Session {
+impl OpenFile<'_> {
     /// Notes that a block in `bucket` was used. Uses of one bucket that follow each other, as of a
     /// program that reads in small pieces, count as one. Whether it is worth to see what follows: the
     /// block lies below RAM, or was brought up ahead.
     #[inline]
-    pub(crate) fn used(&self, handle: Handle, tier: usize, bucket: u32, meta: &BucketMeta) -> bool {
-        let slot = self.segment.client(self.slot());
+    pub(crate) fn used(&self, tier: usize, bucket: u32, meta: &BucketMeta) -> bool {
+        let slot = self.session.segment.client(self.session.slot());
         if slot.last_bucket.load(Ordering::Relaxed) == bucket + 1 {
             return false;
         }
         slot.last_bucket.store(bucket + 1, Ordering::Relaxed);
-        self.count(handle, tier, meta)
+        self.count(tier, meta)
     }
 
-    fn count(&self, handle: Handle, tier: usize, meta: &BucketMeta) -> bool {
-        let header = self.segment.header();
+    fn count(&self, tier: usize, meta: &BucketMeta) -> bool {
+        let header = self.session.segment.header();
         let now = header.now_ms.load(Ordering::Relaxed);
         let heat = Heat(meta.heat.load(Ordering::Relaxed));
         let eviction = Eviction::ALL[header.eviction.load(Ordering::Relaxed) as usize % 3];
@@ -35,16 +35,16 @@ impl Session {
                 header.tier[tier].used.fetch_add(1, Ordering::Relaxed);
             }
         }
-        if self.counters().reads.load(Ordering::Relaxed).is_multiple_of(SAMPLE) {
-            self.used_file(handle);
+        if self.session.counters().reads.load(Ordering::Relaxed).is_multiple_of(SAMPLE) {
+            self.used_file();
         }
         tier > 0 || heat.is_ahead()
     }
 
     /// Notes that a file was used: at each open, and at some reads.
-    pub(crate) fn used_file(&self, handle: Handle) {
-        let now = self.segment.header().now_ms.load(Ordering::Relaxed);
-        let heat = &self.record(handle).heat;
+    pub(crate) fn used_file(&self) {
+        let now = self.session.segment.header().now_ms.load(Ordering::Relaxed);
+        let heat = &self.record.heat;
         let score = Score(heat.load(Ordering::Relaxed));
         // Who comes in between has counted a use as well.
         let after = score.touch(now, HALF_LIFE_MS).0;

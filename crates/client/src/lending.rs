@@ -1,7 +1,8 @@
 //! Descriptors that go to the node manager, and the locks that must not stay with it: those of flock and
 //! of F_OFD_SETLK belong to the open file description, and last as long as anybody has it.
 
-use crate::session::{Handle, Session, borrow};
+use crate::open_file::OpenFile;
+use crate::session::{Session, borrow};
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::Marker;
 use forebay_pool::layout::{description_flag, file_flag};
@@ -12,52 +13,49 @@ use rustix::fs::OFlags;
 /// one may have been cancelled.
 const TURNS: u32 = 10_000;
 
-impl Session {
-    /// Calls `send` with a descriptor of the handle's file, open for `access`, that is meant for the node
+impl OpenFile<'_> {
+    /// Calls `send` with a descriptor of the file, open for `access`, that is meant for the node
     /// manager. It is one of a description of its own: whatever becomes of the message, it holds no lock of
     /// the program's. Where there is none to be had, because the file's permissions refuse it, or to
     /// close it would end the process's fcntl locks, it is the program's: the description is `SHARED` then.
-    pub(crate) fn lend<R>(
-        &self,
-        handle: Handle,
-        access: OFlags,
-        send: impl FnOnce(RawFd) -> R,
-    ) -> R {
-        self.lending.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn lend<R>(&self, access: OFlags, send: impl FnOnce(RawFd) -> R) -> R {
+        self.session.lending.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let own = match self.record(handle).has(file_flag::FCNTL_LOCKED) {
+        let own = match self.record.has(file_flag::FCNTL_LOCKED) {
             true => None,
             // It may have a lease.
-            false => crate::store::reopen(handle.fd, access | OFlags::NONBLOCK).ok(),
+            false => crate::store::reopen(self.fd, access | OFlags::NONBLOCK).ok(),
         };
-        let fd = own.as_ref().map_or(handle.fd, AsRawFd::as_raw_fd);
+        let fd = own.as_ref().map_or(self.fd, AsRawFd::as_raw_fd);
         if own.is_none() {
-            self.description(handle).flags.fetch_or(description_flag::SHARED, Ordering::SeqCst);
+            self.description.flags.fetch_or(description_flag::SHARED, Ordering::SeqCst);
         }
         let result = send(fd);
         drop(own);
-        self.lending.fetch_sub(1, Ordering::SeqCst);
+        self.session.lending.fetch_sub(1, Ordering::SeqCst);
         result
     }
 
     /// Notes that a description is about to be locked for itself.
-    pub fn locking(&self, handle: Handle) {
-        self.description(handle).flags.fetch_or(description_flag::LOCKED, Ordering::SeqCst);
+    pub fn locking(&self) {
+        self.description.flags.fetch_or(description_flag::LOCKED, Ordering::SeqCst);
     }
 
     /// Notes that a process is about to lock the file for itself.
-    pub fn locking_process(&self, handle: Handle) {
-        self.record(handle).set(file_flag::FCNTL_LOCKED);
+    pub fn locking_process(&self) {
+        self.record.set(file_flag::FCNTL_LOCKED);
         fence(Ordering::SeqCst);
         // Another thread may be about to close a descriptor of the file, and the lock would end with it.
         for _ in 0..TURNS {
-            if self.lending.load(Ordering::SeqCst) == 0 {
+            if self.session.lending.load(Ordering::SeqCst) == 0 {
                 break;
             }
             rustix::thread::sched_yield();
         }
     }
+}
 
+impl Session {
     /// Ends the locks of a description that the node manager shares, after this process has given it up. `fd`,
     /// the last descriptor of it, is still open.
     pub(crate) fn end_locks(&self, fd: RawFd, marker: Marker) {

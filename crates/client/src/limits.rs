@@ -1,6 +1,6 @@
 //! How large a file may become: RLIMIT_FSIZE, and what its store can have.
 
-use crate::session::{Handle, Session};
+use crate::open_file::OpenFile;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::layout::STORES_MAX;
 use rustix::io::Errno;
@@ -26,13 +26,13 @@ pub fn limits_changed() {
     FILE_LIMIT.store(limit, Ordering::Relaxed);
 }
 
-impl Session {
+impl OpenFile<'_> {
     /// How many of `length` bytes may be written at `offset`: at least one, if any are asked for.
     ///
     /// # Errors
     /// `INVAL` if the end is no offset; `FBIG` if none may be; the thread also gets SIGXFSZ where it is RLIMIT_FSIZE that forbids it.
     #[inline]
-    pub fn allowed(&self, handle: Handle, offset: u64, length: usize) -> Result<usize, Errno> {
+    pub fn allowed(&self, offset: u64, length: usize) -> Result<usize, Errno> {
         let end = offset.saturating_add(length as u64);
         if end > i64::MAX as u64 {
             return Err(Errno::INVAL);
@@ -40,34 +40,34 @@ impl Session {
         if end <= ALWAYS_POSSIBLE.min(FILE_LIMIT.load(Ordering::Relaxed)) {
             return Ok(length);
         }
-        self.limited(handle, offset, length)
+        self.limited(offset, length)
     }
 
     /// Whether the description's offset may be `offset`.
-    pub(crate) fn can_have(&self, handle: Handle, offset: u64) -> bool {
-        offset <= ALWAYS_POSSIBLE || self.largest(handle).is_ok_and(|largest| offset <= largest)
+    pub(crate) fn can_have(&self, offset: u64) -> bool {
+        offset <= ALWAYS_POSSIBLE || self.largest().is_ok_and(|largest| offset <= largest)
     }
 
     /// How many of `length` bytes from `offset` on a file of this store can have; `None` if it can have none, not even
     /// no bytes there.
-    pub fn possible(&self, handle: Handle, offset: u64, length: usize) -> Option<usize> {
+    pub fn possible(&self, offset: u64, length: usize) -> Option<usize> {
         let end = offset.saturating_add(length as u64);
-        if self.can_have(handle, end) {
+        if self.can_have(end) {
             return Some(length);
         }
-        let largest = self.largest(handle).ok()?;
+        let largest = self.largest().ok()?;
         (offset < largest).then(|| (largest - offset) as usize)
     }
 
     #[cold]
-    fn limited(&self, handle: Handle, offset: u64, length: usize) -> Result<usize, Errno> {
+    fn limited(&self, offset: u64, length: usize) -> Result<usize, Errno> {
         let limit = FILE_LIMIT.load(Ordering::Relaxed);
         if offset >= limit {
             // SAFETY: as the kernel does.
             unsafe { raise(SIGXFSZ) };
             return Err(Errno::FBIG);
         }
-        let largest = self.largest(handle)?;
+        let largest = self.largest()?;
         if offset >= largest {
             return Err(Errno::FBIG);
         }
@@ -75,8 +75,8 @@ impl Session {
     }
 
     /// The largest size that the store can have, found by seeking.
-    fn largest(&self, handle: Handle) -> Result<u64, Errno> {
-        let store = self.record(handle).store.load(Ordering::Relaxed) as usize;
+    fn largest(&self) -> Result<u64, Errno> {
+        let store = self.record.store.load(Ordering::Relaxed) as usize;
         let place = &LARGEST[store % STORES_MAX];
         let known = place.load(Ordering::Relaxed);
         if known != 0 {
@@ -84,8 +84,8 @@ impl Session {
         }
         // A description of its own: the program's offset carries the marker.
         let flags = rustix::fs::OFlags::RDONLY;
-        let other = crate::store::reopen(handle.fd, flags)
-            .or_else(|_| crate::store::reopen(handle.fd, rustix::fs::OFlags::WRONLY))?;
+        let other = crate::store::reopen(self.fd, flags)
+            .or_else(|_| crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY))?;
         let possible = |size| rustix::fs::seek(&other, rustix::fs::SeekFrom::Start(size)).is_ok();
         let (mut low, mut high) = (ALWAYS_POSSIBLE, i64::MAX as u64);
         while low < high {

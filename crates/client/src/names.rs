@@ -146,8 +146,8 @@ impl Session {
     /// have found the record, which was not in the table yet.
     #[cold]
     pub(crate) fn look_for_name(&self, fd: RawFd) {
-        let Some(handle) = self.handle(fd) else { return };
-        let record = self.record(handle);
+        let Some(file) = self.file(fd) else { return };
+        let record = file.record;
         for _ in 0..LOOKS {
             let names = self.segment.name_changes();
             let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
@@ -161,7 +161,7 @@ impl Session {
             self.is_named(record.identity(), path, store);
             if store.is_none() {
                 // An error stays with the file.
-                let _ = self.turn_direct(handle);
+                let _ = file.turn_direct();
             }
             if self.segment.name_changes() != names {
                 continue;

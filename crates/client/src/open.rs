@@ -1,6 +1,7 @@
 //! What happens after the real open.
 
 use crate::folders;
+use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
 use crate::store::descriptor_path;
 use crate::waits::{restarting, surely};
@@ -214,33 +215,25 @@ impl Session {
         forebay_pool::crash::point("open.marked");
         self.bind(fd, marker.description);
         self.counters().opens.fetch_add(1, Ordering::Relaxed);
-        if stat.st_mode & SET_ID_BITS != 0
-            && let Some(handle) = self.handle(fd)
-        {
-            self.record(handle).set(file_flag::SET_ID);
+        let Some(file) = self.file(fd) else { return Ok(false) };
+        if stat.st_mode & SET_ID_BITS != 0 {
+            file.record.set(file_flag::SET_ID);
         }
-        self.part_from_namesake(fd, seen)?;
-        if stat.st_mode & 0o111 != 0
-            && let Some(handle) = self.handle(fd)
-        {
-            self.record(handle).set(file_flag::EXECUTABLE);
+        file.part_from_namesake(seen)?;
+        if stat.st_mode & 0o111 != 0 {
+            file.record.set(file_flag::EXECUTABLE);
         }
-        if stat.st_nlink > 0
-            && let Some(handle) = self.handle(fd)
-            && self.record(handle).has(file_flag::UNLINKED)
-        {
+        if stat.st_nlink > 0 && file.record.has(file_flag::UNLINKED) {
             // A new file that got the inode in the clock tick in which the old one was made; or the name is
             // being removed.
             forebay_pool::crash::point("open.named");
             self.look_for_name(fd);
         }
-        self.refresh(fd, stat)?;
-        if let Some(handle) = self.handle(fd) {
-            self.used_file(handle);
-            // Only the kernel can say that nobody was faster.
-            let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
-            self.find_rule(handle, created);
-        }
+        file.refresh(stat)?;
+        file.used_file();
+        // Only the kernel can say that nobody was faster.
+        let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
+        file.find_rule(created);
         // Later than the call: by whomever, it was made while the call was under way.
         let fresh = known.is_some_and(|known| seen.born_ns >= known.now_ns);
         Ok(made && fresh && stat.st_size == 0)
@@ -371,85 +364,6 @@ impl Session {
         (path, store)
     }
 
-    /// Looks whether a file that is not ahead of the store was changed there.
-    pub(crate) fn look_again(&self, handle: crate::session::Handle) -> Result<(), Errno> {
-        match rustix::fs::fstat(borrow(handle.fd)) {
-            Ok(stat) => self.refresh(handle.fd, &stat),
-            Err(_) => Ok(()),
-        }
-    }
-
-    /// Makes a known file agree with the store when nothing of it is buffered ahead of the store:
-    /// another node may have changed it since it was last open here.
-    fn refresh(&self, fd: RawFd, stat: &Stat) -> Result<(), Errno> {
-        let Some(handle) = self.handle(fd) else { return Ok(()) };
-        let record = self.record(handle);
-        let size = stat.st_size as u64;
-        let differs = record.size.load(Ordering::Acquire) != size
-            || record.store_mtime_ns.load(Ordering::Acquire) != mtime_ns(stat);
-        if !differs || record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
-            return Ok(());
-        }
-        self.exclusively(handle, |session| {
-            if record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
-                return Ok(());
-            }
-            // Looked at again: it may have been written and flushed since.
-            let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return Ok(()) };
-            let size = stat.st_size as u64;
-            if session.segment.drop_clean_blocks(handle.file, session.owner()) {
-                record.size.store(size, Ordering::Release);
-                record.store_size.store(size, Ordering::Release);
-                record.store_mtime_ns.store(mtime_ns(&stat), Ordering::Release);
-                record.clear(file_flag::TOUCHED | file_flag::VETTED);
-            }
-            Ok(())
-        })
-    }
-
-    /// A record of a file that was deleted while no manager held it open may meet a new file with
-    /// the same inode: the time of birth tells.
-    fn part_from_namesake(&self, fd: RawFd, seen: &Seen) -> Result<(), Errno> {
-        let Some(handle) = self.handle(fd) else { return Ok(()) };
-        let (record, stat) = (self.record(handle), &seen.stat);
-        let (known, born) = (record.born_ns.load(Ordering::Acquire), seen.born_ns);
-        if known == born {
-            return Ok(());
-        }
-        // A truncate that was left undone was one of the old file.
-        self.alone(handle, |session, _| {
-            if record.born_ns.load(Ordering::Acquire) == born {
-                return Ok(());
-            }
-            forebay_pool::crash::point("open.parting");
-            session.segment.drop_all_blocks(handle.file, session.owner(), session);
-            record.clear(!file_flag::DIRECT);
-            record.job.store(0, Ordering::Release);
-            // Else it would be looked for, and saved, under the name of the old one.
-            let mut buffer = core::mem::MaybeUninit::uninit();
-            let (path, store) = session.managed_path(fd, &mut buffer);
-            session.note_name(record, path, store);
-            record.size.store(stat.st_size as u64, Ordering::Release);
-            record.store_size.store(stat.st_size as u64, Ordering::Release);
-            record.mtime_ns.store(mtime_ns(stat), Ordering::Release);
-            record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
-            record.changed_ns.store(ctime_ns(stat), Ordering::Release);
-            record.store_changed_ns.store(ctime_ns(stat), Ordering::Release);
-            record.handle.store(0, Ordering::Release);
-            record.intent.store(0, Ordering::Release);
-            record.range_end.store(0, Ordering::Release);
-            session.segment.forget_lengtheners(record);
-            // What failed of the old one is no news to those who open the new one, of whom others may be as far as this.
-            session.with_record(record.identity(), |_| {
-                session.segment.have_errors_seen(handle.file);
-            })?;
-            forebay_pool::crash::point("open.parted");
-            // Last: what is left of the old file by a process that dies here must not reach the new one.
-            record.born_ns.store(born, Ordering::Release);
-            Ok(())
-        })
-    }
-
     /// Notes that `fd` is used by code that cannot be intercepted (glibc's own, for instance): if
     /// the file would be managed, everybody uses it through the kernel until this process ends or
     /// closes `fd`. Returns its description, if it has one.
@@ -476,8 +390,8 @@ impl Session {
         let find = || surely(|| self.find_or_insert(&seen, fd, None, None, open));
         let Some(marker) = self.described(find)? else { return Ok(None) };
         self.bind(fd, marker.description);
-        if let Some(handle) = self.handle(fd)
-            && let Err(errno) = self.turn_direct(handle)
+        if let Some(file) = self.file(fd)
+            && let Err(errno) = file.turn_direct()
         {
             self.forget(fd);
             return Err(errno);
@@ -486,6 +400,85 @@ impl Session {
             self.look_for_name(fd);
         }
         Ok(Some(marker.description))
+    }
+}
+
+impl OpenFile<'_> {
+    /// Looks whether a file that is not ahead of the store was changed there.
+    pub(crate) fn look_again(&self) -> Result<(), Errno> {
+        match rustix::fs::fstat(borrow(self.fd)) {
+            Ok(stat) => self.refresh(&stat),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Makes a known file agree with the store when nothing of it is buffered ahead of the store:
+    /// another node may have changed it since it was last open here.
+    fn refresh(&self, stat: &Stat) -> Result<(), Errno> {
+        let (record, session) = (self.record, self.session);
+        let size = stat.st_size as u64;
+        let differs = record.size.load(Ordering::Acquire) != size
+            || record.store_mtime_ns.load(Ordering::Acquire) != mtime_ns(stat);
+        if !differs || record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
+            return Ok(());
+        }
+        self.exclusively(|| {
+            if record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
+                return Ok(());
+            }
+            // Looked at again: it may have been written and flushed since.
+            let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) else { return Ok(()) };
+            let size = stat.st_size as u64;
+            if session.segment.drop_clean_blocks(self.id, session.owner()) {
+                record.size.store(size, Ordering::Release);
+                record.store_size.store(size, Ordering::Release);
+                record.store_mtime_ns.store(mtime_ns(&stat), Ordering::Release);
+                record.clear(file_flag::TOUCHED | file_flag::VETTED);
+            }
+            Ok(())
+        })
+    }
+
+    /// A record of a file that was deleted while no manager held it open may meet a new file with
+    /// the same inode: the time of birth tells.
+    fn part_from_namesake(&self, seen: &Seen) -> Result<(), Errno> {
+        let (record, session, stat) = (self.record, self.session, &seen.stat);
+        let (known, born) = (record.born_ns.load(Ordering::Acquire), seen.born_ns);
+        if known == born {
+            return Ok(());
+        }
+        // A truncate that was left undone was one of the old file.
+        self.alone(|_| {
+            if record.born_ns.load(Ordering::Acquire) == born {
+                return Ok(());
+            }
+            forebay_pool::crash::point("open.parting");
+            session.segment.drop_all_blocks(self.id, session.owner(), session);
+            record.clear(!file_flag::DIRECT);
+            record.job.store(0, Ordering::Release);
+            // Else it would be looked for, and saved, under the name of the old one.
+            let mut buffer = core::mem::MaybeUninit::uninit();
+            let (path, store) = session.managed_path(self.fd, &mut buffer);
+            session.note_name(record, path, store);
+            record.size.store(stat.st_size as u64, Ordering::Release);
+            record.store_size.store(stat.st_size as u64, Ordering::Release);
+            record.mtime_ns.store(mtime_ns(stat), Ordering::Release);
+            record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
+            record.changed_ns.store(ctime_ns(stat), Ordering::Release);
+            record.store_changed_ns.store(ctime_ns(stat), Ordering::Release);
+            record.handle.store(0, Ordering::Release);
+            record.intent.store(0, Ordering::Release);
+            record.range_end.store(0, Ordering::Release);
+            session.segment.forget_lengtheners(record);
+            // What failed of the old one is no news to those who open the new one, of whom others may be as far as this.
+            session.with_record(record.identity(), |_| {
+                session.segment.have_errors_seen(self.id);
+            })?;
+            forebay_pool::crash::point("open.parted");
+            // Last: what is left of the old file by a process that dies here must not reach the new one.
+            record.born_ns.store(born, Ordering::Release);
+            Ok(())
+        })
     }
 }
 

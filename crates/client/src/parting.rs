@@ -3,11 +3,12 @@
 //! A thread looks a descriptor up, enters the file, or the table beside it, and then looks whether the descriptor is
 //! still what it was. A thread that closes or replaces it first marks it in the table, and then waits until no other
 //! thread is inside the file or beside it; only then does this process give the description up, and the kernel the
-//! descriptor. So who has found its handle unchanged keeps description, record and kernel's descriptor until it
+//! descriptor. So who has found its file unchanged keeps description, record and kernel's descriptor until it
 //! leaves, and who has not is told `BADF`, and looks the descriptor up again. Who finds the mark waits: at no
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
-use crate::session::{Handle, Session, borrow};
+use crate::open_file::OpenFile;
+use crate::session::{Session, borrow};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_pool::buckets::Patience;
@@ -46,34 +47,54 @@ fn mark_of(owner: Owner) -> u32 {
     PARTING | owner.thread() << THREAD_SHIFT & !PARTING
 }
 
+impl OpenFile<'_> {
+    /// Enters the table, beside the file.
+    ///
+    /// # Errors
+    /// `BADF` if the descriptor is not what it was.
+    pub(crate) fn enter_beside(&self, owner: Owner) -> Result<Inside, Errno> {
+        crash::point("file.entering");
+        let inside = self.session.segment.enter_beside(self.id, owner);
+        if self.is_current() { Ok(inside) } else { self.session.turn_back(owner, inside) }
+    }
+
+    /// Gives up this descriptor's part in its description.
+    fn give_up(&self, foreseen: bool) {
+        let last = self
+            .session
+            .references
+            .get(self.description_id() as usize)
+            .is_some_and(|references| references.fetch_sub(1, Ordering::SeqCst) == 1);
+        if last {
+            if !foreseen {
+                self.closing();
+            }
+            self.session.close_readers(self.description_id(), self.id);
+            let marker = self.session.segment.marker(self.description_id());
+            self.session.segment.release(self.session.slot(), self.description_id());
+            self.session.end_locks(self.fd, marker);
+        }
+    }
+}
+
 impl Session {
     #[cold]
-    pub(crate) fn handle_later(&self, fd: RawFd) -> Option<Handle> {
+    pub(crate) fn file_later(&self, fd: RawFd) -> Option<OpenFile<'_>> {
         let mut patience = Patience::default();
         loop {
             let bound = self.table.load(fd as usize);
             if !is_parting(bound) {
-                return self.handle_of(fd, bound);
+                return self.file_bound(fd, bound);
             }
             patience.wait();
         }
     }
 
-    /// Leaves what was entered with a handle that turned out not to be what it was.
+    /// Leaves what was entered with a file that turned out not to be what it was.
     #[cold]
     pub(crate) fn turn_back(&self, owner: Owner, inside: Inside) -> Result<Inside, Errno> {
         self.segment.leave(owner, inside);
         Err(Errno::BADF)
-    }
-
-    /// Enters the table, beside the handle's file.
-    ///
-    /// # Errors
-    /// `BADF` if the descriptor is not what it was.
-    pub(crate) fn enter_beside(&self, handle: Handle, owner: Owner) -> Result<Inside, Errno> {
-        crash::point("file.entering");
-        let inside = self.segment.enter_beside(handle.file, owner);
-        if self.is_current(handle) { Ok(inside) } else { self.turn_back(owner, inside) }
     }
 
     /// Calls `close`, which closes `fd`. Returns what it returns, and the errno that a flush of the file
@@ -127,12 +148,12 @@ impl Session {
 
     /// Whether the kernel's descriptor `fd` is what `bound`, the word of the table, says.
     fn is_bound_so(&self, fd: RawFd, bound: u32) -> bool {
-        let Some(handle) = self.handle_of(fd, bound) else { return false };
-        match self.uses_kernel_offset(handle) {
-            true => self.is_of(fd, handle.file),
+        let Some(file) = self.file_bound(fd, bound) else { return false };
+        match file.uses_kernel_offset() {
+            true => self.is_of(fd, file.id),
             false => {
                 let marker = rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode);
-                marker == Some(self.segment.marker(handle.description()))
+                marker == Some(self.segment.marker(file.description_id()))
             }
         }
     }
@@ -166,7 +187,7 @@ impl Session {
         call: impl FnOnce() -> R,
         is_done: impl FnOnce(&R) -> bool,
     ) -> R {
-        let source = self.handle(old);
+        let source = self.file(old);
         let Some(place) = self.table.get(new as usize) else { return call() };
         let unmanaged = place.load(Ordering::Relaxed) == 0;
         if source.is_none() && unmanaged {
@@ -177,12 +198,12 @@ impl Session {
             return result;
         }
         if let Some(source) = source.filter(|_| unmanaged)
-            && !self.uses_kernel_offset(source)
+            && !source.uses_kernel_offset()
             && has_other_threads()
             && rustix::io::fcntl_getfd(borrow(new)).is_ok()
         {
             // A thread that has just found `new` unmanaged gives it to the kernel, and nothing tells when it has.
-            let _ = self.release_to_kernel(source);
+            let _ = source.release_to_kernel();
         }
         self.parting(new, place, |mark, _| {
             crash::point("descriptor.replacing");
@@ -204,7 +225,7 @@ impl Session {
 
     /// Calls `call`, which makes a new descriptor, if it is one, that refers to what `old` refers to.
     pub fn while_duplicating(&self, old: RawFd, call: impl FnOnce() -> RawFd) -> RawFd {
-        let source = self.handle(old);
+        let source = self.file(old);
         crash::point("descriptor.duplicating");
         let new = call();
         if new < 0 {
@@ -225,13 +246,13 @@ impl Session {
     }
 
     /// Does what is to be done, and may wait, before the process gives up its last descriptor of a description. Returns
-    /// the handle for which it was.
-    fn foresee_closing(&self, fd: RawFd) -> Option<Handle> {
-        let handle = self.handle(fd)?;
-        let last = self.references.load(handle.description() as usize) == 1;
+    /// the file for which it was.
+    fn foresee_closing(&self, fd: RawFd) -> Option<OpenFile<'_>> {
+        let file = self.file(fd)?;
+        let last = self.references.load(file.description_id() as usize) == 1;
         last.then(|| {
-            self.closing(handle);
-            handle
+            file.closing();
+            file
         })
     }
 
@@ -264,7 +285,7 @@ impl Session {
         fd: RawFd,
         place: &AtomicU32,
         owner: Owner,
-        foreseen: Option<Handle>,
+        foreseen: Option<OpenFile<'_>>,
     ) -> Option<(u32, Option<Errno>)> {
         let mut patience = Patience::default();
         let (seen, mark) = loop {
@@ -281,40 +302,20 @@ impl Session {
             }
         };
         crash::point("descriptor.parting");
-        let marked = |handle: Handle| handle.bound_as(mark);
-        let foreseen = foreseen.map(marked).filter(|&handle| self.is_current(handle));
-        let Some(handle) = foreseen.or_else(|| self.handle_of(fd, mark)) else {
+        let foreseen = foreseen.map(|file| file.bound_as(mark)).filter(OpenFile::is_current);
+        let Some(file) = foreseen.or_else(|| self.file_bound(fd, mark)) else {
             return Some((mark, None));
         };
         // A thread that has no number yet gets one before it looks at the mark.
-        if self.threads.load(Ordering::SeqCst) > 1
-            && !self.segment.wait_for_users(handle.file, owner)
-        {
+        if self.threads.load(Ordering::SeqCst) > 1 && !self.segment.wait_for_users(file.id, owner) {
             self.unmark(place, mark, seen);
             return None;
         }
         // As with the kernel's, a descriptor that only reads is told at fsync, not at close.
-        let writes = self.may(handle, description_flag::WRITE);
-        let error = writes.then(|| self.unreported_error(handle)).flatten();
-        self.give_up(handle, foreseen.is_some());
+        let writes = file.may(description_flag::WRITE);
+        let error = writes.then(|| file.unreported_error()).flatten();
+        file.give_up(foreseen.is_some());
         Some((mark, error))
-    }
-
-    /// Gives up the handle's part in its description.
-    fn give_up(&self, handle: Handle, foreseen: bool) {
-        let last = self
-            .references
-            .get(handle.description() as usize)
-            .is_some_and(|references| references.fetch_sub(1, Ordering::SeqCst) == 1);
-        if last {
-            if !foreseen {
-                self.closing(handle);
-            }
-            self.close_readers(handle.description(), handle.file);
-            let marker = self.segment.marker(handle.description());
-            self.segment.release(self.slot(), handle.description());
-            self.end_locks(handle.fd, marker);
-        }
     }
 
     /// Puts `next` in the place of a mark, if that is still there.
@@ -360,18 +361,18 @@ impl Session {
 
     /// Counts `new`, which the kernel has just made to refer to what `source`'s descriptor refers to. Returns what to
     /// put into the table.
-    fn share(&self, source: Handle, new: RawFd) -> u32 {
+    fn share(&self, source: OpenFile<'_>, new: RawFd) -> u32 {
         let more = |count: u32| (count > 0).then_some(count + 1);
         let counted =
-            self.references.get(source.description() as usize).is_some_and(|references| {
+            self.references.get(source.description_id() as usize).is_some_and(|references| {
                 references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
             });
         if counted {
-            if self.is_current(source) {
-                return source.description() + 1;
+            if source.is_current() {
+                return source.description_id() + 1;
             }
-            if let Some(handle) = self.handle_of(new, source.description() + 1) {
-                self.give_up(handle, false);
+            if let Some(file) = self.file_bound(new, source.description_id() + 1) {
+                file.give_up(false);
             }
         }
         // Another thread has closed or replaced the other one meanwhile: only the kernel knows what this one is.

@@ -5,31 +5,34 @@
 //! concluded: the peer is a client of this pool, and no program without the library was started
 //! with a socket that it could receive from.
 
-use crate::session::{Handle, Session, borrow};
+use crate::open_file::OpenFile;
+use crate::session::{Session, borrow};
 use core::sync::atomic::Ordering;
 use forebay_pool::{Marker, clock, liveness};
 use rustix::fd::RawFd;
 use rustix::fs::FileType;
 
-impl Session {
-    /// Whether a descriptor that is sent to process `peer` stays buffered.
+impl OpenFile<'_> {
+    /// Whether the descriptor stays buffered if it is sent to process `peer`.
     pub fn may_pass(&self, peer: u32) -> bool {
-        self.segment.header().strangers.load(Ordering::SeqCst) == 0
+        self.session.segment.header().strangers.load(Ordering::SeqCst) == 0
             && liveness::start_time(peer)
-                .is_some_and(|start| self.segment.slot_of(peer, start).is_some())
+                .is_some_and(|start| self.session.segment.slot_of(peer, start).is_some())
     }
 
     /// Notes that a descriptor is about to be sent.
-    pub fn passing(&self, handle: Handle) {
+    pub fn passing(&self) {
         let now = clock::stamp(clock::realtime_coarse_ns());
-        self.segment.take_off(handle.description(), now);
+        self.session.segment.take_off(self.description_id(), now);
     }
 
     /// Takes back [`Session::passing`]: it was not sent.
-    pub fn not_passed(&self, handle: Handle) {
-        self.segment.land(handle.description());
+    pub fn not_passed(&self) {
+        self.session.segment.land(self.description_id());
     }
+}
 
+impl Session {
     /// Takes over `fd`, which was just received; `again` if it will be received once more. False
     /// if it was on its way for so long that its offset is lost, or no description is to be had: it must not be used.
     pub fn received(&self, fd: RawFd, again: bool) -> bool {

@@ -1,6 +1,6 @@
 //! Where a new block goes: the placement engine (Hermes section 3.2.2), asked by the program itself.
 
-use crate::session::{Handle, Session};
+use crate::open_file::OpenFile;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forebay_placement::hotness::{HALF_LIFE_MS, Score};
@@ -55,16 +55,16 @@ impl Engine {
     }
 }
 
-impl Session {
+impl OpenFile<'_> {
     /// Where the next block of a write goes that has `ahead` bytes to go.
-    pub(crate) fn destination(&self, handle: Handle, ahead: u64) -> Destination {
-        let record = self.record(handle);
-        let seed = self.counters().writes.load(Ordering::Relaxed);
-        let settings = self.settings(record);
-        let (policy, request) = question(&self.segment, Some(record), settings, ahead);
+    pub(crate) fn destination(&self, ahead: u64) -> Destination {
+        let record = self.record;
+        let seed = self.session.counters().writes.load(Ordering::Relaxed);
+        let settings = self.session.settings(record);
+        let (policy, request) = question(&self.session.segment, Some(record), settings, ahead);
         let request = Request { seed, ..request };
         let store = record.store.load(Ordering::Relaxed) as usize;
-        self.engine.first(policy, &hierarchy(&self.segment, store), &request)
+        self.session.engine.first(policy, &hierarchy(&self.session.segment, store), &request)
     }
 }
 

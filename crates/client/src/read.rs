@@ -1,8 +1,9 @@
 //! Reading: lock-free from RAM buckets, through the kernel from slots and from the store.
 
 use crate::iovec::{Cursor, Iovec, total};
+use crate::open_file::OpenFile;
 use crate::range::READ_AHEAD_BLOCKS;
-use crate::session::{Handle, Session};
+use crate::session::Session;
 use crate::waits::restarting;
 use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +29,7 @@ struct Part {
     bytes: usize,
 }
 
-impl Session {
+impl OpenFile<'_> {
     /// Reads into `pieces` from `offset`.
     ///
     /// # Errors
@@ -36,39 +37,29 @@ impl Session {
     ///
     /// # Safety
     /// The pieces are writable.
-    pub unsafe fn pread(
-        &self,
-        handle: Handle,
-        pieces: &[Iovec],
-        offset: u64,
-    ) -> Result<usize, Errno> {
-        if !self.may(handle, description_flag::READ) {
+    pub unsafe fn pread(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
+        if !self.may(description_flag::READ) {
             return Err(Errno::BADF);
         }
-        let record = self.record(handle);
+        let record = self.record;
         if let [piece] = pieces {
             if piece.length >= PREFETCH_FROM {
-                self.segment.prefetch(record, offset);
+                self.session.segment.prefetch(record, offset);
             }
-            let owner = self.owner();
-            let inside = self.enter_restarting(handle, owner)?;
-            let done = unsafe { self.read_at_once(handle, piece, offset, owner) };
-            self.segment.leave(owner, inside);
+            let owner = self.session.owner();
+            let inside = self.enter_restarting(owner)?;
+            let done = unsafe { self.read_at_once(piece, offset, owner) };
+            self.session.segment.leave(owner, inside);
             if done {
                 return Ok(piece.length);
             }
         }
-        restarting(|| unsafe { self.pread_slowly(handle, pieces, offset) })
+        restarting(|| unsafe { self.pread_slowly(pieces, offset) })
     }
 
     #[inline(never)]
-    unsafe fn pread_slowly(
-        &self,
-        handle: Handle,
-        pieces: &[Iovec],
-        offset: u64,
-    ) -> Result<usize, Errno> {
-        let record = self.record(handle);
+    unsafe fn pread_slowly(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
+        let record = self.record;
         let length = total(pieces).ok_or(Errno::INVAL)?;
         if length == 0 {
             return Ok(0);
@@ -79,24 +70,24 @@ impl Session {
             .ok_or(Errno::INVAL)?;
         if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
             // Somebody else may be appending to it.
-            self.look_again(handle)?;
+            self.look_again()?;
         }
-        let owner = self.owner();
-        let inside = self.enter(handle, owner)?;
-        let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
+        let owner = self.session.owner();
+        let inside = self.enter(owner)?;
+        let result = unsafe { self.read_blocks(pieces, offset, length, owner) };
         if record.rule.load(Ordering::Relaxed) != 0 {
-            self.note_read(handle, offset, &result);
+            self.note_read(offset, &result);
         }
-        self.segment.leave(owner, inside);
+        self.session.segment.leave(owner, inside);
         result
     }
 
     /// Notes that a file has been read to its end, where a lifetime asks for it.
-    fn note_read(&self, handle: Handle, offset: u64, result: &Result<usize, Errno>) {
-        let record = self.record(handle);
+    fn note_read(&self, offset: u64, result: &Result<usize, Errno>) {
+        let record = self.record;
         let Ok(got) = *result else { return };
         if offset + got as u64 >= record.size.load(Ordering::Acquire)
-            && self.settings(record).lifetime == Some(Lifetime::OverwriteWhenRead)
+            && self.session.settings(record).lifetime == Some(Lifetime::OverwriteWhenRead)
         {
             record.set(file_flag::READ_OUT);
         }
@@ -109,76 +100,75 @@ impl Session {
     ///
     /// # Safety
     /// The pieces are writable.
-    pub unsafe fn read(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
-        match unsafe { self.read_on(handle, pieces) } {
+    pub unsafe fn read(&self, pieces: &[Iovec]) -> Result<usize, Errno> {
+        match unsafe { self.read_on(pieces) } {
             Some(Err(Errno::INTR)) if interruption::restarts() => {}
             Some(result) => return result,
             None => {}
         }
-        let description = self.description(handle);
+        let description = self.description;
         let read = |offset| {
-            let got = unsafe { self.pread(handle, pieces, offset) }?;
+            let got = unsafe { self.pread(pieces, offset) }?;
             description.offset.store(offset + got as u64, Ordering::Release);
             Ok(got)
         };
-        restarting(|| self.positioned(handle, read))
+        restarting(|| self.positioned(read))
     }
 
     /// The usual read at the description's offset, with one presence for the offset's lock and for the
     /// file. `None`, and nothing was done, where more is needed, as in writing.
     #[inline]
-    unsafe fn read_on(&self, handle: Handle, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
-        let (record, description) = (self.record(handle), self.description(handle));
+    unsafe fn read_on(&self, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
+        let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
-        if !self.may(handle, description_flag::READ) {
+        if !self.may(description_flag::READ) {
             return None;
         }
         if length >= PREFETCH_FROM {
-            self.segment.prefetch(record, description.offset.load(Ordering::Relaxed));
+            self.session.segment.prefetch(record, description.offset.load(Ordering::Relaxed));
         }
-        let owner = self.owner();
-        let inside = match self.enter_restarting(handle, owner) {
+        let owner = self.session.owner();
+        let inside = match self.enter_restarting(owner) {
             Ok(inside) => inside,
             Err(errno) => return Some(Err(errno)),
         };
         if description.position.try_lock(owner).is_err() {
-            self.segment.leave(owner, inside);
+            self.session.segment.leave(owner, inside);
             return None;
         }
         let offset = description.offset.load(Ordering::Acquire);
         let result = if let [piece] = pieces
-            && unsafe { self.read_at_once(handle, piece, offset, owner) }
+            && unsafe { self.read_at_once(piece, offset, owner) }
         {
             Some(Ok(length))
         } else {
-            unsafe { self.read_on_slowly(handle, pieces, offset, length, owner) }
+            unsafe { self.read_on_slowly(pieces, offset, length, owner) }
         };
         if let Some(Ok(got)) = result {
             description.offset.store(offset + got as u64, Ordering::Release);
         }
         description.position.unlock_unchanged();
-        self.segment.leave(owner, inside);
+        self.session.segment.leave(owner, inside);
         result
     }
 
     #[inline(never)]
     unsafe fn read_on_slowly(
         &self,
-        handle: Handle,
         pieces: &[Iovec],
         offset: u64,
         length: usize,
         owner: Owner,
     ) -> Option<Result<usize, Errno>> {
-        let record = self.record(handle);
+        let record = self.record;
         let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64)?;
         // To look at the store for more may take the file exclusively.
         if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
             return None;
         }
-        let result = unsafe { self.read_blocks(handle, pieces, offset, length, owner) };
+        let result = unsafe { self.read_blocks(pieces, offset, length, owner) };
         if record.rule.load(Ordering::Relaxed) != 0 {
-            self.note_read(handle, offset, &result);
+            self.note_read(offset, &result);
         }
         Some(result)
     }
@@ -186,77 +176,70 @@ impl Session {
     /// The usual read, inside the file: one piece of one block that lies in RAM and that nobody is
     /// writing. False, and nothing was done that shows, where it is not that.
     #[inline(always)]
-    unsafe fn read_at_once(
-        &self,
-        handle: Handle,
-        piece: &Iovec,
-        offset: u64,
-        owner: Owner,
-    ) -> bool {
-        let record = self.record(handle);
-        let (block, within) = self.segment.block_at(offset);
+    unsafe fn read_at_once(&self, piece: &Iovec, offset: u64, owner: Owner) -> bool {
+        let record = self.record;
+        let (block, within) = self.session.segment.block_at(offset);
         let end_within = within.saturating_add(piece.length);
         let unusual = record.has(file_flag::DIRECT)
             || record.rule.load(Ordering::Relaxed) != 0
             || piece.length == 0
-            || end_within > self.segment.bucket_bytes()
+            || end_within > self.session.segment.bucket_bytes()
             // No overflow: a bucket is smaller than what is left of an offset's range.
             || offset > i64::MAX as u64
             || offset + piece.length as u64 > record.size.load(Ordering::Acquire);
         if unusual {
             return false;
         }
-        let Some(place) = self.segment.entry(record, block) else { return false };
+        let Some(place) = self.session.segment.entry(record, block) else { return false };
         let word = place.load(Ordering::Acquire);
         let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(word) else { return false };
-        let Some(meta) = self.segment.bucket(bucket) else { return false };
+        let Some(meta) = self.session.segment.bucket(bucket) else { return false };
         let Some(first) = meta.lock.glance() else { return false };
-        let touched = pages(within, end_within, self.segment.page_shift());
+        let touched = pages(within, end_within, self.session.segment.page_shift());
         if meta.valid.load(Ordering::Acquire) & touched != touched {
             return false;
         }
         unsafe {
-            let from = self.segment.bucket_data(bucket).add(within);
+            let from = self.session.segment.bucket_data(bucket).add(within);
             core::ptr::copy_nonoverlapping(from.cast_const(), piece.base, piece.length);
         }
         // Equal entry first, equal version second: see the design page.
         if place.load(Ordering::Acquire) != word || !meta.lock.unchanged_since(first) {
             return false;
         }
-        if self.used(handle, 0, bucket, meta) {
+        if self.used(0, bucket, meta) {
             let part = Part { block, within, bytes: piece.length };
-            self.foresee_after(handle, 0, part, piece.length, owner);
+            self.foresee_after(0, part, piece.length, owner);
         }
-        let counters = self.counters();
-        self.count_up(&counters.reads, 1);
-        self.count_up(&counters.read_bytes, piece.length as u64);
+        let counters = self.session.counters();
+        self.session.count_up(&counters.reads, 1);
+        self.session.count_up(&counters.read_bytes, piece.length as u64);
         true
     }
 
     #[inline(never)]
     unsafe fn read_blocks(
         &self,
-        handle: Handle,
         pieces: &[Iovec],
         offset: u64,
         length: usize,
         owner: Owner,
     ) -> Result<usize, Errno> {
-        let record = self.record(handle);
+        let record = self.record;
         let mut cursor = Cursor::new(pieces);
-        let bucket_bytes = self.segment.bucket_bytes();
+        let bucket_bytes = self.session.segment.bucket_bytes();
         let unbuffered = record.entry0.load(Ordering::Acquire) == 0
             && record.root.load(Ordering::Acquire) == 0
             && !record.has(file_flag::AHEAD);
         // Asked for only where a block is not there: the others are read without.
-        let wanted = || self.wants_stage_in(handle, length);
+        let wanted = || self.wants_stage_in(length);
         if record.has(file_flag::DIRECT) || unbuffered && !wanted() {
             if unbuffered && !record.has(file_flag::DIRECT) {
                 let known = record.store_size.load(Ordering::Acquire).saturating_sub(offset);
                 let within = (length as u64).min(known) as usize;
-                self.foresee(handle, offset, within, Destination::Store, owner);
+                self.foresee(offset, within, Destination::Store, owner);
             }
-            return unsafe { self.read_through(handle, &mut cursor, offset, length) };
+            return unsafe { self.read_through(&mut cursor, offset, length) };
         }
         let size = record.size.load(Ordering::Acquire);
         let length = (length as u64).min(size.saturating_sub(offset)) as usize;
@@ -264,24 +247,24 @@ impl Session {
         let mut buffered = false;
         while done < length {
             let at = offset + done as u64;
-            let (block, within) = self.segment.block_at(at);
+            let (block, within) = self.session.segment.block_at(at);
             let part = Part { block, within, bytes: (bucket_bytes - within).min(length - done) };
-            let mut place = self.segment.entry(record, part.block);
+            let mut place = self.session.segment.entry(record, part.block);
             let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
             if absent {
-                self.foresee(handle, at, length - done, Destination::Store, owner);
+                self.foresee(at, length - done, Destination::Store, owner);
             }
             if absent && wanted() {
-                if self.may(handle, description_flag::SEQUENTIAL) {
-                    self.want_staged(handle, part.block + 1, READ_AHEAD_BLOCKS);
+                if self.may(description_flag::SEQUENTIAL) {
+                    self.want_staged(part.block + 1, READ_AHEAD_BLOCKS);
                 }
-                if self.stage_in(handle, part.block, owner) {
-                    place = self.segment.entry(record, part.block);
+                if self.stage_in(part.block, owner) {
+                    place = self.session.segment.entry(record, part.block);
                 }
             }
             let resident = match place {
                 Some(place) => unsafe {
-                    self.read_resident(handle, place, &mut cursor, part, length - done, owner)
+                    self.read_resident(place, &mut cursor, part, length - done, owner)
                 },
                 None => Ok(false),
             };
@@ -290,7 +273,7 @@ impl Session {
                     buffered = true;
                     Ok(())
                 }
-                Ok(false) => unsafe { self.read_store(handle, &mut cursor, at, part.bytes) },
+                Ok(false) => unsafe { self.read_store(&mut cursor, at, part.bytes) },
                 Err(errno) => Err(errno),
             };
             match result {
@@ -300,31 +283,32 @@ impl Session {
             }
         }
         if buffered {
-            let counters = self.counters();
-            self.count_up(&counters.reads, 1);
-            self.count_up(&counters.read_bytes, done as u64);
+            let counters = self.session.counters();
+            self.session.count_up(&counters.reads, 1);
+            self.session.count_up(&counters.read_bytes, done as u64);
         }
         Ok(done)
     }
 
     /// Whether a block that only the store has is worth a bucket: it will be read in small pieces,
     /// or its file is read again; and RAM is not short.
-    fn wants_stage_in(&self, handle: Handle, length: usize) -> bool {
-        let advice = self.description(handle).flags.load(Ordering::Relaxed);
+    fn wants_stage_in(&self, length: usize) -> bool {
+        let advice = self.description.flags.load(Ordering::Relaxed);
         if advice & description_flag::RANDOM != 0 {
             return false;
         }
-        let low = self.segment.header().tier[0].low.load(Ordering::Relaxed);
-        let again = self.record(handle).opens.load(Ordering::Relaxed) > 1
+        let low = self.session.segment.header().tier[0].low.load(Ordering::Relaxed);
+        let again = self.record.opens.load(Ordering::Relaxed) > 1
             || advice & description_flag::SEQUENTIAL != 0;
-        (again || length < self.segment.bucket_bytes()) && self.segment.free_in(0) > low
+        (again || length < self.session.segment.bucket_bytes())
+            && self.session.segment.free_in(0) > low
     }
 
     /// Brings a block from the store to RAM, clean. False if that is not possible now.
     #[inline(never)]
-    fn stage_in(&self, handle: Handle, block: u64, owner: Owner) -> bool {
-        let record = self.record(handle);
-        let bytes = self.segment.bucket_bytes();
+    fn stage_in(&self, block: u64, owner: Owner) -> bool {
+        let record = self.record;
+        let bytes = self.session.segment.bucket_bytes();
         let start = block * bytes as u64;
         let length = || {
             let known = record.stored().min(record.size.load(Ordering::Acquire));
@@ -333,29 +317,31 @@ impl Session {
         if length() == 0 {
             return false;
         }
-        let Some(place) = self.segment.entry_or_insert(record, block, owner) else { return false };
-        let Some(bucket) = self.segment.take_bucket(owner) else { return false };
-        if !self.segment.dress_bucket(bucket, handle.file, block, owner) {
+        let Some(place) = self.session.segment.entry_or_insert(record, block, owner) else {
+            return false;
+        };
+        let Some(bucket) = self.session.segment.take_bucket(owner) else { return false };
+        if !self.session.segment.dress_bucket(bucket, self.id, block, owner) {
             return false;
         }
         let entry = Entry::resident(0, bucket).encode();
         if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
-            self.segment.undress_bucket(bucket);
+            self.session.segment.undress_bucket(bucket);
             return true;
         }
         record.note_tier(0);
-        self.populate(bucket);
-        let data = self.segment.bucket_data(bucket);
+        self.session.populate(bucket);
+        let data = self.session.segment.bucket_data(bucket);
         // Now that the block is ours: before, somebody may still have written to the store.
-        let got = unsafe { self.store_read(handle, data, length(), start) }.unwrap_or(0);
-        let page = self.segment.page_bytes();
+        let got = unsafe { self.store_read(data, length(), start) }.unwrap_or(0);
+        let page = self.session.segment.page_bytes();
         let end = got.next_multiple_of(page);
         unsafe { data.add(got).write_bytes(0, end - got) };
-        if let Some(meta) = self.segment.bucket(bucket) {
+        if let Some(meta) = self.session.segment.bucket(bucket) {
             let now = forebay_pool::clock::realtime_coarse_ns();
             meta.written.store(forebay_pool::clock::stamp(now), Ordering::Relaxed);
-            let pages = if got == 0 { 0 } else { pages(0, end, self.segment.page_shift()) };
+            let pages = if got == 0 { 0 } else { pages(0, end, self.session.segment.page_shift()) };
             meta.valid.store(pages, Ordering::Release);
             meta.lock.unlock_changed();
         }
@@ -366,7 +352,6 @@ impl Session {
     #[inline(never)]
     unsafe fn read_through(
         &self,
-        handle: Handle,
         cursor: &mut Cursor<'_>,
         offset: u64,
         length: usize,
@@ -374,7 +359,7 @@ impl Session {
         let mut done = 0;
         while done < length {
             let (to, room) = cursor.here();
-            match unsafe { self.store_read(handle, to, room, offset + done as u64) } {
+            match unsafe { self.store_read(to, room, offset + done as u64) } {
                 Ok(got) => {
                     cursor.advance(got);
                     done += got;
@@ -393,19 +378,17 @@ impl Session {
     #[inline(never)]
     unsafe fn read_store(
         &self,
-        handle: Handle,
         cursor: &mut Cursor<'_>,
         offset: u64,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let known = self.record(handle).stored();
+        let known = self.record.stored();
         let mut done = 0;
         while done < bytes {
             let (to, room) = cursor.here();
             let count = room.min(bytes - done);
             let at = offset + done as u64;
-            let got =
-                if at < known { unsafe { self.store_read(handle, to, count, at) }? } else { 0 };
+            let got = if at < known { unsafe { self.store_read(to, count, at) }? } else { 0 };
             unsafe { to.add(got).write_bytes(0, count - got) };
             cursor.advance(count);
             done += count;
@@ -418,7 +401,6 @@ impl Session {
     #[inline]
     unsafe fn read_resident(
         &self,
-        handle: Handle,
         place: &AtomicU64,
         cursor: &mut Cursor<'_>,
         part: Part,
@@ -431,19 +413,19 @@ impl Session {
             let Entry::Resident { tier, bucket, .. } = Entry::decode(word) else {
                 return Ok(false);
             };
-            let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
+            let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
             let Some(first) = meta.lock.glance() else {
                 forebay_pool::sync::pause();
                 continue;
             };
             let valid = meta.valid.load(Ordering::Acquire);
             let result =
-                unsafe { self.copy_bucket(handle, usize::from(tier), bucket, valid, cursor, part) };
+                unsafe { self.copy_bucket(usize::from(tier), bucket, valid, cursor, part) };
             // Equal entry first, equal version second: see the design page.
             let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
             if same && (result.is_ok() || tier == 0) {
-                if self.used(handle, usize::from(tier), bucket, meta) {
-                    self.foresee_after(handle, usize::from(tier), part, left, owner);
+                if self.used(usize::from(tier), bucket, meta) {
+                    self.foresee_after(usize::from(tier), part, left, owner);
                 }
                 return result.map(|()| true);
             }
@@ -453,11 +435,11 @@ impl Session {
                 break;
             }
         }
-        let resident = self.segment.lock_resident_unless_interrupted(place, owner)?;
+        let resident = self.session.segment.lock_resident_unless_interrupted(place, owner)?;
         let Some(resident) = resident else { return Ok(false) };
-        let meta = self.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
+        let meta = self.session.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
         let valid = meta.valid.load(Ordering::Acquire);
-        let result = unsafe { self.copy_locked(handle, resident, cursor, part) };
+        let result = unsafe { self.copy_locked(resident, cursor, part) };
         if resident.taken {
             if meta.valid.load(Ordering::Acquire) == valid {
                 meta.lock.unlock_unchanged();
@@ -470,33 +452,32 @@ impl Session {
 
     /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`.
     #[inline(never)]
-    fn foresee_after(&self, handle: Handle, tier: usize, part: Part, left: usize, owner: Owner) {
+    fn foresee_after(&self, tier: usize, part: Part, left: usize, owner: Owner) {
         // What was brought up to RAM came from where it takes long to read.
         let from = if tier > 0 { Destination::Tier(tier) } else { Destination::Store };
-        let offset = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
-        self.foresee(handle, offset, left, from, owner);
+        let offset = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
+        self.foresee(offset, left, from, owner);
     }
 
     #[inline(never)]
     unsafe fn copy_locked(
         &self,
-        handle: Handle,
         resident: Resident,
         cursor: &mut Cursor<'_>,
         part: Part,
     ) -> Result<(), Errno> {
-        let meta = self.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
-        let touched = pages(part.within, part.within + part.bytes, self.segment.page_shift());
-        self.segment.judge_pages(self, resident.bucket, touched)?;
+        let meta = self.session.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
+        let touched =
+            pages(part.within, part.within + part.bytes, self.session.segment.page_shift());
+        self.session.segment.judge_pages(self, resident.bucket, touched)?;
         let valid = meta.valid.load(Ordering::Acquire);
-        unsafe { self.copy_bucket(handle, resident.tier, resident.bucket, valid, cursor, part) }
+        unsafe { self.copy_bucket(resident.tier, resident.bucket, valid, cursor, part) }
     }
 
     /// Copies valid pages from the bucket and the others from the store.
     #[inline]
     unsafe fn copy_bucket(
         &self,
-        handle: Handle,
         tier: usize,
         bucket: u32,
         valid: u64,
@@ -504,20 +485,19 @@ impl Session {
         part: Part,
     ) -> Result<(), Errno> {
         let end = part.within + part.bytes;
-        let touched = pages(part.within, end, self.segment.page_shift());
+        let touched = pages(part.within, end, self.session.segment.page_shift());
         if tier == 0 && valid & touched == touched {
-            let from = unsafe { self.segment.bucket_data(bucket).add(part.within) };
+            let from = unsafe { self.session.segment.bucket_data(bucket).add(part.within) };
             unsafe { cursor.copy_in(from, part.bytes) };
             return Ok(());
         }
-        unsafe { self.copy_runs(handle, tier, bucket, valid, cursor, part) }
+        unsafe { self.copy_runs(tier, bucket, valid, cursor, part) }
     }
 
     /// The same, run by run of pages that are alike.
     #[inline(never)]
     unsafe fn copy_runs(
         &self,
-        handle: Handle,
         tier: usize,
         bucket: u32,
         valid: u64,
@@ -525,8 +505,8 @@ impl Session {
         part: Part,
     ) -> Result<(), Errno> {
         let end = part.within + part.bytes;
-        let page = self.segment.page_bytes();
-        let block_start = part.block * self.segment.bucket_bytes() as u64;
+        let page = self.session.segment.page_bytes();
+        let block_start = part.block * self.session.segment.bucket_bytes() as u64;
         let mut at = part.within;
         while at < end {
             let number = at / page;
@@ -536,17 +516,21 @@ impl Session {
             let run = same.trailing_ones() as usize;
             let upto = ((number + run) * page).min(end);
             if !here {
-                unsafe { self.read_store(handle, cursor, block_start + at as u64, upto - at) }?;
+                unsafe { self.read_store(cursor, block_start + at as u64, upto - at) }?;
             } else if tier == 0 {
-                unsafe { cursor.copy_in(self.segment.bucket_data(bucket).add(at), upto - at) };
+                unsafe {
+                    cursor.copy_in(self.session.segment.bucket_data(bucket).add(at), upto - at)
+                };
             } else {
-                unsafe { self.read_pages(bucket, cursor, at, upto - at) }?;
+                unsafe { self.session.read_pages(bucket, cursor, at, upto - at) }?;
             }
             at = upto;
         }
         Ok(())
     }
+}
 
+impl Session {
     /// Copies from valid pages of a slot, and compares them with their sums.
     unsafe fn read_pages(
         &self,

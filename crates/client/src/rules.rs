@@ -1,6 +1,7 @@
 //! Which rule of the buffering schema holds for a file, and what follows from it.
 
-use crate::session::{Handle, Session};
+use crate::open_file::OpenFile;
+use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::{Facts, Mode, Settings, first_match, next_review};
 use forebay_pool::layout::*;
@@ -68,6 +69,97 @@ fn rank_in(environment: &[u8]) -> Option<u32> {
     })
 }
 
+impl OpenFile<'_> {
+    /// Finds the rule that holds now that this process has opened the file, or let it grow.
+    pub(crate) fn follow_rule(&self) {
+        self.find_rule(false);
+    }
+
+    /// The same; `created`: the file came into being with this open.
+    pub(crate) fn find_rule(&self, created: bool) {
+        let (record, header) = (self.record, self.session.segment.header());
+        let job = self.session.job();
+        let Some(process) = &self.session.process else {
+            let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
+            let plain = job.is_none()
+                && header.store[store].mode == 0
+                && record.mode.load(Ordering::Relaxed) == 0
+                && record.trigger.load(Ordering::Relaxed) == 0;
+            if !plain {
+                self.apply(Settings::default(), created);
+            }
+            return;
+        };
+        let mut buffer = core::mem::MaybeUninit::uninit();
+        let (path, store) = self.session.managed_path(self.fd, &mut buffer);
+        let store = store.unwrap_or(record.store.load(Ordering::Relaxed) as usize % STORES_MAX);
+        let size = record.size.load(Ordering::Acquire);
+        let facts = Facts {
+            path,
+            directory: text(&header.store[store].path).to_bytes(),
+            size,
+            dataset: None,
+            user: rustix::process::geteuid().as_raw(),
+            command: &process.command,
+            program: &process.program,
+            rank: process.rank,
+        };
+        let rules = || self.session.segment.rules().iter().map(RuleRecord::rule);
+        let found = first_match(rules(), &facts);
+        forebay_pool::crash::point("rule.found");
+        record.rule.store(found.map_or(0, |rule| rule as u16 + 1), Ordering::Release);
+        record.rule_review.store(next_review(rules(), size), Ordering::Release);
+        let rule = self
+            .session
+            .segment
+            .rule_of(record)
+            .map_or_else(Settings::default, RuleRecord::settings);
+        self.apply(rule, created);
+    }
+
+    /// Notes mode and trigger of a file for which a rule sets `rule`. Where it says nothing, what the
+    /// run was told holds, then what the managed directory says, then the configuration.
+    fn apply(&self, rule: Settings, created: bool) {
+        let (record, header) = (self.record, self.session.segment.header());
+        let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
+        let job = self.session.job();
+        let of_job = job.and_then(|job| Mode::from_code(job.mode.load(Ordering::Relaxed)));
+        let of_store = Mode::from_code(header.store[store].mode as u8);
+        let mode = rule.mode.or(of_job).or(of_store).unwrap_or(Mode::Async);
+        let trigger = rule.trigger.map_or_else(
+            || job.map_or(0, |job| job.trigger.load(Ordering::Relaxed)),
+            |trigger| trigger as u8,
+        );
+        record.trigger.store(trigger, Ordering::Relaxed);
+        let mode = match mode {
+            // What was there before is nobody's scratch, whatever is said of its name.
+            Mode::Scratch if created && job.is_some() && !record.has(file_flag::SCRATCH) => {
+                let number = job.map_or(0, |job| job.number.load(Ordering::Relaxed));
+                record.job.store(number, Ordering::Release);
+                record.set(file_flag::SCRATCH);
+                Mode::Scratch
+            }
+            _ if record.has(file_flag::SCRATCH) => Mode::Scratch,
+            Mode::Scratch => Mode::Async,
+            other => other,
+        };
+        record.mode.store(mode as u8, Ordering::Release);
+        if mode == Mode::Bypass && !record.has(file_flag::DIRECT) {
+            // What cannot be flushed stays buffered.
+            let _ = self.turn_direct();
+        }
+    }
+
+    /// Looks for another rule once the file has grown to a size that a rule names.
+    #[inline]
+    pub(crate) fn review_rule(&self) {
+        let record = self.record;
+        if record.size.load(Ordering::Relaxed) >= record.rule_review.load(Ordering::Relaxed) {
+            self.follow_rule();
+        }
+    }
+}
+
 impl Session {
     /// What holds for the file: what its rule sets, and mode and trigger all things considered.
     #[inline]
@@ -101,83 +193,6 @@ impl Session {
     pub(crate) fn durability(&self, record: &FileRecord) -> Durability {
         let set = self.settings(record).durability;
         set.unwrap_or_else(|| self.segment.header().fsync_durability())
-    }
-
-    /// Finds the rule that holds now that this process has opened the file, or let it grow.
-    pub(crate) fn follow_rule(&self, handle: Handle) {
-        self.find_rule(handle, false);
-    }
-
-    /// The same; `created`: the file came into being with this open.
-    pub(crate) fn find_rule(&self, handle: Handle, created: bool) {
-        let (record, header) = (self.record(handle), self.segment.header());
-        let job = self.job();
-        let Some(process) = &self.process else {
-            let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
-            let plain = job.is_none()
-                && header.store[store].mode == 0
-                && record.mode.load(Ordering::Relaxed) == 0
-                && record.trigger.load(Ordering::Relaxed) == 0;
-            if !plain {
-                self.apply(handle, Settings::default(), created);
-            }
-            return;
-        };
-        let mut buffer = core::mem::MaybeUninit::uninit();
-        let (path, store) = self.managed_path(handle.fd, &mut buffer);
-        let store = store.unwrap_or(record.store.load(Ordering::Relaxed) as usize % STORES_MAX);
-        let size = record.size.load(Ordering::Acquire);
-        let facts = Facts {
-            path,
-            directory: text(&header.store[store].path).to_bytes(),
-            size,
-            dataset: None,
-            user: rustix::process::geteuid().as_raw(),
-            command: &process.command,
-            program: &process.program,
-            rank: process.rank,
-        };
-        let rules = || self.segment.rules().iter().map(RuleRecord::rule);
-        let found = first_match(rules(), &facts);
-        forebay_pool::crash::point("rule.found");
-        record.rule.store(found.map_or(0, |rule| rule as u16 + 1), Ordering::Release);
-        record.rule_review.store(next_review(rules(), size), Ordering::Release);
-        let rule =
-            self.segment.rule_of(record).map_or_else(Settings::default, RuleRecord::settings);
-        self.apply(handle, rule, created);
-    }
-
-    /// Notes mode and trigger of a file for which a rule sets `rule`. Where it says nothing, what the
-    /// run was told holds, then what the managed directory says, then the configuration.
-    fn apply(&self, handle: Handle, rule: Settings, created: bool) {
-        let (record, header) = (self.record(handle), self.segment.header());
-        let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
-        let job = self.job();
-        let of_job = job.and_then(|job| Mode::from_code(job.mode.load(Ordering::Relaxed)));
-        let of_store = Mode::from_code(header.store[store].mode as u8);
-        let mode = rule.mode.or(of_job).or(of_store).unwrap_or(Mode::Async);
-        let trigger = rule.trigger.map_or_else(
-            || job.map_or(0, |job| job.trigger.load(Ordering::Relaxed)),
-            |trigger| trigger as u8,
-        );
-        record.trigger.store(trigger, Ordering::Relaxed);
-        let mode = match mode {
-            // What was there before is nobody's scratch, whatever is said of its name.
-            Mode::Scratch if created && job.is_some() && !record.has(file_flag::SCRATCH) => {
-                let number = job.map_or(0, |job| job.number.load(Ordering::Relaxed));
-                record.job.store(number, Ordering::Release);
-                record.set(file_flag::SCRATCH);
-                Mode::Scratch
-            }
-            _ if record.has(file_flag::SCRATCH) => Mode::Scratch,
-            Mode::Scratch => Mode::Async,
-            other => other,
-        };
-        record.mode.store(mode as u8, Ordering::Release);
-        if mode == Mode::Bypass && !record.has(file_flag::DIRECT) {
-            // What cannot be flushed stays buffered.
-            let _ = self.turn_direct(handle);
-        }
     }
 
     /// The run that this process belongs to.
@@ -232,15 +247,6 @@ impl Session {
             record.clear(file_flag::SCRATCH);
             record.mode.store(Mode::Async as u8, Ordering::Release);
             record.set(file_flag::DIRTY);
-        }
-    }
-
-    /// Looks for another rule once the file has grown to a size that a rule names.
-    #[inline]
-    pub(crate) fn review_rule(&self, handle: Handle) {
-        let record = self.record(handle);
-        if record.size.load(Ordering::Relaxed) >= record.rule_review.load(Ordering::Relaxed) {
-            self.follow_rule(handle);
         }
     }
 }

@@ -4,12 +4,11 @@ use crate::ahead::Predictors;
 use crate::descriptors::Sparse;
 use crate::manager::ManagerLink;
 use crate::open::Seen;
-use crate::parting::{description_of, is_parting};
+use crate::open_file::OpenFile;
 use crate::place::Engine;
 use crate::vigil::Vigil;
 use crate::waits::surely;
 use core::cell::Cell;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
 use forebay_pool::clock::Timer;
@@ -74,40 +73,6 @@ pub struct Session {
     pub(crate) lending: AtomicU32,
     /// Ends all locks of a descriptor's description.
     pub(crate) unlock: fn(RawFd),
-}
-
-/// A managed descriptor at the time of a call. Whether it still is what it was is looked at again once the
-/// thread is inside the file, or beside it: from then on it stays so until the thread leaves, see `parting.rs`.
-#[derive(Clone, Copy)]
-pub struct Handle {
-    /// The descriptor.
-    pub fd: RawFd,
-    /// What the table of descriptors said.
-    pub(crate) bound: u32,
-    /// The description's generation.
-    generation: u32,
-    pub(crate) file: u32,
-    /// Both in the segment, looked up once for each call.
-    state: NonNull<Description>,
-    record: NonNull<FileRecord>,
-}
-
-impl Handle {
-    /// The same, where the table says `bound` by now.
-    pub(crate) fn bound_as(self, bound: u32) -> Handle {
-        Handle { bound, ..self }
-    }
-
-    pub(crate) fn description(&self) -> u32 {
-        // There is none without a description.
-        description_of(self.bound).unwrap_or(0)
-    }
-}
-
-impl core::fmt::Debug for Handle {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "descriptor {} of file record {}", self.fd, self.file)
-    }
 }
 
 /// How long a process waits for a slot when all are in use, after which part of that it says so, and how often it
@@ -224,6 +189,64 @@ thread_local! {
 /// SAFETY: the caller knows that `fd` is open for as long as the borrow is used.
 pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+impl OpenFile<'_> {
+    /// Calls `act` with a descriptor of our own through which the file can be read. It is
+    /// kept until the program closes the description: closing any descriptor of a file ends all
+    /// fcntl locks that the process has on it.
+    ///
+    /// # Errors
+    /// The errno of opening the file again, or that of `act`.
+    pub(crate) fn reader<R>(
+        &self,
+        act: impl FnOnce(RawFd) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        for place in &self.session.readers {
+            let word = place.load(Ordering::Acquire);
+            if word as u32 != self.description_id() + 1 {
+                continue;
+            }
+            let fd = (word >> 32) as RawFd;
+            if self.session.is_of(fd, self.id) {
+                return act(fd);
+            }
+            let _ = place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        let flags = rustix::fs::OFlags::RDONLY;
+        let own = crate::store::reopen(self.fd, flags)?;
+        // To move it out of the program's way is to close the one that was opened.
+        let fd = match self.record.has(file_flag::FCNTL_LOCKED) {
+            true => own.into_raw_fd(),
+            false => Session::hide(own),
+        };
+        let word = (fd as u64) << 32 | u64::from(self.description_id() + 1);
+        let keeps = self.session.readers.iter().zip(1..).any(|(place, number)| {
+            self.session.readers_high.fetch_max(number, Ordering::SeqCst);
+            place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        let result = act(fd);
+        if !keeps {
+            // SAFETY: just opened here, known to nobody else.
+            unsafe { rustix::io::close(fd) };
+        }
+        result
+    }
+
+    pub(crate) fn closing(&self) {
+        let written = self.may(description_flag::WRITE) && self.record.has(file_flag::DIRTY);
+        if !written {
+            return;
+        }
+        // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
+        if self.record.has(file_flag::EXECUTABLE) {
+            let _ = surely(|| self.flush(false));
+        } else if !self.record.has(file_flag::SCRATCH)
+            && self.session.trigger(self.record) == Trigger::PerFile
+        {
+            self.session.segment.request_sync(self.id, Some(self.session.owner()), false);
+        }
+    }
 }
 
 impl Session {
@@ -381,53 +404,6 @@ impl Session {
         }
     }
 
-    /// Whether `fd` is managed, and what it refers to. Waits while another thread closes or replaces it: the
-    /// caller is inside of nothing.
-    #[inline(always)]
-    pub fn handle(&self, fd: RawFd) -> Option<Handle> {
-        let bound = self.table.load(fd as usize);
-        match is_parting(bound) {
-            false => self.handle_of(fd, bound),
-            true => self.handle_later(fd),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn handle_of(&self, fd: RawFd, bound: u32) -> Option<Handle> {
-        let state = self.segment.description(description_of(bound)?);
-        let generation = (state.word.load(Ordering::Acquire) >> 32) as u32;
-        let file = state.file.load(Ordering::Acquire);
-        let record = self.segment.file(file).into();
-        Some(Handle { fd, bound, generation, file, state: state.into(), record })
-    }
-
-    /// Whether the handle's descriptor is still what it was when it was looked up.
-    #[inline(always)]
-    pub fn is_current(&self, handle: Handle) -> bool {
-        let description = self.description(handle);
-        self.table.load(handle.fd as usize) == handle.bound
-            && (description.word.load(Ordering::Acquire) >> 32) as u32 == handle.generation
-            && description.file.load(Ordering::Acquire) == handle.file
-    }
-
-    #[inline]
-    pub(crate) fn description(&self, handle: Handle) -> &Description {
-        // SAFETY: in the segment, which stays mapped.
-        unsafe { handle.state.as_ref() }
-    }
-
-    #[inline]
-    pub(crate) fn record(&self, handle: Handle) -> &FileRecord {
-        // SAFETY: in the segment, which stays mapped.
-        unsafe { handle.record.as_ref() }
-    }
-
-    /// Whether the description has all bits of `flag` (see `description_flag`).
-    #[inline]
-    pub(crate) fn may(&self, handle: Handle, flag: u32) -> bool {
-        self.description(handle).flags.load(Ordering::Relaxed) & flag == flag
-    }
-
     /// Whether `fd` is one of Forebay's own, which a program must not close.
     pub fn owns(&self, fd: RawFd) -> bool {
         fd >= LOWEST_OWN.load(Ordering::Relaxed)
@@ -437,48 +413,6 @@ impl Session {
                     let word = word.load(Ordering::Relaxed);
                     word != 0 && (word >> 32) as RawFd == fd
                 }))
-    }
-
-    /// Calls `act` with a descriptor of our own through which the handle's file can be read. It is
-    /// kept until the program closes the description: closing any descriptor of a file ends all
-    /// fcntl locks that the process has on it.
-    ///
-    /// # Errors
-    /// The errno of opening the file again, or that of `act`.
-    pub(crate) fn reader<R>(
-        &self,
-        handle: Handle,
-        act: impl FnOnce(RawFd) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
-        for place in &self.readers {
-            let word = place.load(Ordering::Acquire);
-            if word as u32 != handle.description() + 1 {
-                continue;
-            }
-            let fd = (word >> 32) as RawFd;
-            if self.is_of(fd, handle.file) {
-                return act(fd);
-            }
-            let _ = place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
-        let flags = rustix::fs::OFlags::RDONLY;
-        let own = crate::store::reopen(handle.fd, flags)?;
-        // To move it out of the program's way is to close the one that was opened.
-        let fd = match self.record(handle).has(file_flag::FCNTL_LOCKED) {
-            true => own.into_raw_fd(),
-            false => Session::hide(own),
-        };
-        let word = (fd as u64) << 32 | u64::from(handle.description() + 1);
-        let keeps = self.readers.iter().zip(1..).any(|(place, number)| {
-            self.readers_high.fetch_max(number, Ordering::SeqCst);
-            place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
-        let result = act(fd);
-        if !keeps {
-            // SAFETY: just opened here, known to nobody else.
-            unsafe { rustix::io::close(fd) };
-        }
-        result
     }
 
     /// Whether `fd` is still what we opened: a program may close what is not its own.
@@ -499,27 +433,6 @@ impl Session {
                 // SAFETY: our own descriptor, which nobody uses any more.
                 unsafe { rustix::io::close((word >> 32) as RawFd) };
             }
-        }
-    }
-
-    /// The managed descriptors of this process.
-    pub fn handles(&self) -> impl Iterator<Item = Handle> {
-        (0..=self.highest.load(Ordering::Acquire) as RawFd).filter_map(|fd| self.handle(fd))
-    }
-
-    pub(crate) fn closing(&self, handle: Handle) {
-        let written =
-            self.may(handle, description_flag::WRITE) && self.record(handle).has(file_flag::DIRTY);
-        if !written {
-            return;
-        }
-        // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
-        if self.record(handle).has(file_flag::EXECUTABLE) {
-            let _ = surely(|| self.flush(handle, false));
-        } else if !self.record(handle).has(file_flag::SCRATCH)
-            && self.trigger(self.record(handle)) == Trigger::PerFile
-        {
-            self.segment.request_sync(handle.file, Some(self.owner()), false);
         }
     }
 
@@ -656,9 +569,9 @@ impl Session {
     /// The errno of a flush; the program is not to begin then.
     pub fn use_kernel_only(&self) -> Result<(), rustix::io::Errno> {
         self.kernel_only.store(true, Ordering::Release);
-        self.handles().try_for_each(|handle| match self.uses_kernel_offset(handle) {
+        self.files().try_for_each(|file| match file.uses_kernel_offset() {
             true => Ok(()),
-            false => self.release_to_kernel(handle),
+            false => file.release_to_kernel(),
         })
     }
 

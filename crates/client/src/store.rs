@@ -1,7 +1,8 @@
 //! Real I/O by the application itself: the backing store through its own descriptor, and slots of file tiers.
 //! Where a tier or a store is emulated, the caller sleeps as long as the device would take.
 
-use crate::session::{Handle, Session, borrow};
+use crate::open_file::OpenFile;
+use crate::session::{Session, borrow};
 use core::sync::atomic::Ordering;
 use forebay_placement::pace;
 use forebay_pool::clock;
@@ -110,12 +111,7 @@ pub(crate) fn fsync(fd: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-impl Session {
-    fn store_device(&self, file: &FileRecord) -> &Emulation {
-        let store = file.store.load(Ordering::Relaxed) as usize % STORES_MAX;
-        &self.segment.header().store[store].emulation
-    }
-
+impl OpenFile<'_> {
     /// Reads from the backing store through the application's descriptor. A descriptor that may
     /// not read is opened again for it, as far as the file's permissions allow.
     ///
@@ -123,19 +119,18 @@ impl Session {
     /// `to` has room for `bytes`.
     pub(crate) unsafe fn store_read(
         &self,
-        handle: Handle,
         to: *mut u8,
         bytes: usize,
         offset: u64,
     ) -> Result<usize, Errno> {
-        let result = if self.may(handle, description_flag::READ) {
-            unsafe { pread_full(handle.fd, to, bytes, offset) }
+        let result = if self.may(description_flag::READ) {
+            unsafe { pread_full(self.fd, to, bytes, offset) }
         } else {
-            self.reader(handle, |fd| unsafe { pread_full(fd, to, bytes, offset) })
+            self.reader(|fd| unsafe { pread_full(fd, to, bytes, offset) })
         };
-        occupy(self.store_device(self.record(handle)), Direction::Read, bytes);
+        occupy(self.session.store_device(self.record), Direction::Read, bytes);
         if let Ok(got) = result {
-            self.counters().missed_bytes.fetch_add(got as u64, Ordering::Relaxed);
+            self.session.counters().missed_bytes.fetch_add(got as u64, Ordering::Relaxed);
         }
         result
     }
@@ -147,20 +142,26 @@ impl Session {
     /// `from` is readable for `bytes`.
     pub(crate) unsafe fn store_write(
         &self,
-        handle: Handle,
         from: *const u8,
         bytes: usize,
         offset: u64,
     ) -> Result<usize, Errno> {
-        let result = if self.may(handle, description_flag::WRITE) {
-            unsafe { pwrite_full(handle.fd, from, bytes, offset) }
+        let result = if self.may(description_flag::WRITE) {
+            unsafe { pwrite_full(self.fd, from, bytes, offset) }
         } else {
-            reopen(handle.fd, OFlags::WRONLY)
+            reopen(self.fd, OFlags::WRONLY)
                 .and_then(|fd| unsafe { pwrite_full(fd.as_raw_fd(), from, bytes, offset) })
         };
-        occupy(self.store_device(self.record(handle)), Direction::Write, bytes);
-        self.record(handle).clear(file_flag::SYNCED);
+        occupy(self.session.store_device(self.record), Direction::Write, bytes);
+        self.record.clear(file_flag::SYNCED);
         result
+    }
+}
+
+impl Session {
+    fn store_device(&self, file: &FileRecord) -> &Emulation {
+        let store = file.store.load(Ordering::Relaxed) as usize % STORES_MAX;
+        &self.segment.header().store[store].emulation
     }
 
     /// The journal's file, beside the slots of the fastest file tier that took it.

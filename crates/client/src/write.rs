@@ -1,7 +1,8 @@
 //! Writing: into RAM buckets, into slots of file tiers, or around the tiers.
 
 use crate::iovec::{Cursor, Iovec, total};
-use crate::session::{Handle, Session};
+use crate::open_file::OpenFile;
+use crate::session::Session;
 use crate::waits::restarting;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
@@ -54,7 +55,7 @@ pub(crate) fn pages(from: usize, to: usize, shift: u32) -> u64 {
     upto(end) & !upto(first)
 }
 
-impl Session {
+impl OpenFile<'_> {
     /// Writes `pieces` at `offset`.
     ///
     /// # Errors
@@ -62,14 +63,9 @@ impl Session {
     ///
     /// # Safety
     /// The pieces are readable.
-    pub unsafe fn pwrite(
-        &self,
-        handle: Handle,
-        pieces: &[Iovec],
-        offset: u64,
-    ) -> Result<usize, Errno> {
+    pub unsafe fn pwrite(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
         // As Linux does: a positional write on an appending descriptor appends.
-        unsafe { self.write_placed(handle, pieces, Some(offset), self.appends(handle)) }
+        unsafe { self.write_placed(pieces, Some(offset), self.appends()) }
     }
 
     /// Writes `pieces` at the description's offset, and moves it.
@@ -79,13 +75,13 @@ impl Session {
     ///
     /// # Safety
     /// The pieces are readable.
-    pub unsafe fn write(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
-        unsafe { self.write_placed(handle, pieces, None, self.appends(handle)) }
+    pub unsafe fn write(&self, pieces: &[Iovec]) -> Result<usize, Errno> {
+        unsafe { self.write_placed(pieces, None, self.appends()) }
     }
 
     /// Whether the description was opened with O_APPEND.
-    pub fn appends(&self, handle: Handle) -> bool {
-        self.may(handle, description_flag::APPEND)
+    pub fn appends(&self) -> bool {
+        self.may(description_flag::APPEND)
     }
 
     /// Writes `pieces`: at the end of the file if `append`, else at `offset`, or, without one, at
@@ -100,24 +96,23 @@ impl Session {
     #[inline]
     pub unsafe fn write_placed(
         &self,
-        handle: Handle,
         pieces: &[Iovec],
         offset: Option<u64>,
         append: bool,
     ) -> Result<usize, Errno> {
         if offset.is_none()
             && !append
-            && let Some(result) = unsafe { self.write_on(handle, pieces) }
+            && let Some(result) = unsafe { self.write_on(pieces) }
         {
             match result {
                 Err(Errno::INTR) if interruption::restarts() => {}
                 result => return result,
             }
         }
-        let written = restarting(|| unsafe { self.write_once(handle, pieces, offset, append) })?;
+        let written = restarting(|| unsafe { self.write_once(pieces, offset, append) })?;
         // Of a write that is done: whatever becomes of this, it is not made again.
         if written > 0 {
-            self.after_write(handle)?;
+            self.after_write()?;
         }
         Ok(written)
     }
@@ -125,7 +120,6 @@ impl Session {
     #[inline]
     unsafe fn write_once(
         &self,
-        handle: Handle,
         pieces: &[Iovec],
         offset: Option<u64>,
         append: bool,
@@ -134,21 +128,21 @@ impl Session {
             Some(offset) if append => {
                 let end = total(pieces).and_then(|length| offset.checked_add(length as u64));
                 let possible = end.is_some_and(|end| end <= i64::MAX as u64);
-                if !possible && self.may(handle, description_flag::WRITE) {
+                if !possible && self.may(description_flag::WRITE) {
                     return Err(Errno::INVAL);
                 }
-                unsafe { self.append(handle, pieces) }.map(|(_, bytes)| bytes)
+                unsafe { self.append(pieces) }.map(|(_, bytes)| bytes)
             }
-            Some(offset) => unsafe { self.write_at(handle, pieces, offset) },
-            None => self.positioned(handle, |offset| {
+            Some(offset) => unsafe { self.write_at(pieces, offset) },
+            None => self.positioned(|offset| {
                 let (start, written) = if append {
-                    unsafe { self.append(handle, pieces) }?
+                    unsafe { self.append(pieces) }?
                 } else {
-                    (offset, unsafe { self.write_at(handle, pieces, offset) }?)
+                    (offset, unsafe { self.write_at(pieces, offset) }?)
                 };
                 if written > 0 {
                     let moved = start + written as u64;
-                    self.description(handle).offset.store(moved, Ordering::Release);
+                    self.description.offset.store(moved, Ordering::Release);
                 }
                 Ok(written)
             }),
@@ -159,22 +153,22 @@ impl Session {
     /// file. `None`, and nothing was done, where more is needed. Nobody waits for that lock inside a
     /// file: who has it may want the file exclusively.
     #[inline(never)]
-    unsafe fn write_on(&self, handle: Handle, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
-        let (record, description) = (self.record(handle), self.description(handle));
+    unsafe fn write_on(&self, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
+        let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
-        let waits = self.may(handle, description_flag::SYNC)
+        let waits = self.may(description_flag::SYNC)
             || record.mode.load(Ordering::Relaxed) == Mode::Sync as u8
-            || self.flushes_each_write(record);
-        if waits || !self.may(handle, description_flag::WRITE) {
+            || self.session.flushes_each_write(record);
+        if waits || !self.may(description_flag::WRITE) {
             return None;
         }
-        let owner = self.owner();
-        let inside = match self.enter(handle, owner) {
+        let owner = self.session.owner();
+        let inside = match self.enter(owner) {
             Ok(inside) => inside,
             Err(errno) => return Some(Err(errno)),
         };
         if description.position.try_lock(owner).is_err() {
-            self.segment.leave(owner, inside);
+            self.session.segment.leave(owner, inside);
             return None;
         }
         let offset = description.offset.load(Ordering::Acquire);
@@ -182,67 +176,62 @@ impl Session {
         // Another rule may turn the file direct, which takes it exclusively.
         let goes_on = size < record.rule_review.load(Ordering::Relaxed);
         let result = goes_on.then(|| {
-            let length = self.allowed(handle, offset, length)?;
+            let length = self.allowed(offset, length)?;
             if let [piece] = pieces
                 && piece.length == length
-                && unsafe { self.write_at_once(handle, piece, offset, owner) }
+                && unsafe { self.write_at_once(piece, offset, owner) }
             {
                 description.offset.store(offset + length as u64, Ordering::Release);
                 return Ok(length);
             }
             let mut cursor = Cursor::new(pieces);
             let written =
-                unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, &inside) }?;
+                unsafe { self.write_blocks(&mut cursor, offset, length, owner, &inside) }?;
             description.offset.store(offset + written as u64, Ordering::Release);
             Ok(written)
         });
         description.position.unlock_unchanged();
-        self.segment.leave(owner, inside);
+        self.session.segment.leave(owner, inside);
         result
     }
 
     /// Appends `pieces` in one go. Returns where they start and how many bytes were written.
-    unsafe fn append(&self, handle: Handle, pieces: &[Iovec]) -> Result<(u64, usize), Errno> {
-        let record = self.record(handle);
-        let owner = self.owner();
+    unsafe fn append(&self, pieces: &[Iovec]) -> Result<(u64, usize), Errno> {
+        let record = self.record;
+        let owner = self.session.owner();
         // Any lock is held under a presence.
-        let inside = self.enter_beside(handle, owner)?;
-        let taken = match self.segment.lock_unless_interrupted(&record.append, owner) {
+        let inside = self.enter_beside(owner)?;
+        let taken = match self.session.segment.lock_unless_interrupted(&record.append, owner) {
             Ok(taken) => taken,
             Err(errno) => {
-                self.segment.leave(owner, inside);
+                self.session.segment.leave(owner, inside);
                 return Err(errno);
             }
         };
-        let result = unsafe { self.append_locked(handle, pieces, owner) };
+        let result = unsafe { self.append_locked(pieces, owner) };
         if taken {
             record.append.unlock_unchanged();
         }
-        self.segment.leave(owner, inside);
+        self.session.segment.leave(owner, inside);
         result
     }
 
     /// The file ends where it does once it is entered: until then another process may truncate it, and what a dead
     /// process left undone is not done.
-    unsafe fn append_locked(
-        &self,
-        handle: Handle,
-        pieces: &[Iovec],
-        owner: Owner,
-    ) -> Result<(u64, usize), Errno> {
-        let record = self.record(handle);
-        let length = self.writable_length(handle, pieces)?;
+    unsafe fn append_locked(&self, pieces: &[Iovec], owner: Owner) -> Result<(u64, usize), Errno> {
+        let record = self.record;
+        let length = self.writable_length(pieces)?;
         crash::point("append.locked");
         let inside = loop {
-            let inside = self.enter(handle, owner)?;
-            if record.has(file_flag::AHEAD) || !self.segment.was_lengthened(record) {
+            let inside = self.enter(owner)?;
+            if record.has(file_flag::AHEAD) || !self.session.segment.was_lengthened(record) {
                 break inside;
             }
-            self.segment.leave(owner, inside);
-            self.exclusively(handle, |session| session.clean_up_store(handle))?;
+            self.session.segment.leave(owner, inside);
+            self.exclusively(|| self.clean_up_store())?;
         };
         let start = if record.has(file_flag::DIRECT) {
-            rustix::fs::fstat(crate::session::borrow(handle.fd)).map(|stat| stat.st_size as u64)
+            rustix::fs::fstat(crate::session::borrow(self.fd)).map(|stat| stat.st_size as u64)
         } else {
             Ok(record.size.load(Ordering::Acquire))
         };
@@ -250,40 +239,34 @@ impl Session {
             if length == 0 {
                 return Ok((start, 0));
             }
-            let length = self.allowed(handle, start, length)?;
-            let written =
-                unsafe { self.write_inside(handle, pieces, start, length, owner, &inside) }?;
+            let length = self.allowed(start, length)?;
+            let written = unsafe { self.write_inside(pieces, start, length, owner, &inside) }?;
             Ok((start, written))
         });
-        self.segment.leave(owner, inside);
+        self.session.segment.leave(owner, inside);
         written
     }
 
     /// Bytes of `pieces`, if the description may write.
     #[inline]
-    fn writable_length(&self, handle: Handle, pieces: &[Iovec]) -> Result<usize, Errno> {
-        if !self.may(handle, description_flag::WRITE) {
+    fn writable_length(&self, pieces: &[Iovec]) -> Result<usize, Errno> {
+        if !self.may(description_flag::WRITE) {
             return Err(Errno::BADF);
         }
         total(pieces).ok_or(Errno::INVAL)
     }
 
     #[inline]
-    unsafe fn write_at(
-        &self,
-        handle: Handle,
-        pieces: &[Iovec],
-        offset: u64,
-    ) -> Result<usize, Errno> {
-        let length = self.writable_length(handle, pieces)?;
+    unsafe fn write_at(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
+        let length = self.writable_length(pieces)?;
         if length == 0 {
             return Ok(0);
         }
-        let length = self.allowed(handle, offset, length)?;
-        let owner = self.owner();
-        let inside = self.enter(handle, owner)?;
-        let written = unsafe { self.write_inside(handle, pieces, offset, length, owner, &inside) };
-        self.segment.leave(owner, inside);
+        let length = self.allowed(offset, length)?;
+        let owner = self.session.owner();
+        let inside = self.enter(owner)?;
+        let written = unsafe { self.write_inside(pieces, offset, length, owner, &inside) };
+        self.session.segment.leave(owner, inside);
         written
     }
 
@@ -291,7 +274,6 @@ impl Session {
     #[inline]
     unsafe fn write_inside(
         &self,
-        handle: Handle,
         pieces: &[Iovec],
         offset: u64,
         length: usize,
@@ -300,29 +282,29 @@ impl Session {
     ) -> Result<usize, Errno> {
         if let [piece] = pieces
             && piece.length == length
-            && unsafe { self.write_at_once(handle, piece, offset, owner) }
+            && unsafe { self.write_at_once(piece, offset, owner) }
         {
             return Ok(length);
         }
         let mut cursor = Cursor::new(pieces);
-        unsafe { self.write_blocks(handle, &mut cursor, offset, length, owner, inside) }
+        unsafe { self.write_blocks(&mut cursor, offset, length, owner, inside) }
     }
 
     /// What the file's rule, its mode and the description ask for behind each write. The caller holds nothing, so that
     /// others write meanwhile, and handlers run.
     #[inline]
-    fn after_write(&self, handle: Handle) -> Result<(), Errno> {
-        self.review_rule(handle);
-        let record = self.record(handle);
+    fn after_write(&self) -> Result<(), Errno> {
+        self.review_rule();
+        let record = self.record;
         let mode = record.mode.load(Ordering::Relaxed);
-        if self.may(handle, description_flag::SYNC) {
-            self.sync_written(handle, true)?;
+        if self.may(description_flag::SYNC) {
+            self.sync_written(true)?;
         } else if mode == Mode::Sync as u8 {
             // Write-through: the store has it; only a sync makes the store durable.
-            self.sync_written(handle, false)?;
-        } else if self.flushes_each_write(record) && mode != Mode::Scratch as u8 {
-            self.segment.request_sync(handle.file, Some(self.owner()), false);
-            self.segment.want_work();
+            self.sync_written(false)?;
+        } else if self.session.flushes_each_write(record) && mode != Mode::Scratch as u8 {
+            self.session.segment.request_sync(self.id, Some(self.session.owner()), false);
+            self.session.segment.want_work();
         }
         Ok(())
     }
@@ -330,15 +312,9 @@ impl Session {
     /// The usual write, inside the file: one piece to valid pages of one block that lies in RAM. False,
     /// and nothing was done, where it is not that.
     #[inline(always)]
-    unsafe fn write_at_once(
-        &self,
-        handle: Handle,
-        piece: &Iovec,
-        offset: u64,
-        owner: Owner,
-    ) -> bool {
-        let record = self.record(handle);
-        let (block, within) = self.segment.block_at(offset);
+    unsafe fn write_at_once(&self, piece: &Iovec, offset: u64, owner: Owner) -> bool {
+        let record = self.record;
+        let (block, within) = self.session.segment.block_at(offset);
         let end = within.saturating_add(piece.length);
         let (telling, known) = (
             file_flag::DIRECT | file_flag::SET_ID | file_flag::ANNOUNCED | file_flag::AHEAD,
@@ -346,20 +322,20 @@ impl Session {
         );
         // A write that leaves a gap has to look at what is behind the end.
         let leaves_gap = offset > record.size.load(Ordering::Relaxed);
-        let elsewhere = end > self.segment.bucket_bytes() || leaves_gap;
+        let elsewhere = end > self.session.segment.bucket_bytes() || leaves_gap;
         if known & telling != file_flag::ANNOUNCED | file_flag::AHEAD || elsewhere {
             return false;
         }
-        let Some(place) = self.segment.entry(record, block) else { return false };
+        let Some(place) = self.session.segment.entry(record, block) else { return false };
         let entry = Entry::decode(place.load(Ordering::Acquire));
         if !matches!(entry, Entry::Resident { tier: 0, .. }) {
             return false;
         }
         let now = clock::realtime_coarse_ns();
-        let locked = self.segment.lock_resident_unless_interrupted(place, owner);
+        let locked = self.session.segment.lock_resident_unless_interrupted(place, owner);
         let Ok(Some(resident)) = locked else { return false };
-        let touched = pages(within, end, self.segment.page_shift());
-        let meta = match self.segment.bucket(resident.bucket) {
+        let touched = pages(within, end, self.session.segment.page_shift());
+        let meta = match self.session.segment.bucket(resident.bucket) {
             Some(meta)
                 if resident.tier == 0
                     && meta.valid.load(Ordering::Relaxed) & touched == touched =>
@@ -367,7 +343,7 @@ impl Session {
                 meta
             }
             _ => {
-                self.unlock(resident, true);
+                self.session.unlock(resident, true);
                 return false;
             }
         };
@@ -376,17 +352,17 @@ impl Session {
         meta.mark_dirty(touched, stamp);
         crash::point("write.soiled");
         unsafe {
-            let to = self.segment.bucket_data(resident.bucket).add(within);
+            let to = self.session.segment.bucket_data(resident.bucket).add(within);
             core::ptr::copy_nonoverlapping(piece.base.cast_const(), to, piece.length);
         }
         crash::point("write.filled");
-        self.mark_written(handle, 0, resident.bucket, meta, touched, part);
-        self.unlock(resident, false);
+        self.mark_written(0, resident.bucket, meta, touched, part);
+        self.session.unlock(resident, false);
         crash::point("write.copied");
-        self.touch(handle, now);
-        let counters = self.counters();
-        self.count_up(&counters.writes, 1);
-        self.count_up(&counters.write_bytes, piece.length as u64);
+        self.touch(now);
+        let counters = self.session.counters();
+        self.session.count_up(&counters.writes, 1);
+        self.session.count_up(&counters.write_bytes, piece.length as u64);
         true
     }
 
@@ -394,20 +370,19 @@ impl Session {
     #[inline(never)]
     unsafe fn write_blocks(
         &self,
-        handle: Handle,
         cursor: &mut Cursor<'_>,
         offset: u64,
         length: usize,
         owner: Owner,
         inside: &Inside,
     ) -> Result<usize, Errno> {
-        let record = self.record(handle);
-        let bucket_bytes = self.segment.bucket_bytes();
+        let record = self.record;
+        let bucket_bytes = self.session.segment.bucket_bytes();
         if !record.has(file_flag::DIRECT) {
             // First, because a write larger than RAM is flushed before it returns.
-            self.announce(handle);
+            self.announce();
             if record.has(file_flag::SET_ID) {
-                self.clear_set_id(handle, offset);
+                self.clear_set_id(offset);
             }
         }
         let now = clock::realtime_coarse_ns();
@@ -415,29 +390,30 @@ impl Session {
         let mut result = Ok(());
         while done < length && result.is_ok() {
             if record.has(file_flag::DIRECT) {
-                result = unsafe { self.write_direct(handle, cursor, offset + done as u64) }
+                result = unsafe { self.write_direct(cursor, offset + done as u64) }
                     .map(|written| done += written);
                 continue;
             }
             let at = offset + done as u64;
             let leaves_gap = at > record.size.load(Ordering::Acquire);
             let turns_ahead = !record.has(file_flag::AHEAD);
-            if (leaves_gap || turns_ahead) && self.segment.was_lengthened(record) {
-                if let Err(errno) = self.clean_up_outside(handle, owner, inside) {
+            if (leaves_gap || turns_ahead) && self.session.segment.was_lengthened(record) {
+                if let Err(errno) = self.clean_up_outside(owner, inside) {
                     return if done > 0 { Ok(done) } else { Err(errno) };
                 }
                 continue;
             }
             if turns_ahead {
                 // Before the first byte: whatever this process dies at, the record says what the file is.
-                self.touch(handle, now);
+                self.touch(now);
             }
-            if leaves_gap && let Err(errno) = self.segment.clear_tail(handle.file, at, owner, self)
+            if leaves_gap
+                && let Err(errno) = self.session.segment.clear_tail(self.id, at, owner, self)
             {
                 result = Err(errno);
                 continue;
             }
-            let (block, within) = self.segment.block_at(at);
+            let (block, within) = self.session.segment.block_at(at);
             let part = Part {
                 block,
                 within,
@@ -445,22 +421,22 @@ impl Session {
                 ahead: (length - done) as u64,
                 stamp: clock::stamp(now),
             };
-            match unsafe { self.write_part(handle, cursor, part, owner) } {
+            match unsafe { self.write_part(cursor, part, owner) } {
                 Ok(Outcome::Written(bytes)) => done += bytes,
                 Ok(Outcome::NoEntry) => {
                     if done > 0 {
                         // It may not be entered again.
-                        self.touch(handle, now);
+                        self.touch(now);
                     }
-                    self.segment.step_out(handle.file, owner, inside);
-                    result = unsafe { self.write_exclusively(handle, cursor, at, part.bytes) }
+                    self.session.segment.step_out(self.id, owner, inside);
+                    result = unsafe { self.write_exclusively(cursor, at, part.bytes) }
                         .map(|written| done += written);
-                    if let Err(errno) = self.step_in(handle, owner, inside) {
+                    if let Err(errno) = self.step_in(owner, inside) {
                         return if done > 0 { Ok(done) } else { Err(errno) };
                     }
                 }
                 Ok(Outcome::Littered) => {
-                    if let Err(errno) = self.clean_up_outside(handle, owner, inside) {
+                    if let Err(errno) = self.clean_up_outside(owner, inside) {
                         return if done > 0 { Ok(done) } else { Err(errno) };
                     }
                 }
@@ -469,10 +445,10 @@ impl Session {
         }
         crash::point("write.copied");
         if done > 0 {
-            self.touch(handle, now);
-            let counters = self.counters();
-            self.count_up(&counters.writes, 1);
-            self.count_up(&counters.write_bytes, done as u64);
+            self.touch(now);
+            let counters = self.session.counters();
+            self.session.count_up(&counters.writes, 1);
+            self.session.count_up(&counters.write_bytes, done as u64);
         }
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
@@ -480,26 +456,26 @@ impl Session {
     /// Cleans up after killed processes while this thread is not inside the file. After an error it may still be
     /// outside.
     #[cold]
-    fn clean_up_outside(&self, handle: Handle, owner: Owner, inside: &Inside) -> Result<(), Errno> {
-        self.segment.step_out(handle.file, owner, inside);
-        self.exclusively(handle, |session| session.clean_up_store(handle))?;
-        self.step_in(handle, owner, inside)
+    fn clean_up_outside(&self, owner: Owner, inside: &Inside) -> Result<(), Errno> {
+        self.session.segment.step_out(self.id, owner, inside);
+        self.exclusively(|| self.clean_up_store())?;
+        self.step_in(owner, inside)
     }
 
     /// Gives the file the times of a write that found none of its bytes readable: the kernel has
     /// changed them by the time that it finds out.
-    pub fn note_failed_write(&self, handle: Handle) {
-        let owner = self.owner();
-        let Ok(inside) = self.enter(handle, owner) else { return };
-        self.announce(handle);
-        self.touch(handle, clock::realtime_coarse_ns());
-        self.segment.leave(owner, inside);
+    pub fn note_failed_write(&self) {
+        let owner = self.session.owner();
+        let Ok(inside) = self.enter(owner) else { return };
+        self.announce();
+        self.touch(clock::realtime_coarse_ns());
+        self.session.segment.leave(owner, inside);
     }
 
     /// Notes that the file is ahead of the store.
     #[inline]
-    pub(crate) fn touch(&self, handle: Handle, now: u64) {
-        let record = self.record(handle);
+    pub(crate) fn touch(&self, now: u64) {
+        let record = self.record;
         if record.has(file_flag::DIRECT) {
             return;
         }
@@ -519,23 +495,23 @@ impl Session {
 
     /// Sends the node manager a descriptor of the file, once for all of its writers.
     #[inline]
-    pub(crate) fn announce(&self, handle: Handle) {
-        if !self.record(handle).has(file_flag::ANNOUNCED) {
-            self.announce_first(handle);
+    pub(crate) fn announce(&self) {
+        if !self.record.has(file_flag::ANNOUNCED) {
+            self.announce_first();
         }
     }
 
     #[cold]
-    fn announce_first(&self, handle: Handle) {
-        let record = self.record(handle);
-        if !self.may(handle, description_flag::WRITE) || record.set(file_flag::ANNOUNCED) {
+    fn announce_first(&self) {
+        let record = self.record;
+        if !self.may(description_flag::WRITE) || record.set(file_flag::ANNOUNCED) {
             return;
         }
         crash::point("announce.marked");
         let generation = record.generation.load(Ordering::Relaxed);
-        let message = Message::Announce { file: handle.file, generation };
-        let send = |fd| self.manager.send_descriptor(message, fd);
-        if self.lend(handle, rustix::fs::OFlags::WRONLY, send).is_err() {
+        let message = Message::Announce { file: self.id, generation };
+        let send = |fd| self.session.manager.send_descriptor(message, fd);
+        if self.lend(rustix::fs::OFlags::WRONLY, send).is_err() {
             record.clear(file_flag::ANNOUNCED);
         }
     }
@@ -543,13 +519,12 @@ impl Session {
     #[inline(always)]
     unsafe fn write_part(
         &self,
-        handle: Handle,
         cursor: &mut Cursor<'_>,
         part: Part,
         owner: Owner,
     ) -> Result<Outcome, Errno> {
-        let record = self.record(handle);
-        let Some(place) = self.segment.entry_or_insert(record, part.block, owner) else {
+        let record = self.record;
+        let Some(place) = self.session.segment.entry_or_insert(record, part.block, owner) else {
             return Ok(Outcome::NoEntry);
         };
         let mut patience = Patience::default();
@@ -557,31 +532,33 @@ impl Session {
         loop {
             let word = place.load(Ordering::Acquire);
             let done = match Entry::decode(word) {
-                Entry::Empty if self.is_littered(record, part) => return Ok(Outcome::Littered),
+                Entry::Empty if self.session.is_littered(record, part) => {
+                    return Ok(Outcome::Littered);
+                }
                 Entry::Empty => {
-                    unsafe { self.write_new(handle, place, cursor, part, owner, &mut refused) }?
+                    unsafe { self.write_new(place, cursor, part, owner, &mut refused) }?
                 }
                 Entry::Busy(holder) => {
                     if patience.wait() {
-                        self.segment.free_entry_of_dead(place, word, holder);
-                        self.segment.ends_wait_in_time(holder, &patience)?;
+                        self.session.segment.free_entry_of_dead(place, word, holder);
+                        self.session.segment.ends_wait_in_time(holder, &patience)?;
                     }
                     None
                 }
                 Entry::Resident { tier: 0, .. } => {
-                    let resident = self.segment.lock_resident_unless_interrupted(place, owner)?;
+                    let resident =
+                        self.session.segment.lock_resident_unless_interrupted(place, owner)?;
                     let Some(resident) = resident else { continue };
                     let result = if resident.tier == 0 {
-                        unsafe { self.write_bucket(handle, resident.bucket, cursor, part) }
-                            .map(Some)
+                        unsafe { self.write_bucket(resident.bucket, cursor, part) }.map(Some)
                     } else {
                         Ok(None)
                     };
-                    self.unlock(resident, matches!(result, Ok(None)));
+                    self.session.unlock(resident, matches!(result, Ok(None)));
                     result?
                 }
                 Entry::Resident { .. } => {
-                    unsafe { self.write_over_slot(handle, place, cursor, part, owner) }?
+                    unsafe { self.write_over_slot(place, cursor, part, owner) }?
                 }
             };
             if let Some(bytes) = done {
@@ -590,6 +567,518 @@ impl Session {
         }
     }
 
+    /// Gives the block a bucket on the tier that the placement engine chooses, or writes around the
+    /// tiers when there is none to be had. `None` if another thread was faster, or the tier cannot be written,
+    /// which is then one of those that have `refused`: the program is not to see an error as long as
+    /// another tier, or the store, takes the block.
+    #[inline(never)]
+    unsafe fn write_new(
+        &self,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        owner: Owner,
+        refused: &mut u32,
+    ) -> Result<Option<usize>, Errno> {
+        let take = || self.bucket_for(part, owner, *refused);
+        let Some((tier, bucket)) = self.fresh(part.block, owner, take) else {
+            return unsafe { self.write_around(place, cursor, part, owner) };
+        };
+        let entry = Entry::resident(tier as u8, bucket).encode();
+        if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            self.session.segment.undress_bucket(bucket);
+            return Ok(None);
+        }
+        crash::point("write.published");
+        self.record.note_tier(tier);
+        let result = if tier == 0 {
+            self.session.populate(bucket);
+            unsafe { self.write_bucket(bucket, cursor, part) }
+        } else {
+            let start = cursor.position();
+            let result = unsafe { self.write_slot(bucket, cursor, part) };
+            if result.is_err() {
+                *refused |= 1 << tier;
+                cursor.rewind(start);
+                place.store(Entry::EMPTY, Ordering::Release);
+                self.session.segment.undress_bucket(bucket);
+                return Ok(None);
+            }
+            result
+        };
+        if let Some(meta) = self.session.segment.bucket(bucket) {
+            meta.lock.unlock_changed();
+        }
+        result.map(Some)
+    }
+
+    /// A bucket that `take` gives, with its tier, dressed for `block`. `None` if there is none, or if each of as many as
+    /// are tried is still locked by a thread that has given it back and does not go on.
+    #[inline(always)]
+    fn fresh(
+        &self,
+        block: u64,
+        owner: Owner,
+        mut take: impl FnMut() -> Option<(usize, u32)>,
+    ) -> Option<(usize, u32)> {
+        let (tier, bucket) = take()?;
+        match self.session.segment.try_dress_bucket(bucket, self.id, block, owner) {
+            true => Some((tier, bucket)),
+            false => self.fresh_beside(bucket, block, owner, take),
+        }
+    }
+
+    /// The same, where bucket `locked` is still locked.
+    #[cold]
+    fn fresh_beside(
+        &self,
+        locked: u32,
+        block: u64,
+        owner: Owner,
+        mut take: impl FnMut() -> Option<(usize, u32)>,
+    ) -> Option<(usize, u32)> {
+        let mut kept = [locked; LOCKED_MOST];
+        let mut count = 1;
+        let mut fresh = None;
+        while count < LOCKED_MOST
+            && let Some((tier, bucket)) = take()
+        {
+            if self.session.segment.try_dress_bucket(bucket, self.id, block, owner) {
+                fresh = Some((tier, bucket));
+                break;
+            }
+            kept[count] = bucket;
+            count += 1;
+        }
+        for &bucket in &kept[..count] {
+            self.session.segment.free_bucket(bucket);
+        }
+        fresh
+    }
+
+    /// Copies a part into a RAM bucket that is locked and indexed.
+    #[inline(always)]
+    unsafe fn write_bucket(
+        &self,
+        bucket: u32,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+    ) -> Result<usize, Errno> {
+        let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let data = self.session.segment.bucket_data(bucket);
+        let end = part.within + part.bytes;
+        let touched = pages(part.within, end, self.session.segment.page_shift());
+        let valid = meta.valid.load(Ordering::Relaxed);
+        if valid & touched != touched {
+            // A page that is written in part needs the rest of its content first.
+            unsafe { self.fill_borders(data, part, valid) }?;
+        }
+        // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
+        meta.mark_dirty(valid & touched, part.stamp);
+        crash::point("write.soiled");
+        unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
+        crash::point("write.filled");
+        self.mark_written(0, bucket, meta, touched, part);
+        Ok(part.bytes)
+    }
+
+    /// Brings the pages to their content on the store that are not valid and of which a part is
+    /// about to be written.
+    #[cold]
+    unsafe fn fill_borders(&self, data: *mut u8, part: Part, valid: u64) -> Result<(), Errno> {
+        let (page, end) = (self.session.segment.page_bytes(), part.within + part.bytes);
+        let (first, last) = (part.within / page, (end - 1) / page);
+        if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
+            unsafe { self.fill_page(data, part, first, page) }?;
+        }
+        if !end.is_multiple_of(page)
+            && valid >> last & 1 == 0
+            && (last != first || part.within.is_multiple_of(page))
+        {
+            unsafe { self.fill_page(data, part, last, page) }?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn mark_written(&self, tier: usize, bucket: u32, meta: &BucketMeta, touched: u64, part: Part) {
+        meta.mark_dirty(touched, part.stamp);
+        crash::point("write.dirty");
+        if meta.valid.load(Ordering::Relaxed) & touched != touched {
+            meta.valid.fetch_or(touched, Ordering::Release);
+        }
+        crash::point("write.valid");
+        // Under the lock: a flush, which takes it too, cuts at the size.
+        let start = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
+        raise(&self.record.size, start + part.bytes as u64);
+        crash::point("write.size");
+        self.used(tier, bucket, meta);
+        if meta.written.load(Ordering::Relaxed) != part.stamp {
+            meta.written.store(part.stamp, Ordering::Relaxed);
+        }
+    }
+
+    /// Brings one page of a RAM bucket to its content on the store.
+    unsafe fn fill_page(
+        &self,
+        data: *mut u8,
+        part: Part,
+        number: usize,
+        page: usize,
+    ) -> Result<(), Errno> {
+        let start =
+            part.block * self.session.segment.bucket_bytes() as u64 + (number * page) as u64;
+        let to = unsafe { data.add(number * page) };
+        let bytes = self.known_on_store(start, page);
+        let got = if bytes > 0 { unsafe { self.store_read(to, bytes, start) }? } else { 0 };
+        unsafe { to.add(got).write_bytes(0, page - got) };
+        Ok(())
+    }
+
+    /// How many of `bytes` at `start` the store has, as far as known, and the file, too.
+    fn known_on_store(&self, start: u64, bytes: usize) -> usize {
+        let record = self.record;
+        let known = record.stored().min(record.size.load(Ordering::Acquire)).saturating_sub(start);
+        known.min(bytes as u64) as usize
+    }
+
+    /// Writes to a block that lies on a file tier: a block written whole moves to RAM, a part is
+    /// written in place. `None` if the block moved meanwhile.
+    #[inline(never)]
+    unsafe fn write_over_slot(
+        &self,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Option<usize>, Errno> {
+        let whole = part.bytes == self.session.segment.bucket_bytes();
+        // Locked before the block's is: no other thread waits for one that nothing names.
+        let fresh = if whole { self.session.segment.take_bucket(owner) } else { None };
+        let dress =
+            |&bucket: &u32| self.session.segment.dress_bucket(bucket, self.id, part.block, owner);
+        let fresh = fresh.filter(dress);
+        let locked = self.session.segment.lock_resident_unless_interrupted(place, owner);
+        let resident = locked.unwrap_or(None);
+        let Some(resident) = resident.filter(|resident| resident.tier > 0) else {
+            if let Some(resident) = resident {
+                self.session.unlock(resident, true);
+            }
+            if let Some(bucket) = fresh {
+                self.session.segment.undress_bucket(bucket);
+            }
+            return locked.map(|_| None);
+        };
+        // It could not be freed while the manager, which may be stopped, brings some of it to the store.
+        let is_flushed = |old: &BucketMeta| old.pages.writeback() != 0;
+        let fresh = match fresh {
+            Some(bucket)
+                if self.session.segment.bucket(resident.bucket).is_some_and(is_flushed) =>
+            {
+                self.session.segment.undress_bucket(bucket);
+                None
+            }
+            other => other,
+        };
+        let Some(bucket) = fresh else {
+            let start = cursor.position();
+            let result = unsafe { self.write_slot(resident.bucket, cursor, part) };
+            self.session.unlock(resident, false);
+            return match result {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(errno) => {
+                    cursor.rewind(start);
+                    self.bring_up(place, part.block, owner).map_err(|failed| match failed {
+                        Errno::INTR | Errno::TIMEDOUT => failed,
+                        _ => errno,
+                    })?;
+                    Ok(None)
+                }
+            };
+        };
+        self.session.populate(bucket);
+        let result = unsafe { self.write_bucket(bucket, cursor, part) };
+        self.session
+            .unlock(self.session.segment.publish_instead(place, resident, bucket, self), false);
+        result.map(Some)
+    }
+
+    /// Moves a block to RAM that lies in a slot which cannot be written any more.
+    ///
+    /// # Errors
+    /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free; the device's, or `IO`, if bytes that only the slot has cannot be
+    /// read as they were written.
+    #[cold]
+    fn bring_up(&self, place: &AtomicU64, block: u64, owner: Owner) -> Result<(), Errno> {
+        let take = || self.session.room(owner).map(|bucket| (0, bucket));
+        let fresh = self.fresh(block, owner, take);
+        let (_, bucket) = fresh.ok_or(Errno::NOSPC)?;
+        let locked = self.session.segment.lock_resident_unless_interrupted(place, owner);
+        let resident = locked.unwrap_or(None);
+        let Some(resident) = resident.filter(|resident| resident.tier > 0 && resident.taken) else {
+            if let Some(resident) = resident {
+                self.session.unlock(resident, true);
+            }
+            self.session.segment.undress_bucket(bucket);
+            return locked.map(|_| ());
+        };
+        let settled = match self.session.segment.bucket(resident.bucket) {
+            Some(meta) => self.session.segment.wait_for_writeback_unless_interrupted(meta),
+            None => Err(Errno::IO),
+        };
+        match settled.and_then(|()| self.session.segment.raise(place, resident, bucket, self)) {
+            Ok(raised) => {
+                self.session.unlock(raised, false);
+                Ok(())
+            }
+            Err(errno) => {
+                self.session.segment.undress_bucket(bucket);
+                self.session.unlock(resident, true);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that it lies on has
+    /// failed. The caller has the file exclusively.
+    ///
+    /// # Errors
+    /// `INTR`; `TIMEDOUT`. What else keeps the block where it is shows when it is changed.
+    pub(crate) fn bring_failing_up(&self, offset: u64) -> Result<(), Errno> {
+        let (record, block) = (self.record, offset / self.session.segment.bucket_bytes() as u64);
+        if offset.is_multiple_of(self.session.segment.page_bytes() as u64) {
+            return Ok(());
+        }
+        let Some(place) = self.session.segment.entry(record, block) else { return Ok(()) };
+        match Entry::decode(place.load(Ordering::Acquire)) {
+            Entry::Resident { tier, .. }
+                if tier > 0 && !self.session.segment.is_sound(tier.into()) =>
+            {
+                match self.bring_up(place, block, self.session.owner()) {
+                    Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
+    unsafe fn write_slot(
+        &self,
+        bucket: u32,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+    ) -> Result<usize, Errno> {
+        let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let page = self.session.segment.page_bytes();
+        let end = part.within + part.bytes;
+        let shift = self.session.segment.page_shift();
+        let touched = pages(part.within, end, shift);
+        let whole = pages(part.within.next_multiple_of(page), end / page * page, shift);
+        // What stays of a page must be right; if it is not, and clean, the store has it. Dirty pages of
+        // the usual size are looked at when they are read anyway.
+        let dirty = meta.pending_under_lock();
+        let seen = if page == 4096 { dirty } else { 0 };
+        self.session.segment.judge_pages(self, bucket, touched & !whole & !seen)?;
+        meta.mark_dirty(meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
+        let mut at = part.within;
+        while at < end {
+            let (from, length) = cursor.here();
+            let run = length.min(end - at) / page * page;
+            crash::point("slot.writing");
+            if at.is_multiple_of(page) && run > 0 {
+                unsafe { self.session.write_pages(bucket, at, from, run) }?;
+                cursor.advance(run);
+                at += run;
+            } else {
+                let upto = (at / page * page + page).min(end);
+                unsafe { self.write_page(bucket, cursor, part.block, at..upto) }?;
+                at = upto;
+            }
+            crash::point("slot.written");
+        }
+        let tier = self.session.segment.tier_of(bucket);
+        self.mark_written(tier, bucket, meta, touched, part);
+        self.session.segment.record_slot(self, bucket);
+        Ok(part.bytes)
+    }
+
+    /// Writes bytes of one page of a slot: a part of it, or what lies in several pieces.
+    unsafe fn write_page(
+        &self,
+        bucket: u32,
+        cursor: &mut Cursor<'_>,
+        block: u64,
+        range: core::ops::Range<usize>,
+    ) -> Result<(), Errno> {
+        let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let number = range.start / self.session.segment.page_bytes();
+        let keep = meta.valid.load(Ordering::Relaxed) >> number & 1 == 1;
+        let start = block * self.session.segment.bucket_bytes() as u64;
+        self.session.segment.rewrite_page(self, bucket, number, keep, |at, chunk| {
+            let end = at + chunk.len();
+            let here = range.start.clamp(at, end) - at..range.end.clamp(at, end) - at;
+            let offset = start + at as u64;
+            if !keep && here.len() < chunk.len() {
+                let known = self.known_on_store(offset, chunk.len());
+                if known > 0 {
+                    unsafe { self.store_read(chunk.as_mut_ptr(), known, offset) }?;
+                }
+            }
+            let to = chunk[here.clone()].as_mut_ptr();
+            unsafe { cursor.copy_out(to, here.len()) };
+            Ok(())
+        })
+    }
+
+    /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
+    /// that has room. `None`: the store.
+    fn bucket_for(&self, part: Part, owner: Owner, refused: u32) -> Option<(usize, u32)> {
+        let takes = |tier: usize| refused >> tier & 1 == 0 && self.session.segment.is_sound(tier);
+        if refused == 0
+            && let Some(taken) = self.reserved_for(owner)
+        {
+            if takes(taken.0) {
+                return Some(taken);
+            }
+            self.session.segment.free_bucket(taken.1);
+        }
+        let first = match self.destination(part.ahead) {
+            Destination::Tier(0) => return self.session.room(owner).map(|bucket| (0, bucket)),
+            Destination::Tier(tier) => tier,
+            Destination::Store => return None,
+        };
+        let client = self.session.segment.client(owner.slot());
+        let tiers = first..self.session.segment.header().tiers as usize;
+        for tier in tiers.filter(|&tier| takes(tier)) {
+            let mut hint = client.bucket_hint.load(Ordering::Relaxed);
+            if let Some(slot) = self.session.segment.take_slot(tier, owner, &mut hint) {
+                client.bucket_hint.store(hint, Ordering::Relaxed);
+                return Some((tier, slot));
+            }
+        }
+        self.session.room(owner).map(|bucket| (0, bucket))
+    }
+
+    /// A bucket that is set aside for this run, if the file may have one: the fastest first.
+    fn reserved_for(&self, owner: Owner) -> Option<(usize, u32)> {
+        let job = self.session.job()?;
+        if job.reserved.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let record = self.record;
+        let entitled = job.reserved_for.load(Ordering::Relaxed) == reserved_for::ALL
+            || self.session.segment.rule_of(record).is_some_and(|rule| rule.settings().reserve > 0);
+        if !entitled {
+            return None;
+        }
+        self.session.segment.take_reserved(job.number.load(Ordering::Relaxed), owner)
+    }
+
+    /// Writes a part straight to the store while the entry keeps everybody else off the block.
+    unsafe fn write_around(
+        &self,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Option<usize>, Errno> {
+        let busy = Entry::Busy(owner).encode();
+        if place.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            return Ok(None);
+        }
+        let offset = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
+        crash::point("around.busy");
+        let record = self.record;
+        let mut lengthens = None;
+        // Not `stored`: while another process makes the file longer that says nothing of this write.
+        let known = record.store_size.load(Ordering::Acquire);
+        if self.session.end_of(part) > known.min(record.size.load(Ordering::Acquire)) {
+            match self.session.segment.begin_lengthening(record, owner) {
+                Ok(Some(begun)) => lengthens = Some(begun),
+                other => {
+                    place.store(Entry::EMPTY, Ordering::Release);
+                    return other.map(|_| None);
+                }
+            }
+        }
+        let result = unsafe { self.write_store(cursor, offset, part.bytes) };
+        crash::point("around.written");
+        if let Some(lengthens) = lengthens {
+            self.session.segment.end_lengthening(lengthens);
+        }
+        place.store(Entry::EMPTY, Ordering::Release);
+        self.session.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        result.map(Some)
+    }
+
+    /// Writes from the cursor to the store and notes the sizes that follow.
+    unsafe fn write_store(
+        &self,
+        cursor: &mut Cursor<'_>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
+        self.record.set(file_flag::TOUCHED);
+        let mut done = 0;
+        while done < bytes {
+            let (from, length) = cursor.here();
+            let count = length.min(bytes - done);
+            match unsafe { self.store_write(from, count, offset + done as u64) } {
+                Ok(written) => {
+                    cursor.advance(written);
+                    done += written;
+                    if written < count {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        crash::point("store.written");
+        let record = self.record;
+        raise(&record.store_size, offset + done as u64);
+        raise(&record.size, offset + done as u64);
+        Ok(done)
+    }
+
+    /// Writes to the store of a block that the index has no place for, with the file for itself.
+    #[inline(never)]
+    unsafe fn write_exclusively(
+        &self,
+        cursor: &mut Cursor<'_>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
+        self.session.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        self.exclusively(|| {
+            let block = offset / self.session.segment.bucket_bytes() as u64;
+            let record = self.record;
+            if self.session.segment.entry(record, block).is_some() || record.has(file_flag::DIRECT)
+            {
+                return Ok(0);
+            }
+            self.clean_up_store()?;
+            self.touch(clock::realtime_coarse_ns());
+            self.lengthening(|| unsafe { self.write_store(cursor, offset, bytes) })
+        })
+    }
+
+    /// Writes through the kernel: the file is used in ways that we cannot follow.
+    #[inline(never)]
+    unsafe fn write_direct(&self, cursor: &mut Cursor<'_>, offset: u64) -> Result<usize, Errno> {
+        let (from, length) = cursor.here();
+        let written = unsafe { self.store_write(from, length, offset) }?;
+        cursor.advance(written);
+        Ok(written)
+    }
+}
+
+impl Session {
     /// Whether a killed process may have left something on the store that would show when a write to `part` raises
     /// the size.
     #[inline]
@@ -611,367 +1100,6 @@ impl Session {
                 meta.lock.unlock_changed();
             }
         }
-    }
-
-    /// Gives the block a bucket on the tier that the placement engine chooses, or writes around the
-    /// tiers when there is none to be had. `None` if another thread was faster, or the tier cannot be written,
-    /// which is then one of those that have `refused`: the program is not to see an error as long as
-    /// another tier, or the store, takes the block.
-    #[inline(never)]
-    unsafe fn write_new(
-        &self,
-        handle: Handle,
-        place: &AtomicU64,
-        cursor: &mut Cursor<'_>,
-        part: Part,
-        owner: Owner,
-        refused: &mut u32,
-    ) -> Result<Option<usize>, Errno> {
-        let take = || self.bucket_for(handle, part, owner, *refused);
-        let Some((tier, bucket)) = self.fresh(handle, part.block, owner, take) else {
-            return unsafe { self.write_around(handle, place, cursor, part, owner) };
-        };
-        let entry = Entry::resident(tier as u8, bucket).encode();
-        if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
-            self.segment.undress_bucket(bucket);
-            return Ok(None);
-        }
-        crash::point("write.published");
-        self.record(handle).note_tier(tier);
-        let result = if tier == 0 {
-            self.populate(bucket);
-            unsafe { self.write_bucket(handle, bucket, cursor, part) }
-        } else {
-            let start = cursor.position();
-            let result = unsafe { self.write_slot(handle, bucket, cursor, part) };
-            if result.is_err() {
-                *refused |= 1 << tier;
-                cursor.rewind(start);
-                place.store(Entry::EMPTY, Ordering::Release);
-                self.segment.undress_bucket(bucket);
-                return Ok(None);
-            }
-            result
-        };
-        if let Some(meta) = self.segment.bucket(bucket) {
-            meta.lock.unlock_changed();
-        }
-        result.map(Some)
-    }
-
-    /// A bucket that `take` gives, with its tier, dressed for `block`. `None` if there is none, or if each of as many as
-    /// are tried is still locked by a thread that has given it back and does not go on.
-    #[inline(always)]
-    fn fresh(
-        &self,
-        handle: Handle,
-        block: u64,
-        owner: Owner,
-        mut take: impl FnMut() -> Option<(usize, u32)>,
-    ) -> Option<(usize, u32)> {
-        let (tier, bucket) = take()?;
-        match self.segment.try_dress_bucket(bucket, handle.file, block, owner) {
-            true => Some((tier, bucket)),
-            false => self.fresh_beside(bucket, handle, block, owner, take),
-        }
-    }
-
-    /// The same, where bucket `locked` is still locked.
-    #[cold]
-    fn fresh_beside(
-        &self,
-        locked: u32,
-        handle: Handle,
-        block: u64,
-        owner: Owner,
-        mut take: impl FnMut() -> Option<(usize, u32)>,
-    ) -> Option<(usize, u32)> {
-        let mut kept = [locked; LOCKED_MOST];
-        let mut count = 1;
-        let mut fresh = None;
-        while count < LOCKED_MOST
-            && let Some((tier, bucket)) = take()
-        {
-            if self.segment.try_dress_bucket(bucket, handle.file, block, owner) {
-                fresh = Some((tier, bucket));
-                break;
-            }
-            kept[count] = bucket;
-            count += 1;
-        }
-        for &bucket in &kept[..count] {
-            self.segment.free_bucket(bucket);
-        }
-        fresh
-    }
-
-    /// Copies a part into a RAM bucket that is locked and indexed.
-    #[inline(always)]
-    unsafe fn write_bucket(
-        &self,
-        handle: Handle,
-        bucket: u32,
-        cursor: &mut Cursor<'_>,
-        part: Part,
-    ) -> Result<usize, Errno> {
-        let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
-        let data = self.segment.bucket_data(bucket);
-        let end = part.within + part.bytes;
-        let touched = pages(part.within, end, self.segment.page_shift());
-        let valid = meta.valid.load(Ordering::Relaxed);
-        if valid & touched != touched {
-            // A page that is written in part needs the rest of its content first.
-            unsafe { self.fill_borders(handle, data, part, valid) }?;
-        }
-        // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
-        meta.mark_dirty(valid & touched, part.stamp);
-        crash::point("write.soiled");
-        unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
-        crash::point("write.filled");
-        self.mark_written(handle, 0, bucket, meta, touched, part);
-        Ok(part.bytes)
-    }
-
-    /// Brings the pages to their content on the store that are not valid and of which a part is
-    /// about to be written.
-    #[cold]
-    unsafe fn fill_borders(
-        &self,
-        handle: Handle,
-        data: *mut u8,
-        part: Part,
-        valid: u64,
-    ) -> Result<(), Errno> {
-        let (page, end) = (self.segment.page_bytes(), part.within + part.bytes);
-        let (first, last) = (part.within / page, (end - 1) / page);
-        if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
-            unsafe { self.fill_page(handle, data, part, first, page) }?;
-        }
-        if !end.is_multiple_of(page)
-            && valid >> last & 1 == 0
-            && (last != first || part.within.is_multiple_of(page))
-        {
-            unsafe { self.fill_page(handle, data, part, last, page) }?;
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn mark_written(
-        &self,
-        handle: Handle,
-        tier: usize,
-        bucket: u32,
-        meta: &BucketMeta,
-        touched: u64,
-        part: Part,
-    ) {
-        meta.mark_dirty(touched, part.stamp);
-        crash::point("write.dirty");
-        if meta.valid.load(Ordering::Relaxed) & touched != touched {
-            meta.valid.fetch_or(touched, Ordering::Release);
-        }
-        crash::point("write.valid");
-        // Under the lock: a flush, which takes it too, cuts at the size.
-        let start = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
-        raise(&self.record(handle).size, start + part.bytes as u64);
-        crash::point("write.size");
-        self.used(handle, tier, bucket, meta);
-        if meta.written.load(Ordering::Relaxed) != part.stamp {
-            meta.written.store(part.stamp, Ordering::Relaxed);
-        }
-    }
-
-    /// Brings one page of a RAM bucket to its content on the store.
-    unsafe fn fill_page(
-        &self,
-        handle: Handle,
-        data: *mut u8,
-        part: Part,
-        number: usize,
-        page: usize,
-    ) -> Result<(), Errno> {
-        let start = part.block * self.segment.bucket_bytes() as u64 + (number * page) as u64;
-        let to = unsafe { data.add(number * page) };
-        let bytes = self.known_on_store(handle, start, page);
-        let got = if bytes > 0 { unsafe { self.store_read(handle, to, bytes, start) }? } else { 0 };
-        unsafe { to.add(got).write_bytes(0, page - got) };
-        Ok(())
-    }
-
-    /// How many of `bytes` at `start` the store has, as far as known, and the file, too.
-    fn known_on_store(&self, handle: Handle, start: u64, bytes: usize) -> usize {
-        let record = self.record(handle);
-        let known = record.stored().min(record.size.load(Ordering::Acquire)).saturating_sub(start);
-        known.min(bytes as u64) as usize
-    }
-
-    /// Writes to a block that lies on a file tier: a block written whole moves to RAM, a part is
-    /// written in place. `None` if the block moved meanwhile.
-    #[inline(never)]
-    unsafe fn write_over_slot(
-        &self,
-        handle: Handle,
-        place: &AtomicU64,
-        cursor: &mut Cursor<'_>,
-        part: Part,
-        owner: Owner,
-    ) -> Result<Option<usize>, Errno> {
-        let whole = part.bytes == self.segment.bucket_bytes();
-        // Locked before the block's is: no other thread waits for one that nothing names.
-        let fresh = if whole { self.segment.take_bucket(owner) } else { None };
-        let dress =
-            |&bucket: &u32| self.segment.dress_bucket(bucket, handle.file, part.block, owner);
-        let fresh = fresh.filter(dress);
-        let locked = self.segment.lock_resident_unless_interrupted(place, owner);
-        let resident = locked.unwrap_or(None);
-        let Some(resident) = resident.filter(|resident| resident.tier > 0) else {
-            if let Some(resident) = resident {
-                self.unlock(resident, true);
-            }
-            if let Some(bucket) = fresh {
-                self.segment.undress_bucket(bucket);
-            }
-            return locked.map(|_| None);
-        };
-        // It could not be freed while the manager, which may be stopped, brings some of it to the store.
-        let is_flushed = |old: &BucketMeta| old.pages.writeback() != 0;
-        let fresh = match fresh {
-            Some(bucket) if self.segment.bucket(resident.bucket).is_some_and(is_flushed) => {
-                self.segment.undress_bucket(bucket);
-                None
-            }
-            other => other,
-        };
-        let Some(bucket) = fresh else {
-            let start = cursor.position();
-            let result = unsafe { self.write_slot(handle, resident.bucket, cursor, part) };
-            self.unlock(resident, false);
-            return match result {
-                Ok(bytes) => Ok(Some(bytes)),
-                Err(errno) => {
-                    cursor.rewind(start);
-                    self.bring_up(handle, place, part.block, owner).map_err(
-                        |failed| match failed {
-                            Errno::INTR | Errno::TIMEDOUT => failed,
-                            _ => errno,
-                        },
-                    )?;
-                    Ok(None)
-                }
-            };
-        };
-        self.populate(bucket);
-        let result = unsafe { self.write_bucket(handle, bucket, cursor, part) };
-        self.unlock(self.segment.publish_instead(place, resident, bucket, self), false);
-        result.map(Some)
-    }
-
-    /// Moves a block to RAM that lies in a slot which cannot be written any more.
-    ///
-    /// # Errors
-    /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free; the device's, or `IO`, if bytes that only the slot has cannot be
-    /// read as they were written.
-    #[cold]
-    fn bring_up(
-        &self,
-        handle: Handle,
-        place: &AtomicU64,
-        block: u64,
-        owner: Owner,
-    ) -> Result<(), Errno> {
-        let take = || self.room(owner).map(|bucket| (0, bucket));
-        let fresh = self.fresh(handle, block, owner, take);
-        let (_, bucket) = fresh.ok_or(Errno::NOSPC)?;
-        let locked = self.segment.lock_resident_unless_interrupted(place, owner);
-        let resident = locked.unwrap_or(None);
-        let Some(resident) = resident.filter(|resident| resident.tier > 0 && resident.taken) else {
-            if let Some(resident) = resident {
-                self.unlock(resident, true);
-            }
-            self.segment.undress_bucket(bucket);
-            return locked.map(|_| ());
-        };
-        let settled = match self.segment.bucket(resident.bucket) {
-            Some(meta) => self.segment.wait_for_writeback_unless_interrupted(meta),
-            None => Err(Errno::IO),
-        };
-        match settled.and_then(|()| self.segment.raise(place, resident, bucket, self)) {
-            Ok(raised) => {
-                self.unlock(raised, false);
-                Ok(())
-            }
-            Err(errno) => {
-                self.segment.undress_bucket(bucket);
-                self.unlock(resident, true);
-                Err(errno)
-            }
-        }
-    }
-
-    /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that it lies on has
-    /// failed. The caller has the file exclusively.
-    ///
-    /// # Errors
-    /// `INTR`; `TIMEDOUT`. What else keeps the block where it is shows when it is changed.
-    pub(crate) fn bring_failing_up(&self, handle: Handle, offset: u64) -> Result<(), Errno> {
-        let (record, block) = (self.record(handle), offset / self.segment.bucket_bytes() as u64);
-        if offset.is_multiple_of(self.segment.page_bytes() as u64) {
-            return Ok(());
-        }
-        let Some(place) = self.segment.entry(record, block) else { return Ok(()) };
-        match Entry::decode(place.load(Ordering::Acquire)) {
-            Entry::Resident { tier, .. } if tier > 0 && !self.segment.is_sound(tier.into()) => {
-                match self.bring_up(handle, place, block, self.owner()) {
-                    Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
-                    _ => Ok(()),
-                }
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
-    unsafe fn write_slot(
-        &self,
-        handle: Handle,
-        bucket: u32,
-        cursor: &mut Cursor<'_>,
-        part: Part,
-    ) -> Result<usize, Errno> {
-        let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
-        let page = self.segment.page_bytes();
-        let end = part.within + part.bytes;
-        let shift = self.segment.page_shift();
-        let touched = pages(part.within, end, shift);
-        let whole = pages(part.within.next_multiple_of(page), end / page * page, shift);
-        // What stays of a page must be right; if it is not, and clean, the store has it. Dirty pages of
-        // the usual size are looked at when they are read anyway.
-        let dirty = meta.pending_under_lock();
-        let seen = if page == 4096 { dirty } else { 0 };
-        self.segment.judge_pages(self, bucket, touched & !whole & !seen)?;
-        meta.mark_dirty(meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
-        let mut at = part.within;
-        while at < end {
-            let (from, length) = cursor.here();
-            let run = length.min(end - at) / page * page;
-            crash::point("slot.writing");
-            if at.is_multiple_of(page) && run > 0 {
-                unsafe { self.write_pages(bucket, at, from, run) }?;
-                cursor.advance(run);
-                at += run;
-            } else {
-                let upto = (at / page * page + page).min(end);
-                unsafe { self.write_page(handle, bucket, cursor, part.block, at..upto) }?;
-                at = upto;
-            }
-            crash::point("slot.written");
-        }
-        let tier = self.segment.tier_of(bucket);
-        self.mark_written(handle, tier, bucket, meta, touched, part);
-        self.segment.record_slot(self, bucket);
-        Ok(part.bytes)
     }
 
     /// Writes whole pages of a slot from one piece of the application's memory.
@@ -1009,85 +1137,6 @@ impl Session {
         Ok(())
     }
 
-    /// Writes bytes of one page of a slot: a part of it, or what lies in several pieces.
-    unsafe fn write_page(
-        &self,
-        handle: Handle,
-        bucket: u32,
-        cursor: &mut Cursor<'_>,
-        block: u64,
-        range: core::ops::Range<usize>,
-    ) -> Result<(), Errno> {
-        let meta = self.segment.bucket(bucket).ok_or(Errno::IO)?;
-        let number = range.start / self.segment.page_bytes();
-        let keep = meta.valid.load(Ordering::Relaxed) >> number & 1 == 1;
-        let start = block * self.segment.bucket_bytes() as u64;
-        self.segment.rewrite_page(self, bucket, number, keep, |at, chunk| {
-            let end = at + chunk.len();
-            let here = range.start.clamp(at, end) - at..range.end.clamp(at, end) - at;
-            let offset = start + at as u64;
-            if !keep && here.len() < chunk.len() {
-                let known = self.known_on_store(handle, offset, chunk.len());
-                if known > 0 {
-                    unsafe { self.store_read(handle, chunk.as_mut_ptr(), known, offset) }?;
-                }
-            }
-            let to = chunk[here.clone()].as_mut_ptr();
-            unsafe { cursor.copy_out(to, here.len()) };
-            Ok(())
-        })
-    }
-
-    /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
-    /// that has room. `None`: the store.
-    fn bucket_for(
-        &self,
-        handle: Handle,
-        part: Part,
-        owner: Owner,
-        refused: u32,
-    ) -> Option<(usize, u32)> {
-        let takes = |tier: usize| refused >> tier & 1 == 0 && self.segment.is_sound(tier);
-        if refused == 0
-            && let Some(taken) = self.reserved_for(handle, owner)
-        {
-            if takes(taken.0) {
-                return Some(taken);
-            }
-            self.segment.free_bucket(taken.1);
-        }
-        let first = match self.destination(handle, part.ahead) {
-            Destination::Tier(0) => return self.room(owner).map(|bucket| (0, bucket)),
-            Destination::Tier(tier) => tier,
-            Destination::Store => return None,
-        };
-        let client = self.segment.client(owner.slot());
-        let tiers = first..self.segment.header().tiers as usize;
-        for tier in tiers.filter(|&tier| takes(tier)) {
-            let mut hint = client.bucket_hint.load(Ordering::Relaxed);
-            if let Some(slot) = self.segment.take_slot(tier, owner, &mut hint) {
-                client.bucket_hint.store(hint, Ordering::Relaxed);
-                return Some((tier, slot));
-            }
-        }
-        self.room(owner).map(|bucket| (0, bucket))
-    }
-
-    /// A bucket that is set aside for this run, if the file may have one: the fastest first.
-    fn reserved_for(&self, handle: Handle, owner: Owner) -> Option<(usize, u32)> {
-        let job = self.job()?;
-        if job.reserved.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let record = self.record(handle);
-        let entitled = job.reserved_for.load(Ordering::Relaxed) == reserved_for::ALL
-            || self.segment.rule_of(record).is_some_and(|rule| rule.settings().reserve > 0);
-        if !entitled {
-            return None;
-        }
-        self.segment.take_reserved(job.number.load(Ordering::Relaxed), owner)
-    }
-
     /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it
     /// does not.
     fn room(&self, owner: Owner) -> Option<u32> {
@@ -1123,115 +1172,6 @@ impl Session {
         }
         self.waited_in_vain.store(u64::from(made), Ordering::Relaxed);
         None
-    }
-
-    /// Writes a part straight to the store while the entry keeps everybody else off the block.
-    unsafe fn write_around(
-        &self,
-        handle: Handle,
-        place: &AtomicU64,
-        cursor: &mut Cursor<'_>,
-        part: Part,
-        owner: Owner,
-    ) -> Result<Option<usize>, Errno> {
-        let busy = Entry::Busy(owner).encode();
-        if place.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
-            return Ok(None);
-        }
-        let offset = part.block * self.segment.bucket_bytes() as u64 + part.within as u64;
-        crash::point("around.busy");
-        let record = self.record(handle);
-        let mut lengthens = None;
-        // Not `stored`: while another process makes the file longer that says nothing of this write.
-        let known = record.store_size.load(Ordering::Acquire);
-        if self.end_of(part) > known.min(record.size.load(Ordering::Acquire)) {
-            match self.segment.begin_lengthening(record, owner) {
-                Ok(Some(begun)) => lengthens = Some(begun),
-                other => {
-                    place.store(Entry::EMPTY, Ordering::Release);
-                    return other.map(|_| None);
-                }
-            }
-        }
-        let result = unsafe { self.write_store(handle, cursor, offset, part.bytes) };
-        crash::point("around.written");
-        if let Some(lengthens) = lengthens {
-            self.segment.end_lengthening(lengthens);
-        }
-        place.store(Entry::EMPTY, Ordering::Release);
-        self.counters().arounds.fetch_add(1, Ordering::Relaxed);
-        result.map(Some)
-    }
-
-    /// Writes from the cursor to the store and notes the sizes that follow.
-    unsafe fn write_store(
-        &self,
-        handle: Handle,
-        cursor: &mut Cursor<'_>,
-        offset: u64,
-        bytes: usize,
-    ) -> Result<usize, Errno> {
-        self.record(handle).set(file_flag::TOUCHED);
-        let mut done = 0;
-        while done < bytes {
-            let (from, length) = cursor.here();
-            let count = length.min(bytes - done);
-            match unsafe { self.store_write(handle, from, count, offset + done as u64) } {
-                Ok(written) => {
-                    cursor.advance(written);
-                    done += written;
-                    if written < count {
-                        break;
-                    }
-                }
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-            }
-        }
-        crash::point("store.written");
-        let record = self.record(handle);
-        raise(&record.store_size, offset + done as u64);
-        raise(&record.size, offset + done as u64);
-        Ok(done)
-    }
-
-    /// Writes to the store of a block that the index has no place for, with the file for itself.
-    #[inline(never)]
-    unsafe fn write_exclusively(
-        &self,
-        handle: Handle,
-        cursor: &mut Cursor<'_>,
-        offset: u64,
-        bytes: usize,
-    ) -> Result<usize, Errno> {
-        self.counters().arounds.fetch_add(1, Ordering::Relaxed);
-        self.exclusively(handle, |session| {
-            let block = offset / session.segment.bucket_bytes() as u64;
-            let record = session.record(handle);
-            if session.segment.entry(record, block).is_some() || record.has(file_flag::DIRECT) {
-                return Ok(0);
-            }
-            session.clean_up_store(handle)?;
-            session.touch(handle, clock::realtime_coarse_ns());
-            session.lengthening(handle, || unsafe {
-                session.write_store(handle, cursor, offset, bytes)
-            })
-        })
-    }
-
-    /// Writes through the kernel: the file is used in ways that we cannot follow.
-    #[inline(never)]
-    unsafe fn write_direct(
-        &self,
-        handle: Handle,
-        cursor: &mut Cursor<'_>,
-        offset: u64,
-    ) -> Result<usize, Errno> {
-        let (from, length) = cursor.here();
-        let written = unsafe { self.store_write(handle, from, length, offset) }?;
-        cursor.advance(written);
-        Ok(written)
     }
 
     /// Maps a RAM bucket's pages before they are touched one by one; at most once for each

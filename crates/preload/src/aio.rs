@@ -121,7 +121,7 @@ unsafe fn sync(operation: c_int, block: &mut Block) -> c_int {
         return status(Err(Errno::INVAL));
     }
     let act = |block: &Block| match managed(block.fd) {
-        Some((session, handle)) => status(session.sync(handle, true)) as ssize_t,
+        Some(file) => status(file.sync(true)) as ssize_t,
         None => 0,
     };
     match unsafe { perform(block, operation, act) } {
@@ -223,8 +223,8 @@ unsafe extern "C" fn io_submit(
         }
         // SAFETY: just found readable.
         let fd = unsafe { block.add(DESCRIPTOR).cast::<c_int>().read_unaligned() };
-        if let Some((session, handle)) = managed(fd)
-            && let Err(errno) = session.turn_direct(handle)
+        if let Some(file) = managed(fd)
+            && let Err(errno) = file.turn_direct()
         {
             // The kernel does not have what is buffered. As with a block that it refuses, those before it are submitted.
             if index == 0 {

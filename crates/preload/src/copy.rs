@@ -78,8 +78,7 @@ impl End {
         if flags.contains(OFlags::PATH) {
             return Err(Errno::BADF);
         }
-        let hidden =
-            managed(fd).map_or(OFlags::empty(), |(session, handle)| session.hidden_flags(handle));
+        let hidden = managed(fd).map_or(OFlags::empty(), |file| file.hidden_flags());
         let stat = rustix::fs::fstat(fd_now)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         Ok(End { fd, flags: flags | hidden, kind, device: stat.st_dev, inode: stat.st_ino })
@@ -221,10 +220,10 @@ unsafe fn copy_range(
         return Err(Errno::INVAL);
     }
     let mut length = bytes.min(from.remaining(at)).min(MOST);
-    if let Some((session, handle)) = managed(to.fd) {
+    if let Some(file) = managed(to.fd) {
         // Also where nothing is left to be copied; what has no offset is cut off first.
         length = length.min((i64::MAX - to_at) as usize);
-        length = session.allowed(handle, to_at as u64, length)?;
+        length = file.allowed(to_at as u64, length)?;
     }
     let (end, to_end) = (at + length as i64, to_at + length as i64);
     if from.inode == to.inode && to_end > at && to_at < end {
@@ -264,8 +263,8 @@ unsafe fn send(to: c_int, from: c_int, offset: *mut off64_t, bytes: usize) -> Re
     let at = from_start(unsafe { from.position(offset) }?, bytes)?;
     let to = End::of(to, true)?;
     let mut bytes = bytes.min(MOST);
-    for (session, handle) in [from.fd, to.fd].into_iter().filter_map(managed) {
-        bytes = session.possible(handle, at as u64, bytes).ok_or(Errno::OVERFLOW)?;
+    for file in [from.fd, to.fd].into_iter().filter_map(managed) {
+        bytes = file.possible(at as u64, bytes).ok_or(Errno::OVERFLOW)?;
     }
     if to.flags.contains(OFlags::APPEND) {
         return Err(Errno::INVAL);

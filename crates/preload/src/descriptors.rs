@@ -110,28 +110,27 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
     if let (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, Some(session)) = (command, session()) {
         return session.while_duplicating(fd, || call(argument));
     }
-    let Some((session, handle)) = managed(fd) else { return call(argument) };
+    let Some(file) = managed(fd) else { return call(argument) };
     match command {
         libc::F_GETFL => match call(argument) {
             -1 => -1,
-            flags => session.shown_flags(handle, OpenFlags::from_bits_retain(flags as u32)).bits()
-                as c_int,
+            flags => file.shown_flags(OpenFlags::from_bits_retain(flags as u32)).bits() as c_int,
         },
-        libc::F_SETFL if !session.uses_kernel_offset(handle) => {
+        libc::F_SETFL if !file.uses_kernel_offset() => {
             let flags = OpenFlags::from_bits_retain(argument as usize as u32);
             let kept = flags & !(OpenFlags::APPEND | OpenFlags::DIRECT);
             let result = call(kept.bits() as usize as *mut c_void);
             if result == 0 {
-                session.set_hidden_flags(handle, flags);
+                file.set_hidden_flags(flags);
             }
             result
         }
         libc::F_SETLK | libc::F_SETLKW => {
-            session.locking_process(handle);
+            file.locking_process();
             call(argument)
         }
         libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
-            session.locking(handle);
+            file.locking();
             call(argument)
         }
         _ => call(argument),
@@ -141,8 +140,8 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
 /// The lock is the kernel's; it belongs to the description, and must end with it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
-    if let Some((session, handle)) = managed(fd) {
-        session.locking(handle);
+    if let Some(file) = managed(fd) {
+        file.locking();
     }
     real!(c"flock"(fd => c_int, operation => c_int) -> c_int)
 }
@@ -163,8 +162,8 @@ pub(crate) fn unlock(fd: c_int) {
 /// A lock of the process's, as F_SETLK takes it: glibc's lockf does not come by our fcntl.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lockf64(fd: c_int, command: c_int, length: libc::off64_t) -> c_int {
-    if let Some((session, handle)) = managed(fd) {
-        session.locking_process(handle);
+    if let Some(file) = managed(fd) {
+        file.locking_process();
     }
     real!(c"lockf64"(fd => c_int, command => c_int, length => libc::off64_t) -> c_int)
 }
@@ -184,8 +183,8 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, number: c_int) -> l
     use forebay_client::Whence;
     let call =
         || real!(c"lseek64"(fd => c_int, offset => libc::off_t, number => c_int) -> libc::off_t);
-    let Some((session, handle)) = managed(fd) else { return call() };
-    if session.uses_kernel_offset(handle) {
+    let Some(file) = managed(fd) else { return call() };
+    if file.uses_kernel_offset() {
         return call();
     }
     let whence = match number {
@@ -199,10 +198,10 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, number: c_int) -> l
             return -1;
         }
     };
-    match session.seek(handle, offset, whence) {
+    match file.seek(offset, whence) {
         Ok(offset) => offset as libc::off_t,
         // Closed or replaced by another thread meanwhile.
-        Err(Errno::BADF) if !session.is_current(handle) => unsafe { lseek64(fd, offset, number) },
+        Err(Errno::BADF) if !file.is_current() => unsafe { lseek64(fd, offset, number) },
         Err(errno) => {
             set_errno(errno);
             -1

@@ -85,8 +85,8 @@ unsafe fn open_known(
 
 /// Truncates a file that was just opened with O_TRUNC, of which the kernel was not told.
 unsafe fn cut(session: &Session, fd: c_int) -> c_int {
-    let cut = match session.handle(fd) {
-        Some(handle) => session.empty(handle),
+    let cut = match session.file(fd) {
+        Some(file) => file.empty(),
         None => rustix::fs::ftruncate(unsafe { borrow(fd) }, 0),
     };
     match cut {
@@ -307,7 +307,7 @@ temporary_files! {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
     match managed(fd) {
-        Some((session, handle)) => status(session.truncate(handle, size)),
+        Some(file) => status(file.truncate(size)),
         None => real!(c"ftruncate64"(fd => c_int, size => off_t) -> c_int),
     }
 }
@@ -328,7 +328,7 @@ unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
     if unsafe { libc::euidaccess(path, libc::W_OK) } == 0
         && let Some(writer) = session.writer(known.st_dev, known.st_ino)
     {
-        return status(session.truncate(writer, size));
+        return status(writer.truncate(size));
     }
     let fd = unsafe { open64(path, libc::O_WRONLY | libc::O_CLOEXEC, 0) };
     if fd < 0 {
@@ -350,7 +350,7 @@ unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fsync(fd: c_int) -> c_int {
     match managed(fd) {
-        Some((session, handle)) => status(session.sync(handle, true)),
+        Some(file) => status(file.sync(true)),
         None => real!(c"fsync"(fd => c_int) -> c_int),
     }
 }
@@ -358,7 +358,7 @@ pub(crate) unsafe extern "C" fn fsync(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
     match managed(fd) {
-        Some((session, handle)) => status(session.sync(handle, true)),
+        Some(file) => status(file.sync(true)),
         None => real!(c"fdatasync"(fd => c_int) -> c_int),
     }
 }
@@ -368,7 +368,7 @@ unsafe extern "C" fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, fla
     // The kernel says whether the range and the flags are possible.
     let result = real!(c"sync_file_range"(fd => c_int, offset => off_t, bytes => off_t, flags => u32) -> c_int);
     match managed(fd) {
-        Some((session, handle)) if result == 0 && flags != 0 => status(session.sync(handle, false)),
+        Some(file) if result == 0 && flags != 0 => status(file.sync(false)),
         _ => result,
     }
 }
@@ -393,7 +393,7 @@ unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
 /// Passes a call that changes or reads the file below us through once the file is clean.
 pub(crate) fn passed(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     match managed(fd) {
-        Some((session, handle)) => match session.with_clean(handle, call) {
+        Some(file) => match file.with_clean(call) {
             Ok(result) => result,
             Err(errno) => status(Err(errno)),
         },
@@ -404,9 +404,9 @@ pub(crate) fn passed(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int {
     match managed(fd) {
-        Some((session, handle)) => {
+        Some(file) => {
             let mode = AllocateMode::from_bits_retain(mode as u32);
-            status(session.allocate(handle, mode, offset, bytes))
+            status(file.allocate(mode, offset, bytes))
         }
         None => {
             real!(c"fallocate64"(fd => c_int, mode => c_int, offset => off_t, bytes => off_t) -> c_int)
@@ -425,12 +425,10 @@ unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off
 unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
     let call =
         || real!(c"posix_fallocate64"(fd => c_int, offset => off_t, bytes => off_t) -> c_int);
-    let Some((session, handle)) = managed(fd) else { return call() };
-    match session.allocate(handle, AllocateMode::empty(), offset, bytes) {
+    let Some(file) = managed(fd) else { return call() };
+    match file.allocate(AllocateMode::empty(), offset, bytes) {
         Ok(()) => 0,
-        Err(Errno::OPNOTSUPP) => {
-            session.with_clean(handle, call).unwrap_or_else(Errno::raw_os_error)
-        }
+        Err(Errno::OPNOTSUPP) => file.with_clean(call).unwrap_or_else(Errno::raw_os_error),
         Err(errno) => errno.raw_os_error(),
     }
 }
@@ -457,8 +455,8 @@ pub(crate) unsafe extern "C" fn posix_fadvise64(
         libc::POSIX_FADV_DONTNEED => Advice::DontNeed,
         _ => return result,
     };
-    if let (0, Some((session, handle))) = (result, managed(fd)) {
-        session.advise(handle, offset.max(0) as u64, bytes as u64, meant);
+    if let (0, Some(file)) = (result, managed(fd)) {
+        file.advise(offset.max(0) as u64, bytes as u64, meant);
     }
     result
 }
@@ -471,8 +469,8 @@ unsafe extern "C" fn posix_fadvise(fd: c_int, offset: off_t, bytes: off_t, advic
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn readahead(fd: c_int, offset: off_t, bytes: usize) -> isize {
     let result = real!(c"readahead"(fd => c_int, offset => off_t, bytes => usize) -> isize);
-    if let (0, Some((session, handle)), 1..) = (result, managed(fd), bytes) {
-        session.advise(handle, offset.max(0) as u64, bytes as u64, Advice::WillNeed);
+    if let (0, Some(file), 1..) = (result, managed(fd), bytes) {
+        file.advise(offset.max(0) as u64, bytes as u64, Advice::WillNeed);
     }
     result
 }
@@ -507,12 +505,12 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
         return call();
     }
     if request == libc::FIONREAD
-        && let Some((session, handle)) = managed(fd)
-        && !session.uses_kernel_offset(handle)
+        && let Some(file) = managed(fd)
+        && !file.uses_kernel_offset()
     {
-        let left = session.seek(handle, 0, Whence::Current).and_then(|offset| {
+        let left = file.seek(0, Whence::Current).and_then(|offset| {
             // As the kernel does: what does not fit into the int is cut off.
-            Ok(session.size(handle)?.wrapping_sub(offset) as c_int)
+            Ok(file.size()?.wrapping_sub(offset) as c_int)
         });
         return status(left.and_then(|left| {
             if !is_writable(argument.cast(), size_of::<c_int>()) {
@@ -531,9 +529,9 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
         },
         _ => -1,
     };
-    if let Some((session, handle)) = managed(behind) {
+    if let Some(file) = managed(behind) {
         // From here on the kernel reads and writes the file for the device.
-        return session.make_direct(handle, call).unwrap_or_else(|errno| status(Err(errno)));
+        return file.make_direct(call).unwrap_or_else(|errno| status(Err(errno)));
     }
     if FREQUENT.contains(&request) { call() } else { passed(fd, call) }
 }

@@ -25,7 +25,7 @@ mod stdio;
 mod syscall;
 mod wide;
 
-use forebay_client::{Handle, Refused, Session, say, session};
+use forebay_client::{OpenFile, Refused, Session, say, session};
 use libc::{c_char, c_int, ssize_t};
 use rustix::io::Errno;
 
@@ -64,11 +64,10 @@ static LAYOUT: [u8; 4] = forebay_client::LAYOUT_VERSION.to_le_bytes();
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-/// The session and what `fd` refers to, if it is managed.
+/// What `fd` refers to, if it is managed.
 #[inline(always)]
-fn managed(fd: c_int) -> Option<(&'static Session, Handle)> {
-    let session = session()?;
-    Some((session, session.handle(fd)?))
+fn managed(fd: c_int) -> Option<OpenFile<'static>> {
+    session()?.file(fd)
 }
 
 fn set_errno(errno: Errno) {

@@ -13,15 +13,15 @@ pub(crate) fn map(flags: c_int, fd: c_int, call: impl FnOnce() -> *mut c_void) -
     if fd < 0 || flags & libc::MAP_ANONYMOUS != 0 {
         return call();
     }
-    let Some((session, handle)) = managed(fd) else { return call() };
+    let Some(file) = managed(fd) else { return call() };
     // A private mapping of a file that is being written shows the writes, and the file's growth, until
     // the program changes a page of it.
-    let keeps = flags & libc::MAP_TYPE != libc::MAP_PRIVATE || session.may_change(handle);
+    let keeps = flags & libc::MAP_TYPE != libc::MAP_PRIVATE || file.may_change();
     let result = if !keeps {
-        session.with_clean(handle, call)
+        file.with_clean(call)
     } else {
-        session.hold_mapping(handle);
-        session.make_direct(handle, call)
+        file.hold_mapping();
+        file.make_direct(call)
     };
     result.unwrap_or_else(|errno| {
         set_errno(errno);

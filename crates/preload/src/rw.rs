@@ -6,7 +6,7 @@
 use crate::real::{cancellable, cancellation_point};
 use crate::{count, managed};
 use forebay_client::probe::{is_possible, is_readable, readable_part, writable_part};
-use forebay_client::{Handle, Iovec, Session, Whence};
+use forebay_client::{Iovec, OpenFile, Whence};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
@@ -100,15 +100,14 @@ impl<'a> Buffers<'a> {
 /// Reads from `offset`, or from the description's.
 #[inline]
 unsafe fn read_managed(
-    session: &Session,
-    handle: Handle,
+    file: &OpenFile<'_>,
     buffers: Result<Buffers<'_>, Errno>,
     offset: Option<u64>,
 ) -> Result<usize, Errno> {
     let read = |pieces: &[Iovec]| unsafe {
         match offset {
-            Some(offset) => session.pread(handle, pieces, offset),
-            None => session.read(handle, pieces),
+            Some(offset) => file.pread(pieces, offset),
+            None => file.read(pieces),
         }
     };
     // Whether the descriptor may be read at all comes first.
@@ -118,27 +117,26 @@ unsafe fn read_managed(
     };
     let from = match offset {
         Some(offset) => offset,
-        None => session.seek(handle, 0, Whence::Current)?,
+        None => file.seek(0, Whence::Current)?,
     };
     // At the end nothing is copied, wherever to.
-    if buffers.asked > 0 && from < session.size(handle)? { Err(Errno::FAULT) } else { Ok(0) }
+    if buffers.asked > 0 && from < file.size()? { Err(Errno::FAULT) } else { Ok(0) }
 }
 
 /// Writes at the end if `append`, else at `offset`, or at the description's.
 #[inline]
 unsafe fn write_managed(
-    session: &Session,
-    handle: Handle,
+    file: &OpenFile<'_>,
     buffers: Result<Buffers<'_>, Errno>,
     offset: Option<u64>,
     append: bool,
 ) -> Result<usize, Errno> {
-    let write = |pieces: &[Iovec]| unsafe { session.write_placed(handle, pieces, offset, append) };
+    let write = |pieces: &[Iovec]| unsafe { file.write_placed(pieces, offset, append) };
     match buffers {
         Ok(buffers) if !buffers.is_faulty() => buffers.with(write),
         Ok(_) => {
             write(&[])?;
-            session.note_failed_write(handle);
+            file.note_failed_write();
             Err(Errno::FAULT)
         }
         Err(errno) => write(&[]).and(Err(errno)),
@@ -149,14 +147,13 @@ unsafe fn write_managed(
 /// `again` makes the call of what the number is by now.
 #[inline(always)]
 fn count_current(
-    session: &Session,
-    handle: Handle,
+    file: &OpenFile<'_>,
     result: Result<usize, Errno>,
     again: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     match result {
         Ok(bytes) => bytes as ssize_t,
-        Err(Errno::BADF) if !session.is_current(handle) => again(),
+        Err(Errno::BADF) if !file.is_current() => again(),
         Err(errno) => count(Err(errno)),
     }
 }
@@ -172,12 +169,12 @@ fn piece(buffer: *const c_void, bytes: size_t) -> Iovec {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if !session.uses_kernel_offset(handle) => {
+        Some(file) if !file.uses_kernel_offset() => {
             cancellation_point();
             let piece = piece(buffer, bytes);
             let buffers = Buffers::one(&piece, writable_part);
-            let result = unsafe { read_managed(session, handle, buffers, None) };
-            count_current(session, handle, result, || unsafe { read(fd, buffer, bytes) })
+            let result = unsafe { read_managed(&file, buffers, None) };
+            count_current(&file, result, || unsafe { read(fd, buffer, bytes) })
         }
         _ => cancellable!(c"read"(fd => c_int, buffer => *mut c_void, bytes => size_t) -> ssize_t),
     }
@@ -186,13 +183,13 @@ unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if !session.uses_kernel_offset(handle) => {
+        Some(file) if !file.uses_kernel_offset() => {
             cancellation_point();
             let piece = piece(buffer, bytes);
             let buffers = Buffers::one(&piece, readable_part);
-            let append = session.appends(handle);
-            let result = unsafe { write_managed(session, handle, buffers, None, append) };
-            count_current(session, handle, result, || unsafe { write(fd, buffer, bytes) })
+            let append = file.appends();
+            let result = unsafe { write_managed(&file, buffers, None, append) };
+            count_current(&file, result, || unsafe { write(fd, buffer, bytes) })
         }
         _ => {
             cancellable!(c"write"(fd => c_int, buffer => *const c_void, bytes => size_t) -> ssize_t)
@@ -207,16 +204,16 @@ pub(crate) unsafe extern "C-unwind" fn pread64(
     bytes: size_t,
     offset: off_t,
 ) -> ssize_t {
-    let Some((session, handle)) = managed(fd) else {
+    let Some(file) = managed(fd) else {
         return cancellable!(c"pread64"(fd => c_int, buffer => *mut c_void, bytes => size_t, offset => off_t) -> ssize_t);
     };
     cancellation_point();
     let piece = piece(buffer, bytes);
     let result = at(offset).and_then(|offset| {
         let buffers = Buffers::one(&piece, writable_part);
-        unsafe { read_managed(session, handle, buffers, Some(offset)) }
+        unsafe { read_managed(&file, buffers, Some(offset)) }
     });
-    count_current(session, handle, result, || unsafe { pread64(fd, buffer, bytes, offset) })
+    count_current(&file, result, || unsafe { pread64(fd, buffer, bytes, offset) })
 }
 
 #[unsafe(no_mangle)]
@@ -236,17 +233,17 @@ pub(crate) unsafe extern "C-unwind" fn pwrite64(
     bytes: size_t,
     offset: off_t,
 ) -> ssize_t {
-    let Some((session, handle)) = managed(fd) else {
+    let Some(file) = managed(fd) else {
         return cancellable!(c"pwrite64"(fd => c_int, buffer => *const c_void, bytes => size_t, offset => off_t) -> ssize_t);
     };
     cancellation_point();
     let piece = piece(buffer, bytes);
     let result = at(offset).and_then(|offset| {
         let buffers = Buffers::one(&piece, readable_part);
-        let append = session.appends(handle);
-        unsafe { write_managed(session, handle, buffers, Some(offset), append) }
+        let append = file.appends();
+        unsafe { write_managed(&file, buffers, Some(offset), append) }
     });
-    count_current(session, handle, result, || unsafe { pwrite64(fd, buffer, bytes, offset) })
+    count_current(&file, result, || unsafe { pwrite64(fd, buffer, bytes, offset) })
 }
 
 #[unsafe(no_mangle)]
@@ -262,11 +259,11 @@ unsafe extern "C-unwind" fn pwrite(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if !session.uses_kernel_offset(handle) => {
+        Some(file) if !file.uses_kernel_offset() => {
             cancellation_point();
             let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
-            let result = unsafe { read_managed(session, handle, buffers, None) };
-            count_current(session, handle, result, || unsafe { readv(fd, pieces, number) })
+            let result = unsafe { read_managed(&file, buffers, None) };
+            count_current(&file, result, || unsafe { readv(fd, pieces, number) })
         }
         _ => {
             cancellable!(c"readv"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t)
@@ -277,12 +274,12 @@ unsafe extern "C-unwind" fn readv(fd: c_int, pieces: *const iovec, number: c_int
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if !session.uses_kernel_offset(handle) => {
+        Some(file) if !file.uses_kernel_offset() => {
             cancellation_point();
             let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
-            let append = session.appends(handle);
-            let result = unsafe { write_managed(session, handle, buffers, None, append) };
-            count_current(session, handle, result, || unsafe { writev(fd, pieces, number) })
+            let append = file.appends();
+            let result = unsafe { write_managed(&file, buffers, None, append) };
+            count_current(&file, result, || unsafe { writev(fd, pieces, number) })
         }
         _ => {
             cancellable!(c"writev"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t)
@@ -297,15 +294,15 @@ unsafe extern "C-unwind" fn preadv64(
     number: c_int,
     offset: off_t,
 ) -> ssize_t {
-    let Some((session, handle)) = managed(fd) else {
+    let Some(file) = managed(fd) else {
         return cancellable!(c"preadv64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
     };
     cancellation_point();
     let result = at(offset).and_then(|offset| {
         let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
-        unsafe { read_managed(session, handle, buffers, Some(offset)) }
+        unsafe { read_managed(&file, buffers, Some(offset)) }
     });
-    count_current(session, handle, result, || unsafe { preadv64(fd, pieces, number, offset) })
+    count_current(&file, result, || unsafe { preadv64(fd, pieces, number, offset) })
 }
 
 #[unsafe(no_mangle)]
@@ -325,16 +322,16 @@ unsafe extern "C-unwind" fn pwritev64(
     number: c_int,
     offset: off_t,
 ) -> ssize_t {
-    let Some((session, handle)) = managed(fd) else {
+    let Some(file) = managed(fd) else {
         return cancellable!(c"pwritev64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
     };
     cancellation_point();
     let result = at(offset).and_then(|offset| {
         let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
-        let append = session.appends(handle);
-        unsafe { write_managed(session, handle, buffers, Some(offset), append) }
+        let append = file.appends();
+        unsafe { write_managed(&file, buffers, Some(offset), append) }
     });
-    count_current(session, handle, result, || unsafe { pwritev64(fd, pieces, number, offset) })
+    count_current(&file, result, || unsafe { pwritev64(fd, pieces, number, offset) })
 }
 
 #[unsafe(no_mangle)]
@@ -376,13 +373,13 @@ unsafe extern "C-unwind" fn preadv64v2(
     flags: c_int,
 ) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if offset != -1 || !session.uses_kernel_offset(handle) => {
+        Some(file) if offset != -1 || !file.uses_kernel_offset() => {
             cancellation_point();
             let result = place(offset, flags).and_then(|place| {
                 let buffers = unsafe { Buffers::several(pieces, number, writable_part) };
-                unsafe { read_managed(session, handle, buffers, place) }
+                unsafe { read_managed(&file, buffers, place) }
             });
-            count_current(session, handle, result, || unsafe {
+            count_current(&file, result, || unsafe {
                 preadv64v2(fd, pieces, number, offset, flags)
             })
         }
@@ -412,21 +409,21 @@ unsafe extern "C-unwind" fn pwritev64v2(
     flags: c_int,
 ) -> ssize_t {
     match managed(fd) {
-        Some((session, handle)) if offset != -1 || !session.uses_kernel_offset(handle) => {
+        Some(file) if offset != -1 || !file.uses_kernel_offset() => {
             cancellation_point();
             let result = place(offset, flags).and_then(|place| {
                 let buffers = unsafe { Buffers::several(pieces, number, readable_part) };
                 let append = match flags & (libc::RWF_APPEND | RWF_NOAPPEND) {
-                    0 => session.appends(handle),
+                    0 => file.appends(),
                     chosen => chosen == libc::RWF_APPEND,
                 };
-                let written = unsafe { write_managed(session, handle, buffers, place, append) }?;
+                let written = unsafe { write_managed(&file, buffers, place, append) }?;
                 if written > 0 && flags & SYNCED != 0 {
-                    session.sync_written(handle, true)?;
+                    file.sync_written(true)?;
                 }
                 Ok(written)
             });
-            count_current(session, handle, result, || unsafe {
+            count_current(&file, result, || unsafe {
                 pwritev64v2(fd, pieces, number, offset, flags)
             })
         }

@@ -49,14 +49,14 @@ unsafe fn before(socket: c_int, message: *const msghdr) {
     let mut shared = None;
     let each = |_, fds: *mut c_int, number| {
         for index in 0..number {
-            if let Some((session, handle)) = managed(unsafe { fds.add(index).read_unaligned() })
-                && !session.uses_kernel_offset(handle)
+            if let Some(file) = managed(unsafe { fds.add(index).read_unaligned() })
+                && !file.uses_kernel_offset()
             {
-                if *shared.get_or_insert_with(|| session.may_pass(peer(socket))) {
-                    session.passing(handle);
+                if *shared.get_or_insert_with(|| file.may_pass(peer(socket))) {
+                    file.passing();
                 } else {
                     // An error stays with the file.
-                    let _ = session.release_to_kernel(handle);
+                    let _ = file.release_to_kernel();
                 }
             }
         }
@@ -69,10 +69,10 @@ unsafe fn before(socket: c_int, message: *const msghdr) {
 unsafe fn not_sent(message: *const msghdr) {
     let each = |_, fds: *mut c_int, number| {
         for index in 0..number {
-            if let Some((session, handle)) = managed(unsafe { fds.add(index).read_unaligned() })
-                && !session.uses_kernel_offset(handle)
+            if let Some(file) = managed(unsafe { fds.add(index).read_unaligned() })
+                && !file.uses_kernel_offset()
             {
-                session.not_passed(handle);
+                file.not_passed();
             }
         }
         true

@@ -182,14 +182,14 @@ pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
     if let (Some(session), Ok(stat)) = (session(), rustix::fs::fstat(file))
         && session.knows(stat.st_dev, stat.st_ino)
     {
-        let managed = session.handle(fd).is_some();
+        let managed = session.file(fd).is_some();
         if !managed && session.opened_surely(fd, OFlags::RDONLY).is_err() {
             // There is no description to be had for it.
             session.sync_all(false);
         }
-        if let Some(handle) = session.handle(fd) {
+        if let Some(file) = session.file(fd) {
             // An error stays with the file; the program will not run, and the writer learns why.
-            let _ = session.let_go(handle);
+            let _ = file.let_go();
         }
         if !managed {
             session.forget(fd);
@@ -213,12 +213,12 @@ unsafe fn prepare(path: *const c_char, variables: Strings) {
         session.stranger_starts();
         // It also opens what it likes by name.
         session.sync_all(false);
-        for handle in session.handles() {
-            let fd = unsafe { crate::files::borrow(handle.fd) };
+        for file in session.files() {
+            let fd = unsafe { crate::files::borrow(file.fd) };
             let stays = rustix::io::fcntl_getfd(fd)
                 .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
-            if stays && !session.uses_kernel_offset(handle) {
-                let _ = session.release_to_kernel(handle);
+            if stays && !file.uses_kernel_offset() {
+                let _ = file.release_to_kernel();
             }
         }
     }
@@ -350,8 +350,8 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
-    if let Some((session, handle)) = managed(fd) {
-        let _ = session.let_go(handle);
+    if let Some(file) = managed(fd) {
+        let _ = file.let_go();
     }
     let environment = unsafe { Environment::with_ours(variables) };
     let list = environment.list;
@@ -474,10 +474,10 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
             if let Err(errno) = session.opened_surely(file.as_raw_fd(), OFlags::RDONLY) {
                 return errno.raw_os_error();
             }
-            if let Some(handle) = session.handle(file.as_raw_fd()) {
-                session.hold_mapping(handle);
-                let turned = session.turn_direct(handle);
-                session.forget(file.as_raw_fd());
+            if let Some(file) = session.file(file.as_raw_fd()) {
+                file.hold_mapping();
+                let turned = file.turn_direct();
+                session.forget(file.fd);
                 if let Err(errno) = turned {
                     return errno.raw_os_error();
                 }

@@ -422,8 +422,8 @@ unsafe fn foreign_stream(fd: c_int, mode: *const c_char) -> *mut FILE {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let Some((session, handle)) = managed(fd) else { return unsafe { foreign_stream(fd, mode) } };
-    if mode.is_null() || session.uses_kernel_offset(handle) {
+    let Some(file) = managed(fd) else { return unsafe { foreign_stream(fd, mode) } };
+    if mode.is_null() || file.uses_kernel_offset() {
         return unsafe { foreign_stream(fd, mode) };
     }
     let text = unsafe { CStr::from_ptr(mode) }.to_bytes();
@@ -664,10 +664,10 @@ pub(crate) fn start() {
 /// Called when `fd` refers to something else than before.
 pub(crate) fn redirected(fd: c_int) {
     if carries_foreign(fd)
-        && let Some((session, handle)) = managed(fd)
+        && let Some(file) = managed(fd)
     {
         // glibc's stream reads and writes it inside itself.
-        let _ = session.release_to_kernel(handle);
+        let _ = file.release_to_kernel();
     }
     if let 0 | 1 = fd {
         unsafe { choose_buffer(if fd == 0 { stdin } else { stdout }) };
