@@ -31,8 +31,8 @@ mod workload;
 pub use worker::WorkerArguments;
 
 use clap::Args;
-use content::Random;
 use counts::{Counts, Fates, WordsFile, sum};
+use forebay_placement::Random;
 use goals::Goals;
 use history::History;
 use lists::{Scenario, Slice};
@@ -340,7 +340,7 @@ impl Torture {
         let has_reached_all =
             |torture: &Torture| goals.are_given() && goals.are_met(&torture.report.reached());
         while self.mixed.elapsed() < self.time && !self.is_over() && !has_reached_all(self) {
-            self.random = Random::new(self.seed ^ Random::new(self.report.rounds).next());
+            self.random = Random::new(self.seed ^ Random::new(self.report.rounds).next_u64());
             self.report.rounds += 1;
             self.round()?;
         }

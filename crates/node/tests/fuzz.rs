@@ -2,6 +2,7 @@
 //! never a panic. The seed is printed; FOREBAY_SEED repeats it, FOREBAY_FUZZ_MINUTES goes on.
 
 use forebay_node::Config;
+use forebay_placement::Random;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -34,39 +35,29 @@ const PIECES: [&str; 16] = [
     "é",
 ];
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
-    }
-
-    /// `text` with some changes.
-    fn spoil(&mut self, text: &str) -> String {
-        let mut chars: Vec<char> = text.chars().collect();
-        for _ in 0..=self.below(4) {
-            let at = self.below(chars.len().max(1)).min(chars.len());
-            let upto = (at + self.below(30)).min(chars.len());
-            match self.below(5) {
-                0 => drop(chars.drain(at..upto)),
-                1 => chars.truncate(at),
-                2 => {
-                    let piece = chars[at..upto].to_vec();
-                    let to = self.below(chars.len() + 1);
-                    drop(chars.splice(to..to, piece));
-                }
-                3 => drop(chars.splice(at..at, PIECES[self.below(PIECES.len())].chars())),
-                _ => {
-                    if let Some(place) = chars.get_mut(at) {
-                        *place = char::from(self.below(128) as u8);
-                    }
+/// `text` with some changes.
+fn spoil(random: &mut Random, text: &str) -> String {
+    let mut chars: Vec<char> = text.chars().collect();
+    for _ in 0..=random.below(4) {
+        let at = random.index(chars.len());
+        let upto = (at + random.index(30)).min(chars.len());
+        match random.below(5) {
+            0 => drop(chars.drain(at..upto)),
+            1 => chars.truncate(at),
+            2 => {
+                let piece = chars[at..upto].to_vec();
+                let to = random.index(chars.len() + 1);
+                drop(chars.splice(to..to, piece));
+            }
+            3 => drop(chars.splice(at..at, random.pick(&PIECES).chars())),
+            _ => {
+                if let Some(place) = chars.get_mut(at) {
+                    *place = char::from(random.below(128) as u8);
                 }
             }
         }
-        chars.into_iter().collect()
     }
+    chars.into_iter().collect()
 }
 
 #[test]
@@ -86,12 +77,12 @@ fn spoilt_configurations_and_schemas_are_refused_with_their_line() {
     fs::write(&xml, XML).unwrap();
     let good = Config::load(&toml, &[]).unwrap();
     good.clone().add_schema(&xml).unwrap();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let (mut refused, mut taken) = (0, 0);
     while Instant::now() < end {
         let is_toml = random.below(2) == 0;
         let (file, whole) = if is_toml { (&toml, TOML) } else { (&xml, XML) };
-        let text = random.spoil(whole);
+        let text = spoil(&mut random, whole);
         fs::write(file, &text).unwrap();
         let result = match is_toml {
             true => Config::load(file, &[]).map(drop),

@@ -29,6 +29,6 @@ pub use hierarchy::{Hierarchy, TIERS_MAX, TierSnapshot};
 pub use memo::Memo;
 pub use pace::{Paced, Speed, pace, transfer_ns};
 pub use policies::{Policy, PolicyId, names, policy};
-pub use random::mix;
+pub use random::{Random, mix};
 pub use request::{Piece, Plan, Request};
 pub use room::{Destination, Watermarks, destination, room_needed};

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::Random;
+use common::seeded;
+use forebay_placement::Random;
 use forebay_placement::evict::{Candidate, Eviction, Ghosts, choose};
 use forebay_placement::hotness::Heat;
 use std::collections::HashMap;
@@ -82,7 +83,7 @@ fn with_scans(uses: Vec<u64>, every: usize, scan: u64) -> Vec<u64> {
 
 #[test]
 fn the_default_resists_scans_and_loses_little_elsewhere() {
-    let mut random = Random::seeded(8);
+    let mut random = seeded(8);
     let zipf = skewed(&mut random, 20_000);
     let scans = with_scans(skewed(&mut random, 20_000), 500, 500);
     let turned = skewed(&mut random, 20_000).iter().map(|block| block * 1021 % 4096).collect();
@@ -162,7 +163,7 @@ fn any_blocks(random: &mut Random) -> Vec<Candidate> {
     (0..random.below(40) as u32)
         .map(|id| Candidate {
             id,
-            heat: Heat(random.next() as u32),
+            heat: Heat(random.next_u64() as u32),
             pinned: random.below(4) == 0,
             priority: random.below(3) as u8,
             leaves: random.below(2) == 0,
@@ -172,10 +173,10 @@ fn any_blocks(random: &mut Random) -> Vec<Candidate> {
 
 #[test]
 fn every_choice_keeps_its_promises() {
-    let mut random = Random::seeded(9);
+    let mut random = seeded(9);
     for _ in 0..20_000 {
         let before = any_blocks(&mut random);
-        let (want, now) = (random.below(45) as usize, random.next() as u32);
+        let (want, now) = (random.below(45) as usize, random.next_u64() as u32);
         for eviction in Eviction::ALL {
             let mut blocks = before.clone();
             let victims = choose(eviction, &mut blocks, want, now);

@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::Random;
+use common::seeded;
 use forebay_placement::{
-    Costs, Destination, Hierarchy, Memo, Model, Piece, Plan, Policy, PolicyId, Request,
+    Costs, Destination, Hierarchy, Memo, Model, Piece, Plan, Policy, PolicyId, Random, Request,
     TierSnapshot, names, policy,
 };
 
@@ -263,12 +263,18 @@ fn every_plan_for_small_hierarchies_is_the_best() {
     println!("{checked} plans");
 }
 
+/// A number up to `max`, of any length.
+fn up_to(random: &mut Random, max: u64) -> u64 {
+    let length = random.below(64);
+    random.next_u64() >> length & max
+}
+
 fn any_hierarchy(random: &mut Random, tiers: u64, costs: Costs) -> Hierarchy {
     let mut any_tier = |_| {
         let capacity = random.below(5);
         let free = random.below(capacity + 1);
-        let speed = 1_000_000 + random.up_to(1_000_000_000);
-        let latency_ns = 1 + random.up_to(1 << 20);
+        let speed = 1_000_000 + up_to(random, 1_000_000_000);
+        let latency_ns = 1 + up_to(random, 1 << 20);
         TierSnapshot {
             pinned: random.below(capacity - free + 1),
             coldest: random.below(4) as f32,
@@ -286,19 +292,19 @@ fn any_request(random: &mut Random, bytes: u64) -> Request {
         file_bytes: random.below(12),
         file_hotness: random.below(5) as f32,
         dispersion: random.below(8) as u8,
-        priority: random.of(&[0, 0, 1, 100, 255]),
+        priority: random.pick(&[0, 0, 1, 100, 255]),
         pinned: None,
         fallback: PolicyId::default(),
-        seed: random.next(),
+        seed: random.next_u64(),
     }
 }
 
 #[test]
 fn plans_for_random_hierarchies_are_the_best_and_cost_no_more_with_more_room() {
-    let mut random = Random::seeded(4);
+    let mut random = seeded(4);
     let all_costs: Vec<_> = every_costs().collect();
     for round in 0..30_000 {
-        let costs = random.of(&all_costs);
+        let costs = random.pick(&all_costs);
         let tiers = random.below(4);
         let hierarchy = any_hierarchy(&mut random, tiers, costs);
         let bytes = random.below(8);
@@ -327,38 +333,38 @@ fn plans_for_random_hierarchies_are_the_best_and_cost_no_more_with_more_room() {
 /// Sizes and speeds as they are in the world, eight tiers, all policies.
 #[test]
 fn plans_of_every_policy_cover_and_fit() {
-    let mut random = Random::seeded(5);
+    let mut random = seeded(5);
     for _ in 0..20_000 {
         let tiers: Vec<_> = (0..random.below(9))
             .map(|_| {
-                let capacity = random.up_to(1 << 60);
+                let capacity = up_to(&mut random, 1 << 60);
                 let free = random.below(capacity + 1) >> random.below(40);
                 TierSnapshot {
                     capacity,
                     free,
                     pinned: random.below(capacity - free + 1) >> random.below(40),
-                    read_bandwidth: random.next() >> random.below(64),
-                    write_bandwidth: random.next() >> random.below(64),
-                    latency_ns: random.next() >> random.below(64),
-                    sharers: random.next() as u32 >> random.below(32),
-                    coldest: random.of(&[0.0, 1.0, 1e9, f32::MAX]),
+                    read_bandwidth: random.next_u64() >> random.below(64),
+                    write_bandwidth: random.next_u64() >> random.below(64),
+                    latency_ns: random.next_u64() >> random.below(64),
+                    sharers: random.next_u64() as u32 >> random.below(32),
+                    coldest: random.pick(&[0.0, 1.0, 1e9, f32::MAX]),
                     dirty: 0,
                 }
             })
             .collect();
         let hierarchy = Hierarchy::new(&tiers).unwrap();
         let mut request = any_request(&mut random, 0);
-        request.bytes = random.up_to(1 << 60);
-        request.file_bytes = random.next() >> random.below(60);
+        request.bytes = up_to(&mut random, 1 << 60);
+        request.file_bytes = random.next_u64() >> random.below(60);
         let pins = [
             None,
             Some(Destination::Store),
             Some(Destination::Tier(1)),
             Some(Destination::Tier(9)),
         ];
-        request.pinned = random.of(&pins);
+        request.pinned = random.pick(&pins);
         let all: Vec<_> = names().collect();
-        request.fallback = PolicyId::named(random.of(&all)).unwrap();
+        request.fallback = PolicyId::named(random.pick(&all)).unwrap();
         for name in all {
             let plan = policy(name).unwrap().plan(&hierarchy, &request);
             check(&plan, &hierarchy, &request, name);
@@ -391,7 +397,7 @@ fn a_rule_puts_in_its_tier_what_the_tier_can_hold() {
 
 #[test]
 fn noop_buffers_nothing_and_random_uses_every_place_with_room() {
-    let mut random = Random::seeded(6);
+    let mut random = seeded(6);
     let with_room = tier(1_000, 1, 10, 10);
     let hierarchy = Hierarchy::new(&[with_room, tier(1_000, 1, 10, 4), with_room]).unwrap();
     let mut count = [0; 4];
@@ -415,7 +421,7 @@ fn noop_buffers_nothing_and_random_uses_every_place_with_room() {
 /// and costs as much as if the rounded one were real.
 #[test]
 fn remembered_plans_fit_and_are_the_policys_own() {
-    let mut random = Random::seeded(7);
+    let mut random = seeded(7);
     let unit = 1 << 20;
     for name in names() {
         let id = PolicyId::named(name).unwrap();
@@ -437,12 +443,12 @@ fn remembered_plans_fit_and_are_the_policys_own() {
             if round % 5_000 == 4_999 {
                 hierarchy.tiers_mut()[1].write_bandwidth += 1;
             }
-            let bytes = random.of(&[1 << 12, 1 << 20, 3 << 19]);
+            let bytes = random.pick(&[1 << 12, 1 << 20, 3 << 19]);
             let mut request = any_request(&mut random, bytes);
             request.file_bytes <<= 20;
             request.dispersion &= 3;
             request.seed = 1;
-            request.pinned = random.of(&[None, None, Some(Destination::Tier(0))]);
+            request.pinned = random.pick(&[None, None, Some(Destination::Tier(0))]);
             let plan = memo.plan(&hierarchy, &request);
             let mut rounded = hierarchy;
             for tier in rounded.tiers_mut() {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::Random;
+use common::seeded;
 use forebay_placement::evict::{Candidate, Eviction, choose};
 use forebay_placement::hotness::{FORGIVE_PASSES, Heat};
 use forebay_placement::promote::{Block, Level, promoted, promotes};
@@ -102,7 +102,7 @@ fn run(tiers: &mut Tiers, every: &[u32], half_lives: u32) {
 
 #[test]
 fn under_steady_use_every_block_comes_to_rest() {
-    let mut random = Random::seeded(10);
+    let mut random = seeded(10);
     for _ in 0..6 {
         let every: Vec<_> = (0..24).map(|_| 1 + random.below(120) as u32).collect();
         let mut tiers = Tiers::new(every.len(), 8);
@@ -118,7 +118,7 @@ fn under_steady_use_every_block_comes_to_rest() {
 /// Whatever the program does, moves are bounded: here it does its worst.
 #[test]
 fn nothing_makes_a_block_go_up_and_down_for_ever() {
-    let mut random = Random::seeded(11);
+    let mut random = seeded(11);
     let mut tiers = Tiers::new(16, 4);
     let periods = 64 * HALF_LIFE_MS / PERIOD_MS;
     for period in 0..periods {
@@ -126,7 +126,7 @@ fn nothing_makes_a_block_go_up_and_down_for_ever() {
         // Uses now only what is below, and leaves alone what has come up.
         let below: Vec<_> = (0..16).filter(|&block| !tiers.is_up[block]).collect();
         for _ in 0..20 {
-            tiers.use_block(random.of(&below), now_ms);
+            tiers.use_block(random.pick(&below), now_ms);
         }
         tiers.organize(now_ms);
     }

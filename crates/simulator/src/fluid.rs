@@ -577,7 +577,7 @@ mod tests {
     #[test]
     fn random_shares_are_max_min_fair() {
         for seed in 0..200 {
-            let mut random = crate::random::Random::new(seed);
+            let mut random = forebay_placement::Random::new(seed);
             let mut fluid = Fluid::new(1);
             let devices: Vec<_> = (0..5).map(|_| fluid.add(1.0)).collect();
             for token in 0..12 {

@@ -13,7 +13,6 @@ pub mod fluid;
 mod machine;
 mod organizer;
 mod outcome;
-pub mod random;
 mod scenario;
 mod simulation;
 mod strategy;

@@ -1,6 +1,6 @@
 //! What the ranks do: phases of computing, writing and reading, or a recorded trace.
 
-use crate::random::Random;
+use forebay_placement::Random;
 
 /// One step of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub struct Cursor {
 impl Cursor {
     /// The beginning of a rank's steps.
     pub fn new(rank: u32, ranks: u32, seed: u64) -> Self {
-        let seed = Random::new(seed ^ u64::from(rank) << 32).bits();
+        let seed = Random::new(seed ^ u64::from(rank) << 32).next_u64();
         Self {
             rank,
             ranks,

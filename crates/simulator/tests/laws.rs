@@ -2,8 +2,8 @@
 //!
 //! Random runs print their seed; FOREBAY_SEED=n repeats one.
 
+use forebay_placement::Random;
 use forebay_placement::{Costs, names};
-use forebay_simulator::random::Random;
 use forebay_simulator::*;
 
 const MIB: u64 = 1 << 20;

@@ -1,7 +1,6 @@
 //! The list `points`: each point once with a pause and once with a kill, in programs and in node managers, while
 //! others work; with what leads there.
 
-use super::content::Random;
 use super::operations::Operation::{
     self, Allocate, Common, CopyRange, Exec, Extend, Far, Fdatasync, Fork, Fsync, Inherit,
     MapWrite, OpenAppend, OpenEmpty, Over, Punch, Read, ReadCommon, Sparse, Stored, Truncate,
@@ -10,6 +9,7 @@ use super::operations::Operation::{
 use super::place::{Tiers, send};
 use super::points::{self, CRATES};
 use super::{DAMAGED, Torture};
+use forebay_placement::Random;
 use rustix::process::Signal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -299,7 +299,7 @@ impl Torture {
                 break;
             };
             self.report.playing = Some(format!("points: {}", aim.text()));
-            self.random = Random::new(self.seed ^ Random::new(number << 20).next());
+            self.random = Random::new(self.seed ^ Random::new(number << 20).next_u64());
             let lead = lead(aim);
             self.place.configure(lead.tiers)?;
             let missed = !self.aim(aim, &lead)?;

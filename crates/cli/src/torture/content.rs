@@ -1,30 +1,6 @@
 //! Bytes that say where they belong: each follows from seed, file, version and offset.
 
-/// A small generator of numbers (splitmix64): the same seed gives the same numbers.
-pub struct Random(u64);
-
-impl Random {
-    /// Begins with a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// A number below `limit`, which is above 0.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// True in one of `n` cases.
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
+use forebay_placement::mix;
 
 /// Whose bytes they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +27,6 @@ impl Source {
             at += count;
         }
     }
-}
-
-fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 /// A short check number of some bytes.

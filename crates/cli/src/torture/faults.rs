@@ -1,6 +1,6 @@
 //! Scripts of faults, made up at random.
 
-use super::content::Random;
+use forebay_placement::Random;
 
 /// Forms of lines about the store; `N` becomes a number, `E` an error.
 const STORE: [&str; 10] = [

@@ -1,11 +1,11 @@
 //! What `forebay run` runs in a torture: it starts one program after the other, stops, kills and buries
 //! them, and knows from their status which kill has hit.
 
-use super::content::Random;
 use super::counts::{Fates, WordsFile};
 use super::place::Place;
 use super::worker::WorkerArguments;
 use super::{aims, points};
+use forebay_placement::Random;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -43,7 +43,7 @@ pub fn keep(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     std::fs::write(folder.join("keeper"), std::process::id().to_string()).map_err(explain)?;
     let file = WordsFile::open(&folder.join("fates")).map_err(explain)?;
     let fates: Fates = file.read().map_err(explain)?;
-    let life = Random::new(arguments.number << 32 ^ fates.started).next();
+    let life = Random::new(arguments.number << 32 ^ fates.started).next_u64();
     let random = Random::new(arguments.seed ^ life);
     let mut keeper = Keeper { arguments: arguments.clone(), random, fates, file };
     while !arguments.is_over() {

@@ -3,13 +3,13 @@
 
 use super::aims::Aim;
 use super::conductor::Tally;
-use super::content::Random;
 use super::counts::{WordsFile, sum};
 use super::pairs;
 use super::points::Seen;
 use super::workload;
 use super::{DAMAGED, Kind, Torture, explain};
 use clap::{Args, ValueEnum};
+use forebay_placement::Random;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -189,7 +189,7 @@ impl Torture {
             if self.is_over() {
                 break;
             }
-            self.random = Random::new(self.seed ^ Random::new(index as u64).next());
+            self.random = Random::new(self.seed ^ Random::new(index as u64).next_u64());
             self.batch(scenario, batch, conductors)?;
         }
         self.report.playing = None;

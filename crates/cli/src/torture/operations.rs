@@ -1,6 +1,6 @@
 //! What a program of the torture does, and how often.
 
-use super::content::Random;
+use forebay_placement::Random;
 
 /// A kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! A file that has no name any more, or whose name is another's: it lives for who has it open.
 
-use super::content::Random;
 use super::hits::{self, Call};
 use super::shadow::difference;
+use forebay_placement::Random;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -1,9 +1,9 @@
 //! The list `pairs`: every ordered pair of operations on one file, by two programs or by two threads with
 //! descriptors of their own, with a kill or a pause within the first.
 
-use super::content::Random;
 use super::model::World;
 use super::script::{Files, How, Script, Step};
+use forebay_placement::Random;
 
 /// What is done to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl Case {
             Form::PauseThreads if [first, second].contains(&ExecAndWrite) => Form::Pause,
             form => form,
         };
-        let mut random = Random::new(seed ^ Random::new(number).next());
+        let mut random = Random::new(seed ^ Random::new(number).next_u64());
         let before = [Before::Dirty, Before::Synced, Before::Stored];
         Case {
             number,
@@ -176,7 +176,7 @@ impl Case {
             is_nonvolatile: random.one_in(2),
             is_early: random.one_in(2),
             kills_manager: random.one_in(8),
-            draw: random.next(),
+            draw: random.next_u64(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Points at which a build with debug assertions lets processes pause or kill themselves.
 
-use super::content::Random;
+use forebay_placement::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

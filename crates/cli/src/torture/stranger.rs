@@ -1,9 +1,9 @@
 //! Another user of the same machine, who tries to read, to change and to block what is not his: only as root
 //! can a torture become him.
 
-use super::content::Random;
 use super::counts::{Words, WordsFile};
 use super::worker::WorkerArguments;
+use forebay_placement::Random;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Gid, Pid, Signal, Uid};
 use std::fs::{self, File, OpenOptions};

@@ -2,7 +2,6 @@
 //! files that programs do, appends to a file of all, writes its pieces of another, and compares all
 //! that it reads with what it has written. It may be killed at any instant, and begins again where it was.
 
-use super::content::Random;
 use super::counts::{Counts, WordsFile};
 use super::history::History;
 use super::hits::{self, Call};
@@ -13,6 +12,7 @@ use super::orphan::Orphan;
 use super::shadow::{COMMON, Change, FILES, OWN, Role, STRIPE, Shadow};
 use super::system;
 use clap::Args;
+use forebay_placement::Random;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -177,7 +177,7 @@ impl Worker {
             counts,
             counts_file,
             history: History::open(&folder)?,
-            random: Random::new(arguments.seed ^ Random::new(life).next()),
+            random: Random::new(arguments.seed ^ Random::new(life).next_u64()),
             open: Default::default(),
             orphan: None,
             log: options.open(log::path(&store))?,

@@ -1,11 +1,11 @@
 //! The lists `allocations` and `backend-calls`: one short program that uses everything that it can run short of,
 //! and everything on which a device can fail, again and again while one thing fails once, or for ever.
 
-use super::content::Random;
 use super::lists::Scenario;
 use super::model::World;
 use super::pairs::Before;
 use super::script::{Files, How, Script, Step};
+use forebay_placement::Random;
 
 /// What allocations are called, as the sources have it.
 pub const REFUSABLE: &[&str] = include!(concat!(env!("OUT_DIR"), "/refusals.rs"));
@@ -50,7 +50,7 @@ pub struct Case {
 impl Case {
     /// Case `number` of a list under a seed.
     pub fn new(list: Scenario, number: u64, seed: u64) -> Case {
-        let mut random = Random::new(seed ^ Random::new(number).next());
+        let mut random = Random::new(seed ^ Random::new(number).next_u64());
         let before = [Before::Dirty, Before::Synced, Before::Stored][random.below(3) as usize];
         let is_nonvolatile = random.one_in(2);
         let mut rest = number - 1;

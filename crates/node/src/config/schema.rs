@@ -218,8 +218,8 @@ mod tests {
     use super::*;
     use crate::config::rules::{Values, interpret};
     use crate::config::{Rule, Speed, Tier, TierKind};
-    use forebay_placement::PolicyId;
     use forebay_placement::schema::{Durability, Lifetime, Mode, RankRange, Settings, Trigger};
+    use forebay_placement::{PolicyId, Random};
     use std::process::Command;
 
     /// The schema of docs/schema.md, which shows every key.
@@ -439,42 +439,32 @@ mod tests {
         assert!(load(&file, "here").err().unwrap().to_string().contains("not UTF-8"));
     }
 
-    /// A small generator of its own: what it gives follows from the seed alone.
-    struct Dice(u64);
-
-    impl Dice {
-        fn below(&mut self, limit: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (self.0 >> 33) as usize % limit
-        }
-    }
-
     /// Whatever is done to a schema, it is read or refused with a place; nothing panics.
     #[test]
     fn mutations_are_read_or_refused() {
         let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
         println!("FOREBAY_SEED={seed}");
-        let mut dice = Dice(seed);
+        let mut random = Random::new(seed);
         let example = example();
         let pieces: Vec<&str> =
             example.split_inclusive(&['<', '>', '=', '"', '-', ' '][..]).collect();
         let (mut good, mut bad) = (0, 0);
         for _ in 0..5_000 {
             let mut text = example.clone().into_bytes();
-            for _ in 0..=dice.below(4) {
-                let at = dice.below(text.len());
-                let end = (at + dice.below(20)).min(text.len());
-                match dice.below(4) {
-                    0 => text[at] = dice.below(256) as u8,
+            for _ in 0..=random.below(4) {
+                let at = random.index(text.len());
+                let end = (at + random.index(20)).min(text.len());
+                match random.below(4) {
+                    0 => text[at] = random.below(256) as u8,
                     1 => drop(text.drain(at..end)),
                     2 => {
-                        let piece = pieces[dice.below(pieces.len())];
+                        let piece = pieces[random.index(pieces.len())];
                         text.splice(at..at, piece.bytes());
                     }
                     _ => {
                         let copy = text[at..end].to_vec();
-                        let to = dice.below(text.len());
+                        let to = random.index(text.len());
                         text.splice(to..to, copy);
                     }
                 }

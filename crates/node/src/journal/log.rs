@@ -787,7 +787,7 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::tests::{Random, any};
+    use super::super::record::tests::{any, bytes_of, seeded};
     use super::*;
     use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Positional, Rule, When};
 
@@ -1025,7 +1025,7 @@ mod tests {
     /// and nothing else is read.
     #[test]
     fn damage_never_makes_records() {
-        let mut random = Random::new();
+        let mut random = seeded();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
         let io = &mut Positional;
@@ -1034,7 +1034,7 @@ mod tests {
             let mut log = Log::open(&path, 1 << 20, 1, io).unwrap();
             let mut written = Vec::new();
             for sequence in 0..random.below(20) {
-                let bytes = random.bytes(5000);
+                let bytes = bytes_of(&mut random, 5000);
                 let record = data(sequence % 3, sequence + 1, &bytes);
                 log.append(&record, io).unwrap();
                 written.push(sequence + 1);
@@ -1053,7 +1053,7 @@ mod tests {
                         bytes[at] = random.below(256) as u8;
                     }
                     _ => {
-                        let mut junk = random.bytes(500);
+                        let mut junk = bytes_of(&mut random, 500);
                         let inside = Record { sequence: 99, ..any(&mut random, b"/x", b"yy") };
                         let epoch = log.head.epoch - 1;
                         inside.encode(Place { epoch, link: 0, synced: 0 }, &mut junk);

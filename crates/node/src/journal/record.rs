@@ -175,36 +175,27 @@ impl Record<'_> {
 pub(super) mod tests {
     use super::*;
     use crate::store::beneath::HANDLE_MAX;
+    use forebay_placement::Random;
     use std::time::{Duration, Instant};
 
     /// Numbers from a seed, which is printed.
-    pub struct Random(u64);
+    pub fn seeded() -> Random {
+        let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed: u64 = seed.unwrap_or_else(|| {
+            let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+            now.as_nanos() as u64
+        });
+        eprintln!("FOREBAY_SEED={seed}");
+        Random::new(seed)
+    }
 
-    impl Random {
-        pub fn new() -> Random {
-            let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
-            let seed: u64 = seed.unwrap_or_else(|| {
-                let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-                now.as_nanos() as u64
-            });
-            eprintln!("FOREBAY_SEED={seed}");
-            Random(seed | 1)
-        }
-
-        pub fn below(&mut self, end: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end
-        }
-
-        pub fn bytes(&mut self, most: u64) -> Vec<u8> {
-            (0..self.below(most + 1)).map(|_| self.below(256) as u8).collect()
-        }
+    /// Up to so many of them as bytes.
+    pub fn bytes_of(random: &mut Random, most: u64) -> Vec<u8> {
+        (0..random.below(most + 1)).map(|_| random.next_u64() as u8).collect()
     }
 
     pub fn any<'a>(random: &mut Random, path: &'a [u8], bytes: &'a [u8]) -> Record<'a> {
-        let mut number = || random.below(u64::MAX);
+        let mut number = || random.next_u64();
         let body = match number() % 6 {
             0 => Body::Cut { size: number() },
             1 => Body::Punch { start: number(), end: number() },
@@ -220,26 +211,26 @@ pub(super) mod tests {
             inode: number(),
             born_ns: number(),
             handle_type: number() as i32,
-            handle: random.bytes(HANDLE_MAX as u64),
+            handle: bytes_of(random, HANDLE_MAX as u64),
         };
         Record { sequence, key, body }
     }
 
     #[test]
     fn records_are_read_back_and_nothing_else_is() {
-        let mut random = Random::new();
+        let mut random = seeded();
         let until = Instant::now() + Duration::from_millis(700);
         let mut rounds = 0;
         while Instant::now() < until || rounds < 50 {
             rounds += 1;
             let place = Place {
-                epoch: random.below(u64::MAX),
+                epoch: random.next_u64(),
                 link: random.below(1 << 32) as u32,
-                synced: random.below(u64::MAX),
+                synced: random.next_u64(),
             };
-            let (path, bytes) = (random.bytes(300), random.bytes(3000));
+            let (path, bytes) = (bytes_of(&mut random, 300), bytes_of(&mut random, 3000));
             let record = any(&mut random, &path, &bytes);
-            let mut out = random.bytes(20);
+            let mut out = bytes_of(&mut random, 20);
             let before = out.len();
             let next = record.encode(place, &mut out);
             assert_eq!(out.len() - before, record.encoded_len());
@@ -264,7 +255,7 @@ pub(super) mod tests {
                 out[before + 8..before + 12].copy_from_slice(&crc);
             }
             let _ = Record::decode(&out[before..], place);
-            let _ = Record::decode(&random.bytes(400), place);
+            let _ = Record::decode(&bytes_of(&mut random, 400), place);
         }
     }
 }
