@@ -1,8 +1,14 @@
 //! What every I/O client does, written once; the table at the end names the clients.
+//!
+//! A client without a device keeps nothing: files stay empty and reads give zeros. All else that the
+//! cases ask for, results, batches, buffers and threads, it does like the others.
+
+#![warn(clippy::undocumented_unsafe_blocks)]
 
 use forebay_placement::Speed;
 use forebay_tiers::{
-    Direction, FaultScript, Faulty, IOVECS_MAX, IoClient, Positional, Throttled, Transfer, Uring,
+    Direction, FaultScript, Faulty, IOVECS_MAX, IoClient, Null, Positional, Throttled, Transfer,
+    Uring,
 };
 use libc::iovec;
 use rustix::io::Errno;
@@ -41,49 +47,85 @@ fn write(fd: RawFd, offset: u64, bytes: &mut [u8], piece: usize) -> Transfer {
     unsafe { Transfer::write(fd, offset, pieces(bytes, piece)) }
 }
 
-fn run(client: &mut dyn IoClient, transfer: Transfer) -> Result<u64, Errno> {
-    let mut batch = [transfer];
-    client.run(&mut batch);
-    batch[0].result()
+/// What is behind a client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Device {
+    /// The file that each transfer names.
+    Files,
+    /// None: writes go nowhere, and reads give zeros.
+    Nothing,
 }
 
-/// Writes and reads back through `client`, and compares with what the file itself says.
-fn check_round_trip(client: &mut dyn IoClient, offset: u64, len: usize, piece: usize) {
+/// A client under test.
+struct Subject {
+    client: Box<dyn IoClient>,
+    device: Device,
+}
+
+impl Subject {
+    fn run(&mut self, transfer: Transfer) -> Result<u64, Errno> {
+        let mut batch = [transfer];
+        self.client.run(&mut batch);
+        batch[0].result()
+    }
+
+    /// What a file has after `written` was.
+    fn kept(&self, written: Vec<u8>) -> Vec<u8> {
+        match self.device {
+            Device::Files => written,
+            Device::Nothing => vec![0; written.len()],
+        }
+    }
+
+    /// The length of a new file after writes up to `end`.
+    fn end(&self, end: u64) -> u64 {
+        if self.device == Device::Files { end } else { 0 }
+    }
+
+    /// Whether `file` has these bytes at `offset` and no others behind them.
+    fn assert_kept(&self, file: &File, offset: u64, written: &[u8]) {
+        assert_eq!(file.metadata().unwrap().len(), self.end(offset + written.len() as u64));
+        if self.device == Device::Files {
+            let mut found = vec![0; written.len()];
+            file.read_exact_at(&mut found, offset).unwrap();
+            assert!(found == written, "the file has other bytes");
+        }
+    }
+}
+
+/// Writes and reads back through the client, and compares with what the file itself says.
+fn check_round_trip(subject: &mut Subject, offset: u64, len: usize, piece: usize) {
     let file = tempfile::tempfile().unwrap();
     let fd = file.as_raw_fd();
     let mut written = pattern(len, 1);
-    let expected = written.clone();
-    assert_eq!(run(client, write(fd, offset, &mut written, piece)), Ok(len as u64));
-    assert_eq!(file.metadata().unwrap().len(), offset + len as u64);
+    assert_eq!(subject.run(write(fd, offset, &mut written, piece)), Ok(len as u64));
+    assert!(written == pattern(len, 1), "a write changed its buffers");
+    subject.assert_kept(&file, offset, &written);
 
-    let mut found = vec![0; len];
-    file.read_exact_at(&mut found, offset).unwrap();
-    assert!(found == expected, "the file has other bytes");
-
-    let mut back = vec![0; len];
-    assert_eq!(run(client, read(fd, offset, &mut back, piece)), Ok(len as u64));
-    assert!(back == expected, "other bytes were read");
+    let mut back = vec![9; len];
+    assert_eq!(subject.run(read(fd, offset, &mut back, piece)), Ok(len as u64));
+    assert!(back == subject.kept(written), "other bytes were read");
 }
 
-fn round_trip(client: &mut dyn IoClient) {
+fn round_trip(subject: &mut Subject) {
     for piece in [1, 7, 4096, 1 << 20] {
-        check_round_trip(client, 0, 1000, piece);
+        check_round_trip(subject, 0, 1000, piece);
     }
-    check_round_trip(client, 12_345, 100_000, 999);
+    check_round_trip(subject, 12_345, 100_000, 999);
 }
 
-fn more_buffers_than_a_system_call_takes(client: &mut dyn IoClient) {
+fn more_buffers_than_a_system_call_takes(subject: &mut Subject) {
     for count in [IOVECS_MAX - 1, IOVECS_MAX, IOVECS_MAX + 1, 3 * IOVECS_MAX + 5] {
-        check_round_trip(client, 3, count * 2, 2);
+        check_round_trip(subject, 3, count * 2, 2);
     }
 }
 
-fn huge_transfer(client: &mut dyn IoClient) {
-    check_round_trip(client, 0, 8 << 20, 4096);
+fn huge_transfer(subject: &mut Subject) {
+    check_round_trip(subject, 0, 8 << 20, 4096);
 }
 
 /// More than the 2 GiB - 4 KiB that the kernel moves at once, from memory that is never touched.
-fn more_bytes_than_a_system_call_moves(client: &mut dyn IoClient) {
+fn more_bytes_than_a_system_call_moves(subject: &mut Subject) {
     const GIB: usize = 1 << 30;
     let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -91,45 +133,54 @@ fn more_bytes_than_a_system_call_moves(client: &mut dyn IoClient) {
     unsafe {
         let iov_base = mmap_anonymous(std::ptr::null_mut(), GIB, ProtFlags::READ, flags).unwrap();
         let buffers = vec![iovec { iov_base, iov_len: GIB }; 5];
-        let result = run(client, Transfer::write(null.as_raw_fd(), 0, buffers));
+        let result = subject.run(Transfer::write(null.as_raw_fd(), 0, buffers));
         munmap(iov_base, GIB).unwrap();
         assert_eq!(result, Ok(5 * GIB as u64));
     }
 }
 
-fn sparse_offsets(client: &mut dyn IoClient) {
+fn sparse_offsets(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let fd = file.as_raw_fd();
     let offsets = [5, 1 << 20, (1 << 33) + 1];
     let mut written = offsets.map(|offset| pattern(5000, offset as usize));
     let mut batch: Vec<_> =
         offsets.iter().zip(&mut written).map(|(&at, bytes)| write(fd, at, bytes, 512)).collect();
-    client.run(&mut batch);
+    subject.client.run(&mut batch);
     assert!(batch.iter().all(|transfer| transfer.result() == Ok(5000)));
 
     let mut back = vec![9; 5000];
     for offset in offsets {
-        assert_eq!(run(client, read(fd, offset, &mut back, 4096)), Ok(5000));
-        assert!(back == pattern(5000, offset as usize), "at {offset}");
+        assert_eq!(subject.run(read(fd, offset, &mut back, 4096)), Ok(5000));
+        assert!(back == subject.kept(pattern(5000, offset as usize)), "at {offset}");
     }
-    assert_eq!(run(client, read(fd, 1 << 32, &mut back, 4096)), Ok(5000));
+    assert_eq!(subject.run(read(fd, 1 << 32, &mut back, 4096)), Ok(5000));
     assert!(back.iter().all(|&byte| byte == 0), "a hole is not zero");
 }
 
-fn reads_end_at_the_end_of_file(client: &mut dyn IoClient) {
+fn reads_never_end(subject: &mut Subject) {
+    let file = tempfile::tempfile().unwrap();
+    for offset in [0, 1 << 40] {
+        let mut back = vec![9; 200];
+        assert_eq!(subject.run(read(file.as_raw_fd(), offset, &mut back, 64)), Ok(200));
+        assert_eq!(back, [0; 200]);
+    }
+}
+
+fn reads_end_at_the_end_of_file(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let fd = file.as_raw_fd();
     file.write_all_at(&pattern(100, 0), 0).unwrap();
     for (offset, expected) in [(0, 100), (30, 70), (99, 1), (100, 0), (1 << 40, 0)] {
         let mut back = vec![9; 200];
-        assert_eq!(run(client, read(fd, offset, &mut back, 64)), Ok(expected), "at {offset}");
+        assert_eq!(subject.run(read(fd, offset, &mut back, 64)), Ok(expected), "at {offset}");
         let (bytes, untouched) = back.split_at(expected as usize);
         assert_eq!(bytes, pattern(bytes.len(), offset as usize));
         assert!(untouched.iter().all(|&byte| byte == 9), "bytes beyond the end were touched");
     }
 }
 
-fn failures_do_not_disturb_the_others(client: &mut dyn IoClient) {
+fn failures_do_not_disturb_the_others(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let read_only = File::open("/dev/null").unwrap();
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -149,7 +200,7 @@ fn failures_do_not_disturb_the_others(client: &mut dyn IoClient) {
         write(fd, u64::MAX, next(), 100),
         write(fd, 20_000, next(), 100),
     ];
-    client.run(&mut batch);
+    subject.client.run(&mut batch);
     let bad = Err(Errno::BADF);
     let expected = [
         Ok(10_000),
@@ -169,13 +220,13 @@ fn failures_do_not_disturb_the_others(client: &mut dyn IoClient) {
     assert_eq!(file.metadata().unwrap().len(), 30_000);
 }
 
-fn batches_larger_than_the_queue(client: &mut dyn IoClient) {
+fn batches_larger_than_the_queue(subject: &mut Subject) {
     const COUNT: usize = 50 * QUEUE_DEPTH as usize;
     const LEN: usize = 3000;
     let file = tempfile::tempfile().unwrap();
     let fd = file.as_raw_fd();
     let mut written = pattern(COUNT * LEN, 7);
-    let mut back = vec![0; COUNT * LEN];
+    let mut back = vec![9; COUNT * LEN];
     for (bytes, direction) in [(&mut written, Direction::Write), (&mut back, Direction::Read)] {
         let parts = bytes.chunks_mut(LEN).enumerate();
         let mut batch: Vec<_> = parts
@@ -184,26 +235,26 @@ fn batches_larger_than_the_queue(client: &mut dyn IoClient) {
                 Direction::Read => read(fd, (n * LEN) as u64, part, 1000),
             })
             .collect();
-        client.run(&mut batch);
+        subject.client.run(&mut batch);
         let results: Vec<_> = batch.iter().map(Transfer::result).collect();
         assert_eq!(results, [Ok(LEN as u64); COUNT], "{direction:?}");
     }
-    assert!(back == pattern(COUNT * LEN, 7));
+    assert!(back == subject.kept(pattern(COUNT * LEN, 7)));
 }
 
-fn nothing_to_do(client: &mut dyn IoClient) {
+fn nothing_to_do(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let fd = file.as_raw_fd();
-    client.run(&mut []);
-    assert_eq!(run(client, write(fd, 50, &mut [], 1)), Ok(0));
+    subject.client.run(&mut []);
+    assert_eq!(subject.run(write(fd, 50, &mut [], 1)), Ok(0));
     let empty = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     // SAFETY: buffers without bytes.
     let transfer = unsafe { Transfer::read(fd, 50, vec![empty; 2 * IOVECS_MAX]) };
-    assert_eq!(run(client, transfer), Ok(0));
+    assert_eq!(subject.run(transfer), Ok(0));
     assert_eq!(file.metadata().unwrap().len(), 0);
 }
 
-fn empty_buffers_among_full_ones(client: &mut dyn IoClient) {
+fn empty_buffers_among_full_ones(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let mut bytes = pattern(10, 0);
     let empty = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -213,35 +264,36 @@ fn empty_buffers_among_full_ones(client: &mut dyn IoClient) {
     }
     // SAFETY: `bytes` outlives the run and is not used meanwhile.
     let transfer = unsafe { Transfer::write(file.as_raw_fd(), 0, buffers) };
-    assert_eq!(run(client, transfer), Ok(10));
-    let mut found = [0; 10];
-    file.read_exact_at(&mut found, 0).unwrap();
-    assert_eq!(found[..], pattern(10, 0));
+    assert_eq!(subject.run(transfer), Ok(10));
+    subject.assert_kept(&file, 0, &pattern(10, 0));
 }
 
-fn a_batch_can_run_again(client: &mut dyn IoClient) {
+fn a_batch_can_run_again(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let mut bytes = pattern(5000, 0);
     let mut batch = [write(file.as_raw_fd(), 0, &mut bytes, 2)];
     for _ in 0..3 {
         file.set_len(0).unwrap();
-        client.run(&mut batch);
+        subject.client.run(&mut batch);
         assert_eq!(batch[0].result(), Ok(5000));
-        assert_eq!(file.metadata().unwrap().len(), 5000);
+        subject.assert_kept(&file, 0, &pattern(5000, 0));
     }
 }
 
-fn sync(client: &mut dyn IoClient) {
+fn sync(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let mut bytes = pattern(100, 0);
-    assert_eq!(run(client, write(file.as_raw_fd(), 0, &mut bytes, 100)), Ok(100));
-    assert_eq!(client.sync(file.as_raw_fd()), Ok(()));
-    assert_eq!(client.sync(-1), Err(Errno::BADF));
-    assert_eq!(client.sync(1 << 20), Err(Errno::BADF));
+    assert_eq!(subject.run(write(file.as_raw_fd(), 0, &mut bytes, 100)), Ok(100));
+    assert_eq!(subject.client.sync(file.as_raw_fd()), Ok(()));
+}
+
+fn syncs_of_no_file_fail(subject: &mut Subject) {
+    assert_eq!(subject.client.sync(-1), Err(Errno::BADF));
+    assert_eq!(subject.client.sync(1 << 20), Err(Errno::BADF));
 }
 
 /// Signals rain on the thread all the while; its waits are interrupted.
-fn signals(client: &mut dyn IoClient) {
+fn signals(subject: &mut Subject) {
     static ARRIVED: AtomicU64 = AtomicU64::new(0);
     extern "C" fn count(_signal: i32) {
         ARRIVED.fetch_add(1, SeqCst);
@@ -262,7 +314,7 @@ fn signals(client: &mut dyn IoClient) {
                 thread::yield_now();
             }
             for _ in 0..5 {
-                batches_larger_than_the_queue(client);
+                batches_larger_than_the_queue(subject);
             }
         });
         while !worker.is_finished() {
@@ -276,10 +328,10 @@ fn signals(client: &mut dyn IoClient) {
 }
 
 /// A client may be made by one thread and used by others, one at a time.
-fn moves_between_threads(client: &mut dyn IoClient) {
+fn moves_between_threads(subject: &mut Subject) {
     for _ in 0..3 {
         thread::scope(|scope| {
-            scope.spawn(|| check_round_trip(client, 0, 1000, 10));
+            scope.spawn(|| check_round_trip(subject, 0, 1000, 10));
         });
     }
 }
@@ -304,18 +356,19 @@ fn faulty<C: IoClient>(inner: C) -> impl IoClient {
     Faulty::new(inner, FaultScript::new())
 }
 
+/// `None` where the kernel does not allow the client.
 type Client = Option<Box<dyn IoClient>>;
 
 /// Makes a module of the cases for each client.
 macro_rules! conformance {
-    ($($client:ident: $make:expr;)*) => {
+    ($($client:ident: $device:ident, $make:expr;)*) => {
         $(mod $client {
             use super::*;
 
-            fn with_client(case: fn(&mut dyn IoClient)) {
+            fn with_subject(case: fn(&mut Subject)) {
                 let made: Client = $make;
-                if let Some(mut client) = made {
-                    case(&mut *client);
+                if let Some(client) = made {
+                    case(&mut Subject { client, device: Device::$device });
                 }
             }
 
@@ -325,8 +378,6 @@ macro_rules! conformance {
                 huge_transfer
                 more_bytes_than_a_system_call_moves
                 sparse_offsets
-                reads_end_at_the_end_of_file
-                failures_do_not_disturb_the_others
                 batches_larger_than_the_queue
                 nothing_to_do
                 empty_buffers_among_full_ones
@@ -335,22 +386,37 @@ macro_rules! conformance {
                 signals
                 moves_between_threads
             }
+            conformance! { @$device }
         })*
+    };
+    (@Files) => {
+        conformance! { @cases
+            reads_end_at_the_end_of_file
+            failures_do_not_disturb_the_others
+            syncs_of_no_file_fail
+        }
+    };
+    (@Nothing) => {
+        conformance! { @cases
+            reads_never_end
+        }
     };
     (@cases $($case:ident)*) => {
         $(#[test]
         fn $case() {
-            with_client(super::$case);
+            with_subject(super::$case);
         })*
     };
 }
 
 conformance! {
-    positional: Some(Box::new(Positional));
-    uring: super::uring().map(|client| Box::new(client) as _);
-    throttled_positional: Some(Box::new(throttled(Positional)));
-    throttled_uring: super::uring().map(|client| Box::new(throttled(client)) as _);
-    faulty_positional: Some(Box::new(faulty(Positional)));
-    faulty_uring: super::uring().map(|client| Box::new(faulty(client)) as _);
-    default: Some(forebay_tiers::open_client(QUEUE_DEPTH));
+    positional: Files, Some(Box::new(Positional));
+    uring: Files, super::uring().map(|client| Box::new(client) as _);
+    throttled_positional: Files, Some(Box::new(throttled(Positional)));
+    throttled_uring: Files, super::uring().map(|client| Box::new(throttled(client)) as _);
+    faulty_positional: Files, Some(Box::new(faulty(Positional)));
+    faulty_uring: Files, super::uring().map(|client| Box::new(faulty(client)) as _);
+    default: Files, Some(forebay_tiers::open_client(QUEUE_DEPTH));
+    null: Nothing, Some(Box::new(Null));
+    throttled_null: Nothing, Some(Box::new(throttled(Null)));
 }
