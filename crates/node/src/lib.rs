@@ -20,6 +20,7 @@ mod organize;
 pub mod profile;
 mod recovery;
 mod store;
+mod usage;
 
 pub use config::{Config, schema};
 pub use instance::guard::{WAITS, is_served};

@@ -2,12 +2,12 @@
 
 use crate::config::Config;
 use crate::devices::faults::{self, Faults};
-use crate::devices::gauge::{Device, Gauge, Gauged};
+use crate::devices::gauge::{Device, Gauge, Gauged, Gauges};
 use crate::instance::runtime::Runtime;
-use crate::journal::Journal;
+use crate::journal::{self, Journal};
 use crate::observe::trace::Trace;
-use crate::organize::mover::Found;
 use crate::store::descriptors::Descriptors;
+use crate::usage::{dirty_bytes, ranges};
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, pace};
 use forebay_pool::clock::Timer;
@@ -15,7 +15,7 @@ use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
-use forebay_pool::{Owner, Segment, clock, crash, undo};
+use forebay_pool::{Entry, Owner, Segment, clock, crash, undo};
 use forebay_tiers::{IoClient, Throttled, open_client};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -31,6 +31,14 @@ const QUEUE_DEPTH: u32 = 16;
 /// Thread numbers of the manager's slot: each thread that locks has its own.
 static THREADS: AtomicU32 = AtomicU32::new(0);
 
+/// A block as found in a bucket.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct BlockRef {
+    pub file: u32,
+    pub block: u64,
+    pub bucket: u32,
+}
+
 /// The node manager's state.
 pub(crate) struct Node {
     pub segment: Segment,
@@ -44,7 +52,6 @@ pub(crate) struct Node {
     pub descriptors: Descriptors,
     /// On the fastest file tier that took it, where there is one.
     pub journal: Option<Journal>,
-    pub stage_requests: crate::organize::stage::Requests,
     pub watermarks: Watermarks,
     /// Of each tier, and behind [`TIERS_MAX`] of each store.
     pub gauges: Vec<Gauge>,
@@ -121,6 +128,12 @@ impl Node {
         }
     }
 
+    /// What the journal has to know of this node.
+    pub fn context(&self) -> journal::Context<'_> {
+        let Node { segment, config, descriptors, .. } = self;
+        journal::Context { segment, config, descriptors }
+    }
+
     /// Waits until flushes in the background may write `bytes` more: their bandwidth is limited.
     pub fn await_turn(&self, bytes: u64) {
         let bandwidth = self.config.flush.bandwidth;
@@ -151,12 +164,27 @@ impl Node {
 
     /// The index entry of a block, if it still names the bucket that the block was found in: that may
     /// have become another block's since.
-    pub fn place(&self, found: &Found) -> Option<&AtomicU64> {
+    pub fn place(&self, found: &BlockRef) -> Option<&AtomicU64> {
         let segment = &self.segment;
         if found.file >= segment.header().files || !segment.is_indexed(found.bucket) {
             return None;
         }
         segment.place_of(found.file, found.block, found.bucket)
+    }
+
+    /// Whether any block of the file is dirty or being flushed.
+    pub fn is_pending(&self, file: u32) -> bool {
+        let segment = &self.segment;
+        let mut pending = false;
+        segment.for_each_entry(segment.file(file), 0, |_, place| {
+            if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire))
+                && let Some(meta) = segment.bucket(bucket)
+            {
+                pending |= meta.pending() != 0;
+            }
+            !pending
+        });
+        pending
     }
 
     /// Dirty bytes of all tiers that were last written up to the stamp `until`.
@@ -220,16 +248,6 @@ impl Node {
         emulation.write_bandwidth != 0 || emulation.latency_ns != 0
     }
 
-    /// The estimates of a device, and where clients read them.
-    pub fn gauge(&self, device: Device) -> (&Gauge, &DeviceSpeed) {
-        match device {
-            Device::Tier(tier) => (&self.gauges[tier], &self.header().tier[tier].speed),
-            Device::Store(store) => {
-                (&self.gauges[TIERS_MAX + store], &self.header().store[store].speed)
-            }
-        }
-    }
-
     /// Milliseconds of the clock that stamps writes.
     pub fn now(&self) -> u32 {
         clock::stamp(clock::realtime_coarse_ns())
@@ -284,6 +302,17 @@ impl Node {
     }
 }
 
+impl Gauges for Node {
+    fn gauge(&self, device: Device) -> (&Gauge, &DeviceSpeed) {
+        match device {
+            Device::Tier(tier) => (&self.gauges[tier], &self.header().tier[tier].speed),
+            Device::Store(store) => {
+                (&self.gauges[TIERS_MAX + store], &self.header().store[store].speed)
+            }
+        }
+    }
+}
+
 impl SlotFiles for Node {
     fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
         let (tier, file) = self.slot_file(bucket)?;
@@ -311,62 +340,8 @@ impl SlotFiles for Node {
     }
 }
 
-/// The byte ranges of neighbouring pages of a set, within their bucket.
-pub(crate) fn ranges(mut pages: u64, page: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
-    std::iter::from_fn(move || {
-        let first = (pages != 0).then(|| pages.trailing_zeros())?;
-        let count = (pages >> first).trailing_ones();
-        let end = first + count;
-        pages = if end >= 64 { 0 } else { pages >> end << end };
-        Some(u64::from(first) * page..u64::from(end) * page)
-    })
-}
-
 fn all_of(done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
     if done? == bytes { Ok(()) } else { Err(Errno::IO) }
-}
-
-/// Dirty bytes of tier `tier` of a segment, those on their way to the store included, in buckets
-/// that `counts` accepts. Those of scratch files are not meant for the store.
-pub(crate) fn dirty_bytes(
-    segment: &Segment,
-    tier: usize,
-    counts: impl Fn(&BucketMeta) -> bool,
-) -> u64 {
-    pending_bytes(segment, tier, |meta| !is_scratch(segment, meta) && counts(meta))
-}
-
-/// The same, of scratch files alone.
-pub(crate) fn scratch_bytes(segment: &Segment, tier: usize) -> u64 {
-    pending_bytes(segment, tier, |meta| is_scratch(segment, meta))
-}
-
-fn is_scratch(segment: &Segment, meta: &BucketMeta) -> bool {
-    let file = meta.file.load(Ordering::Relaxed);
-    file < segment.header().files && segment.file(file).has(file_flag::SCRATCH)
-}
-
-fn pending_bytes(segment: &Segment, tier: usize, counts: impl Fn(&BucketMeta) -> bool) -> u64 {
-    let page = segment.page_bytes() as u64;
-    let pages: u64 = buckets_of(segment, tier)
-        .filter_map(|bucket| segment.bucket(bucket))
-        .map(|meta| {
-            let pending = meta.pending();
-            if pending != 0 && counts(meta) { u64::from(pending.count_ones()) } else { 0 }
-        })
-        .sum();
-    pages * page
-}
-
-/// The buckets of a tier that can be in use.
-pub(crate) fn buckets_of(segment: &Segment, tier: usize) -> std::ops::Range<u32> {
-    let header = segment.header();
-    let first = header.tier[tier].first_bucket;
-    let count = match tier {
-        0 => header.ram_ready.load(Ordering::Acquire),
-        _ => header.tier[tier].buckets,
-    };
-    first..first + count
 }
 
 /// The token bucket of an emulated device lies in the segment, which the node keeps mapped.
@@ -399,19 +374,4 @@ fn throttled(emulation: &Emulation, node: &Arc<Node>) -> Box<dyn IoClient> {
     }
     let device = TokenBucket { _node: Arc::clone(node), emulation };
     Box::new(Throttled::new(client, speed, device))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ranges;
-
-    #[test]
-    fn neighbouring_pages_are_one_range() {
-        let of =
-            |pages| ranges(pages, 10).map(|range| (range.start, range.end)).collect::<Vec<_>>();
-        assert_eq!(of(0), []);
-        assert_eq!(of(0b1101), [(0, 10), (20, 40)]);
-        assert_eq!(of(u64::MAX), [(0, 640)]);
-        assert_eq!(of(1 << 63), [(630, 640)]);
-    }
 }

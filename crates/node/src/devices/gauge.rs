@@ -2,7 +2,6 @@
 //! with (Hermes section 3.1.2, the system profiler's part while a job runs).
 
 use crate::devices::undoable::Undoable;
-use crate::node::Node;
 use forebay_placement::observe::Observed;
 use forebay_pool::layout::DeviceSpeed;
 use forebay_pool::{clock, crash};
@@ -61,26 +60,32 @@ impl Gauge {
     }
 }
 
+/// The estimates of all devices.
+pub(crate) trait Gauges: Send + Sync {
+    /// The estimates of a device, and where clients read them.
+    fn gauge(&self, device: Device) -> (&Gauge, &DeviceSpeed);
+}
+
 /// An I/O client whose transfers are observed.
-pub(crate) struct Gauged {
+pub(crate) struct Gauged<G> {
     inner: Undoable,
-    node: Arc<Node>,
+    gauges: Arc<G>,
     device: Device,
 }
 
-impl Gauged {
-    pub fn new(inner: Box<dyn IoClient>, node: &Arc<Node>, device: Device) -> Gauged {
-        Gauged { inner: Undoable::new(inner), node: Arc::clone(node), device }
+impl<G: Gauges> Gauged<G> {
+    pub fn new(inner: Box<dyn IoClient>, gauges: &Arc<G>, device: Device) -> Gauged<G> {
+        Gauged { inner: Undoable::new(inner), gauges: Arc::clone(gauges), device }
     }
 }
 
-impl IoClient for Gauged {
+impl<G: Gauges> IoClient for Gauged<G> {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
 
     fn run(&mut self, transfers: &mut [Transfer]) {
-        let (gauge, speed) = self.node.gauge(self.device);
+        let (gauge, speed) = self.gauges.gauge(self.device);
         let users = gauge.users.fetch_add(1, Ordering::AcqRel) + 1;
         let start = clock::monotonic_ns();
         crash::point("io.begin");

@@ -41,7 +41,7 @@ pub(crate) fn vet_dropped(node: &Node, file: u32) {
     if !record.has(file_flag::UNLINKED)
         && is_theirs(record)
         && !has_temporary_name(record)
-        && crate::drain::flush::is_pending(node, file)
+        && node.is_pending(file)
     {
         tell(node, file, "it was deleted or replaced; nobody can read what was not yet written");
     }

@@ -3,7 +3,8 @@
 
 use crate::journal::log::LogError;
 use crate::journal::{BlockPages, Facts, Settlement};
-use crate::node::{Node, buckets_of};
+use crate::node::Node;
+use crate::usage::buckets_of;
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::buckets::Patience;
 use forebay_pool::clock::Timer;
@@ -302,7 +303,7 @@ impl Flusher {
             return Err(LogError::Full);
         }
         let mut state = journal.lock();
-        state.begin(&node, file)?;
+        state.begin(node.context(), file)?;
         let path = record.path();
         // What is written from here on has a higher one.
         let facts = Facts {
@@ -370,7 +371,7 @@ impl Flusher {
         };
         let before = goal();
         if let Some(journal) = &node.journal
-            && let Err(error) = journal.cut(&node, file, &mut *self.tiers[journal.tier])
+            && let Err(error) = journal.cut(node.context(), file, &mut *self.tiers[journal.tier])
         {
             // The next sync goes to the store, and settles the file.
             record.clear(file_flag::SYNCED);
@@ -406,8 +407,8 @@ impl Flusher {
                 && !self.aside.contains_key(&file)
         };
         let Some(journal) = &node.journal else { return false };
-        let Some(file) = journal.to_be_settled(&node, may) else {
-            journal.mend(&node, &mut *self.tiers[journal.tier]);
+        let Some(file) = journal.to_be_settled(node.context(), may) else {
+            journal.mend(node.context(), &mut *self.tiers[journal.tier]);
             return false;
         };
         let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
@@ -425,7 +426,7 @@ impl Flusher {
         let node = Arc::clone(&self.node);
         self.take_slotted(file);
         let sequence = node.segment.next_sequence();
-        if self.is_pending(file) {
+        if self.node.is_pending(file) {
             return Err(Errno::AGAIN);
         }
         self.sync_store(file)?;
@@ -452,7 +453,7 @@ impl Flusher {
         let node = Arc::clone(&self.node);
         let Some(journal) = &node.journal else { return vec![Ok(()); files.len()] };
         let io = &mut *self.tiers[journal.tier];
-        let results = journal.settled(&node, files, io).into_iter();
+        let results = journal.settled(node.context(), files, io).into_iter();
         results.map(|result| result.map_err(|_| Errno::IO)).collect()
     }
 
@@ -569,7 +570,7 @@ impl Flusher {
             self.was_held = false;
             self.flush(Which::File(file));
             let failed = record.errors() != errors;
-            if failed || !self.is_pending(file) {
+            if failed || !self.node.is_pending(file) {
                 break;
             }
             if self.was_held {
@@ -582,7 +583,7 @@ impl Flusher {
                 return;
             }
         }
-        let settles = tracked && (durable || only_clean && !self.is_pending(file));
+        let settles = tracked && (durable || only_clean && !self.node.is_pending(file));
         if (durable || settles && was_logged)
             && let Some(held) = held
             && record.errors() == errors
@@ -622,11 +623,6 @@ impl Flusher {
         Ok(())
     }
 
-    /// Whether any block of the file is dirty or being flushed.
-    fn is_pending(&self, file: u32) -> bool {
-        is_pending(&self.node, file)
-    }
-
     /// Begins to wait anew for what a client holds.
     pub fn be_patient(&mut self) {
         self.patience = Patience::default();
@@ -656,7 +652,7 @@ impl Flusher {
         }
         if let Which::File(file) = which {
             let record = self.node.segment.file(file);
-            if record.has(file_flag::AHEAD) && !self.is_pending(file) {
+            if record.has(file_flag::AHEAD) && !self.node.is_pending(file) {
                 // What is to be settled needs a descriptor, of which no flush has made use.
                 let _ = self.descriptor(file);
             }
@@ -1273,21 +1269,6 @@ fn span(first: usize, count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { ((1 << count) - 1) << first }
 }
 
-/// Whether any block of the file is dirty or being flushed.
-pub(crate) fn is_pending(node: &Node, file: u32) -> bool {
-    let segment = &node.segment;
-    let mut pending = false;
-    segment.for_each_entry(segment.file(file), 0, |_, place| {
-        if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire))
-            && let Some(meta) = segment.bucket(bucket)
-        {
-            pending |= meta.pending() != 0;
-        }
-        !pending
-    });
-    pending
-}
-
 /// If nothing of the file is dirty any more, gives the store its times, ends the state "ahead
 /// of the store", and closes the manager's descriptor. Done with the file held, so that no writer is in the middle of it.
 pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
@@ -1297,7 +1278,7 @@ pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
         && !record.has(file_flag::ANNOUNCED)
         && !record.is_tracked()
         && node.descriptors.at_hand(segment, file).is_none();
-    if settled || is_pending(node, file) {
+    if settled || node.is_pending(file) {
         return;
     }
     let inside = segment.enter_table(owner);
@@ -1312,7 +1293,7 @@ pub(crate) fn settle(node: &Node, file: u32, owner: Owner) {
 /// The same, of a file that the caller has exclusively.
 pub(crate) fn settle_held(node: &Node, file: u32) {
     let record = node.segment.file(file);
-    if record.has_intent() || is_pending(node, file) {
+    if record.has_intent() || node.is_pending(file) {
         return;
     }
     let held = node.descriptors.at_hand(&node.segment, file);

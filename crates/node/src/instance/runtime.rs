@@ -1,12 +1,12 @@
 //! Where a node manager's files are: its folder with socket, lock, log and configuration, and its
 //! pool in /dev/shm.
 
-use crate::config::{Config, TierKind};
+use crate::config::{Config, Tier, TierKind};
 use crate::instance::discovery::{self, FoundPool, is_instance, is_private_folder, own_uid};
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, SLOTS_END};
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -300,7 +300,7 @@ impl Runtime {
         let pool = crate::observe::status::Observer::of(&self.pool).ok()?;
         let header = pool.segment().header();
         let stores = header.store[..header.stores as usize].iter();
-        Some(stores.map(|store| crate::recovery::fsck::path_of(&store.path).to_owned()).collect())
+        Some(stores.map(|store| crate::usage::path_of(&store.path).to_owned()).collect())
     }
 
     /// The node manager's socket.
@@ -422,7 +422,7 @@ impl Runtime {
 
     /// The slots and the table of each file tier of the instance's configuration.
     pub fn slot_files(&self, config: &Config) -> Vec<(PathBuf, PathBuf)> {
-        let of_tier = |tier: &crate::config::Tier| match &tier.kind {
+        let of_tier = |tier: &Tier| match &tier.kind {
             TierKind::File { path } => {
                 Some((self.slots(path, &tier.name), self.index(path, &tier.name)))
             }
@@ -431,12 +431,20 @@ impl Runtime {
         config.tiers.iter().filter_map(of_tier).collect()
     }
 
+    /// Where the journal can be: on each file tier, with its number.
+    pub(crate) fn journals(&self, config: &Config) -> impl Iterator<Item = (usize, PathBuf)> {
+        let path_on = |(number, tier): (usize, &Tier)| match &tier.kind {
+            TierKind::File { path } => Some((number, self.journal(path, &tier.name))),
+            TierKind::Ram => None,
+        };
+        config.tiers.iter().enumerate().filter_map(path_on)
+    }
+
     /// Whether the tiers have files of the instance, which may hold data although its segment is gone.
     pub fn has_slots(&self, config: &Config) -> bool {
-        let journal = crate::journal::Journal::of(config, self);
         let is_there = |path: &PathBuf| private::is_there(path);
         self.slot_files(config).iter().any(|(slots, index)| is_there(slots) || is_there(index))
-            || journal.is_some_and(|journal| is_there(&journal.path))
+            || self.journals(config).any(|(_, path)| is_there(&path))
     }
 
     /// Keeps the configuration beside the slots of file tier `tier`, durably: after a reboot the instance's folder
@@ -461,7 +469,7 @@ impl Runtime {
             File::from(kept).sync_all()
         };
         match write() {
-            Ok(()) => crate::journal::log::sync_folder_of(&path),
+            Ok(()) => sync_folder_of(&path),
             Err(error) => {
                 // A part of it would say nothing. A file that is not ours stays.
                 if error.raw_os_error().is_some() {
@@ -571,6 +579,16 @@ impl Runtime {
     /// The journal's file, in the folder of the tier that it lies on.
     pub fn journal(&self, folder: &Path, tier: &str) -> PathBuf {
         self.of_tier(folder, tier, JOURNAL_END)
+    }
+}
+
+/// The name of a file, too, has to be there after a power loss.
+pub(crate) fn sync_folder_of(path: &Path) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if let Some(folder) = path.parent()
+        && let Ok(folder) = rustix::fs::open(folder, flags, Mode::empty())
+    {
+        let _ = rustix::fs::fsync(folder);
     }
 }
 

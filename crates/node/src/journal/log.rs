@@ -7,6 +7,7 @@
 //! ```
 
 use super::record::{Body, Key, Name, Place, Record};
+use crate::instance::runtime::sync_folder_of;
 use forebay_pool::layout::{MAKER, MAKER_BYTES};
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
 use forebay_pool::private::{self, Wrong};
@@ -481,16 +482,6 @@ fn write(
     match writes[0].result()? {
         written if written == bytes.len() as u64 => Ok(()),
         _ => Err(Errno::IO),
-    }
-}
-
-/// The journal's name, too, has to be there after a power loss.
-pub(crate) fn sync_folder_of(path: &Path) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    if let Some(folder) = path.parent()
-        && let Ok(folder) = rustix::fs::open(folder, flags, Mode::empty())
-    {
-        let _ = rustix::fs::fsync(folder);
     }
 }
 

@@ -10,14 +10,14 @@ pub(crate) mod log;
 pub(crate) mod record;
 pub(crate) mod replay;
 
-use crate::config::{Config, TierKind};
+use crate::config::Config;
 use crate::devices::undoable::Undoable;
 use crate::instance::runtime::Runtime;
-use crate::node::Node;
 use crate::store::beneath::handle_of;
+use crate::store::descriptors::Descriptors;
 use forebay_placement::schema::Durability;
 use forebay_pool::layout::{PAGES_PER_BUCKET, file_flag};
-use forebay_pool::{crash, private};
+use forebay_pool::{Segment, crash, private};
 use forebay_tiers::IoClient;
 use log::{Log, LogError};
 use record::{Body, Key, Record};
@@ -31,6 +31,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGES: usize = PAGES_PER_BUCKET as usize;
+
+/// What the journal has to know of a node.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub segment: &'a Segment,
+    pub config: &'a Config,
+    pub descriptors: &'a Descriptors,
+}
 
 /// The journal of a node manager.
 pub(crate) struct Journal {
@@ -118,11 +126,7 @@ impl Journal {
         runtime: &Runtime,
         takes: impl Fn(usize) -> bool,
     ) -> Option<Journal> {
-        let path_on = |(number, tier): (usize, &crate::config::Tier)| match &tier.kind {
-            TierKind::File { path } => Some((number, runtime.journal(path, &tier.name))),
-            TierKind::Ram => None,
-        };
-        let places: Vec<_> = config.tiers.iter().enumerate().filter_map(path_on).collect();
+        let places: Vec<_> = runtime.journals(config).collect();
         let there = places.iter().find(|(_, path)| private::is_there(path));
         let place = there.or_else(|| places.iter().find(|(tier, _)| takes(*tier)));
         let (tier, path) = place.or(places.first())?.clone();
@@ -146,7 +150,7 @@ impl Journal {
     ///
     /// # Errors
     /// The device's.
-    pub fn start(&self, node: &Node) -> Result<(), Errno> {
+    pub fn start(&self, node: Context<'_>) -> Result<(), Errno> {
         match node.config.wants_journal() || private::is_there(&self.path) {
             true => self.make(node),
             false => Ok(()),
@@ -157,7 +161,7 @@ impl Journal {
     ///
     /// # Errors
     /// The device's.
-    pub fn make(&self, node: &Node) -> Result<(), Errno> {
+    pub fn make(&self, node: Context<'_>) -> Result<(), Errno> {
         self.lock().open(self, node, &mut Undoable::plain())
     }
 
@@ -166,7 +170,7 @@ impl Journal {
     ///
     /// # Errors
     /// Why it could not be appended.
-    pub fn cut(&self, node: &Node, file: u32, io: &mut dyn IoClient) -> Result<(), LogError> {
+    pub fn cut(&self, node: Context<'_>, file: u32, io: &mut dyn IoClient) -> Result<(), LogError> {
         let record = node.segment.file(file);
         if !record.is_logged() || !record.has_intent() {
             return Ok(());
@@ -196,7 +200,7 @@ impl Journal {
     /// Why it could not be noted, for each file.
     pub fn settled(
         &self,
-        node: &Node,
+        node: Context<'_>,
         files: &[Settlement],
         io: &mut dyn IoClient,
     ) -> Vec<Result<(), LogError>> {
@@ -239,7 +243,7 @@ impl Journal {
     }
 
     /// Notes that `file` has no name and no user any more, and is dropped.
-    pub fn gone(&self, node: &Node, file: u32) {
+    pub fn gone(&self, node: Context<'_>, file: u32) {
         let record = node.segment.file(file);
         if !record.is_tracked() {
             return;
@@ -258,7 +262,7 @@ impl Journal {
 
     /// The file that the log has data of for longest, of those that `may` be settled, if half of the log
     /// is used, or nothing comes to it before all are.
-    pub fn to_be_settled(&self, node: &Node, may: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn to_be_settled(&self, node: Context<'_>, may: impl Fn(u32) -> bool) -> Option<u32> {
         let state = self.lock();
         let is_half_full = state.log.as_ref().is_some_and(|log| log.used() > log.bytes() / 2);
         if !(state.full || state.failed || is_half_full) {
@@ -271,7 +275,7 @@ impl Journal {
 
     /// Begins a round that takes nothing any more anew, if it can be; again and again, for the device may
     /// have failed only for a while.
-    pub fn mend(&self, node: &Node, io: &mut dyn IoClient) {
+    pub fn mend(&self, node: Context<'_>, io: &mut dyn IoClient) {
         let mut state = self.lock();
         if state.failed || state.full {
             state.restart_if_dead(node, io);
@@ -285,7 +289,7 @@ impl Journal {
     }
 
     /// Everything is on the store, durably, and the tiers' files are about to be removed.
-    pub fn stop(&self, node: &Node) {
+    pub fn stop(&self, node: Context<'_>) {
         let mut state = self.lock();
         let sequence = node.segment.next_sequence();
         let io = &mut Undoable::plain();
@@ -298,9 +302,14 @@ impl Journal {
 }
 
 impl State {
-    fn open(&mut self, journal: &Journal, node: &Node, io: &mut dyn IoClient) -> Result<(), Errno> {
+    fn open(
+        &mut self,
+        journal: &Journal,
+        node: Context<'_>,
+        io: &mut dyn IoClient,
+    ) -> Result<(), Errno> {
         if self.log.is_none() {
-            let log = Log::open(&journal.path, journal.bytes, node.header().files, io)?;
+            let log = Log::open(&journal.path, journal.bytes, node.segment.header().files, io)?;
             // Only a damaged segment is behind its journal.
             log.found().into_iter().for_each(|found| node.segment.number_from(found));
             if log.is_damaged() {
@@ -328,7 +337,7 @@ impl State {
 
     fn append_settlement(
         &mut self,
-        node: &Node,
+        node: Context<'_>,
         &Settlement { file, sequence }: &Settlement,
         io: &mut dyn IoClient,
     ) -> Result<(), LogError> {
@@ -358,7 +367,7 @@ impl State {
     ///
     /// # Errors
     /// `Full` where there is no log, or no room in it; the device's.
-    pub fn begin(&mut self, node: &Node, file: u32) -> Result<(), LogError> {
+    pub fn begin(&mut self, node: Context<'_>, file: u32) -> Result<(), LogError> {
         if self.failed || self.full || self.log.is_none() {
             return Err(LogError::Full);
         }
@@ -454,7 +463,7 @@ impl State {
     }
 
     /// What makes the file this file.
-    fn key(&self, node: &Node, file: u32) -> Result<Key, LogError> {
+    fn key(&self, node: Context<'_>, file: u32) -> Result<Key, LogError> {
         let record = node.segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
         if let Some(logged) = self.files.get(&file).filter(|known| known.generation == generation) {
@@ -470,7 +479,7 @@ impl State {
             ..Key::default()
         };
         let folder = &node.config.backing.get(usize::from(store)).ok_or(LogError::Full)?.path;
-        if let Ok(fd) = node.descriptors.of(&node.segment, file, folder) {
+        if let Ok(fd) = node.descriptors.of(node.segment, file, folder) {
             identify(&fd, &mut key);
             // As the records of slots and marks name it.
             key.born_ns = record.born_ns.load(Ordering::Acquire);
@@ -479,7 +488,7 @@ impl State {
     }
 
     /// Begins the log anew if nothing in it is live. Returns whether it did.
-    fn restart_if_dead(&mut self, node: &Node, io: &mut dyn IoClient) -> bool {
+    fn restart_if_dead(&mut self, node: Context<'_>, io: &mut dyn IoClient) -> bool {
         let Some(log) = &mut self.log else { return false };
         let unnoted = &self.unnoted;
         let live =
@@ -552,6 +561,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Node;
     use crate::observe::trace::Trace;
     use crate::store::descriptors::Descriptors;
     use forebay_pool::files::Identity;
@@ -615,7 +625,6 @@ mod tests {
                     pool: PathBuf::new(),
                 },
                 journal: Some(journal),
-                stage_requests: crate::organize::stage::Requests::default(),
                 watermarks: forebay_placement::Watermarks::default(),
                 trace: Trace::to(None).unwrap(),
                 faults: None,
@@ -638,13 +647,13 @@ mod tests {
             let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
             self.node.segment.file(file).set(file_flag::LOGGED);
             let mut state = journal.lock();
-            state.open(journal, &self.node, &mut self.io).unwrap();
+            state.open(journal, self.node.context(), &mut self.io).unwrap();
             let sequence = self.node.segment.next_sequence();
             let facts = Facts { sequence, size: 4096, mtime_ns: 0, path: b"" };
             let data = &sequence.to_le_bytes().repeat(512)[..];
             let pages = BlockPages { block: 0, bucket: 0, version: 0, pages: 1, data, page: 4096 };
             let appended = state
-                .begin(&self.node, file)
+                .begin(self.node.context(), file)
                 .and_then(|()| state.append_pages(file, &facts, &pages, &mut self.io));
             appended.and_then(|()| state.commit(true, &mut self.io)).is_ok()
         }
@@ -652,7 +661,7 @@ mod tests {
         fn settle(&mut self, file: usize) -> Result<(), LogError> {
             let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
             let sequence = self.node.segment.next_sequence();
-            journal.settled(&self.node, &[Settlement { file, sequence }], &mut self.io)[0]
+            journal.settled(self.node.context(), &[Settlement { file, sequence }], &mut self.io)[0]
         }
 
         fn fail(&self, operation: Operation, times: u64) {
@@ -671,7 +680,7 @@ mod tests {
         assert!(world.settle(0).is_err());
         let logged = |file: u32| world.node.segment.file(file).has(file_flag::LOGGED);
         assert!(world.files.into_iter().all(logged));
-        let due = world.journal().to_be_settled(&world.node, logged);
+        let due = world.journal().to_be_settled(world.node.context(), logged);
         assert_eq!(due, Some(world.files[1]));
         assert_eq!(world.settle(1), Ok(()));
         assert!(world.journal().takes_data());
@@ -701,7 +710,7 @@ mod tests {
             assert_eq!(world.script.hits(), 2);
             assert!(!world.log(1));
             world.node.segment.file(world.files[1]).clear(file_flag::LOGGED);
-            world.node.journal.as_ref().unwrap().mend(&world.node, &mut world.io);
+            world.node.journal.as_ref().unwrap().mend(world.node.context(), &mut world.io);
             assert!(world.log(1));
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::manager::jobs::Beginning;
 use crate::node::Node;
+use crate::organize::stage::{Request, Requests};
 use forebay_pool::Owner;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{file_flag, job_state};
@@ -168,6 +169,8 @@ impl Peer {
 /// The manager's end.
 pub(crate) struct Control {
     node: Arc<Node>,
+    /// Blocks that clients will read.
+    requests: Arc<Requests>,
     listener: OwnedFd,
     peers: Vec<Peer>,
     /// Whether anybody ever held the manager: one that nobody wants any more ends.
@@ -181,7 +184,11 @@ pub(crate) struct Control {
 
 impl Control {
     /// Listens at `path`, in place of a socket that a dead manager left.
-    pub fn listen(node: &Arc<Node>, path: &Path) -> Result<Control, Errno> {
+    pub fn listen(
+        node: &Arc<Node>,
+        requests: &Arc<Requests>,
+        path: &Path,
+    ) -> Result<Control, Errno> {
         let _ = std::fs::remove_file(path);
         let listener = rustix::net::socket_with(
             AddressFamily::UNIX,
@@ -194,6 +201,7 @@ impl Control {
         rustix::net::listen(&listener, 1024)?;
         Ok(Control {
             node: Arc::clone(node),
+            requests: Arc::clone(requests),
             listener,
             peers: Vec::new(),
             was_held: false,
@@ -241,18 +249,23 @@ impl Control {
     /// Accepts, reads and answers what is there. Returns true when the manager shall stop.
     pub fn serve(&mut self) -> bool {
         self.accept();
-        let node = Arc::clone(&self.node);
-        let (mut held, mut busy, mut joined) = (false, false, 0);
+        let mut receiver = Receiver {
+            node: &self.node,
+            requests: &self.requests,
+            owner: self.owner,
+            has_descriptors: false,
+        };
+        let (mut held, mut joined) = (false, 0);
         self.peers.retain_mut(|peer| {
             let before = peer.holds;
-            let keep = receive(&node, peer, &mut busy);
+            let keep = receiver.receive(peer);
             held |= peer.holds;
             joined += u64::from(peer.holds && !before);
             keep
         });
+        self.is_busy = receiver.has_descriptors;
         self.was_held |= held;
         self.joined += joined;
-        self.is_busy = busy;
         self.answer_beginnings();
         self.answer_drains()
     }
@@ -325,7 +338,7 @@ pub(crate) fn failing_files(node: &Node) -> usize {
             let record = node.segment.file(file);
             record.has(file_flag::FAILING)
                 && !record.has(file_flag::SCRATCH)
-                && crate::drain::flush::is_pending(node, file)
+                && node.is_pending(file)
         })
         .count()
 }
@@ -334,104 +347,114 @@ pub(crate) fn failing_files(node: &Node) -> usize {
 pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
     node.segment.live_files().all(|file| {
         let record = node.segment.file(file);
-        record.has(file_flag::FAILING)
-            || record.has(file_flag::SCRATCH)
-            || !crate::drain::flush::is_pending(node, file)
+        record.has(file_flag::FAILING) || record.has(file_flag::SCRATCH) || !node.is_pending(file)
     })
 }
 
-/// Reads what a peer has sent. False when it is gone or talks rubbish.
-fn receive(node: &Node, peer: &mut Peer, announced: &mut bool) -> bool {
-    // One who never stops must not keep us from the others.
-    for _ in 0..ROUND_MAX {
-        let (message, mut sent) = match peer.next() {
-            Ok(Some(next)) => next,
-            Ok(None) => return true,
-            Err(what) => {
-                if let Some(what) = what {
-                    eprintln!("cut off a connection that sent {what}");
+/// A round of reading from all peers.
+struct Receiver<'a> {
+    node: &'a Node,
+    requests: &'a Requests,
+    owner: Owner,
+    /// Some peer has sent a descriptor.
+    has_descriptors: bool,
+}
+
+impl Receiver<'_> {
+    /// Reads what a peer has sent. False when it is gone or talks rubbish.
+    fn receive(&mut self, peer: &mut Peer) -> bool {
+        let node = self.node;
+        // One who never stops must not keep us from the others.
+        for _ in 0..ROUND_MAX {
+            let (message, mut sent) = match peer.next() {
+                Ok(Some(next)) => next,
+                Ok(None) => return true,
+                Err(what) => {
+                    if let Some(what) = what {
+                        eprintln!("cut off a connection that sent {what}");
+                    }
+                    return false;
                 }
-                return false;
-            }
-        };
-        forebay_pool::crash::point("message.received");
-        *announced |= !sent.is_empty();
-        let done = match message {
-            Message::Announce { file, generation } => sent
-                .pop()
-                .is_some_and(|fd| node.descriptors.offer(&node.segment, file, generation, fd)),
-            Message::Stage { file, .. } | Message::Expect { file, .. } => {
-                let of_file = |fd: &OwnedFd| {
-                    file < node.segment.header().files
-                        && node.descriptors.is_file_of(node.segment.file(file), fd)
-                };
-                // A description of our own: the program's may be open for writing, or locked.
-                let fd = sent.pop().filter(of_file);
-                let fd = fd.map(|fd| crate::store::beneath::reopen(&fd, OFlags::RDONLY));
-                let bucket = node.segment.bucket_bytes() as u64;
-                if let Some(Ok(fd)) = fd
-                    && let Some(request) = crate::organize::stage::Request::of(&message, fd, bucket)
-                {
-                    node.stage_requests.push(request);
-                }
-                true
-            }
-            Message::Hold => {
-                peer.holds = true;
-                let held = Message::Held.encode();
-                rustix::net::send(&peer.socket, &held, SendFlags::NOSIGNAL).is_ok()
-            }
-            Message::Drain | Message::Stop => {
-                peer.drain = Some(Drain::asked_now(node, message == Message::Stop));
-                true
-            }
-            Message::AwaitEnd => {
-                peer.awaits_end = true;
-                true
-            }
-            Message::BeginJob { mode, trigger, reserve } => {
-                let begun =
-                    rustix::net::sockopt::socket_peercred(&peer.socket).ok().and_then(|run| {
-                        Beginning::of(
-                            node,
-                            run.pid.as_raw_nonzero().get() as u32,
-                            (mode, trigger),
-                            reserve,
-                        )
-                    });
-                let good = begun.is_some();
-                peer.beginning = begun;
-                good
-            }
-            Message::EndJob { number } => {
-                let run = rustix::net::sockopt::socket_peercred(&peer.socket).ok();
-                let run = run.map(|run| run.pid.as_raw_nonzero().get() as u32);
-                let theirs = node
-                    .segment
-                    .job(number)
-                    .filter(|job| Some(job.pid.load(Ordering::Relaxed)) == run);
-                theirs.is_some_and(|job| {
-                    job.ended.store(1, Ordering::Relaxed);
-                    job.state.store(job_state::ENDING, Ordering::SeqCst);
+            };
+            forebay_pool::crash::point("message.received");
+            self.has_descriptors |= !sent.is_empty();
+            let done = match message {
+                Message::Announce { file, generation } => sent.pop().is_some_and(|fd| {
+                    node.descriptors.offer(&node.segment, file, generation, fd, self.owner)
+                }),
+                Message::Stage { file, .. } | Message::Expect { file, .. } => {
+                    let of_file = |fd: &OwnedFd| {
+                        file < node.segment.header().files
+                            && node.descriptors.is_file_of(node.segment.file(file), fd)
+                    };
+                    // A description of our own: the program's may be open for writing, or locked.
+                    let fd = sent.pop().filter(of_file);
+                    let fd = fd.map(|fd| crate::store::beneath::reopen(&fd, OFlags::RDONLY));
+                    let bucket = node.segment.bucket_bytes() as u64;
+                    if let Some(Ok(fd)) = fd
+                        && let Some(request) = Request::of(&message, fd, bucket)
+                    {
+                        self.requests.push(request);
+                    }
                     true
-                })
+                }
+                Message::Hold => {
+                    peer.holds = true;
+                    let held = Message::Held.encode();
+                    rustix::net::send(&peer.socket, &held, SendFlags::NOSIGNAL).is_ok()
+                }
+                Message::Drain | Message::Stop => {
+                    peer.drain = Some(Drain::asked_now(node, message == Message::Stop));
+                    true
+                }
+                Message::AwaitEnd => {
+                    peer.awaits_end = true;
+                    true
+                }
+                Message::BeginJob { mode, trigger, reserve } => {
+                    let begun =
+                        rustix::net::sockopt::socket_peercred(&peer.socket).ok().and_then(|run| {
+                            Beginning::of(
+                                node,
+                                run.pid.as_raw_nonzero().get() as u32,
+                                (mode, trigger),
+                                reserve,
+                            )
+                        });
+                    let good = begun.is_some();
+                    peer.beginning = begun;
+                    good
+                }
+                Message::EndJob { number } => {
+                    let run = rustix::net::sockopt::socket_peercred(&peer.socket).ok();
+                    let run = run.map(|run| run.pid.as_raw_nonzero().get() as u32);
+                    let theirs = node
+                        .segment
+                        .job(number)
+                        .filter(|job| Some(job.pid.load(Ordering::Relaxed)) == run);
+                    theirs.is_some_and(|job| {
+                        job.ended.store(1, Ordering::Relaxed);
+                        job.state.store(job_state::ENDING, Ordering::SeqCst);
+                        true
+                    })
+                }
+                Message::Held
+                | Message::GoesOn
+                | Message::InUse
+                | Message::Drained { .. }
+                | Message::JobBegun { .. }
+                | Message::NoRoom { .. }
+                | Message::Refused
+                | Message::Sync { .. } => {
+                    eprintln!("cut off a connection that sent what does not belong there");
+                    return false;
+                }
+            };
+            if !done {
+                let refused = Message::Refused.encode();
+                let _ = rustix::net::send(&peer.socket, &refused, SendFlags::NOSIGNAL);
             }
-            Message::Held
-            | Message::GoesOn
-            | Message::InUse
-            | Message::Drained { .. }
-            | Message::JobBegun { .. }
-            | Message::NoRoom { .. }
-            | Message::Refused
-            | Message::Sync { .. } => {
-                eprintln!("cut off a connection that sent what does not belong there");
-                return false;
-            }
-        };
-        if !done {
-            let refused = Message::Refused.encode();
-            let _ = rustix::net::send(&peer.socket, &refused, SendFlags::NOSIGNAL);
         }
+        true
     }
-    true
 }

@@ -11,13 +11,14 @@ use crate::journal::log::reason;
 use crate::manager::control::Control;
 use crate::manager::housekeeping::{Housekeeper, has_living, is_full, is_idle};
 use crate::manager::retire::{Progress, Retirement};
+use crate::manager::takeover::{announce, take_over};
 use crate::node::Node;
 use crate::observe::status::Observer;
 use crate::observe::trace::Trace;
 use crate::organize::demote::Demoter;
 use crate::organize::promote::Promoter;
-use crate::organize::stage::Stager;
-use crate::recovery::open::{self as recovery, Fresh};
+use crate::organize::stage::{Requests, Stager};
+use crate::recovery::open::{Fresh, open};
 use crate::recovery::rebuild::{Rebuilt, rebuild};
 use crate::store::descriptors::Descriptors;
 use forebay_placement::Watermarks;
@@ -140,7 +141,7 @@ pub fn serve(
             rebuild_all(&config, runtime, faults.as_ref())?
         }
     };
-    let opened = recovery::open(&config, kept.as_ref(), runtime)?;
+    let opened = open(&config, kept.as_ref(), runtime)?;
     let (config, fresh) = (opened.config, opened.fresh);
     // A pool whose configuration is gone has one that is not the instance's: the pool says all of it.
     if config.instance_id() == runtime.instance {
@@ -164,7 +165,6 @@ pub fn serve(
         slots: opened.slots,
         indexes: opened.indexes,
         journal: None,
-        stage_requests: crate::organize::stage::Requests::default(),
         watermarks: Watermarks::default(),
         trace,
         faults,
@@ -178,18 +178,19 @@ pub fn serve(
     keep_configs(&node)?;
     node.journal = place_journal(&node);
     if opened.found {
-        recovery::take_over(&node);
+        take_over(&node);
     } else {
-        recovery::announce(&node);
+        announce(&node);
     }
     start_journal(&mut node)?;
     let node = Arc::new(node);
     crash::point("manager.took-over");
     // Before anybody can connect, and tell it to end.
     let signals = signal_pipe()?;
-    let mut control = Control::listen(&node, &runtime.socket())
+    let requests = Arc::new(Requests::default());
+    let mut control = Control::listen(&node, &requests, &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
-    let workers = start_workers(&node)?;
+    let workers = start_workers(&node, requests)?;
     let warnings = guard.warning.iter().cloned().chain(left_out(&node)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
@@ -248,7 +249,7 @@ fn place_journal(node: &Node) -> Option<Journal> {
 fn start_journal(node: &mut Node) -> Result<(), String> {
     while let Some(journal) = node.journal.as_ref()
         && (node.segment.is_sound(journal.tier) || !journal.is_new())
-        && let Err(errno) = journal.start(node)
+        && let Err(errno) = journal.start(node.context())
     {
         // One that has anything in it is not to be done without.
         if !journal.is_new() || !node.segment.fail_tier(journal.tier, errno) {
@@ -431,7 +432,7 @@ fn raise_limits() -> Result<(), String> {
     }
 }
 
-fn start_workers(node: &Arc<Node>) -> Result<Vec<JoinHandle<()>>, String> {
+fn start_workers(node: &Arc<Node>, requests: Arc<Requests>) -> Result<Vec<JoinHandle<()>>, String> {
     let start = |name: String, work: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new()
             .name(name)
@@ -450,7 +451,7 @@ fn start_workers(node: &Arc<Node>) -> Result<Vec<JoinHandle<()>>, String> {
     workers.push(start("promote".into(), Box::new(move || promoter.run()))?);
     let syncer = Flusher::new(node);
     workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
-    let stager = Stager::new(node);
+    let stager = Stager::new(node, requests);
     workers.push(start("stage".into(), Box::new(move || stager.run()))?);
     let growing = Arc::clone(node);
     workers.push(start("grow".into(), Box::new(move || grow(&growing)))?);
@@ -610,7 +611,7 @@ impl Manager<'_> {
 /// Removes everything that a drained instance has. No client is left.
 fn remove(node: &Node, runtime: &Runtime) {
     if let Some(journal) = &node.journal {
-        journal.stop(node);
+        journal.stop(node.context());
     }
     for tier in &node.config.tiers {
         if let TierKind::File { path } = &tier.kind {

@@ -117,7 +117,7 @@ impl FromManager<'_> {
     /// The journal has to know before the store changes.
     fn note_cut(&self) -> Result<(), Errno> {
         let Some(journal) = &self.node.journal else { return Ok(()) };
-        journal.cut(self.node, self.file, &mut Undoable::plain()).map_err(|_| Errno::IO)
+        journal.cut(self.node.context(), self.file, &mut Undoable::plain()).map_err(|_| Errno::IO)
     }
 }
 
@@ -244,7 +244,12 @@ impl Housekeeper {
             return false;
         }
         // Without one nothing that lies in slots could be settled. What it lies on may have been full, too.
-        if self.node.journal.as_ref().is_some_and(|journal| journal.make(&self.node).is_err()) {
+        if self
+            .node
+            .journal
+            .as_ref()
+            .is_some_and(|journal| journal.make(self.node.context()).is_err())
+        {
             return false;
         }
         let Some(slot) = segment.take_slot(tier, self.owner, &mut 0) else { return false };
@@ -467,7 +472,7 @@ impl Housekeeper {
                 crate::drain::conflict::vet_dropped(&self.node, file);
                 crash::point("housekeeping.dropping");
                 if let Some(journal) = &self.node.journal {
-                    journal.gone(&self.node, file);
+                    journal.gone(self.node.context(), file);
                 }
                 segment.drop_all_blocks(file, self.owner, &*self.node);
                 crash::point("housekeeping.dropped");
@@ -556,7 +561,7 @@ impl Housekeeper {
             && !record.has(file_flag::AHEAD)
             && !record.has(file_flag::SCRATCH)
             && !record.is_tracked()
-            && !crate::drain::flush::is_pending(&self.node, file)
+            && !self.node.is_pending(file)
     }
 
     /// Whether a file of which its last name was to be removed cannot be found any more.
@@ -592,14 +597,12 @@ impl Housekeeper {
 pub(crate) fn mark_pending_files(node: &Node) {
     for file in node.segment.live_files() {
         let record = node.segment.file(file);
-        if !record.has(file_flag::DIRTY | file_flag::AHEAD)
-            && crate::drain::flush::is_pending(node, file)
-        {
+        if !record.has(file_flag::DIRTY | file_flag::AHEAD) && node.is_pending(file) {
             record.set(file_flag::AHEAD);
             crash::point("pending.ahead");
             record.set(file_flag::DIRTY);
         }
-        if record.has(file_flag::AHEAD) && !crate::drain::flush::is_pending(node, file) {
+        if record.has(file_flag::AHEAD) && !node.is_pending(file) {
             node.segment.request_sync(file, None, false);
         }
     }

@@ -2,8 +2,9 @@
 //! the end of their scratch files and of buffers that nobody needs any more.
 
 use crate::config;
-use crate::node::{Node, buckets_of};
+use crate::node::Node;
 use crate::store::beneath::{Known, Since, Stores};
+use crate::usage::buckets_of;
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
 use forebay_pool::buckets::Patience;

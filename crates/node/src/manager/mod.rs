@@ -8,3 +8,4 @@ pub(crate) mod daemon;
 pub(crate) mod housekeeping;
 pub(crate) mod jobs;
 pub(crate) mod retire;
+pub(crate) mod takeover;

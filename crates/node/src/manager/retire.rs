@@ -9,7 +9,7 @@
 //! Files are brought to the store by a thread of its own: what a client holds it up with must not keep
 //! the control thread from reading descriptors, reaping clients and answering commands.
 
-use crate::drain::flush::{FADING, Flusher, Which, is_fading, is_pending, settle_held};
+use crate::drain::flush::{FADING, Flusher, Which, is_fading, settle_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
 use forebay_pool::clock::Timer;
@@ -193,7 +193,7 @@ fn is_clean(node: &Node, file: u32) -> bool {
     !record.has(file_flag::AHEAD)
         && !record.is_tracked()
         && !record.has_intent()
-        && !is_pending(node, file)
+        && !node.is_pending(file)
 }
 
 /// Whether nothing is left to do for a file: it is clean, and if programs go on, `direct`. Scratch files
@@ -281,7 +281,7 @@ fn finish_held(
     }
     // A block may move while it is flushed, once for each tier.
     for _ in 0..2 + TIERS_MAX {
-        if !is_pending(node, file) {
+        if !node.is_pending(file) {
             break;
         }
         flusher.be_patient();

@@ -1,7 +1,7 @@
 //! What a segment looks like from outside: for `forebay status`, progress bars and tests.
 
-use crate::node::{buckets_of, dirty_bytes, ranges, scratch_bytes};
 use crate::observe::holders::Holder;
+use crate::usage::{buckets_of, dirty_bytes, ranges, scratch_bytes};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{JobRecord, file_flag, retirement};

@@ -3,8 +3,9 @@
 //! own demoter.
 
 use crate::drain::flush::{Flusher, Which};
-use crate::node::{Node, buckets_of};
-use crate::organize::mover::{BATCH_BYTES, Found, Mover};
+use crate::node::{BlockRef, Node};
+use crate::organize::mover::{BATCH_BYTES, Mover};
+use crate::usage::buckets_of;
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
 use forebay_placement::organizer::{Event, Task, organize};
@@ -31,11 +32,11 @@ const READ_AGAIN: f32 = 1.5;
 #[derive(Default)]
 struct Leaving {
     /// The store has them, and nobody is likely to want them.
-    dropped: Vec<Found>,
+    dropped: Vec<BlockRef>,
     /// The store has them, but they are wanted again and again.
-    kept: Vec<Found>,
+    kept: Vec<BlockRef>,
     /// The store does not have them yet.
-    dirty: Vec<Found>,
+    dirty: Vec<BlockRef>,
 }
 
 /// The worker that makes room on one tier.
@@ -171,7 +172,8 @@ impl Demoter {
         for block in &self.blocks[..found] {
             let Some(meta) = segment.bucket(block.id) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
-            let found = Found { file, block: meta.block.load(Ordering::Relaxed), bucket: block.id };
+            let found =
+                BlockRef { file, block: meta.block.load(Ordering::Relaxed), bucket: block.id };
             let list = if meta.pages.dirty() != 0 {
                 &mut leaving.dirty
             } else if roomy && self.is_read_again(file, now) {
@@ -244,7 +246,7 @@ impl Demoter {
     }
 
     /// Drops blocks that are clean; returns how many were.
-    fn evict(&self, victims: &[Found]) -> u32 {
+    fn evict(&self, victims: &[BlockRef]) -> u32 {
         let segment = &self.node.segment;
         let mut freed = 0;
         let mut patience = Patience::default();
@@ -268,7 +270,7 @@ impl Demoter {
         freed
     }
 
-    fn flush_and_evict(&mut self, victims: &[Found]) -> u32 {
+    fn flush_and_evict(&mut self, victims: &[BlockRef]) -> u32 {
         let mut freed = 0;
         for of_file in victims.chunk_by(|a, b| a.file == b.file) {
             let file = of_file[0].file;

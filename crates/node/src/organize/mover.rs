@@ -1,7 +1,7 @@
 //! Moving blocks between tiers, down and up. No lock is held while bytes are copied: whether somebody
 //! wrote meanwhile is seen from the bucket's version when the index is switched over.
 
-use crate::node::Node;
+use crate::node::{BlockRef, Node};
 use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
 use forebay_pool::buckets::Patience;
@@ -18,17 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that move at once.
 pub(crate) const BATCH_BYTES: usize = 16 << 20;
 
-/// A block as found in a bucket.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Found {
-    pub file: u32,
-    pub block: u64,
-    pub bucket: u32,
-}
-
 /// A block being copied to a bucket of another tier.
 struct Copying {
-    found: Found,
+    found: BlockRef,
     to: u32,
     version: u32,
     valid: u64,
@@ -61,7 +53,7 @@ impl Mover {
 
     /// Moves blocks from tier `from` to tier `to`; returns how many arrived. Those that somebody
     /// wrote to meanwhile stay, as do those for which there is no room.
-    pub fn shift(&mut self, blocks: &[Found], from: usize, to: usize) -> u32 {
+    pub fn shift(&mut self, blocks: &[BlockRef], from: usize, to: usize) -> u32 {
         let mut moved = 0;
         let bucket = self.node.segment.bucket_bytes();
         for batch in blocks.chunks((BATCH_BYTES / bucket).max(1)) {
@@ -76,7 +68,7 @@ impl Mover {
         moved
     }
 
-    fn shift_batch(&mut self, blocks: &[Found], from: usize, to: usize) -> u32 {
+    fn shift_batch(&mut self, blocks: &[BlockRef], from: usize, to: usize) -> u32 {
         let mut copying = Vec::with_capacity(blocks.len());
         for &found in blocks {
             let Some(target) = self.take(to) else { break };
@@ -109,7 +101,7 @@ impl Mover {
         Some(taken)
     }
 
-    fn snapshot(&self, found: Found, to: u32) -> Option<Copying> {
+    fn snapshot(&self, found: BlockRef, to: u32) -> Option<Copying> {
         let meta = self.node.segment.bucket(found.bucket)?;
         let glance = meta.lock.glance()?;
         let valid = meta.valid.load(Ordering::Acquire);

@@ -1,8 +1,9 @@
 //! Bringing hot blocks up: one worker looks at what was read from the file tiers, and moves to a
 //! faster tier what is clearly hotter than what lies there.
 
-use crate::node::{Node, buckets_of};
-use crate::organize::mover::{BATCH_BYTES, Found, Mover};
+use crate::node::{BlockRef, Node};
+use crate::organize::mover::{BATCH_BYTES, Mover};
+use crate::usage::buckets_of;
 use forebay_placement::TierSnapshot;
 use forebay_placement::hotness::{HALF_LIFE_MS, Heat};
 use forebay_placement::promote::{Block, Level, promotes};
@@ -65,7 +66,7 @@ impl Promoter {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let hierarchy = node.hierarchy();
-        let mut hot: Vec<(Block, Found)> =
+        let mut hot: Vec<(Block, BlockRef)> =
             blocks(segment, tier).filter(|(block, _)| block.uses > 0).collect();
         hot.sort_unstable_by_key(|(block, _)| std::cmp::Reverse(block.uses));
         for above in 0..tier {
@@ -78,7 +79,7 @@ impl Promoter {
             let room = snapshot.free.saturating_sub(low / 2).min(BATCH_BYTES as u64) / unit;
             let (up, rest): (Vec<_>, Vec<_>) =
                 hot.into_iter().partition(|(block, _)| promotes(block, &level));
-            let mut up: Vec<Found> = up.into_iter().map(|(_, found)| found).collect();
+            let mut up: Vec<BlockRef> = up.into_iter().map(|(_, found)| found).collect();
             up.truncate(room as usize);
             up.sort_unstable();
             self.mover.shift(&up, tier, above);
@@ -100,7 +101,7 @@ impl Promoter {
 }
 
 /// The blocks of a tier, with what is known of their use.
-fn blocks(segment: &Segment, tier: usize) -> impl Iterator<Item = (Block, Found)> {
+fn blocks(segment: &Segment, tier: usize) -> impl Iterator<Item = (Block, BlockRef)> {
     buckets_of(segment, tier).filter_map(move |bucket| {
         let meta = segment.bucket(bucket)?;
         let file = meta.file.load(Ordering::Relaxed);
@@ -112,7 +113,7 @@ fn blocks(segment: &Segment, tier: usize) -> impl Iterator<Item = (Block, Found)
         }
         let pinned = segment.rule_of(segment.file(file)).is_some_and(|rule| rule.settings().pin);
         let heat = Heat(meta.heat.load(Ordering::Relaxed));
-        let found = Found { file, block: meta.block.load(Ordering::Relaxed), bucket };
+        let found = BlockRef { file, block: meta.block.load(Ordering::Relaxed), bucket };
         Some((Block::of(heat, pinned), found))
     })
 }

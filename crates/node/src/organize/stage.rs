@@ -2,8 +2,8 @@
 //! store to RAM, as long as RAM has room that nobody else wants. So are those that it will probably
 //! read, also from file tiers; they may take the place of what the same reader has left behind.
 
-use crate::node::Node;
-use crate::organize::mover::{Found, Mover};
+use crate::node::{BlockRef, Node};
+use crate::organize::mover::Mover;
 use forebay_placement::Destination;
 use forebay_placement::hotness::Heat;
 use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
@@ -114,6 +114,7 @@ struct Filling {
 
 /// The worker that stages blocks in.
 pub(crate) struct Stager {
+    requests: Arc<Requests>,
     node: Arc<Node>,
     owner: Owner,
     mover: Mover,
@@ -122,8 +123,9 @@ pub(crate) struct Stager {
 }
 
 impl Stager {
-    pub fn new(node: &Arc<Node>) -> Stager {
+    pub fn new(node: &Arc<Node>, requests: Arc<Requests>) -> Stager {
         Stager {
+            requests,
             owner: Node::new_owner(),
             mover: Mover::new(node, Node::new_owner()),
             stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
@@ -136,7 +138,7 @@ impl Stager {
     pub fn run(mut self) {
         let node = Arc::clone(&self.node);
         while !node.stopping() {
-            if let Some(request) = node.stage_requests.next() {
+            if let Some(request) = self.requests.next() {
                 self.stage(&request);
             }
         }
@@ -280,18 +282,20 @@ impl Stager {
     }
 
     /// The block, if it lies in a file tier.
-    fn below(&self, file: u32, block: u64) -> Option<Found> {
+    fn below(&self, file: u32, block: u64) -> Option<BlockRef> {
         let segment = &self.node.segment;
         let place = segment.entry(segment.file(file), block)?;
         match Entry::decode(place.load(Ordering::Acquire)) {
-            Entry::Resident { tier, bucket, .. } if tier > 0 => Some(Found { file, block, bucket }),
+            Entry::Resident { tier, bucket, .. } if tier > 0 => {
+                Some(BlockRef { file, block, bucket })
+            }
             _ => None,
         }
     }
 
     /// Moves blocks up to RAM that lie in a slow tier, as far as promotion allows that: the read that
     /// is expected counts as a use.
-    fn lift(&mut self, mut blocks: Vec<Found>) {
+    fn lift(&mut self, mut blocks: Vec<BlockRef>) {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let hierarchy = forebay_client::hierarchy(segment, 0);

@@ -91,9 +91,3 @@ fn refused(place: impl fmt::Display, what: impl fmt::Display) -> Finding {
 fn mended(place: impl fmt::Display, what: impl fmt::Display) -> Finding {
     Finding { place: place.to_string(), what: what.to_string(), remedy: Remedy::Mended }
 }
-
-/// A path kept in the header.
-pub(crate) fn path_of(text: &[u8]) -> &Path {
-    use std::os::unix::ffi::OsStrExt;
-    Path::new(std::ffi::OsStr::from_bytes(forebay_pool::segment::text(text).to_bytes()))
-}

@@ -54,7 +54,7 @@ impl Inspected {
     /// # Errors
     /// What to say about them.
     pub(crate) fn slots(&self, tier: usize) -> Result<File, String> {
-        let path = crate::recovery::fsck::path_of(&self.segment.header().tier[tier].path);
+        let path = crate::usage::path_of(&self.segment.header().tier[tier].path);
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let header = self.segment.header();
         let instance = String::from_utf8_lossy(&header.instance);

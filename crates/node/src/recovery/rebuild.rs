@@ -4,9 +4,9 @@
 use crate::config::{Config, TierKind};
 use crate::devices::faults::{self, Faults};
 use crate::devices::undoable::Undoable;
-use crate::instance::runtime::Runtime;
+use crate::instance::runtime::{Runtime, sync_folder_of};
 use crate::journal::Journal;
-use crate::journal::log::{Change, Contents, data_from, other_version, reason, sync_folder_of};
+use crate::journal::log::{Change, Contents, data_from, other_version, reason};
 use crate::journal::replay::{redo, write_bytes};
 use crate::recovery::inspect::of_foreign;
 use crate::recovery::removed::Keeper;

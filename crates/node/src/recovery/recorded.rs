@@ -5,7 +5,7 @@
 use crate::config::{Backing, Config, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind};
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
-use crate::recovery::fsck::path_of;
+use crate::usage::path_of;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model, PolicyId, schema};
 use forebay_pool::Segment;

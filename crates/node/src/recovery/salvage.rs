@@ -6,9 +6,9 @@
 //! of all its blocks.
 
 use crate::instance::runtime::Runtime;
-use crate::recovery::fsck::path_of;
 use crate::recovery::inspect::{Inspected, inspect};
 use crate::store::beneath::{Known, Since, Stores};
+use crate::usage::path_of;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::sums::each_page;

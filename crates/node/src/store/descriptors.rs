@@ -1,9 +1,8 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
-use crate::node::Node;
 use crate::store::beneath::{Known, Since, Stores, reopen};
 use forebay_pool::layout::{FileRecord, file_flag};
-use forebay_pool::{Identity, Marker, Segment};
+use forebay_pool::{Identity, Marker, Owner, Segment};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -109,7 +108,14 @@ impl Descriptors {
     }
 
     /// Keeps a descriptor that a client sent, if it really is one of the file and can be written.
-    pub fn offer(&self, segment: &Segment, file: u32, generation: u32, fd: OwnedFd) -> bool {
+    pub fn offer(
+        &self,
+        segment: &Segment,
+        file: u32,
+        generation: u32,
+        fd: OwnedFd,
+        owner: Owner,
+    ) -> bool {
         let fits = file < segment.header().files && {
             let record = segment.file(file);
             // A file that was settled before the message came is not to be held open.
@@ -123,7 +129,7 @@ impl Descriptors {
         };
         if fits {
             let (fd, shared) = own(fd);
-            note_handle(segment, file, generation, &fd);
+            note_handle(segment, file, generation, &fd, owner);
             forebay_pool::crash::point("announce.received");
             let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd)) };
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
@@ -291,13 +297,12 @@ fn is_of(fd: impl AsFd, identity: Identity) -> bool {
 }
 
 /// Keeps the kernel's handle of a file in its record, as long as that is the file's.
-fn note_handle(segment: &Segment, file: u32, generation: u32, fd: &OwnedFd) {
+fn note_handle(segment: &Segment, file: u32, generation: u32, fd: &OwnedFd, owner: Owner) {
     let record = segment.file(file);
     if record.handle.load(Ordering::Relaxed) != 0 {
         return;
     }
     let Ok(seen) = Known::seen(fd) else { return };
-    let owner = Node::new_owner();
     let inside = segment.enter_table(owner);
     segment.note_handle(file, owner, seen.handle, || {
         record.generation.load(Ordering::Acquire) == generation

@@ -1,7 +1,8 @@
 //! The files that the store lacks data of: still those that were written to.
 
-use super::{Finding, path_of};
+use super::Finding;
 use crate::store::beneath::{Known, Since, Stores};
+use crate::usage::path_of;
 use forebay_pool::Segment;
 use forebay_pool::check::Remedy;
 use forebay_pool::layout::file_flag;

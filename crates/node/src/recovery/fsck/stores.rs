@@ -1,6 +1,7 @@
 //! The stores: there, and the file systems that they were.
 
-use super::{Finding, mended, path_of};
+use super::{Finding, mended};
+use crate::usage::path_of;
 use forebay_pool::Segment;
 use std::os::unix::fs::MetadataExt;
 

@@ -1,8 +1,8 @@
 //! The files of file tiers: there, and long enough for what lies in their slots.
 
-use super::{Finding, mended, path_of, refused};
-use crate::node::buckets_of;
+use super::{Finding, mended, refused};
 use crate::recovery::inspect::check_head;
+use crate::usage::{buckets_of, path_of};
 use forebay_pool::Segment;
 use forebay_pool::free_map::USED;
 use forebay_pool::private;

@@ -1,0 +1,130 @@
+//! A manager's first steps with a pool: it takes back what a dead predecessor and its dead clients
+//! held, and then says that it is alive.
+
+use crate::manager::housekeeping::{finish_truncate, mark_pending_files};
+use crate::manager::jobs;
+use crate::node::Node;
+use crate::usage::buckets_of;
+use forebay_pool::buckets::Patience;
+use forebay_pool::layout::file_flag;
+use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::sums::SlotFiles;
+use forebay_pool::{SlotRecord, crash, liveness};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+
+/// Clients must not take the manager for alive before it has counted what its predecessor was writing as
+/// dirty again.
+pub(crate) fn announce(node: &Node) {
+    let pid = std::process::id();
+    let header = node.header();
+    header.now_ms.store(node.now(), Ordering::Relaxed);
+    header.namespace.store(liveness::namespace(), Ordering::Relaxed);
+    header.manager_start.store(liveness::start_time(pid).unwrap_or(0), Ordering::Release);
+    // Who sees that it is alive sees that it is another one.
+    header.manager_epoch.fetch_add(1, Ordering::AcqRel);
+    header.manager_pid.store(pid, Ordering::Release);
+}
+
+/// Takes back what a dead predecessor and its dead clients held. Before any worker runs.
+pub(crate) fn take_over(node: &Node) {
+    let mut unfinished = Vec::new();
+    let header = node.header();
+    // Nobody serves it yet, whatever the predecessor left there.
+    header.manager_pid.store(0, Ordering::Release);
+    header.retired.store(0, Ordering::Release);
+    let devices = header.tier.iter().map(|tier| &tier.emulation);
+    for device in devices.chain(header.store.iter().map(|store| &store.emulation)) {
+        device.next_free_ns.store(0, Ordering::Relaxed);
+    }
+    crash::point("takeover.begin");
+    let found = node.segment.recover(|file, owner| unfinished.push((file, owner)));
+    crash::point("takeover.recovered");
+    for file in node.segment.live_files() {
+        let record = node.segment.file(file);
+        // The descriptors died with the manager; whoever writes next sends his again.
+        record.clear(file_flag::ANNOUNCED | file_flag::FAILING);
+        record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
+        if record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire) {
+            // What those who wait were promised the predecessor knew: it took the flags.
+            record.set(file_flag::DURABLE);
+        }
+        if record.is_tracked() {
+            // What was done without a manager the journal does not know.
+            record.set(file_flag::LOGGED);
+            node.segment.request_sync(file, None, true);
+        }
+    }
+    // From here on it owns what it takes.
+    announce(node);
+    for (file, owner) in unfinished {
+        crash::point("takeover.unfinished");
+        finish_truncate(node, file, owner);
+    }
+    crash::point("takeover.completed");
+    mark_pending_files(node);
+    jobs::take_over(node);
+    for tier in 1..node.tiers() {
+        if let Err(errno) = mend_table(node, tier) {
+            let _ = node.note_device(tier, Err(errno));
+            eprintln!("tier {}: the table of its slots: {errno}", node.tier_name(tier));
+        }
+    }
+    eprintln!(
+        "took over a pool with {} KiB to drain, {} live clients, {} unnamed buckets",
+        node.dirty_bytes_total() / 1024,
+        found.clients,
+        found.orphans
+    );
+}
+
+/// Writes the records of slots anew that do not say what the segment says: who changed the slot was
+/// killed before it came to that, or the record is damaged.
+fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
+    /// Records that are read at a time: 1 MiB.
+    const PIECE: usize = 1024;
+    let segment = &node.segment;
+    let Some(index) = node.indexes.get(tier).and_then(Option::as_ref) else { return Ok(()) };
+    let owner = Node::new_owner();
+    let mut patience = Patience::default();
+    let mut piece = vec![0; PIECE * RECORD_BYTES];
+    let slots: Vec<u32> = buckets_of(segment, tier).collect();
+    for slots in slots.chunks(PIECE) {
+        piece.fill(0);
+        let mut got = 0;
+        let start = segment.record_offset(slots[0]);
+        loop {
+            match rustix::io::pread(index, &mut piece[got..], start + got as u64)? {
+                0 => break,
+                count => got += count,
+            }
+        }
+        for (&slot, bytes) in slots.iter().zip(piece.chunks(RECORD_BYTES)) {
+            let written = SlotRecord::decode(bytes);
+            let agrees = |now: &SlotRecord| match &written {
+                Ok(Some(old)) => now.agrees_with(old),
+                Ok(None) => now.dirty == 0,
+                Err(_) => false,
+            };
+            let Some(meta) = segment.bucket(slot) else { continue };
+            let now = || match segment.is_indexed(slot) {
+                true => segment.slot_record(slot),
+                false => SlotRecord::void(segment.next_sequence()),
+            };
+            if agrees(&now()) {
+                continue;
+            }
+            // Who holds it writes the record itself, or has not begun to change what it is about.
+            if segment.lock_bucket_within(meta, owner, &mut patience).is_err() {
+                continue;
+            }
+            let now = now();
+            if !agrees(&now) {
+                crash::point("table.mending");
+                node.write_record(slot, &now.encode())?;
+            }
+            meta.lock.unlock_unchanged();
+        }
+    }
+    Ok(())
+}

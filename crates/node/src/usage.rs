@@ -1,0 +1,84 @@
+//! Questions about a segment that several folders ask: which buckets can be in use, how much of them
+//! is dirty, what the header's texts say.
+
+use forebay_pool::Segment;
+use forebay_pool::layout::{BucketMeta, file_flag};
+use forebay_pool::segment::text;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// A path kept in the header.
+pub(crate) fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(text(bytes).to_bytes()))
+}
+
+/// Dirty bytes of tier `tier` of a segment, those on their way to the store included, in buckets
+/// that `counts` accepts. Those of scratch files are not meant for the store.
+pub(crate) fn dirty_bytes(
+    segment: &Segment,
+    tier: usize,
+    counts: impl Fn(&BucketMeta) -> bool,
+) -> u64 {
+    pending_bytes(segment, tier, |meta| !is_scratch(segment, meta) && counts(meta))
+}
+
+/// The same, of scratch files alone.
+pub(crate) fn scratch_bytes(segment: &Segment, tier: usize) -> u64 {
+    pending_bytes(segment, tier, |meta| is_scratch(segment, meta))
+}
+
+fn is_scratch(segment: &Segment, meta: &BucketMeta) -> bool {
+    let file = meta.file.load(Ordering::Relaxed);
+    file < segment.header().files && segment.file(file).has(file_flag::SCRATCH)
+}
+
+fn pending_bytes(segment: &Segment, tier: usize, counts: impl Fn(&BucketMeta) -> bool) -> u64 {
+    let page = segment.page_bytes() as u64;
+    let pages: u64 = buckets_of(segment, tier)
+        .filter_map(|bucket| segment.bucket(bucket))
+        .map(|meta| {
+            let pending = meta.pending();
+            if pending != 0 && counts(meta) { u64::from(pending.count_ones()) } else { 0 }
+        })
+        .sum();
+    pages * page
+}
+
+/// The buckets of a tier that can be in use.
+pub(crate) fn buckets_of(segment: &Segment, tier: usize) -> std::ops::Range<u32> {
+    let header = segment.header();
+    let first = header.tier[tier].first_bucket;
+    let count = match tier {
+        0 => header.ram_ready.load(Ordering::Acquire),
+        _ => header.tier[tier].buckets,
+    };
+    first..first + count
+}
+
+/// The byte ranges of neighbouring pages of a set, within their bucket.
+pub(crate) fn ranges(mut pages: u64, page: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+    std::iter::from_fn(move || {
+        let first = (pages != 0).then(|| pages.trailing_zeros())?;
+        let count = (pages >> first).trailing_ones();
+        let end = first + count;
+        pages = if end >= 64 { 0 } else { pages >> end << end };
+        Some(u64::from(first) * page..u64::from(end) * page)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ranges;
+
+    #[test]
+    fn neighbouring_pages_are_one_range() {
+        let of =
+            |pages| ranges(pages, 10).map(|range| (range.start, range.end)).collect::<Vec<_>>();
+        assert_eq!(of(0), []);
+        assert_eq!(of(0b1101), [(0, 10), (20, 40)]);
+        assert_eq!(of(u64::MAX), [(0, 640)]);
+        assert_eq!(of(1 << 63), [(630, 640)]);
+    }
+}
