@@ -3,7 +3,7 @@
 use crate::open::SET_ID_BITS;
 use crate::open_file::OpenFile;
 use crate::session::Session;
-use crate::waits::{restarting, surely};
+use crate::waits::surely;
 use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
 use forebay_pool::buckets::Patience;
@@ -71,7 +71,7 @@ impl OpenFile<'_> {
     /// `INVAL` for a negative or overflowing result or an unknown `whence`; `NXIO` where there is
     /// no data, or no file.
     pub fn seek(&self, offset: i64, whence: Whence) -> Result<u64, Errno> {
-        restarting(|| self.seek_once(offset, whence))
+        self.session.restarting(|| self.seek_once(offset, whence))
     }
 
     fn seek_once(&self, offset: i64, whence: Whence) -> Result<u64, Errno> {
@@ -175,7 +175,7 @@ impl Session {
         if !self.is_store_device(fields.device) || !self.segment.may_have(identity) {
             return Ok(Correction::default());
         }
-        restarting(|| {
+        self.restarting(|| {
             let owner = self.owner();
             let inside = self.segment.enter_table(owner);
             let correction = self.correct_inside(identity, fields, owner, &born);
@@ -279,7 +279,7 @@ impl Session {
     ) -> Result<(), Errno> {
         let identity = Identity { device, inode };
         let owner = self.owner();
-        let (table, file, inside) = restarting(|| {
+        let (table, file, inside) = self.restarting(|| {
             let table = self.segment.enter_table(owner);
             let found = self.segment.with_file(identity, owner, |file| file).and_then(|file| {
                 let inside = file.map(|file| self.enter_known(file, owner)).transpose()?;

@@ -4,7 +4,7 @@
 use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
 use crate::vigil::Seen;
-use crate::waits::{Wait, restarting, surely};
+use crate::waits::{Wait, surely};
 use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -94,7 +94,7 @@ impl OpenFile<'_> {
 
     #[cold]
     fn enter_restarting_patiently(&self, owner: Owner) -> Result<Inside, Errno> {
-        restarting(|| self.enter_patiently(owner))
+        self.session.restarting(|| self.enter_patiently(owner))
     }
 
     #[cold]
@@ -187,7 +187,7 @@ impl OpenFile<'_> {
         owner: Owner,
         lock: impl Fn() -> Result<bool, Errno>,
     ) -> Result<(Inside, bool), Errno> {
-        restarting(|| {
+        self.session.restarting(|| {
             let inside = self.enter_beside(owner)?;
             match lock() {
                 Ok(taken) => Ok((inside, taken)),
@@ -241,7 +241,7 @@ impl OpenFile<'_> {
     }
 
     fn set_size(&self, size: u64) -> Result<(), Errno> {
-        restarting(|| self.set_size_once(size))
+        self.session.restarting(|| self.set_size_once(size))
     }
 
     fn set_size_once(&self, size: u64) -> Result<(), Errno> {
@@ -271,7 +271,7 @@ impl OpenFile<'_> {
     pub fn with_clean<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
         self.session.counters().passed.fetch_add(1, Ordering::Relaxed);
         let mut act = Some(act);
-        restarting(|| self.with_clean_once(&mut act))
+        self.session.restarting(|| self.with_clean_once(&mut act))
     }
 
     /// `act` is taken where it is called.
@@ -552,7 +552,7 @@ impl OpenFile<'_> {
     /// # Errors
     /// The store's errno, once for each description and error.
     pub fn sync(&self, durable: bool) -> Result<(), Errno> {
-        restarting(|| self.sync_once(durable))
+        self.session.restarting(|| self.sync_once(durable))
     }
 
     fn sync_once(&self, durable: bool) -> Result<(), Errno> {

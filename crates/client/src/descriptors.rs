@@ -45,3 +45,12 @@ impl Sparse {
         self.get(index).map_or(0, |word| word.load(Ordering::SeqCst))
     }
 }
+
+impl Drop for Sparse {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // SAFETY: the map's own memory, and nothing borrows from it any more.
+            let _ = unsafe { rustix::mm::munmap(self.words.cast_mut().cast(), self.count * 4) };
+        }
+    }
+}

@@ -17,6 +17,8 @@ const REMEMBERED: Timer = Timer::seconds(1);
 struct Folder {
     length: Cell<usize>,
     store: Cell<usize>,
+    /// The session that has the store.
+    session: Cell<u64>,
     since_ns: Cell<u64>,
     path: Cell<[u8; FOLDER_BYTES]>,
 }
@@ -37,6 +39,7 @@ thread_local! {
                 Folder {
                     length: Cell::new(0),
                     store: Cell::new(0),
+                    session: Cell::new(0),
                     since_ns: Cell::new(0),
                     path: Cell::new([0; FOLDER_BYTES]),
                 }
@@ -55,40 +58,42 @@ fn folder_of(path: &[u8]) -> Option<&[u8]> {
 }
 
 impl Folders {
-    fn find(&self, folder: &[u8], now_ns: u64) -> Option<&Folder> {
+    fn find(&self, session: u64, folder: &[u8], now_ns: u64) -> Option<&Folder> {
         self.folder.iter().find(|known| {
             // SAFETY: this thread's, and nobody changes it while `busy` is set.
             let path = unsafe { &*known.path.as_ptr() };
             known.length.get() == folder.len()
+                && known.session.get() == session
                 && &path[..folder.len()] == folder
                 && now_ns.wrapping_sub(known.since_ns.get()) < REMEMBERED.as_ns()
         })
     }
 }
 
-/// The store in which `path` lies, if its folder was seen a moment ago: the path is canonical then,
+/// The store of a session in which `path` lies, if its folder was seen a moment ago: the path is canonical then,
 /// unless its last part is a symbolic link.
-pub(crate) fn store_of(path: &[u8]) -> Option<usize> {
+pub(crate) fn store_of(session: u64, path: &[u8]) -> Option<usize> {
     let folder = folder_of(path)?;
     KNOWN.with(|known| {
         if known.busy.replace(true) {
             return None;
         }
-        let store = known.find(folder, clock::realtime_coarse_ns()).map(|known| known.store.get());
+        let store =
+            known.find(session, folder, clock::realtime_coarse_ns()).map(|known| known.store.get());
         known.busy.set(false);
         store
     })
 }
 
 /// Remembers the folder of a canonical `path` in a store.
-pub(crate) fn remember(path: &[u8], store: usize) {
+pub(crate) fn remember(session: u64, path: &[u8], store: usize) {
     let Some(folder) = folder_of(path) else { return };
     KNOWN.with(|known| {
         if known.busy.replace(true) {
             return;
         }
         let now = clock::realtime_coarse_ns();
-        if known.find(folder, now).is_none() {
+        if known.find(session, folder, now).is_none() {
             let next = known.next.get();
             known.next.set((next + 1) % FOLDERS);
             let place = &known.folder[next % FOLDERS];
@@ -97,6 +102,7 @@ pub(crate) fn remember(path: &[u8], store: usize) {
             place.path.set(bytes);
             place.length.set(folder.len());
             place.store.set(store);
+            place.session.set(session);
             place.since_ns.set(now);
         }
         known.busy.set(false);
@@ -118,14 +124,15 @@ mod tests {
 
     #[test]
     fn a_folder_is_known_once_it_was_seen() {
-        assert_eq!(store_of(b"/managed/x"), None);
-        remember(b"/managed/x", 3);
-        assert_eq!(store_of(b"/managed/y"), Some(3));
-        assert_eq!(store_of(b"/managed/y/z"), None);
+        assert_eq!(store_of(1, b"/managed/x"), None);
+        remember(1, b"/managed/x", 3);
+        assert_eq!(store_of(1, b"/managed/y"), Some(3));
+        assert_eq!(store_of(1, b"/managed/y/z"), None);
+        assert_eq!(store_of(2, b"/managed/y"), None);
         for number in 0..FOLDERS {
-            remember(format!("/managed/{number}/x").as_bytes(), number);
+            remember(1, format!("/managed/{number}/x").as_bytes(), number);
         }
-        assert_eq!(store_of(b"/managed/y"), None);
-        assert_eq!(store_of(b"/managed/1/y"), Some(1));
+        assert_eq!(store_of(1, b"/managed/y"), None);
+        assert_eq!(store_of(1, b"/managed/1/y"), Some(1));
     }
 }

@@ -1,6 +1,6 @@
 //! What a fork needs before, and in the child after.
 
-use crate::session::{Refused, Session, check_namespace};
+use crate::session::{Session, StartError, check_namespace};
 use core::sync::atomic::Ordering;
 use forebay_pool::{crash, liveness};
 
@@ -44,7 +44,7 @@ impl Session {
     ///
     /// # Errors
     /// It must not go on.
-    pub fn forked(&self, fork: Fork) -> Result<(), Refused> {
+    pub fn forked(&self, fork: Fork) -> Result<(), StartError> {
         let pid = std::process::id();
         debug_assert_ne!(pid, fork.parent);
         crash::point("fork.child");
@@ -52,7 +52,7 @@ impl Session {
         // Unknown without /proc; the manager will fill it in.
         let start = liveness::start_time(pid).unwrap_or(0);
         if !self.segment.confirm_slot(fork.slot, fork.generation, pid, start) {
-            return Err(Refused::Taken);
+            return Err(StartError::Taken);
         }
         self.set_slot(fork.slot);
         self.end_partings();

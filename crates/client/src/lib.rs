@@ -44,4 +44,4 @@ pub use open::{InKnownFolder, OpenFlags};
 pub use open_file::OpenFile;
 pub use place::{hierarchy, question};
 pub use range::{Advice, AllocateMode};
-pub use session::{Refused, Session, say, session};
+pub use session::{Session, StartError, say};

@@ -17,8 +17,6 @@ unsafe extern "C" {
 
 /// RLIMIT_FSIZE in bytes, as last seen.
 static FILE_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Largest size of a file on each store; 0 is not known yet.
-static LARGEST: [AtomicU64; STORES_MAX] = [const { AtomicU64::new(0) }; STORES_MAX];
 
 /// To be called at the start and whenever the program may have set a limit of its own.
 pub fn limits_changed() {
@@ -77,7 +75,7 @@ impl OpenFile<'_> {
     /// The largest size that the store can have, found by seeking.
     fn largest(&self) -> Result<u64, Errno> {
         let store = self.record.store.load(Ordering::Relaxed) as usize;
-        let place = &LARGEST[store % STORES_MAX];
+        let place = &self.session.largest[store % STORES_MAX];
         let known = place.load(Ordering::Relaxed);
         if known != 0 {
             return Ok(known);

@@ -167,7 +167,7 @@ impl ManagerLink {
         Ok(socket)
     }
 
-    fn disconnect(&self) {
+    pub fn disconnect(&self) {
         let socket = self.socket.swap(-1, Ordering::Relaxed);
         if socket >= 0 {
             // SAFETY: the link's own descriptor.

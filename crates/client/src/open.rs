@@ -4,7 +4,7 @@ use crate::folders;
 use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
 use crate::store::descriptor_path;
-use crate::waits::{restarting, surely};
+use crate::waits::surely;
 use core::ffi::CStr;
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::clock::Timer;
@@ -138,7 +138,7 @@ impl Session {
     /// the path is a symbolic link.
     pub fn in_known_folder<'a>(&self, path: &'a CStr) -> Option<InKnownFolder<'a>> {
         let path = path.to_bytes();
-        let store = folders::store_of(path)?;
+        let store = folders::store_of(self.number(), path)?;
         let now_ns = clock::realtime_coarse_ns();
         Some(InKnownFolder { path, store, now_ns, names: self.segment.name_changes() })
     }
@@ -169,7 +169,7 @@ impl Session {
             if self.is_kernel_only() {
                 return self.opened_raw(fd).map(|_| false);
             }
-            return restarting(|| {
+            return self.restarting(|| {
                 let made = self.manage(fd, flags, &seen, known, path);
                 if made.is_err() {
                     self.forget(fd);
@@ -302,7 +302,7 @@ impl Session {
         if let (None, Some(store), Some(named)) = (known, store, named)
             && named.to_bytes() == path
         {
-            folders::remember(path, store);
+            folders::remember(self.number(), path, store);
         }
         if store.is_none() && !self.segment.may_have(identity) {
             return Ok(None);

@@ -8,7 +8,7 @@
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
 use crate::open_file::OpenFile;
-use crate::session::{Session, borrow};
+use crate::session::{Session, THREADS, borrow};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_pool::buckets::Patience;
@@ -307,7 +307,7 @@ impl Session {
             return Some((mark, None));
         };
         // A thread that has no number yet gets one before it looks at the mark.
-        if self.threads.load(Ordering::SeqCst) > 1 && !self.segment.wait_for_users(file.id, owner) {
+        if THREADS.load(Ordering::SeqCst) > 1 && !self.segment.wait_for_users(file.id, owner) {
             self.unmark(place, mark, seen);
             return None;
         }

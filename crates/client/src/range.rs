@@ -4,7 +4,6 @@
 use crate::open::{ctime_ns, mtime_ns};
 use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
-use crate::waits::restarting;
 use crate::write::raise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -59,7 +58,7 @@ impl OpenFile<'_> {
         let action = mode - FallocateFlags::KEEP_SIZE;
         if action.is_empty() && keeps_size {
             let owner = self.session.owner();
-            restarting(|| {
+            self.session.restarting(|| {
                 let inside = self.enter(owner)?;
                 let result = self.on_store(call);
                 self.session.segment.leave(owner, inside);
@@ -77,10 +76,10 @@ impl OpenFile<'_> {
                     Ok(())
                 })
             };
-            restarting(|| self.exclusively(extend))
+            self.session.restarting(|| self.exclusively(extend))
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
             let punch = || self.punch(range.clone(), keeps_size, call);
-            restarting(|| self.exclusively(punch))
+            self.session.restarting(|| self.exclusively(punch))
         } else {
             self.with_clean(call)?
         }

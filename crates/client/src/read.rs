@@ -4,7 +4,6 @@ use crate::iovec::{Cursor, Iovec, total};
 use crate::open_file::OpenFile;
 use crate::range::READ_AHEAD_BLOCKS;
 use crate::session::Session;
-use crate::waits::restarting;
 use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
@@ -54,7 +53,7 @@ impl OpenFile<'_> {
                 return Ok(piece.length);
             }
         }
-        restarting(|| unsafe { self.pread_slowly(pieces, offset) })
+        self.session.restarting(|| unsafe { self.pread_slowly(pieces, offset) })
     }
 
     #[inline(never)]
@@ -112,7 +111,7 @@ impl OpenFile<'_> {
             description.offset.store(offset + got as u64, Ordering::Release);
             Ok(got)
         };
-        restarting(|| self.positioned(read))
+        self.session.restarting(|| self.positioned(read))
     }
 
     /// The usual read at the description's offset, with one presence for the offset's lock and for the

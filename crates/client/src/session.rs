@@ -9,7 +9,7 @@ use crate::place::Engine;
 use crate::vigil::Vigil;
 use crate::waits::surely;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// Forebay's own descriptors go above this, out of the way of programs that count theirs.
 const OWN_DESCRIPTORS: RawFd = 900;
@@ -35,9 +36,11 @@ const DESCRIPTORS: usize = 1 << 22;
 /// writing only, mostly. More are made and closed at each use.
 const READERS: usize = 64;
 
-/// This process's attachment to a segment; one for each process, for ever.
+/// This process's part in a pool, of which it has one at most. When it is dropped, the files that are
+/// still open are used through the kernel.
 pub struct Session {
     pub(crate) segment: Segment,
+    attachment: Attachment,
     slot: AtomicU32,
     /// Descriptor number -> description plus one, see `parting.rs`.
     pub(crate) table: Sparse,
@@ -64,9 +67,10 @@ pub struct Session {
     readers: [AtomicU64; READERS],
     /// One more than the last place of `readers` that was ever taken.
     readers_high: AtomicU32,
-    pub(crate) threads: AtomicU32,
     /// Highest descriptor number that was ever managed.
     pub(crate) highest: AtomicU32,
+    /// Largest size of a file on each store; 0 is not known yet.
+    pub(crate) largest: [AtomicU64; STORES_MAX],
     /// See [`Session::use_kernel_only`].
     kernel_only: AtomicBool,
     /// Threads that have a descriptor of the program's files that they are about to close.
@@ -83,9 +87,14 @@ const SLOT_LOOK: Timer = Timer::ms(10);
 /// How often a process that goes on after an exec looks whether what it held before can be taken back.
 const REAP_LOOK: Timer = Timer::ms(1);
 
-/// Why a process must not run: it could take no part, and would not see what other processes have in the tiers alone.
+/// Why a process has no session. But for `NoPool` it must not run: it would not see what other processes have in the
+/// tiers alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum StartError {
+    /// There is no pool any more, or it is not for this process.
+    NoPool,
+    /// This process has a session of the pool already.
+    Attached,
     /// So many slots are there, and all are in use.
     Slots(u32),
     /// It has inherited a file, and all descriptions are in use.
@@ -100,9 +109,11 @@ pub enum Refused {
     Pool(Errno),
 }
 
-impl core::fmt::Display for Refused {
+impl core::fmt::Display for StartError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
+            Self::NoPool => f.write_str("there is no pool"),
+            Self::Attached => f.write_str("this process uses the pool already"),
             Self::Slots(slots) => write!(
                 f,
                 "all {slots} processes that can use this node's pool at a time are there; end some of them, or run \
@@ -138,26 +149,26 @@ pub fn say(text: &str) {
 /// Whether the numbers of processes in the pool's slots are what they are here.
 ///
 /// # Errors
-/// [`Refused::Namespace`].
-pub(crate) fn check_namespace(segment: &Segment) -> Result<(), Refused> {
+/// [`StartError::Namespace`].
+pub(crate) fn check_namespace(segment: &Segment) -> Result<(), StartError> {
     let is_over = segment.header().retired.load(Ordering::SeqCst) == retirement::GONE;
     match segment.has_numbers_of_here() || is_over {
         true => Ok(()),
-        false => Err(Refused::Namespace),
+        false => Err(StartError::Namespace),
     }
 }
 
-/// A slot; `None` if the node manager has ended meanwhile.
-fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<Option<u32>, Refused> {
-    let slots = Refused::Slots(segment.header().clients - 1);
+/// A slot; `NoPool` if the node manager has ended meanwhile.
+fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartError> {
+    let slots = StartError::Slots(segment.header().clients - 1);
     let since = forebay_pool::clock::monotonic_ns();
     let mut silent = true;
     loop {
         if let Some(slot) = segment.claim_slot(pid, start) {
-            return Ok(Some(slot));
+            return Ok(slot);
         }
         if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
-            return Ok(None);
+            return Err(StartError::NoPool);
         }
         let waited = forebay_pool::clock::monotonic_ns().saturating_sub(since);
         if waited >= SLOT_PATIENCE.as_ns() {
@@ -173,13 +184,38 @@ fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<Option<u32>,
     }
 }
 
-static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+/// Threads of this process that have a number, whichever session they use.
+pub(crate) static THREADS: AtomicU32 = AtomicU32::new(0);
 
-/// The session of this process, if it runs under Forebay.
-#[inline]
-pub fn session() -> Option<&'static Session> {
-    // SAFETY: set once, never freed.
-    unsafe { SESSION.load(Ordering::Acquire).as_ref() }
+/// The pools (device and inode) that this process has sessions of: it has one slot in each.
+static ATTACHED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+/// An entry of [`ATTACHED`].
+struct Attachment((u64, u64));
+
+impl Attachment {
+    fn to(pool: BorrowedFd<'_>) -> Result<Attachment, StartError> {
+        let stat = rustix::fs::fstat(pool).map_err(StartError::Pool)?;
+        let pool = (stat.st_dev, stat.st_ino);
+        let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        if attached.contains(&pool) {
+            return Err(StartError::Attached);
+        }
+        attached.push(pool);
+        Ok(Attachment(pool))
+    }
+
+    /// What tells the sessions of a process apart.
+    fn number(&self) -> u64 {
+        self.0.1
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.retain(|pool| *pool != self.0);
+    }
 }
 
 thread_local! {
@@ -251,50 +287,42 @@ impl OpenFile<'_> {
 
 impl Session {
     /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
-    /// over the managed descriptors it inherited. `job` is the number of the run that it belongs to. If there is no pool any more,
-    /// or it is not for this process, the program runs as without Forebay. `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description
-    /// has. To be called once, before the program starts.
+    /// over the managed descriptors it inherited. `job` is the number of the run that it belongs to.
+    /// `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description has.
     ///
     /// # Errors
-    /// The program must not run.
+    /// [`StartError::NoPool`] where the process may go on without buffering; after any other error
+    /// it would see other bytes than the processes that have a session.
     pub fn start(
         pool: &CStr,
         socket: &CStr,
         job: Option<&CStr>,
         unlock: fn(RawFd),
-    ) -> Result<(), Refused> {
-        if session().is_some() {
-            return Ok(());
-        }
+    ) -> Result<Session, StartError> {
         let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
         let job = job.and_then(|job| job.to_str().ok()?.parse().ok()).unwrap_or(0);
-        if let Some(new) = Session::attach(pool, socket.to_bytes(), job, unlock)? {
-            crate::limits::limits_changed();
-            SESSION.store(Box::into_raw(Box::new(new)), Ordering::Release);
-            if let Some(session) = session() {
-                session.adopt_inherited()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn attach(
-        pool: &Path,
-        socket: &[u8],
-        job: u32,
-        unlock: fn(RawFd),
-    ) -> Result<Option<Session>, Refused> {
         let file = match segment::open_pool(pool) {
             Ok(file) => file,
             // For want of something that other processes have.
             Err(Wrong::System(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM))) => {
-                return Err(Refused::Pool(errno));
+                return Err(StartError::Pool(errno));
             }
-            Err(_) => return Ok(None),
+            Err(_) => return Err(StartError::NoPool),
         };
-        let Ok(segment) = Segment::attach(file.as_fd()) else { return Ok(None) };
+        let attachment = Attachment::to(file.as_fd())?;
+        let segment = Segment::attach(file.as_fd()).map_err(|_| StartError::NoPool)?;
         // What is said below is not to go into it, should it have the number of the standard error.
         drop(file);
+        Session::join(segment, attachment, socket.to_bytes(), job, unlock)
+    }
+
+    fn join(
+        segment: Segment,
+        attachment: Attachment,
+        socket: &[u8],
+        job: u32,
+        unlock: fn(RawFd),
+    ) -> Result<Session, StartError> {
         let pid = std::process::id();
         check_namespace(&segment)?;
         // Unknown without /proc, or descriptors; the manager will fill it in.
@@ -306,9 +334,9 @@ impl Session {
                 let mut unfinished = |file, reaper| {
                     // A truncate or a punch, of which the store may have one half already.
                     match wait_for_slot(&segment, pid, start) {
-                        Ok(Some(heir)) => segment.bequeath(file, reaper, heir),
-                        Ok(None) => {}
-                        Err(refused) => left = Err(refused),
+                        Ok(heir) => segment.bequeath(file, reaper, heir),
+                        Err(StartError::NoPool) => {}
+                        Err(error) => left = Err(error),
                     }
                 };
                 while segment.reap_holdings(slot, &mut unfinished).is_none() {
@@ -320,15 +348,12 @@ impl Session {
                 }
                 left.map(|()| slot)?
             }
-            None => match wait_for_slot(&segment, pid, start)? {
-                Some(slot) => slot,
-                None => return Ok(None),
-            },
+            None => wait_for_slot(&segment, pid, start)?,
         };
         // Looked at after the slot was claimed: the manager looks at the slots after it has said so.
         if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
             segment.cancel_slot(slot);
-            return Ok(None);
+            return Err(StartError::NoPool);
         }
         // An exec keeps the slot, and the job with it.
         if segment.client(slot).job.load(Ordering::Relaxed) == 0 {
@@ -341,8 +366,9 @@ impl Session {
         let process = crate::rules::process_for(&segment);
         let scratch = |rule: &RuleRecord| rule.settings().mode == Some(Mode::Scratch);
         let has_scratch_rules = segment.rules().iter().any(scratch);
-        Ok(Some(Session {
+        let session = Session {
             segment,
+            attachment,
             process,
             has_scratch_rules,
             slot: AtomicU32::new(slot),
@@ -358,16 +384,31 @@ impl Session {
             tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],
             readers: [const { AtomicU64::new(0) }; READERS],
             readers_high: AtomicU32::new(0),
-            threads: AtomicU32::new(0),
             highest: AtomicU32::new(0),
+            largest: [const { AtomicU64::new(0) }; STORES_MAX],
             kernel_only: AtomicBool::new(false),
             lending: AtomicU32::new(0),
             unlock,
-        }))
+        };
+        crate::limits::limits_changed();
+        match session.adopt_inherited() {
+            Ok(()) => Ok(session),
+            Err(error) => {
+                // This process ends now, and is reaped. To end the session would take the files that it
+                // shares with its parent away from the tiers.
+                core::mem::forget(session);
+                Err(error)
+            }
+        }
     }
 
     pub(crate) fn slot(&self) -> u32 {
         self.slot.load(Ordering::Relaxed)
+    }
+
+    /// Tells it from other sessions of this process.
+    pub(crate) fn number(&self) -> u64 {
+        self.attachment.number()
     }
 
     pub(crate) fn set_slot(&self, slot: u32) {
@@ -380,7 +421,7 @@ impl Session {
         let thread = THREAD.with(|thread| {
             let mut number = thread.get();
             if number == 0 {
-                number = self.threads.fetch_add(1, Ordering::SeqCst) + 1;
+                number = THREADS.fetch_add(1, Ordering::SeqCst) + 1;
                 thread.set(number);
             }
             number
@@ -397,7 +438,7 @@ impl Session {
     /// comes at this very moment may make us lose a count.
     #[inline]
     pub(crate) fn count_up(&self, counter: &AtomicU64, more: u64) {
-        if self.threads.load(Ordering::Relaxed) <= 1 {
+        if THREADS.load(Ordering::Relaxed) <= 1 {
             counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         } else {
             counter.fetch_add(more, Ordering::Relaxed);
@@ -437,7 +478,7 @@ impl Session {
     }
 
     /// Takes over descriptors that were managed before an exec, by the marker in their offset.
-    fn adopt_inherited(&self) -> Result<(), Refused> {
+    fn adopt_inherited(&self) -> Result<(), StartError> {
         let mut keep = [0u64; 1024];
         let mut refused = None;
         each_descriptor(|fd| {
@@ -446,8 +487,8 @@ impl Session {
                     keep[description as usize / 64] |= 1 << (description % 64);
                 }
                 Ok(None) => {}
-                Err(Errno::NFILE) => refused = Some(Refused::Descriptions),
-                Err(errno) => refused = Some(Refused::Store(errno)),
+                Err(Errno::NFILE) => refused = Some(StartError::Descriptions),
+                Err(errno) => refused = Some(StartError::Store(errno)),
             }
         });
         // What the image before the exec held and this one has not inherited.
@@ -577,6 +618,28 @@ impl Session {
 
     pub(crate) fn is_kernel_only(&self) -> bool {
         self.kernel_only.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for file in self.files() {
+            if !file.uses_kernel_offset() {
+                // An error stays with the file.
+                let _ = file.release_to_kernel();
+            }
+            self.forget(file.fd);
+        }
+        for place in &self.tier_files {
+            if let Some(fd) = place.load(Ordering::Relaxed).checked_sub(1) {
+                // SAFETY: the session's own descriptor, and no other thread has the session.
+                unsafe { rustix::io::close(fd as RawFd) };
+            }
+        }
+        self.manager.disconnect();
+        while self.segment.reap_slot(self.slot(), |_, _| {}).is_none() {
+            forebay_pool::clock::sleep_ns(REAP_LOOK.as_ns());
+        }
     }
 }
 

@@ -2,35 +2,14 @@
 //!
 //! Everything that waits for another process returns EINTR when a signal handler has to run and that process does
 //! not go on. Calls that a program has made are then made again, or fail, as the handler asks
-//! ([`restarting`]); what must not be left undone is tried again in any case, after the handler has run
+//! ([`Session::restarting`]); what must not be left undone is tried again in any case, after the handler has run
 //! ([`surely`]).
 
-use crate::session::{Session, session};
+use crate::session::Session;
 use crate::vigil::Seen;
 use forebay_pool::buckets::Patience;
 use forebay_pool::{Identity, Owner, interruption};
 use rustix::io::Errno;
-
-/// Makes a call that waits again while all handlers that ended its waits have SA_RESTART. However many come, a node
-/// manager that is stopped is not waited for longer than without them: the call fails with TIMEDOUT then.
-#[inline]
-pub(crate) fn restarting<R>(mut act: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
-    loop {
-        match act() {
-            Err(Errno::INTR) if interruption::restarts() => {
-                if is_manager_given_up() {
-                    return Err(Errno::TIMEDOUT);
-                }
-            }
-            result => return result,
-        }
-    }
-}
-
-#[cold]
-fn is_manager_given_up() -> bool {
-    session().is_some_and(|session| session.vigil.look(&session.segment) == Seen::Stopped)
-}
 
 /// Makes a call that waits until no handler ends it.
 pub(crate) fn surely<R>(mut act: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
@@ -65,6 +44,30 @@ impl Wait {
 }
 
 impl Session {
+    /// Makes a call that waits again while all handlers that ended its waits have SA_RESTART. However many come, a node
+    /// manager that is stopped is not waited for longer than without them: the call fails with TIMEDOUT then.
+    #[inline]
+    pub(crate) fn restarting<R>(
+        &self,
+        mut act: impl FnMut() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        loop {
+            match act() {
+                Err(Errno::INTR) if interruption::restarts() => {
+                    if self.is_manager_given_up() {
+                        return Err(Errno::TIMEDOUT);
+                    }
+                }
+                result => return result,
+            }
+        }
+    }
+
+    #[cold]
+    fn is_manager_given_up(&self) -> bool {
+        self.vigil.look(&self.segment) == Seen::Stopped
+    }
+
     /// [`Wait::look`], of a wait for `holder`.
     pub(crate) fn look(
         &self,
@@ -86,7 +89,7 @@ impl Session {
         mut act: impl FnMut(Option<u32>) -> R,
     ) -> Result<R, Errno> {
         let owner = self.owner();
-        restarting(|| {
+        self.restarting(|| {
             let inside = self.segment.enter_table(owner);
             let result = self.segment.with_file(identity, owner, &mut act);
             self.segment.leave(owner, inside);

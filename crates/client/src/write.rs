@@ -3,7 +3,6 @@
 use crate::iovec::{Cursor, Iovec, total};
 use crate::open_file::OpenFile;
 use crate::session::Session;
-use crate::waits::restarting;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Mode;
@@ -109,7 +108,8 @@ impl OpenFile<'_> {
                 result => return result,
             }
         }
-        let written = restarting(|| unsafe { self.write_once(pieces, offset, append) })?;
+        let written =
+            self.session.restarting(|| unsafe { self.write_once(pieces, offset, append) })?;
         // Of a write that is done: whatever becomes of this, it is not made again.
         if written > 0 {
             self.after_write()?;

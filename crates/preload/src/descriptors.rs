@@ -1,8 +1,9 @@
 //! close, dup and fcntl.
 
 use crate::real::{real, without_cancellation};
+use crate::session;
 use crate::{managed, set_errno, status};
-use forebay_client::{OpenFlags, Session, session};
+use forebay_client::{OpenFlags, Session};
 use libc::{c_int, c_uint, c_void};
 use rustix::io::Errno;
 

@@ -25,7 +25,8 @@ mod stdio;
 mod syscall;
 mod wide;
 
-use forebay_client::{OpenFile, Refused, Session, say, session};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use forebay_client::{OpenFile, Session, StartError, say};
 use libc::{c_char, c_int, ssize_t};
 use rustix::io::Errno;
 
@@ -36,15 +37,18 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);
     if let [_, Some(pool), Some(socket), job] = spawn::values() {
-        if let Err(refused) = Session::start(pool, socket, job, descriptors::unlock) {
-            refuse(refused);
+        match Session::start(pool, socket, job, descriptors::unlock) {
+            Ok(session) => SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release),
+            // The program runs as without Forebay.
+            Err(StartError::NoPool) => {}
+            Err(error) => refuse(error),
         }
         stdio::start();
     }
 }
 
 /// Ends a program that must not run, with the status of one that cannot be executed.
-fn refuse(why: Refused) -> ! {
+fn refuse(why: StartError) -> ! {
     let mut name = [0; 16];
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let length = rustix::fs::open(c"/proc/self/comm", flags, rustix::fs::Mode::empty())
@@ -63,6 +67,15 @@ static LAYOUT: [u8; 4] = forebay_client::LAYOUT_VERSION.to_le_bytes();
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The session of this process, if it runs under Forebay.
+#[inline]
+fn session() -> Option<&'static Session> {
+    // SAFETY: set once, never freed.
+    unsafe { SESSION.load(Ordering::Acquire).as_ref() }
+}
 
 /// What `fd` refers to, if it is managed.
 #[inline(always)]

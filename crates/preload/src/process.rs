@@ -1,8 +1,8 @@
 //! fork, and what changes the whole process.
 
 use crate::real::real;
+use crate::session;
 use crate::status;
-use forebay_client::session;
 use libc::{c_int, pid_t};
 use rustix::io::Errno;
 

@@ -106,7 +106,7 @@ unsafe extern "C" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     let ours = (1..SIGNALS as c_int).contains(&number) && UNTOUCHED & bit(number) == 0;
-    if !ours || forebay_client::session().is_none() {
+    if !ours || crate::session().is_none() {
         return unsafe { real_sigaction(number, new, old) };
     }
     let wanted = &WANTED[number as usize];

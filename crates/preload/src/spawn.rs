@@ -2,11 +2,11 @@
 //! the library, its descriptors must be the kernel's.
 
 use crate::real::real;
+use crate::session;
 use crate::{managed, set_errno};
 use core::arch::naked_asm;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use forebay_client::session;
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

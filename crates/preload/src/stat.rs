@@ -2,10 +2,11 @@
 
 use crate::files::{fstat_known, stat_known};
 use crate::real::real;
+use crate::session;
 use crate::status;
 use core::ptr::null;
 use forebay_client::probe::is_readable;
-use forebay_client::{NewTime, StatFields, joined_ns, parted_ns, session};
+use forebay_client::{NewTime, StatFields, joined_ns, parted_ns};
 use libc::{AT_FDCWD as HERE, AT_SYMLINK_NOFOLLOW as LINK};
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as Statx, timespec, timeval, utimbuf};
 use rustix::fs::AtFlags;

@@ -6,11 +6,11 @@
 //! whoever keeps their pointers has streams that follow every later dup2.
 
 use crate::real::real;
+use crate::session;
 use crate::wide::Wide;
 use crate::{descriptors, errno, files, managed, restore_errno, set_errno};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use forebay_client::session;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
 

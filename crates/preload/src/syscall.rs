@@ -2,7 +2,8 @@
 //! functions of the same name, which check again.
 
 use crate::real::{real, without_cancellation};
-use forebay_client::{OpenFlags, session};
+use crate::session;
+use forebay_client::OpenFlags;
 use libc::{c_int, c_long, c_uint, c_void};
 
 #[unsafe(no_mangle)]
