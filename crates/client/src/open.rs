@@ -1,6 +1,6 @@
 //! What happens after the real open.
 
-use crate::folders;
+use crate::dir_cache;
 use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
 use crate::store::descriptor_path;
@@ -138,7 +138,7 @@ impl Session {
     /// the path is a symbolic link.
     pub fn in_known_folder<'a>(&self, path: &'a CStr) -> Option<InKnownFolder<'a>> {
         let path = path.to_bytes();
-        let store = folders::store_of(self.number(), path)?;
+        let store = dir_cache::store_of(self.number(), path)?;
         let now_ns = clock::realtime_coarse_ns();
         Some(InKnownFolder { path, store, now_ns, names: self.segment.name_changes() })
     }
@@ -302,7 +302,7 @@ impl Session {
         if let (None, Some(store), Some(named)) = (known, store, named)
             && named.to_bytes() == path
         {
-            folders::remember(self.number(), path, store);
+            dir_cache::remember(self.number(), path, store);
         }
         if store.is_none() && !self.segment.may_have(identity) {
             return Ok(None);

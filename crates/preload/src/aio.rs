@@ -7,7 +7,7 @@
 use crate::real::real;
 use crate::{managed, rw, set_errno, status};
 use core::mem::offset_of;
-use forebay_client::probe::is_readable;
+use forebay_client::user_memory::is_readable;
 use libc::{c_int, c_void, off_t, sigevent, size_t, ssize_t};
 use rustix::io::Errno;
 

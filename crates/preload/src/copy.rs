@@ -3,7 +3,7 @@
 use crate::files::borrow;
 use crate::real::{real, without_cancellation};
 use crate::{count, managed};
-use forebay_client::probe::is_writable;
+use forebay_client::user_memory::is_writable;
 use libc::{c_int, c_uint, off64_t, size_t, ssize_t};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags};

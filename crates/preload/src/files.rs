@@ -4,7 +4,7 @@ use crate::real::real;
 use crate::session;
 use crate::{managed, set_errno, status};
 use core::ffi::CStr;
-use forebay_client::probe::{is_readable, is_writable};
+use forebay_client::user_memory::{is_readable, is_writable};
 use forebay_client::{Advice, AllocateMode, Identity, InKnownFolder, OpenFlags, Session, Whence};
 use libc::{c_char, c_int, c_void, gid_t, mode_t, off_t, uid_t};
 use rustix::fd::{AsRawFd, OwnedFd};

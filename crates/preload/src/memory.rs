@@ -2,7 +2,7 @@
 
 use crate::real::real;
 use crate::{managed, set_errno};
-use forebay_client::probe::memory_changed;
+use forebay_client::user_memory::memory_changed;
 use libc::{c_int, c_void, off_t, size_t};
 
 /// Maps through `call`, a file that is managed once it is clean.

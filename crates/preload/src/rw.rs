@@ -5,7 +5,7 @@
 
 use crate::real::{cancellable, cancellation_point};
 use crate::{count, managed};
-use forebay_client::probe::{is_possible, is_readable, readable_part, writable_part};
+use forebay_client::user_memory::{is_possible, is_readable, readable_part, writable_part};
 use forebay_client::{Iovec, OpenFile, Whence};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@ use crate::managed;
 use crate::real::cancellable;
 use crate::session;
 use forebay_client::Session;
-use forebay_client::probe::is_readable;
+use forebay_client::user_memory::is_readable;
 use libc::{c_int, c_uint, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 
 /// Calls `act` with each header of control data that carries descriptors, and with the place and

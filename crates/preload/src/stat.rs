@@ -5,7 +5,7 @@ use crate::real::real;
 use crate::session;
 use crate::status;
 use core::ptr::null;
-use forebay_client::probe::is_readable;
+use forebay_client::user_memory::is_readable;
 use forebay_client::{NewTime, StatFields, joined_ns, parted_ns};
 use libc::{AT_FDCWD as HERE, AT_SYMLINK_NOFOLLOW as LINK};
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as Statx, timespec, timeval, utimbuf};

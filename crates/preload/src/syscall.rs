@@ -103,7 +103,7 @@ unsafe fn dispatch(
             }) as c_long,
             libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_mremap => {
                 let result = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long) -> c_long);
-                forebay_client::probe::memory_changed();
+                forebay_client::user_memory::memory_changed();
                 result
             }
             libc::SYS_preadv => libc::preadv64(fd, pb.cast(), c as c_int, d) as c_long,
