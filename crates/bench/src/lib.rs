@@ -8,7 +8,7 @@
 //! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers. [`peers`]: the same
 //! program on other file systems that buffer.
 
-mod chart;
+mod bars;
 mod figures;
 mod hierarchy;
 mod machine;
@@ -23,6 +23,7 @@ mod site;
 pub mod stage;
 mod systems;
 
+pub use bars::{Bar, Bars, Group};
 pub use figures::{Figure, figure, names};
 pub use measured::Measured;
 pub use memory::fig4::run as hermes_fig4;
@@ -31,6 +32,7 @@ pub use memory::fig6::run as hermes_fig6;
 pub use micro::micro;
 pub use peers::peers;
 pub use report::Report;
+
 pub use runner::now_us;
 
 use std::path::PathBuf;

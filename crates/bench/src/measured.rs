@@ -1,10 +1,10 @@
 //! What was measured, claims about it, and how they are shown: tables for people and for pages, JSON,
 //! pictures. A figure is always shown beside what it is compared with.
 
-use crate::chart::{self, Bar, Group};
+use crate::bars::{Bar, Bars, Group};
 use crate::machine::Machine;
+use serde_json::json;
 use std::fmt::Write as _;
-use std::path::Path;
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -379,22 +379,15 @@ impl Measured {
                 Unit::Share => ("share", 1.0),
                 Unit::Memory => ("bytes", 1.0),
             };
-            let spread = Spread::of(series.rounds.iter().map(|value| value * by));
-            let all: Vec<_> = series.rounds.iter().map(|value| number(value * by)).collect();
-            let spread = spread.map_or(String::new(), |spread| {
-                format!(
-                    "\"median\":{},\"least\":{},\"most\":{},",
-                    number(spread.median),
-                    number(spread.least),
-                    number(spread.most)
-                )
-            });
-            format!(
-                "{{\"work\":{},\"system\":{},\"unit\":\"{unit}\",{spread}\"rounds\":[{}]}}",
-                quoted(&series.work),
-                quoted(&series.system),
-                all.join(",")
-            )
+            let rounds: Vec<f64> = series.rounds.iter().map(|value| value * by).collect();
+            let mut object = json!({ "work": series.work, "system": series.system, "unit": unit });
+            if let Some(spread) = Spread::of(rounds.iter().copied()) {
+                object["median"] = json!(spread.median);
+                object["least"] = json!(spread.least);
+                object["most"] = json!(spread.most);
+            }
+            object["rounds"] = json!(rounds);
+            object
         });
         let claims = self.judged().into_iter().map(|judged| {
             let claim = judged.claim;
@@ -403,42 +396,34 @@ impl Measured {
                 Wanted::Within(seconds) => ("longer_by_at_most_s", seconds),
                 Wanted::AtMost(most) => ("at_most", most),
             };
-            let against = claim.against.as_ref().map_or("null".to_owned(), |(work, system)| {
-                format!("{{\"work\":{},\"system\":{}}}", quoted(work), quoted(system))
-            });
-            let paper = claim.paper.map_or("null".to_owned(), number);
-            format!(
-                "{{\"what\":{},\"against\":{against},\"kind\":\"{kind}\",\"wanted\":{},\
-                 \"measured\":{},\"met\":{},\"paper\":{paper}}}",
-                quoted(&claim.what),
-                number(wanted),
-                number(judged.measured),
-                judged.met
-            )
+            let against = claim.against.as_ref();
+            json!({
+                "what": claim.what,
+                "against": against.map(|(work, system)| json!({ "work": work, "system": system })),
+                "kind": kind,
+                "wanted": wanted,
+                "measured": judged.measured,
+                "met": judged.met,
+                "paper": claim.paper,
+            })
         });
-        let notes: Vec<_> = self.notes.iter().map(|note| quoted(note)).collect();
-        format!(
-            "{{\"bench\":\"{}\",\"title\":{},\"machine\":{},\"scale\":\"{}\",\"rounds\":{},\n\
-             \"series\":[\n{}\n],\n\"claims\":[\n{}\n],\n\"notes\":[{}]}}\n",
-            self.name,
-            quoted(&self.title),
-            quoted(&self.machine.to_string()),
-            if self.is_small { "small" } else { "usual" },
-            self.rounds,
-            series.collect::<Vec<_>>().join(",\n"),
-            claims.collect::<Vec<_>>().join(",\n"),
-            notes.join(",")
-        )
+        let all = json!({
+            "bench": self.name,
+            "title": self.title,
+            "machine": self.machine.to_string(),
+            "scale": if self.is_small { "small" } else { "usual" },
+            "rounds": self.rounds,
+            "series": series.collect::<Vec<_>>(),
+            "claims": claims.collect::<Vec<_>>(),
+            "notes": self.notes,
+        });
+        format!("{all:#}\n")
     }
 
-    /// Draws the medians as SVG.
-    ///
-    /// # Errors
-    /// A message that names the file.
-    pub fn draw(&self, picture: &Path) -> Result<(), String> {
-        let failed = |e: &dyn std::fmt::Display| format!("cannot draw {}: {e}", picture.display());
+    /// The medians as bars; none if it has no picture.
+    pub fn bars(&self) -> Option<Bars> {
         if !self.is_drawn {
-            return Err(failed(&format!("{} has no picture", self.name)));
+            return None;
         }
         let (works, systems) = self.names();
         let groups: Vec<Group> = works
@@ -454,9 +439,8 @@ impl Measured {
                     .collect(),
             })
             .collect();
-        let svg = chart::draw(&self.title, "million operations per second", &[], &groups);
-        svg.and_then(|svg| std::fs::write(picture, svg).map_err(|e| e.to_string()))
-            .map_err(|e| failed(&e))
+        let (title, unit) = (self.title.clone(), "million operations per second");
+        Some(Bars { title, unit, parts: Vec::new(), groups })
     }
 }
 
@@ -476,28 +460,6 @@ fn aligned(text: &mut String, rows: &[Vec<String>]) {
         text.truncate(text.trim_end_matches(' ').len());
         text.push('\n');
     }
-}
-
-/// A number of JSON, which knows neither NaN nor infinity.
-fn number(value: f64) -> String {
-    if value.is_finite() { format!("{value:.9}") } else { "null".to_owned() }
-}
-
-/// A string of JSON.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            control if control < ' ' => {
-                let _ = write!(quoted, "\\u{:04x}", control as u32);
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 #[cfg(test)]
@@ -542,7 +504,7 @@ mod tests {
         let table = measured.table();
         assert!(table.contains("4.00x (2.00 - 9.00)"), "{table}");
         assert!(measured.markdown().contains("| 4.10x | NO |"), "{}", measured.markdown());
-        assert!(measured.json().contains("\"title\":\"a \\\"test\\\"\""), "{}", measured.json());
+        assert!(measured.json().contains(r#""title": "a \"test\"""#), "{}", measured.json());
     }
 
     #[test]

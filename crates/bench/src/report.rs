@@ -1,9 +1,9 @@
 //! What came out: a table, JSON, and the figure.
 
-use crate::chart::{self, Bar, Group};
+use crate::bars::{Bar, Bars, Group};
 use crate::figures::{Claim, Figure, Measure};
+use serde_json::json;
 use std::fmt::Write as _;
-use std::path::Path;
 
 /// Seconds of one run.
 #[derive(Clone, Copy, Debug)]
@@ -155,45 +155,37 @@ impl Report {
     /// All numbers, as JSON.
     pub fn json(&self) -> String {
         let rows = self.rows.iter().map(|row| {
-            let measures = MEASURES.map(|measure| {
+            let mut object = json!({ "case": self.cases[row.case], "system": row.system });
+            for measure in MEASURES {
                 let Spread { median, least, most } = row.spread(measure);
-                format!(
-                    "\"{}_s\":{{\"median\":{median:.6},\"least\":{least:.6},\"most\":{most:.6}}}",
-                    measure.name().replace(" + ", "_")
-                )
-            });
-            let (case, system) = (self.cases[row.case], row.system);
-            format!("{{\"case\":\"{case}\",\"system\":\"{system}\",{}}}", measures.join(","))
+                let name = format!("{}_s", measure.name().replace(" + ", "_"));
+                object[name] = json!({ "median": median, "least": least, "most": most });
+            }
+            object
         });
         let ratios = self.figure.claims.iter().map(|claim| {
-            format!(
-                "{{\"measure\":\"{}\",\"case\":\"{}\",\"of\":\"{}\",\"over\":\"{}\",\
-                 \"measured\":{:.3},\"paper\":{:.3}}}",
-                claim.measure.name(),
-                self.cases[claim.case],
-                claim.of,
-                claim.over,
-                self.ratio(claim),
-                claim.paper
-            )
+            json!({
+                "measure": claim.measure.name(),
+                "case": self.cases[claim.case],
+                "of": claim.of,
+                "over": claim.over,
+                "measured": self.ratio(claim),
+                "paper": claim.paper,
+            })
         });
-        format!(
-            "{{\"figure\":\"{}\",\"title\":\"{}\",\"scale\":\"{}\",\"rounds\":{},\n\"rows\":[\n{}\n],\n\
-             \"ratios\":[\n{}\n]}}\n",
-            self.figure.name,
-            self.figure.title,
-            if self.is_small { "small" } else { "usual" },
-            self.rounds(),
-            rows.collect::<Vec<_>>().join(",\n"),
-            ratios.collect::<Vec<_>>().join(",\n")
-        )
+        let all = json!({
+            "figure": self.figure.name,
+            "title": self.figure.title,
+            "scale": if self.is_small { "small" } else { "usual" },
+            "rounds": self.rounds(),
+            "rows": rows.collect::<Vec<_>>(),
+            "ratios": ratios.collect::<Vec<_>>(),
+        });
+        format!("{all:#}\n")
     }
 
-    /// Draws the figure as SVG.
-    ///
-    /// # Errors
-    /// A message that names the file.
-    pub fn draw(&self, picture: &Path) -> Result<(), String> {
+    /// The medians as bars.
+    pub fn bars(&self) -> Bars {
         let bar = |row: &Row| Bar {
             name: row.system.to_owned(),
             parts: PARTS.iter().map(|part| row.median(*part)).collect(),
@@ -204,9 +196,8 @@ impl Report {
                 bars: self.rows.iter().filter(|row| row.case == case).map(bar).collect(),
             })
             .collect();
-        let svg = chart::draw(self.figure.title, "seconds", &PARTS.map(Measure::name), &groups);
-        svg.and_then(|svg| std::fs::write(picture, svg).map_err(|e| e.to_string()))
-            .map_err(|e| format!("cannot draw {}: {e}", picture.display()))
+        let parts = PARTS.iter().map(|part| part.name()).collect();
+        Bars { title: self.figure.title.to_owned(), unit: "seconds", parts, groups }
     }
 }
 
@@ -238,6 +229,8 @@ mod tests {
         let report = Report { figure, cases: vec!["16 steps"], rows, is_small: false };
         assert_eq!(report.ratio(&figure.claims[0]), 6.0);
         assert!(report.table().contains("6.0x    5.0x"), "{}", report.table());
-        assert!(report.json().contains("\"measured\":6.000,\"paper\":5.000"));
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        let ratio = &json["ratios"][0];
+        assert_eq!((&ratio["measured"], &ratio["paper"]), (&json!(6.0), &json!(5.0)));
     }
 }

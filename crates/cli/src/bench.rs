@@ -1,10 +1,12 @@
 //! `forebay bench`, and the worker that its staging systems use.
 
+use crate::bars::{self, Bar, Chart, Group};
+use crate::picture::{BLUE, GREEN, SKY};
 use clap::{Args, ValueEnum};
 use forebay_bench::stage::{When, stage};
-use forebay_bench::{Measured, Options, Scale};
+use forebay_bench::{Bars, Measured, Options, Scale};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
@@ -107,15 +109,39 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
         print!("{}", measured.table());
         save(&arguments.json, measured.json())?;
         save(&arguments.markdown, measured.markdown())?;
-        arguments.svg.iter().try_for_each(|picture| measured.draw(picture))?;
+        if let Some(file) = &arguments.svg {
+            let missing = || format!("cannot draw {}: {name} has no picture", file.display());
+            draw(file, measured.bars().ok_or_else(missing)?)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let figure = forebay_bench::figure(name).ok_or_else(|| format!("{name}: no such figure"))?;
     let report = forebay_bench::bench(figure, &options, &mut say)?;
     print!("{}", report.table());
     save(&arguments.json, report.json())?;
-    arguments.svg.iter().try_for_each(|picture| report.draw(picture))?;
+    arguments.svg.iter().try_for_each(|file| draw(file, report.bars()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Draws a benchmark's bars into an SVG file.
+fn draw(file: &Path, figure: Bars) -> Result<(), String> {
+    let names = if figure.parts.is_empty() { vec![""] } else { figure.parts };
+    let parts: Vec<_> = names.into_iter().zip([BLUE, SKY, GREEN]).collect();
+    let bar = |bar: forebay_bench::Bar| Bar { name: bar.name, parts: bar.parts, mark: None };
+    let group = |group: forebay_bench::Group| Group {
+        name: group.name,
+        bars: group.bars.into_iter().map(bar).collect(),
+    };
+    let chart = Chart {
+        title: &figure.title,
+        unit: figure.unit,
+        parts: &parts,
+        margins: (220, 100),
+        label: |length| if length < 0.1 { format!("{length:.4}") } else { format!("{length:.2}") },
+        has_marks: false,
+        groups: figure.groups.into_iter().map(group).collect(),
+    };
+    bars::draw(file, &chart)
 }
 
 /// Runs a program and moves its files as a staging system does.

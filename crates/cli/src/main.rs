@@ -4,6 +4,7 @@
 #[macro_use]
 mod output;
 
+mod bars;
 #[cfg(feature = "bench")]
 mod bench;
 mod demo;
@@ -16,6 +17,7 @@ mod fsck;
 mod holders;
 mod instance;
 mod manager;
+mod picture;
 mod profile;
 mod run;
 mod salvage;

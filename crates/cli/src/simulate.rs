@@ -73,10 +73,7 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode, String> {
         false => print!("{}", report::table(&scenario, &outcomes)),
     }
     if let Some(file) = &arguments.svg {
-        let picture = chart::draw(&scenario, &outcomes)
-            .map_err(|e| format!("cannot draw {}: {e}", file.display()))?;
-        fs::write(file, picture)
-            .map_err(|e| format!("{}: cannot be written: {e}", file.display()))?;
+        chart::draw(file, &scenario, &outcomes)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,11 +1,14 @@
 //! `forebay status`.
 
 use crate::drain::bytes;
-use crate::simulate::report::text;
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
 use forebay_node::runtime::{Runtime, newest_last_log};
 use forebay_node::status::{FileStatus, Observer, TierStatus};
+use serde_core::Serialize as _;
+use serde_json::ser::{Formatter, Serializer};
+use serde_json::{Map, Value, json};
+use std::io;
 use std::process::ExitCode;
 
 /// Options of `forebay status`.
@@ -20,7 +23,7 @@ pub struct StatusArguments {
 pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
     if arguments.json {
         let pools = Runtime::all()?.into_iter().filter(|runtime| runtime.pool.exists());
-        let objects: Vec<_> = pools.map(|runtime| json(&runtime)).collect();
+        let objects: Vec<_> = pools.map(|runtime| one_line(&json(&runtime))).collect();
         println!("[{}]", objects.join(",\n"));
         return Ok(ExitCode::SUCCESS);
     }
@@ -44,101 +47,114 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An object of already written values.
-fn object(fields: &[(&str, String)]) -> String {
-    let fields: Vec<_> =
-        fields.iter().map(|(name, value)| format!("{}: {value}", text(name))).collect();
-    format!("{{{}}}", fields.join(", "))
-}
+/// JSON on one line, with a space behind each colon and comma.
+struct OneLine;
 
-fn array(items: impl Iterator<Item = String>) -> String {
-    format!("[{}]", items.collect::<Vec<_>>().join(", "))
-}
-
-fn json(runtime: &Runtime) -> String {
-    let mut fields = vec![
-        ("instance", text(&runtime.instance)),
-        ("pool", text(&runtime.pool.to_string_lossy())),
-    ];
-    match Observer::of(&runtime.pool) {
-        Err(error) => fields.push(("error", text(&error.to_string()))),
-        Ok(observer) => {
-            let manager = match observer.is_served() {
-                true => observer.manager().to_string(),
-                false => "null".to_owned(),
-            };
-            let halts = observer.is_served() && stopped(observer.manager()).is_some();
-            let tier = |tier: &TierStatus| {
-                let mut fields = vec![
-                    ("name", text(&tier.name)),
-                    ("capacity", tier.capacity.to_string()),
-                    ("used", tier.used.to_string()),
-                    ("dirty", tier.dirty.to_string()),
-                ];
-                if let Some((errno, ms)) = tier.failed {
-                    fields.extend([
-                        ("errno", errno.to_string()),
-                        ("failed_seconds", format!("{:.3}", f64::from(ms) / 1e3)),
-                    ]);
-                }
-                object(&fields)
-            };
-            let counters: Vec<_> = observer.counters();
-            let counters: Vec<_> =
-                counters.iter().map(|(name, value)| (*name, value.to_string())).collect();
-            fields.extend([
-                ("manager", manager),
-                ("manager_stopped", halts.to_string()),
-                ("orphaned", (!observer.is_served()).to_string()),
-                ("stores", array(observer.stores().iter().map(|store| text(store)))),
-                ("clients", observer.clients().to_string()),
-                ("tiers", array(observer.tiers().iter().map(tier))),
-                ("counters", object(&counters)),
-                ("holders", array(observer.holders().iter().map(holder_object))),
-                ("conflicts", observer.conflicts().to_string()),
-                ("files", array(observer.files().iter().map(file_object))),
-            ]);
-        }
+impl Formatter for OneLine {
+    fn begin_array_value<W: ?Sized + io::Write>(
+        &mut self,
+        to: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
     }
-    object(&fields)
+
+    fn begin_object_key<W: ?Sized + io::Write>(
+        &mut self,
+        to: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, to: &mut W) -> io::Result<()> {
+        to.write_all(b": ")
+    }
+}
+
+fn one_line(value: &Value) -> String {
+    let mut line = Vec::new();
+    let written = value.serialize(&mut Serializer::with_formatter(&mut line, OneLine));
+    written.expect("memory can be written");
+    String::from_utf8(line).expect("JSON is UTF-8")
+}
+
+fn json(runtime: &Runtime) -> Value {
+    let mut object = json!({
+        "instance": runtime.instance,
+        "pool": runtime.pool.to_string_lossy(),
+    });
+    let observer = match Observer::of(&runtime.pool) {
+        Ok(observer) => observer,
+        Err(error) => {
+            object["error"] = json!(error.to_string());
+            return object;
+        }
+    };
+    let is_served = observer.is_served();
+    let counters: Map<_, _> =
+        observer.counters().iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
+    object["manager"] = json!(is_served.then(|| observer.manager()));
+    object["manager_stopped"] = json!(is_served && stopped(observer.manager()).is_some());
+    object["orphaned"] = json!(!is_served);
+    object["stores"] = json!(observer.stores());
+    object["clients"] = json!(observer.clients());
+    object["tiers"] = observer.tiers().iter().map(tier_object).collect();
+    object["counters"] = Value::Object(counters);
+    object["holders"] = observer.holders().iter().map(holder_object).collect();
+    object["conflicts"] = json!(observer.conflicts());
+    object["files"] = observer.files().iter().map(file_object).collect();
+    object
+}
+
+fn tier_object(tier: &TierStatus) -> Value {
+    let mut object = json!({
+        "name": tier.name,
+        "capacity": tier.capacity,
+        "used": tier.used,
+        "dirty": tier.dirty,
+    });
+    if let Some((errno, ms)) = tier.failed {
+        object["errno"] = json!(errno);
+        object["failed_seconds"] = json!(f64::from(ms) / 1e3);
+    }
+    object
 }
 
 /// A process that holds something for which others wait, and does not go on.
-fn holder_object(holder: &Holder) -> String {
+fn holder_object(holder: &Holder) -> Value {
     let held = holder.held.iter().map(|held| {
-        let mut fields = vec![("path", text(&held.path)), ("what", text(&held.to_string()))];
+        let mut object = json!({ "path": held.path, "what": held.to_string() });
         if let What::Bytes(range) = &held.what {
-            fields.push(("range", format!("[{}, {}]", range.start, range.end)));
+            object["range"] = json!([range.start, range.end]);
         }
-        object(&fields)
+        object
     });
-    object(&[
-        ("pid", holder.pid.to_string()),
-        ("stopped", holder.is_stopped.to_string()),
-        ("seconds", format!("{:.3}", f64::from(holder.standing_ms) / 1e3)),
-        ("held", array(held)),
-    ])
+    json!({
+        "pid": holder.pid,
+        "stopped": holder.is_stopped,
+        "seconds": f64::from(holder.standing_ms) / 1e3,
+        "held": held.collect::<Vec<_>>(),
+    })
 }
 
 /// A file that is ahead of the store. Its ranges may be only the first ones.
-fn file_object(file: &FileStatus) -> String {
-    let range = |range: &std::ops::Range<u64>| format!("[{}, {}]", range.start, range.end);
-    let mut fields = vec![
-        ("path", text(&file.path)),
-        ("size", file.size.to_string()),
-        ("dirty", file.dirty.to_string()),
-        ("ranges", array(file.ranges.iter().map(range))),
-        ("conflict", file.conflict.to_string()),
-    ];
+fn file_object(file: &FileStatus) -> Value {
+    let ranges: Vec<_> = file.ranges.iter().map(|range| [range.start, range.end]).collect();
+    let mut object = json!({
+        "path": file.path,
+        "size": file.size,
+        "dirty": file.dirty,
+        "ranges": ranges,
+        "conflict": file.conflict,
+    });
     if let (Some(failing), Some(errno)) = (&file.failing, file.errno) {
-        fields.extend([
-            ("errno", errno.to_string()),
-            ("error", text(&std::io::Error::from_raw_os_error(errno).to_string())),
-            ("tries", failing.tries.to_string()),
-            ("retry_seconds", format!("{:.3}", f64::from(failing.retry_ms) / 1e3)),
-        ]);
+        object["errno"] = json!(errno);
+        object["error"] = json!(io::Error::from_raw_os_error(errno).to_string());
+        object["tries"] = json!(failing.tries);
+        object["retry_seconds"] = json!(f64::from(failing.retry_ms) / 1e3);
     }
-    object(&fields)
+    object
 }
 
 fn show(runtime: &Runtime, observer: &Observer) {
@@ -171,7 +187,7 @@ fn show(runtime: &Runtime, observer: &Observer) {
             println!(
                 "    FAILED   takes nothing new since {:.1} s: {}",
                 f64::from(ms) / 1e3,
-                std::io::Error::from_raw_os_error(errno)
+                io::Error::from_raw_os_error(errno)
             );
         }
         for (what, size) in [("scratch", tier.scratch), ("reserved", tier.reserved)] {
@@ -225,7 +241,7 @@ fn show(runtime: &Runtime, observer: &Observer) {
     }
     for file in observer.files() {
         let error = file.errno.map_or(String::new(), |errno| {
-            format!("  FAILING: {}", std::io::Error::from_raw_os_error(errno))
+            format!("  FAILING: {}", io::Error::from_raw_os_error(errno))
         });
         let conflict =
             if file.conflict { "  CONFLICT: changed on the store by others" } else { "" };

@@ -3,15 +3,11 @@
 //! A picture is a column of panels that share one time axis. A panel has a row for each activity, and
 //! a row has a rectangle for each span of time in which that activity went on.
 
-use std::fmt;
+use crate::picture::{
+    self, Anchor, BLUE, Canvas, Color, Drawn, FAINT, GREEN, GREY, GRID, INK, ORANGE, SKY, Type,
+    tick,
+};
 use std::path::Path;
-
-use plotters::backend::SVGBackend;
-use plotters::coord::Shift;
-use plotters::drawing::{DrawingArea, IntoDrawingArea};
-use plotters::element::{PathElement, Rectangle, Text};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, FontStyle, RGBColor, TextStyle, WHITE};
 
 const WIDTH: i32 = 1000;
 /// Room for the names of the rows.
@@ -31,9 +27,8 @@ const MARK_ROOM: i32 = 220;
 /// Narrower bars could not be seen.
 const BAR_WIDTH_MIN: i32 = 2;
 
-const INK: RGBColor = RGBColor(34, 34, 34);
-const FAINT: RGBColor = RGBColor(110, 110, 110);
-const GRID: RGBColor = RGBColor(222, 222, 222);
+/// Lines of the grid.
+const LINES: f64 = 12.0;
 
 /// What goes on in a span of time; decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +58,13 @@ impl Activity {
         }
     }
 
-    /// Colours that people with any colour vision can tell apart (Okabe and Ito).
-    fn color(self) -> RGBColor {
+    fn color(self) -> Color {
         match self {
-            Self::Compute => RGBColor(190, 190, 190),
-            Self::Write => RGBColor(0, 114, 178),
-            Self::Read => RGBColor(86, 180, 233),
-            Self::Flush => RGBColor(0, 158, 115),
-            Self::Demote => RGBColor(230, 159, 0),
+            Self::Compute => GREY,
+            Self::Write => BLUE,
+            Self::Read => SKY,
+            Self::Flush => GREEN,
+            Self::Demote => ORANGE,
         }
     }
 }
@@ -187,25 +181,21 @@ fn movement(line: &str) -> Option<(Activity, &str, &str, Span)> {
 /// Draws the panels under each other into an SVG file.
 pub fn draw(file: &Path, title: &str, panels: &[Panel]) -> Result<(), String> {
     let height = HEAD + panels.iter().map(Panel::height).sum::<i32>() + FOOT;
-    let svg = SVGBackend::new(file, (WIDTH as u32, height as u32)).into_drawing_area();
     let length_us = panels.iter().map(Panel::length_us).max().unwrap_or(0).max(1);
-    let canvas = Canvas { svg, length_us };
-    canvas.picture(title, panels).map_err(|e| format!("cannot draw {}: {e}", file.display()))
+    picture::save(file, (WIDTH, height), |canvas| {
+        Timeline { canvas, length_us }.picture(title, panels)
+    })
 }
 
-type Failure = Box<dyn fmt::Display>;
-type Drawn = Result<(), Failure>;
-
 /// The area to draw on, and the time that its width stands for.
-struct Canvas<'a> {
-    svg: DrawingArea<SVGBackend<'a>, Shift>,
+struct Timeline<'a, 'c> {
+    canvas: &'a Canvas<'c>,
     length_us: u64,
 }
 
-impl Canvas<'_> {
+impl Timeline<'_, '_> {
     fn picture(&self, title: &str, panels: &[Panel]) -> Drawn {
-        self.svg.fill(&WHITE).map_err(failure)?;
-        self.text(title, (LEFT, 24), HPos::Left, 21, INK, FontStyle::Bold)?;
+        self.canvas.text(title, (LEFT, 24), Type::head(21))?;
         self.legend(panels)?;
         let mut top = HEAD;
         for panel in panels {
@@ -213,9 +203,8 @@ impl Canvas<'_> {
             top += panel.height();
         }
         let middle = LEFT + (WIDTH - LEFT - RIGHT) / 2;
-        let label = "seconds since the program started";
-        self.text(label, (middle, top + 30), HPos::Center, 15, FAINT, FontStyle::Normal)?;
-        self.svg.present().map_err(failure)
+        let label = Type::left(15, FAINT).at(Anchor::Center);
+        self.canvas.text("seconds since the program started", (middle, top + 30), label)
     }
 
     fn legend(&self, panels: &[Panel]) -> Drawn {
@@ -224,18 +213,15 @@ impl Canvas<'_> {
         };
         let mut left = LEFT;
         for activity in Activity::ALL.into_iter().filter(shown) {
-            self.bar((left, 44), (left + 14, 58), activity.color())?;
-            let meaning = activity.meaning();
-            self.text(meaning, (left + 20, 51), HPos::Left, 15, INK, FontStyle::Normal)?;
+            self.canvas.rectangle((left, 44), (left + 14, 58), activity.color())?;
+            self.canvas.text(activity.meaning(), (left + 20, 51), Type::left(15, INK))?;
             left += LEGEND_SLOT;
         }
         Ok(())
     }
 
     fn panel(&self, panel: &Panel, top: i32) -> Drawn {
-        let title = &panel.title;
-        let bold = FontStyle::Bold;
-        self.text(title, (LEFT, top + PANEL_HEAD / 2), HPos::Left, 16, INK, bold)?;
+        self.canvas.text(&panel.title, (LEFT, top + PANEL_HEAD / 2), Type::head(16))?;
         let rows_top = top + PANEL_HEAD;
         let bottom = rows_top + panel.rows.len() as i32 * ROW;
         self.grid(rows_top, bottom)?;
@@ -244,28 +230,29 @@ impl Canvas<'_> {
         }
         for (at_us, meaning) in &panel.marks {
             let x = self.x(at_us.saturating_sub(panel.origin_us));
-            self.line((x, rows_top - 8), (x, bottom), INK)?;
+            self.canvas.line((x, rows_top - 8), (x, bottom), INK)?;
             // The words stand on the side of the line where there is room for them.
             let (anchor, x) =
-                if x + MARK_ROOM > WIDTH { (HPos::Right, x - 5) } else { (HPos::Left, x + 5) };
-            self.text(meaning, (x, rows_top - 7), anchor, 13, INK, FontStyle::Normal)?;
+                if x + MARK_ROOM > WIDTH { (Anchor::Right, x - 5) } else { (Anchor::Left, x + 5) };
+            self.canvas.text(meaning, (x, rows_top - 7), Type::left(13, INK).at(anchor))?;
         }
         Ok(())
     }
 
     fn row(&self, row: &Row, origin_us: u64, top: i32) -> Drawn {
         let middle = top + ROW / 2;
-        self.text(&row.name, (LEFT - 12, middle), HPos::Right, 15, INK, FontStyle::Normal)?;
+        let name = Type::left(15, INK).at(Anchor::Right);
+        self.canvas.text(&row.name, (LEFT - 12, middle), name)?;
         // Spans less than a pixel apart look like one: thousands of them would only bloat the file.
         let pixel_us = self.length_us / (WIDTH - LEFT - RIGHT) as u64;
         for span in merged(&row.spans, pixel_us) {
             let left = self.x(span.start_us.saturating_sub(origin_us));
             let right = self.x(span.end_us.saturating_sub(origin_us)).max(left + BAR_WIDTH_MIN);
             let (above, below) = (middle - BAR / 2, middle + BAR / 2);
-            self.bar((left, above), (right, below), row.activity.color())?;
+            self.canvas.rectangle((left, above), (right, below), row.activity.color())?;
         }
         let right = WIDTH - RIGHT + 14;
-        self.text(&row.total(), (right, middle), HPos::Left, 14, FAINT, FontStyle::Normal)
+        self.canvas.text(&row.total(), (right, middle), Type::left(14, FAINT))
     }
 
     /// The axis below a panel's rows, with a line for each round number of seconds.
@@ -273,43 +260,17 @@ impl Canvas<'_> {
         let step_us = tick_us(self.length_us);
         for at_us in (0..=self.length_us).step_by(step_us as usize) {
             let x = self.x(at_us);
-            self.line((x, top), (x, bottom), GRID)?;
+            self.canvas.line((x, top), (x, bottom), GRID)?;
             let label = format!("{}", at_us as f64 / 1e6);
-            self.text(&label, (x, bottom + 9), HPos::Center, 13, FAINT, FontStyle::Normal)?;
+            self.canvas.text(&label, (x, bottom + 9), Type::left(13, FAINT).at(Anchor::Center))?;
         }
-        self.line((LEFT, bottom), (WIDTH - RIGHT, bottom), FAINT)
+        self.canvas.line((LEFT, bottom), (WIDTH - RIGHT, bottom), FAINT)
     }
 
     fn x(&self, time_us: u64) -> i32 {
         let width = (WIDTH - LEFT - RIGHT) as f64;
         LEFT + (time_us as f64 / self.length_us as f64 * width).round() as i32
     }
-
-    fn bar(&self, corner: (i32, i32), opposite: (i32, i32), color: RGBColor) -> Drawn {
-        self.svg.draw(&Rectangle::new([corner, opposite], color.filled())).map_err(failure)
-    }
-
-    fn line(&self, from: (i32, i32), to: (i32, i32), color: RGBColor) -> Drawn {
-        self.svg.draw(&PathElement::new([from, to], color)).map_err(failure)
-    }
-
-    fn text(
-        &self,
-        text: &str,
-        at: (i32, i32),
-        anchor: HPos,
-        size: i32,
-        color: RGBColor,
-        style: FontStyle,
-    ) -> Drawn {
-        let font = ("sans-serif", f64::from(size) * 1.24, style); // The backend divides by 1.24.
-        let style = TextStyle::from(font).color(&color).pos(Pos::new(anchor, VPos::Center));
-        self.svg.draw(&Text::new(text, at, style)).map_err(failure)
-    }
-}
-
-fn failure(error: impl fmt::Display + 'static) -> Failure {
-    Box::new(error)
 }
 
 /// The spans in order of time, those at most `gap_us` apart made one.
@@ -329,12 +290,9 @@ fn merged(spans: &[Span], gap_us: u64) -> Vec<Span> {
     merged
 }
 
-/// The distance of the grid lines: 1, 2 or 5 times a power of ten, for at most a dozen of them.
+/// The distance of the grid lines: at least 100 microseconds.
 fn tick_us(length_us: u64) -> u64 {
-    (2..)
-        .flat_map(|power| [1, 2, 5].map(|digit| digit * 10u64.pow(power)))
-        .find(|step| length_us / step <= 12)
-        .unwrap_or(length_us)
+    tick(length_us as f64, LINES).max(100.0) as u64
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use forebay_simulator::Outcome;
+use serde_json::{Value, json};
 
 use super::scenario::{MEASURES, Measure, Ratio, Scenario};
 
@@ -143,126 +144,85 @@ fn bytes(bytes: u64) -> String {
 
 /// All numbers.
 pub(super) fn json(scenario: &Scenario, outcomes: &[Vec<Outcome>]) -> String {
-    let mut cases = Vec::new();
-    for (index, case) in scenario.cases.iter().enumerate() {
-        let mut strategies = Vec::new();
-        for (number, strategy) in scenario.strategies.iter().enumerate() {
-            let mut object = outcome(&outcomes[index][number]);
-            object.insert(0, ("strategy", text(&strategy.name)));
-            let paper: Vec<_> = { MEASURES.iter() }
-                .filter_map(|&(name, measure)| {
-                    Some((name, number_of(scenario.paper(index, number, measure)?)))
-                })
-                .collect();
-            if !paper.is_empty() {
-                object.push(("paper", object_of(&paper)));
+    let outcome_of = |index: usize, number: usize| {
+        let mut object = outcome(&scenario.strategies[number].name, &outcomes[index][number]);
+        for &(name, measure) in MEASURES {
+            if let Some(seconds) = scenario.paper(index, number, measure) {
+                object["paper"][name] = rounded(seconds);
             }
-            strategies.push(object_of(&object));
         }
-        cases.push(object_of(&[
-            ("case", text(&case.name)),
-            ("nodes", case.cluster.nodes.to_string()),
-            ("ranks", case.cluster.ranks().to_string()),
-            ("outcomes", list(&strategies)),
-        ]));
-    }
+        object
+    };
+    let cases = scenario.cases.iter().enumerate().map(|(index, case)| {
+        let strategies = 0..scenario.strategies.len();
+        json!({
+            "case": case.name,
+            "nodes": case.cluster.nodes,
+            "ranks": case.cluster.ranks(),
+            "outcomes": strategies.map(|number| outcome_of(index, number)).collect::<Vec<_>>(),
+        })
+    });
     let ratios = scenario.ratios.iter().map(|ratio| {
-        object_of(&[
-            ("case", text(&scenario.cases[ratio.case].name)),
-            ("measure", text(ratio.measure.name())),
-            ("of", text(&scenario.strategies[ratio.of].name)),
-            ("over", text(&scenario.strategies[ratio.over].name)),
-            ("simulated", number_of(ratio.simulated(outcomes))),
-            ("paper", number_of(ratio.paper)),
-        ])
+        json!({
+            "case": scenario.cases[ratio.case].name,
+            "measure": ratio.measure.name(),
+            "of": scenario.strategies[ratio.of].name,
+            "over": scenario.strategies[ratio.over].name,
+            "simulated": rounded(ratio.simulated(outcomes)),
+            "paper": rounded(ratio.paper),
+        })
     });
-    let ratios: Vec<_> = ratios.collect();
-    let all = object_of(&[
-        ("title", text(&scenario.title)),
-        ("seed", scenario.seed.to_string()),
-        ("cases", list(&cases)),
-        ("ratios", list(&ratios)),
-    ]);
-    all + "\n"
+    let all = json!({
+        "title": scenario.title,
+        "seed": scenario.seed,
+        "cases": cases.collect::<Vec<_>>(),
+        "ratios": ratios.collect::<Vec<_>>(),
+    });
+    format!("{all:#}\n")
 }
 
-fn outcome(outcome: &Outcome) -> Vec<(&'static str, String)> {
+fn outcome(strategy: &str, outcome: &Outcome) -> Value {
     let tiers = outcome.tiers.iter().map(|tier| {
-        object_of(&[
-            ("name", text(&tier.name)),
-            ("capacity_bytes", tier.capacity.to_string()),
-            ("peak_bytes", tier.peak.to_string()),
-            ("written_bytes", tier.written.to_string()),
-            ("read_bytes", tier.read.to_string()),
-            ("demoted_bytes", tier.demoted.to_string()),
-            ("promoted_bytes", tier.promoted.to_string()),
-            ("evicted_bytes", tier.evicted.to_string()),
-        ])
+        json!({
+            "name": tier.name,
+            "capacity_bytes": tier.capacity,
+            "peak_bytes": tier.peak,
+            "written_bytes": tier.written,
+            "read_bytes": tier.read,
+            "demoted_bytes": tier.demoted,
+            "promoted_bytes": tier.promoted,
+            "evicted_bytes": tier.evicted,
+        })
     });
-    let tiers: Vec<_> = tiers.collect();
-    let files: Vec<_> = outcome.lost_files.iter().map(u32::to_string).collect();
-    vec![
-        ("write_s", number_of(outcome.write_s)),
-        ("read_s", number_of(outcome.read_s)),
-        ("open_s", number_of(outcome.open_s)),
-        ("flush_s", number_of(outcome.flush_s)),
-        ("total_s", number_of(outcome.total_s())),
-        ("ranks_end_s", number_of(outcome.ranks_end_s)),
-        ("end_s", number_of(outcome.end_s)),
-        ("written_bytes", outcome.written.to_string()),
-        ("read_bytes", outcome.read.to_string()),
-        ("direct_bytes", outcome.direct.to_string()),
-        ("flushed_bytes", outcome.flushed.to_string()),
-        ("safe_bytes", outcome.safe.to_string()),
-        ("replaced_bytes", outcome.replaced.to_string()),
-        ("kept_bytes", outcome.kept.to_string()),
-        ("lost_bytes", outcome.lost.to_string()),
-        ("lost_files", format!("[{}]", files.join(", "))),
-        ("unreadable_bytes", outcome.unreadable.to_string()),
-        ("store_busy_s", number_of(outcome.store_busy_s)),
-        ("plans", outcome.plans.to_string()),
-        ("plans_remembered", outcome.remembered.to_string()),
-        ("moments", outcome.moments.to_string()),
-        ("stalled", outcome.stalled.to_string()),
-        ("tiers", list(&tiers)),
-    ]
+    json!({
+        "strategy": strategy,
+        "write_s": rounded(outcome.write_s),
+        "read_s": rounded(outcome.read_s),
+        "open_s": rounded(outcome.open_s),
+        "flush_s": rounded(outcome.flush_s),
+        "total_s": rounded(outcome.total_s()),
+        "ranks_end_s": rounded(outcome.ranks_end_s),
+        "end_s": rounded(outcome.end_s),
+        "written_bytes": outcome.written,
+        "read_bytes": outcome.read,
+        "direct_bytes": outcome.direct,
+        "flushed_bytes": outcome.flushed,
+        "safe_bytes": outcome.safe,
+        "replaced_bytes": outcome.replaced,
+        "kept_bytes": outcome.kept,
+        "lost_bytes": outcome.lost,
+        "lost_files": outcome.lost_files,
+        "unreadable_bytes": outcome.unreadable,
+        "store_busy_s": rounded(outcome.store_busy_s),
+        "plans": outcome.plans,
+        "plans_remembered": outcome.remembered,
+        "moments": outcome.moments,
+        "stalled": outcome.stalled,
+        "tiers": tiers.collect::<Vec<_>>(),
+    })
 }
 
-fn object_of(fields: &[(&str, String)]) -> String {
-    let fields: Vec<_> =
-        fields.iter().map(|(key, value)| indented(&format!("\"{key}\": {value}"))).collect();
-    format!("{{\n{}\n}}", fields.join(",\n"))
-}
-
-fn list(items: &[String]) -> String {
-    if items.is_empty() {
-        return "[]".to_owned();
-    }
-    let items: Vec<_> = items.iter().map(|item| indented(item)).collect();
-    format!("[\n{}\n]", items.join(",\n"))
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
-}
-
-/// Six decimals: a microsecond. JSON has no infinities.
-fn number_of(number: f64) -> String {
-    if number.is_finite() { format!("{number:.6}") } else { "null".to_owned() }
-}
-
-/// A JSON string.
-pub(crate) fn text(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => quoted += "\\\"",
-            '\\' => quoted += "\\\\",
-            c if u32::from(c) < 0x20 => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted + "\""
+/// Six decimals: a microsecond. JSON has no infinities: they are null.
+fn rounded(number: f64) -> Value {
+    json!((number * 1e6).round() / 1e6)
 }

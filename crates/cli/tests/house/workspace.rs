@@ -15,7 +15,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("preload", &["client"], &["libc", "rustix"]),
     ("node", &["placement", "pool", "tiers", "client"], &["*"]),
     ("simulator", &["placement"], &[]),
-    ("bench", &["pool"], &["plotters", "rustix"]),
+    ("bench", &["pool"], &["rustix", "serde_json"]),
     // preload is not called: it is named so that cargo builds it with the command.
     ("cli", &["bench", "node", "client", "pool", "placement", "simulator", "preload"], &["*"]),
 ];
