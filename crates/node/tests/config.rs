@@ -796,7 +796,7 @@ fn mutations_are_read_or_refused() {
     let example = example.replace("'pfs'", "'/pfs'");
     assert!(Config::parse(&example).is_ok(), "{:?}", Config::parse(&example));
     let (mut good, mut bad) = (0, 0);
-    for _ in 0..5_000 {
+    for _ in 0..10_000 {
         let mut text = example.clone().into_bytes();
         for _ in 0..=below(4) {
             let at = below(text.len());

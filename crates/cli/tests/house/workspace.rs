@@ -263,7 +263,7 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/manager/daemon.rs", "ENDING: Duration"),
     ("node/src/manager/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
     ("node/src/instance/guard.rs", "PATIENCE: Duration"),
-    ("node/src/drain/flush.rs", "FADING: Duration"),
+    ("node/src/drain/complete.rs", "FADING: Duration"),
     ("node/src/instance/guard.rs", "ENDING: Duration"),
     ("node/src/instance/guard.rs", "thread::sleep(Duration::from_millis(20"),
 ];

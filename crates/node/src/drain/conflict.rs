@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 /// Looks at the store's file before the first of `file`'s blocks goes to it. The caller has blocks
-/// in writeback, so that nobody settles the file meanwhile.
+/// in writeback, so that no thread reconciles the file meanwhile.
 pub(crate) fn vet(node: &Node, file: u32, fd: &OwnedFd) {
     let record = node.segment.file(file);
     if record.has(file_flag::VETTED) {

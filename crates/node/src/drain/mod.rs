@@ -1,7 +1,19 @@
-//! Dirty data on its way to the backing stores: flush, sync, the journal for what is synced first,
-//! and the check for what others changed on the store.
+//! Dirty data on its way to the backing stores: what is due is collected, written in batches,
+//! synced, and completed. The journal's part of a sync is in `checkpoint`; `conflict` checks for
+//! what others changed on the store.
 //!
 //! May use `node` and what that uses: `config`, `devices`, `journal`, `observe`, `store`.
 
+mod batch;
+mod checkpoint;
+mod collect;
+mod complete;
 pub(crate) mod conflict;
-pub(crate) mod flush;
+mod flusher;
+mod reconcile;
+mod slots;
+mod sync;
+
+pub(crate) use complete::{FADING, is_any_fading, is_fading};
+pub(crate) use flusher::{FlushScope, Flusher};
+pub(crate) use reconcile::{reconcile, reconcile_held};

@@ -71,7 +71,7 @@ pub(crate) struct State {
 
 /// A file that the store has, durably, up to a sequence.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settlement {
+pub(crate) struct Checkpoint {
     pub file: u32,
     pub sequence: u64,
 }
@@ -198,10 +198,10 @@ impl Journal {
     ///
     /// # Errors
     /// Why it could not be noted, for each file.
-    pub fn settled(
+    pub fn checkpoint(
         &self,
         node: Context<'_>,
-        files: &[Settlement],
+        files: &[Checkpoint],
         io: &mut dyn IoClient,
     ) -> Vec<Result<(), LogError>> {
         let mut state = self.lock();
@@ -210,10 +210,10 @@ impl Journal {
         }
         crash::point("journal.settling");
         let mut results: Vec<_> =
-            files.iter().map(|settled| state.append_settlement(node, settled, io)).collect();
+            files.iter().map(|settled| state.append_checkpoint(node, settled, io)).collect();
         let committed = state.commit(true, io);
         crash::point("journal.settled");
-        for (&Settlement { file, sequence }, result) in files.iter().zip(&mut results) {
+        for (&Checkpoint { file, sequence }, result) in files.iter().zip(&mut results) {
             *result = result.and(committed);
             state.settled.insert(file, sequence);
             state.files.remove(&file);
@@ -262,7 +262,7 @@ impl Journal {
 
     /// The file that the log has data of for longest, of those that `may` be settled, if half of the log
     /// is used, or nothing comes to it before all are.
-    pub fn to_be_settled(&self, node: Context<'_>, may: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn to_checkpoint(&self, node: Context<'_>, may: impl Fn(u32) -> bool) -> Option<u32> {
         let state = self.lock();
         let is_half_full = state.log.as_ref().is_some_and(|log| log.used() > log.bytes() / 2);
         if !(state.full || state.failed || is_half_full) {
@@ -335,10 +335,10 @@ impl State {
         result
     }
 
-    fn append_settlement(
+    fn append_checkpoint(
         &mut self,
         node: Context<'_>,
-        &Settlement { file, sequence }: &Settlement,
+        &Checkpoint { file, sequence }: &Checkpoint,
         io: &mut dyn IoClient,
     ) -> Result<(), LogError> {
         let key = self.key(node, file)?;
@@ -661,7 +661,8 @@ mod tests {
         fn settle(&mut self, file: usize) -> Result<(), LogError> {
             let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
             let sequence = self.node.segment.next_sequence();
-            journal.settled(self.node.context(), &[Settlement { file, sequence }], &mut self.io)[0]
+            journal.checkpoint(self.node.context(), &[Checkpoint { file, sequence }], &mut self.io)
+                [0]
         }
 
         fn fail(&self, operation: Operation, times: u64) {
@@ -680,7 +681,7 @@ mod tests {
         assert!(world.settle(0).is_err());
         let logged = |file: u32| world.node.segment.file(file).has(file_flag::LOGGED);
         assert!(world.files.into_iter().all(logged));
-        let due = world.journal().to_be_settled(world.node.context(), logged);
+        let due = world.journal().to_checkpoint(world.node.context(), logged);
         assert_eq!(due, Some(world.files[1]));
         assert_eq!(world.settle(1), Ok(()));
         assert!(world.journal().takes_data());
@@ -702,7 +703,7 @@ mod tests {
             while !is_worth_it(&world) {
                 assert!(world.log(0));
             }
-            // The settlement can be noted, the new head cannot be made durable.
+            // The checkpoint can be noted, the new head cannot be made durable.
             let nothing = Fault::Delay(std::time::Duration::ZERO);
             world.script.add(Rule::new(operation, When::Next(1), nothing));
             world.fail(operation, 1);
@@ -736,7 +737,7 @@ mod tests {
         assert_eq!((contents.damaged, contents.pending()), (None, (1, 4096)));
     }
 
-    /// Slots that hold some of a file whose settlement could not be noted.
+    /// Slots that hold some of a file whose checkpoint could not be noted.
     #[test]
     fn what_was_not_noted_counts_again_with_what_slots_hold() {
         let mut world = World::new();

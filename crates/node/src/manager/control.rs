@@ -313,8 +313,7 @@ impl Control {
             let stuck = failing > 0
                 && waited > GIVE_UP.as_duration()
                 && all_pending_are_failing(&node)
-                && (waited > crate::drain::flush::FADING
-                    || !crate::drain::flush::is_any_fading(&node));
+                && (waited > crate::drain::FADING || !crate::drain::is_any_fading(&node));
             let done = bytes == 0 && !crate::manager::housekeeping::is_any_littered(&node);
             // What a process that has died left behind is taken back in a round.
             let has_looked = node.rounds.load(Ordering::Acquire) > drain.round;

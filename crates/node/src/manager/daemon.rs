@@ -3,7 +3,7 @@
 use crate::config::{Config, TierKind};
 use crate::devices::faults::Faults;
 use crate::devices::gauge::Gauge;
-use crate::drain::flush::Flusher;
+use crate::drain::Flusher;
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
 use crate::journal::Journal;

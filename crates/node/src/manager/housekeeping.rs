@@ -2,7 +2,7 @@
 //! files that nobody has open, index nodes below which nothing is left.
 
 use crate::devices::undoable::Undoable;
-use crate::drain::flush::settle;
+use crate::drain::reconcile;
 use crate::node::Node;
 use crate::observe::mappers;
 use crate::store::descriptors;
@@ -481,7 +481,7 @@ impl Housekeeper {
             }
             segment.include(file);
         }
-        settle(&self.node, file, self.owner);
+        reconcile(&self.node, file, self.owner);
         if record.has(file_flag::SCRATCH) && !dropped {
             // It ends with its job, empty or not.
             let held = self.node.descriptors.at_hand(segment, file).is_some();

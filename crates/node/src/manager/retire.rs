@@ -9,7 +9,7 @@
 //! Files are brought to the store by a thread of its own: what a client holds it up with must not keep
 //! the control thread from reading descriptors, reaping clients and answering commands.
 
-use crate::drain::flush::{FADING, Flusher, Which, is_fading, settle_held};
+use crate::drain::{FADING, FlushScope, Flusher, is_fading, reconcile_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
 use forebay_pool::clock::Timer;
@@ -285,7 +285,7 @@ fn finish_held(
             break;
         }
         flusher.be_patient();
-        flusher.flush(Which::File(file));
+        flusher.flush(FlushScope::File(file));
         if record.has(file_flag::FAILING) {
             break;
         }
@@ -294,13 +294,13 @@ fn finish_held(
         let refused = record.has(file_flag::FAILING);
         return if refused { Outcome::Refused } else { Outcome::Busy };
     }
-    if record.is_tracked() && flusher.settle_durably(file).is_err() {
+    if record.is_tracked() && flusher.checkpoint_durably(file).is_err() {
         return Outcome::Refused;
     }
     if record.has(file_flag::AHEAD) && flusher.descriptor(file).is_err() {
         return Outcome::Refused;
     }
-    settle_held(node, file);
+    reconcile_held(node, file);
     if !is_clean(node, file) {
         return Outcome::Refused;
     }

@@ -2,7 +2,7 @@
 //! dirty ones move to the next tier that has space, or are flushed when none has. Each tier has its
 //! own demoter.
 
-use crate::drain::flush::{Flusher, Which};
+use crate::drain::{FlushScope, Flusher};
 use crate::node::{BlockRef, Node};
 use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::buckets_of;
@@ -278,7 +278,7 @@ impl Demoter {
                 continue;
             }
             let blocks = of_file.iter().map(|victim| (victim.block, victim.bucket)).collect();
-            self.flusher.flush(Which::Blocks(file, blocks));
+            self.flusher.flush(FlushScope::Blocks(file, blocks));
             freed += self.evict(of_file);
         }
         freed

@@ -1,0 +1,319 @@
+//! One batch of a flush: dirty pages of a file become pages under writeback, then writes to its
+//! store.
+
+use crate::drain::flusher::{FlushScope, Flusher};
+use crate::node::BlockRef;
+use forebay_placement::flush_order::{Extent, Limits, Write, order};
+use forebay_pool::free_map::USED;
+use forebay_pool::layout::file_flag;
+use forebay_pool::{clock, crash};
+use forebay_tiers::Transfer;
+use libc::iovec;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// Bytes of one write to the store, at most; more only where the store's stripes are larger.
+const WRITE_BYTES: u64 = 4 << 20;
+/// Writes of at least so many bytes go past the page cache, where that can be: a device is waited for
+/// then, but nothing is copied, and no memory is taken from programs.
+const DIRECT_BYTES: u64 = 1 << 20;
+
+/// Pages of a block whose flush has begun.
+pub(super) struct InFlight {
+    pub(super) dirty: BlockRef,
+    pub(super) pages: u64,
+    /// End of the file for this flush: nothing is written behind it.
+    pub(super) limit: u64,
+    /// Where the block's bytes are for the duration of the flush.
+    pub(super) data: *const u8,
+}
+
+impl Flusher {
+    /// Flushes some blocks of one file. `None` after an error: the rest would fail too.
+    pub(super) fn flush_batch(
+        &mut self,
+        file: u32,
+        batch: &[BlockRef],
+        which: &FlushScope,
+    ) -> Option<u64> {
+        let start = clock::realtime_ns();
+        let born = self.node.segment.file(file).born_ns.load(Ordering::Acquire);
+        // A file without a name is dropped with its last descriptor; until then only a want of
+        // room, a sync or a drain sends it to the store.
+        let draining = self.node.draining.load(Ordering::Acquire);
+        let nameless = |fd: Arc<OwnedFd>| rustix::fs::fstat(&*fd).is_ok_and(|s| s.st_nlink == 0);
+        if matches!(which, FlushScope::Due(_))
+            && !draining
+            && self.node.descriptors.at_hand(&self.node.segment, file).is_some_and(nameless)
+        {
+            return None;
+        }
+        if matches!(which, FlushScope::Due(_)) {
+            self.node.await_turn(self.dirty_bytes(batch));
+        }
+        let patient = matches!(which, FlushScope::File(_));
+        if patient && !self.await_cut(file) {
+            self.was_held = true;
+        }
+        let mut begun: Vec<_> =
+            batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
+        if begun.is_empty() {
+            return Some(0);
+        }
+        // Only now: while the file has blocks in writeback no thread reconciles it, and closes the
+        // descriptor that may be the only one of a file without a name.
+        let fd = match self.descriptor(file) {
+            Ok(fd) => fd,
+            Err(errno) => {
+                // One that has lost its last name is dropped when it is certain that no process has it open:
+                // that it cannot be written is no error to tell.
+                let gone =
+                    errno == Errno::STALE && self.node.segment.file(file).has(file_flag::UNLINKED);
+                match gone {
+                    true => drop(self.postpone(file)),
+                    false => self.failed(file, born, errno),
+                }
+                begun.iter().for_each(|block| self.end(block, false));
+                return None;
+            }
+        };
+        crate::drain::conflict::vet(&self.node, file, &fd);
+        // What cannot be read as it was written is kept, and is never given to the store; the rest is.
+        let unread = self.stage(&mut begun);
+        let store = self.store_of(file);
+        let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd(), store);
+        crash::point("flush.writing");
+        self.write(file, store, &mut writes);
+        let mut bytes = 0;
+        let mut good = vec![true; begun.len()];
+        let mut error = None;
+        for (write, blocks) in writes.iter().zip(pieces) {
+            match write.result() {
+                Ok(written) => {
+                    bytes += written;
+                    let end = write.offset() + written;
+                    self.node.segment.file(file).store_size.fetch_max(end, Ordering::AcqRel);
+                }
+                Err(errno) => {
+                    error = Some(errno);
+                    good[blocks].fill(false);
+                }
+            }
+        }
+        // Before any page counts as clean, or as not written: who sees that sees the error.
+        self.node.segment.file(file).clear(file_flag::SYNCED);
+        if let Some(errno) = error.or(unread.then_some(Errno::IO)) {
+            self.failed(file, born, errno);
+        }
+        for (block, good) in begun.iter().zip(good) {
+            crash::point("flush.ending");
+            self.end(block, good);
+            self.record(block.dirty);
+        }
+        let tier = begun.first().map_or(0, |block| self.node.segment.tier_of(block.dirty.bucket));
+        self.node.trace.moved(start, "flush", self.node.tier_name(tier), "store", bytes);
+        match error {
+            Some(_) => None,
+            None if unread => Some(bytes),
+            None => {
+                let record = self.node.segment.file(file);
+                if bytes > 0 && record.clear(file_flag::FAILING) {
+                    self.backoff.remove(&file);
+                }
+                Some(bytes)
+            }
+        }
+    }
+
+    /// Moves a block's dirty pages to writeback.
+    fn begin(&mut self, dirty: BlockRef, patient: bool) -> Option<InFlight> {
+        let segment = &self.node.segment;
+        let meta = segment.bucket(dirty.bucket)?;
+        if patient {
+            if segment.lock_bucket_within(meta, self.owner, &mut self.patience).is_err() {
+                self.was_held = true;
+                return None;
+            }
+            // Another flusher's write is part of what a sync waits for.
+            segment.wait_for_writeback(meta);
+        } else if meta.lock.try_lock(self.owner).is_err() {
+            // A writer is at it; the next pass comes soon.
+            return None;
+        }
+        let still = meta.state.load(Ordering::Acquire) == USED
+            && meta.file.load(Ordering::Relaxed) == dirty.file
+            && meta.block.load(Ordering::Relaxed) == dirty.block
+            && segment.is_indexed(dirty.bucket)
+            && meta.pages.writeback() == 0
+            && dirty.block < i64::MAX as u64 / segment.bucket_bytes() as u64
+            && !self.is_being_punched(dirty);
+        let mut begun = None;
+        if still {
+            let record = segment.file(dirty.file);
+            let size = record.size.load(Ordering::Acquire);
+            let goal = record.intent.load(Ordering::Acquire).checked_sub(1);
+            let limit = goal.map_or(size, |goal| goal.min(size));
+            let dirtied = meta.pages.dirty() & meta.valid.load(Ordering::Acquire);
+            // What a truncate under way takes stays dirty: the store may refuse it.
+            let pages = match goal {
+                Some(goal) if goal < size => dirtied & self.pages_before(goal, dirty.block),
+                _ => dirtied,
+            };
+            if pages != 0 {
+                meta.pages.begin_writeback(pages);
+                let data = match segment.tier_of(dirty.bucket) {
+                    0 => segment.bucket_data(dirty.bucket).cast_const(),
+                    _ => std::ptr::null(),
+                };
+                begun = Some(InFlight { dirty, pages, limit, data });
+            }
+        }
+        meta.lock.unlock_unchanged();
+        begun
+    }
+
+    /// The pages of a block that lie before byte `end` of the file, with all their bytes.
+    fn pages_before(&self, end: u64, block: u64) -> u64 {
+        let bytes = end.saturating_sub(block * self.node.segment.bucket_bytes() as u64);
+        let pages = bytes / self.node.segment.page_bytes() as u64;
+        if pages == 0 { 0 } else { span(0, pages.min(64) as usize) }
+    }
+
+    /// Whether a punch under way touches the block: it must not reach the store after the punch.
+    fn is_being_punched(&self, dirty: BlockRef) -> bool {
+        let bytes = self.node.segment.bucket_bytes() as u64;
+        let (start, end) = (dirty.block * bytes, (dirty.block + 1) * bytes);
+        let punched = self.node.segment.file(dirty.file).punched();
+        punched.is_some_and(|punched| punched.start < end && start < punched.end)
+    }
+
+    fn dirty_bytes(&self, batch: &[BlockRef]) -> u64 {
+        let segment = &self.node.segment;
+        let metas = batch.iter().filter_map(|dirty| segment.bucket(dirty.bucket));
+        let pages: u32 = metas.map(|meta| meta.pages.dirty().count_ones()).sum();
+        u64::from(pages) * segment.page_bytes() as u64
+    }
+
+    /// The writes for some blocks of one file in ascending order: neighbouring pages become one
+    /// write, up to where the next stripes of the store begin. Beside each, the range of blocks
+    /// that it covers.
+    fn writes(
+        &self,
+        begun: &[InFlight],
+        fd: i32,
+        store: usize,
+    ) -> (Vec<Transfer>, Vec<std::ops::Range<usize>>) {
+        let page = self.node.segment.page_bytes();
+        let bucket = self.node.segment.bucket_bytes() as u64;
+        let mut extents = Vec::new();
+        for (index, block) in begun.iter().enumerate() {
+            let mut pages = block.pages;
+            while pages != 0 {
+                let first = pages.trailing_zeros() as usize;
+                let count = (pages >> first).trailing_ones() as usize;
+                pages &= !span(first, count);
+                let offset = block.dirty.block * bucket + (first * page) as u64;
+                let end = (offset + (count * page) as u64).min(block.limit);
+                if offset < end {
+                    let bytes = end - offset;
+                    extents.push(Extent {
+                        file: block.dirty.file,
+                        offset,
+                        bytes,
+                        id: index as u32,
+                    });
+                }
+            }
+        }
+        let stripe = self.node.stripes.get(store).copied().unwrap_or(1);
+        let limits = Limits { most: WRITE_BYTES.max(stripe), stripe };
+        let mut writes: Vec<Write> = order(&mut extents, limits).collect();
+        // The end of a file, which mostly is inside a page, must not keep the rest from going direct.
+        if let Some(last) = writes.last_mut() {
+            let odd = (last.offset + last.bytes) % page as u64;
+            if odd != 0 && last.bytes >= DIRECT_BYTES + odd {
+                last.bytes -= odd;
+                let (offset, end) = (last.offset + last.bytes, last.extents.end);
+                let tail = Write { offset, bytes: odd, extents: end - 1..end, ..*last };
+                writes.push(tail);
+            }
+        }
+        let transfer = |write: Write| {
+            let of_write = &extents[write.extents];
+            let end = write.offset + write.bytes;
+            let buffers = of_write.iter().map(|extent| {
+                let block = &begun[extent.id as usize];
+                let from = extent.offset.max(write.offset);
+                let length = (extent.offset + extent.bytes).min(end) - from;
+                // SAFETY: inside the bucket.
+                let base = unsafe { block.data.add((from - block.dirty.block * bucket) as usize) };
+                iovec { iov_base: base.cast_mut().cast(), iov_len: length as usize }
+            });
+            let index = |extent: Option<&Extent>| extent.map_or(0, |extent| extent.id as usize);
+            let blocks = index(of_write.first())..index(of_write.last()) + 1;
+            // SAFETY: pages under writeback stay where they are until the flush has ended; staged
+            // ones are this flusher's.
+            (unsafe { Transfer::write(fd, write.offset, buffers.collect()) }, blocks)
+        };
+        writes.into_iter().map(transfer).unzip()
+    }
+
+    /// Runs the writes of one file: large ones past the page cache if no program has the file open.
+    fn write(&mut self, file: u32, store: usize, writes: &mut [Transfer]) {
+        let node = Arc::clone(&self.node);
+        let client = &mut self.stores[store];
+        let turn = node.descriptors.turn(file);
+        let alone = (writes.iter().any(is_for_direct) && !node.is_emulated(store))
+            .then(|| turn.try_write().ok())
+            .flatten()
+            // A program might write through the cache, or change what is on its way.
+            .filter(|_| !node.segment.open_files()[file as usize]);
+        let direct = alone.as_ref().and_then(|_| node.descriptors.direct(&node.segment, file));
+        let Some(direct) = direct else {
+            drop(alone);
+            let _shared = turn.read().unwrap_or_else(PoisonError::into_inner);
+            return client.run(writes);
+        };
+        let through = writes.first().map_or(-1, Transfer::fd);
+        writes
+            .iter_mut()
+            .filter(|write| is_for_direct(write))
+            .for_each(|write| write.redirect(direct.as_raw_fd()));
+        writes.chunk_by_mut(|a, b| a.fd() == b.fd()).for_each(|same| client.run(same));
+        for write in writes.iter_mut().filter(|write| write.fd() == direct.as_raw_fd()) {
+            write.redirect(through);
+            // So says a device of larger blocks.
+            if write.result() == Err(Errno::INVAL) {
+                node.descriptors.refuse_direct(file);
+                client.run(std::slice::from_mut(write));
+            }
+        }
+    }
+}
+
+/// Whether a write can go past the page cache, and is worth it.
+fn is_for_direct(write: &Transfer) -> bool {
+    // Also of the page cache, beside whose pages the write goes.
+    let unit = rustix::param::page_size().max(4096);
+    let fits = |buffer: &iovec| (buffer.iov_base.addr() | buffer.iov_len).is_multiple_of(unit);
+    write.len() >= DIRECT_BYTES
+        && write.offset().is_multiple_of(unit as u64)
+        && write.buffers().iter().all(fits)
+}
+
+fn span(first: usize, count: usize) -> u64 {
+    if count >= 64 { u64::MAX } else { ((1 << count) - 1) << first }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span;
+
+    #[test]
+    fn sets_of_pages() {
+        assert_eq!(span(0, 64), u64::MAX);
+        assert_eq!(span(3, 2), 0b11000);
+    }
+}

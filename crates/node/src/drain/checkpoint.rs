@@ -1,0 +1,236 @@
+//! The journal's part of a sync: what is appended to it, and the checkpoint, which says that the
+//! store has all of a file, durably, so that its records count no more.
+
+use crate::drain::flusher::{AwaitedCheckpoint, Flusher};
+use crate::drain::reconcile::reconcile;
+use crate::drain::slots::read_slot;
+use crate::journal::log::LogError;
+use crate::journal::{BlockPages, Checkpoint, Facts};
+use forebay_pool::buckets::Patience;
+use forebay_pool::layout::file_flag;
+use forebay_pool::{Owner, crash};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+impl Flusher {
+    /// Appends what is not yet on the store. Returns whether the file had nothing in the log before.
+    ///
+    /// # Errors
+    /// Nothing can be promised by the log: the file has to go to the store.
+    pub(super) fn log(&mut self, file: u32) -> Result<bool, LogError> {
+        let node = Arc::clone(&self.node);
+        let (segment, record) = (&node.segment, node.segment.file(file));
+        let Some(journal) = node.journal.as_ref().filter(|journal| journal.takes_data()) else {
+            return Err(LogError::Full);
+        };
+        // Before intents are looked for: who sets one later tells the journal first.
+        let slotted = record.has(file_flag::SLOTTED);
+        let first = !record.set(file_flag::LOGGED) && !slotted;
+        fence(Ordering::SeqCst);
+        if !self.await_cut(file) {
+            return Err(LogError::Held);
+        }
+        if !first && !record.has(file_flag::SYNCED) {
+            return Err(LogError::Full);
+        }
+        let mut state = journal.lock();
+        state.begin(node.context(), file)?;
+        let path = record.path();
+        // What is written from here on has a higher one.
+        let facts = Facts {
+            sequence: segment.next_sequence(),
+            size: record.size.load(Ordering::Acquire),
+            mtime_ns: record.mtime_ns.load(Ordering::Acquire),
+            path: &path,
+        };
+        let (owner, page) = (self.owner, segment.page_bytes());
+        let Flusher { staging, tiers, patience, .. } = self;
+        let mut result = Ok(());
+        segment.for_each_entry(record, 0, |block, place| {
+            let resident = match segment.lock_resident_within(place, owner, patience) {
+                Ok(Some(resident)) => resident,
+                Ok(None) => return true,
+                Err(_) => {
+                    result = Err(LogError::Held);
+                    return false;
+                }
+            };
+            let Some(meta) = segment.bucket(resident.bucket) else { return true };
+            let pending = meta.pending();
+            let pages = pending & meta.valid.load(Ordering::Acquire);
+            let (bucket, version) = (resident.bucket, meta.lock.version());
+            if pages != 0 && !state.has(file, block, bucket, version, pages) {
+                let read = match resident.tier {
+                    0 => {
+                        let data = segment.bucket_data(bucket).cast_const();
+                        // SAFETY: the bucket's bytes; its lock is held, so nobody writes.
+                        Ok(unsafe { std::slice::from_raw_parts(data, segment.bucket_bytes()) })
+                    }
+                    _ => read_slot(&node, bucket, pages, staging, tiers).map_err(LogError::Device),
+                };
+                result = read.and_then(|data| {
+                    let pages = BlockPages { block, bucket, version, pages, data, page };
+                    state.append_pages(file, &facts, &pages, &mut *tiers[journal.tier])
+                });
+            }
+            if resident.taken {
+                meta.lock.unlock_unchanged();
+            }
+            result.is_ok()
+        });
+        result.map(|()| first)
+    }
+
+    /// Whether what a committed log has makes the file safe; the store is synced for it where it has
+    /// more than at its last sync.
+    pub(super) fn is_safe_with_journal(&mut self, file: u32, first: bool) -> bool {
+        let record = self.node.segment.file(file);
+        // Looked at after the file was: what a flush took from under our eyes is on the store.
+        record.has(file_flag::SYNCED) || first && self.sync_store(file).is_ok()
+    }
+
+    /// Tells the journal of a truncate or a punch under way, which waits for that.
+    pub(super) fn serve_cut(&mut self, file: u32) {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        if !record.has(file_flag::TO_CUT) {
+            return;
+        }
+        let goal = || {
+            let words = [&record.intent, &record.range_start, &record.range_end];
+            words.map(|word| word.load(Ordering::Acquire))
+        };
+        let before = goal();
+        if let Some(journal) = &node.journal
+            && let Err(error) = journal.cut(node.context(), file, &mut *self.tiers[journal.tier])
+        {
+            // The next sync goes to the store, and settles the file.
+            record.clear(file_flag::SYNCED);
+            eprintln!("the journal cannot be told of a truncate: {error:?}");
+        }
+        // One that was given up while this process was stopped may be followed by another.
+        if goal() == before {
+            record.clear(file_flag::TO_CUT);
+        }
+        self.announce_done();
+    }
+
+    /// Waits until no truncate or punch of the file is under way, or its owner is dead. The caller holds
+    /// nothing that they could wait for. False if its owner does not go on with it.
+    pub(super) fn await_cut(&mut self, file: u32) -> bool {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        while record.has_intent() && !self.node.stopping() {
+            // It may wait for this thread.
+            self.serve_cut(file);
+            if self.patience.is_spent() {
+                let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
+                return holder.is_none_or(|holder| node.segment.owner_is_dead(holder));
+            }
+            self.patience.wait();
+        }
+        true
+    }
+
+    /// When half of the log is used, or its device failed, settles a file that it has data of. Returns
+    /// whether there was one.
+    pub(super) fn make_room_in_journal(&mut self) -> bool {
+        let node = Arc::clone(&self.node);
+        let may = |file: u32| {
+            let record = node.segment.file(file);
+            record.has(file_flag::LOGGED)
+                && !record.has(file_flag::FAILING)
+                && !self.aside.contains_key(&file)
+        };
+        let Some(journal) = &node.journal else { return false };
+        let Some(file) = journal.to_checkpoint(node.context(), may) else {
+            journal.mend(node.context(), &mut *self.tiers[journal.tier]);
+            return false;
+        };
+        let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
+        self.patience = Patience::default();
+        self.sync_with(file, ticket, file_flag::DURABLE);
+        true
+    }
+
+    /// Makes a file durable on the store that has nothing dirty, and notes in the journal that what it
+    /// has of it counts no more.
+    ///
+    /// # Errors
+    /// The store's, or the journal's.
+    pub fn checkpoint_durably(&mut self, file: u32) -> Result<(), Errno> {
+        let node = Arc::clone(&self.node);
+        self.take_slotted(file);
+        let sequence = node.segment.next_sequence();
+        if self.node.is_pending(file) {
+            return Err(Errno::AGAIN);
+        }
+        self.sync_store(file)?;
+        self.note_checkpoints(&[Checkpoint { file, sequence }])[0]
+    }
+
+    /// Slots that hold some of the file are to be settled with it. Returns whether there may be some.
+    pub(super) fn take_slotted(&self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        if !record.has(file_flag::SLOTTED) {
+            return false;
+        }
+        if let Some(journal) = &self.node.journal {
+            journal.count_again(file);
+        }
+        // First: a round that begins now must find one of them.
+        record.set(file_flag::LOGGED);
+        record.clear(file_flag::SLOTTED);
+        true
+    }
+
+    /// Tells the journal, durably, of files that are on the store. Each file's result.
+    pub(super) fn note_checkpoints(&mut self, files: &[Checkpoint]) -> Vec<Result<(), Errno>> {
+        let node = Arc::clone(&self.node);
+        let Some(journal) = &node.journal else { return vec![Ok(()); files.len()] };
+        let io = &mut *self.tiers[journal.tier];
+        let results = journal.checkpoint(node.context(), files, io).into_iter();
+        results.map(|result| result.map_err(|_| Errno::IO)).collect()
+    }
+
+    /// Notes that a file could be settled, or not. An error of one that no caller waits for reaches no program: the
+    /// store has all of the file, and a later sync finds it unsettled and learns of it.
+    pub(super) fn end_checkpoint(
+        &mut self,
+        file: u32,
+        result: Result<(), Errno>,
+        is_awaited: bool,
+    ) {
+        match result {
+            Ok(()) => {
+                if self.node.segment.file(file).clear(file_flag::FAILING) {
+                    self.backoff.remove(&file);
+                }
+            }
+            Err(errno) if is_awaited => {
+                let born = self.node.segment.file(file).born_ns.load(Ordering::Acquire);
+                self.failed(file, born, errno);
+            }
+            Err(_) => _ = self.postpone(file),
+        }
+    }
+
+    /// Settles the files of which nothing else was wanted in this round.
+    pub(super) fn end_checkpoints(&mut self) {
+        let node = Arc::clone(&self.node);
+        let awaited = std::mem::take(&mut self.checkpoints);
+        if awaited.is_empty() {
+            return;
+        }
+        let checkpoints: Vec<_> = awaited.iter().map(|one| one.checkpoint).collect();
+        let results = self.note_checkpoints(&checkpoints);
+        for (AwaitedCheckpoint { checkpoint, ticket }, result) in awaited.into_iter().zip(results) {
+            self.end_checkpoint(checkpoint.file, result, false);
+            crash::point("sync.synced");
+            reconcile(&node, checkpoint.file, self.owner);
+            self.answer(checkpoint.file, ticket);
+            crash::point("sync.answered");
+        }
+    }
+}

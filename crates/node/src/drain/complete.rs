@@ -1,0 +1,107 @@
+//! The end of a flush: pages count as clean, or the failure is noted, and the file is tried again.
+
+use crate::drain::batch::InFlight;
+use crate::drain::flusher::Flusher;
+use crate::node::{BlockRef, Node};
+use forebay_pool::SlotRecord;
+use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
+use forebay_pool::free_map::USED;
+use forebay_pool::layout::file_flag;
+use forebay_pool::sums::SlotFiles;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A file whose flush failed is tried again after this, doubled each time up to the second value.
+const RETRY: (Timer, Timer) = (Timer::ms(200), Timer::seconds(10));
+
+/// How often a flusher tries to lock a slot in order to write its record: about 50 ms.
+const RECORD_TRIES: u32 = 600;
+
+impl Flusher {
+    /// Ends a block's flush. Needs no lock: nobody else touches pages under writeback.
+    pub(super) fn end(&self, block: &InFlight, good: bool) {
+        if let Some(meta) = self.node.segment.bucket(block.dirty.bucket)
+            && meta.pages.end_writeback(block.pages, !good) == 0
+        {
+            let tier = self.node.segment.tier_of(block.dirty.bucket);
+            self.node.header().tier[tier].clean.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Says in a slot's record what the store has now, lest a reboot writes it there again over what
+    /// came later. Only after the flush has ended: whoever holds the lock may be waiting for that.
+    pub(super) fn record(&self, dirty: BlockRef) {
+        let segment = &self.node.segment;
+        let Some(meta) = segment.bucket(dirty.bucket) else { return };
+        if segment.sums(dirty.bucket).is_none() {
+            return;
+        }
+        // A writer that holds it writes the record itself; one that is stopped is not waited for.
+        let mut patience = Patience::default();
+        let mut tries = 0;
+        while meta.lock.try_lock(self.owner).is_err() {
+            tries += 1;
+            if tries == RECORD_TRIES {
+                return;
+            }
+            patience.wait();
+        }
+        match meta.state.load(Ordering::Acquire) {
+            USED if segment.is_indexed(dirty.bucket) => {
+                segment.record_slot(&*self.node, dirty.bucket);
+            }
+            USED => {}
+            // Evicted since: nothing of it counts any more.
+            _ => {
+                let void = SlotRecord::void(segment.next_sequence()).encode();
+                let _ = self.node.write_record(dirty.bucket, &void);
+            }
+        }
+        meta.lock.unlock_unchanged();
+    }
+
+    /// Notes that a flush of the file that was `born` then failed: programs learn of it at fsync or close, and the file is
+    /// tried again later.
+    pub(super) fn failed(&mut self, file: u32, born: u64, errno: Errno) {
+        if self.node.segment.file(file).born_ns.load(Ordering::Acquire) != born {
+            // The file was deleted, and the record is about another one that has its inode.
+            return;
+        }
+        self.node.segment.file(file).report(errno.raw_os_error() as u32);
+        if self.postpone(file) {
+            let record = self.node.segment.file(file);
+            let path = String::from_utf8_lossy(&record.path()).into_owned();
+            eprintln!("flush of {path}: {errno}; the data is kept and tried again");
+        }
+    }
+
+    /// Notes that a file cannot be written now: a caller that waits for all files need not wait for it. True
+    /// if it could before.
+    pub(super) fn postpone(&mut self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        let (first, most) = (RETRY.0.as_stamp(), RETRY.1.as_stamp());
+        let pause = self.backoff.get(&file).map_or(first, |ms| (ms * 2).min(most));
+        self.backoff.insert(file, pause);
+        record.retry_at.store(self.node.now().wrapping_add(pause), Ordering::Relaxed);
+        !record.set(file_flag::FAILING)
+    }
+}
+
+/// How long a file that fades is waited for: longer than housekeeping takes for it, whatever else it does.
+pub(crate) const FADING: Duration = Duration::from_secs(30);
+
+/// Whether a file has lost its last name and the last living process that had it open: housekeeping drops it
+/// as soon as its descriptions are free, and nothing of it has to come to the store.
+pub(crate) fn is_fading(node: &Node, file: u32) -> bool {
+    let record = node.segment.file(file);
+    record.has(file_flag::UNLINKED)
+        && record.has(file_flag::FAILING)
+        && node.segment.holders(file).all(|pid| !forebay_pool::liveness::is_alive(pid, 0))
+}
+
+/// Whether some file fades.
+pub(crate) fn is_any_fading(node: &Node) -> bool {
+    node.segment.live_files().any(|file| is_fading(node, file))
+}

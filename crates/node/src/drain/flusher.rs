@@ -1,0 +1,159 @@
+//! A flusher: a worker with I/O clients of its own that brings dirty blocks to their stores, in file
+//! order, coalesced, several writes in flight. Each tier has its own, so that all tiers flush
+//! concurrently; one more serves syncs.
+
+use crate::drain::reconcile::reconcile;
+use crate::journal::Checkpoint;
+use crate::node::Node;
+use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
+use forebay_pool::layout::file_flag;
+use forebay_pool::{Owner, futex};
+use forebay_tiers::IoClient;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes on their way to the store at once, for each flusher.
+const BATCH_BYTES: usize = 16 << 20;
+/// How often a drain looks for what has become due.
+const DRAIN_LOOK: Timer = Timer::ms(20);
+
+/// A worker that flushes, with its own I/O clients.
+pub(crate) struct Flusher {
+    pub(super) node: Arc<Node>,
+    pub(super) owner: Owner,
+    pub(super) stores: Vec<Box<dyn IoClient>>,
+    pub(super) tiers: Vec<Box<dyn IoClient>>,
+    /// Copies of blocks that lie on file tiers.
+    pub(super) staging: Vec<u8>,
+    /// Milliseconds until a failing file is tried again.
+    pub(super) backoff: HashMap<u32, u32>,
+    /// For how long clients may hold what the sync that is being served needs.
+    pub(super) patience: Patience,
+    /// They have held some of it for longer.
+    pub(super) was_held: bool,
+    /// Files whose syncs wait for what a client holds, which may be stopped.
+    pub(super) aside: HashMap<u32, Aside>,
+    /// Files that are to be settled and nothing else: one commit of the journal notes all of a round.
+    pub(super) checkpoints: Vec<AwaitedCheckpoint>,
+}
+
+/// A file that is on the store, which the journal is to be told, and the syncs that this answers.
+pub(super) struct AwaitedCheckpoint {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) ticket: u32,
+}
+
+/// When a sync that was put aside is tried again.
+pub(super) struct Aside {
+    pub(super) at: Instant,
+    pub(super) pause: Duration,
+}
+
+/// Which blocks to flush.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum FlushScope {
+    /// Blocks of one tier whose time has come, see `Flusher::due_after`.
+    Due(usize),
+    /// All blocks of one file.
+    File(u32),
+    /// These blocks of one file, with their buckets.
+    Blocks(u32, Vec<(u64, u32)>),
+}
+
+impl Flusher {
+    pub fn new(node: &Arc<Node>) -> Flusher {
+        Flusher {
+            owner: Node::new_owner(),
+            stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
+            tiers: (0..node.tiers()).map(|tier| node.tier_client(tier)).collect(),
+            staging: Vec::new(),
+            backoff: HashMap::new(),
+            patience: Patience::default(),
+            was_held: false,
+            aside: HashMap::new(),
+            checkpoints: Vec::new(),
+            node: Arc::clone(node),
+        }
+    }
+
+    /// The life of a tier's flusher.
+    pub fn run(mut self, tier: usize) {
+        let pause = u64::from(self.pause());
+        while !self.node.stopping() {
+            let seen = self.node.header().work_wanted.load(Ordering::Acquire);
+            let draining = self.node.draining.load(Ordering::Acquire);
+            let moved = if self.may_be_due() { self.flush(FlushScope::Due(tier)) } else { 0 };
+            if moved == 0 {
+                // Failing files are looked at again even when nobody asks.
+                let wait = if draining { DRAIN_LOOK.as_ms() } else { pause };
+                futex::wait(&self.node.header().work_wanted, seen, wait);
+            }
+        }
+    }
+
+    /// Begins to wait anew for what a client holds.
+    pub fn be_patient(&mut self) {
+        self.patience = Patience::default();
+    }
+
+    /// Flushes the blocks that `which` names. Returns the bytes written.
+    pub fn flush(&mut self, which: FlushScope) -> u64 {
+        let mut found = self.collect(&which);
+        found.sort_unstable();
+        let mut written = 0;
+        let bucket = self.node.segment.bucket_bytes();
+        let mut rest = &found[..];
+        while let Some(first) = rest.first().copied() {
+            let same = rest.iter().take_while(|dirty| dirty.file == first.file).count();
+            let (of_file, others) = rest.split_at(same);
+            rest = others;
+            for batch in of_file.chunks((BATCH_BYTES / bucket).max(1)) {
+                match self.flush_batch(first.file, batch, &which) {
+                    Some(bytes) => written += bytes,
+                    None => break,
+                }
+                if self.node.stopping() {
+                    return written;
+                }
+            }
+            reconcile(&self.node, first.file, self.owner);
+        }
+        if let FlushScope::File(file) = which {
+            let record = self.node.segment.file(file);
+            if record.has(file_flag::AHEAD) && !self.node.is_pending(file) {
+                // What is to be settled needs a descriptor, of which no flush has made use.
+                let _ = self.descriptor(file);
+            }
+            reconcile(&self.node, file, self.owner);
+        }
+        written
+    }
+
+    /// The store of a file. Programs write the record: what is no store is taken for the last.
+    pub(super) fn store_of(&self, file: u32) -> usize {
+        let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        store.min(self.node.config.backing.len() - 1)
+    }
+
+    /// A descriptor of a file, to write it.
+    ///
+    /// # Errors
+    /// Those of [`crate::store::descriptors::Descriptors::of`].
+    pub fn descriptor(&self, file: u32) -> Result<Arc<OwnedFd>, Errno> {
+        let record = self.node.segment.file(file);
+        let folder = &self.node.config.backing[self.store_of(file)].path;
+        let descriptors = &self.node.descriptors;
+        // One that is on its way may be the only one there is: the file may have no name.
+        if record.has(file_flag::ANNOUNCED)
+            && descriptors.at_hand(&self.node.segment, file).is_none()
+        {
+            self.node.await_messages();
+        }
+        descriptors.of(&self.node.segment, file, folder)
+    }
+}

@@ -1,0 +1,181 @@
+//! Blocks on file tiers, read to memory to be flushed or logged. A page that is not what was written
+//! is neither.
+
+use crate::drain::batch::InFlight;
+use crate::drain::flusher::Flusher;
+use crate::node::Node;
+use forebay_pool::layout::PAGES_PER_BUCKET;
+use forebay_pool::sums::{SlotFiles, each_page};
+use forebay_tiers::{IoClient, Transfer};
+use libc::iovec;
+use rustix::fd::AsRawFd;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Flusher {
+    /// Reads blocks that lie on file tiers to memory. Pages that cannot be read, or are not what was
+    /// written, are dirty again and no part of this flush. Returns whether there were any.
+    pub(super) fn stage(&mut self, begun: &mut [InFlight]) -> bool {
+        let node = Arc::clone(&self.node);
+        let bucket = node.segment.bucket_bytes();
+        let page = node.segment.page_bytes();
+        let on_file = begun.iter().filter(|block| block.data.is_null()).count();
+        if self.staging.len() < on_file * bucket {
+            self.staging.resize(on_file * bucket, 0);
+        }
+        let mut reads: HashMap<usize, (Vec<Transfer>, Vec<usize>)> = HashMap::new();
+        let mut before = vec![[0u32; PAGES_PER_BUCKET as usize]; begun.len()];
+        let mut failed = false;
+        let mut staging = std::mem::take(&mut self.staging);
+        let mut places = staging.chunks_mut(bucket);
+        for (index, block) in begun.iter_mut().enumerate() {
+            let Some(sums) = node.segment.sums(block.dirty.bucket) else { continue };
+            let Some(place) = places.next() else { break };
+            block.data = place.as_ptr();
+            let tier = node.segment.tier_of(block.dirty.bucket);
+            let Some(slots) = node.slots[tier].as_ref() else {
+                failed = true;
+                self.give_back(block, block.pages);
+                continue;
+            };
+            each_page(block.pages).for_each(|page| before[index][page] = sums.get(page));
+            let (first, end) = bounds(block.pages);
+            let range = &mut place[first * page..end * page];
+            let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
+            let offset = node.segment.slot_offset(block.dirty.bucket) + (first * page) as u64;
+            // SAFETY: the staging buffer outlives the run below, and nobody else has it.
+            let read = unsafe { Transfer::read(slots.as_raw_fd(), offset, vec![buffer]) };
+            let (reads, blocks) = reads.entry(tier).or_default();
+            reads.push(read);
+            blocks.push(index);
+        }
+        self.staging = staging;
+        for (tier, (mut reads, blocks)) in reads {
+            self.tiers[tier].run(&mut reads);
+            for (read, index) in reads.iter().zip(blocks) {
+                let block = &mut begun[index];
+                let result = match read.result() {
+                    Ok(got) if got == read.len() => Ok(()),
+                    Ok(_) => Err(Errno::IO),
+                    Err(errno) => Err(errno),
+                };
+                let wrong = match node.note_device(tier, result) {
+                    Ok(()) => self.corrupt(block, &before[index]),
+                    Err(_) => self.unreadable(block),
+                };
+                if wrong != 0 {
+                    failed = true;
+                    self.give_back(block, wrong);
+                }
+            }
+        }
+        failed
+    }
+
+    /// Pages of a staged block that are not what was written.
+    fn corrupt(&self, block: &InFlight, before: &[u32; PAGES_PER_BUCKET as usize]) -> u64 {
+        let page = self.node.segment.page_bytes();
+        let Some(sums) = self.node.segment.sums(block.dirty.bucket) else { return 0 };
+        let wrong = |&number: &usize| {
+            // SAFETY: inside the staging buffer.
+            let bytes = unsafe { std::slice::from_raw_parts(block.data.add(number * page), page) };
+            !sums.agrees(number, before[number], bytes)
+        };
+        let wrong = each_page(block.pages).filter(wrong).fold(0, |all, page| all | 1 << page);
+        let known = sums.rotten(block.pages & !wrong);
+        if known != 0 {
+            // It could not be read before, and can be now.
+            sums.rotten.fetch_and(!known, Ordering::AcqRel);
+        }
+        wrong
+    }
+
+    /// Pages of a block that cannot be read one by one either; the others are then staged.
+    fn unreadable(&self, block: &InFlight) -> u64 {
+        let page = self.node.segment.page_bytes();
+        let Some(sums) = self.node.segment.sums(block.dirty.bucket) else { return block.pages };
+        let wrong = |&number: &usize| {
+            let before = sums.get(number);
+            // SAFETY: inside the staging buffer, which is this flusher's.
+            let to = unsafe {
+                let at = block.data.cast_mut().add(number * page);
+                std::slice::from_raw_parts_mut(at, page)
+            };
+            let read = self.node.read_slot(block.dirty.bucket, number * page, to);
+            read.is_err() || !sums.agrees(number, before, to)
+        };
+        each_page(block.pages).filter(wrong).fold(0, |all, page| all | 1 << page)
+    }
+
+    /// Takes pages that are not what was written out of a flush, and names them.
+    fn give_back(&self, block: &mut InFlight, pages: u64) {
+        let segment = &self.node.segment;
+        let bucket = block.dirty.bucket;
+        if let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) {
+            self.node.name_rotten(meta, sums, pages, true);
+            meta.pages.end_writeback(pages, true);
+        }
+        block.pages &= !pages;
+    }
+}
+
+/// Reads these pages of a slot, whose lock the caller holds, to where they are in a bucket, and compares
+/// them with their sums.
+pub(super) fn read_slot<'s>(
+    node: &Node,
+    bucket: u32,
+    pages: u64,
+    staging: &'s mut Vec<u8>,
+    tiers: &mut [Box<dyn IoClient>],
+) -> Result<&'s [u8], Errno> {
+    let segment = &node.segment;
+    let (bytes, page, tier) =
+        (segment.bucket_bytes(), segment.page_bytes(), segment.tier_of(bucket));
+    if staging.len() < bytes {
+        staging.resize(bytes, 0);
+    }
+    let (first, end) = bounds(pages);
+    let range = &mut staging[first * page..end * page];
+    let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
+    let fd = node.slots[tier].as_ref().ok_or(Errno::STALE)?.as_raw_fd();
+    let offset = segment.slot_offset(bucket) + (first * page) as u64;
+    // SAFETY: the staging buffer outlives the run, and nobody else has it.
+    let mut reads = [unsafe { Transfer::read(fd, offset, vec![buffer]) }];
+    tiers[tier].run(&mut reads);
+    let got = match reads[0].result() {
+        Ok(got) if got == reads[0].len() => Ok(()),
+        Ok(_) => Err(Errno::IO),
+        Err(errno) => Err(errno),
+    };
+    node.note_device(tier, got)?;
+    let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) else {
+        return Err(Errno::STALE);
+    };
+    let is_wrong = |&number: &usize| {
+        !sums.agrees(number, sums.get(number), &staging[number * page..(number + 1) * page])
+    };
+    let wrong = each_page(pages).filter(is_wrong).fold(0, |all, number| all | 1 << number);
+    if wrong != 0 {
+        node.name_rotten(meta, sums, wrong, true);
+        return Err(Errno::IO);
+    }
+    Ok(&staging[..bytes])
+}
+
+/// First page and one past the last of a set.
+fn bounds(pages: u64) -> (usize, usize) {
+    (pages.trailing_zeros() as usize, 64 - pages.leading_zeros() as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bounds;
+
+    #[test]
+    fn bounds_of_sets_of_pages() {
+        assert_eq!(bounds(0b0110), (1, 3));
+        assert_eq!(bounds(u64::MAX), (0, 64));
+    }
+}

@@ -1,0 +1,270 @@
+//! Syncs: those that clients tell of, and what a drain asks for. A sync is answered by the journal,
+//! or by the store.
+
+use crate::drain::flusher::{Aside, AwaitedCheckpoint, FlushScope, Flusher};
+use crate::drain::reconcile::reconcile;
+use crate::journal::Checkpoint;
+use forebay_pool::buckets::Patience;
+use forebay_pool::clock::Timer;
+use forebay_pool::layout::{TIERS_MAX, file_flag};
+use forebay_pool::message::Message;
+use forebay_pool::{clock, crash, futex};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// How often all files are looked at for syncs that nobody told of.
+const LOOK_EVERYWHERE: Timer = Timer::seconds(1);
+/// How often one who waits for requests looks whether it shall end.
+const QUEUE_LOOK: Timer = Timer::ms(250);
+
+/// A sync that waits for what a client holds is tried again after this, doubled each time up to the second
+/// value.
+const ASIDE: (Timer, Timer) = (Timer::ms(2), Timer::ms(100));
+
+impl Flusher {
+    /// The life of the thread that serves syncs: those that clients tell of, and, now and then and
+    /// when somebody found the queue full, all.
+    pub fn serve_syncs(mut self) {
+        let node = Arc::clone(&self.node);
+        let queue = node.segment.queue();
+        let mut looked: Option<Instant> = None;
+        while !node.stopping() {
+            // All that is there, so that one commit of the journal serves many.
+            let mut wanted: Vec<u32> = std::iter::from_fn(|| queue.pop())
+                .take(forebay_pool::queue::PLACES)
+                .filter_map(|message| match message {
+                    // Whatever it says, it is only a hint.
+                    Message::Sync { file } if file < node.header().files => Some(file),
+                    _ => None,
+                })
+                .collect();
+            let now = Instant::now();
+            let due = self.aside.iter().filter(|(_, aside)| aside.at <= now).map(|(&file, _)| file);
+            wanted.extend(due);
+            wanted.sort_unstable();
+            wanted.dedup();
+            if queue.has_missed()
+                || wanted.is_empty()
+                    && looked.is_none_or(|at| at.elapsed() > LOOK_EVERYWHERE.as_duration())
+            {
+                looked = Some(Instant::now());
+                wanted = node.segment.live_files().filter(|&file| self.behind(file)).collect();
+                queue.take_back(|owner| node.segment.owner_is_dead(owner));
+            }
+            self.serve(&wanted);
+            if !self.make_room_in_journal() && wanted.is_empty() {
+                let next = self.aside.values().map(|aside| aside.at).min();
+                let look = QUEUE_LOOK.as_ms();
+                let wait = next.map_or(look, |at| {
+                    let left = at.saturating_duration_since(Instant::now());
+                    look.min(left.as_millis() as u64 + 1)
+                });
+                queue.wait(wait, || node.stopping());
+            }
+        }
+    }
+
+    fn behind(&self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        record.has(file_flag::TO_CUT)
+            || record.sync_wanted.load(Ordering::Acquire)
+                != record.sync_done.load(Ordering::Acquire)
+    }
+
+    /// Serves the syncs of some files: those that only the journal is wanted for together, with one
+    /// sync of its device.
+    fn serve(&mut self, files: &[u32]) {
+        let node = Arc::clone(&self.node);
+        let mut logged = Vec::new();
+        for &file in files {
+            self.serve_cut(file);
+            // One that was put aside has been waited for.
+            self.patience = match self.aside.contains_key(&file) {
+                true => Patience::nearly_spent(),
+                false => Patience::default(),
+            };
+            let record = node.segment.file(file);
+            // First: who asks for more from here on is answered the next time.
+            let ticket = record.sync_wanted.load(Ordering::Acquire);
+            let wanted = record.flags.load(Ordering::Acquire);
+            let store =
+                file_flag::DURABLE | file_flag::TO_FLUSH | file_flag::TO_SETTLE | file_flag::LET_GO;
+            if wanted & file_flag::TO_LOG == 0 || wanted & store != 0 {
+                self.sync(file);
+                continue;
+            }
+            record.clear(file_flag::TO_LOG);
+            crash::point("sync.logging");
+            match self.log(file) {
+                Ok(first) => logged.push((file, ticket, first)),
+                Err(_) if node.stopping() => return,
+                // The log is full, or its records would not tell what the store has.
+                Err(_) => self.sync_with(file, ticket, file_flag::DURABLE),
+            }
+        }
+        self.end_checkpoints();
+        let commit = match &node.journal {
+            Some(journal) if !logged.is_empty() => {
+                journal.lock().commit(true, &mut *self.tiers[journal.tier])
+            }
+            _ => Ok(()),
+        };
+        for (file, ticket, first) in logged {
+            let done = commit.is_ok() && self.is_safe_with_journal(file, first);
+            match done {
+                true => {
+                    self.answer(file, ticket);
+                    crash::point("sync.logged");
+                }
+                false => self.sync_with(file, ticket, file_flag::DURABLE),
+            }
+        }
+    }
+
+    /// Does for one file what is wanted of it, and answers all syncs wanted so far. An error is noted
+    /// in the record and answers them too.
+    fn sync(&mut self, file: u32) {
+        let record = self.node.segment.file(file);
+        let ticket = record.sync_wanted.load(Ordering::Acquire);
+        if !self.behind(file) && !self.aside.contains_key(&file) {
+            return;
+        }
+        let all = file_flag::DURABLE
+            | file_flag::LET_GO
+            | file_flag::TO_LOG
+            | file_flag::TO_FLUSH
+            | file_flag::TO_SETTLE;
+        crash::point("sync.begin");
+        let wanted = record.flags.fetch_and(!all, Ordering::AcqRel) & all;
+        crash::point("sync.taken");
+        self.sync_with(file, ticket, wanted);
+    }
+
+    /// Leaves a sync, for which `wanted` is to be done, for later: not answered, and to be tried again.
+    fn put_aside(&mut self, file: u32, wanted: u32) {
+        self.node.segment.file(file).set(wanted);
+        // Trying all of them is never to take more than a tenth of the time.
+        let share = Timer::ms(10).as_duration() * self.aside.len() as u32;
+        let (first, most) = (ASIDE.0.as_duration(), ASIDE.1.as_duration().max(share));
+        let pause = self.aside.get(&file).map_or(first, |aside| (aside.pause * 2).min(most));
+        self.aside.insert(file, Aside { at: Instant::now() + pause, pause });
+        crash::point("sync.aside");
+    }
+
+    pub(super) fn sync_with(&mut self, file: u32, ticket: u32, wanted: u32) {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        // The store has it, then, and whoever asked for the journal has more than that.
+        let durable = wanted & (file_flag::DURABLE | file_flag::TO_LOG) != 0;
+        let let_go = wanted & file_flag::LET_GO != 0;
+        let born = record.born_ns.load(Ordering::Acquire);
+        let errors = record.errors();
+        let only_clean = wanted == file_flag::TO_SETTLE;
+        // Slots that are filled from here on are not settled by this, and their file has the flag.
+        let was_logged = record.has(file_flag::LOGGED);
+        let slotted = (durable || only_clean) && self.take_slotted(file);
+        let tracked = was_logged || slotted;
+        let sequence = if tracked { node.segment.next_sequence() } else { 0 };
+        // Taken now: once the file is settled it may be the only one of a file without a name.
+        let held = (durable || tracked).then(|| self.descriptor(file));
+        // What was dirty before is flushed in the first pass, unless its block moved meanwhile, which
+        // it can do once for each tier. A file that is written all the time is not waited for.
+        for _ in 0..2 + TIERS_MAX {
+            if only_clean {
+                break;
+            }
+            self.was_held = false;
+            self.flush(FlushScope::File(file));
+            let failed = record.errors() != errors;
+            if failed || !self.node.is_pending(file) {
+                break;
+            }
+            if self.was_held {
+                // All but what is held is on the store. Others do not wait for its holder.
+                self.put_aside(file, wanted);
+                return;
+            }
+            if node.stopping() {
+                // Not answered: the client sees the manager gone and flushes the file itself.
+                return;
+            }
+        }
+        let settles = tracked && (durable || only_clean && !self.node.is_pending(file));
+        if (durable || settles && was_logged)
+            && let Some(held) = held
+            && record.errors() == errors
+            && let Err(errno) = self.sync_held(file, held)
+        {
+            self.failed(file, born, errno);
+        }
+        if settles && record.errors() == errors {
+            let checkpoint = Checkpoint { file, sequence };
+            if only_clean {
+                self.checkpoints.push(AwaitedCheckpoint { checkpoint, ticket });
+                return;
+            }
+            // A program that waits for a sync must not find older bytes after a power loss.
+            let result = self.note_checkpoints(&[checkpoint])[0];
+            self.end_checkpoint(file, result, true);
+        }
+        crash::point("sync.synced");
+        if let_go {
+            node.await_messages();
+        }
+        if let_go || settles {
+            reconcile(&node, file, self.owner);
+        }
+        self.answer(file, ticket);
+        crash::point("sync.answered");
+    }
+
+    /// Makes durable what the store has of a file.
+    pub(super) fn sync_store(&mut self, file: u32) -> Result<(), Errno> {
+        let held = self.descriptor(file);
+        self.sync_held(file, held)
+    }
+
+    fn sync_held(&mut self, file: u32, held: Result<Arc<OwnedFd>, Errno>) -> Result<(), Errno> {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
+        let store = self.store_of(file);
+        // Before: whoever changes the store's file meanwhile takes it away again.
+        record.set(file_flag::SYNCED);
+        let result = match held {
+            Ok(fd) => self.stores[store].sync(fd.as_raw_fd()),
+            // Its last writer's descriptor is closed, and it cannot be found by its name.
+            Err(_) => self.sync_all_of(store),
+        };
+        if result.is_err() {
+            record.clear(file_flag::SYNCED);
+        }
+        result
+    }
+
+    /// Makes durable all that the store's file system has.
+    fn sync_all_of(&self, store: usize) -> Result<(), Errno> {
+        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+        let began = clock::monotonic_ns();
+        rustix::fs::syncfs(&folder)?;
+        forebay_pool::undo::synced_all(folder.as_fd(), began);
+        Ok(())
+    }
+
+    pub(super) fn answer(&mut self, file: u32, ticket: u32) {
+        self.aside.remove(&file);
+        self.node.segment.file(file).sync_done.store(ticket, Ordering::Release);
+        self.announce_done();
+    }
+
+    pub(super) fn announce_done(&self) {
+        let done = &self.node.header().work_done;
+        done.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(done);
+    }
+}
