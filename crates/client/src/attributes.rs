@@ -281,20 +281,15 @@ impl Session {
         let owner = self.owner();
         let (table, file, inside) = self.restarting(|| {
             let table = self.segment.enter_table(owner);
-            let found = self.segment.with_file(identity, owner, |file| file).and_then(|file| {
-                let inside = file.map(|file| self.enter_known(file, owner)).transpose()?;
-                Ok((table, file, inside.flatten()))
-            });
-            if found.is_err() {
-                self.segment.leave(owner, table);
-            }
-            found
+            let file = self.segment.with_file(identity, owner, |file| file)?;
+            let inside = file.map(|file| self.enter_known(file, owner)).transpose()?;
+            Ok((table, file, inside.flatten()))
         })?;
         if let Some(file) = file {
             self.segment.file(file).set(file_flag::TOUCHED);
         }
         if act()
-            && let (Some(file), Some(_)) = (file, inside)
+            && let (Some(file), Some(_)) = (file, &inside)
         {
             let record = self.segment.file(file);
             if record.identity() == identity {
@@ -307,16 +302,14 @@ impl Session {
                 }
             }
         }
-        if let Some(inside) = inside {
-            self.segment.leave(owner, inside);
-        }
-        self.segment.leave(owner, table);
+        drop(inside);
+        drop(table);
         Ok(())
     }
 
     /// Enters a file of which this process may have no descriptor. `None` if a dead process has it
     /// for itself.
-    fn enter_known(&self, file: u32, owner: Owner) -> Result<Option<Inside>, Errno> {
+    fn enter_known(&self, file: u32, owner: Owner) -> Result<Option<Inside<'_>>, Errno> {
         let mut patience = Patience::default();
         loop {
             match self.segment.try_enter(file, owner) {

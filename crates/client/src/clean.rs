@@ -69,7 +69,7 @@ impl OpenFile<'_> {
     /// # Errors
     /// `INTR`; `BADF` if the descriptor is not what it was.
     #[inline(always)]
-    pub(crate) fn enter(&self, owner: Owner) -> Result<Inside, Errno> {
+    pub(crate) fn enter(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
             Ok(inside) if self.is_current() => Ok(inside),
@@ -83,7 +83,7 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`Session::enter`].
     #[inline(always)]
-    pub(crate) fn enter_restarting(&self, owner: Owner) -> Result<Inside, Errno> {
+    pub(crate) fn enter_restarting(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
             Ok(inside) if self.is_current() => Ok(inside),
@@ -93,12 +93,12 @@ impl OpenFile<'_> {
     }
 
     #[cold]
-    fn enter_restarting_patiently(&self, owner: Owner) -> Result<Inside, Errno> {
+    fn enter_restarting_patiently(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
         self.session.restarting(|| self.enter_patiently(owner))
     }
 
     #[cold]
-    fn enter_patiently(&self, owner: Owner) -> Result<Inside, Errno> {
+    fn enter_patiently(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
         let (mut patience, wait) = (Patience::default(), Wait::begin());
         loop {
             match self.session.segment.try_enter(self.id, owner) {
@@ -186,7 +186,7 @@ impl OpenFile<'_> {
         &self,
         owner: Owner,
         lock: impl Fn() -> Result<bool, Errno>,
-    ) -> Result<(Inside, bool), Errno> {
+    ) -> Result<(Inside<'_>, bool), Errno> {
         self.session.restarting(|| {
             let inside = self.enter_beside(owner)?;
             match lock() {

@@ -52,7 +52,7 @@ impl OpenFile<'_> {
     ///
     /// # Errors
     /// `BADF` if the descriptor is not what it was.
-    pub(crate) fn enter_beside(&self, owner: Owner) -> Result<Inside, Errno> {
+    pub(crate) fn enter_beside(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
         crash::point("file.entering");
         let inside = self.session.segment.enter_beside(self.id, owner);
         if self.is_current() { Ok(inside) } else { self.session.turn_back(owner, inside) }
@@ -92,7 +92,7 @@ impl Session {
 
     /// Leaves what was entered with a file that turned out not to be what it was.
     #[cold]
-    pub(crate) fn turn_back(&self, owner: Owner, inside: Inside) -> Result<Inside, Errno> {
+    pub(crate) fn turn_back(&self, owner: Owner, inside: Inside) -> Result<Inside<'_>, Errno> {
         self.segment.leave(owner, inside);
         Err(Errno::BADF)
     }

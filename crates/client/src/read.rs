@@ -193,7 +193,7 @@ impl OpenFile<'_> {
         let word = place.load(Ordering::Acquire);
         let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(word) else { return false };
         let Some(meta) = self.session.segment.bucket(bucket) else { return false };
-        let Some(first) = meta.lock.glance() else { return false };
+        let Some(first) = meta.lock.read_begin() else { return false };
         let touched = pages(within, end_within, self.session.segment.page_shift());
         if meta.valid.load(Ordering::Acquire) & touched != touched {
             return false;
@@ -203,7 +203,7 @@ impl OpenFile<'_> {
             core::ptr::copy_nonoverlapping(from.cast_const(), piece.base, piece.length);
         }
         // Equal entry first, equal version second: see the design page.
-        if place.load(Ordering::Acquire) != word || !meta.lock.unchanged_since(first) {
+        if place.load(Ordering::Acquire) != word || meta.lock.read_retry(first) {
             return false;
         }
         if self.used(0, bucket, meta) {
@@ -413,7 +413,7 @@ impl OpenFile<'_> {
                 return Ok(false);
             };
             let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
-            let Some(first) = meta.lock.glance() else {
+            let Some(first) = meta.lock.read_begin() else {
                 forebay_pool::sync::pause();
                 continue;
             };
@@ -421,7 +421,7 @@ impl OpenFile<'_> {
             let result =
                 unsafe { self.copy_bucket(usize::from(tier), bucket, valid, cursor, part) };
             // Equal entry first, equal version second: see the design page.
-            let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
+            let same = place.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
             if same && (result.is_ok() || tier == 0) {
                 if self.used(usize::from(tier), bucket, meta) {
                     self.foresee_after(usize::from(tier), part, left, owner);

@@ -1,285 +1,26 @@
 //! Taking, locking, publishing and discarding buckets.
 
-use crate::clock::{self, Timer};
+use crate::backoff::Backoff;
 use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{RESERVED, USED};
 use crate::futex;
-use crate::interruption;
+use crate::guards::{BlockGuard, FreshBucket};
 use crate::layout::*;
-use crate::liveness;
-use crate::owner::{OwnedLock, Owner};
+use crate::owner::Owner;
 use crate::segment::{MANAGER_SLOT, Segment};
-use crate::sync::{AtomicU64, Ordering, pause};
-use core::convert::Infallible;
+use crate::seq_lock::LockGuard;
+use crate::sync::{AtomicU64, Ordering};
 use forebay_placement::hotness::Heat;
 use rustix::io::Errno;
+
+pub use crate::backoff::{Backoff as Patience, STOPPED_PATIENCE};
+pub use crate::by_hand::Resident;
 
 /// Buckets a client takes from the free map at once: 4 MiB of 256 KiB buckets.
 pub const REFILL: u32 = 16;
 
-/// How a wait for something held goes on: first spinning, then yielding, then short sleeps.
-#[derive(Default)]
-pub struct Patience {
-    turns: u32,
-    /// When the first sleep began.
-    since_ns: u64,
-}
-
-/// Turns of a wait after which a holder that goes on would have let go: two milliseconds at least.
-const MOMENT: u32 = 150;
-/// Turns after which a holder is not waited for while a signal handler is held off: four seconds at least. One
-/// that is stopped has not to be waited for that long, but may keep others waiting that are not.
-const LONG: u32 = 40_000;
-/// How long a node manager that is stopped is waited for: long enough for a debugger's moment, short enough
-/// for a program to end in order before a batch system loses patience.
-pub const STOPPED_PATIENCE: Timer = Timer::seconds(30);
-
-impl Patience {
-    /// Of a thread that has waited for a moment already: one try.
-    pub fn spent() -> Patience {
-        Patience { turns: MOMENT, ..Patience::default() }
-    }
-
-    /// Of a thread that comes back to what it has waited for: a millisecond.
-    pub fn nearly_spent() -> Patience {
-        Patience { turns: MOMENT - 10, ..Patience::default() }
-    }
-
-    /// Whether the holder has been waited for for a moment: it may be stopped, and is not to be waited
-    /// for by those who have others to serve.
-    pub fn is_spent(&self) -> bool {
-        self.turns >= MOMENT
-    }
-
-    /// Whether the wait has taken so long that a signal may end it.
-    fn is_long(&self) -> bool {
-        self.turns >= LONG
-    }
-
-    /// Whether a node manager that is stopped has been waited for long enough.
-    fn is_over(&self) -> bool {
-        self.since_ns != 0
-            && clock::monotonic_ns().saturating_sub(self.since_ns) > STOPPED_PATIENCE.as_ns()
-    }
-
-    /// Waits a little. Returns true now and then, when it is worth asking whether the holder
-    /// still lives.
-    pub fn wait(&mut self) -> bool {
-        self.turns = self.turns.saturating_add(1);
-        match self.turns {
-            0..=64 => pause(),
-            65..=128 => rustix::thread::sched_yield(),
-            _ => {
-                if self.since_ns == 0 {
-                    self.since_ns = clock::monotonic_ns();
-                }
-                clock::sleep_ns(100_000);
-                return self.turns.is_multiple_of(64);
-            }
-        }
-        false
-    }
-}
-
 impl Segment {
-    /// Takes `lock`, waiting as long as its holder lives. Returns false if the caller's own thread
-    /// holds it already (a signal handler that came in between); it must then not be released.
-    #[inline]
-    pub fn lock(&self, lock: &OwnedLock, owner: Owner) -> bool {
-        if lock.try_lock(owner).is_ok() {
-            return true;
-        }
-        let Ok(taken) = self.lock_patiently(lock, owner, || (), Segment::waits_on);
-        taken
-    }
-
-    /// [`Segment::lock`] for a program's thread, whose wait ends when a signal handler has to run and the holder
-    /// does not go on.
-    ///
-    /// # Errors
-    /// `INTR`, see [`interruption::restarts`].
-    #[inline]
-    pub fn lock_unless_interrupted(&self, lock: &OwnedLock, owner: Owner) -> Result<bool, Errno> {
-        if lock.try_lock(owner).is_ok() {
-            return Ok(true);
-        }
-        self.lock_patiently(lock, owner, || (), Segment::ends_wait)
-    }
-
-    /// `taking` is called each time before the lock of a dead process is taken, `look` now and then with the holder.
-    #[cold]
-    fn lock_patiently<E>(
-        &self,
-        lock: &OwnedLock,
-        owner: Owner,
-        taking: impl Fn(),
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
-    ) -> Result<bool, E> {
-        let mut patience = Patience::default();
-        loop {
-            match lock.try_lock(owner) {
-                Ok(()) => return Ok(true),
-                Err(holder) if holder == owner && lock.holder() == Some(owner) => return Ok(false),
-                Err(holder) => {
-                    if patience.wait() {
-                        if self.take_over(lock, holder, owner, &taking) {
-                            return Ok(true);
-                        }
-                        look(self, holder, &patience)?;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Of a wait that nothing but the holder ends.
-    pub(crate) fn waits_on(&self, _: Owner, _: &Patience) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    /// Ends a wait for `holder` if it keeps a signal handler of the calling thread from running, and does
-    /// not go on.
-    ///
-    /// # Errors
-    /// `INTR`, see [`interruption::restarts`].
-    pub fn ends_wait(&self, holder: Owner, patience: &Patience) -> Result<(), Errno> {
-        if !interruption::is_held_off() || !self.stands(holder, patience) {
-            return Ok(());
-        }
-        interruption::give_up(interruption::ends());
-        Err(Errno::INTR)
-    }
-
-    /// [`Segment::ends_wait`] of a wait for what the node manager may hold: one that is stopped is waited for as long
-    /// as [`STOPPED_PATIENCE`] says.
-    ///
-    /// # Errors
-    /// `INTR`, see [`interruption::restarts`]; `TIMEDOUT`.
-    pub fn ends_wait_in_time(&self, holder: Owner, patience: &Patience) -> Result<(), Errno> {
-        self.ends_wait(holder, patience)?;
-        match holder.slot() == MANAGER_SLOT && patience.is_over() && self.manager_is_stopped() {
-            true => Err(Errno::TIMEDOUT),
-            false => Ok(()),
-        }
-    }
-
-    /// Whether a wait for `holder` may be one for ever: its process is stopped, or it has taken long.
-    pub fn stands(&self, holder: Owner, patience: &Patience) -> bool {
-        patience.is_long() || self.is_stopped(holder)
-    }
-
-    /// Whether the process of the node manager is stopped.
-    pub fn manager_is_stopped(&self) -> bool {
-        self.is_stopped(Owner::new(MANAGER_SLOT, 0))
-    }
-
-    /// Whether the process of `holder` is stopped.
-    pub fn is_stopped(&self, holder: Owner) -> bool {
-        liveness::is_stopped(match holder.slot() {
-            MANAGER_SLOT => self.header().manager_pid.load(Ordering::Acquire),
-            slot => self.client(slot).pid.load(Ordering::Acquire),
-        })
-    }
-
-    /// Takes `lock` within `patience`: not from a holder that lives and does not let go, because its
-    /// process may be stopped. Waits that share a patience take no longer than one.
-    ///
-    /// # Errors
-    /// The holder.
-    pub fn lock_within(
-        &self,
-        lock: &OwnedLock,
-        owner: Owner,
-        patience: &mut Patience,
-    ) -> Result<(), Owner> {
-        self.lock_within_noting(lock, owner, patience, || ())
-    }
-
-    fn lock_within_noting(
-        &self,
-        lock: &OwnedLock,
-        owner: Owner,
-        patience: &mut Patience,
-        taking: impl Fn(),
-    ) -> Result<(), Owner> {
-        loop {
-            match lock.try_lock(owner) {
-                Ok(()) => return Ok(()),
-                Err(holder) if patience.is_spent() => {
-                    let freed = self.take_over(lock, holder, owner, &taking);
-                    return if freed { Ok(()) } else { Err(holder) };
-                }
-                Err(_) => drop(patience.wait()),
-            }
-        }
-    }
-
-    /// [`Segment::lock_bucket`], as [`Segment::lock_within`] does.
-    ///
-    /// # Errors
-    /// The holder.
-    pub fn lock_bucket_within(
-        &self,
-        bucket: &BucketMeta,
-        owner: Owner,
-        patience: &mut Patience,
-    ) -> Result<(), Owner> {
-        let taking = || self.note_soiled(bucket);
-        self.lock_within_noting(&bucket.lock, owner, patience, taking)?;
-        bucket.pages.repair(&bucket.valid);
-        Ok(())
-    }
-
-    /// Takes `lock` from `holder` for `owner` if `holder` is dead.
-    fn take_over(&self, lock: &OwnedLock, holder: Owner, owner: Owner, taking: impl Fn()) -> bool {
-        let before = self.generation(holder);
-        if !self.owner_is_dead(holder) {
-            return false;
-        }
-        taking();
-        if !lock.take_over(holder, owner) {
-            return false;
-        }
-        // Between the two, the slot may have been reaped, and claimed by a process that lives.
-        let dead = self.generation(holder) == before;
-        if !dead {
-            lock.hand_back(owner, holder);
-        }
-        dead
-    }
-
-    /// Which of the processes that had `owner`'s slot one after the other has it now.
-    fn generation(&self, owner: Owner) -> u32 {
-        match owner.slot() {
-            MANAGER_SLOT => self.header().manager_epoch.load(Ordering::SeqCst),
-            slot => self.client(slot).generation.load(Ordering::SeqCst),
-        }
-    }
-
-    /// Takes the lock of `bucket`. A lock left by a dead process is taken back.
-    #[inline]
-    pub fn lock_bucket(&self, bucket: &BucketMeta, owner: Owner) -> bool {
-        let Ok(taken) = self.lock_bucket_looking(bucket, owner, Segment::waits_on);
-        taken
-    }
-
-    #[inline]
-    fn lock_bucket_looking<E>(
-        &self,
-        bucket: &BucketMeta,
-        owner: Owner,
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
-    ) -> Result<bool, E> {
-        let lock = &bucket.lock;
-        let taken = lock.try_lock(owner).is_ok()
-            || self.lock_patiently(lock, owner, || self.note_soiled(bucket), look)?;
-        if taken {
-            bucket.pages.repair(&bucket.valid);
-        }
-        Ok(taken)
-    }
-
     /// Takes a RAM bucket for `owner`: from its process's cache, else from the free map.
     pub fn take_bucket(&self, owner: Owner) -> Option<u32> {
         if crash::refused("bucket") {
@@ -417,101 +158,100 @@ impl Segment {
     }
 
     /// Makes a taken bucket the home of `block` of `file`: locks it, marks it empty and used. The
-    /// caller then fills it and publishes it in the index. False, and the bucket is given back, where
+    /// caller then fills it and publishes it in the index. `None`, and the bucket is given back, where
     /// a thread that gave it back, or took it for another block's, has been stopped before letting go of it.
-    pub fn dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) -> bool {
-        let dressed = self.try_dress_bucket(bucket, file, block, owner);
-        if !dressed {
+    pub fn init_bucket(
+        &self,
+        bucket: u32,
+        file: u32,
+        block: u64,
+        owner: Owner,
+    ) -> Option<FreshBucket<'_>> {
+        let fresh = self.try_init_bucket(bucket, file, block, owner);
+        if fresh.is_none() {
             self.free_bucket(bucket);
         }
-        dressed
+        fresh
     }
 
-    /// [`Segment::dress_bucket`], where the caller keeps what cannot be dressed until it has another one: it would be
+    /// [`Segment::init_bucket`], where the caller keeps what cannot be locked until it has another one: it would be
     /// given the same again.
-    pub fn try_dress_bucket(&self, bucket: u32, file: u32, block: u64, owner: Owner) -> bool {
-        let Some(meta) = self.bucket(bucket) else { return false };
-        let locked = self.lock_within(&meta.lock, owner, &mut Patience::default()).is_ok();
-        if locked {
-            crash::point("bucket.dressing");
-            meta.file.store(file, Ordering::Relaxed);
-            meta.block.store(block, Ordering::Relaxed);
-            meta.valid.store(0, Ordering::Relaxed);
-            meta.pages.reset(0);
-            let now = self.header().now_ms.load(Ordering::Relaxed);
-            let heat = Heat::arriving(now, false);
-            // Whoever dies before the write is noted leaves no time of the bucket's last use, which
-            // could lie in the future: a drain would not wait for it.
-            meta.written.store(now, Ordering::Relaxed);
-            meta.dirtied.store(now, Ordering::Relaxed);
-            meta.heat.store(heat.0, Ordering::Relaxed);
-            meta.state.store(USED, Ordering::Release);
-            crash::point("bucket.dressed");
-        }
-        locked
+    pub fn try_init_bucket(
+        &self,
+        bucket: u32,
+        file: u32,
+        block: u64,
+        owner: Owner,
+    ) -> Option<FreshBucket<'_>> {
+        let meta = self.bucket(bucket)?;
+        let lock = self.lock_within(&meta.lock, owner, &mut Backoff::default(), || ()).ok()?;
+        crash::point("bucket.dressing");
+        meta.file.store(file, Ordering::Relaxed);
+        meta.block.store(block, Ordering::Relaxed);
+        meta.valid.store(0, Ordering::Relaxed);
+        meta.pages.reset(0);
+        let now = self.header().now_ms.load(Ordering::Relaxed);
+        let heat = Heat::arriving(now, false);
+        // Whoever dies before the write is noted leaves no time of the bucket's last use, which
+        // could lie in the future: a drain would not wait for it.
+        meta.written.store(now, Ordering::Relaxed);
+        meta.dirtied.store(now, Ordering::Relaxed);
+        meta.heat.store(heat.0, Ordering::Relaxed);
+        meta.state.store(USED, Ordering::Release);
+        crash::point("bucket.dressed");
+        Some(FreshBucket::of(self, meta, bucket, lock))
     }
 
-    /// Gives back a dressed bucket that lost the race for its index entry.
-    pub fn undress_bucket(&self, bucket: u32) {
-        self.free_bucket(bucket);
-        crash::point("bucket.undressed");
-        if let Some(meta) = self.bucket(bucket) {
-            meta.lock.unlock_changed();
-        }
-    }
-
-    /// Locks the bucket that `place` names, if it still names one once it is locked. Returns the
-    /// entry's word, tier and bucket. Waits while the block is written around.
+    /// Locks the bucket that `place` names, if it still names one once it is locked. Waits while the
+    /// block is written around.
     #[inline]
-    pub fn lock_resident(&self, place: &AtomicU64, owner: Owner) -> Option<Resident> {
-        let Ok(resident) = self.lock_resident_looking(place, owner, Segment::waits_on);
-        resident
+    pub fn lock_block(&self, place: &AtomicU64, owner: Owner) -> Option<BlockGuard<'_>> {
+        let Ok(block) = self.lock_block_looking(place, owner, Segment::waits_on);
+        block
     }
 
-    /// [`Segment::lock_resident`], as [`Segment::lock_unless_interrupted`] does.
+    /// [`Segment::lock_block`] for a program's thread, as [`Segment::lock_position`] does.
     ///
     /// # Errors
     /// As of [`Segment::ends_wait_in_time`].
     #[inline]
-    pub fn lock_resident_unless_interrupted(
+    pub fn lock_block_unless_interrupted(
         &self,
         place: &AtomicU64,
         owner: Owner,
-    ) -> Result<Option<Resident>, Errno> {
-        self.lock_resident_looking(place, owner, Segment::ends_wait_in_time)
+    ) -> Result<Option<BlockGuard<'_>>, Errno> {
+        self.lock_block_looking(place, owner, Segment::ends_wait_in_time)
     }
 
     #[inline]
-    pub(crate) fn lock_resident_looking<E>(
+    pub(crate) fn lock_block_looking<E>(
         &self,
         place: &AtomicU64,
         owner: Owner,
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
-    ) -> Result<Option<Resident>, E> {
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
+    ) -> Result<Option<BlockGuard<'_>>, E> {
         let word = place.load(Ordering::Acquire);
         if let Entry::Resident { tier, bucket, .. } = Entry::decode(word)
             && let Some(meta) = self.bucket(bucket)
-            && meta.lock.try_lock(owner).is_ok()
+            && let Some(lock) = meta.lock.guard(owner)
         {
             meta.pages.repair(&meta.valid);
             crash::point("bucket.locked");
             if place.load(Ordering::Acquire) == word {
-                let tier = usize::from(tier);
-                return Ok(Some(Resident { word, tier, bucket, taken: true }));
+                return Ok(Some(BlockGuard::of(meta, word, tier, bucket, lock)));
             }
-            meta.lock.unlock_unchanged();
         }
-        self.lock_resident_patiently(place, owner, look)
+        self.lock_block_slow(place, owner, look)
     }
 
     #[cold]
-    fn lock_resident_patiently<E>(
+    fn lock_block_slow<E>(
         &self,
         place: &AtomicU64,
         owner: Owner,
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
-    ) -> Result<Option<Resident>, E> {
-        let mut patience = Patience::default();
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
+    ) -> Result<Option<BlockGuard<'_>>, E> {
+        let mut backoff = Backoff::default();
         loop {
             let word = place.load(Ordering::Acquire);
             match Entry::decode(word) {
@@ -520,22 +260,19 @@ impl Segment {
                     if holder == owner {
                         return Ok(None);
                     }
-                    if patience.wait() {
+                    if backoff.wait() {
                         self.free_entry_of_dead(place, word, holder);
-                        look(self, holder, &patience)?;
+                        look(self, holder, &backoff)?;
                     }
                 }
                 Entry::Resident { tier, bucket, .. } => {
                     let Some(meta) = self.bucket(bucket) else { return Ok(None) };
-                    let taken = self.lock_bucket_looking(meta, owner, &look)?;
+                    let lock = self.lock_bucket_looking(meta, owner, &look)?;
                     crash::point("bucket.locked");
                     if place.load(Ordering::Acquire) == word {
-                        let tier = usize::from(tier);
-                        return Ok(Some(Resident { word, tier, bucket, taken }));
+                        return Ok(Some(BlockGuard::of(meta, word, tier, bucket, lock)));
                     }
-                    if taken {
-                        self.unlock_left(bucket, meta);
-                    }
+                    self.unlock_left(bucket, meta, lock);
                 }
             }
         }
@@ -543,11 +280,12 @@ impl Segment {
 
     /// Unlocks a bucket that was locked for an entry which has another by now. It is in use by no block if the thread that
     /// was discarding it has died over that, and its lock was taken from it.
-    fn unlock_left(&self, bucket: u32, meta: &BucketMeta) {
-        if meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket) {
+    fn unlock_left(&self, bucket: u32, meta: &BucketMeta, mut lock: LockGuard<'_>) {
+        if lock.is_taken() && meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket)
+        {
             self.free_bucket(bucket);
         }
-        meta.lock.unlock_changed();
+        lock.changed();
     }
 
     /// Takes the entry back that a dead `holder` was writing around; `word` says so.
@@ -558,23 +296,23 @@ impl Segment {
         }
     }
 
-    /// [`Segment::lock_resident`], as [`Segment::lock_within`] does.
+    /// [`Segment::lock_block`], as [`Segment::lock_within`] does.
     ///
     /// # Errors
-    /// Who holds the bucket, or writes the block around.
-    pub fn lock_resident_within(
+    /// The thread that holds the bucket, or writes the block around.
+    pub fn lock_block_within(
         &self,
         place: &AtomicU64,
         owner: Owner,
-        patience: &mut Patience,
-    ) -> Result<Option<Resident>, Owner> {
+        backoff: &mut Backoff,
+    ) -> Result<Option<BlockGuard<'_>>, Owner> {
         loop {
             let word = place.load(Ordering::Acquire);
             let (tier, bucket) = match Entry::decode(word) {
-                Entry::Resident { tier, bucket, .. } => (usize::from(tier), bucket),
+                Entry::Resident { tier, bucket, .. } => (tier, bucket),
                 Entry::Busy(holder) if holder != owner => {
-                    if !patience.is_spent() {
-                        patience.wait();
+                    if !backoff.is_spent() {
+                        backoff.wait();
                         continue;
                     }
                     if !self.owner_is_dead(holder) {
@@ -586,11 +324,11 @@ impl Segment {
                 _ => return Ok(None),
             };
             let Some(meta) = self.bucket(bucket) else { return Ok(None) };
-            self.lock_bucket_within(meta, owner, patience)?;
+            let lock = self.lock_bucket_within(meta, owner, backoff)?;
             if place.load(Ordering::Acquire) == word {
-                return Ok(Some(Resident { word, tier, bucket, taken: true }));
+                return Ok(Some(BlockGuard::of(meta, word, tier, bucket, lock)));
             }
-            self.unlock_left(bucket, meta);
+            self.unlock_left(bucket, meta, lock);
         }
     }
 
@@ -600,7 +338,7 @@ impl Segment {
         let Ok(()) = self.wait_for_writeback_looking(meta, Segment::waits_on);
     }
 
-    /// [`Segment::wait_for_writeback`], as [`Segment::lock_unless_interrupted`] does.
+    /// [`Segment::wait_for_writeback`], as [`Segment::lock_position`] does.
     ///
     /// # Errors
     /// As of [`Segment::ends_wait_in_time`].
@@ -611,47 +349,30 @@ impl Segment {
     pub(crate) fn wait_for_writeback_looking<E>(
         &self,
         meta: &BucketMeta,
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         while meta.pages.writeback() != 0 {
-            if patience.wait() {
+            if backoff.wait() {
                 // A manager that is dead writes nothing more; its successor is alive only after it
                 // has counted these pages as dirty again.
                 if !self.manager_is_alive() {
                     break;
                 }
-                look(self, Owner::new(MANAGER_SLOT, 0), &patience)?;
+                look(self, Owner::new(MANAGER_SLOT, 0), &backoff)?;
             }
         }
         Ok(())
     }
 
-    /// Removes a locked resident bucket from the index and frees it; its bytes are gone.
-    pub fn discard_resident(&self, place: &AtomicU64, resident: Resident) {
-        if let Some(meta) = self.bucket(resident.bucket) {
-            self.wait_for_writeback(meta);
-        }
+    /// Removes a locked block from the index and frees its bucket; its bytes are gone.
+    pub fn discard_block(&self, place: &AtomicU64, mut block: BlockGuard<'_>) {
+        self.wait_for_writeback(block.meta());
         crash::point("discard.begin");
         place.store(Entry::EMPTY, Ordering::Release);
         crash::point("discard.unpublished");
-        self.free_bucket(resident.bucket);
+        self.free_bucket(block.bucket());
         crash::point("discard.freed");
-        if let Some(meta) = self.bucket(resident.bucket) {
-            meta.lock.unlock_changed();
-        }
+        block.changed();
     }
-}
-
-/// A resident block whose bucket is locked by the caller.
-#[derive(Clone, Copy, Debug)]
-pub struct Resident {
-    /// The index entry's word.
-    pub word: u64,
-    /// Tier of the bucket.
-    pub tier: usize,
-    /// The bucket.
-    pub bucket: u32,
-    /// False when the caller's own thread held the lock already and it must stay held.
-    pub taken: bool,
 }

@@ -1,13 +1,15 @@
 //! Client slots: claimed by processes, handed to forked children, reaped after a death.
 
-use crate::buckets::Patience;
+use crate::backoff::Backoff;
 use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{FILLING, FREE, RESERVED, USED};
+use crate::guards::ExclusiveGuard;
 use crate::layout::*;
 use crate::liveness;
-use crate::owner::{OwnedLock, Owner};
+use crate::owner::Owner;
 use crate::segment::{MANAGER_SLOT, Segment};
+use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Process numbers are below 2^22 (Linux's PID_MAX_LIMIT); beside a child's stand the lower bits of the generation
@@ -310,19 +312,14 @@ impl Segment {
     /// False if it is to be called again.
     fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(u32, Owner)) -> bool {
         let reaper = Owner::reaper(slot);
-        let take_back = |lock: &OwnedLock| match lock.holder() {
-            Some(holder) if holder.slot() == slot => lock.take_over(holder, reaper),
-            _ => false,
+        let take_back = |lock: &RobustSeqLock| {
+            let holder = lock.holder().filter(|holder| holder.slot() == slot);
+            drop(holder.and_then(|holder| lock.guard_of_dead(holder, reaper)));
         };
         self.queue().take_back(|owner| owner.slot() == slot);
-        for stripe in self.stripes().filter(|stripe| take_back(stripe)) {
-            stripe.unlock_unchanged();
-        }
+        self.stripes().for_each(take_back);
         for id in 0..self.header().descriptions {
-            let position = &self.description(id).position;
-            if take_back(position) {
-                position.unlock_unchanged();
-            }
+            take_back(&self.description(id).position);
         }
         self.reap_openings(slot);
         if !self.reap_files(slot, reaper) {
@@ -332,9 +329,7 @@ impl Segment {
         self.reap_buckets(slot);
         for file in self.live_files() {
             let record = self.file(file);
-            if take_back(&record.append) {
-                record.append.unlock_unchanged();
-            }
+            take_back(&record.append);
             // Before anything else of the file can be taken for free.
             self.note_lengtheners(record, slot);
             self.for_each_entry(record, 0, |_, place| {
@@ -358,7 +353,7 @@ impl Segment {
                 if record.has_intent() {
                     unfinished(file, reaper);
                 } else {
-                    self.include(file);
+                    drop(ExclusiveGuard::of(record, Some(reaper)));
                 }
             }
         }
@@ -375,14 +370,14 @@ impl Segment {
                 self.note_soiled(meta);
             }
             if let Some(holder) = holder
-                && meta.lock.take_over(holder, Owner::reaper(slot))
+                && let Some(mut lock) = meta.lock.guard_of_dead(holder, Owner::reaper(slot))
             {
                 meta.pages.repair(&meta.valid);
                 crash::point("reap.bucket");
                 if meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket) {
                     self.free_bucket(bucket);
                 }
-                meta.lock.unlock_changed();
+                lock.changed();
             }
             // Taken, and killed before it came into the cache. Cached ones are freed there.
             let in_cache = || {
@@ -443,9 +438,9 @@ impl Segment {
         }
         crash::point("recover.reaped");
         let manager = Owner::new(MANAGER_SLOT, 0);
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         for bucket in 0..self.header().buckets {
-            self.recover_bucket(bucket, manager, &mut patience, &mut found);
+            self.recover_bucket(bucket, manager, &mut backoff, &mut found);
         }
         crash::point("recover.buckets");
         for tier in 0..self.header().tiers as usize {
@@ -506,7 +501,7 @@ impl Segment {
         &self,
         bucket: u32,
         manager: Owner,
-        patience: &mut Patience,
+        backoff: &mut Backoff,
         found: &mut Recovered,
     ) {
         let Some(meta) = self.bucket(bucket) else { return };
@@ -523,12 +518,12 @@ impl Segment {
             }
         }
         // A live client may be dressing it, or at work in it, and stopped over that; its lock is then held.
-        if self.lock_bucket_within(meta, manager, patience).is_err() {
+        let Ok(mut lock) = self.lock_bucket_within(meta, manager, backoff) else {
             if meta.state.load(Ordering::Acquire) == USED && self.is_indexed(bucket) {
                 self.take_back_writeback(meta, found);
             }
             return;
-        }
+        };
         if meta.state.load(Ordering::Acquire) == USED {
             if self.is_indexed(bucket) {
                 self.take_back_writeback(meta, found);
@@ -537,7 +532,7 @@ impl Segment {
                 self.free_bucket(bucket);
             }
         }
-        meta.lock.unlock_changed();
+        lock.changed();
     }
 }
 
@@ -568,7 +563,7 @@ fn free_if_busy(place: &AtomicU64, slot: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Identity;
+    use crate::Identity;
     use crate::segment::anonymous;
 
     const DEAD_PID: u32 = u32::MAX - 7;
@@ -586,12 +581,11 @@ mod tests {
         let dead = Owner::new(slot, 4);
         let me = Owner::new(MANAGER_SLOT, 0);
         let identity = Identity { device: 1, inode: 2 };
-        let _inside = segment.enter_table(dead);
         let file = segment.with_file_or_new(identity, dead, |file, _| file).unwrap();
         segment.open_description(file, 0, dead).unwrap();
 
         let published = segment.take_bucket(dead).unwrap();
-        segment.dress_bucket(published, file, 3, dead);
+        core::mem::forget(segment.init_bucket(published, file, 3, dead).unwrap());
         let meta = segment.bucket(published).unwrap();
         meta.valid.store(0b0111, Ordering::Relaxed);
         meta.pages.reset(0b1010);
@@ -600,11 +594,12 @@ mod tests {
         place.store(Entry::resident(0, published).encode(), Ordering::Release);
 
         let unpublished = segment.take_bucket(dead).unwrap();
-        segment.dress_bucket(unpublished, file, 4, dead);
+        core::mem::forget(segment.init_bucket(unpublished, file, 4, dead).unwrap());
         let around = segment.entry_or_insert(record, 5, dead).unwrap();
         around.store(Entry::Busy(dead).encode(), Ordering::Release);
         record.append.try_lock(dead).unwrap();
-        assert!(segment.exclude(file, dead));
+        let table = segment.enter_table(dead);
+        core::mem::forget(segment.lock_exclusive(&table, file, dead).unwrap());
         record.intent.store(1, Ordering::Relaxed);
 
         let mut undone = Vec::new();
@@ -630,7 +625,7 @@ mod tests {
         let file = segment.with_file_or_new(identity, dead, |file, _| file).unwrap();
         for block in 0..3 {
             let bucket = segment.take_bucket(dead).unwrap();
-            segment.dress_bucket(bucket, file, block, dead);
+            core::mem::forget(segment.init_bucket(bucket, file, block, dead).unwrap());
             let meta = segment.bucket(bucket).unwrap();
             meta.valid.store(3, Ordering::Relaxed);
             meta.pages.set(meta.pages.dirty(), 3);
@@ -670,11 +665,13 @@ mod tests {
     fn a_lock_of_a_dead_process_is_taken_without_the_manager() {
         let (segment, _file) = pool();
         let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
-        let lock = &segment.bucket(9).unwrap().lock;
-        lock.try_lock(Owner::new(slot, 1)).unwrap();
+        let bucket = segment.bucket(9).unwrap();
+        bucket.lock.try_lock(Owner::new(slot, 1)).unwrap();
         let pid = std::process::id();
         let mine = segment.claim_slot(pid, liveness::start_time(pid).unwrap()).unwrap();
-        assert!(segment.lock(lock, Owner::new(mine, 0)));
+        let mine = Owner::new(mine, 0);
+        let Ok(lock) = segment.lock_bucket_looking(bucket, mine, Segment::waits_on);
+        assert_eq!((lock.is_taken(), bucket.lock.holder()), (true, Some(mine)));
     }
 
     #[test]
@@ -698,20 +695,20 @@ mod tests {
         let identity = Identity { device: 1, inode: 2 };
         let file = segment.with_file_or_new(identity, mine, |file, _| file).unwrap();
         let bucket = segment.take_bucket(dying).unwrap();
-        assert!(segment.dress_bucket(bucket, file, 3, dying));
+        core::mem::forget(segment.init_bucket(bucket, file, 3, dying).unwrap());
         let meta = segment.bucket(bucket).unwrap();
         meta.valid.store(3, Ordering::Relaxed);
         meta.pages.reset(3);
         let place = segment.entry_or_insert(segment.file(file), 3, dying).unwrap();
         place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
         // While the lock is waited for.
-        let die = |segment: &Segment, _: Owner, _: &Patience| -> Result<(), ()> {
+        let die = |segment: &Segment, _: Owner, _: &Backoff| -> Result<(), ()> {
             place.store(Entry::EMPTY, Ordering::Release);
             segment.client(dying.slot()).pid.store(DEAD_PID, Ordering::Release);
             Ok(())
         };
         assert_eq!(
-            segment.lock_resident_looking(place, mine, die).unwrap().map(|it| it.word),
+            segment.lock_block_looking(place, mine, die).unwrap().map(|block| block.word()),
             None
         );
         assert_eq!((meta.pending(), meta.lock.holder()), (0, None));

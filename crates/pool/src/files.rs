@@ -1,8 +1,9 @@
 //! The file table: records found by identity, and exclusive use of a file.
 
-use crate::buckets::Patience;
+use crate::backoff::Backoff;
 use crate::crash;
 use crate::futex;
+use crate::guards::{ExclusiveGuard, SharedGuard};
 use crate::interruption;
 use crate::layout::*;
 use crate::message::Message;
@@ -20,6 +21,8 @@ use rustix::io::Errno;
 const ERRNO: u32 = 0xfff;
 const SEEN: u32 = 1 << 15;
 
+pub use crate::guards::SharedGuard as Inside;
+
 /// What makes a file this file, whatever its names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
@@ -36,17 +39,6 @@ impl Identity {
         let mixed = (self.inode ^ self.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed.rotate_left(heads.trailing_zeros()) as u32 & (heads - 1)
     }
-}
-
-/// A thread's presence in a file, or in the file table; ended by [`Segment::leave`], the last one first.
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub struct Inside {
-    /// Null if the thread was there already.
-    place: *const AtomicU64,
-    /// What the word was: of the table, where a thread has gone on to a file.
-    before: u64,
-    thread: *const interruption::Thread,
 }
 
 /// A file that was found in the table, for a caller that may not have it open: its record can be given up, and become
@@ -337,11 +329,11 @@ fn take_place(place: &AtomicU64, word: u64) -> bool {
         && place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// A presence for a thread whose first choice is taken: the place, null if it needs none, and what to put
+/// A presence for a thread whose first choice is taken: the place, `None` if it needs none, and what to put
 /// back. A thread that has one already waits for no other, unless it is in two files: else as many threads
 /// as there are words could all wait for their second.
 #[cold]
-fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (*const AtomicU64, u64) {
+fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (Option<&AtomicU64>, u64) {
     let places =
         || (0..PRESENCES).map(|n| &slot.presence[(owner.thread() as usize + n) % PRESENCES]);
     let word = Presence { thread: owner.thread(), file }.encode();
@@ -352,23 +344,23 @@ fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (*const AtomicU64,
     });
     match mine {
         Some((_, _, held)) if file == Presence::TABLE || Presence::beside(held) == file => {
-            return (core::ptr::null(), 0);
+            return (None, 0);
         }
-        Some((_, _, held)) if held == file => return (core::ptr::null(), 0),
+        Some((_, _, held)) if held == file => return (None, 0),
         Some((place, held, outer))
             if outer == Presence::TABLE || outer == Presence::beside(file) =>
         {
             place.swap(word, Ordering::SeqCst);
-            return (place, held);
+            return (Some(place), held);
         }
         _ => {}
     }
-    let mut patience = Patience::default();
+    let mut backoff = Backoff::default();
     loop {
         if let Some(place) = places().find(|place| take_place(place, word)) {
-            return (place, 0);
+            return (Some(place), 0);
         }
-        if patience.wait() {
+        if backoff.wait() {
             interruption::run_held_off();
         }
     }
@@ -376,12 +368,12 @@ fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (*const AtomicU64,
 
 impl Segment {
     /// Enters the file table: every lock is held under some presence.
-    pub fn enter_table(&self, owner: Owner) -> Inside {
+    pub fn enter_table(&self, owner: Owner) -> SharedGuard<'_> {
         self.claim_presence(owner, Presence::TABLE)
     }
 
     /// Enters the file table with a descriptor of `file`: see [`Segment::wait_for_users`].
-    pub fn enter_beside(&self, file: u32, owner: Owner) -> Inside {
+    pub fn enter_beside(&self, file: u32, owner: Owner) -> SharedGuard<'_> {
         self.claim_presence(owner, Presence::beside(file))
     }
 
@@ -394,10 +386,10 @@ impl Segment {
                 Presence::decode(place.load(Ordering::SeqCst))
                     .is_some_and(|seen| seen.thread != owner.thread() && seen.uses(file))
             };
-            let mut patience = Patience::default();
+            let mut backoff = Backoff::default();
             while uses() {
-                patience.wait();
-                if patience.is_spent() && interruption::is_held_off() {
+                backoff.wait();
+                if backoff.is_spent() && interruption::is_held_off() {
                     return false;
                 }
             }
@@ -410,7 +402,7 @@ impl Segment {
     /// # Errors
     /// The owner that holds the file.
     #[inline]
-    pub fn try_enter(&self, file: u32, owner: Owner) -> Result<Inside, Owner> {
+    pub fn try_enter(&self, file: u32, owner: Owner) -> Result<SharedGuard<'_>, Owner> {
         self.try_enter_record(file, self.file(file), owner)
     }
 
@@ -424,36 +416,32 @@ impl Segment {
         file: u32,
         record: &FileRecord,
         owner: Owner,
-    ) -> Result<Inside, Owner> {
+    ) -> Result<SharedGuard<'_>, Owner> {
         let inside = self.claim_presence(owner, file);
         match Owner::from_raw(record.exclusive.load(Ordering::SeqCst)) {
             // Who is inside already is waited for.
-            Some(holder) if holder != owner && !inside.place.is_null() => {
-                self.leave(owner, inside);
-                Err(holder)
-            }
+            Some(holder) if holder != owner && inside.place.is_some() => Err(holder),
             _ => Ok(inside),
         }
     }
 
     #[inline]
-    fn claim_presence(&self, owner: Owner, file: u32) -> Inside {
+    fn claim_presence(&self, owner: Owner, file: u32) -> SharedGuard<'_> {
         let slot = self.client(owner.slot());
         let word = Presence { thread: owner.thread(), file }.encode();
         let thread = interruption::enter();
         let first = &slot.presence[owner.thread() as usize % PRESENCES];
         let (place, before) = match take_place(first, word) {
-            true => (core::ptr::from_ref(first), 0),
+            true => (Some(first), 0),
             false => claim_other(slot, owner, file),
         };
-        Inside { place, before, thread }
+        SharedGuard { place, before, thread }
     }
 
     /// Leaves `file` for a moment, but stays beside it: the caller may hold a lock.
-    pub fn step_out(&self, file: u32, owner: Owner, inside: &Inside) {
-        let word = Presence { thread: owner.thread(), file: Presence::beside(file) }.encode();
-        // SAFETY: a word of this segment's, or null.
-        if let Some(place) = unsafe { inside.place.as_ref() } {
+    pub fn step_out(&self, file: u32, owner: Owner, inside: &SharedGuard<'_>) {
+        if let Some(place) = inside.place {
+            let word = Presence { thread: owner.thread(), file: Presence::beside(file) }.encode();
             place.store(word, Ordering::Release);
         }
     }
@@ -462,9 +450,13 @@ impl Segment {
     ///
     /// # Errors
     /// The owner that holds the file.
-    pub fn try_step_in(&self, file: u32, owner: Owner, inside: &Inside) -> Result<(), Owner> {
-        // SAFETY: a word of this segment's, or null.
-        let Some(place) = (unsafe { inside.place.as_ref() }) else { return Ok(()) };
+    pub fn try_step_in(
+        &self,
+        file: u32,
+        owner: Owner,
+        inside: &SharedGuard<'_>,
+    ) -> Result<(), Owner> {
+        let Some(place) = inside.place else { return Ok(()) };
         place.swap(Presence { thread: owner.thread(), file }.encode(), Ordering::SeqCst);
         match Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst)) {
             Some(holder) if holder != owner => {
@@ -475,41 +467,28 @@ impl Segment {
         }
     }
 
-    /// Leaves what was entered.
-    #[inline]
-    pub fn leave(&self, _: Owner, inside: Inside) {
-        // SAFETY: a word of this segment's, which is mapped as long as `self`, or null.
-        if let Some(place) = unsafe { inside.place.as_ref() } {
-            place.store(inside.before, Ordering::Release);
-        }
-        // SAFETY: an `Inside` stays with the thread that got it.
-        unsafe { interruption::leave(inside.thread) };
-    }
-
     /// Takes `file` for `owner` alone and waits until no other thread is inside it. The caller is
     /// in the table, and looks at `intent` first: a dead owner may have left a truncate undone.
-    /// Returns false if this thread has the file already.
-    pub fn exclude(&self, file: u32, owner: Owner) -> bool {
-        let Ok(taken) = self.exclude_looking(file, owner, Segment::waits_on);
-        taken
-    }
-
-    /// [`Segment::exclude`], as [`Segment::lock_unless_interrupted`] does.
     ///
     /// # Errors
     /// As of [`Segment::ends_wait_in_time`]. Others may enter the file then.
-    pub fn exclude_unless_interrupted(&self, file: u32, owner: Owner) -> Result<bool, Errno> {
+    pub fn lock_exclusive<'a>(
+        &'a self,
+        _table: &'a SharedGuard<'_>,
+        file: u32,
+        owner: Owner,
+    ) -> Result<ExclusiveGuard<'a>, Errno> {
         self.exclude_looking(file, owner, Segment::ends_wait_in_time)
     }
 
-    fn exclude_looking<E>(
+    pub(crate) fn exclude_looking<E>(
         &self,
         file: u32,
         owner: Owner,
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
-    ) -> Result<bool, E> {
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
+    ) -> Result<ExclusiveGuard<'_>, E> {
         let record = self.file(file);
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         // What a dead owner left undone is not to be seen by others, however long that takes.
         let mut was_free = true;
         loop {
@@ -523,36 +502,59 @@ impl Segment {
             };
             match exchange(0).err().and_then(Owner::from_raw) {
                 None => break,
-                Some(holder) if holder == owner => return Ok(false),
+                Some(holder) if holder == owner => return Ok(ExclusiveGuard::of(record, None)),
                 Some(holder) => {
-                    if patience.wait() {
+                    if backoff.wait() {
                         if self.owner_is_dead(holder) && exchange(holder.raw()).is_ok() {
                             was_free = false;
                             break;
                         }
-                        look(self, holder, &patience)?;
+                        look(self, holder, &backoff)?;
                     }
                 }
             }
         }
+        let exclusive = ExclusiveGuard::of(record, Some(owner));
         crash::point("file.excluding");
         if was_free {
-            self.wait_for_others(file, owner, look).inspect_err(|_| self.include(file))?;
+            self.wait_for_others(file, owner, look)?;
         } else {
             let Ok(()) = self.wait_for_others(file, owner, Segment::waits_on);
         }
         crash::point("file.excluded");
-        Ok(true)
+        Ok(exclusive)
     }
 
-    /// Like [`Segment::exclude`], but gives up, and lets others in again, when the file is held
-    /// or somebody stays inside for more than a moment. Returns whether the caller has the file.
-    pub fn try_exclude(&self, file: u32, owner: Owner) -> bool {
-        let exclusive = &self.file(file).exclusive;
-        if exclusive.compare_exchange(0, owner.raw(), Ordering::SeqCst, Ordering::Relaxed).is_err()
-        {
-            return false;
-        }
+    /// Like [`Segment::lock_exclusive`], but gives up, and lets others in again, when the file is held
+    /// or somebody stays inside for more than a moment.
+    pub fn try_lock_exclusive<'a>(
+        &'a self,
+        _table: &'a SharedGuard<'_>,
+        file: u32,
+        owner: Owner,
+    ) -> Option<ExclusiveGuard<'a>> {
+        self.exclude_in_time(file, owner)
+    }
+
+    /// Goes on as `owner` with a file that a dead process had exclusively, and that is `reaper`'s since.
+    pub fn take_exclusive(
+        &self,
+        file: u32,
+        reaper: Owner,
+        owner: Owner,
+    ) -> Option<ExclusiveGuard<'_>> {
+        let record = self.file(file);
+        let (from, to) = (reaper.raw(), owner.raw());
+        let taken =
+            record.exclusive.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed);
+        taken.ok().map(|_| ExclusiveGuard::of(record, Some(owner)))
+    }
+
+    pub(crate) fn exclude_in_time(&self, file: u32, owner: Owner) -> Option<ExclusiveGuard<'_>> {
+        let record = self.file(file);
+        let (free, mine) = (0, owner.raw());
+        record.exclusive.compare_exchange(free, mine, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        let exclusive = ExclusiveGuard::of(record, Some(owner));
         let inside = |slot| {
             let words = &self.client(slot).presence;
             words.iter().any(|word| {
@@ -561,30 +563,29 @@ impl Segment {
         };
         let slots = 0..self.header().clients_high.load(Ordering::SeqCst);
         for slot in slots {
-            let mut patience = Patience::default();
+            let mut backoff = Backoff::default();
             for _ in 0..140 {
                 if !inside(slot) {
                     break;
                 }
-                patience.wait();
+                backoff.wait();
             }
             if inside(slot) {
-                self.include(file);
-                return false;
+                return None;
             }
         }
-        true
+        Some(exclusive)
     }
 
     fn wait_for_others<E>(
         &self,
         file: u32,
         owner: Owner,
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), E> {
         for slot in 0..self.header().clients_high.load(Ordering::SeqCst) {
             for place in &self.client(slot).presence {
-                let mut patience = Patience::default();
+                let mut backoff = Backoff::default();
                 loop {
                     let seen = Presence::decode(place.load(Ordering::SeqCst));
                     let Some(seen) = seen.filter(|seen| seen.file == file) else { break };
@@ -592,11 +593,11 @@ impl Segment {
                     if slot == owner.slot() && seen.thread == owner.thread() {
                         break;
                     }
-                    if patience.wait() {
+                    if backoff.wait() {
                         if self.owner_is_dead(other) {
                             break;
                         }
-                        look(self, other, &patience)?;
+                        look(self, other, &backoff)?;
                     }
                 }
             }
@@ -617,12 +618,6 @@ impl Segment {
             || slots.filter(inside).any(|slot| self.is_stopped(Owner::new(slot, 0)))
     }
 
-    /// Ends exclusive use.
-    pub fn include(&self, file: u32) {
-        crash::point("file.including");
-        self.file(file).exclusive.store(0, Ordering::SeqCst);
-    }
-
     /// Counts all errors of `file` so far as told to all that have it open. The caller holds its stripe.
     pub fn have_errors_seen(&self, file: u32) {
         let record = self.file(file);
@@ -640,7 +635,7 @@ impl Segment {
     /// under it. The caller is in the table.
     ///
     /// # Errors
-    /// `INTR`, as of [`Segment::lock_unless_interrupted`]; `act` was not called.
+    /// `INTR`, as of [`Segment::lock_position`]; `act` was not called.
     pub fn with_file<R>(
         &self,
         identity: Identity,
@@ -648,13 +643,8 @@ impl Segment {
         act: impl FnOnce(Option<u32>) -> R,
     ) -> Result<R, Errno> {
         let head = identity.head(self.header().heads);
-        let stripe = self.stripe(head);
-        let taken = self.lock_unless_interrupted(stripe, owner)?;
-        let result = act(self.search(head, identity));
-        if taken {
-            stripe.unlock_unchanged();
-        }
-        Ok(result)
+        let _stripe = self.lock_stripe(head, owner)?;
+        Ok(act(self.search(head, identity)))
     }
 
     /// Whether the table has `identity`, without a lock.
@@ -707,10 +697,8 @@ impl Segment {
     /// the manager looks for itself.
     pub fn tell(&self, owner: Option<Owner>, message: &Message) {
         let told = owner.is_some_and(|owner| {
-            let inside = self.enter_table(owner);
-            let told = self.queue().push(owner, message);
-            self.leave(owner, inside);
-            told
+            let _inside = self.enter_table(owner);
+            self.queue().push(owner, message)
         });
         if !told {
             self.queue().miss();
@@ -826,13 +814,12 @@ impl Segment {
         act: impl FnOnce(u32, bool) -> R,
     ) -> Result<Option<R>, Errno> {
         let head = identity.head(self.header().heads);
-        let stripe = self.stripe(head);
-        let taken = self.lock_unless_interrupted(stripe, owner)?;
+        let _stripe = self.lock_stripe(head, owner)?;
         let found = match self.search(head, identity) {
             Some(file) => Some((file, false)),
             None => make(head).map(|file| (file, true)),
         };
-        let result = found.map(|(file, new)| {
+        Ok(found.map(|(file, new)| {
             let record = self.file(file);
             // Linked by one that died before it said so, or stayed linked when one died that removed it.
             if record.state.load(Ordering::Acquire) != file_state::LIVE {
@@ -843,11 +830,7 @@ impl Segment {
             let result = act(file, new);
             crash::point("file.described");
             result
-        });
-        if taken {
-            stripe.unlock_unchanged();
-        }
-        Ok(result)
+        }))
     }
 
     /// How often `file` has been opened, if no thread may be opening it now. The caller then looks at the
@@ -934,25 +917,25 @@ impl Segment {
         Some(file)
     }
 
-    /// Removes `file`, which the caller has excluded, from the table if no thread has opened it since `opens` were
+    /// Removes `file`, which the caller has `exclusive`, from the table if no thread has opened it since `opens` were
     /// counted, and `unwanted` says so, while the table cannot change under it. The caller has seen since
     /// that no description names the file. The record's index must be empty of buckets; its nodes are freed here.
-    /// A record that was removed is free for another file, and not excluded. False also if some thread holds
+    /// A record that was removed is free for another file. False also if some thread holds
     /// the stripe for more than a moment: it may be stopped.
     pub fn remove_file(
         &self,
         file: u32,
+        exclusive: ExclusiveGuard<'_>,
         owner: Owner,
         opens: Opens,
         unwanted: impl FnOnce() -> bool,
     ) -> bool {
         let record = self.file(file);
         let head = record.identity().head(self.header().heads);
-        let stripe = self.stripe(head);
         // Who opens another file of the stripe may be stopped over that.
-        if self.lock_within(stripe, owner, &mut Patience::default()).is_err() {
+        let Ok(_stripe) = self.lock_stripe_within(head, owner, &mut Backoff::default()) else {
             return false;
-        }
+        };
         let removed = opens.are_still(&record.opens) && unwanted() && self.names(head, file);
         if removed {
             // Stamped, so that whoever finds us dead in between completes or undoes it.
@@ -964,7 +947,7 @@ impl Segment {
             crash::point("file.pruned");
             record.give_up();
         }
-        stripe.unlock_unchanged();
+        drop(exclusive);
         removed
     }
 
@@ -972,12 +955,11 @@ impl Segment {
     /// cannot change under it; not if that would take long. The caller is in the table.
     pub fn note_handle(&self, file: u32, owner: Owner, handle: u32, is_it: impl FnOnce() -> bool) {
         let record = self.file(file);
-        let stripe = self.stripe(record.identity().head(self.header().heads));
-        if self.lock_within(stripe, owner, &mut Patience::default()).is_ok() {
-            if is_it() {
-                record.handle.store(handle, Ordering::Release);
-            }
-            stripe.unlock_unchanged();
+        let head = record.identity().head(self.header().heads);
+        if let Ok(_stripe) = self.lock_stripe_within(head, owner, &mut Backoff::default())
+            && is_it()
+        {
+            record.handle.store(handle, Ordering::Release);
         }
     }
 
@@ -997,7 +979,7 @@ impl Segment {
     /// the table if they are linked, else free. `reaper` is in the table. False if that has to be tried
     /// again: a thread that opens another file of the stripe does not go on.
     pub(crate) fn reap_files(&self, slot: u32, reaper: Owner) -> bool {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         for file in 0..self.header().files {
             let record = self.file(file);
             let state = record.state.load(Ordering::Acquire);
@@ -1007,17 +989,15 @@ impl Segment {
                 continue;
             }
             let head = record.identity().head(self.header().heads);
-            let stripe = self.stripe(head);
-            if self.lock_within(stripe, reaper, &mut patience).is_err() {
+            let Ok(_stripe) = self.lock_stripe_within(head, reaper, &mut backoff) else {
                 return false;
-            }
+            };
             if self.names(head, file) {
                 record.state.store(file_state::LIVE, Ordering::Release);
             } else {
                 self.prune_index(record);
                 record.give_up();
             }
-            stripe.unlock_unchanged();
         }
         true
     }
@@ -1090,6 +1070,7 @@ mod tests {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         let me = Owner::new(1, 0);
         let inside = segment.enter_table(me);
+        let alone = |file| segment.try_lock_exclusive(&inside, file, me).unwrap();
         let identities: Vec<_> =
             (0..500).map(|n| Identity { device: n % 3, inode: n * 7 }).collect();
         for &id in &identities {
@@ -1100,15 +1081,14 @@ mod tests {
             let file = segment.with_file(id, me, |file| file).unwrap().unwrap();
             assert_eq!(segment.file(file).identity(), id);
             let opens = segment.count_opens(file).unwrap();
-            assert!(!segment.remove_file(file, me, opens, || false));
+            assert!(!segment.remove_file(file, alone(file), me, opens, || false));
             if id.inode % 2 == 0 {
-                assert!(segment.remove_file(file, me, opens, || true));
+                assert!(segment.remove_file(file, alone(file), me, opens, || true));
             }
         }
         for &id in &identities {
             assert_eq!(segment.may_have(id), id.inode % 2 == 1);
         }
-        segment.leave(me, inside);
     }
 
     #[test]
@@ -1116,6 +1096,7 @@ mod tests {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         let me = Owner::new(1, 0);
         let inside = segment.enter_table(me);
+        let alone = |file| segment.try_lock_exclusive(&inside, file, me).unwrap();
         let make = |inode| {
             segment.with_file_or_new(Identity { device: 1, inode }, me, |file, _| file).unwrap()
         };
@@ -1130,7 +1111,7 @@ mod tests {
         assert_eq!(segment.sync_state(found, first), SyncState::Done);
         assert_eq!(segment.sync_state(found, second), SyncState::Waiting);
         let opens = segment.count_opens(file).unwrap();
-        assert!(segment.remove_file(file, me, opens, || true));
+        assert!(segment.remove_file(file, alone(file), me, opens, || true));
         assert_eq!(segment.sync_state(found, second), SyncState::Gone);
         // Asked for when it has none already.
         let (late, third) = ask(file);
@@ -1142,7 +1123,6 @@ mod tests {
         }
         let (found, ticket) = ask(file);
         assert_eq!(segment.sync_state(found, ticket), SyncState::Waiting);
-        segment.leave(me, inside);
     }
 
     #[test]
@@ -1163,6 +1143,7 @@ mod tests {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         let me = Owner::new(1, 0);
         let inside = segment.enter_table(me);
+        let alone = |file| segment.try_lock_exclusive(&inside, file, me).unwrap();
         let heads = segment.header().heads;
         let head = Identity { device: 1, inode: 1 }.head(heads);
         let mut same = (1..).map(|inode| Identity { device: 1, inode });
@@ -1174,12 +1155,11 @@ mod tests {
         let link = segment.head(head).load(Ordering::Acquire);
         assert_eq!(link, before_at + 1);
         let opens = segment.count_opens(before_at).unwrap();
-        assert!(segment.remove_file(before_at, me, opens, || true));
+        assert!(segment.remove_file(before_at, alone(before_at), me, opens, || true));
         segment.header().file_cursor.store(0, Ordering::Relaxed);
         assert_eq!(make(elsewhere), before_at, "not used again");
         assert_eq!(segment.search_from(link, head, behind), Some(behind_at));
         assert_eq!(segment.search_from(link, head, before), None);
-        segment.leave(me, inside);
     }
 
     #[test]
@@ -1190,23 +1170,24 @@ mod tests {
         let owners: Vec<_> = (0..PRESENCES as u32).map(|thread| Owner::new(1, thread)).collect();
         let outer: Vec<_> = owners.iter().map(|&owner| segment.enter_table(owner)).collect();
         let file = segment.with_file_or_new(id, owners[0], |file, _| file).unwrap();
-        for (&owner, &table) in owners.iter().zip(&outer) {
+        let other = Owner::new(2, 0);
+        let may_exclude = || segment.exclude_in_time(file, other).is_some();
+        for (&owner, table) in owners.iter().zip(outer) {
             let again = segment.enter_table(owner);
             let inside = segment.try_enter(file, owner).unwrap();
             let twice = segment.try_enter(file, owner).unwrap();
-            assert!(!segment.try_exclude(file, Owner::new(2, 0)));
-            segment.leave(owner, twice);
+            assert!(!may_exclude());
+            drop(twice);
             segment.step_out(file, owner, &inside);
-            assert!(segment.try_exclude(file, Owner::new(2, 0)));
-            assert_eq!(segment.try_step_in(file, owner, &inside), Err(Owner::new(2, 0)));
-            segment.include(file);
+            let exclusive = segment.exclude_in_time(file, other).unwrap();
+            assert_eq!(segment.try_step_in(file, owner, &inside), Err(other));
+            drop(exclusive);
             segment.try_step_in(file, owner, &inside).unwrap();
-            assert!(!segment.try_exclude(file, Owner::new(2, 0)));
-            segment.leave(owner, inside);
-            segment.leave(owner, again);
-            assert!(segment.try_exclude(file, Owner::new(2, 0)));
-            segment.include(file);
-            segment.leave(owner, table);
+            assert!(!may_exclude());
+            drop(inside);
+            drop(again);
+            assert!(may_exclude());
+            drop(table);
         }
         let words = &segment.client(1).presence;
         assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
@@ -1277,16 +1258,20 @@ mod tests {
         let (reader, truncater) = (Owner::new(1, 0), Owner::new(2, 0));
         let inside = segment.try_enter(5, reader).unwrap();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| segment.exclude(5, truncater));
+            let waiting = scope.spawn(|| {
+                let table = segment.enter_table(truncater);
+                core::mem::forget(segment.lock_exclusive(&table, 5, truncater).unwrap());
+            });
             while segment.file(5).exclusive.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
             }
             assert_eq!(segment.try_enter(5, Owner::new(1, 1)).unwrap_err(), truncater);
             assert!(!waiting.is_finished());
-            segment.leave(reader, inside);
-            assert!(waiting.join().unwrap());
+            drop(inside);
+            waiting.join().unwrap();
         });
-        segment.include(5);
+        assert!(segment.try_enter(5, reader).is_err());
+        drop(segment.take_exclusive(5, truncater, truncater).unwrap());
         assert!(segment.try_enter(5, reader).is_ok());
     }
 }

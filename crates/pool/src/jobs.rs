@@ -266,13 +266,13 @@ mod tests {
         assert_eq!(taken.iter().filter(|(tier, _)| *tier == 0).count(), 56);
         assert_eq!(segment.take_reserved(number, me), None);
         // What is freed comes back, and to this job.
-        segment.dress_bucket(taken[7].1, 0, 0, me);
+        let fresh = segment.init_bucket(taken[7].1, 0, 0, me).unwrap();
         assert_eq!(segment.reserved_in_use(number), 1 << 18);
-        segment.undress_bucket(taken[7].1);
+        drop(fresh);
         assert_eq!(segment.take_reserved(number, me), Some(taken[7]));
 
         // A block outlives the reservation in which it lies.
-        segment.dress_bucket(taken[8].1, 0, 0, me);
+        core::mem::forget(segment.init_bucket(taken[8].1, 0, 0, me).unwrap());
         for (_, bucket) in taken.iter().filter(|(_, bucket)| *bucket != taken[8].1) {
             segment.free_bucket(*bucket);
         }

@@ -2,8 +2,8 @@
 //! version, and a pool left by one is refused by the other.
 
 use crate::dirty_pages::DirtyPages;
-use crate::owner::OwnedLock;
 use crate::queue::Queue;
+use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicU8, AtomicU16};
 use forebay_placement::glob::PATTERN_MAX;
@@ -665,7 +665,7 @@ pub struct FileRecord {
     /// A truncate under way: its goal plus one.
     pub intent: AtomicU64,
     /// Serializes appending writes.
-    pub append: OwnedLock,
+    pub append: RobustSeqLock,
     /// Tickets: syncs wanted.
     pub sync_wanted: AtomicU32,
     /// Tickets: syncs done.
@@ -789,7 +789,7 @@ pub struct Description {
     /// Generation (upper half) and [`description_state`].
     pub word: AtomicU64,
     /// Guards `offset`.
-    pub position: OwnedLock,
+    pub position: RobustSeqLock,
     /// File offset.
     pub offset: AtomicU64,
     /// File record.
@@ -814,7 +814,7 @@ pub struct Description {
 #[repr(C, align(64))]
 pub struct BucketMeta {
     /// Guards everything below, and versions the content.
-    pub lock: OwnedLock,
+    pub lock: RobustSeqLock,
     /// `FREE`, `USED`, `FILLING`, `RESERVED`, or the owner whose cache it is in.
     pub state: AtomicU32,
     /// File record of the block it holds.
@@ -963,7 +963,7 @@ impl Offsets {
         let queue = section(size_of::<Queue>());
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
         let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
-        let stripes = section(STRIPES * size_of::<OwnedLock>());
+        let stripes = section(STRIPES * size_of::<RobustSeqLock>());
         let heads = section(count(counts.heads, 4));
         let files = section(count(counts.files, size_of::<FileRecord>()));
         let descriptions = section(count(counts.descriptions, size_of::<Description>()));

@@ -4,7 +4,9 @@
 //! The layout and its reasons are in docs/design/main-job.md. All types are used by many processes at
 //! once; whatever a killed process can leave behind carries its owner's stamp, see [`owner`].
 
+pub mod backoff;
 pub mod buckets;
+mod by_hand;
 pub mod check;
 pub mod clients;
 pub mod clock;
@@ -15,11 +17,13 @@ pub mod entry;
 pub mod files;
 pub mod free_map;
 pub mod futex;
+pub mod guards;
 pub mod index;
 pub mod interruption;
 pub mod jobs;
 pub mod layout;
 pub mod liveness;
+pub mod locks;
 pub mod mark;
 pub mod message;
 pub mod opens;
@@ -30,6 +34,7 @@ pub mod queue;
 pub mod raise;
 pub mod rules;
 pub mod segment;
+pub mod seq_lock;
 pub mod slot_head;
 pub mod slot_record;
 pub mod sums;

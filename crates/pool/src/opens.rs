@@ -7,7 +7,7 @@
 //! who counted before had finished, and is seen by its description; who comes later changes the count. How
 //! long a thread stops at any step of an open does not matter, and no clock decides anything.
 
-use crate::owner::OwnedLock;
+use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, Ordering};
 
 /// How often a file had been opened at a moment at which all its openers had finished. To be taken before
@@ -18,10 +18,10 @@ pub struct Opens(u32);
 
 impl Opens {
     /// `None` if some thread holds `stripe`: it may be opening the file, which then counts as open.
-    pub fn counted(opens: &AtomicU32, stripe: &OwnedLock) -> Option<Opens> {
+    pub fn counted(opens: &AtomicU32, stripe: &RobustSeqLock) -> Option<Opens> {
         // In this order: an opener that is seen to have counted is also seen to hold the stripe, or to have finished.
         let count = opens.load(Ordering::SeqCst);
-        stripe.glance().map(|_| Opens(count))
+        stripe.read_begin().map(|_| Opens(count))
     }
 
     /// Whether no thread has begun to open the file since. Only under the stripe does it stay so.

@@ -212,7 +212,7 @@ mod tests {
         segment.header().manager_pid.store(pid, Ordering::Relaxed);
         segment.header().manager_start.store(start.unwrap(), Ordering::Relaxed);
         let bucket = segment.take_bucket(me).unwrap();
-        segment.dress_bucket(bucket, 3, 0, me);
+        core::mem::forget(segment.init_bucket(bucket, 3, 0, me).unwrap());
         let meta = segment.bucket(bucket).unwrap();
         let place = segment.entry_or_insert(segment.file(3), 0, me).unwrap();
         place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(left(&mut owed), 2);
         set(0b1, 0, 2);
         assert_eq!(left(&mut owed), 1);
-        segment.discard_resident(place, segment.lock_resident(place, me).unwrap());
+        segment.discard_block(place, segment.lock_block(place, me).unwrap());
         assert_eq!(left(&mut owed), 0);
     }
 
@@ -269,7 +269,7 @@ mod tests {
         let me = Owner::new(1, 0);
         let block = |number: u64, valid: u64, dirty: u64, writeback: u64| {
             let bucket = segment.take_bucket(me).unwrap();
-            segment.dress_bucket(bucket, 3, number, me);
+            core::mem::forget(segment.init_bucket(bucket, 3, number, me).unwrap());
             let meta = segment.bucket(bucket).unwrap();
             meta.valid.store(valid, Ordering::Relaxed);
             meta.pages.set(dirty, writeback);

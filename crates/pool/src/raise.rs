@@ -1,8 +1,7 @@
 //! Moving a block from the slot of a file tier to RAM, where the slot cannot be written any more.
 
-use crate::buckets::Resident;
-use crate::crash;
-use crate::entry::Entry;
+use crate::guards::BlockGuard;
+use crate::layout::BucketMeta;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sums::{SlotFiles, each_page};
@@ -11,54 +10,16 @@ use core::ops::Range;
 use rustix::io::Errno;
 
 impl Segment {
-    /// Makes RAM bucket `bucket`, which has the block's bytes and is locked, the block's home in place of `resident`,
-    /// which is freed and unlocked. No flush reads that, and the caller has its lock.
-    pub fn publish_instead(
-        &self,
-        place: &AtomicU64,
-        resident: Resident,
-        bucket: u32,
-        files: &impl SlotFiles,
-    ) -> Resident {
-        // The old copy must not reach the store after the new one, not even after a reboot.
-        self.void_slot(files, resident.bucket);
-        crash::point("replace.filled");
-        let word = Entry::resident(0, bucket).encode();
-        place.store(word, Ordering::Release);
-        crash::point("replace.published");
-        self.free_bucket(resident.bucket);
-        crash::point("replace.freed");
-        if let Some(old) = self.bucket(resident.bucket).filter(|_| resident.taken) {
-            old.lock.unlock_changed();
+    /// Notes that RAM has some of the file of bucket `meta`.
+    pub(crate) fn note_raised(&self, meta: &BucketMeta) {
+        let file = meta.file.load(Ordering::Relaxed);
+        if file < self.header().files {
+            self.file(file).note_tier(0);
         }
-        Resident { word, tier: 0, bucket, taken: true }
-    }
-
-    /// Moves the block that `resident` has, a slot that the caller has locked itself and that no flush reads, to
-    /// `bucket` of RAM, which is dressed for it. What has the block then is locked.
-    ///
-    /// # Errors
-    /// The device's, or `IO`, if bytes that only the slot has cannot be read as they were written. Nothing has
-    /// changed then, and the caller has both locks.
-    pub fn raise(
-        &self,
-        place: &AtomicU64,
-        resident: Resident,
-        bucket: u32,
-        files: &impl SlotFiles,
-    ) -> Result<Resident, Errno> {
-        self.copy_up(resident.bucket, bucket, files)?;
-        if let Some(meta) = self.bucket(bucket) {
-            let file = meta.file.load(Ordering::Relaxed);
-            if file < self.header().files {
-                self.file(file).note_tier(0);
-            }
-        }
-        Ok(self.publish_instead(place, resident, bucket, files))
     }
 
     /// Copies the pages of slot `from` and what is known of them to RAM bucket `to`. Both are locked.
-    fn copy_up(&self, from: u32, to: u32, files: &impl SlotFiles) -> Result<(), Errno> {
+    pub(crate) fn copy_up(&self, from: u32, to: u32, files: &impl SlotFiles) -> Result<(), Errno> {
         let (old, new) = (self.bucket(from), self.bucket(to));
         let (old, new) = (old.ok_or(Errno::IO)?, new.ok_or(Errno::IO)?);
         let sums = self.sums(from).ok_or(Errno::IO)?;
@@ -92,54 +53,66 @@ impl Segment {
     }
 
     /// Makes bytes of one page of a locked block zero, wherever it lies, if that page is valid. A block whose slot
-    /// cannot be written moves to RAM: what has the block then, and is locked, is in `resident`.
+    /// cannot be written moves to RAM. Returns what has the block then, also beside an error.
     ///
     /// # Errors
     /// The device's errno if there is no room in RAM, or bytes that only the slot has cannot be read.
-    pub(crate) fn zero_in_block(
-        &self,
+    pub(crate) fn zero_in_block<'a>(
+        &'a self,
         place: &AtomicU64,
-        resident: &mut Resident,
+        block: BlockGuard<'a>,
         range: Range<usize>,
         owner: Owner,
         files: &impl SlotFiles,
-    ) -> Result<(), Errno> {
-        let is_valid = |bucket: u32| {
-            let valid = self.bucket(bucket).map_or(0, |meta| meta.valid.load(Ordering::Relaxed));
-            valid >> (range.start / self.page_bytes()) & 1 == 1
+    ) -> (BlockGuard<'a>, Result<(), Errno>) {
+        let page = range.start / self.page_bytes();
+        let is_valid = |meta: &BucketMeta| meta.valid.load(Ordering::Relaxed) >> page & 1 == 1;
+        if range.is_empty() || !is_valid(block.meta()) {
+            return (block, Ok(()));
+        }
+        let block = if block.tier() == 0 {
+            block
+        } else {
+            match self.zero_in_slot(files, block.bucket(), range.start, range.end) {
+                Ok(()) => return (block, Ok(())),
+                Err(errno) => match self.bring_up(place, block, owner, files) {
+                    Ok(raised) => raised,
+                    Err(block) => return (block, Err(errno)),
+                },
+            }
         };
-        if range.is_empty() || !is_valid(resident.bucket) {
-            return Ok(());
-        }
-        if resident.tier > 0 {
-            let Err(errno) = self.zero_in_slot(files, resident.bucket, range.start, range.end)
-            else {
-                return Ok(());
-            };
-            let file = self.bucket(resident.bucket).map(|meta| {
-                self.wait_for_writeback(meta);
-                (meta.file.load(Ordering::Relaxed), meta.block.load(Ordering::Relaxed))
-            });
-            let (file, block) = file.filter(|_| resident.taken).ok_or(errno)?;
-            let bucket = self.take_bucket(owner).ok_or(errno)?;
-            if !self.dress_bucket(bucket, file, block, owner) {
-                return Err(errno);
-            }
-            match self.raise(place, *resident, bucket, files) {
-                Ok(raised) => *resident = raised,
-                Err(_) => {
-                    self.undress_bucket(bucket);
-                    return Err(errno);
-                }
-            }
-        }
-        if is_valid(resident.bucket) {
+        if is_valid(block.meta()) {
             // SAFETY: inside the bucket, whose lock is held.
             unsafe {
-                let at = self.bucket_data(resident.bucket).add(range.start);
+                let at = self.bucket_data(block.bucket()).add(range.start);
                 at.write_bytes(0, range.len());
             }
         }
-        Ok(())
+        (block, Ok(()))
+    }
+
+    /// Moves a locked block to RAM, whose slot cannot be written.
+    ///
+    /// # Errors
+    /// The block, where it was, if there is no room or the slot cannot be read either.
+    fn bring_up<'a>(
+        &'a self,
+        place: &AtomicU64,
+        block: BlockGuard<'a>,
+        owner: Owner,
+        files: &impl SlotFiles,
+    ) -> Result<BlockGuard<'a>, BlockGuard<'a>> {
+        let meta = block.meta();
+        self.wait_for_writeback(meta);
+        if !block.is_taken() {
+            return Err(block);
+        }
+        let Some(bucket) = self.take_bucket(owner) else { return Err(block) };
+        let file = meta.file.load(Ordering::Relaxed);
+        let number = meta.block.load(Ordering::Relaxed);
+        match self.init_bucket(bucket, file, number, owner) {
+            Some(fresh) => fresh.raise(place, block, files).map_err(|(_, block)| block),
+            None => Err(block),
+        }
     }
 }

@@ -6,9 +6,10 @@ use crate::entry::Entry;
 use crate::free_map::{FREE, FreeMap, States};
 use crate::layout::*;
 use crate::liveness;
-use crate::owner::{OwnedLock, Owner};
+use crate::owner::Owner;
 use crate::private::{self, Wrong};
 use crate::queue::Queue;
+use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::ffi::CStr;
 use core::mem::offset_of;
@@ -481,12 +482,12 @@ impl Segment {
     }
 
     /// The lock of hash head `head`'s stripe.
-    pub fn stripe(&self, head: u32) -> &OwnedLock {
+    pub fn stripe(&self, head: u32) -> &RobustSeqLock {
         self.at(self.offsets.stripes, head % STRIPES as u32)
     }
 
     /// All stripes.
-    pub fn stripes(&self) -> impl Iterator<Item = &OwnedLock> {
+    pub fn stripes(&self) -> impl Iterator<Item = &RobustSeqLock> {
         (0..STRIPES as u32).map(|stripe| self.at(self.offsets.stripes, stripe))
     }
 

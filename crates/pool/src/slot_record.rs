@@ -383,7 +383,7 @@ mod tests {
         segment.file(file).size.store(77, Ordering::Relaxed);
         let slot = segment.take_slot(1, me, &mut 0).unwrap();
         assert!(segment.sums(3).is_none());
-        segment.dress_bucket(slot, file, 9, me);
+        core::mem::forget(segment.init_bucket(slot, file, 9, me).unwrap());
         let meta = segment.bucket(slot).unwrap();
         meta.valid.store(0b111, Ordering::Relaxed);
         meta.pages.set(0b001, 0b010);

@@ -315,7 +315,7 @@ mod tests {
         let identity = Identity { device: 1, inode: 2 };
         let file = segment.with_file_or_new(identity, me, |file, _| file).unwrap();
         let bucket = segment.take_slot(1, me, &mut 0).unwrap();
-        segment.dress_bucket(bucket, file, 0, me);
+        core::mem::forget(segment.init_bucket(bucket, file, 0, me).unwrap());
         let memory = Memory {
             slot: RefCell::new(vec![7; segment.bucket_bytes()]),
             records: RefCell::default(),
@@ -369,12 +369,14 @@ mod tests {
         place.store(Entry::resident(1, bucket).encode(), Ordering::Release);
         meta.lock.unlock_changed();
         assert!(!segment.manager_is_alive());
-        let resident = segment.lock_resident(place, me).unwrap();
+        let block = segment.lock_block(place, me).unwrap();
         segment.wait_for_writeback(meta);
         let to = segment.take_bucket(me).unwrap();
-        assert!(segment.dress_bucket(to, file, 0, me));
-        let raised = segment.raise(place, resident, to, &memory).unwrap();
-        assert_eq!((raised.tier, segment.bucket(to).unwrap().pending()), (0, 0b11));
+        let fresh = segment.init_bucket(to, file, 0, me).unwrap();
+        let Ok(raised) = fresh.raise(place, block, &memory) else { panic!("not raised") };
+        assert_eq!((raised.tier(), raised.meta().pending()), (0, 0b11));
+        drop(raised);
+        assert_eq!((meta.lock.holder(), segment.bucket(to).unwrap().lock.holder()), (None, None));
     }
 
     #[test]

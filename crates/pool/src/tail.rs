@@ -12,7 +12,7 @@
 //! at it, and makes the store's file as long as the record says, or, where the store's size is the truth, the record as long
 //! as the store's file is: before the size is raised, and before the store's file counts as the truth.
 
-use crate::buckets::Patience;
+use crate::backoff::Backoff;
 use crate::crash;
 use crate::entry::Entry;
 use crate::layout::*;
@@ -91,12 +91,13 @@ impl Segment {
     }
 
     fn take_over_bucket(&self, bucket: &BucketMeta, owner: Owner) -> Result<(), Errno> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         while let Some(holder) = bucket.lock.holder().filter(|&holder| holder != owner) {
             if self.owner_is_dead(holder) {
                 crash::point("tail.dead");
-                if self.lock_bucket_within(bucket, owner, &mut Patience::spent()).is_ok() {
-                    bucket.lock.unlock_changed();
+                let taken = self.lock_bucket_within(bucket, owner, &mut Backoff::spent());
+                if let Ok(mut lock) = taken {
+                    lock.changed();
                     break;
                 }
                 // Others took it, or the manager began to take back everything of the dead process, and has
@@ -104,9 +105,9 @@ impl Segment {
             } else if !self.is_being_reaped(holder) {
                 break;
             }
-            if patience.wait() {
+            if backoff.wait() {
                 // It may be stopped at that.
-                self.ends_wait_in_time(Owner::new(MANAGER_SLOT, 0), &patience)?;
+                self.ends_wait_in_time(Owner::new(MANAGER_SLOT, 0), &backoff)?;
             }
         }
         Ok(())
@@ -123,7 +124,7 @@ impl Segment {
         record: &'a FileRecord,
         owner: Owner,
     ) -> Result<Option<&'a AtomicU32>, Errno> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             let free = record.lengtheners.iter().find(|place| {
                 let (free, taken) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -134,13 +135,13 @@ impl Segment {
                 crash::point("lengthen.begun");
                 return Ok(free);
             }
-            if patience.wait() {
+            if backoff.wait() {
                 if self.was_lengthened(record) {
                     return Ok(None);
                 }
                 let raw = record.lengtheners.iter().map(|place| place.load(Ordering::Acquire));
                 for other in raw.filter_map(Owner::from_raw) {
-                    self.ends_wait(other, &patience)?;
+                    self.ends_wait(other, &backoff)?;
                 }
             }
         }
@@ -199,15 +200,15 @@ impl Segment {
             if !matches!(Entry::decode(place.load(Ordering::Acquire)), Entry::Resident { .. }) {
                 return true;
             }
-            let resident = match self.lock_resident_unless_interrupted(place, owner) {
-                Ok(Some(resident)) => resident,
+            let locked = match self.lock_block_unless_interrupted(place, owner) {
+                Ok(Some(locked)) => locked,
                 Ok(None) => return true,
                 Err(errno) => {
                     result = Err(errno);
                     return false;
                 }
             };
-            if !resident.taken {
+            if !locked.is_taken() {
                 whole = false;
                 return true;
             }
@@ -215,8 +216,8 @@ impl Segment {
             let size = record.size.load(Ordering::Acquire);
             let within = size.saturating_sub(block * bytes).min(bytes) as usize;
             if within == 0 {
-                self.abandon(place, resident, files);
-            } else if let Err(errno) = self.cut_bucket(place, resident, within, owner, files) {
+                self.abandon(place, locked, files);
+            } else if let Err(errno) = self.cut_bucket(place, locked, within, owner, files) {
                 result = Err(errno);
             }
             crash::point("tail.zeroed");

@@ -1,8 +1,9 @@
 //! Cutting and extending a file, and taking a range out of it, as roll-forward operations: the
 //! goal stands in the record, so that whoever finds its owner dead completes it.
 
-use crate::buckets::{Patience, Resident};
+use crate::backoff::Backoff;
 use crate::crash;
+use crate::guards::BlockGuard;
 use crate::layout::BucketMeta;
 use crate::owner::Owner;
 use crate::segment::Segment;
@@ -146,7 +147,7 @@ impl Segment {
         size: u64,
         owner: Owner,
         outside: &impl Outside,
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), (u64, E)> {
         let rerecord = |bucket| self.rerecord_slot(bucket, outside);
         self.settle_range(file, size..u64::MAX, owner, look, rerecord)
@@ -179,22 +180,14 @@ impl Segment {
         file: u32,
         range: Range<u64>,
         owner: Owner,
-        look: impl Fn(&Segment, Owner, &Patience) -> Result<(), E>,
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
         each: impl Fn(u32),
     ) -> Result<(), (u64, E)> {
         let bytes = self.bucket_bytes() as u64;
         let settle = |place: &AtomicU64| -> Result<(), E> {
-            if let Some(resident) = self.lock_resident_looking(place, owner, &look)?
-                && let Some(meta) = self.bucket(resident.bucket)
-            {
-                let settled = self.wait_for_writeback_looking(meta, &look);
-                if settled.is_ok() {
-                    each(resident.bucket);
-                }
-                if resident.taken {
-                    meta.lock.unlock_unchanged();
-                }
-                settled?;
+            if let Some(block) = self.lock_block_looking(place, owner, &look)? {
+                self.wait_for_writeback_looking(block.meta(), &look)?;
+                each(block.bucket());
             }
             Ok(())
         };
@@ -216,12 +209,12 @@ impl Segment {
         let (last, within) = (size / bytes, (size % bytes) as usize);
         let mut result = Ok(());
         self.for_each_entry(self.file(file), last, |block, place| {
-            let Some(resident) = self.lock_resident(place, owner) else { return true };
+            let Some(locked) = self.lock_block(place, owner) else { return true };
             if block > last || within == 0 {
-                self.discard_resident(place, resident);
+                self.discard_block(place, locked);
                 return true;
             }
-            if let Err(errno) = self.cut_bucket(place, resident, within, owner, outside) {
+            if let Err(errno) = self.cut_bucket(place, locked, within, owner, outside) {
                 result = Err(errno);
             }
             true
@@ -237,12 +230,12 @@ impl Segment {
     pub(crate) fn cut_bucket(
         &self,
         place: &AtomicU64,
-        mut resident: Resident,
+        block: BlockGuard<'_>,
         within: usize,
         owner: Owner,
         files: &impl SlotFiles,
     ) -> Result<(), Errno> {
-        let Some(meta) = self.bucket(resident.bucket) else { return Ok(()) };
+        let meta = block.meta();
         let page = self.page_bytes();
         let keep = within.div_ceil(page);
         let kept = if keep >= 64 { u64::MAX } else { (1 << keep) - 1 };
@@ -251,22 +244,20 @@ impl Segment {
         meta.valid.fetch_and(kept, Ordering::AcqRel);
         crash::point("cut.valid");
         let rest = within..keep * page;
-        let result = self.zero_in_block(place, &mut resident, rest, owner, files);
+        let (block, result) = self.zero_in_block(place, block, rest, owner, files);
         if result.is_err() {
             self.note_soiled(meta);
         }
-        self.unlock_changed(resident, files);
+        self.unlock_cut(block, files);
         result
     }
 
     /// Unlocks a block whose bytes have changed, and writes the record of its slot before.
-    fn unlock_changed(&self, resident: Resident, files: &impl SlotFiles) {
-        if resident.tier > 0 {
-            self.record_slot(files, resident.bucket);
+    fn unlock_cut(&self, mut block: BlockGuard<'_>, files: &impl SlotFiles) {
+        if block.tier() > 0 {
+            self.record_slot(files, block.bucket());
         }
-        if let Some(meta) = self.bucket(resident.bucket).filter(|_| resident.taken) {
-            meta.lock.unlock_changed();
-        }
+        block.changed();
     }
 
     /// Makes the buffered bytes of `range` zero: whole pages are forgotten, so that the store's
@@ -285,15 +276,15 @@ impl Segment {
             if start >= range.end {
                 return false;
             }
-            let Some(mut resident) = self.lock_resident(place, owner) else { return true };
-            let Some(meta) = self.bucket(resident.bucket) else { return true };
+            let Some(mut locked) = self.lock_block(place, owner) else { return true };
+            let meta = locked.meta();
             let from = range.start.saturating_sub(start) as usize;
             let to = (range.end - start).min(bytes) as usize;
             let (first, end) = (from.div_ceil(page), to / page);
             let upto = |n: usize| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
             let whole = if first < end { upto(end) & !upto(first) } else { 0 };
             if meta.valid.load(Ordering::Relaxed) & !whole == 0 {
-                self.abandon(place, resident, outside);
+                self.abandon(place, locked, outside);
                 return true;
             }
             // Not valid first: what is dirty and not valid is nothing.
@@ -303,11 +294,11 @@ impl Segment {
             let head = from..to.min(first * page);
             let tail = (end * page).max(head.end)..to;
             for part in [head, tail] {
-                if let Err(errno) = self.zero_in_block(place, &mut resident, part, owner, outside) {
-                    result = Err(errno);
-                }
+                let zeroed;
+                (locked, zeroed) = self.zero_in_block(place, locked, part, owner, outside);
+                result = zeroed.and(result);
             }
-            self.unlock_changed(resident, outside);
+            self.unlock_cut(locked, outside);
             true
         });
         result
@@ -317,25 +308,20 @@ impl Segment {
     /// whether nothing is left.
     pub fn drop_clean_blocks(&self, file: u32, owner: Owner) -> bool {
         let mut empty = true;
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         self.for_each_entry(self.file(file), 0, |_, place| {
-            let resident = match self.lock_resident_within(place, owner, &mut patience) {
-                Ok(Some(resident)) => resident,
+            let block = match self.lock_block_within(place, owner, &mut backoff) {
+                Ok(Some(block)) => block,
                 Ok(None) => return true,
                 Err(_) => {
                     empty = false;
                     return true;
                 }
             };
-            let Some(meta) = self.bucket(resident.bucket) else { return true };
-            let pending = meta.pending();
-            if pending == 0 {
-                self.discard_resident(place, resident);
+            if block.meta().pending_under_lock() == 0 {
+                self.discard_block(place, block);
             } else {
                 empty = false;
-                if resident.taken {
-                    meta.lock.unlock_unchanged();
-                }
             }
             true
         });
@@ -346,17 +332,17 @@ impl Segment {
     /// the file exclusively.
     pub fn drop_all_blocks(&self, file: u32, owner: Owner, files: &impl SlotFiles) {
         self.for_each_entry(self.file(file), 0, |_, place| {
-            if let Some(resident) = self.lock_resident(place, owner) {
-                self.abandon(place, resident, files);
+            if let Some(block) = self.lock_block(place, owner) {
+                self.abandon(place, block, files);
             }
             true
         });
     }
 
     /// Drops a locked block, dirty or not. Its record goes first: it must not be found again.
-    pub(crate) fn abandon(&self, place: &AtomicU64, resident: Resident, files: &impl SlotFiles) {
-        self.void_slot(files, resident.bucket);
-        self.discard_resident(place, resident);
+    pub(crate) fn abandon(&self, place: &AtomicU64, block: BlockGuard<'_>, files: &impl SlotFiles) {
+        self.void_slot(files, block.bucket());
+        self.discard_block(place, block);
     }
 }
 
@@ -423,8 +409,8 @@ mod tests {
                 0 => segment.take_bucket(me).unwrap(),
                 tier => segment.take_slot(tier.into(), me, &mut 0).unwrap(),
             };
-            segment.dress_bucket(bucket, 3, block, me);
-            let meta = segment.bucket(bucket).unwrap();
+            let fresh = segment.init_bucket(bucket, 3, block, me).unwrap();
+            let meta = fresh.meta();
             meta.valid.store(u64::MAX, Ordering::Relaxed);
             meta.pages.reset(u64::MAX);
             if tier == 0 {
@@ -432,8 +418,7 @@ mod tests {
                 unsafe { segment.bucket_data(bucket).write_bytes(1, BLOCK as usize) };
             }
             let place = segment.entry_or_insert(segment.file(3), block, me).unwrap();
-            place.store(Entry::resident(tier, bucket).encode(), Ordering::Release);
-            meta.lock.unlock_changed();
+            drop(fresh.publish(place, tier.into()));
         }
         segment.file(3).size.store(3 * BLOCK, Ordering::Relaxed);
         (segment, memory, me)

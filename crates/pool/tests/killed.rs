@@ -13,9 +13,10 @@
 //! The seed is printed, and can be given as FOREBAY_SEED. Both memories are unnamed files: nothing is
 //! left behind, whatever happens to the test.
 
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::descriptions::Marker;
 use forebay_pool::free_map::{FREE, USED};
+use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::segment::{self, MANAGER_SLOT};
@@ -250,15 +251,15 @@ struct Worker<'a> {
     said: u64,
 }
 
-impl Worker<'_> {
+impl<'a> Worker<'a> {
     /// The client's `enter`: a file that a dead process left excluded is taken over.
-    fn enter(&self, file: usize) -> forebay_pool::files::Inside {
-        let mut patience = Patience::default();
+    fn enter(&self, file: usize) -> SharedGuard<'a> {
+        let mut backoff = Backoff::default();
         loop {
             match self.segment.try_enter(self.files[file], self.owner) {
                 Ok(inside) => return inside,
                 Err(holder) => {
-                    if patience.wait() && self.segment.owner_is_dead(holder) {
+                    if backoff.wait() && self.segment.owner_is_dead(holder) {
                         self.exclusively(file, |_| {});
                     }
                 }
@@ -277,19 +278,19 @@ impl Worker<'_> {
     }
 
     fn visit<R>(&mut self, file: usize, act: impl FnOnce(&mut Self, &FileRecord) -> R) -> R {
-        let inside = self.enter(file);
+        let _inside = self.enter(file);
         self.check_not_excluded(file);
         let segment = self.segment;
         let result = act(self, segment.file(self.files[file]));
         self.check_not_excluded(file);
-        segment.leave(self.owner, inside);
         result
     }
 
     fn exclusively(&self, file: usize, act: impl FnOnce(&FileRecord)) {
         let inside = self.segment.enter_table(self.owner);
         let id = self.files[file];
-        assert!(self.segment.exclude(id, self.owner));
+        let exclusive = self.segment.lock_exclusive(&inside, id, self.owner).unwrap();
+        assert!(exclusive.is_taken());
         self.check_not_excluded(file);
         self.ledger.token[file].store(self.token, Ordering::SeqCst);
         let record = self.segment.file(id);
@@ -299,8 +300,7 @@ impl Worker<'_> {
         act(record);
         let token = self.ledger.token[file].swap(0, Ordering::SeqCst);
         assert_eq!(token, self.token, "file {file} was excluded by two");
-        self.segment.include(id);
-        self.segment.leave(self.owner, inside);
+        drop(exclusive);
         self.ledger.count("exclusive sections");
     }
 
@@ -333,10 +333,10 @@ impl Worker<'_> {
                 return;
             };
             let sequence = loop {
-                if let Some(resident) = segment.lock_resident(place, owner) {
-                    assert!(resident.taken);
-                    let sequence = this.fill(file, block, resident.bucket);
-                    segment.bucket(resident.bucket).unwrap().lock.unlock_changed();
+                if let Some(mut locked) = segment.lock_block(place, owner) {
+                    assert!(locked.is_taken());
+                    locked.changed();
+                    let sequence = this.fill(file, block, locked.bucket());
                     this.ledger.count("rewrites");
                     break sequence;
                 }
@@ -348,16 +348,14 @@ impl Worker<'_> {
                 };
                 linger(block);
                 let home = (this.files[file], block_number(block));
-                if !segment.dress_bucket(bucket, home.0, home.1, owner) {
+                let Some(fresh) = segment.init_bucket(bucket, home.0, home.1, owner) else {
                     continue;
-                }
-                if publish(place, bucket) {
+                };
+                if let Some(_published) = fresh.publish(place, 0) {
                     let sequence = this.fill(file, block, bucket);
-                    segment.bucket(bucket).unwrap().lock.unlock_changed();
                     this.ledger.count("new blocks");
                     break sequence;
                 }
-                segment.undress_bucket(bucket);
             };
             this.ledger.cell(file, block).acknowledge(sequence);
         });
@@ -384,13 +382,10 @@ impl Worker<'_> {
             let (segment, owner) = (this.segment, this.owner);
             let place = segment.entry(record, block_number(block));
             let bytes = place.is_some_and(|place| {
-                (0..16).find_map(|_| this.glance(place)).unwrap_or_else(|| {
-                    let Some(resident) = segment.lock_resident(place, owner) else { return false };
-                    let meta = segment.bucket(resident.bucket).unwrap();
-                    let valid = meta.valid.load(Ordering::Relaxed) != 0;
-                    this.copy(resident.bucket);
-                    meta.lock.unlock_unchanged();
-                    valid
+                (0..16).find_map(|_| this.read_once(place)).unwrap_or_else(|| {
+                    let Some(locked) = segment.lock_block(place, owner) else { return false };
+                    this.copy(locked.bucket());
+                    locked.meta().valid.load(Ordering::Relaxed) != 0
                 })
             });
             let found = if bytes {
@@ -405,17 +400,17 @@ impl Worker<'_> {
     }
 
     /// A turn of a lock-free read: whether the bucket has the bytes; `None` if it changed.
-    fn glance(&mut self, place: &AtomicU64) -> Option<bool> {
+    fn read_once(&mut self, place: &AtomicU64) -> Option<bool> {
         let word = place.load(Ordering::Acquire);
         let Entry::Resident { bucket, .. } = Entry::decode(word) else { return Some(false) };
         let meta = self.segment.bucket(bucket).unwrap();
-        let first = meta.lock.glance()?;
+        let first = meta.lock.read_begin()?;
         let valid = meta.valid.load(Ordering::Acquire);
-        assert!(valid == 0 || valid == u64::MAX || !meta.lock.unchanged_since(first));
+        assert!(valid == 0 || valid == u64::MAX || meta.lock.read_retry(first));
         if valid != 0 {
             self.copy(bucket);
         }
-        let same = place.load(Ordering::Acquire) == word && meta.lock.unchanged_since(first);
+        let same = place.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
         same.then_some(valid != 0)
     }
 
@@ -430,18 +425,16 @@ impl Worker<'_> {
         self.visit(file, |this, record| {
             let segment = this.segment;
             let Some(place) = segment.entry(record, block_number(block)) else { return };
-            let Some(resident) = segment.lock_resident(place, this.owner) else { return };
-            let meta = segment.bucket(resident.bucket).unwrap();
-            if meta.valid.load(Ordering::Relaxed) != 0 {
-                this.copy(resident.bucket);
+            let Some(locked) = segment.lock_block(place, this.owner) else { return };
+            if locked.meta().valid.load(Ordering::Relaxed) != 0 {
+                this.copy(locked.bucket());
                 let (sequence, whole) = examine(this.ledger, file, block, &this.buffer);
                 if !whole {
-                    meta.lock.unlock_unchanged();
                     return;
                 }
                 this.ledger.cell(file, block).store.store(sequence, Ordering::SeqCst);
             }
-            segment.discard_resident(place, resident);
+            segment.discard_block(place, locked);
             this.ledger.count("evictions");
         });
     }
@@ -454,13 +447,12 @@ impl Worker<'_> {
             for block in first..(first + 4).min(BLOCKS) {
                 let cell = self.ledger.cell(file, block);
                 let place = self.segment.entry(record, block_number(block));
-                let resident = place.and_then(|place| {
-                    Some((place, self.segment.lock_resident(place, self.owner)?))
-                });
+                let locked = place
+                    .and_then(|place| Some((place, self.segment.lock_block(place, self.owner)?)));
                 let sequence = cell.begin();
                 cell.store.store(sequence, Ordering::SeqCst);
-                if let Some((place, resident)) = resident {
-                    self.segment.discard_resident(place, resident);
+                if let Some((place, locked)) = locked {
+                    self.segment.discard_block(place, locked);
                 }
                 cell.acknowledge(sequence);
             }
@@ -477,7 +469,7 @@ impl Worker<'_> {
         let slot = self.random.below(16) as usize;
         let mailbox = &self.ledger.markers[slot];
         let file = self.files[self.random.below(FILES as u64) as usize];
-        let inside = segment.enter_table(owner);
+        let _inside = segment.enter_table(owner);
         if self.open.len() >= 6 {
             let (marker, _) = self.open.remove(self.random.below(6) as usize);
             segment.release(owner.slot(), marker.description);
@@ -509,13 +501,9 @@ impl Worker<'_> {
             let description = segment.description(marker.description);
             assert_eq!(segment.marker(marker.description), marker, "a held description went");
             assert_eq!(description.file.load(Ordering::SeqCst), file);
-            let taken = segment.lock(&description.position, owner);
+            let _position = segment.lock_position(description, owner).unwrap();
             description.offset.fetch_add(1, Ordering::Relaxed);
-            if taken {
-                description.position.unlock_unchanged();
-            }
         }
-        segment.leave(owner, inside);
     }
 
     /// Makes a file that nobody needs, or removes it.
@@ -536,27 +524,21 @@ impl Worker<'_> {
             }
         } else if let Ok(Some(file)) = segment.with_file(identity, owner, |file| file)
             && let Some(opens) = segment.count_opens(file)
-            && segment.try_exclude(file, owner)
+            && let Some(exclusive) = segment.try_lock_exclusive(&inside, file, owner)
         {
             let is_it = || segment.file(file).identity() == identity;
-            if segment.remove_file(file, owner, opens, is_it) {
+            if segment.remove_file(file, exclusive, owner, opens, is_it) {
                 self.ledger.count("files removed");
-            } else {
-                segment.include(file);
             }
         }
-        segment.leave(owner, inside);
     }
 
     fn append_lock(&mut self, file: usize) {
         let (segment, owner) = (self.segment, self.owner);
-        let inside = segment.enter_table(owner);
+        let _inside = segment.enter_table(owner);
         let record = segment.file(self.files[file]);
-        let taken = segment.lock(&record.append, owner);
-        assert!(taken);
+        let _append = segment.lock_append(record, owner).unwrap();
         record.size.fetch_add(1, Ordering::Relaxed);
-        record.append.unlock_unchanged();
-        segment.leave(owner, inside);
     }
 
     /// Tells the manager something through the queue: in each message all words follow from the
@@ -568,7 +550,7 @@ impl Worker<'_> {
                 Message::Stage { file: sender(self.token), generation: !blocks, first, blocks };
             let inside = self.segment.enter_table(self.owner);
             let sent = self.segment.queue().push(self.owner, &message);
-            self.segment.leave(self.owner, inside);
+            drop(inside);
             if sent {
                 self.said += 1;
                 self.ledger.count("messages sent");
@@ -599,11 +581,6 @@ fn linger(number: usize) {
     if number.is_multiple_of(4) {
         std::thread::sleep(Duration::from_micros(300));
     }
-}
-
-fn publish(place: &AtomicU64, bucket: u32) -> bool {
-    let word = Entry::resident(0, bucket).encode();
-    place.compare_exchange(Entry::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 fn identity_of(file: usize) -> Identity {
@@ -649,7 +626,7 @@ fn a_process_to_be_killed() {
     for (file, id) in files.iter_mut().enumerate() {
         *id = segment.with_file(identity_of(file), owner, |file| file.unwrap()).unwrap();
     }
-    segment.leave(owner, inside);
+    drop(inside);
     let work = |thread: u32| {
         let mut worker = Worker {
             segment: &segment,
@@ -749,7 +726,7 @@ impl Manager {
         for file in 0..FILES {
             assert_eq!(segment.with_file_or_new(identity_of(file), me, |_, new| new), Some(true));
         }
-        segment.leave(me, inside);
+        drop(inside);
         Manager {
             segment,
             ledger,

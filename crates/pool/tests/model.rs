@@ -1,6 +1,6 @@
 //! Model checking of the lock-free protocols with loom, in plain `cargo test`.
 //!
-//! The production sources `owner.rs`, `free_map.rs`, `entry.rs`, `opens.rs` and `queue.rs` are compiled again here, against
+//! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`, `opens.rs` and `queue.rs` are compiled again here, against
 //! the [`sync`] module below instead of the crate's. What cannot be included because it needs a
 //! mapped segment is written out with the same operations and orderings, and names the function that
 //! it mirrors.
@@ -24,8 +24,9 @@ use loom::sync::Arc;
 use loom::thread;
 use message::Message;
 use opens::Opens;
-use owner::{OwnedLock, Owner};
+use owner::Owner;
 use queue::Queue;
+use seq_lock::RobustSeqLock;
 use std::cell::Cell;
 use sync::{AtomicU32, AtomicU64, Ordering, fence, pause};
 
@@ -57,6 +58,9 @@ mod owner;
 #[allow(dead_code)]
 #[path = "../src/queue.rs"]
 mod queue;
+#[allow(dead_code)]
+#[path = "../src/seq_lock.rs"]
+mod seq_lock;
 
 /// A futex in a model: who is not woken waits for ever, which loom reports.
 mod futex {
@@ -225,7 +229,7 @@ fn owner(slot: u32) -> Owner {
 }
 
 /// Mirrors the patient part of `Segment::lock`.
-fn lock(lock: &OwnedLock, owner: Owner) {
+fn lock(lock: &RobustSeqLock, owner: Owner) {
     while lock.try_lock(owner).is_err() {
         pause();
     }
@@ -372,14 +376,14 @@ fn mending_at_any_time_makes_no_second_owner() {
 
 /// A lock and two words that change together.
 struct Guarded {
-    lock: OwnedLock,
+    lock: RobustSeqLock,
     words: [AtomicU64; 2],
 }
 
 impl Guarded {
     fn new() -> Arc<Guarded> {
         let words = [AtomicU64::new(0), AtomicU64::new(0)];
-        Arc::new(Guarded { lock: OwnedLock::unheld(), words })
+        Arc::new(Guarded { lock: RobustSeqLock::unheld(), words })
     }
 
     fn fill(&self, value: u64) {
@@ -395,9 +399,9 @@ impl Guarded {
     /// A lock-free read; `None` when it has to be tried again.
     fn read(&self) -> Option<[u64; 2]> {
         reading(|| {
-            let first = self.lock.glance()?;
+            let first = self.lock.read_begin()?;
             let pair = self.copy();
-            self.lock.unchanged_since(first).then_some(pair)
+            (!self.lock.read_retry(first)).then_some(pair)
         })
     }
 }
@@ -429,8 +433,8 @@ fn a_reader_accepts_no_torn_pair() {
 #[test]
 fn writers_exclude_each_other() {
     explore(None, || {
-        let guarded = Arc::new((OwnedLock::unheld(), UnsafeCell::new(0)));
-        let add = |slot: u32, guarded: &(OwnedLock, UnsafeCell<u32>)| {
+        let guarded = Arc::new((RobustSeqLock::unheld(), UnsafeCell::new(0)));
+        let add = |slot: u32, guarded: &(RobustSeqLock, UnsafeCell<u32>)| {
             lock(&guarded.0, owner(slot));
             guarded.1.with_mut(|count| unsafe { *count += 1 });
             guarded.0.unlock_changed();
@@ -482,10 +486,10 @@ fn a_reader_notices_a_writer_that_was_killed() {
 #[test]
 fn a_dead_holders_lock_goes_to_one_heir() {
     explore(Some(3), || {
-        let guarded = Arc::new((OwnedLock::unheld(), UnsafeCell::new(0)));
+        let guarded = Arc::new((RobustSeqLock::unheld(), UnsafeCell::new(0)));
         let (dead, reaper) = (owner(1), owner(0));
         guarded.0.try_lock(dead).unwrap();
-        let client = move |slot: u32, guarded: &(OwnedLock, UnsafeCell<u32>)| {
+        let client = move |slot: u32, guarded: &(RobustSeqLock, UnsafeCell<u32>)| {
             let mine =
                 guarded.0.try_lock(owner(slot)).is_ok() || guarded.0.take_over(dead, owner(slot));
             if mine {
@@ -518,7 +522,7 @@ fn a_dead_holders_lock_goes_to_one_heir() {
 
 /// A bucket with two words of data.
 struct Bucket {
-    lock: OwnedLock,
+    lock: RobustSeqLock,
     state: AtomicU32,
     data: [AtomicU64; 2],
 }
@@ -541,7 +545,7 @@ impl States for &Pool {
 impl Pool {
     fn new(blocks: usize, buckets: u32, slots: u32) -> Pool {
         let bucket = |_| Bucket {
-            lock: OwnedLock::unheld(),
+            lock: RobustSeqLock::unheld(),
             state: AtomicU32::new(FREE),
             data: [AtomicU64::new(0), AtomicU64::new(0)],
         };
@@ -646,10 +650,10 @@ impl Pool {
             let word = self.entry[block].load(Ordering::Acquire);
             let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
             let lock = &self.bucket(bucket).lock;
-            let first = lock.glance()?;
+            let first = lock.read_begin()?;
             let pair = self.copy(bucket);
             let entry = self.entry[block].load(Ordering::Acquire);
-            (entry == word && lock.unchanged_since(first)).then_some(pair)
+            (entry == word && !lock.read_retry(first)).then_some(pair)
         })
     }
 
@@ -764,9 +768,9 @@ fn demote(pool: &Pool, block: usize, slot: u32, owner: Owner) -> bool {
     let word = pool.entry[block].load(Ordering::Acquire);
     let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(word) else { return false };
     let from = &pool.bucket(bucket).lock;
-    let Some(glance) = from.glance() else { return false };
+    let Some(begin) = from.read_begin() else { return false };
     let version = from.version();
-    if !from.unchanged_since(glance) || pool.entry[block].load(Ordering::Acquire) != word {
+    if from.read_retry(begin) || pool.entry[block].load(Ordering::Acquire) != word {
         return false;
     }
     for (place, value) in pool.bucket(slot).data.iter().zip(pool.copy(bucket)) {
@@ -1009,7 +1013,7 @@ const FILE: u32 = 1;
 /// the opener's process.
 struct Table {
     protocol: Protocol,
-    stripe: OwnedLock,
+    stripe: RobustSeqLock,
     /// Which use of the record it is; odd while it is in the table.
     record: AtomicU32,
     opens: AtomicU32,
@@ -1022,7 +1026,7 @@ impl Table {
     fn new(protocol: Protocol, word: u32, file: u32) -> Arc<Table> {
         let table = Table {
             protocol,
-            stripe: OwnedLock::unheld(),
+            stripe: RobustSeqLock::unheld(),
             record: AtomicU32::new(1),
             opens: AtomicU32::new(0),
             word: AtomicU32::new(word),
@@ -1223,7 +1227,7 @@ fn an_unordered_adoption_loses_its_record() {
 
 /// A file whose name the kernel has, and the name in its record, plus one; 0 while it has none.
 struct Named {
-    stripe: OwnedLock,
+    stripe: RobustSeqLock,
     name: AtomicU32,
     record: AtomicU32,
     changes: AtomicU32,
@@ -1271,7 +1275,7 @@ impl Named {
 fn open_while_renamed(renames: u32, looks_again: bool) {
     explore(Some(3), move || {
         let named = Arc::new(Named {
-            stripe: OwnedLock::unheld(),
+            stripe: RobustSeqLock::unheld(),
             name: AtomicU32::new(0),
             record: AtomicU32::new(0),
             changes: AtomicU32::new(0),
@@ -1308,7 +1312,7 @@ fn an_open_that_looks_once_keeps_an_old_name() {
 /// the page may go.
 fn flush_fails_meanwhile(holds_lock: bool, look: fn(&DirtyPages) -> u64) {
     explore(None, move || {
-        let bucket = Arc::new((OwnedLock::unheld(), DirtyPages::new(1)));
+        let bucket = Arc::new((RobustSeqLock::unheld(), DirtyPages::new(1)));
         let flush = {
             let bucket = bucket.clone();
             thread::spawn(move || {

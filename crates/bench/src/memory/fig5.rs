@@ -131,7 +131,7 @@ impl Index {
         let pool = Pool::new(&Geometry::for_tiers(4096, &[64 << 20]))?;
         let owner = pool.owner(0);
         for file in 0..CLIENTS * keys.files {
-            let inside = pool.segment.enter_table(owner);
+            let table = pool.segment.enter_table(owner);
             let made = pool.segment.with_file_or_new(identity(file), owner, |record, _| {
                 (0..keys.blocks).all(|block| {
                     let entry = pool.segment.entry_or_insert(
@@ -143,7 +143,7 @@ impl Index {
                     entry.map(|entry| entry.store(resident, Ordering::Release)).is_some()
                 })
             });
-            pool.segment.leave(owner, inside);
+            drop(table);
             if made != Some(true) {
                 return Err("the index is too small".into());
             }
@@ -155,9 +155,9 @@ impl Index {
         let (segment, owner) = (&self.pool.segment, self.pool.owner(client));
         for turn in 0..operations {
             let (file, block) = self.keys.at(client, turn);
-            let inside = segment.enter_table(owner);
+            let table = segment.enter_table(owner);
             let record = segment.with_file(identity(file), owner, |record| record).unwrap_or(None);
-            segment.leave(owner, inside);
+            drop(table);
             let record = record.ok_or("a file is not in the table")?;
             let entry = segment.entry(segment.file(record), block as u64);
             let entry = entry.ok_or("a block is not in the index")?;
@@ -303,10 +303,10 @@ mod tests {
         let segment = &index.pool.segment;
         let owner = index.pool.owner(0);
         let bucket = |file: usize| {
-            let inside = segment.enter_table(owner);
+            let table = segment.enter_table(owner);
             let record =
                 segment.with_file(identity(file), owner, |record| record).unwrap().unwrap();
-            segment.leave(owner, inside);
+            drop(table);
             let entry = segment.entry(segment.file(record), 63).unwrap();
             match Entry::decode(entry.load(Ordering::Acquire)) {
                 Entry::Resident { bucket, .. } => bucket,

@@ -242,7 +242,7 @@ fn code_inside_programs_is_silent_and_starts_nothing() {
 /// Lines of `pool`, `client` and `node` that name a time and are no `clock::Timer`, with the reason.
 const OTHER_TIMES: &[(&str, &str)] = &[
     // Naps between two looks at what another thread is about to do; nothing is given up.
-    ("pool/src/buckets.rs", "sleep_ns(100_000)"),
+    ("pool/src/backoff.rs", "sleep_ns(100_000)"),
     ("node/src/node.rs", "sleep_ns(100_000)"),
     ("node/src/recovery/salvage.rs", "sleep_ns(1_000_000)"),
     // Emulated devices.

@@ -131,17 +131,19 @@ impl Flusher {
     fn begin(&mut self, dirty: BlockRef, patient: bool) -> Option<InFlight> {
         let segment = &self.node.segment;
         let meta = segment.bucket(dirty.bucket)?;
-        if patient {
-            if segment.lock_bucket_within(meta, self.owner, &mut self.patience).is_err() {
+        let _lock = if patient {
+            let locked = segment.lock_bucket_within(meta, self.owner, &mut self.patience);
+            let Ok(lock) = locked else {
                 self.was_held = true;
                 return None;
-            }
+            };
             // Another flusher's write is part of what a sync waits for.
             segment.wait_for_writeback(meta);
-        } else if meta.lock.try_lock(self.owner).is_err() {
-            // A writer is at it; the next pass comes soon.
-            return None;
-        }
+            lock
+        } else {
+            // Or a writer is at it; the next pass comes soon.
+            meta.lock.guard(self.owner)?
+        };
         let still = meta.state.load(Ordering::Acquire) == USED
             && meta.file.load(Ordering::Relaxed) == dirty.file
             && meta.block.load(Ordering::Relaxed) == dirty.block
@@ -170,7 +172,6 @@ impl Flusher {
                 begun = Some(InFlight { dirty, pages, limit, data });
             }
         }
-        meta.lock.unlock_unchanged();
         begun
     }
 

@@ -48,20 +48,20 @@ impl Flusher {
         let Flusher { staging, tiers, patience, .. } = self;
         let mut result = Ok(());
         segment.for_each_entry(record, 0, |block, place| {
-            let resident = match segment.lock_resident_within(place, owner, patience) {
-                Ok(Some(resident)) => resident,
+            let locked = match segment.lock_block_within(place, owner, patience) {
+                Ok(Some(locked)) => locked,
                 Ok(None) => return true,
                 Err(_) => {
                     result = Err(LogError::Held);
                     return false;
                 }
             };
-            let Some(meta) = segment.bucket(resident.bucket) else { return true };
-            let pending = meta.pending();
+            let meta = locked.meta();
+            let pending = meta.pending_under_lock();
             let pages = pending & meta.valid.load(Ordering::Acquire);
-            let (bucket, version) = (resident.bucket, meta.lock.version());
+            let (bucket, version) = (locked.bucket(), meta.lock.version());
             if pages != 0 && !state.has(file, block, bucket, version, pages) {
-                let read = match resident.tier {
+                let read = match locked.tier() {
                     0 => {
                         let data = segment.bucket_data(bucket).cast_const();
                         // SAFETY: the bucket's bytes; its lock is held, so nobody writes.
@@ -73,9 +73,6 @@ impl Flusher {
                     let pages = BlockPages { block, bucket, version, pages, data, page };
                     state.append_pages(file, &facts, &pages, &mut *tiers[journal.tier])
                 });
-            }
-            if resident.taken {
-                meta.lock.unlock_unchanged();
             }
             result.is_ok()
         });

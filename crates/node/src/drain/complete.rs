@@ -41,13 +41,16 @@ impl Flusher {
         // A writer that holds it writes the record itself; one that is stopped is not waited for.
         let mut patience = Patience::default();
         let mut tries = 0;
-        while meta.lock.try_lock(self.owner).is_err() {
+        let _lock = loop {
+            if let Some(lock) = meta.lock.guard(self.owner) {
+                break lock;
+            }
             tries += 1;
             if tries == RECORD_TRIES {
                 return;
             }
             patience.wait();
-        }
+        };
         match meta.state.load(Ordering::Acquire) {
             USED if segment.is_indexed(dirty.bucket) => {
                 segment.record_slot(&*self.node, dirty.bucket);
@@ -59,7 +62,6 @@ impl Flusher {
                 let _ = self.node.write_record(dirty.bucket, &void);
             }
         }
-        meta.lock.unlock_unchanged();
     }
 
     /// Notes that a flush of the file that was `born` then failed: programs learn of it at fsync or close, and the file is

@@ -19,13 +19,11 @@ pub(crate) fn reconcile(node: &Node, file: u32, owner: Owner) {
     if settled || node.is_pending(file) {
         return;
     }
-    let inside = segment.enter_table(owner);
-    if segment.try_exclude(file, owner) {
+    let table = segment.enter_table(owner);
+    if let Some(_exclusive) = segment.try_lock_exclusive(&table, file, owner) {
         crash::point("settle.begin");
         reconcile_held(node, file);
-        segment.include(file);
     }
-    segment.leave(owner, inside);
 }
 
 /// The same, of a file that the caller has exclusively.

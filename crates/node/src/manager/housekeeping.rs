@@ -7,6 +7,7 @@ use crate::node::Node;
 use crate::observe::mappers;
 use crate::store::descriptors;
 use forebay_pool::clock::Timer;
+use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
 use forebay_pool::opens::Opens;
 use forebay_pool::slot_record::RECORD_BYTES;
@@ -126,15 +127,9 @@ impl FromManager<'_> {
 pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
     // A client that waits for the file may have been faster, and written since.
     let owner = Node::new_owner();
-    let exclusive = &node.segment.file(file).exclusive;
-    let taken =
-        exclusive.compare_exchange(reaper.raw(), owner.raw(), Ordering::SeqCst, Ordering::Relaxed);
-    if taken.is_err() {
-        return;
-    }
+    let Some(_exclusive) = node.segment.take_exclusive(file, reaper, owner) else { return };
     let _ = complete_intent(node, file, owner);
     crash::point("finish.completed");
-    node.segment.include(file);
 }
 
 /// Completes what an owner that died has left undone of a file that the caller has exclusively. An error is noted in the record.
@@ -431,22 +426,28 @@ impl Housekeeper {
         self.used = used;
         segment.forget_unrecorded();
         crate::manager::jobs::end_lifetimes(&node, self.owner, &files, &open);
-        let inside = segment.enter_table(self.owner);
+        let table = segment.enter_table(self.owner);
         let mut awaited = Awaited::new();
         for &(file, opens) in &files {
             if !open[file as usize] {
-                self.look_at_closed(file, opens, &mut awaited);
+                self.look_at_closed(&table, file, opens, &mut awaited);
             }
         }
         self.awaited = awaited;
-        self.prune(&files);
-        segment.leave(self.owner, inside);
+        self.prune(&table, &files);
     }
 
     /// A file without an open description: forgotten once nothing of it is buffered, and its blocks
     /// dropped if it has no name any more.
-    fn look_at_closed(&self, file: u32, opens: Opens, awaited: &mut Awaited) {
+    fn look_at_closed(
+        &self,
+        table: &SharedGuard<'_>,
+        file: u32,
+        opens: Opens,
+        awaited: &mut Awaited,
+    ) {
         let segment = &self.node.segment;
+        let try_exclusive = || segment.try_lock_exclusive(table, file, self.owner);
         let record = segment.file(file);
         // What the kernel says comes first: the inode may belong to a new file by now.
         let nameless = || match self.node.descriptors.at_hand(segment, file) {
@@ -457,15 +458,15 @@ impl Housekeeper {
         let unchanged = || opens.are_still(&record.opens);
         let mut dropped = false;
         if self.is_spent(file) {
-            if segment.try_exclude(file, self.owner) {
-                if unchanged() && self.is_spent(file) {
-                    segment.drop_clean_blocks(file, self.owner);
-                }
-                segment.include(file);
+            if let Some(_exclusive) = try_exclusive()
+                && unchanged()
+                && self.is_spent(file)
+            {
+                segment.drop_clean_blocks(file, self.owner);
             }
         } else if nameless()
             && !self.may_be_being_opened(file, awaited)
-            && segment.try_exclude(file, self.owner)
+            && let Some(_exclusive) = try_exclusive()
         {
             // No process can come to have it open any more.
             if unchanged() && nameless() {
@@ -479,17 +480,16 @@ impl Housekeeper {
                 record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::FAILING);
                 dropped = true;
             }
-            segment.include(file);
         }
         reconcile(&self.node, file, self.owner);
         if record.has(file_flag::SCRATCH) && !dropped {
             // It ends with its job, empty or not.
             let held = self.node.descriptors.at_hand(segment, file).is_some();
-            if (held || record.has(file_flag::DIRECT)) && segment.try_exclude(file, self.owner) {
-                if unchanged() {
-                    crate::manager::jobs::lay_down(&self.node, file);
-                }
-                segment.include(file);
+            if (held || record.has(file_flag::DIRECT))
+                && let Some(_exclusive) = try_exclusive()
+                && unchanged()
+            {
+                crate::manager::jobs::lay_down(&self.node, file);
             }
             return;
         }
@@ -506,12 +506,8 @@ impl Housekeeper {
         }
         crash::point("housekeeping.removing");
         // Whoever stages or flushes is inside the file without having it open.
-        if !segment.try_exclude(file, self.owner) {
-            return;
-        }
-        if !segment.remove_file(file, self.owner, opens, empty) {
-            segment.include(file);
-        } else {
+        let Some(exclusive) = try_exclusive() else { return };
+        if segment.remove_file(file, exclusive, self.owner, opens, empty) {
             segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
             self.node.descriptors.close(file);
         }
@@ -577,16 +573,15 @@ impl Housekeeper {
     }
 
     /// When index nodes become scarce, frees those below which nothing is left.
-    fn prune(&self, files: &[(u32, Opens)]) {
+    fn prune(&self, table: &SharedGuard<'_>, files: &[(u32, Opens)]) {
         let segment = &self.node.segment;
         let nodes = segment.free_nodes();
         if nodes.available() > nodes.count / 4 {
             return;
         }
         for &(file, _) in files {
-            if segment.try_exclude(file, self.owner) {
+            if let Some(_exclusive) = segment.try_lock_exclusive(table, file, self.owner) {
                 segment.prune_index(segment.file(file));
-                segment.include(file);
             }
         }
     }

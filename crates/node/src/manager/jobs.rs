@@ -103,14 +103,11 @@ fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
         }
         let block = meta.block.load(Ordering::Relaxed);
         let Some(place) = segment.entry(segment.file(file), block) else { continue };
-        let locked = segment.lock_resident_within(place, owner, &mut Patience::spent());
-        let Ok(Some(resident)) = locked else { continue };
-        let Some(meta) = segment.bucket(resident.bucket) else { continue };
-        if meta.pending() == 0 {
-            segment.discard_resident(place, resident);
+        let locked = segment.lock_block_within(place, owner, &mut Patience::spent());
+        let Ok(Some(locked)) = locked else { continue };
+        if locked.meta().pending_under_lock() == 0 {
+            segment.discard_block(place, locked);
             freed += 1;
-        } else if resident.taken {
-            meta.lock.unlock_unchanged();
         }
         if freed >= most {
             break;
@@ -190,14 +187,12 @@ fn delete_scratch(node: &Node, number: u32, owner: Owner) -> bool {
 /// follows when it is closed, as after any unlink. False: it is in use at this very moment.
 pub(crate) fn delete(node: &Node, file: u32, owner: Owner, open: bool) -> bool {
     let segment = &node.segment;
-    let inside = segment.enter_table(owner);
-    let held = segment.try_exclude(file, owner);
-    if held {
+    let table = segment.enter_table(owner);
+    let exclusive = segment.try_lock_exclusive(&table, file, owner);
+    if exclusive.is_some() {
         delete_held(node, file, owner, open);
-        segment.include(file);
     }
-    segment.leave(owner, inside);
-    held
+    exclusive.is_some()
 }
 
 /// The same, of a file that the caller has exclusively.
@@ -367,18 +362,17 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], o
     for (file, opens) in over {
         let record = segment.file(file);
         let is_scratch = record.has(file_flag::SCRATCH);
-        let inside = segment.enter_table(owner);
-        if (is_scratch || !record.has(file_flag::DIRTY)) && segment.try_exclude(file, owner) {
+        let table = segment.enter_table(owner);
+        if (is_scratch || !record.has(file_flag::DIRTY))
+            && let Some(_exclusive) = segment.try_lock_exclusive(&table, file, owner)
             // A process may have opened it since it was found to be closed.
-            if opens.are_still(&record.opens) {
-                match is_scratch {
-                    true => delete_held(node, file, owner, false),
-                    false => drop(segment.drop_clean_blocks(file, owner)),
-                }
+            && opens.are_still(&record.opens)
+        {
+            match is_scratch {
+                true => delete_held(node, file, owner, false),
+                false => drop(segment.drop_clean_blocks(file, owner)),
             }
-            segment.include(file);
         }
-        segment.leave(owner, inside);
     }
 }
 

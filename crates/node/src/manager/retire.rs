@@ -240,20 +240,16 @@ fn finish(
 ) -> Outcome {
     let segment = &node.segment;
     let record = segment.file(file);
-    let inside = segment.enter_table(owner);
+    let table = segment.enter_table(owner);
     let mut outcome = Outcome::Busy;
-    if segment.try_exclude(file, owner) {
+    if let Some(_exclusive) = segment.try_lock_exclusive(&table, file, owner) {
         let is_ours = record.state.load(Ordering::Acquire) == file_state::LIVE
             && record.exclusive.load(Ordering::SeqCst) == owner.raw();
         // Else it was removed, and may have become another file's, since it was looked for.
         if is_ours {
             outcome = finish_held(node, flusher, file, owner, direct);
         }
-        if record.exclusive.load(Ordering::SeqCst) == owner.raw() {
-            segment.include(file);
-        }
     }
-    segment.leave(owner, inside);
     outcome
 }
 

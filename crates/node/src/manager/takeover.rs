@@ -115,15 +115,14 @@ fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
                 continue;
             }
             // Who holds it writes the record itself, or has not begun to change what it is about.
-            if segment.lock_bucket_within(meta, owner, &mut patience).is_err() {
+            let Ok(_lock) = segment.lock_bucket_within(meta, owner, &mut patience) else {
                 continue;
-            }
+            };
             let now = now();
             if !agrees(&now) {
                 crash::point("table.mending");
                 node.write_record(slot, &now.encode())?;
             }
-            meta.lock.unlock_unchanged();
         }
     }
     Ok(())

@@ -252,15 +252,11 @@ impl Demoter {
         let mut patience = Patience::default();
         for victim in victims {
             let Some(place) = self.node.place(victim) else { continue };
-            let locked = segment.lock_resident_within(place, self.owner, &mut patience);
-            let Ok(Some(resident)) = locked else { continue };
-            let Some(meta) = segment.bucket(resident.bucket) else { continue };
-            let clean = resident.bucket == victim.bucket && meta.pending_under_lock() == 0;
-            if clean {
-                segment.discard_resident(place, resident);
+            let locked = segment.lock_block_within(place, self.owner, &mut patience);
+            let Ok(Some(locked)) = locked else { continue };
+            if locked.bucket() == victim.bucket && locked.meta().pending_under_lock() == 0 {
+                segment.discard_block(place, locked);
                 freed += 1;
-            } else if resident.taken {
-                meta.lock.unlock_unchanged();
             }
         }
         let clean = &self.node.header().tier[self.tier].clean;

@@ -103,10 +103,10 @@ impl Mover {
 
     fn snapshot(&self, found: BlockRef, to: u32) -> Option<Copying> {
         let meta = self.node.segment.bucket(found.bucket)?;
-        let glance = meta.lock.glance()?;
+        let begin = meta.lock.read_begin()?;
         let valid = meta.valid.load(Ordering::Acquire);
         let version = meta.lock.version();
-        (meta.lock.unchanged_since(glance) && valid != 0 && self.node.place(&found).is_some())
+        (!meta.lock.read_retry(begin) && valid != 0 && self.node.place(&found).is_some())
             .then(|| Copying { found, to, version, valid, sums: Box::new([0; 64]), rotten: 0 })
     }
 
@@ -199,19 +199,14 @@ impl Mover {
         else {
             return false;
         };
-        if old.lock.try_lock(self.owner).is_err() {
-            return false;
-        }
+        let Some(mut old_lock) = old.lock.guard(self.owner) else { return false };
         let place: Option<&AtomicU64> = self.node.place(&copy.found).filter(|_| {
             old.lock.version() == copy.version
                 && old.state.load(Ordering::Acquire) == USED
                 && old.pages.writeback() == 0
                 && old.valid.load(Ordering::Acquire) == copy.valid
         });
-        let Some(place) = place else {
-            old.lock.unlock_unchanged();
-            return false;
-        };
+        let Some(place) = place else { return false };
         // What is rotten stays: the store has it, or the program's bytes are lost.
         let dirty = old.pages.dirty();
         let lost = copy.rotten & dirty;
@@ -219,16 +214,13 @@ impl Mover {
             if let Some(sums) = segment.sums(copy.found.bucket) {
                 self.node.name_rotten(old, sums, lost, false);
             }
-            old.lock.unlock_unchanged();
             return false;
         }
         let valid = copy.valid & !copy.rotten;
         // An entry begins to name a bucket while that is locked: a reader that found the block in the
         // same bucket long ago must not accept what it saw of the filling.
-        if segment.lock_within(&new.lock, self.owner, &mut Patience::default()).is_err() {
-            old.lock.unlock_unchanged();
-            return false;
-        }
+        let locked = segment.lock_bucket_within(new, self.owner, &mut Patience::default());
+        let Ok(mut new_lock) = locked else { return false };
         new.file.store(copy.found.file, Ordering::Relaxed);
         new.block.store(copy.found.block, Ordering::Relaxed);
         new.valid.store(valid, Ordering::Relaxed);
@@ -253,8 +245,8 @@ impl Mover {
         crash::point("move.switched");
         segment.free_bucket(copy.found.bucket);
         crash::point("move.freed");
-        old.lock.unlock_changed();
-        new.lock.unlock_changed();
+        old_lock.changed();
+        new_lock.changed();
         true
     }
 }

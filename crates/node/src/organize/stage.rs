@@ -10,9 +10,10 @@ use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
 use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::buckets::Patience;
 use forebay_pool::clock::Timer;
+use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use forebay_pool::{Entry, Identity, Owner, clock};
+use forebay_pool::{Entry, Identity, Owner, Segment, clock};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -106,8 +107,8 @@ impl Requests {
 }
 
 /// A block whose bucket is locked and filled from the store.
-struct Filling {
-    bucket: u32,
+struct Filling<'a> {
+    locked: BlockGuard<'a>,
     /// Bytes of it that the store has.
     bytes: usize,
 }
@@ -209,16 +210,16 @@ impl Stager {
                 if !go_on {
                     break;
                 }
-                if let Some(bucket) = self.claim(request, block) {
+                if let Some(locked) = self.claim(segment, request, block) {
                     // Now that the block is ours: before, somebody may still have written to the store.
                     let bytes = length(offset) as usize;
-                    let base = segment.bucket_data(bucket).cast();
+                    let base = segment.bucket_data(locked.bucket()).cast();
                     let piece = iovec { iov_base: base, iov_len: bytes };
                     // SAFETY: the bucket is ours until it is unlocked.
                     reads.push(unsafe {
                         Transfer::read(request.fd.as_raw_fd(), offset, vec![piece])
                     });
-                    filling.push(Filling { bucket, bytes });
+                    filling.push(Filling { locked, bytes });
                 }
             }
             let store = segment.file(request.file).store.load(Ordering::Relaxed) as usize;
@@ -227,14 +228,14 @@ impl Stager {
             }
             forebay_pool::crash::point("stage.read");
             let mut moved = 0;
-            for (block, read) in filling.iter().zip(&reads) {
+            for (block, read) in filling.into_iter().zip(&reads) {
                 let got = read.result().unwrap_or(0);
                 moved += got;
                 self.fill(block, got as usize);
             }
             node.trace.moved(start, "stage", "store", node.tier_name(0), moved);
         }
-        segment.leave(self.owner, inside);
+        drop(inside);
         self.lift(below);
         go_on
     }
@@ -269,14 +270,11 @@ impl Stager {
             if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
                 continue;
             }
-            let locked = segment.lock_resident_within(place, self.owner, &mut Patience::spent());
-            let Ok(Some(resident)) = locked else { continue };
-            let Some(meta) = segment.bucket(resident.bucket) else { continue };
-            if resident.bucket == bucket && resident.taken && is_once(meta) {
-                segment.discard_resident(place, resident);
+            let locked = segment.lock_block_within(place, self.owner, &mut Patience::spent());
+            let Ok(Some(locked)) = locked else { continue };
+            if locked.bucket() == bucket && locked.is_taken() && is_once(locked.meta()) {
+                segment.discard_block(place, locked);
                 left -= 1;
-            } else if resident.taken {
-                meta.lock.unlock_unchanged();
             }
         }
     }
@@ -327,48 +325,41 @@ impl Stager {
     }
 
     /// A bucket for a block that only the store has: locked, and named by the index.
-    fn claim(&mut self, request: &Request, block: u64) -> Option<u32> {
-        let segment = &self.node.segment;
+    fn claim<'a>(
+        &mut self,
+        segment: &'a Segment,
+        request: &Request,
+        block: u64,
+    ) -> Option<BlockGuard<'a>> {
         let file = request.file;
         let place = segment.entry_or_insert(segment.file(file), block, self.owner)?;
         if place.load(Ordering::Acquire) != Entry::EMPTY {
             return None;
         }
         let bucket = segment.take_slot(0, self.owner, &mut self.hint)?;
-        if !segment.dress_bucket(bucket, file, block, self.owner) {
-            return None;
+        let fresh = segment.init_bucket(bucket, file, block, self.owner)?;
+        if request.is_guess {
+            let heat = &fresh.meta().heat;
+            let ahead = Heat(heat.load(Ordering::Relaxed)).ahead(true);
+            heat.store(ahead.0, Ordering::Relaxed);
         }
-        if request.is_guess
-            && let Some(meta) = segment.bucket(bucket)
-        {
-            let heat = Heat(meta.heat.load(Ordering::Relaxed));
-            meta.heat.store(heat.ahead(true).0, Ordering::Relaxed);
-        }
-        let entry = Entry::resident(0, bucket).encode();
-        let put = place
-            .compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
-        if put {
-            segment.file(file).note_tier(0);
-        } else {
-            segment.undress_bucket(bucket);
-        }
-        put.then_some(bucket)
+        let locked = fresh.publish(place, 0)?;
+        segment.file(file).note_tier(0);
+        Some(locked)
     }
 
     /// Marks what arrived as valid and lets readers in.
-    fn fill(&self, block: &Filling, got: usize) {
+    fn fill(&self, block: Filling<'_>, got: usize) {
         let segment = &self.node.segment;
-        let Some(meta) = segment.bucket(block.bucket) else { return };
+        let meta = block.locked.meta();
         let (page, got) = (segment.page_bytes(), got.min(block.bytes));
         let end = got.next_multiple_of(page);
         // SAFETY: inside the bucket, which is locked.
-        unsafe { segment.bucket_data(block.bucket).add(got).write_bytes(0, end - got) };
+        unsafe { segment.bucket_data(block.locked.bucket()).add(got).write_bytes(0, end - got) };
         let pages = end / page;
         let valid = if pages >= 64 { u64::MAX } else { (1 << pages) - 1 };
         meta.written.store(self.node.now(), Ordering::Relaxed);
         meta.valid.store(valid, Ordering::Release);
         forebay_pool::crash::point("stage.valid");
-        meta.lock.unlock_changed();
     }
 }

@@ -303,13 +303,12 @@ fn note_handle(segment: &Segment, file: u32, generation: u32, fd: &OwnedFd, owne
         return;
     }
     let Ok(seen) = Known::seen(fd) else { return };
-    let inside = segment.enter_table(owner);
+    let _table = segment.enter_table(owner);
     segment.note_handle(file, owner, seen.handle, || {
         record.generation.load(Ordering::Acquire) == generation
             && record.identity() == Identity { device: seen.device, inode: seen.inode }
             && record.born_ns.load(Ordering::Acquire) == seen.born_ns
     });
-    segment.leave(owner, inside);
 }
 
 /// Opens a file by the path that it had last, or wherever it was moved to within the stores: first

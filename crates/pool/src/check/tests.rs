@@ -15,7 +15,7 @@ fn filled() -> (Segment, rustix::fd::OwnedFd) {
     let record = segment.with_file_or_new(identity, me, |record, _| record).unwrap();
     for block in [0, 5, 70_000] {
         let bucket = segment.take_bucket(me).unwrap();
-        segment.dress_bucket(bucket, record, block, me);
+        core::mem::forget(segment.init_bucket(bucket, record, block, me).unwrap());
         let meta = segment.bucket(bucket).unwrap();
         meta.valid.store(0b1111, Ordering::Relaxed);
         meta.pages.reset(0b0110);
@@ -155,9 +155,9 @@ fn what_a_killed_process_leaves_is_no_finding() {
     let _inside = segment.enter_table(dead);
     // In the middle of filling a fresh bucket that no entry names yet.
     let bucket = segment.take_bucket(dead).unwrap();
-    segment.dress_bucket(bucket, 0, 7, dead);
+    core::mem::forget(segment.init_bucket(bucket, 0, 7, dead).unwrap());
     segment.bucket(bucket).unwrap().pages.reset(1);
-    segment.lock(segment.stripe(3), dead);
+    core::mem::forget(segment.lock_stripe(3, dead));
     segment.file(0).exclusive.store(dead.raw(), Ordering::Relaxed);
     segment.file(0).intent.store(1, Ordering::Relaxed);
     assert_eq!(segment.check(), []);

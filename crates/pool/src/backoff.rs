@@ -1,0 +1,68 @@
+//! How a thread waits for something that another one holds.
+
+use crate::clock::{self, Timer};
+use crate::sync::pause;
+
+/// How a wait for something held goes on: first spinning, then yielding, then short sleeps.
+#[derive(Default)]
+pub struct Backoff {
+    turns: u32,
+    /// When the first sleep began.
+    since_ns: u64,
+}
+
+/// Turns of a wait after which a holder that goes on would have let go: two milliseconds at least.
+const MOMENT: u32 = 150;
+/// Turns after which a holder is not waited for while a signal handler is held off: four seconds at least. One
+/// that is stopped has not to be waited for that long, but may keep others waiting that are not.
+const LONG: u32 = 40_000;
+/// How long a node manager that is stopped is waited for: long enough for a debugger's moment, short enough
+/// for a program to end in order before a batch system loses patience.
+pub const STOPPED_PATIENCE: Timer = Timer::seconds(30);
+
+impl Backoff {
+    /// Of a thread that has waited for a moment already: one try.
+    pub fn spent() -> Backoff {
+        Backoff { turns: MOMENT, ..Backoff::default() }
+    }
+
+    /// Of a thread that comes back to what it has waited for: a millisecond.
+    pub fn nearly_spent() -> Backoff {
+        Backoff { turns: MOMENT - 10, ..Backoff::default() }
+    }
+
+    /// Whether the holder has been waited for for a moment: it may be stopped, and is not to be waited
+    /// for by those who have others to serve.
+    pub fn is_spent(&self) -> bool {
+        self.turns >= MOMENT
+    }
+
+    /// Whether the wait has taken so long that a signal may end it.
+    pub(crate) fn is_long(&self) -> bool {
+        self.turns >= LONG
+    }
+
+    /// Whether a node manager that is stopped has been waited for long enough.
+    pub(crate) fn is_over(&self) -> bool {
+        self.since_ns != 0
+            && clock::monotonic_ns().saturating_sub(self.since_ns) > STOPPED_PATIENCE.as_ns()
+    }
+
+    /// Waits a little. Returns true now and then, when it is worth asking whether the holder
+    /// still lives.
+    pub fn wait(&mut self) -> bool {
+        self.turns = self.turns.saturating_add(1);
+        match self.turns {
+            0..=64 => pause(),
+            65..=128 => rustix::thread::sched_yield(),
+            _ => {
+                if self.since_ns == 0 {
+                    self.since_ns = clock::monotonic_ns();
+                }
+                clock::sleep_ns(100_000);
+                return self.turns.is_multiple_of(64);
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,238 @@
+//! What a thread holds until a guard ends. The order of the locks is that of [`crate::locks`]: an
+//! [`ExclusiveGuard`] cannot outlive the [`SharedGuard`] under which it was taken.
+//!
+//! A thread that dies drops no guard. What it held is stamped with its owner, and is taken over.
+
+use crate::crash;
+use crate::entry::Entry;
+use crate::interruption;
+use crate::layout::{BucketMeta, FileRecord};
+use crate::owner::Owner;
+use crate::segment::Segment;
+use crate::seq_lock::{LockGuard, Release};
+use crate::sums::SlotFiles;
+use crate::sync::{AtomicU64, Ordering};
+use rustix::io::Errno;
+
+/// Shared use of a file, or of the file table: a presence of the thread in one of its process's words.
+/// Every lock is held under one. The last one taken ends first.
+#[derive(Debug)]
+#[must_use]
+pub struct SharedGuard<'a> {
+    /// `None` if the thread was there already.
+    pub(crate) place: Option<&'a AtomicU64>,
+    /// What the word was: of the table, where a thread has gone on to a file.
+    pub(crate) before: u64,
+    pub(crate) thread: *const interruption::Thread,
+}
+
+impl Drop for SharedGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            place.store(self.before, Ordering::Release);
+        }
+        // SAFETY: a guard is not `Send`, so this is the thread that got it.
+        unsafe { interruption::leave(self.thread) };
+    }
+}
+
+/// Exclusive use of a file: no other thread is inside it.
+#[must_use]
+pub struct ExclusiveGuard<'a> {
+    record: &'a FileRecord,
+    /// The owner's stamp, 0 if the thread had the file before.
+    stamp: u32,
+}
+
+impl<'a> ExclusiveGuard<'a> {
+    /// Of a file that the calling thread has just taken for `owner`; for none if it had it before.
+    pub(crate) fn of(record: &'a FileRecord, owner: Option<Owner>) -> ExclusiveGuard<'a> {
+        ExclusiveGuard { record, stamp: owner.map_or(0, Owner::raw) }
+    }
+
+    /// Whether the thread did not have the file before.
+    pub fn is_taken(&self) -> bool {
+        self.stamp != 0
+    }
+}
+
+impl Drop for ExclusiveGuard<'_> {
+    fn drop(&mut self) {
+        // The record may have been given up since, and be another file's.
+        if self.stamp != 0 && self.record.exclusive.load(Ordering::SeqCst) == self.stamp {
+            crash::point("file.including");
+            self.record.exclusive.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A block of a file whose bucket the calling thread has locked. Readers look again only if it was
+/// told that the bucket has [changed](BlockGuard::changed).
+#[must_use]
+pub struct BlockGuard<'a> {
+    meta: &'a BucketMeta,
+    word: u64,
+    bucket: u32,
+    tier: u8,
+    release: Release,
+}
+
+impl<'a> BlockGuard<'a> {
+    #[inline(always)]
+    pub(crate) fn of(
+        meta: &'a BucketMeta,
+        word: u64,
+        tier: u8,
+        bucket: u32,
+        lock: LockGuard<'a>,
+    ) -> BlockGuard<'a> {
+        BlockGuard { meta, word, bucket, tier, release: lock.into_release() }
+    }
+
+    /// The bucket's state.
+    #[inline]
+    pub fn meta(&self) -> &'a BucketMeta {
+        self.meta
+    }
+
+    /// The index entry's word.
+    #[inline]
+    pub fn word(&self) -> u64 {
+        self.word
+    }
+
+    /// The bucket.
+    #[inline]
+    pub fn bucket(&self) -> u32 {
+        self.bucket
+    }
+
+    /// The bucket's tier.
+    #[inline]
+    pub fn tier(&self) -> usize {
+        usize::from(self.tier)
+    }
+
+    /// Whether the thread did not have the lock before.
+    #[inline]
+    pub fn is_taken(&self) -> bool {
+        self.release != Release::Kept
+    }
+
+    /// Notes that the bucket has changed.
+    #[inline]
+    pub fn changed(&mut self) {
+        self.release = self.release.changed();
+    }
+}
+
+impl Drop for BlockGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.release.run(&self.meta.lock);
+    }
+}
+
+/// A bucket that the calling thread has locked for a block, and that no index entry names yet. It is given back
+/// unless it is published.
+#[must_use]
+pub struct FreshBucket<'a> {
+    segment: &'a Segment,
+    meta: &'a BucketMeta,
+    bucket: u32,
+}
+
+impl<'a> FreshBucket<'a> {
+    #[inline(always)]
+    pub(crate) fn of(
+        segment: &'a Segment,
+        meta: &'a BucketMeta,
+        bucket: u32,
+        lock: LockGuard<'a>,
+    ) -> FreshBucket<'a> {
+        lock.into_release();
+        FreshBucket { segment, meta, bucket }
+    }
+
+    /// The bucket's state.
+    #[inline]
+    pub fn meta(&self) -> &'a BucketMeta {
+        self.meta
+    }
+
+    /// The bucket.
+    #[inline]
+    pub fn bucket(&self) -> u32 {
+        self.bucket
+    }
+
+    /// Makes the empty index entry `place` name it, as a bucket of `tier`. `None`, and it is given back, if
+    /// another thread was faster.
+    #[inline]
+    pub fn publish(self, place: &AtomicU64, tier: usize) -> Option<BlockGuard<'a>> {
+        let word = Entry::resident(tier as u8, self.bucket).encode();
+        place
+            .compare_exchange(Entry::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+            .then(|| self.published(word, tier))
+    }
+
+    /// The entry names it: the guard of the block that it has.
+    #[inline(always)]
+    fn published(self, word: u64, tier: usize) -> BlockGuard<'a> {
+        let (meta, bucket) = (self.meta, self.bucket);
+        core::mem::forget(self);
+        BlockGuard { meta, word, bucket, tier: tier as u8, release: Release::Changed }
+    }
+
+    /// Makes it, a bucket of RAM that has the block's bytes, the block's home in place of `old`, which is freed
+    /// and unlocked. No flush reads that.
+    pub fn publish_instead(
+        self,
+        place: &AtomicU64,
+        mut old: BlockGuard<'_>,
+        files: &impl SlotFiles,
+    ) -> BlockGuard<'a> {
+        let segment = self.segment;
+        // The old copy must not reach the store after the new one, not even after a reboot.
+        segment.void_slot(files, old.bucket);
+        crash::point("replace.filled");
+        let word = Entry::resident(0, self.bucket).encode();
+        place.store(word, Ordering::Release);
+        crash::point("replace.published");
+        segment.free_bucket(old.bucket);
+        crash::point("replace.freed");
+        old.changed();
+        drop(old);
+        self.published(word, 0)
+    }
+
+    /// Moves to it, a bucket of RAM, the block that `old` has, a slot that no flush reads.
+    ///
+    /// # Errors
+    /// The device's, or `IO`, if bytes that only the slot has cannot be read as they were written: `old` has the block
+    /// still, and this bucket is given back.
+    pub fn raise<'b>(
+        self,
+        place: &AtomicU64,
+        old: BlockGuard<'b>,
+        files: &impl SlotFiles,
+    ) -> Result<BlockGuard<'a>, (Errno, BlockGuard<'b>)> {
+        let segment = self.segment;
+        if let Err(errno) = segment.copy_up(old.bucket, self.bucket, files) {
+            return Err((errno, old));
+        }
+        segment.note_raised(self.meta);
+        Ok(self.publish_instead(place, old, files))
+    }
+}
+
+impl Drop for FreshBucket<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.segment.free_bucket(self.bucket);
+        crash::point("bucket.undressed");
+        self.meta.lock.unlock_changed();
+    }
+}

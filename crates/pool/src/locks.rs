@@ -1,0 +1,246 @@
+//! Waiting for the locks of shared memory: as long as the holder lives, within a moment, or until a signal
+//! handler has to run.
+
+use crate::backoff::Backoff;
+use crate::interruption;
+use crate::layout::*;
+use crate::liveness;
+use crate::owner::Owner;
+use crate::segment::{MANAGER_SLOT, Segment};
+use crate::seq_lock::{LockGuard, RobustSeqLock};
+use crate::sync::Ordering;
+use core::convert::Infallible;
+use rustix::io::Errno;
+
+impl Segment {
+    /// Takes `lock`, waiting as long as its holder lives. A lock that the thread has already stays its own
+    /// when the guard ends.
+    #[inline]
+    pub(crate) fn lock_looking<'a, E>(
+        &self,
+        lock: &'a RobustSeqLock,
+        owner: Owner,
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
+    ) -> Result<LockGuard<'a>, E> {
+        match lock.guard(owner) {
+            Some(guard) => Ok(guard),
+            None => self.lock_slow(lock, owner, || (), look),
+        }
+    }
+
+    /// Takes the lock of a description's offset. The wait ends when a signal handler has to run and the
+    /// holder does not go on.
+    ///
+    /// # Errors
+    /// `INTR`, see [`interruption::restarts`].
+    #[inline]
+    pub fn lock_position<'a>(
+        &self,
+        description: &'a Description,
+        owner: Owner,
+    ) -> Result<LockGuard<'a>, Errno> {
+        self.lock_looking(&description.position, owner, Segment::ends_wait)
+    }
+
+    /// Takes the lock of a file's end.
+    ///
+    /// # Errors
+    /// As of [`Segment::lock_position`].
+    #[inline]
+    pub fn lock_append<'a>(
+        &self,
+        record: &'a FileRecord,
+        owner: Owner,
+    ) -> Result<LockGuard<'a>, Errno> {
+        self.lock_looking(&record.append, owner, Segment::ends_wait)
+    }
+
+    /// Takes the stripe of chain `head` of the file table. No other lock is taken under it.
+    ///
+    /// # Errors
+    /// As of [`Segment::lock_position`].
+    pub(crate) fn lock_stripe(&self, head: u32, owner: Owner) -> Result<LockGuard<'_>, Errno> {
+        self.lock_looking(self.stripe(head), owner, Segment::ends_wait)
+    }
+
+    /// The same, as [`Segment::lock_within`] does.
+    ///
+    /// # Errors
+    /// The holder.
+    pub(crate) fn lock_stripe_within(
+        &self,
+        head: u32,
+        owner: Owner,
+        backoff: &mut Backoff,
+    ) -> Result<LockGuard<'_>, Owner> {
+        self.lock_within(self.stripe(head), owner, backoff, || ())
+    }
+
+    /// `taking` is called each time before the lock of a dead process is taken, `look` now and then with the holder.
+    #[cold]
+    fn lock_slow<'a, E>(
+        &self,
+        lock: &'a RobustSeqLock,
+        owner: Owner,
+        taking: impl Fn(),
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
+    ) -> Result<LockGuard<'a>, E> {
+        let mut backoff = Backoff::default();
+        loop {
+            match lock.try_lock(owner) {
+                Ok(()) => return Ok(LockGuard::of(lock, true)),
+                Err(holder) if holder == owner && lock.holder() == Some(owner) => {
+                    return Ok(LockGuard::of(lock, false));
+                }
+                Err(holder) => {
+                    if backoff.wait() {
+                        if self.take_over(lock, holder, owner, &taking) {
+                            return Ok(LockGuard::of(lock, true));
+                        }
+                        look(self, holder, &backoff)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Of a wait that nothing but the holder ends.
+    pub(crate) fn waits_on(&self, _: Owner, _: &Backoff) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    /// Ends a wait for `holder` if it keeps a signal handler of the calling thread from running, and does
+    /// not go on.
+    ///
+    /// # Errors
+    /// `INTR`, see [`interruption::restarts`].
+    pub fn ends_wait(&self, holder: Owner, backoff: &Backoff) -> Result<(), Errno> {
+        if !interruption::is_held_off() || !self.stands(holder, backoff) {
+            return Ok(());
+        }
+        interruption::give_up(interruption::ends());
+        Err(Errno::INTR)
+    }
+
+    /// [`Segment::ends_wait`] of a wait for what the node manager may hold: one that is stopped is waited for as long
+    /// as [`STOPPED_PATIENCE`] says.
+    ///
+    /// # Errors
+    /// `INTR`, see [`interruption::restarts`]; `TIMEDOUT`.
+    pub fn ends_wait_in_time(&self, holder: Owner, backoff: &Backoff) -> Result<(), Errno> {
+        self.ends_wait(holder, backoff)?;
+        match holder.slot() == MANAGER_SLOT && backoff.is_over() && self.manager_is_stopped() {
+            true => Err(Errno::TIMEDOUT),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a wait for `holder` may be one for ever: its process is stopped, or it has taken long.
+    pub fn stands(&self, holder: Owner, backoff: &Backoff) -> bool {
+        backoff.is_long() || self.is_stopped(holder)
+    }
+
+    /// Whether the process of the node manager is stopped.
+    pub fn manager_is_stopped(&self) -> bool {
+        self.is_stopped(Owner::new(MANAGER_SLOT, 0))
+    }
+
+    /// Whether the process of `holder` is stopped.
+    pub fn is_stopped(&self, holder: Owner) -> bool {
+        liveness::is_stopped(match holder.slot() {
+            MANAGER_SLOT => self.header().manager_pid.load(Ordering::Acquire),
+            slot => self.client(slot).pid.load(Ordering::Acquire),
+        })
+    }
+
+    /// Takes `lock` within `backoff`: not from a holder that lives and does not let go, because its
+    /// process may be stopped. Waits that share a backoff take no longer than one. `taking` is called
+    /// before the lock of a dead process is taken.
+    ///
+    /// # Errors
+    /// The holder.
+    pub(crate) fn lock_within<'a>(
+        &self,
+        lock: &'a RobustSeqLock,
+        owner: Owner,
+        backoff: &mut Backoff,
+        taking: impl Fn(),
+    ) -> Result<LockGuard<'a>, Owner> {
+        loop {
+            match lock.try_lock(owner) {
+                Ok(()) => return Ok(LockGuard::of(lock, true)),
+                Err(holder) if backoff.is_spent() => {
+                    let freed = self.take_over(lock, holder, owner, &taking);
+                    return if freed { Ok(LockGuard::of(lock, true)) } else { Err(holder) };
+                }
+                Err(_) => drop(backoff.wait()),
+            }
+        }
+    }
+
+    /// Takes the lock of `bucket`, whatever it holds, as [`Segment::lock_within`] does.
+    ///
+    /// # Errors
+    /// The holder.
+    pub fn lock_bucket_within<'a>(
+        &self,
+        bucket: &'a BucketMeta,
+        owner: Owner,
+        backoff: &mut Backoff,
+    ) -> Result<LockGuard<'a>, Owner> {
+        let taking = || self.note_soiled(bucket);
+        let guard = self.lock_within(&bucket.lock, owner, backoff, taking)?;
+        bucket.pages.repair(&bucket.valid);
+        Ok(guard)
+    }
+
+    /// Takes `lock` from `holder` for `owner` if `holder` is dead.
+    fn take_over(
+        &self,
+        lock: &RobustSeqLock,
+        holder: Owner,
+        owner: Owner,
+        taking: impl Fn(),
+    ) -> bool {
+        let before = self.generation(holder);
+        if !self.owner_is_dead(holder) {
+            return false;
+        }
+        taking();
+        if !lock.take_over(holder, owner) {
+            return false;
+        }
+        // Between the two, the slot may have been reaped, and claimed by a process that lives.
+        let dead = self.generation(holder) == before;
+        if !dead {
+            lock.hand_back(owner, holder);
+        }
+        dead
+    }
+
+    /// Which of the processes that had `owner`'s slot one after the other has it now.
+    fn generation(&self, owner: Owner) -> u32 {
+        match owner.slot() {
+            MANAGER_SLOT => self.header().manager_epoch.load(Ordering::SeqCst),
+            slot => self.client(slot).generation.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Takes the lock of `bucket`. A lock left by a dead process is taken back.
+    #[inline]
+    pub(crate) fn lock_bucket_looking<'a, E>(
+        &self,
+        bucket: &'a BucketMeta,
+        owner: Owner,
+        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
+    ) -> Result<LockGuard<'a>, E> {
+        let guard = match bucket.lock.guard(owner) {
+            Some(guard) => guard,
+            None => self.lock_slow(&bucket.lock, owner, || self.note_soiled(bucket), look)?,
+        };
+        if guard.is_taken() {
+            bucket.pages.repair(&bucket.valid);
+        }
+        Ok(guard)
+    }
+}

@@ -1,0 +1,222 @@
+//! The lock of shared memory: exclusive for writers, a sequence lock for readers, and robust.
+
+use crate::owner::Owner;
+use crate::sync::{AtomicU64, Ordering};
+
+/// A lock and a version in one word: owner in the upper half, version in the lower.
+///
+/// Writers hold it; readers take two equal looks at an unheld word instead (a sequence lock).
+/// The version rises whenever the protected content changed. It is robust: a holder that has died is
+/// told by its owner's stamp, and replaced.
+#[repr(transparent)]
+pub struct RobustSeqLock(AtomicU64);
+
+/// An unheld lock word as a reader saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadStamp(u64);
+
+impl RobustSeqLock {
+    /// A lock that nobody holds, at version zero.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub fn unheld() -> RobustSeqLock {
+        RobustSeqLock(AtomicU64::new(0))
+    }
+
+    /// Takes the lock for `owner` if it is free.
+    #[inline]
+    pub fn guard(&self, owner: Owner) -> Option<LockGuard<'_>> {
+        self.try_lock(owner).is_ok().then(|| LockGuard { lock: self, release: Release::Unchanged })
+    }
+
+    /// Takes the lock for `owner`, or says who holds it.
+    #[inline]
+    pub fn try_lock(&self, owner: Owner) -> Result<(), Owner> {
+        let seen = self.0.load(Ordering::Relaxed);
+        if let Some(holder) = Owner::from_raw((seen >> 32) as u32) {
+            return Err(holder);
+        }
+        let held = u64::from(owner.raw()) << 32 | seen;
+        // Release, for those who take it over and then ask for the slot's generation.
+        match self.0.compare_exchange(seen, held, Ordering::AcqRel, Ordering::Relaxed) {
+            // What the holder writes must not be seen by a reader whose first look came earlier.
+            Ok(_) => {
+                crate::sync::fence(Ordering::Release);
+                Ok(())
+            }
+            Err(now) => Err(Owner::from_raw((now >> 32) as u32).unwrap_or(owner)),
+        }
+    }
+
+    /// Releases the lock and raises the version: the content changed.
+    #[inline]
+    pub fn unlock_changed(&self) {
+        let version = (self.0.load(Ordering::Relaxed) as u32).wrapping_add(1);
+        self.0.store(u64::from(version), Ordering::Release);
+    }
+
+    /// Releases the lock; readers need not look again.
+    #[inline]
+    pub fn unlock_unchanged(&self) {
+        let version = self.0.load(Ordering::Relaxed) as u32;
+        self.0.store(u64::from(version), Ordering::Release);
+    }
+
+    /// Takes the lock away from `dead` and gives it to `owner`. The caller has made sure that
+    /// `dead` can never act again.
+    pub fn take_over(&self, dead: Owner, owner: Owner) -> bool {
+        let seen = self.0.load(Ordering::Relaxed);
+        if (seen >> 32) as u32 != dead.raw() {
+            return false;
+        }
+        // What the dead holder changed must not pass as unchanged.
+        let version = (seen as u32).wrapping_add(1);
+        let held = u64::from(owner.raw()) << 32 | u64::from(version);
+        match self.0.compare_exchange(seen, held, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => {
+                crate::sync::fence(Ordering::Release);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// The same, with a guard.
+    pub(crate) fn guard_of_dead(&self, dead: Owner, owner: Owner) -> Option<LockGuard<'_>> {
+        self.take_over(dead, owner).then(|| LockGuard::of(self, true))
+    }
+
+    /// Undoes a [`RobustSeqLock::take_over`] from a holder that turned out to live.
+    pub fn hand_back(&self, owner: Owner, holder: Owner) {
+        let seen = self.0.load(Ordering::Relaxed);
+        if (seen >> 32) as u32 == owner.raw() {
+            let held = u64::from(holder.raw()) << 32 | u64::from(seen as u32);
+            let _ = self.0.compare_exchange(seen, held, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Who holds the lock now.
+    pub fn holder(&self) -> Option<Owner> {
+        Owner::from_raw((self.0.load(Ordering::Relaxed) >> 32) as u32)
+    }
+
+    /// The version, whoever holds the lock.
+    pub fn version(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) as u32
+    }
+
+    /// Begins a lock-free read: `None` while a writer has the lock.
+    #[inline]
+    pub fn read_begin(&self) -> Option<ReadStamp> {
+        let word = self.0.load(Ordering::Acquire);
+        (word >> 32 == 0).then_some(ReadStamp(word))
+    }
+
+    /// Ends a lock-free read: whether it has to be made again, because a writer had the lock since.
+    #[inline]
+    pub fn read_retry(&self, begin: ReadStamp) -> bool {
+        crate::sync::fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) != begin.0
+    }
+}
+
+/// What the end of a guard does to its lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Release {
+    /// Nothing: the thread has had it before.
+    Kept,
+    /// Readers need not look again.
+    Unchanged,
+    /// The version rises.
+    Changed,
+}
+
+impl Release {
+    #[inline(always)]
+    pub(crate) fn run(self, lock: &RobustSeqLock) {
+        match self {
+            Release::Kept => {}
+            Release::Unchanged => lock.unlock_unchanged(),
+            Release::Changed => lock.unlock_changed(),
+        }
+    }
+
+    /// Unless it is kept.
+    #[inline(always)]
+    pub(crate) fn changed(self) -> Release {
+        if self == Release::Kept { self } else { Release::Changed }
+    }
+}
+
+/// A lock that the calling thread holds until this ends. A thread that dies leaves it locked.
+#[must_use]
+pub struct LockGuard<'a> {
+    lock: &'a RobustSeqLock,
+    release: Release,
+}
+
+impl<'a> LockGuard<'a> {
+    /// Of a lock that the calling thread has just `taken`, or had before.
+    pub(crate) fn of(lock: &'a RobustSeqLock, taken: bool) -> LockGuard<'a> {
+        LockGuard { lock, release: if taken { Release::Unchanged } else { Release::Kept } }
+    }
+
+    /// Notes that what the lock protects has changed: readers look again.
+    #[inline]
+    pub fn changed(&mut self) {
+        self.release = self.release.changed();
+    }
+
+    /// Whether the thread did not have the lock before.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.release != Release::Kept
+    }
+
+    /// Leaves the release to the caller.
+    #[inline(always)]
+    pub(crate) fn into_release(self) -> Release {
+        let release = self.release;
+        core::mem::forget(self);
+        release
+    }
+}
+
+impl Drop for LockGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.release.run(self.lock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_rises_only_when_content_changed() {
+        let (lock, me) = (RobustSeqLock::unheld(), Owner::new(3, 1));
+        let first = lock.read_begin().unwrap();
+        let held = lock.guard(me).unwrap();
+        assert!(lock.guard(Owner::new(4, 1)).is_none());
+        assert!(lock.read_begin().is_none());
+        drop(held);
+        assert!(!lock.read_retry(first));
+        lock.guard(me).unwrap().changed();
+        assert!(lock.read_retry(first));
+        // Of a lock that the thread has already.
+        let held = lock.guard(me).unwrap();
+        LockGuard::of(&lock, false).changed();
+        assert_eq!(lock.holder(), Some(me));
+        drop(held);
+        assert_eq!(lock.holder(), None);
+    }
+
+    #[test]
+    fn a_dead_holder_is_replaced_once() {
+        let (lock, dead, me) = (RobustSeqLock::unheld(), Owner::new(3, 1), Owner::new(4, 1));
+        lock.try_lock(dead).unwrap();
+        assert!(!lock.take_over(me, me));
+        assert!(lock.take_over(dead, me));
+        assert!(!lock.take_over(dead, me));
+        assert_eq!(lock.holder(), Some(me));
+    }
+}
