@@ -350,7 +350,7 @@ struct TokenBucket {
     emulation: *const Emulation,
 }
 
-// The pointer is into the segment that `node` holds, and only its atomic is used.
+// SAFETY: the pointer is into the segment that `_node` holds, and only its atomic is used.
 unsafe impl Send for TokenBucket {}
 
 impl std::ops::Deref for TokenBucket {

@@ -4,6 +4,8 @@
 //! each of its threads a client of its own; nothing here is shared between threads, except what a
 //! [`FaultScript`] and the clock of a [`Throttled`] device share on purpose.
 
+#![warn(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
+
 mod faulty;
 mod null;
 mod positional;

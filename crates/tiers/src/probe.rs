@@ -177,9 +177,10 @@ impl Probe {
     ) -> Result<u64, Errno> {
         let transfer = |(index, offset)| {
             let part = buffer.part(index, self.bytes);
-            // SAFETY: each part of the buffer is in one transfer, and outlives the run.
             match self.direction {
+                // SAFETY: each part of the buffer is in one transfer, and outlives the run.
                 Direction::Read => unsafe { Transfer::read(file, offset, part) },
+                // SAFETY: as above.
                 Direction::Write => unsafe { Transfer::write(file, offset, part) },
             }
         };
