@@ -1,8 +1,8 @@
 //! What of a configuration depends on the machine: directories, memory, space.
 
-use super::types::{Config, ConfigError, Result, Speed, Tier, TierKind};
+use super::places::Places;
+use super::types::{BUCKETS_MIN, Config, ConfigError, Result, Speed, Tier, TierKind};
 use super::units::{SIZE_UNITS, quantity, round_down, size};
-use super::{BUCKETS_MIN, Places};
 use forebay_placement::glob;
 use rustix::fs::{Access, access, statfs, statvfs};
 use std::ops::Range;

@@ -7,6 +7,7 @@
 //! The schema in XML is read here, too. May use no other folder of this crate.
 
 mod machine;
+mod places;
 pub mod rules;
 pub mod schema;
 mod toml;
@@ -14,24 +15,21 @@ mod types;
 pub(crate) mod units;
 
 pub use forebay_placement::schema::Trigger;
-pub use rules::Rule;
 pub(crate) use types::Result;
 pub use types::{
-    Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind,
+    Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Rule, Speed, Tier, TierKind,
 };
 pub use units::size_of;
 
 pub(crate) use machine::{automatic_ram as machine_ram, available_memory};
 use machine::{automatic_ram, scratch_candidates};
+use places::{Places, TierPlaces};
 use std::fs;
 use std::path::{Path, PathBuf};
 use toml::{CANONICAL_KEYS, ROOT_KEYS, Text, line_of};
+use types::{BUCKETS_MIN, PAGE_SIZE_DEFAULT};
 use units::size;
 
-/// Page size of a configuration that names none.
-const PAGE_SIZE_DEFAULT: u32 = 4 << 10;
-/// A tier with fewer buckets could not keep its flusher, its demoter and a writer busy at once.
-const BUCKETS_MIN: u64 = 16;
 /// Backing stores that fit in the pool's header.
 const BACKING_MAX: usize = 8;
 
@@ -167,25 +165,5 @@ impl Config {
             )),
             _ => Ok(()),
         }
-    }
-}
-
-/// Where the values that are checked against the machine were written.
-#[derive(Default)]
-struct Places {
-    backing: Vec<String>,
-    tiers: Vec<TierPlaces>,
-    /// The path of each rule.
-    rules: Vec<String>,
-}
-
-struct TierPlaces {
-    path: String,
-    capacity: String,
-}
-
-impl TierPlaces {
-    fn keys(tier: &str) -> Self {
-        Self { path: format!("{tier}.path"), capacity: format!("{tier}.capacity") }
     }
 }

@@ -3,11 +3,10 @@
 //! The readers of TOML and XML give a `RawRule`: keys, values and where they stand. What they mean,
 //! and which values are allowed, is decided here, so that a rule is the same in both.
 
-use super::types::{ConfigError, Result, Tier, TierKind, quoted};
+use super::types::{ConfigError, Result, Rule, Tier, TierKind, quoted};
 use super::units::{TIME_UNITS, quantity, size_of};
 use forebay_placement::schema::{
-    self, Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX, RankRange, Settings,
-    Trigger,
+    self, Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX, RankRange, Trigger,
 };
 use forebay_placement::{PolicyId, glob, names as policies};
 use std::ffi::{CStr, CString};
@@ -138,31 +137,6 @@ pub(crate) struct RawRule {
     /// `FILE:LINE`.
     pub source: String,
     pub items: Vec<Item>,
-}
-
-/// A rule of the buffering schema.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
-    /// What people call it; may be empty.
-    pub name: String,
-    /// File and line where it is written.
-    pub source: String,
-    /// Pattern of the path; empty is any.
-    pub path: String,
-    /// Least size of the file in bytes.
-    pub size_min: u64,
-    /// Largest size of the file in bytes.
-    pub size_max: Option<u64>,
-    /// Pattern of the HDF5 dataset; empty is any.
-    pub dataset: String,
-    /// User id.
-    pub user: Option<u32>,
-    /// Pattern of the process' name; empty is any.
-    pub process: String,
-    /// Ranks; empty is any.
-    pub ranks: Vec<RankRange>,
-    /// What it sets, `tier` included.
-    pub set: Settings,
 }
 
 impl Rule {

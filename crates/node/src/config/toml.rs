@@ -1,12 +1,12 @@
 //! The TOML text of a configuration.
 
+use super::places::{Places, TierPlaces};
 use super::rules::{self, Item, RawRule};
 use super::types::{
-    Backing, Config, ConfigError, Emulate, Flush, JOURNAL_MIN, MODELS, MODES, Mode,
-    PAGES_PER_BUCKET, Placement, Result, Speed, Tier, TierKind,
+    BUCKETS_MIN, Backing, Config, ConfigError, Emulate, Flush, JOURNAL_MIN, MODELS, MODES, Mode,
+    PAGE_SIZE_DEFAULT, PAGES_PER_BUCKET, Placement, Result, Speed, Tier, TierKind,
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
-use super::{BUCKETS_MIN, PAGE_SIZE_DEFAULT, Places, TierPlaces};
 use crate::config::schema;
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};

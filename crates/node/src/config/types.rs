@@ -1,14 +1,17 @@
 //! What a configuration says, and how it is written as text.
 
-use super::rules::Rule;
 use super::units::Size;
 use forebay_placement::evict::Eviction;
-use forebay_placement::schema::{Durability, Trigger};
+use forebay_placement::schema::{Durability, RankRange, Settings, Trigger};
 use forebay_placement::{Costs, Model, PolicyId};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Page size of a configuration that names none.
+pub(super) const PAGE_SIZE_DEFAULT: u32 = 4 << 10;
+/// A tier with fewer buckets could not keep its flusher, its demoter and a writer busy at once.
+pub(super) const BUCKETS_MIN: u64 = 16;
 /// Pages in a bucket: one bit each in a 64-bit word.
 pub(super) const PAGES_PER_BUCKET: u64 = 64;
 /// Raised when the same canonical text comes to mean something else.
@@ -169,6 +172,31 @@ pub struct Speed {
     pub write_bandwidth: u64,
     /// Nanoseconds until the first byte.
     pub latency_ns: u64,
+}
+
+/// A rule of the buffering schema.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// What people call it; may be empty.
+    pub name: String,
+    /// File and line where it is written.
+    pub source: String,
+    /// Pattern of the path; empty is any.
+    pub path: String,
+    /// Least size of the file in bytes.
+    pub size_min: u64,
+    /// Largest size of the file in bytes.
+    pub size_max: Option<u64>,
+    /// Pattern of the HDF5 dataset; empty is any.
+    pub dataset: String,
+    /// User id.
+    pub user: Option<u32>,
+    /// Pattern of the process' name; empty is any.
+    pub process: String,
+    /// Ranks; empty is any.
+    pub ranks: Vec<RankRange>,
+    /// What it sets, `tier` included.
+    pub set: Settings,
 }
 
 impl Speed {

@@ -1,7 +1,8 @@
 //! From measurements to a configuration.
 
-use super::mounts::Kind;
-use super::{Measured, Skipped};
+use super::measured::Measured;
+use super::mounts::{Kind, Skipped};
+
 use crate::config::units::{round_down, size};
 use crate::config::{Speed, machine_ram};
 use std::fmt::Write as _;
@@ -107,7 +108,8 @@ fn three(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Place, Row};
+    use super::super::measured::Row;
+    use super::super::mounts::Place;
     use super::*;
     use crate::config::Config;
     use forebay_tiers::Direction;

@@ -4,14 +4,15 @@
 //! The paper left this to people. It leaves nothing behind: what it writes to has no name.
 
 mod hierarchy;
+mod measured;
 mod mounts;
 
 pub use forebay_tiers::Direction;
 pub use forebay_tiers::probe::{Order, Probe, Sample};
 pub use hierarchy::{bandwidth, configuration, latency};
+pub use measured::{Measured, Row};
 pub use mounts::{Kind, Place, Skipped};
 
-use crate::config::Speed;
 use forebay_tiers::probe::Buffer;
 use forebay_tiers::{IoClient, open_client};
 use mounts::Hints;
@@ -23,8 +24,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A place with less free space is not measured: nothing shall be filled up.
-const FREE_MIN: u64 = 64 << 20;
 /// Part of the free space that a measurement may use for a while.
 const FREE_SHARE: u64 = 10;
 /// Largest file that is measured with, in bytes: more than devices have caches for.
@@ -42,70 +41,6 @@ const LAYOUT_SHARES: usize = 4;
 /// Bytes and requests at once of the probes, each in both directions.
 const SEQUENTIAL: [(usize, usize); 2] = [(LARGE, 1), (LARGE, LARGE_AT_ONCE)];
 const RANDOM: [(usize, usize); 3] = [(4 << 10, 1), (4 << 10, 16), (256 << 10, 8)];
-
-/// One probe's runs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// What was measured.
-    pub probe: Probe,
-    /// What each run found.
-    pub runs: Vec<Sample>,
-}
-
-impl Row {
-    /// Least, median and largest bandwidth in bytes per second.
-    pub fn bandwidths(&self) -> [f64; 3] {
-        let mut found: Vec<f64> = self.runs.iter().map(|run| run.bandwidth).collect();
-        found.sort_by(f64::total_cmp);
-        spread(&found).unwrap_or_default()
-    }
-
-    /// Least, median and largest time of a round in nanoseconds.
-    pub fn rounds_ns(&self) -> [u64; 3] {
-        let mut found: Vec<u64> = self.runs.iter().map(|run| run.round_ns).collect();
-        found.sort_unstable();
-        spread(&found).unwrap_or_default()
-    }
-}
-
-fn spread<T: Copy>(sorted: &[T]) -> Option<[T; 3]> {
-    Some([*sorted.first()?, sorted[sorted.len() / 2], *sorted.last()?])
-}
-
-/// What was found out about a place.
-#[derive(Clone, Debug)]
-pub struct Measured {
-    /// Where.
-    pub place: Place,
-    /// Every probe.
-    pub rows: Vec<Row>,
-    /// The page cache was not in between.
-    pub direct: bool,
-}
-
-impl Measured {
-    /// What the cost model computes with: the best sequential bandwidth each way, and the time of one
-    /// small request, the mean of both ways.
-    pub fn speed(&self) -> Speed {
-        let best = |direction| {
-            let rows = self.rows.iter().filter(|row| {
-                row.probe.direction == direction && row.probe.order == Order::Sequential
-            });
-            rows.map(|row| row.bandwidths()[1] as u64).max().unwrap_or(0)
-        };
-        let small = self.rows.iter().filter(|row| row.probe.order == Order::Random);
-        let least = small.clone().map(|row| row.probe.bytes).min();
-        let alone: Vec<u64> = small
-            .filter(|row| row.probe.at_once == 1 && Some(row.probe.bytes) == least)
-            .map(|row| row.rounds_ns()[1])
-            .collect();
-        Speed {
-            read_bandwidth: best(Direction::Read),
-            write_bandwidth: best(Direction::Write),
-            latency_ns: alone.iter().sum::<u64>() / alone.len().max(1) as u64,
-        }
-    }
-}
 
 /// What there is to measure.
 #[derive(Clone, Debug, Default)]

@@ -8,6 +8,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// A place with less free space is not measured: nothing shall be filled up.
+const FREE_MIN: u64 = 64 << 20;
+
 /// What is behind a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -281,7 +284,7 @@ pub(super) fn find(mounts: &[Mount], hints: &Hints) -> (Vec<Place>, Vec<Skipped>
             (Kind::Memory, _) => "is memory, which the RAM tier uses already",
             _ if mount.read_only => "is mounted read-only",
             (_, None) => "has no directory that you may write in; name one with --dir",
-            (_, Some(free)) if free < super::FREE_MIN => "has less than 64 MiB free",
+            (_, Some(free)) if free < FREE_MIN => "has less than 64 MiB free",
             (_, Some(_)) => "",
         };
         if why.is_empty() {
@@ -308,7 +311,7 @@ pub(super) fn place_at(path: &Path, mounts: &[Mount], hints: &Hints) -> Result<P
     let skip = |why: String| Skipped { path: path.to_owned(), why };
     let path = path.canonicalize().map_err(|error| skip(error.to_string()))?;
     let free = usable(&path).map_err(skip)?;
-    if free < super::FREE_MIN {
+    if free < FREE_MIN {
         return Err(skip("has less than 64 MiB free".to_owned()));
     }
     // The last of those that are mounted over each other.

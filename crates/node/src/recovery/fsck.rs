@@ -2,17 +2,19 @@
 //! checked in `forebay_pool::check`; here is what lies outside of it, one file for each.
 
 mod files;
+mod finding;
 mod journal;
 mod stores;
 mod sums;
 mod tiers;
 
 use crate::recovery::inspect::inspect;
+use finding::refused;
 pub use forebay_pool::check::{Finding, Remedy};
 use forebay_pool::layout::file_flag;
 use forebay_pool::{Segment, SegmentError};
 pub use journal::{JournalState, check_left};
-use std::fmt;
+
 use std::path::Path;
 
 /// What a check found.
@@ -82,12 +84,4 @@ pub(crate) fn refusal(segment: &Segment) -> Option<String> {
          wrong, `forebay salvage --to DIR` saves what can be read",
         found.len()
     ))
-}
-
-fn refused(place: impl fmt::Display, what: impl fmt::Display) -> Finding {
-    Finding { place: place.to_string(), what: what.to_string(), remedy: Remedy::Refused }
-}
-
-fn mended(place: impl fmt::Display, what: impl fmt::Display) -> Finding {
-    Finding { place: place.to_string(), what: what.to_string(), remedy: Remedy::Mended }
 }

@@ -1,10 +1,9 @@
 //! The files that the store lacks data of: still those that were written to.
 
-use super::Finding;
 use crate::store::beneath::{Known, Since, Stores};
 use crate::usage::path_of;
 use forebay_pool::Segment;
-use forebay_pool::check::Remedy;
+use forebay_pool::check::{Finding, Remedy};
 use forebay_pool::layout::file_flag;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

@@ -1,11 +1,12 @@
 //! The journal: heads, checksums and sequence numbers, and what a recovery would take from it.
 
-use super::{Finding, Remedy, mended, refused};
+use super::finding::{mended, refused};
 use crate::config::Config;
 use crate::instance::runtime::Runtime;
 use crate::journal::Journal;
 use crate::journal::log::{Contents, Examined, examine, reason};
 use crate::usage::path_of;
+use forebay_pool::check::{Finding, Remedy};
 use forebay_pool::slot_record::{JOURNAL_END, SLOTS_END};
 use forebay_pool::{Segment, private};
 use rustix::io::Errno;

@@ -1,8 +1,9 @@
 //! The stores: there, and the file systems that they were.
 
-use super::{Finding, mended};
+use super::finding::mended;
 use crate::usage::path_of;
 use forebay_pool::Segment;
+use forebay_pool::check::Finding;
 use std::os::unix::fs::MetadataExt;
 
 pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {

@@ -1,8 +1,9 @@
 //! Checksums of the pages in slots: what was written is what is there.
 
-use super::{Finding, mended, refused};
+use super::finding::{mended, refused};
 use crate::recovery::inspect::Inspected;
 use crate::usage::{buckets_of, path_of};
+use forebay_pool::check::Finding;
 use forebay_pool::free_map::USED;
 use forebay_pool::segment::text;
 use forebay_pool::sums::each_page;

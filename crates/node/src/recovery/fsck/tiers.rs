@@ -1,9 +1,10 @@
 //! The files of file tiers: there, and long enough for what lies in their slots.
 
-use super::{Finding, mended, refused};
+use super::finding::{mended, refused};
 use crate::recovery::inspect::check_head;
 use crate::usage::{buckets_of, path_of};
 use forebay_pool::Segment;
+use forebay_pool::check::Finding;
 use forebay_pool::free_map::USED;
 use forebay_pool::private;
 use forebay_pool::segment::text;
