@@ -327,7 +327,7 @@ impl Session {
 
     /// Notes that a program changed a file's status: its mode, its owner, its names. A write that
     /// follows clears set-id bits of `mode`.
-    pub fn status_changed(&self, device: u64, inode: u64, mode: u32) {
+    pub(crate) fn status_changed(&self, device: u64, inode: u64, mode: u32) {
         let note = |file: Option<u32>| {
             if let Some(file) = file {
                 let record = self.segment.file(file);

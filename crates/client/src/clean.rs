@@ -236,7 +236,7 @@ impl OpenFile<'_> {
     ///
     /// # Errors
     /// The store's errno, `ACCES` for a file that this process may not write.
-    pub fn empty(&self) -> Result<(), Errno> {
+    pub(crate) fn empty(&self) -> Result<(), Errno> {
         self.set_size(0)
     }
 
@@ -769,7 +769,7 @@ impl OpenFile<'_> {
 
 impl Session {
     /// A descriptor of this process through which that file can be written.
-    pub fn writer(&self, device: u64, inode: u64) -> Option<OpenFile<'_>> {
+    pub(crate) fn writer(&self, device: u64, inode: u64) -> Option<OpenFile<'_>> {
         self.files().find(|&file| {
             file.may(description_flag::WRITE)
                 && file.record.identity() == Identity { device, inode }

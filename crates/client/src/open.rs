@@ -66,7 +66,7 @@ impl Seen {
 /// The path of a file that is about to be opened, in a folder that was seen in a store a moment ago.
 /// Unless it is a symbolic link, it is the canonical one.
 #[derive(Clone, Copy)]
-pub struct InKnownFolder<'a> {
+pub(crate) struct InKnownFolder<'a> {
     path: &'a [u8],
     store: usize,
     /// Before the open, by the clock that stamps files.
@@ -136,7 +136,7 @@ impl Session {
     /// Whether `path` lies in a folder that this thread has just seen in a store: asked before the
     /// open, and if so said afterwards to [`Session::opened_as`]. The open must then be refused if
     /// the path is a symbolic link.
-    pub fn in_known_folder<'a>(&self, path: &'a CStr) -> Option<InKnownFolder<'a>> {
+    pub(crate) fn in_known_folder<'a>(&self, path: &'a CStr) -> Option<InKnownFolder<'a>> {
         let path = path.to_bytes();
         let store = dir_cache::store_of(self.number(), path)?;
         let now_ns = clock::realtime_coarse_ns();
@@ -148,7 +148,7 @@ impl Session {
     ///
     /// # Errors
     /// As of [`Session::opened`].
-    pub fn opened_as(
+    pub(crate) fn opened_as(
         &self,
         fd: RawFd,
         flags: OpenFlags,

@@ -1,7 +1,9 @@
 //! The names that files get and lose. Identity decides which file is meant; by its name a manager finds
 //! one of which it has no descriptor.
 
+use crate::opening::PathAt;
 use crate::session::{Session, borrow};
+use crate::user_memory::UserPath;
 use crate::waits::surely;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -10,7 +12,7 @@ use forebay_pool::files::last_part;
 use forebay_pool::layout::{FileRecord, PATH_BYTES, file_flag};
 use forebay_pool::{Identity, crash};
 use rustix::fd::{AsRawFd, RawFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// How often a file that is renamed all the time is looked for: where it is then is a hint only.
@@ -19,13 +21,13 @@ const LOOKS: usize = 20;
 impl Session {
     /// How often names were changed, to be asked before one is: see [`Session::name_changed`].
     #[inline]
-    pub fn name_changes(&self) -> u64 {
+    pub(crate) fn name_changes(&self) -> u64 {
         self.segment.name_changes()
     }
 
     /// Notes that a call has changed the name `path`, before it is looked whether the file is known. Returns whether other
     /// calls have since [`Session::name_changes`] was `before`.
-    pub fn name_changed(&self, before: u64, path: &CStr) -> bool {
+    pub(crate) fn name_changed(&self, before: u64, path: &CStr) -> bool {
         crash::point("name.changed");
         let have_others = self.segment.name_changed(before, path.to_bytes());
         crash::point("name.noted");
@@ -35,7 +37,7 @@ impl Session {
     /// To be called at the end of each call that has changed the name `path`, once the file is noted that has it now. If other
     /// processes have changed it, too, since [`Session::name_changes`] was `before`, the file that lost it may be another than
     /// was there before the call. The one of them that looks last finds what the kernel has replaced.
-    pub fn look_for_replaced(&self, before: u64, path: &CStr) {
+    pub(crate) fn look_for_replaced(&self, before: u64, path: &CStr) {
         // Which name the file has now was noted before.
         if self.segment.may_others_have_changed(before, path.to_bytes()) {
             self.note_replaced(last_part(path.to_bytes()));
@@ -66,7 +68,7 @@ impl Session {
 
     /// Notes that a name of a file, which `stat` describes, is about to be removed, if it is the last one: who is killed
     /// after the call has no time to. The manager looks whether it is true.
-    pub fn unlinking(&self, stat: &Stat) {
+    pub(crate) fn unlinking(&self, stat: &Stat) {
         if stat.st_nlink == 1 {
             self.note_unlinked(stat);
         }
@@ -76,7 +78,7 @@ impl Session {
     /// Notes that the name `path` of a file, which `stat` described after [`Session::name_changes`] was `before`, was removed. Again:
     /// a process that has opened the file until then has found that it still had its name. And of several names all
     /// others may have been removed meanwhile.
-    pub fn unlinked(&self, stat: &Stat, before: u64, path: &CStr) {
+    pub(crate) fn unlinked(&self, stat: &Stat, before: u64, path: &CStr) {
         if self.name_changed(before, path) || stat.st_nlink == 1 {
             self.note_unlinked(stat);
         }
@@ -100,7 +102,13 @@ impl Session {
     /// Notes that a file got the name `path`, which starts at `folder`; `old` is the name that it lost,
     /// if that started there, too. Returns whether the file is known, and its name lies in no managed
     /// directory: no later manager would find it there.
-    pub fn named(&self, identity: Identity, folder: i32, path: &CStr, old: Option<&CStr>) -> bool {
+    pub(crate) fn named(
+        &self,
+        identity: Identity,
+        folder: i32,
+        path: &CStr,
+        old: Option<&CStr>,
+    ) -> bool {
         let note = |file: Option<u32>| {
             let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
             // That it was unlinked stays: another process may have removed this name, too, by now. Who opens it, or
@@ -174,7 +182,7 @@ impl Session {
     }
 
     /// Whether `path`, which starts at `folder`, lies in a managed directory.
-    pub fn is_managed_path(&self, folder: i32, path: &CStr) -> bool {
+    pub(crate) fn is_managed_path(&self, folder: i32, path: &CStr) -> bool {
         let mut buffer = MaybeUninit::uninit();
         self.managed_path_at(folder, path, &mut buffer).1.is_some()
     }
@@ -199,6 +207,167 @@ impl Session {
             record.store.store(store as u32, Ordering::Release);
             record.set_path(path);
         }
+    }
+}
+
+/// What a rename moves.
+struct Moved<'a> {
+    /// A file that may be in the table.
+    file: Option<Stat>,
+    /// A directory that lies in a managed one.
+    is_folder: bool,
+    old: Option<UserPath<'a>>,
+    to: PathAt<'a>,
+}
+
+impl Session {
+    /// To be asked before a rename.
+    fn moved<'a>(&self, from: PathAt<'a>, to: PathAt<'a>) -> Moved<'a> {
+        let stat = self.stat_at(from, AtFlags::SYMLINK_NOFOLLOW);
+        let is_folder = stat
+            .is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+            && self.is_managed(from);
+        let old = (from.folder == to.folder).then_some(from.path);
+        Moved { file: stat.filter(|stat| self.may_be_in_table(stat)), is_folder, old, to }
+    }
+
+    /// To be called after the rename.
+    fn has_moved(&self, moved: Moved<'_>) {
+        // Of which files lie in it, only the store knows; it happens rarely.
+        if moved.is_folder && !self.is_managed(moved.to) {
+            self.sync_all(false);
+        }
+        let file = moved.file.filter(|stat| self.is_in_table(stat));
+        self.note_status(file);
+        self.note_named(file, moved.old, moved.to);
+    }
+
+    fn is_managed(&self, at: PathAt<'_>) -> bool {
+        at.path.get().is_some_and(|path| self.is_managed_path(at.folder, path))
+    }
+
+    /// Notes a new name before the caller looks whether the file is in the table.
+    fn note_new_name(&self, path: UserPath<'_>) {
+        if let Some(path) = path.get() {
+            self.name_changed(self.name_changes(), path);
+        }
+    }
+
+    /// At the end of a call that has changed the name `path`, before which names had been changed so often.
+    fn end_of_change(&self, names: u64, path: UserPath<'_>) {
+        if let Some(path) = path.get() {
+            self.look_for_replaced(names, path);
+        }
+    }
+
+    /// Makes a call that gives a file the name `to`, too; it has the name `from`.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn link(
+        &self,
+        from: PathAt<'_>,
+        to: PathAt<'_>,
+        call: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let names = self.name_changes();
+        call()?;
+        self.note_new_name(to.path);
+        let file = self.stat_known(to, AtFlags::SYMLINK_NOFOLLOW);
+        self.note_status(file);
+        let old = (from.folder == to.folder).then_some(from.path);
+        self.note_named(file, old, to);
+        self.end_of_change(names, to.path);
+        Ok(())
+    }
+
+    /// Makes a call that takes the name `at` away, and notes it if it was the file's last.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn unlink(
+        &self,
+        at: PathAt<'_>,
+        call: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let names = self.name_changes();
+        self.taking_away(at, call)?;
+        self.end_of_change(names, at.path);
+        Ok(())
+    }
+
+    /// The same, of a call at the end of which [`Session::end_of_change`] is still to come.
+    fn taking_away(
+        &self,
+        at: PathAt<'_>,
+        call: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let names = self.name_changes();
+        let doomed = self.stat_at(at, AtFlags::SYMLINK_NOFOLLOW);
+        let doomed = doomed.filter(|stat| self.may_be_in_table(stat));
+        let Some((doomed, name)) = doomed.zip(at.path.get()) else { return call() };
+        self.unlinking(&doomed);
+        call()?;
+        self.unlinked(&doomed, names, name);
+        self.note_status(Some(doomed).filter(|stat| self.is_in_table(stat)));
+        Ok(())
+    }
+
+    /// Makes a call that renames `from` to `to`, which takes the name away from what was there, unless both are names
+    /// of one file.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn rename(
+        &self,
+        from: PathAt<'_>,
+        to: PathAt<'_>,
+        call: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let names = self.name_changes();
+        let source = self.moved(from, to);
+        let target = self.stat_at(to, AtFlags::SYMLINK_NOFOLLOW);
+        let target = target.filter(|stat| self.may_be_in_table(stat));
+        let one = |(a, b): (Stat, Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+        match target {
+            Some(_) if !source.file.zip(target).is_some_and(one) => self.taking_away(to, call)?,
+            _ => {
+                call()?;
+                self.note_new_name(to.path);
+            }
+        }
+        self.has_moved(source);
+        self.end_of_change(names, to.path);
+        Ok(())
+    }
+
+    /// Makes a call that renames `from` to `to` where that is no file yet, or, if it `exchanges`, is one that gets the
+    /// name `from`.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn rename_keeping(
+        &self,
+        from: PathAt<'_>,
+        to: PathAt<'_>,
+        exchanges: bool,
+        call: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let names = self.name_changes();
+        let (source, other) = (self.moved(from, to), self.moved(to, from));
+        call()?;
+        self.note_new_name(to.path);
+        if exchanges {
+            // A process that replaces that name meanwhile has to know, too.
+            self.note_new_name(from.path);
+        }
+        self.has_moved(source);
+        self.has_moved(other);
+        if exchanges {
+            self.end_of_change(names, from.path);
+        }
+        self.end_of_change(names, to.path);
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@
 //! the program unmaps or protects something.
 
 use core::cell::Cell;
+use core::ffi::{CStr, c_char};
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
@@ -15,6 +17,8 @@ const AHEAD: usize = 256 << 10;
 const PAGE: usize = 4096;
 /// Ranges that a thread remembers.
 const RANGES: usize = 8;
+/// PATH_MAX.
+const LONGEST_PATH: usize = 4096;
 /// Above it lies the kernel's half.
 const USER_END: usize = 1 << 47;
 
@@ -223,6 +227,57 @@ fn touch(start: usize, end: usize, advice: Advice) -> Result<bool, Errno> {
         }
     }
     Ok(true)
+}
+
+/// A path at an address that the program gave: it may be no memory of the program's.
+#[derive(Clone, Copy)]
+pub struct UserPath<'a> {
+    start: *const c_char,
+    text: PhantomData<&'a CStr>,
+}
+
+impl<'a> UserPath<'a> {
+    /// The path at `start`, wherever that is.
+    ///
+    /// # Safety
+    /// As far as it can be read, it does not change for as long as the path is used.
+    pub unsafe fn at(start: *const c_char) -> UserPath<'a> {
+        UserPath { start, text: PhantomData }
+    }
+
+    /// Whether it is an absolute one.
+    pub fn is_absolute(self) -> bool {
+        // SAFETY: just found readable.
+        is_readable(self.start.cast(), 1) && unsafe { *self.start } == b'/' as c_char
+    }
+
+    /// The path; `None` if it is no memory of the program's, or longer than any path.
+    pub fn get(self) -> Option<&'a CStr> {
+        let mut length = 0;
+        while length < LONGEST_PATH {
+            let at = self.start.wrapping_add(length).cast::<u8>();
+            let page = PAGE - at as usize % PAGE;
+            if !is_readable(at, page) {
+                return None;
+            }
+            // SAFETY: just found readable.
+            let piece = unsafe { core::slice::from_raw_parts(at, page) };
+            if let Some(end) = piece.iter().position(|&byte| byte == 0) {
+                // SAFETY: readable up to its zero, and unchanged, see `UserPath::at`.
+                let bytes =
+                    unsafe { core::slice::from_raw_parts(self.start.cast(), length + end + 1) };
+                return CStr::from_bytes_with_nul(bytes).ok();
+            }
+            length += page;
+        }
+        None
+    }
+}
+
+impl<'a> From<&'a CStr> for UserPath<'a> {
+    fn from(path: &'a CStr) -> UserPath<'a> {
+        UserPath { start: path.as_ptr(), text: PhantomData }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::files::borrow;
 use crate::real::{real, without_cancellation};
-use crate::{count, managed};
+use crate::{count, last_error, managed};
 use forebay_client::user_memory::is_writable;
 use libc::{c_int, c_uint, off64_t, size_t, ssize_t};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,12 +18,6 @@ const PIPE_PAGE: usize = 4096;
 /// All flags of splice.
 const SPLICE_FLAGS: c_uint =
     libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-
-/// This thread's errno as an error.
-fn last_error() -> Errno {
-    // SAFETY: the address of this thread's errno.
-    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
-}
 
 fn bytes(result: ssize_t) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| last_error())

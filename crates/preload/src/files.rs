@@ -2,197 +2,69 @@
 
 use crate::real::real;
 use crate::session;
-use crate::{managed, set_errno, status};
+use crate::{managed, status};
 use core::ffi::CStr;
-use forebay_client::user_memory::{is_readable, is_writable};
-use forebay_client::{Advice, AllocateMode, Identity, InKnownFolder, OpenFlags, Session, Whence};
+use forebay_client::user_memory::{UserPath, is_readable, is_writable};
+use forebay_client::{Advice, AllocateMode, OpenFlags, PathAt, Whence};
 use libc::{c_char, c_int, c_void, gid_t, mode_t, off_t, uid_t};
-use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-/// Opens through `call` and takes the file under management.
-///
-/// A file that is buffered already is not truncated by the kernel but by us, so that no other
-/// process sees its old blocks again.
+/// Opens through `call`.
 unsafe fn open_by(
     folder: c_int,
-    given: *const c_char,
+    path: *const c_char,
     flags: c_int,
     call: impl Fn(c_int) -> c_int,
 ) -> c_int {
     let Some(session) = session() else { return call(flags) };
-    session.opening(|| unsafe { open_in(session, folder, given, flags, call) })
-}
-
-unsafe fn open_in(
-    session: &Session,
-    folder: c_int,
-    given: *const c_char,
-    flags: c_int,
-    call: impl Fn(c_int) -> c_int,
-) -> c_int {
-    const ELSEWHERE: c_int = libc::O_PATH | libc::O_DIRECTORY;
-    // Where new files would be scratch, it has to be known which are new.
-    let fast = flags & ELSEWHERE == 0 && !session.makes_scratch();
-    let absolute = fast && unsafe { begins_with_slash(given) };
-    let path = if absolute { unsafe { path_at(given) } } else { None };
-    let known = path.and_then(|path| session.in_known_folder(path));
-    if let Some(known) = known {
-        let fd = unsafe { open_known(session, known, flags, &call) };
-        // A symbolic link: it may lead out of the folder.
-        if fd >= 0 || crate::errno() != libc::ELOOP || flags & libc::O_NOFOLLOW != 0 {
-            return fd;
+    let before = crate::errno();
+    let call = |flags: OpenFlags| descriptor(call(flags.bits() as c_int));
+    let at = unsafe { path_at(folder, path) };
+    match session.open_with(at, OpenFlags::from_bits_retain(flags as u32), call) {
+        Ok(fd) => {
+            // The kernel may have been asked twice.
+            crate::restore_errno(before);
+            fd
         }
-    }
-    let truncates = flags & libc::O_TRUNC != 0 && flags & libc::O_PATH == 0;
-    let made = make(flags, &call);
-    let ours = made.is_none() && truncates && unsafe { is_known(folder, given) };
-    let fd = made.unwrap_or_else(|| call(if ours { flags & !libc::O_TRUNC } else { flags }));
-    if fd < 0 {
-        return fd;
-    }
-    let noted = if made.is_some() { flags | libc::O_EXCL } else { flags };
-    match session.opened_as(fd, OpenFlags::from_bits_retain(noted as u32), None, path) {
-        Ok(_) if ours => unsafe { cut(session, fd) },
-        Ok(_) => fd,
-        Err(errno) => unsafe { fail(fd, errno) },
+        Err(errno) => failed(errno),
     }
 }
 
-/// The same for a path in a folder that is known to be managed: the file is truncated when it is
-/// seen that there is something to truncate, and no symbolic link is followed.
-unsafe fn open_known(
-    session: &Session,
-    known: InKnownFolder<'_>,
-    flags: c_int,
-    call: impl Fn(c_int) -> c_int,
-) -> c_int {
-    let ours = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
-    let kernel = if ours { flags & !libc::O_TRUNC } else { flags };
-    let fd = call(kernel | libc::O_NOFOLLOW);
-    if fd < 0 {
-        return fd;
-    }
-    let flags = OpenFlags::from_bits_retain(flags as u32);
-    match session.opened_as(fd, flags, Some(known), None) {
-        Ok(false) if ours => unsafe { cut(session, fd) },
-        Ok(_) => fd,
-        Err(errno) => unsafe { fail(fd, errno) },
-    }
+/// The path that a call names.
+pub(crate) unsafe fn path_at<'a>(folder: c_int, path: *const c_char) -> PathAt<'a> {
+    // SAFETY: a program that changes a path during a call gets what it asks for.
+    PathAt { folder, path: unsafe { UserPath::at(path) } }
 }
 
-/// Truncates a file that was just opened with O_TRUNC, of which the kernel was not told.
-unsafe fn cut(session: &Session, fd: c_int) -> c_int {
-    let cut = match session.file(fd) {
-        Some(file) => file.empty(),
-        None => rustix::fs::ftruncate(unsafe { borrow(fd) }, 0),
-    };
-    match cut {
-        // What is no regular file is not truncated.
-        Ok(()) | Err(Errno::INVAL) => fd,
-        Err(errno) => unsafe { fail(fd, errno) },
-    }
+/// A path that starts at the current directory.
+pub(crate) unsafe fn path_here<'a>(path: *const c_char) -> PathAt<'a> {
+    unsafe { path_at(libc::AT_FDCWD, path) }
 }
 
-unsafe fn fail(fd: c_int, errno: Errno) -> c_int {
-    unsafe { crate::descriptors::close(fd) };
-    set_errno(errno);
-    -1
+/// The text that the program gave; `None` if it is no memory of the program's, or longer than any path.
+pub(crate) unsafe fn text_at<'a>(text: *const c_char) -> Option<&'a CStr> {
+    unsafe { path_here(text) }.path.get()
 }
 
-/// Whether a path that the program gave is an absolute one.
-unsafe fn begins_with_slash(path: *const c_char) -> bool {
-    // SAFETY: just found readable.
-    is_readable(path.cast(), 1) && unsafe { *path } == b'/' as c_char
+/// What a call of the C library's returned: a descriptor, or why there is none.
+fn descriptor(result: c_int) -> Result<c_int, Errno> {
+    if result < 0 { Err(crate::last_error()) } else { Ok(result) }
 }
 
-/// Where a file that did not exist would be scratch: makes it, if there is none.
-fn make(flags: c_int, call: impl Fn(c_int) -> c_int) -> Option<c_int> {
-    let asks = flags & libc::O_CREAT != 0 && flags & (libc::O_EXCL | libc::O_PATH) == 0;
-    if !asks || !session()?.makes_scratch() {
-        return None;
-    }
-    let errno = crate::errno();
-    let fd = call(flags | libc::O_EXCL);
-    if fd < 0 {
-        crate::restore_errno(errno);
-    }
-    (fd >= 0).then_some(fd)
+/// The same of a call without a value.
+fn done(result: c_int) -> Result<(), Errno> {
+    descriptor(result).map(|_| ())
+}
+
+/// -1 with errno.
+fn failed(errno: Errno) -> c_int {
+    status(Err(errno))
 }
 
 /// SAFETY: the descriptor is open for the duration of the call.
 pub(crate) unsafe fn borrow<'a>(fd: c_int) -> rustix::fd::BorrowedFd<'a> {
     unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }
-}
-
-/// Whether the file at `path` is in the file table.
-unsafe fn is_known(folder: c_int, path: *const c_char) -> bool {
-    unsafe { stat_known(folder, path, AtFlags::empty()) }.is_some()
-}
-
-/// What the file behind `fd` is, if it is in the file table.
-pub(crate) unsafe fn fstat_known(fd: c_int) -> Option<rustix::fs::Stat> {
-    session()?;
-    let stat = rustix::fs::fstat(unsafe { borrow((fd >= 0).then_some(fd)?) }).ok()?;
-    is_in_table(&stat).then_some(stat)
-}
-
-/// What the file at `path` is, if it is in the file table.
-pub(crate) unsafe fn stat_known(
-    folder: c_int,
-    path: *const c_char,
-    flags: AtFlags,
-) -> Option<rustix::fs::Stat> {
-    unsafe { stat_at(folder, path, flags) }.filter(is_in_table)
-}
-
-unsafe fn stat_at(folder: c_int, path: *const c_char, flags: AtFlags) -> Option<rustix::fs::Stat> {
-    session()?;
-    let path = unsafe { path_at(path) }?;
-    // AT_FDCWD is not a descriptor to borrow; rustix has its own name for it.
-    let stat = match folder {
-        libc::AT_FDCWD => rustix::fs::statat(rustix::fs::CWD, path, flags),
-        folder if folder < 0 => return None,
-        folder => rustix::fs::statat(unsafe { borrow(folder) }, path, flags),
-    };
-    stat.ok()
-}
-
-/// Whether the file table may have the file, now or after an open that is under way.
-fn may_be_in_table(stat: &rustix::fs::Stat) -> bool {
-    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-    regular && session().is_some_and(|session| session.is_store_device(stat.st_dev))
-}
-
-/// Whether the file table has the file. What is no regular file may have got the inode number of
-/// one whose record is still there.
-pub(crate) fn is_in_table(stat: &rustix::fs::Stat) -> bool {
-    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-    regular && session().is_some_and(|session| session.knows(stat.st_dev, stat.st_ino))
-}
-
-/// The path at an address that the program gave; `None` if it is no memory of the program's, or
-/// longer than any path.
-pub(crate) unsafe fn path_at<'a>(path: *const c_char) -> Option<&'a CStr> {
-    let mut length = 0;
-    while length < libc::PATH_MAX as usize {
-        let at = path.wrapping_add(length).cast::<u8>();
-        let page = 4096 - at as usize % 4096;
-        if !is_readable(at, page) {
-            return None;
-        }
-        // SAFETY: just found readable.
-        let piece = unsafe { core::slice::from_raw_parts(at, page) };
-        if let Some(end) = piece.iter().position(|&byte| byte == 0) {
-            let whole = path.cast::<u8>();
-            // SAFETY: readable up to its zero.
-            let bytes = unsafe { core::slice::from_raw_parts(whole, length + end + 1) };
-            return CStr::from_bytes_with_nul(bytes).ok();
-        }
-        length += page;
-    }
-    None
 }
 
 #[unsafe(no_mangle)]
@@ -271,15 +143,10 @@ unsafe extern "C" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_i
 
 /// mkstemp and its kin open inside the C library; the descriptor is taken over afterwards.
 fn take_over(fd: c_int, flags: c_int) -> c_int {
-    if let (Some(session), true) = (session(), fd >= 0) {
-        let made = OpenFlags::RDWR | OpenFlags::CREATE | OpenFlags::EXCL;
-        let flags = made | OpenFlags::from_bits_retain(flags as u32);
-        if let Err(errno) = session.opened(fd, flags) {
-            unsafe { crate::descriptors::close(fd) };
-            return status(Err(errno));
-        }
-    }
-    fd
+    let (Some(session), true) = (session(), fd >= 0) else { return fd };
+    let made = OpenFlags::RDWR | OpenFlags::CREATE | OpenFlags::EXCL;
+    let flags = made | OpenFlags::from_bits_retain(flags as u32);
+    session.take_over(fd, flags).unwrap_or_else(failed)
 }
 
 macro_rules! temporary_files {
@@ -318,27 +185,11 @@ unsafe extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
-    let known = unsafe { stat_known(libc::AT_FDCWD, path, AtFlags::empty()) };
-    let (Some(session), Some(known), true) = (session(), known, size >= 0) else {
-        return real!(c"truncate64"(path => *const c_char, size => off_t) -> c_int);
-    };
-    // Closing a descriptor of a file ends the locks that the process has on it, so that none is
-    // opened for a file that it has open.
-    if unsafe { libc::euidaccess(path, libc::W_OK) } == 0
-        && let Some(writer) = session.writer(known.st_dev, known.st_ino)
-    {
-        return status(writer.truncate(size));
+    let here = unsafe { path_here(path) };
+    match session().and_then(|session| session.truncate_path(here.path, size)) {
+        Some(result) => status(result),
+        None => real!(c"truncate64"(path => *const c_char, size => off_t) -> c_int),
     }
-    let fd = unsafe { open64(path, libc::O_WRONLY | libc::O_CLOEXEC, 0) };
-    if fd < 0 {
-        return -1;
-    }
-    let result = unsafe { ftruncate64(fd, size) };
-    // SAFETY: this thread's errno, kept over the close.
-    let errno = unsafe { *libc::__errno_location() };
-    unsafe { crate::descriptors::close(fd) };
-    unsafe { *libc::__errno_location() = errno };
-    result
 }
 
 #[unsafe(no_mangle)]
@@ -535,40 +386,34 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
     if FREQUENT.contains(&request) { call() } else { passed(fd, call) }
 }
 
-/// Notes that a call changed the status of the file that `stat` describes.
-fn changed(result: c_int, stat: Option<rustix::fs::Stat>) -> c_int {
-    if let (0, Some(session), Some(stat)) = (result, session(), stat) {
-        session.status_changed(stat.st_dev, stat.st_ino, stat.st_mode);
+/// Makes a call that changes owner or mode of the file at `path`; `mode` is what it sets, or 0.
+unsafe fn changing(
+    folder: c_int,
+    path: *const c_char,
+    flags: AtFlags,
+    mode: mode_t,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    match session() {
+        Some(session) => {
+            let at = unsafe { path_at(folder, path) };
+            status(session.change_status(at, flags, mode, || done(call())))
+        }
+        None => call(),
     }
-    result
 }
 
-/// Linkers make their output executable after they have closed it.
-unsafe fn executable(result: c_int, mode: mode_t, folder: c_int, path: *const c_char) -> c_int {
-    if result == 0
-        && mode & 0o111 != 0
-        && unsafe { is_known(folder, path) }
-        && let Some(path) = unsafe { path_at(path) }
-    {
-        open_to_read(folder, path).iter().for_each(crate::spawn::make_clean);
-    }
-    result
-}
-
-fn open_to_read(folder: c_int, path: &CStr) -> Option<OwnedFd> {
-    let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC | OpenFlags::NONBLOCK;
-    let none = rustix::fs::Mode::empty();
-    match folder {
-        libc::AT_FDCWD => rustix::fs::open(path, flags, none).ok(),
-        folder => rustix::fs::openat(unsafe { borrow(folder) }, path, flags, none).ok(),
+fn changing_fd(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    match session() {
+        Some(session) => status(session.change_status_of(fd, || done(call()))),
+        None => call(),
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chmod(path: *const c_char, mode: mode_t) -> c_int {
-    let result = real!(c"chmod"(path => *const c_char, mode => mode_t) -> c_int);
-    changed(result, unsafe { stat_known(libc::AT_FDCWD, path, AtFlags::empty()) });
-    unsafe { executable(result, mode, libc::AT_FDCWD, path) }
+    let call = || real!(c"chmod"(path => *const c_char, mode => mode_t) -> c_int);
+    unsafe { changing(libc::AT_FDCWD, path, AtFlags::empty(), mode, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -578,9 +423,8 @@ unsafe extern "C" fn fchmodat(
     mode: mode_t,
     flags: c_int,
 ) -> c_int {
-    let result = real!(c"fchmodat"(folder => c_int, path => *const c_char, mode => mode_t, flags => c_int) -> c_int);
-    changed(result, unsafe { stat_known(folder, path, link_flags(flags)) });
-    unsafe { executable(result, mode, folder, path) }
+    let call = || real!(c"fchmodat"(folder => c_int, path => *const c_char, mode => mode_t, flags => c_int) -> c_int);
+    unsafe { changing(folder, path, link_flags(flags), mode, call) }
 }
 
 /// AT_SYMLINK_NOFOLLOW, as far as a call has it.
@@ -590,26 +434,24 @@ fn link_flags(flags: c_int) -> AtFlags {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
-    let result = real!(c"fchmod"(fd => c_int, mode => mode_t) -> c_int);
-    changed(result, unsafe { fstat_known(fd) })
+    changing_fd(fd, || real!(c"fchmod"(fd => c_int, mode => mode_t) -> c_int))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int {
-    let result = real!(c"fchown"(fd => c_int, user => uid_t, group => gid_t) -> c_int);
-    changed(result, unsafe { fstat_known(fd) })
+    changing_fd(fd, || real!(c"fchown"(fd => c_int, user => uid_t, group => gid_t) -> c_int))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
-    let result = real!(c"chown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
-    changed(result, unsafe { stat_known(libc::AT_FDCWD, path, AtFlags::empty()) })
+    let call = || real!(c"chown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
+    unsafe { changing(libc::AT_FDCWD, path, AtFlags::empty(), 0, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lchown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
-    let result = real!(c"lchown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
-    changed(result, unsafe { stat_known(libc::AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW) })
+    let call = || real!(c"lchown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
+    unsafe { changing(libc::AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW, 0, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -620,14 +462,16 @@ unsafe extern "C" fn fchownat(
     group: gid_t,
     flags: c_int,
 ) -> c_int {
-    let result = real!(c"fchownat"(folder => c_int, path => *const c_char, user => uid_t, group => gid_t, flags => c_int) -> c_int);
-    changed(result, unsafe { stat_known(folder, path, link_flags(flags)) })
+    let call = || real!(c"fchownat"(folder => c_int, path => *const c_char, user => uid_t, group => gid_t, flags => c_int) -> c_int);
+    unsafe { changing(folder, path, link_flags(flags), 0, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     let call = || real!(c"link"(from => *const c_char, to => *const c_char) -> c_int);
-    unsafe { linking(call, Some(from), libc::AT_FDCWD, to) }
+    let Some(session) = session() else { return call() };
+    let (from, to) = unsafe { (path_here(from), path_here(to)) };
+    status(session.link(from, to, || done(call())))
 }
 
 #[unsafe(no_mangle)]
@@ -639,67 +483,15 @@ unsafe extern "C" fn linkat(
     flags: c_int,
 ) -> c_int {
     let call = || real!(c"linkat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => c_int) -> c_int);
-    let old = (from_folder == to_folder).then_some(from);
-    unsafe { linking(call, old, to_folder, to) }
-}
-
-/// Makes a call that gives a file the name `path`, and notes that before the caller looks whether the file is in the table.
-fn noting_name(path: Option<&CStr>, call: impl FnOnce() -> c_int) -> c_int {
-    let result = call();
-    if let (0, Some(session), Some(path)) = (result, session(), path) {
-        session.name_changed(session.name_changes(), path);
-    }
-    result
-}
-
-/// At the end of a call that has changed the name `path`, before which names had been changed so often.
-fn renamed(result: c_int, names: Option<u64>, path: Option<&CStr>) -> c_int {
-    if let (0, Some(session), Some(names), Some(path)) = (result, session(), names, path) {
-        session.look_for_replaced(names, path);
-    }
-    result
-}
-
-/// How often names were changed.
-fn name_changes() -> Option<u64> {
-    session().map(|session| session.name_changes())
-}
-
-/// Passes a call through that gives a file the name `path`, too.
-unsafe fn linking(
-    call: impl FnOnce() -> c_int,
-    old: Option<*const c_char>,
-    folder: c_int,
-    path: *const c_char,
-) -> c_int {
-    let (names, name) = (name_changes(), unsafe { path_at(path) });
-    let result = noting_name(name, call);
-    let file = unsafe { stat_known(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
-    changed(result, file);
-    unsafe { named(result, file, old, folder, path) };
-    renamed(result, names, name)
-}
-
-/// Passes a call through that takes the name `path` away, and notes it if it was the file's last.
-unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
-    let names = name_changes();
-    let result = unsafe { taking_away(folder, path, call) };
-    renamed(result, names, unsafe { path_at(path) })
-}
-
-/// The same, of a call at the end of which [`renamed`] is still to come.
-unsafe fn taking_away(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let Some(session) = session() else { return call() };
-    let names = session.name_changes();
-    let doomed = unsafe { stat_at(folder, path, AtFlags::SYMLINK_NOFOLLOW) };
-    let doomed = doomed.filter(may_be_in_table);
-    let Some((doomed, name)) = doomed.zip(unsafe { path_at(path) }) else { return call() };
-    session.unlinking(&doomed);
-    let result = call();
-    if result == 0 {
-        session.unlinked(&doomed, names, name);
-    }
-    changed(result, Some(doomed).filter(is_in_table))
+    let (from, to) = unsafe { (path_at(from_folder, from), path_at(to_folder, to)) };
+    status(session.link(from, to, || done(call())))
+}
+
+unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    let Some(session) = session() else { return call() };
+    let at = unsafe { path_at(folder, path) };
+    status(session.unlink(at, || done(call())))
 }
 
 #[unsafe(no_mangle)]
@@ -724,7 +516,9 @@ unsafe extern "C" fn remove(path: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     let call = || real!(c"rename"(from => *const c_char, to => *const c_char) -> c_int);
-    unsafe { replacing(libc::AT_FDCWD, from, libc::AT_FDCWD, to, call) }
+    let Some(session) = session() else { return call() };
+    let (from, to) = unsafe { (path_here(from), path_here(to)) };
+    status(session.rename(from, to, || done(call())))
 }
 
 #[unsafe(no_mangle)]
@@ -735,7 +529,9 @@ unsafe extern "C" fn renameat(
     to: *const c_char,
 ) -> c_int {
     let call = || real!(c"renameat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char) -> c_int);
-    unsafe { replacing(from_folder, from, to_folder, to, call) }
+    let Some(session) = session() else { return call() };
+    let (from, to) = unsafe { (path_at(from_folder, from), path_at(to_folder, to)) };
+    status(session.rename(from, to, || done(call())))
 }
 
 #[unsafe(no_mangle)]
@@ -747,129 +543,12 @@ unsafe extern "C" fn renameat2(
     flags: libc::c_uint,
 ) -> c_int {
     let call = || real!(c"renameat2"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => libc::c_uint) -> c_int);
+    let Some(session) = session() else { return call() };
+    let (from, to) = unsafe { (path_at(from_folder, from), path_at(to_folder, to)) };
+    let exchanges = flags & libc::RENAME_EXCHANGE != 0;
     // Without flags the target is replaced; with them it is kept, or refused.
-    match flags {
-        0 => unsafe { replacing(from_folder, from, to_folder, to, call) },
-        _ => {
-            let names = name_changes();
-            let source = unsafe { Moved::of(from_folder, from, to_folder, to) };
-            // Of an exchange.
-            let other = unsafe { Moved::of(to_folder, to, from_folder, from) };
-            let result = noting_name(unsafe { path_at(to) }, call);
-            if flags & libc::RENAME_EXCHANGE != 0 {
-                // A process that replaces that name meanwhile has to know, too.
-                noting_name(unsafe { path_at(from) }, || result);
-            }
-            unsafe {
-                source.end(result);
-                other.end(result);
-                if flags & libc::RENAME_EXCHANGE != 0 {
-                    renamed(result, names, path_at(from));
-                }
-                renamed(result, names, path_at(to))
-            }
-        }
-    }
-}
-
-/// Files are found again by their names. A scratch file that got another one may be kept for it; what
-/// leaves the managed directories turns direct, because no later manager would look for it there.
-pub(crate) unsafe fn named(
-    result: c_int,
-    file: Option<rustix::fs::Stat>,
-    old: Option<*const c_char>,
-    folder: c_int,
-    path: *const c_char,
-) -> c_int {
-    if let (0, Some(file), Some(session)) = (result, file, session())
-        && let Some(path) = unsafe { path_at(path) }
-    {
-        let identity = Identity { device: file.st_dev, inode: file.st_ino };
-        let old = old.and_then(|old| unsafe { path_at(old) });
-        if session.named(identity, folder, path, old)
-            && let Some(file) = open_to_read(folder, path)
-        {
-            // An error stays with the file.
-            let _ = session.opened_raw(file.as_raw_fd());
-            session.forget(file.as_raw_fd());
-        }
-    }
-    result
-}
-
-/// What a rename moves.
-struct Moved {
-    /// A file that may be in the table.
-    file: Option<rustix::fs::Stat>,
-    /// A directory that lies in a managed one.
-    is_folder: bool,
-    old: Option<*const c_char>,
-    folder: c_int,
-    path: *const c_char,
-}
-
-impl Moved {
-    /// To be asked before the call.
-    unsafe fn of(
-        from_folder: c_int,
-        from: *const c_char,
-        folder: c_int,
-        path: *const c_char,
-    ) -> Moved {
-        let stat = unsafe { stat_at(from_folder, from, AtFlags::SYMLINK_NOFOLLOW) };
-        let is_folder = stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
-            && unsafe { is_managed_path(from_folder, from) };
-        let old = (from_folder == folder).then_some(from);
-        Moved { file: stat.filter(may_be_in_table), is_folder, old, folder, path }
-    }
-
-    /// To be told what came of it.
-    unsafe fn end(self, result: c_int) -> c_int {
-        // Of which files lie in it, only the store knows; it happens rarely.
-        if self.is_folder
-            && result == 0
-            && !unsafe { is_managed_path(self.folder, self.path) }
-            && let Some(session) = session()
-        {
-            session.sync_all(false);
-        }
-        let file = self.file.filter(is_in_table);
-        changed(result, file);
-        unsafe { named(result, file, self.old, self.folder, self.path) }
-    }
-}
-
-unsafe fn is_managed_path(folder: c_int, path: *const c_char) -> bool {
-    session()
-        .zip(unsafe { path_at(path) })
-        .is_some_and(|(session, path)| session.is_managed_path(folder, path))
-}
-
-/// A rename takes the name away from what was there, unless both are names of one file.
-unsafe fn replacing(
-    from_folder: c_int,
-    from: *const c_char,
-    to_folder: c_int,
-    to: *const c_char,
-    call: impl FnOnce() -> c_int,
-) -> c_int {
-    if session().is_none() {
-        return call();
-    }
-    let names = name_changes();
-    let source = unsafe { Moved::of(from_folder, from, to_folder, to) };
-    let target = unsafe { stat_at(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) };
-    let target = target.filter(may_be_in_table);
-    let one =
-        |(a, b): (rustix::fs::Stat, rustix::fs::Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
-    let result = match target {
-        Some(_) if !source.file.zip(target).is_some_and(one) => unsafe {
-            taking_away(to_folder, to, call)
-        },
-        _ => noting_name(unsafe { path_at(to) }, call),
-    };
-    unsafe {
-        source.end(result);
-        renamed(result, names, path_at(to))
-    }
+    status(match flags {
+        0 => session.rename(from, to, || done(call())),
+        _ => session.rename_keeping(from, to, exchanges, || done(call())),
+    })
 }

@@ -93,6 +93,11 @@ fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// This thread's errno as an error.
+fn last_error() -> Errno {
+    Errno::from_raw_os_error(errno())
+}
+
 /// Puts errno back to what it was.
 fn restore_errno(errno: c_int) {
     // SAFETY: the address of this thread's errno.

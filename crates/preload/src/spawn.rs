@@ -8,6 +8,7 @@ use core::arch::naked_asm;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{c_char, c_int, c_void, pid_t};
+use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -174,40 +175,17 @@ impl Drop for Environment {
     }
 }
 
-/// Makes a file that may be executed, or loaded as a library, what it is on the store: the kernel
-/// and the loader read it there, at a time we cannot see.
-pub(crate) fn make_clean(file: &impl rustix::fd::AsFd) {
-    use rustix::fd::AsRawFd;
-    let fd = file.as_fd().as_raw_fd();
-    if let (Some(session), Ok(stat)) = (session(), rustix::fs::fstat(file))
-        && session.knows(stat.st_dev, stat.st_ino)
-    {
-        let managed = session.file(fd).is_some();
-        if !managed && session.opened_surely(fd, OFlags::RDONLY).is_err() {
-            // There is no description to be had for it.
-            session.sync_all(false);
-        }
-        if let Some(file) = session.file(fd) {
-            // An error stays with the file; the program will not run, and the writer learns why.
-            let _ = file.let_go();
-        }
-        if !managed {
-            session.forget(fd);
-        }
-    }
-}
-
 /// Before a program at `path` is executed: it is read from the store by the kernel, and if it
 /// does not load us it uses the descriptors it inherits through the kernel.
 unsafe fn prepare(path: *const c_char, variables: Strings) {
     let Some(session) = session() else { return };
-    let Some(path) = (unsafe { crate::files::path_at(path) }) else { return };
+    let Some(path) = (unsafe { crate::files::text_at(path) }) else { return };
     // A FIFO would make a plain open wait for a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
         return;
     };
-    make_clean(&file);
+    session.make_clean(file.as_raw_fd());
     let joins = !unsafe { has(variables, DISABLED) } && loads_libraries(&file, 0);
     if !joins || !can_join(session) {
         session.stranger_starts();
@@ -303,7 +281,7 @@ unsafe fn libc_environ() -> Strings {
 
 /// Calls `act` with each path that `file` may mean, until it returns true.
 unsafe fn search(file: *const c_char, mut act: impl FnMut(*const c_char) -> bool) {
-    let Some(name) = (unsafe { crate::files::path_at(file) }) else { return };
+    let Some(name) = (unsafe { crate::files::text_at(file) }) else { return };
     let name = name.to_bytes();
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
     if name.contains(&b'/') || path.is_null() {
@@ -464,25 +442,11 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
     flags: c_int,
     mode: libc::mode_t,
 ) -> c_int {
-    if let (Some(session), Some(name)) = (session(), unsafe { crate::files::path_at(path) }) {
-        let known = rustix::fs::stat(name).is_ok_and(|stat| crate::files::is_in_table(&stat));
-        if known
-            && let Ok(file) =
-                rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        {
-            use rustix::fd::AsRawFd;
-            if let Err(errno) = session.opened_surely(file.as_raw_fd(), OFlags::RDONLY) {
-                return errno.raw_os_error();
-            }
-            if let Some(file) = session.file(file.as_raw_fd()) {
-                file.hold_mapping();
-                let turned = file.turn_direct();
-                session.forget(file.fd);
-                if let Err(errno) = turned {
-                    return errno.raw_os_error();
-                }
-            }
-        }
+    let here = unsafe { crate::files::path_here(path) };
+    if let Some(session) = session()
+        && let Err(errno) = session.hand_over(here.path)
+    {
+        return errno.raw_os_error();
     }
     real!(c"posix_spawn_file_actions_addopen"(actions => *mut c_void, fd => c_int, path => *const c_char, flags => c_int, mode => libc::mode_t) -> c_int)
 }

@@ -1,6 +1,6 @@
 //! stat in all its forms, and setting times.
 
-use crate::files::{fstat_known, stat_known};
+use crate::files::{path_at, path_here};
 use crate::real::real;
 use crate::session;
 use crate::status;
@@ -219,15 +219,25 @@ unsafe fn of_timeval(times: *const timeval) -> NewTime {
 unsafe fn at(folder: c_int, path: *const c_char, flags: c_int) -> Option<rustix::fs::Stat> {
     let flags = AtFlags::from_bits_retain(flags as u32);
     if path.is_null() {
-        return unsafe { fstat_known(folder) };
+        return known(folder);
     }
-    unsafe { stat_known(folder, path, flags) }
+    session()?.stat_known(unsafe { path_at(folder, path) }, flags)
+}
+
+/// What the file at `path` is, if it is in the file table.
+unsafe fn here(path: *const c_char, flags: AtFlags) -> Option<rustix::fs::Stat> {
+    session()?.stat_known(unsafe { path_here(path) }, flags)
+}
+
+/// What the file behind `fd` is, if it is in the file table.
+fn known(fd: c_int) -> Option<rustix::fs::Stat> {
+    session()?.fstat_known(fd)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimens(fd: c_int, times: *const timespec) -> c_int {
     let call = || real!(c"futimens"(fd => c_int, times => *const timespec) -> c_int);
-    unsafe { timed(fstat_known(fd), of_timespec(times), call) }
+    unsafe { timed(known(fd), of_timespec(times), call) }
 }
 
 #[unsafe(no_mangle)]
@@ -244,7 +254,7 @@ unsafe extern "C" fn utimensat(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimes(fd: c_int, times: *const timeval) -> c_int {
     let call = || real!(c"futimes"(fd => c_int, times => *const timeval) -> c_int);
-    unsafe { timed(fstat_known(fd), of_timeval(times), call) }
+    unsafe { timed(known(fd), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
@@ -256,14 +266,14 @@ unsafe extern "C" fn futimesat(folder: c_int, path: *const c_char, times: *const
 #[unsafe(no_mangle)]
 unsafe extern "C" fn utimes(path: *const c_char, times: *const timeval) -> c_int {
     let call = || real!(c"utimes"(path => *const c_char, times => *const timeval) -> c_int);
-    unsafe { timed(stat_known(libc::AT_FDCWD, path, AtFlags::empty()), of_timeval(times), call) }
+    unsafe { timed(here(path, AtFlags::empty()), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lutimes(path: *const c_char, times: *const timeval) -> c_int {
     let call = || real!(c"lutimes"(path => *const c_char, times => *const timeval) -> c_int);
     let flags = AtFlags::SYMLINK_NOFOLLOW;
-    unsafe { timed(stat_known(libc::AT_FDCWD, path, flags), of_timeval(times), call) }
+    unsafe { timed(here(path, flags), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
@@ -274,5 +284,5 @@ unsafe extern "C" fn utime(path: *const c_char, times: *const utimbuf) -> c_int 
         () if !is_readable(times.cast(), size_of::<utimbuf>()) => NewTime::Kept,
         () => NewTime::At(joined_ns(unsafe { (*times).modtime }, 0)),
     };
-    unsafe { timed(stat_known(libc::AT_FDCWD, path, AtFlags::empty()), mtime, call) }
+    unsafe { timed(here(path, AtFlags::empty()), mtime, call) }
 }

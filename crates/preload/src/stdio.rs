@@ -486,7 +486,7 @@ unsafe fn reopen_ours(
     let locked = unsafe { Locked::new(stream) };
     let old = cookie.fd.load(Ordering::Relaxed);
     unsafe { libc::fflush(stream) };
-    let text = unsafe { files::path_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
+    let text = unsafe { files::text_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
     let mut own = [0; 32];
     let path = if path.is_null() { own_path(old, &mut own) } else { path };
     let new = match flags_of(text) {
@@ -581,7 +581,7 @@ unsafe fn reopen_foreign(
         unsafe { libc::fflush(stream) };
         session.forget(fd);
     }
-    let text = unsafe { files::path_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
+    let text = unsafe { files::text_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
     let flags = flags_of(text).unwrap_or_default();
     if flags & (libc::O_TRUNC | libc::O_EXCL) == libc::O_TRUNC && !path.is_null() {
         // What is buffered has to go too. An error will be glibc's as well.

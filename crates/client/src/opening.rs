@@ -1,0 +1,334 @@
+//! The calls that open a file, or change one by its path, around the system calls that a front end
+//! makes: which flags the kernel gets, what is truncated by us, what becomes of an error.
+
+use crate::open::{InKnownFolder, OpenFlags};
+use crate::session::{Session, borrow};
+use crate::user_memory::UserPath;
+use core::ffi::CStr;
+use forebay_pool::Identity;
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, Stat};
+use rustix::io::Errno;
+
+/// A path as a call names it.
+#[derive(Clone, Copy)]
+pub struct PathAt<'a> {
+    /// The directory at which a relative path starts: a descriptor, or `AT_FDCWD`.
+    pub folder: RawFd,
+    /// The path.
+    pub path: UserPath<'a>,
+}
+
+impl<'a> PathAt<'a> {
+    /// A path that starts at the current directory.
+    pub fn here(path: UserPath<'a>) -> PathAt<'a> {
+        PathAt { folder: CWD.as_raw_fd(), path }
+    }
+
+    /// The directory, if it can be one.
+    pub(crate) fn directory(&self) -> Option<BorrowedFd<'static>> {
+        (self.folder >= 0 || self.folder == CWD.as_raw_fd()).then(|| borrow(self.folder))
+    }
+
+    fn open_to_read(&self) -> Option<OwnedFd> {
+        // A FIFO would make a plain open wait for a writer.
+        let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC | OpenFlags::NONBLOCK;
+        rustix::fs::openat(self.directory()?, self.path.get()?, flags, Mode::empty()).ok()
+    }
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+impl Session {
+    /// Opens a file for a front end that makes its system calls itself.
+    ///
+    /// # Errors
+    /// The kernel's; `NFILE` when all open-file descriptions are in use; the store's if the file
+    /// cannot be truncated.
+    pub fn open(
+        &self,
+        folder: BorrowedFd<'_>,
+        path: &CStr,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<OwnedFd, Errno> {
+        let at = PathAt { folder: folder.as_raw_fd(), path: UserPath::from(path) };
+        let call =
+            |flags| rustix::fs::openat(folder, path, flags, mode).map(IntoRawFd::into_raw_fd);
+        let fd = self.open_with(at, flags, call)?;
+        // SAFETY: just opened, and known to no other thread.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Opens the file at `at` through `call`, which lets the kernel open it with the flags given, and takes it under
+    /// management.
+    ///
+    /// A file that is buffered already is not truncated by the kernel but by us, so that no other
+    /// process sees its old blocks again.
+    ///
+    /// # Errors
+    /// As of [`Session::open`].
+    pub fn open_with(
+        &self,
+        at: PathAt<'_>,
+        flags: OpenFlags,
+        call: impl Fn(OpenFlags) -> Result<RawFd, Errno>,
+    ) -> Result<RawFd, Errno> {
+        self.opening(|| self.open_in(at, flags, call))
+    }
+
+    #[inline]
+    fn open_in(
+        &self,
+        at: PathAt<'_>,
+        flags: OpenFlags,
+        call: impl Fn(OpenFlags) -> Result<RawFd, Errno>,
+    ) -> Result<RawFd, Errno> {
+        let elsewhere = flags.intersects(OpenFlags::PATH | OpenFlags::DIRECTORY);
+        // Where new files would be scratch, it has to be known which are new.
+        let fast = !elsewhere && !self.makes_scratch();
+        let path = if fast && at.path.is_absolute() { at.path.get() } else { None };
+        if let Some(known) = path.and_then(|path| self.in_known_folder(path)) {
+            let opened = self.open_known(known, flags, &call);
+            // A symbolic link: it may lead out of the folder.
+            if opened != Err(Errno::LOOP) || flags.contains(OpenFlags::NOFOLLOW) {
+                return opened;
+            }
+        }
+        let truncates = flags.contains(OpenFlags::TRUNC) && !flags.contains(OpenFlags::PATH);
+        let made = self.make(flags, &call);
+        let ours = made.is_none() && truncates && self.stat_known(at, AtFlags::empty()).is_some();
+        let (fd, noted) = match made {
+            Some(fd) => (fd, flags | OpenFlags::EXCL),
+            None => (call(if ours { flags - OpenFlags::TRUNC } else { flags })?, flags),
+        };
+        match self.opened_as(fd, noted, None, path) {
+            Ok(_) if ours => self.cut(fd),
+            Ok(_) => Ok(fd),
+            Err(errno) => self.fail(fd, errno),
+        }
+    }
+
+    /// The same for a path in a folder that is known to be managed: the file is truncated when it is
+    /// seen that there is something to truncate, and no symbolic link is followed.
+    #[inline]
+    fn open_known(
+        &self,
+        known: InKnownFolder<'_>,
+        flags: OpenFlags,
+        call: impl Fn(OpenFlags) -> Result<RawFd, Errno>,
+    ) -> Result<RawFd, Errno> {
+        let writes = flags & OpenFlags::RWMODE != OpenFlags::RDONLY;
+        let ours = flags.contains(OpenFlags::TRUNC) && writes;
+        let kernel = if ours { flags - OpenFlags::TRUNC } else { flags };
+        let fd = call(kernel | OpenFlags::NOFOLLOW)?;
+        match self.opened_as(fd, flags, Some(known), None) {
+            Ok(false) if ours => self.cut(fd),
+            Ok(_) => Ok(fd),
+            Err(errno) => self.fail(fd, errno),
+        }
+    }
+
+    /// Where a file that did not exist would be scratch: makes it, if there is none.
+    fn make(
+        &self,
+        flags: OpenFlags,
+        call: impl Fn(OpenFlags) -> Result<RawFd, Errno>,
+    ) -> Option<RawFd> {
+        let asks = flags.contains(OpenFlags::CREATE)
+            && !flags.intersects(OpenFlags::EXCL | OpenFlags::PATH);
+        if asks && self.makes_scratch() { call(flags | OpenFlags::EXCL).ok() } else { None }
+    }
+
+    /// Truncates a file that was just opened with O_TRUNC, of which the kernel was not told.
+    fn cut(&self, fd: RawFd) -> Result<RawFd, Errno> {
+        let cut = match self.file(fd) {
+            Some(file) => file.empty(),
+            None => rustix::fs::ftruncate(borrow(fd), 0),
+        };
+        match cut {
+            // What is no regular file is not truncated.
+            Ok(()) | Err(Errno::INVAL) => Ok(fd),
+            Err(errno) => self.fail(fd, errno),
+        }
+    }
+
+    fn fail(&self, fd: RawFd, errno: Errno) -> Result<RawFd, Errno> {
+        let _ = self.close(fd);
+        Err(errno)
+    }
+
+    /// Closes a descriptor for a front end that makes its system calls itself.
+    ///
+    /// # Errors
+    /// The errno that a flush of the file reported and this description has not yet learned of.
+    pub fn close(&self, fd: RawFd) -> Result<(), Errno> {
+        // SAFETY: the caller gives the descriptor up.
+        let ((), error) = self.while_closing(fd, || unsafe { rustix::io::close(fd) });
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Takes `fd` over, which was opened with `flags` where it could not be seen; closes it if that is not possible.
+    ///
+    /// # Errors
+    /// As of [`Session::opened`].
+    pub fn take_over(&self, fd: RawFd, flags: OpenFlags) -> Result<RawFd, Errno> {
+        match self.opened(fd, flags) {
+            Ok(()) => Ok(fd),
+            Err(errno) => self.fail(fd, errno),
+        }
+    }
+
+    /// What the file at `at` is.
+    pub(crate) fn stat_at(&self, at: PathAt<'_>, flags: AtFlags) -> Option<Stat> {
+        rustix::fs::statat(at.directory()?, at.path.get()?, flags).ok()
+    }
+
+    /// What the file at `at` is, if it is in the file table.
+    pub fn stat_known(&self, at: PathAt<'_>, flags: AtFlags) -> Option<Stat> {
+        self.stat_at(at, flags).filter(|stat| self.is_in_table(stat))
+    }
+
+    /// What the file behind `fd` is, if it is in the file table.
+    pub fn fstat_known(&self, fd: RawFd) -> Option<Stat> {
+        let stat = rustix::fs::fstat(borrow((fd >= 0).then_some(fd)?)).ok()?;
+        self.is_in_table(&stat).then_some(stat)
+    }
+
+    /// Whether the file table may have the file, now or after an open that is under way.
+    pub(crate) fn may_be_in_table(&self, stat: &Stat) -> bool {
+        is_regular(stat) && self.is_store_device(stat.st_dev)
+    }
+
+    /// Whether the file table has the file. What is no regular file may have got the inode number of
+    /// one whose record is still there.
+    pub fn is_in_table(&self, stat: &Stat) -> bool {
+        is_regular(stat) && self.knows(stat.st_dev, stat.st_ino)
+    }
+
+    /// Sets the size of the file at `path`. `None` if that is the kernel's business.
+    pub fn truncate_path(&self, path: UserPath<'_>, size: i64) -> Option<Result<(), Errno>> {
+        let at = PathAt::here(path);
+        let known = self.stat_known(at, AtFlags::empty()).filter(|_| size >= 0)?;
+        let path = path.get()?;
+        // Closing a descriptor of a file ends the locks that the process has on it, so that none is
+        // opened for a file that it has open.
+        let may_write = rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+        if may_write && let Some(writer) = self.writer(known.st_dev, known.st_ino) {
+            return Some(writer.truncate(size));
+        }
+        let flags = OpenFlags::WRONLY | OpenFlags::CLOEXEC;
+        let truncate = || {
+            let fd = self.open(CWD, path, flags, Mode::empty())?.into_raw_fd();
+            let result = match self.file(fd) {
+                Some(file) => file.truncate(size),
+                None => rustix::fs::ftruncate(borrow(fd), size as u64),
+            };
+            let _ = self.close(fd);
+            result
+        };
+        Some(truncate())
+    }
+
+    /// Notes that a call changed the status of the file that `stat` describes.
+    pub(crate) fn note_status(&self, stat: Option<Stat>) {
+        if let Some(stat) = stat {
+            self.status_changed(stat.st_dev, stat.st_ino, stat.st_mode);
+        }
+    }
+
+    /// Makes a call that changes owner or mode of the file at `at`; `mode` is what it sets, or 0.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn change_status(
+        &self,
+        at: PathAt<'_>,
+        flags: AtFlags,
+        mode: u32,
+        call: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        call()?;
+        self.note_status(self.stat_known(at, flags));
+        // Linkers make their output executable after they have closed it.
+        if mode & 0o111 != 0
+            && self.stat_known(at, AtFlags::empty()).is_some()
+            && let Some(file) = at.open_to_read()
+        {
+            self.make_clean(file.as_raw_fd());
+        }
+        Ok(())
+    }
+
+    /// The same of the file behind `fd`.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn change_status_of(
+        &self,
+        fd: RawFd,
+        call: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        call()?;
+        self.note_status(self.fstat_known(fd));
+        Ok(())
+    }
+
+    /// Makes a file that may be executed, or loaded as a library, what it is on the store: the kernel
+    /// and the loader read it there, at a time we cannot see.
+    pub fn make_clean(&self, fd: RawFd) {
+        let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
+        if !self.knows(stat.st_dev, stat.st_ino) {
+            return;
+        }
+        let managed = self.file(fd).is_some();
+        if !managed && self.opened_surely(fd, OpenFlags::RDONLY).is_err() {
+            // There is no description to be had for it.
+            self.sync_all(false);
+        }
+        if let Some(file) = self.file(fd) {
+            // An error stays with the file; the program will not run, and the writer learns why.
+            let _ = file.let_go();
+        }
+        if !managed {
+            self.forget(fd);
+        }
+    }
+
+    /// Lets all processes use the file at `path` through the kernel for as long as this one may have it open where
+    /// that cannot be seen: a child opens it before it can have a session.
+    ///
+    /// # Errors
+    /// The errno of the flush; `NFILE` when all open-file descriptions are in use.
+    pub fn hand_over(&self, path: UserPath<'_>) -> Result<(), Errno> {
+        let at = PathAt::here(path);
+        if self.stat_known(at, AtFlags::empty()).is_none() {
+            return Ok(());
+        }
+        let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC;
+        let Some(path) = path.get() else { return Ok(()) };
+        let Ok(opened) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(()) };
+        self.opened_surely(opened.as_raw_fd(), OpenFlags::RDONLY)?;
+        let Some(file) = self.file(opened.as_raw_fd()) else { return Ok(()) };
+        file.hold_mapping();
+        let turned = file.turn_direct();
+        self.forget(file.fd);
+        turned
+    }
+
+    /// Files are found again by their names. A scratch file that got another one may be kept for it; what
+    /// leaves the managed directories turns direct, because no later manager would look for it there.
+    pub(crate) fn note_named(&self, file: Option<Stat>, old: Option<UserPath<'_>>, at: PathAt<'_>) {
+        let (Some(file), Some(path)) = (file, at.path.get()) else { return };
+        let identity = Identity { device: file.st_dev, inode: file.st_ino };
+        if self.named(identity, at.folder, path, old.and_then(UserPath::get))
+            && let Some(file) = at.open_to_read()
+        {
+            // An error stays with the file.
+            let _ = self.opened_raw(file.as_raw_fd());
+            self.forget(file.as_raw_fd());
+        }
+    }
+}
