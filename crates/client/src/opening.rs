@@ -6,7 +6,7 @@ use crate::session::{Session, borrow};
 use crate::user_memory::UserPath;
 use core::ffi::CStr;
 use forebay_pool::Identity;
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
 
@@ -42,7 +42,8 @@ fn is_regular(stat: &Stat) -> bool {
 }
 
 impl Session {
-    /// Opens a file for a front end that makes its system calls itself.
+    /// Opens a file for a front end that leaves the system calls to the session. It closes the
+    /// descriptor with [`Session::close`].
     ///
     /// # Errors
     /// The kernel's; `NFILE` when all open-file descriptions are in use; the store's if the file
@@ -53,13 +54,11 @@ impl Session {
         path: &CStr,
         flags: OpenFlags,
         mode: Mode,
-    ) -> Result<OwnedFd, Errno> {
+    ) -> Result<RawFd, Errno> {
         let at = PathAt { folder: folder.as_raw_fd(), path: UserPath::from(path) };
         let call =
             |flags| rustix::fs::openat(folder, path, flags, mode).map(IntoRawFd::into_raw_fd);
-        let fd = self.open_with(at, flags, call)?;
-        // SAFETY: just opened, and known to no other thread.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        self.open_with(at, flags, call)
     }
 
     /// Opens the file at `at` through `call`, which lets the kernel open it with the flags given, and takes it under
@@ -160,7 +159,7 @@ impl Session {
         Err(errno)
     }
 
-    /// Closes a descriptor for a front end that makes its system calls itself.
+    /// Closes a descriptor for a front end that leaves the system calls to the session.
     ///
     /// # Errors
     /// The errno that a flush of the file reported and this description has not yet learned of.
@@ -221,7 +220,7 @@ impl Session {
         }
         let flags = OpenFlags::WRONLY | OpenFlags::CLOEXEC;
         let truncate = || {
-            let fd = self.open(CWD, path, flags, Mode::empty())?.into_raw_fd();
+            let fd = self.open(CWD, path, flags, Mode::empty())?;
             let result = match self.file(fd) {
                 Some(file) => file.truncate(size),
                 None => rustix::fs::ftruncate(borrow(fd), size as u64),

@@ -147,7 +147,7 @@ impl Session {
     }
 
     /// Whether the kernel's descriptor `fd` is what `bound`, the word of the table, says.
-    fn is_bound_so(&self, fd: RawFd, bound: u32) -> bool {
+    pub(crate) fn is_bound_so(&self, fd: RawFd, bound: u32) -> bool {
         let Some(file) = self.file_bound(fd, bound) else { return false };
         match file.uses_kernel_offset() {
             true => self.is_of(fd, file.id),

@@ -624,7 +624,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         for file in self.files() {
-            if !file.uses_kernel_offset() {
+            // It may have been closed where that could not be seen.
+            if !file.uses_kernel_offset() && self.is_bound_so(file.fd, file.bound) {
                 // An error stays with the file.
                 let _ = file.release_to_kernel();
             }

@@ -1,0 +1,208 @@
+//! Sessions as values: everything that a front end does with one, in this process, on pools without a
+//! node manager. What a manager would do for a sync the session does itself then.
+
+use forebay_client::{Iovec, OpenFlags, Session, StartError, Whence};
+use forebay_pool::layout::Geometry;
+use forebay_pool::segment::{self, set_text};
+use forebay_pool::{Segment, layout::Header};
+use rustix::fd::{AsFd, BorrowedFd, RawFd};
+use rustix::fs::{CWD, Mode};
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The variable in which a test that starts itself finds its folder.
+const FOLDER: &str = "FOREBAY_TEST_FOLDER";
+
+/// A pool and the directory that it buffers, both gone at the end.
+struct Site {
+    folder: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Site {
+        let folder = tempfile::tempdir().unwrap();
+        let site = Site { folder };
+        fs::create_dir(site.store()).unwrap();
+        let device = fs::metadata(site.store()).unwrap().dev();
+        let path = site.store().canonicalize().unwrap();
+        let pool = segment::create_pool(&site.pool()).unwrap();
+        let describe = |header: &mut Header| {
+            header.stores = 1;
+            header.store[0].device = device;
+            set_text(&mut header.store[0].path, path.as_os_str().as_bytes());
+        };
+        let geometry = Geometry::for_tiers(4096, &[16 << 20]);
+        let segment = Segment::create(pool.as_fd(), &geometry, describe).unwrap();
+        while segment.grow(pool.as_fd(), 2 << 20).unwrap() > 0 {}
+        site
+    }
+
+    fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.folder.path().join("pool")
+    }
+
+    fn session(&self) -> Result<Session, StartError> {
+        start(&self.pool())
+    }
+
+    fn open(&self, session: &Session, name: &str, flags: OpenFlags) -> Result<RawFd, Errno> {
+        open(session, &self.store().join(name), flags)
+    }
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn start(pool: &Path) -> Result<Session, StartError> {
+    const NO_SOCKET: &CStr = c"/nowhere";
+    let keeps_locks: fn(RawFd) = |_| {};
+    Session::start(&text(pool), NO_SOCKET, None, keeps_locks)
+}
+
+fn open(session: &Session, path: &Path, flags: OpenFlags) -> Result<RawFd, Errno> {
+    session.open(CWD, &text(path), flags, Mode::from_raw_mode(0o600))
+}
+
+const NEW: OpenFlags = OpenFlags::RDWR.union(OpenFlags::CREATE).union(OpenFlags::CLOEXEC);
+
+fn write_at(session: &Session, fd: RawFd, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
+    let piece = [Iovec { base: bytes.as_ptr().cast_mut(), length: bytes.len() }];
+    let file = session.file(fd).unwrap();
+    // SAFETY: the piece is `bytes`.
+    unsafe { file.write_placed(&piece, Some(offset), file.appends()) }
+}
+
+fn read_at(session: &Session, fd: RawFd, offset: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 100_000];
+    let piece = [Iovec { base: bytes.as_mut_ptr(), length: bytes.len() }];
+    let file = session.file(fd).unwrap();
+    // SAFETY: the piece is `bytes`.
+    let got = unsafe { file.pread(&piece, offset) }.unwrap();
+    bytes.truncate(got);
+    bytes
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 % 251) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_read_and_reaches_the_store_with_a_sync() {
+    let site = Site::new();
+    let session = site.session().unwrap();
+    let fd = site.open(&session, "file", NEW).unwrap();
+    let bytes = pattern(70_000);
+    assert_eq!(write_at(&session, fd, &bytes, 0), Ok(70_000));
+    assert_eq!(read_at(&session, fd, 0), bytes);
+    assert_eq!(fs::metadata(site.store().join("file")).unwrap().len(), 0, "it is buffered");
+
+    let file = session.file(fd).unwrap();
+    file.truncate(65_000).unwrap();
+    assert_eq!(file.size(), Ok(65_000));
+    assert_eq!(read_at(&session, fd, 0), bytes[..65_000]);
+    file.sync(true).unwrap();
+    assert_eq!(fs::read(site.store().join("file")).unwrap(), bytes[..65_000]);
+}
+
+#[test]
+fn positions_and_flags_are_those_of_the_open() {
+    let site = Site::new();
+    let session = site.session().unwrap();
+    let fd = site.open(&session, "file", NEW | OpenFlags::APPEND).unwrap();
+    assert_eq!(write_at(&session, fd, b"one", 0), Ok(3));
+    assert_eq!(write_at(&session, fd, b"two", 0), Ok(3));
+    assert_eq!(read_at(&session, fd, 0), b"onetwo");
+    let file = session.file(fd).unwrap();
+    assert_eq!(file.seek(-2, Whence::End), Ok(4));
+
+    let reader = site.open(&session, "file", OpenFlags::RDONLY).unwrap();
+    assert_eq!(write_at(&session, reader, b"x", 0), Err(Errno::BADF));
+    assert_eq!(session.file(reader).unwrap().truncate(0), Err(Errno::INVAL));
+    // An open that truncates is seen by those that have the file open.
+    let _cut = site.open(&session, "file", OpenFlags::WRONLY | OpenFlags::TRUNC).unwrap();
+    assert_eq!(read_at(&session, reader, 0), b"");
+    let exclusive = site.open(&session, "file", NEW | OpenFlags::EXCL);
+    assert_eq!(exclusive.unwrap_err(), Errno::EXIST);
+}
+
+#[test]
+fn a_session_that_ends_leaves_its_files_to_the_kernel() {
+    let site = Site::new();
+    let session = site.session().unwrap();
+    let fd = site.open(&session, "file", NEW).unwrap();
+    write_at(&session, fd, b"some bytes", 0).unwrap();
+    let file = session.file(fd).unwrap();
+    file.seek(4, Whence::Start).unwrap();
+    drop(session);
+    // SAFETY: it stays open.
+    let kernel = unsafe { BorrowedFd::borrow_raw(fd) };
+    assert_eq!(fs::read(site.store().join("file")).unwrap(), b"some bytes");
+    assert_eq!(rustix::fs::tell(kernel), Ok(4));
+    // Its slot and all else are there for another one.
+    let again = site.session().unwrap();
+    let fd = site.open(&again, "file", OpenFlags::RDWR).unwrap();
+    write_at(&again, fd, b"more", 5).unwrap();
+    assert_eq!(read_at(&again, fd, 0), b"some mores");
+}
+
+#[test]
+fn a_start_says_why_it_fails() {
+    let site = Site::new();
+    let missing = start(&site.folder.path().join("none"));
+    assert_eq!(missing.err(), Some(StartError::NoPool));
+    let _session = site.session().unwrap();
+    assert_eq!(site.session().err(), Some(StartError::Attached));
+}
+
+#[test]
+fn sessions_of_two_pools_keep_to_their_own_files() {
+    let (one, other) = (Site::new(), Site::new());
+    let (first, second) = (one.session().unwrap(), other.session().unwrap());
+    let fd = one.open(&first, "file", NEW).unwrap();
+    assert_eq!(write_at(&first, fd, b"first", 0), Ok(5));
+    assert!(second.file(fd).is_none());
+    let fd = other.open(&second, "file", NEW).unwrap();
+    assert_eq!(write_at(&second, fd, b"second", 0), Ok(6));
+    assert_eq!(read_at(&second, fd, 0), b"second");
+    drop(first);
+    assert_eq!(read_at(&second, fd, 0), b"second");
+    assert_eq!(fs::read(one.store().join("file")).unwrap(), b"first");
+    assert_eq!(fs::read(other.store().join("file")).unwrap(), b"");
+}
+
+/// The other process of the test below.
+#[test]
+#[ignore = "started by another test"]
+fn another_process() {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let session = start(&folder.join("pool")).unwrap();
+    let fd = open(&session, &folder.join("store/file"), OpenFlags::RDWR).unwrap();
+    assert_eq!(read_at(&session, fd, 0), b"from the first");
+    assert_eq!(write_at(&session, fd, b"second", 9), Ok(6));
+    assert_eq!(session.close(fd), Ok(()));
+}
+
+#[test]
+fn two_processes_see_each_other_s_writes() {
+    let site = Site::new();
+    let session = site.session().unwrap();
+    let fd = site.open(&session, "file", NEW).unwrap();
+    write_at(&session, fd, b"from the first", 0).unwrap();
+    let mut other = Command::new(std::env::current_exe().unwrap());
+    other.args(["another_process", "--exact", "--ignored"]).env(FOLDER, site.folder.path());
+    let ran = other.output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("1 passed"), "{ran:?}");
+    assert_eq!(read_at(&session, fd, 0), b"from the second");
+    assert_eq!(fs::read(site.store().join("file")).unwrap(), b"", "both have it in memory only");
+}
