@@ -4,7 +4,6 @@
 use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
 use core::sync::atomic::Ordering;
-use forebay_placement::pace;
 use forebay_pool::clock;
 use forebay_pool::crash;
 use forebay_pool::layout::*;
@@ -33,19 +32,9 @@ fn occupy(device: &Emulation, direction: Direction, bytes: usize) {
         return;
     }
     let now = clock::monotonic_ns();
-    let mut free = device.next_free_ns.load(Ordering::Relaxed);
-    let wake = loop {
-        let paced = pace(now, free, bytes as u64, bandwidth, device.latency_ns);
-        match device.next_free_ns.compare_exchange_weak(
-            free,
-            paced.next_free_ns,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        ) {
-            Ok(_) => break paced.wake_ns,
-            Err(seen) => free = seen,
-        }
-    };
+    let (next_free, latency_ns) = (&device.next_free_ns, device.latency_ns);
+    let wake =
+        forebay_placement::occupy(next_free, now, bytes as u64, bandwidth, latency_ns).wake_ns;
     while let Some(left) = wake.checked_sub(clock::monotonic_ns()).filter(|&left| left > 0) {
         clock::sleep_ns(left);
     }

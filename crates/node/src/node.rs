@@ -9,7 +9,7 @@ use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
 use crate::usage::{dirty_bytes, ranges};
 use forebay_placement::organizer::Settings;
-use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, pace};
+use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, occupy, transfer_ns};
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
@@ -141,20 +141,8 @@ impl Node {
             return;
         }
         let now = clock::monotonic_ns();
-        let mut until = self.flushed_until.load(Ordering::Relaxed);
-        let begin = loop {
-            let next = pace(now, until, bytes, bandwidth, 0).next_free_ns;
-            let exchange = self.flushed_until.compare_exchange_weak(
-                until,
-                next,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
-            match exchange {
-                Ok(until) => break until,
-                Err(seen) => until = seen,
-            }
-        };
+        let booked = occupy(&self.flushed_until, now, bytes, bandwidth, 0);
+        let begin = booked.next_free_ns.saturating_sub(transfer_ns(bytes, bandwidth));
         while !self.stopping()
             && let Some(left) = begin.checked_sub(clock::monotonic_ns()).filter(|&left| left > 0)
         {

@@ -1,5 +1,7 @@
 //! The token bucket of an emulated device: when is it free again, and when may the caller go on?
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 /// What an emulated device can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Speed {
@@ -29,6 +31,35 @@ pub fn pace(now_ns: u64, next_free_ns: u64, bytes: u64, bandwidth: u64, latency_
     Paced { next_free_ns: end_ns, wake_ns: end_ns.saturating_add(latency_ns) }
 }
 
+/// Books a transfer on a device that many threads or processes share, as [`pace`] has it. `next_free` is
+/// when the device is free again: a word that all of them see, in memory or in shared memory.
+///
+/// ```
+/// use std::sync::atomic::AtomicU64;
+///
+/// let next_free = AtomicU64::new(0);
+/// let first = forebay_placement::occupy(&next_free, 1_000, 500, 1_000_000_000, 70);
+/// let second = forebay_placement::occupy(&next_free, 1_000, 500, 1_000_000_000, 70);
+/// assert_eq!((first.wake_ns, second.wake_ns), (1_570, 2_070));
+/// ```
+pub fn occupy(
+    next_free: &AtomicU64,
+    now_ns: u64,
+    bytes: u64,
+    bandwidth: u64,
+    latency_ns: u64,
+) -> Paced {
+    let mut seen = next_free.load(Relaxed);
+    loop {
+        let paced = pace(now_ns, seen, bytes, bandwidth, latency_ns);
+        // The word guards no other memory.
+        match next_free.compare_exchange_weak(seen, paced.next_free_ns, Relaxed, Relaxed) {
+            Ok(_) => return paced,
+            Err(current) => seen = current,
+        }
+    }
+}
+
 /// Nanoseconds that `bytes` take at `bandwidth` bytes per second (0 = not limited).
 ///
 /// Rounded up: however small the transfers, together they are never faster than the device.
@@ -44,6 +75,9 @@ pub fn transfer_ns(bytes: u64, bandwidth: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
+
+    const GB_PER_S: u64 = 1_000_000_000;
 
     const EXTREMES: [u64; 6] = [0, 1, 999, 1 << 32, u64::MAX - 1, u64::MAX];
 
@@ -90,5 +124,29 @@ mod tests {
             }
         }
         assert_eq!(transfer_ns(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn transfers_queue_up_on_the_device() {
+        let next_free = AtomicU64::new(0);
+        assert_eq!(occupy(&next_free, 1_000, 500, GB_PER_S, 70).wake_ns, 1_570);
+        assert_eq!(occupy(&next_free, 1_000, 500, GB_PER_S, 70).wake_ns, 2_070);
+        assert_eq!(occupy(&next_free, 5_000, 0, 0, 70).wake_ns, 5_070);
+        assert_eq!(next_free.into_inner(), 5_000);
+    }
+
+    #[test]
+    fn concurrent_callers_share_the_bandwidth() {
+        let next_free = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        occupy(&next_free, 0, 3, GB_PER_S, 0);
+                    }
+                });
+            }
+        });
+        assert_eq!(next_free.into_inner(), 4 * 10_000 * 3);
     }
 }

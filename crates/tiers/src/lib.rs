@@ -19,7 +19,7 @@ pub use faulty::{Fault, FaultScript, Faulty, Operation, Rule, When};
 pub use null::Null;
 pub use positional::Positional;
 pub use script::{ScriptError, parse_script};
-pub use throttled::{Throttled, now_ns, occupy, sleep_until};
+pub use throttled::{Throttled, now_ns, sleep_until};
 pub use transfer::{Direction, IOVECS_MAX, Transfer};
 pub use uring::Uring;
 

@@ -1,13 +1,13 @@
 //! An emulated device: the real transfer first, then a sleep until the device would have done it.
 
 use crate::{Direction, IoClient, Transfer};
-use forebay_placement::{Speed, pace};
+use forebay_placement::{Speed, occupy};
 use rustix::io::Errno;
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::ops::Deref;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 
 /// Another client with the speed of an emulated device.
 ///
@@ -32,7 +32,7 @@ impl<C: IoClient, D: Deref<Target = AtomicU64> + Send> Throttled<C, D> {
             Direction::Write => self.speed.write_bandwidth,
         };
         let bytes = transfer.result().unwrap_or(0);
-        occupy(&self.next_free, start_ns, bytes, bandwidth, self.speed.latency_ns)
+        occupy(&self.next_free, start_ns, bytes, bandwidth, self.speed.latency_ns).wake_ns
     }
 }
 
@@ -53,30 +53,9 @@ impl<C: IoClient, D: Deref<Target = AtomicU64> + Send> IoClient for Throttled<C,
     fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
         let start_ns = now_ns();
         let result = self.inner.sync(fd);
-        sleep_until(occupy(&self.next_free, start_ns, 0, 0, self.speed.latency_ns));
+        let latency_ns = self.speed.latency_ns;
+        sleep_until(occupy(&self.next_free, start_ns, 0, 0, latency_ns).wake_ns);
         result
-    }
-}
-
-/// Books a transfer on an emulated device that many processes share; returns when the caller may go
-/// on (ns, same clock as `now_ns`).
-///
-/// `next_free` is when the device is free again; [`pace`] explains the other arguments. Lock-free.
-pub fn occupy(
-    next_free: &AtomicU64,
-    now_ns: u64,
-    bytes: u64,
-    bandwidth: u64,
-    latency_ns: u64,
-) -> u64 {
-    let mut seen = next_free.load(Relaxed);
-    loop {
-        let paced = pace(now_ns, seen, bytes, bandwidth, latency_ns);
-        // The word guards no other memory.
-        match next_free.compare_exchange_weak(seen, paced.next_free_ns, Relaxed, Relaxed) {
-            Ok(_) => return paced.wake_ns,
-            Err(current) => seen = current,
-        }
     }
 }
 
@@ -100,33 +79,9 @@ mod tests {
     use super::*;
     use crate::Null;
     use std::sync::Arc;
-    use std::thread;
+    use std::sync::atomic::Ordering::Relaxed;
 
     const GB_PER_S: u64 = 1_000_000_000;
-
-    #[test]
-    fn transfers_queue_up_on_the_device() {
-        let next_free = AtomicU64::new(0);
-        assert_eq!(occupy(&next_free, 1_000, 500, GB_PER_S, 70), 1_570);
-        assert_eq!(occupy(&next_free, 1_000, 500, GB_PER_S, 70), 2_070);
-        assert_eq!(occupy(&next_free, 5_000, 0, 0, 70), 5_070);
-        assert_eq!(next_free.into_inner(), 5_000);
-    }
-
-    #[test]
-    fn concurrent_callers_share_the_bandwidth() {
-        let next_free = AtomicU64::new(0);
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..10_000 {
-                        occupy(&next_free, 0, 3, GB_PER_S, 0);
-                    }
-                });
-            }
-        });
-        assert_eq!(next_free.into_inner(), 4 * 10_000 * 3);
-    }
 
     #[test]
     fn each_direction_is_charged_what_it_moved() {
