@@ -89,9 +89,4 @@ impl Plan {
     pub fn first(&self) -> Destination {
         self.pieces().first().map_or(Destination::Store, |piece| piece.to)
     }
-
-    /// Bytes that go to this place.
-    pub fn bytes_to(&self, place: Destination) -> u64 {
-        self.pieces().iter().filter(|piece| piece.to == place).map(|piece| piece.bytes).sum()
-    }
 }

@@ -4,9 +4,10 @@
 use forebay_placement::evict::{Candidate, Eviction, choose};
 use forebay_placement::flush_order::{Extent, Limits, order};
 use forebay_placement::hotness::Heat;
+use forebay_placement::leave::{Fate, WayDown, fate, way_down};
 use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
 use forebay_placement::promote::{Block, Level, promoted, promotes};
-use forebay_placement::{Destination, Plan, Watermarks, destination};
+use forebay_placement::{Destination, Plan, Watermarks};
 
 use crate::blocks::{BlockId, Place};
 use crate::simulation::{HALF_LIFE_MS, Simulation, Task};
@@ -97,16 +98,20 @@ impl Simulation {
             dirty.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
             self.shelves[shelf].demoting = true;
             let batch = dirty.len() as u64 * size;
-            let hierarchy = self.hierarchy(node);
-            let decided = || match self.run.strategy.demote {
-                true => destination(&hierarchy, level, batch),
-                false => Destination::Store,
+            let way = match to {
+                Some(Destination::Tier(below)) => WayDown::Tier(below),
+                Some(Destination::Store) => WayDown::Flush,
+                // The model has no flusher that would come by: room is made at once.
+                None => {
+                    let moves_down = self.run.strategy.demote;
+                    way_down(&self.hierarchy(node), level, batch, moves_down, false)
+                }
             };
-            match to.unwrap_or_else(decided) {
-                Destination::Tier(below) => {
+            match way {
+                WayDown::Tier(below) => {
                     self.start_move(node, Place::Tier(level as u8), below, &dirty);
                 }
-                Destination::Store => self.start_flush(node, level, &dirty, true),
+                WayDown::Flush | WayDown::Wait => self.start_flush(node, level, &dirty, true),
             }
         }
         if !clean.is_empty() {
@@ -139,7 +144,9 @@ impl Simulation {
             self.blocks[candidate.id].heat = candidate.heat;
         }
         let chosen = candidates[..chosen].iter().map(|candidate| candidate.id);
-        chosen.partition(|id| self.blocks[*id].dirty == 0)
+        // Clean blocks are not kept below here.
+        let goes = |id: &BlockId| fate(self.blocks[*id].dirty > 0, 0.0, None) == Fate::Dropped;
+        chosen.partition(goes)
     }
 
     fn nothing_moves(&self, shelf: usize) -> bool {

@@ -8,6 +8,7 @@ use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::buckets_of;
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
+use forebay_placement::leave::{Fate, WayDown, fate, way_down};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
 use forebay_placement::{Destination, Hierarchy, destination};
@@ -25,8 +26,6 @@ const LOOK: Timer = Timer::ms(500);
 const PIECES: u64 = 16;
 /// So many times as many blocks as shall leave are considered: those that cost least to move leave.
 const CHOICE: usize = 2;
-/// Hotness of a file, in uses, from which its clean blocks are worth a place below.
-const READ_AGAIN: f32 = 1.5;
 
 /// Blocks that leave a tier, by what becomes of them.
 #[derive(Default)]
@@ -118,13 +117,12 @@ impl Demoter {
         }
         for blocks in leaving.dirty.chunks(piece) {
             let bytes = blocks.len() as u64 * unit;
-            freed += match destination(&self.node.hierarchy(), self.tier, bytes) {
-                Destination::Tier(below) if settings.moves_down || is_awaited => {
-                    self.mover.shift(blocks, self.tier, below)
-                }
-                // Flushing goes on by itself; who begins to wait meanwhile is not to wait for the store.
-                Destination::Tier(_) if self.flushes_by_itself() => 0,
-                _ => self.flush_and_evict(blocks),
+            let hierarchy = self.node.hierarchy();
+            let moves = settings.moves_down || is_awaited;
+            freed += match way_down(&hierarchy, self.tier, bytes, moves, self.flushes_by_itself()) {
+                WayDown::Tier(below) => self.mover.shift(blocks, self.tier, below),
+                WayDown::Flush => self.flush_and_evict(blocks),
+                WayDown::Wait => 0,
             };
             self.announce(freed);
             if self.node.stopping() {
@@ -167,19 +165,18 @@ impl Demoter {
             }
         }
         let below = hierarchy.tier(self.tier + 1);
-        let roomy = below.is_some_and(|below| Level::of(&below, node.watermarks, 0).is_roomy);
+        let below = below.map(|below| Level::of(&below, node.watermarks, 0));
         let mut leaving = Leaving::default();
         for block in &self.blocks[..found] {
             let Some(meta) = segment.bucket(block.id) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
             let found =
                 BlockRef { file, block: meta.block.load(Ordering::Relaxed), bucket: block.id };
-            let list = if meta.pages.dirty() != 0 {
-                &mut leaving.dirty
-            } else if roomy && self.is_read_again(file, now) {
-                &mut leaving.kept
-            } else {
-                &mut leaving.dropped
+            let list = match fate(meta.pages.dirty() != 0, self.hotness(file, now), below.as_ref())
+            {
+                Fate::Dirty => &mut leaving.dirty,
+                Fate::Kept => &mut leaving.kept,
+                Fate::Dropped => &mut leaving.dropped,
             };
             list.push(found);
         }
@@ -240,9 +237,10 @@ impl Demoter {
         header.coldest.store(coldest.to_bits(), Ordering::Relaxed);
     }
 
-    fn is_read_again(&self, file: u32, now: u32) -> bool {
+    /// The hotness of a file; none has a number out of range.
+    fn hotness(&self, file: u32, now: u32) -> f32 {
         let segment = &self.node.segment;
-        file < segment.header().files && score(segment.file(file), now) >= READ_AGAIN
+        if file < segment.header().files { score(segment.file(file), now) } else { 0.0 }
     }
 
     /// Drops blocks that are clean; returns how many were.
