@@ -1,9 +1,9 @@
 //! Questions about a segment that several folders ask: which buckets can be in use, how much of them
 //! is dirty, what the header's texts say.
 
-use forebay_pool::Segment;
 use forebay_pool::layout::{BucketMeta, file_flag};
 use forebay_pool::segment::text;
+use forebay_pool::{PageSet, Segment};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -58,27 +58,6 @@ pub(crate) fn buckets_of(segment: &Segment, tier: usize) -> std::ops::Range<u32>
 }
 
 /// The byte ranges of neighbouring pages of a set, within their bucket.
-pub(crate) fn ranges(mut pages: u64, page: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
-    std::iter::from_fn(move || {
-        let first = (pages != 0).then(|| pages.trailing_zeros())?;
-        let count = (pages >> first).trailing_ones();
-        let end = first + count;
-        pages = if end >= 64 { 0 } else { pages >> end << end };
-        Some(u64::from(first) * page..u64::from(end) * page)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ranges;
-
-    #[test]
-    fn neighbouring_pages_are_one_range() {
-        let of =
-            |pages| ranges(pages, 10).map(|range| (range.start, range.end)).collect::<Vec<_>>();
-        assert_eq!(of(0), []);
-        assert_eq!(of(0b1101), [(0, 10), (20, 40)]);
-        assert_eq!(of(u64::MAX), [(0, 640)]);
-        assert_eq!(of(1 << 63), [(630, 640)]);
-    }
+pub(crate) fn ranges(pages: u64, page: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+    PageSet(pages).runs().map(move |run| run.start as u64 * page..run.end as u64 * page)
 }

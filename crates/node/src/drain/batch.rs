@@ -6,7 +6,7 @@ use crate::node::BlockRef;
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::file_flag;
-use forebay_pool::{clock, crash};
+use forebay_pool::{PageSet, clock, crash};
 use forebay_tiers::Transfer;
 use libc::iovec;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -179,7 +179,7 @@ impl Flusher {
     fn pages_before(&self, end: u64, block: u64) -> u64 {
         let bytes = end.saturating_sub(block * self.node.segment.bucket_bytes() as u64);
         let pages = bytes / self.node.segment.page_bytes() as u64;
-        if pages == 0 { 0 } else { span(0, pages.min(64) as usize) }
+        PageSet::span(0..pages.min(64) as usize).0
     }
 
     /// Whether a punch under way touches the block: it must not reach the store after the punch.
@@ -210,13 +210,9 @@ impl Flusher {
         let bucket = self.node.segment.bucket_bytes() as u64;
         let mut extents = Vec::new();
         for (index, block) in begun.iter().enumerate() {
-            let mut pages = block.pages;
-            while pages != 0 {
-                let first = pages.trailing_zeros() as usize;
-                let count = (pages >> first).trailing_ones() as usize;
-                pages &= !span(first, count);
-                let offset = block.dirty.block * bucket + (first * page) as u64;
-                let end = (offset + (count * page) as u64).min(block.limit);
+            for run in PageSet(block.pages).runs() {
+                let offset = block.dirty.block * bucket + (run.start * page) as u64;
+                let end = (offset + (run.len() * page) as u64).min(block.limit);
                 if offset < end {
                     let bytes = end - offset;
                     extents.push(Extent {
@@ -302,19 +298,4 @@ fn is_for_direct(write: &Transfer) -> bool {
     write.len() >= DIRECT_BYTES
         && write.offset().is_multiple_of(unit as u64)
         && write.buffers().iter().all(fits)
-}
-
-fn span(first: usize, count: usize) -> u64 {
-    if count >= 64 { u64::MAX } else { ((1 << count) - 1) << first }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::span;
-
-    #[test]
-    fn sets_of_pages() {
-        assert_eq!(span(0, 64), u64::MAX);
-        assert_eq!(span(3, 2), 0b11000);
-    }
 }

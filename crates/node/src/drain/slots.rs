@@ -4,13 +4,15 @@
 use crate::drain::batch::InFlight;
 use crate::drain::flusher::Flusher;
 use crate::node::Node;
+use forebay_pool::PageSet;
 use forebay_pool::layout::PAGES_PER_BUCKET;
-use forebay_pool::sums::{SlotFiles, each_page};
+use forebay_pool::sums::SlotFiles;
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -40,8 +42,9 @@ impl Flusher {
                 self.give_back(block, block.pages);
                 continue;
             };
-            each_page(block.pages).for_each(|page| before[index][page] = sums.get(page));
-            let (first, end) = bounds(block.pages);
+            let pages = PageSet(block.pages);
+            before[index] = sums.of(pages);
+            let Range { start: first, end } = pages.bounds();
             let range = &mut place[first * page..end * page];
             let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
             let offset = node.segment.slot_offset(block.dirty.bucket) + (first * page) as u64;
@@ -76,14 +79,11 @@ impl Flusher {
 
     /// Pages of a staged block that are not what was written.
     fn corrupt(&self, block: &InFlight, before: &[u32; PAGES_PER_BUCKET as usize]) -> u64 {
-        let page = self.node.segment.page_bytes();
         let Some(sums) = self.node.segment.sums(block.dirty.bucket) else { return 0 };
-        let wrong = |&number: &usize| {
-            // SAFETY: inside the staging buffer.
-            let bytes = unsafe { std::slice::from_raw_parts(block.data.add(number * page), page) };
-            !sums.agrees(number, before[number], bytes)
-        };
-        let wrong = each_page(block.pages).filter(wrong).fold(0, |all, page| all | 1 << page);
+        // SAFETY: a block's part of the staging buffer, which is this flusher's.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(block.data, self.node.segment.bucket_bytes()) };
+        let wrong = sums.corrupt_pages(PageSet(block.pages), before, bytes).0;
         let known = sums.rotten(block.pages & !wrong);
         if known != 0 {
             // It could not be read before, and can be now.
@@ -96,17 +96,17 @@ impl Flusher {
     fn unreadable(&self, block: &InFlight) -> u64 {
         let page = self.node.segment.page_bytes();
         let Some(sums) = self.node.segment.sums(block.dirty.bucket) else { return block.pages };
-        let wrong = |&number: &usize| {
-            let before = sums.get(number);
+        let wrong = |number: usize| {
             // SAFETY: inside the staging buffer, which is this flusher's.
             let to = unsafe {
                 let at = block.data.cast_mut().add(number * page);
                 std::slice::from_raw_parts_mut(at, page)
             };
-            let read = self.node.read_slot(block.dirty.bucket, number * page, to);
-            read.is_err() || !sums.agrees(number, before, to)
+            let bucket = block.dirty.bucket;
+            sums.read_page(number, to, |to| self.node.read_slot(bucket, number * page, to))
+                != Ok(true)
         };
-        each_page(block.pages).filter(wrong).fold(0, |all, page| all | 1 << page)
+        PageSet(block.pages).filter(wrong).0
     }
 
     /// Takes pages that are not what was written out of a flush, and names them.
@@ -136,7 +136,8 @@ pub(super) fn read_slot<'s>(
     if staging.len() < bytes {
         staging.resize(bytes, 0);
     }
-    let (first, end) = bounds(pages);
+    let pages = PageSet(pages);
+    let Range { start: first, end } = pages.bounds();
     let range = &mut staging[first * page..end * page];
     let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
     let fd = node.slots[tier].as_ref().ok_or(Errno::STALE)?.as_raw_fd();
@@ -153,29 +154,10 @@ pub(super) fn read_slot<'s>(
     let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) else {
         return Err(Errno::STALE);
     };
-    let is_wrong = |&number: &usize| {
-        !sums.agrees(number, sums.get(number), &staging[number * page..(number + 1) * page])
-    };
-    let wrong = each_page(pages).filter(is_wrong).fold(0, |all, number| all | 1 << number);
-    if wrong != 0 {
-        node.name_rotten(meta, sums, wrong, true);
+    let wrong = sums.corrupt_pages(pages, &sums.of(pages), &staging[..bytes]);
+    if !wrong.is_empty() {
+        node.name_rotten(meta, sums, wrong.0, true);
         return Err(Errno::IO);
     }
     Ok(&staging[..bytes])
-}
-
-/// First page and one past the last of a set.
-fn bounds(pages: u64) -> (usize, usize) {
-    (pages.trailing_zeros() as usize, 64 - pages.leading_zeros() as usize)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bounds;
-
-    #[test]
-    fn bounds_of_sets_of_pages() {
-        assert_eq!(bounds(0b0110), (1, 3));
-        assert_eq!(bounds(u64::MAX), (0, 64));
-    }
 }

@@ -17,7 +17,7 @@ use crate::store::beneath::handle_of;
 use crate::store::descriptors::Descriptors;
 use forebay_placement::schema::Durability;
 use forebay_pool::layout::{PAGES_PER_BUCKET, file_flag};
-use forebay_pool::{Segment, crash, private};
+use forebay_pool::{PageSet, Segment, crash, private};
 use forebay_tiers::IoClient;
 use log::{Log, LogError};
 use record::{Body, Key, Record};
@@ -427,7 +427,7 @@ impl State {
             hashes: Box::new([0; PAGES]),
         });
         let mut changed = 0u64;
-        for number in (0..PAGES).filter(|number| pages.pages >> number & 1 == 1) {
+        for number in PageSet(pages.pages).pages() {
             let bytes = (number * page).min(inside)..((number + 1) * page).min(inside);
             let hash = hash_of(&pages.data[bytes]);
             if block.pages >> number & 1 == 0 || block.hashes[number] != hash {
@@ -435,12 +435,8 @@ impl State {
                 changed |= 1 << number;
             }
         }
-        let mut rest = changed;
-        while rest != 0 {
-            let first = rest.trailing_zeros() as usize;
-            let count = (rest >> first).trailing_ones() as usize;
-            rest &= !(if count == PAGES { u64::MAX } else { ((1 << count) - 1) << first });
-            let bytes = (first * page).min(inside)..((first + count) * page).min(inside);
+        for run in PageSet(changed).runs() {
+            let bytes = (run.start * page).min(inside)..(run.end * page).min(inside);
             if bytes.is_empty() {
                 continue;
             }

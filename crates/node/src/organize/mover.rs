@@ -7,8 +7,8 @@ use forebay_placement::promote::promoted;
 use forebay_pool::buckets::Patience;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::PAGES_PER_BUCKET;
-use forebay_pool::sums::{each_page, sum_of};
-use forebay_pool::{Entry, Owner, clock, crash};
+use forebay_pool::sums::sum_of;
+use forebay_pool::{Entry, Owner, PageSet, clock, crash};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::AsRawFd;
@@ -127,9 +127,9 @@ impl Mover {
             // SAFETY: the staging buffer was just made large enough.
             _ => unsafe { staging.add(index * bucket) },
         };
-        let first = |copy: &Copying| copy.valid.trailing_zeros() as usize * page;
+        let first = |copy: &Copying| PageSet(copy.valid).bounds().start * page;
         let buffer = |(index, copy): (usize, &Copying)| {
-            let end = (64 - copy.valid.leading_zeros() as usize) * page;
+            let end = PageSet(copy.valid).bounds().end * page;
             // SAFETY: inside the bucket or its copy.
             let base = unsafe { memory(index, copy).add(first(copy)) };
             vec![iovec { iov_base: base.cast(), iov_len: end - first(copy) }]
@@ -140,7 +140,7 @@ impl Mover {
             let Some(fd) = file_of(from) else { return vec![false; copying.len()] };
             for copy in copying.iter_mut() {
                 let Some(sums) = segment.sums(copy.found.bucket) else { continue };
-                each_page(copy.valid).for_each(|page| copy.sums[page] = sums.get(page));
+                *copy.sums = sums.of(PageSet(copy.valid));
             }
             let mut reads: Vec<_> = (copying.iter().enumerate())
                 // SAFETY: the memory is the staging buffer, or buckets that only this mover has.
@@ -152,7 +152,7 @@ impl Mover {
         }
         for (index, copy) in copying.iter_mut().enumerate().filter(|&(index, _)| good[index]) {
             let from = segment.sums(copy.found.bucket);
-            for number in each_page(copy.valid) {
+            for number in PageSet(copy.valid).pages() {
                 // SAFETY: inside the bucket or its copy; bytes that change meanwhile are noticed by the version.
                 let bytes = unsafe {
                     let at = memory(index, copy).add(number * page);
@@ -234,7 +234,7 @@ impl Mover {
         new.heat.store(heat.0, Ordering::Relaxed);
         new.state.store(USED, Ordering::Release);
         if let Some(sums) = segment.sums(copy.to) {
-            each_page(valid).for_each(|page| sums.set(page, copy.sums[page]));
+            PageSet(valid).pages().for_each(|page| sums.set(page, copy.sums[page]));
             segment.record_slot(&*self.node, copy.to);
         }
         crash::point("move.dressed");

@@ -13,7 +13,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use forebay_pool::{Entry, Identity, Owner, Segment, clock};
+use forebay_pool::{Entry, Identity, Owner, PageSet, Segment, clock};
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -356,8 +356,7 @@ impl Stager {
         let end = got.next_multiple_of(page);
         // SAFETY: inside the bucket, which is locked.
         unsafe { segment.bucket_data(block.locked.bucket()).add(got).write_bytes(0, end - got) };
-        let pages = end / page;
-        let valid = if pages >= 64 { u64::MAX } else { (1 << pages) - 1 };
+        let valid = PageSet::span(0..end / page).0;
         meta.written.store(self.node.now(), Ordering::Relaxed);
         meta.valid.store(valid, Ordering::Release);
         forebay_pool::crash::point("stage.valid");

@@ -16,8 +16,8 @@ use crate::store::beneath::{
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::slot_head::{FORMAT, Foreign, HEAD_BYTES};
 use forebay_pool::slot_record::{self, RECORD_BYTES, Unreadable};
-use forebay_pool::sums::{each_page, sum_of};
-use forebay_pool::{SlotHead, SlotRecord, clock, crash, private, undo};
+use forebay_pool::sums::sum_of;
+use forebay_pool::{PageSet, SlotHead, SlotRecord, clock, crash, private, undo};
 use forebay_tiers::IoClient;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{CWD, OFlags, RenameFlags, Timespec, Timestamps};
@@ -313,7 +313,7 @@ impl Survivors {
         let (Some(end), Some(at_slot)) = (end, slot.checked_mul(bucket)) else { return };
         let start = end - bucket;
         let mut buffer = vec![0; page as usize];
-        for number in each_page(record.dirty & record.valid) {
+        for number in PageSet(record.dirty & record.valid).pages() {
             let within = number as u64 * page;
             let range = start + within..(start + within + page).min(record.size);
             if range.is_empty() {

@@ -11,8 +11,7 @@ use crate::store::beneath::{Known, Since, Stores};
 use crate::usage::path_of;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
-use forebay_pool::sums::each_page;
-use forebay_pool::{Segment, SegmentError, clock};
+use forebay_pool::{PageSet, Segment, SegmentError, clock};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{OFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -346,7 +345,7 @@ impl<'a> Salvager<'a> {
             glimpse.block.saturating_mul(segment.bucket_bytes() as u64),
         );
         let mut bytes = vec![0; segment.page_bytes()];
-        for number in each_page(glimpse.valid) {
+        for number in PageSet(glimpse.valid).pages() {
             let from = number as u64 * page;
             let to = (from + page).min(size.saturating_sub(start));
             if from >= to {
@@ -377,10 +376,13 @@ impl<'a> Salvager<'a> {
             return Ok(());
         }
         let slots = self.slots[tier].as_ref().map_err(Clone::clone)?;
-        let before = self.segment.sums(bucket).map_or(0, |sums| sums.get(number));
         let offset = self.segment.slot_offset(bucket) + from as u64;
-        slots.read_exact_at(bytes, offset).map_err(|error| error.to_string())?;
-        match self.segment.sums(bucket).is_none_or(|sums| sums.agrees(number, before, bytes)) {
+        let read = |to: &mut [u8]| slots.read_exact_at(to, offset);
+        let right = match self.segment.sums(bucket) {
+            Some(sums) => sums.read_page(number, bytes, read),
+            None => read(bytes).map(|()| true),
+        };
+        match right.map_err(|error| error.to_string())? {
             true => Ok(()),
             false => Err("its checksum is wrong".into()),
         }

@@ -3,10 +3,10 @@
 use super::finding::{mended, refused};
 use crate::recovery::inspect::Inspected;
 use crate::usage::{buckets_of, path_of};
+use forebay_pool::PageSet;
 use forebay_pool::check::Finding;
 use forebay_pool::free_map::USED;
 use forebay_pool::segment::text;
-use forebay_pool::sums::each_page;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
@@ -38,11 +38,11 @@ pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
             let valid = meta.valid.load(Ordering::Acquire);
             let pending = meta.pending() & valid;
             let (mut rotten, mut clean) = (0, 0);
-            for number in each_page(valid) {
-                let before = sums.get(number);
+            for number in PageSet(valid).pages() {
+                let is_known = sums.get(number) != 0;
                 let offset = segment.slot_offset(bucket) + (number * bytes.len()) as u64;
-                let read = slots.read_exact_at(&mut bytes, offset);
-                if before != 0 && (read.is_err() || !sums.agrees(number, before, &bytes)) {
+                let read = |to: &mut [u8]| slots.read_exact_at(to, offset);
+                if is_known && !matches!(sums.read_page(number, &mut bytes, read), Ok(true)) {
                     match pending >> number & 1 {
                         1 => rotten += 1,
                         _ => clean += 1,

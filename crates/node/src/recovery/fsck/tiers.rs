@@ -3,11 +3,11 @@
 use super::finding::{mended, refused};
 use crate::recovery::inspect::check_head;
 use crate::usage::{buckets_of, path_of};
-use forebay_pool::Segment;
 use forebay_pool::check::Finding;
 use forebay_pool::free_map::USED;
 use forebay_pool::private;
 use forebay_pool::segment::text;
+use forebay_pool::{PageSet, Segment};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
 
@@ -22,9 +22,9 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
         for bucket in buckets_of(segment, tier) {
             let Some(meta) = segment.bucket(bucket) else { continue };
             let holds = meta.state.load(Ordering::Acquire) == USED && meta.lock.holder().is_none();
-            let end = |pages: u64| match pages {
+            let end = |pages: u64| match PageSet(pages).bounds().end {
                 0 => 0,
-                _ => segment.slot_offset(bucket) + u64::from(64 - pages.leading_zeros()) * page,
+                end => segment.slot_offset(bucket) + end as u64 * page,
             };
             if holds {
                 let valid = meta.valid.load(Ordering::Acquire);
