@@ -1,7 +1,6 @@
 //! `forebay simulate`: a modelled cluster on a virtual clock.
 
 mod chart;
-mod reader;
 pub(crate) mod report;
 mod scenario;
 mod trace;

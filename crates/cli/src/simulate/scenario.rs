@@ -4,13 +4,13 @@
 use std::fs;
 use std::path::Path;
 
+use forebay_node::config::reader::{Result, Source, Table};
 use forebay_placement::{Costs, Model, PolicyId, names};
 use forebay_simulator::{
     Cluster, Device, Fault, FaultKind, Movers, Phases, ReadFrom, Run, Store, Strategy, Target,
     Tier, Tiers, Trigger, Workload,
 };
 
-use super::reader::{Result, Source, Table};
 use super::trace;
 
 /// A node's ids have 16 bits; ten times the largest machines of today.
@@ -205,7 +205,7 @@ impl Scenario {
 
     /// Reads a text; `folder` is where relative paths start.
     pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Self> {
-        let source = Source { name, text };
+        let source = Source { name: Some(name), text, folder };
         let document = source.parse()?;
         let root = source.root(&document, ROOT)?;
         let base = base(&root, folder)?;

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use forebay_simulator::{Op, Range};
 
-use super::reader::Result;
+use forebay_node::config::reader::Result;
 
 const HEADER: &str = "rank,operation,file,offset,bytes,seconds";
 const OPERATIONS: &str = "compute, open, write, read, close, barrier";

@@ -8,6 +8,7 @@
 
 mod machine;
 mod places;
+pub mod reader;
 pub mod rules;
 pub mod schema;
 mod toml;
@@ -24,9 +25,10 @@ pub use units::size_of;
 pub(crate) use machine::{automatic_ram as machine_ram, available_memory};
 use machine::{automatic_ram, scratch_candidates};
 use places::{Places, TierPlaces};
+use reader::line_of;
 use std::fs;
 use std::path::{Path, PathBuf};
-use toml::{CANONICAL_KEYS, ROOT_KEYS, Text, line_of};
+use toml::{CANONICAL_KEYS, ROOT_KEYS, Text};
 use types::{BUCKETS_MIN, PAGE_SIZE_DEFAULT};
 use units::size;
 
@@ -50,7 +52,7 @@ impl Config {
         let text = Text { content: &content, name: Some(name), folder };
         let (mut config, mut places) = text.read(ROOT_KEYS)?;
         config.add_backing(extra_backing, &mut places);
-        config.check_backing_count(&text.place(0, "backing"))?;
+        config.check_backing_count(&text.source().place(0, "backing"))?;
         config.check_machine(&places)?;
         Ok(config)
     }
@@ -114,7 +116,7 @@ impl Config {
     pub fn parse(canonical: &str) -> Result<Self> {
         let text = Text { content: canonical, name: None, folder: PathBuf::from("/") };
         let (config, _) = text.read(CANONICAL_KEYS)?;
-        config.check_backing_count(&text.place(0, "backing"))?;
+        config.check_backing_count(&text.source().place(0, "backing"))?;
         Ok(config)
     }
 

@@ -1,6 +1,7 @@
 //! The TOML text of a configuration.
 
 use super::places::{Places, TierPlaces};
+use super::reader::{self, Source, Table, Value, line_of};
 use super::rules::{self, Item, RawRule};
 use super::types::{
     BUCKETS_MIN, Backing, Config, ConfigError, Emulate, Flush, JOURNAL_MIN, MODELS, MODES, Mode,
@@ -8,13 +9,10 @@ use super::types::{
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use crate::config::schema;
-use ::toml::Spanned;
-use ::toml::de::{DeTable, DeValue};
+use ::toml::de::DeValue;
 use forebay_placement::evict::Eviction;
 use forebay_placement::schema::{Durability, Trigger};
 use forebay_placement::{Costs, PolicyId, names};
-use std::fmt;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,8 +51,9 @@ pub(super) struct Text<'t> {
 
 impl Text<'_> {
     pub fn read(&self, root_keys: &'static [&'static str]) -> Result<(Config, Places)> {
-        let document = DeTable::parse(self.content).map_err(|e| self.syntax_error(&e))?;
-        let root = Section::new(self, String::new(), 0, document.get_ref(), root_keys)?;
+        let source = self.source();
+        let document = source.parse()?;
+        let root = source.root(&document, root_keys)?;
 
         let page_size = root.get("page_size").map_or(Ok(PAGE_SIZE_DEFAULT), |e| e.page_size())?;
         let bucket_size = u64::from(page_size) * PAGES_PER_BUCKET;
@@ -65,8 +64,8 @@ impl Text<'_> {
 
         let mut places = Places::default();
         let mut backing = Vec::new();
-        for section in root.sections("backing", BACKING_KEYS)? {
-            let path = section.require("path", "the directory to buffer")?;
+        for section in root.tables("backing", BACKING_KEYS)? {
+            let path = section.require("path", "... (the directory to buffer)")?;
             places.backing.push(path.place());
             backing.push(Backing {
                 path: path.path()?,
@@ -79,14 +78,14 @@ impl Text<'_> {
             });
         }
         let mut tiers: Vec<Tier> = Vec::new();
-        for section in root.sections("tier", TIER_KEYS)? {
+        for section in root.tables("tier", TIER_KEYS)? {
             let (tier, place) = section.tier(&tiers, bucket_size)?;
             tiers.push(tier);
             places.tiers.push(place);
         }
         if tiers.is_empty() {
             return Err(ConfigError::new(
-                self.place(0, "tier"),
+                source.place(0, "tier"),
                 "no tier; add [[tier]] with name = \"ram\", kind = \"ram\" and a capacity",
             ));
         }
@@ -99,139 +98,60 @@ impl Text<'_> {
     }
 
     /// The rules of `[[rule]]`, then those of the schema's file.
-    fn rules(&self, root: &Section<'_>) -> Result<Vec<RawRule>> {
+    fn rules(&self, root: &Table<'_>) -> Result<Vec<RawRule>> {
         // Only a text that was written by this program says where its rules come from.
         let known: Vec<&str> =
             rules::keys().filter(|&key| key != rules::SOURCE || self.name.is_none()).collect();
-        let sections = root.sections("rule", &known)?;
-        let mut found = sections.iter().map(Section::rule).collect::<Result<Vec<_>>>()?;
+        let sections = root.tables("rule", &known)?;
+        let mut found = sections.iter().map(Table::rule).collect::<reader::Result<Vec<_>>>()?;
         if let Some(entry) = root.get("schema") {
             found.extend(schema::load(&entry.path()?, &entry.place())?);
         }
         Ok(found)
     }
 
-    pub fn place(&self, offset: usize, key: &str) -> String {
-        match &self.name {
-            Some(name) => format!("{name}:{}: {key}", line_of(self.content.as_bytes(), offset)),
-            None => format!("configuration: {key}"),
-        }
-    }
-
-    /// The parser speaks of a position; its line names the key.
-    fn syntax_error(&self, error: &::toml::de::Error) -> ConfigError {
-        let offset = error.span().map_or(0, |span| span.start).min(self.content.len());
-        let line = self.content.as_bytes()[..offset].iter().rposition(|&b| b == b'\n');
-        let line = self.content[line.map_or(0, |at| at + 1)..].lines().next().unwrap_or("").trim();
-        let message = error.message().lines().collect::<Vec<_>>().join(", ");
-        ConfigError::new(self.place(offset, line), format_args!("not valid TOML: {message}"))
+    pub fn source(&self) -> Source<'_> {
+        Source { name: self.name.as_deref(), text: self.content, folder: &self.folder }
     }
 }
 
-/// A table of the file, all of whose keys are known.
-pub(super) struct Section<'t> {
-    text: &'t Text<'t>,
-    /// The key of the table: `tier[1]`, empty for the root.
-    key: String,
-    offset: usize,
-    table: &'t DeTable<'t>,
-}
-
-impl<'t> Section<'t> {
-    fn new(
-        text: &'t Text<'t>,
-        key: String,
-        offset: usize,
-        table: &'t DeTable<'t>,
-        known: &[&str],
-    ) -> Result<Self> {
-        let section = Self { text, key, offset, table };
-        let unknown = table
-            .keys()
-            .filter(|key| !known.contains(&key.get_ref().as_ref()))
-            .min_by_key(|key| key.span().start);
-        match unknown {
-            Some(unknown) => Err(ConfigError::new(
-                text.place(unknown.span().start, &section.path_of(unknown.get_ref())),
-                format_args!("unknown key; known here: {}", known.join(", ")),
-            )),
-            None => Ok(section),
-        }
-    }
-
-    fn path_of(&self, key: &str) -> String {
-        if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) }
-    }
-
-    fn get(&self, key: &str) -> Option<Entry<'t>> {
-        let (name, value) = self.table.get_key_value(key)?;
-        Some(Entry {
-            text: self.text,
-            key: self.path_of(key),
-            span: name.span(),
-            value: value.get_ref(),
-        })
-    }
-
-    fn require(&self, key: &str, meaning: &str) -> Result<Entry<'t>> {
-        self.get(key)
-            .ok_or_else(|| self.error(key, format_args!("missing; add {key} = ... ({meaning})")))
-    }
-
-    /// An error about a key that is not there: it is shown at the head of the table.
-    fn error(&self, key: &str, problem: impl fmt::Display) -> ConfigError {
-        ConfigError::new(self.text.place(self.offset, &self.path_of(key)), problem)
-    }
-
-    /// The tables of `[[key]]`.
-    fn sections(&self, key: &str, known: &[&str]) -> Result<Vec<Section<'t>>> {
-        let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
-        let wrong = || entry.error(format_args!("must be a list of tables; write [[{key}]]"));
-        let tables = entry.value.as_array().ok_or_else(wrong)?;
-        let mut sections = Vec::new();
-        for (i, table) in tables.iter().enumerate() {
-            let offset = Spanned::span(table).start;
-            let table = table.get_ref().as_table().ok_or_else(wrong)?;
-            sections.push(Section::new(self.text, format!("{key}[{i}]"), offset, table, known)?);
-        }
-        Ok(sections)
-    }
-
+impl Table<'_> {
     /// How fast a device is, as far as it is said.
-    fn speed(&self) -> Result<Speed> {
+    fn speed(&self) -> reader::Result<Speed> {
         let (read_bandwidth, write_bandwidth) =
             self.get("bandwidth").map_or(Ok((0, 0)), |entry| entry.bandwidths())?;
         let latency_ns = self.get("latency").map_or(Ok(0), |entry| entry.duration_ns("50us"))?;
         Ok(Speed { read_bandwidth, write_bandwidth, latency_ns })
     }
 
-    fn rule(&self) -> Result<RawRule> {
+    fn rule(&self) -> reader::Result<RawRule> {
         let mut entries: Vec<_> = self.table.keys().map(|key| key.get_ref()).collect();
         entries.sort_unstable();
         let item = |key: &str| {
             let entry = self.get(key).expect("it is a key of this table");
             Ok(Item { key: key.to_owned(), value: entry.plain()?, place: entry.place() })
         };
-        let items = entries.into_iter().map(|key| item(key)).collect::<Result<_>>()?;
-        let file = self.text.name.as_deref().unwrap_or("configuration");
-        let line = line_of(self.text.content.as_bytes(), self.offset);
+        let items = entries.into_iter().map(|key| item(key)).collect::<reader::Result<_>>()?;
+        let file = self.source.name.unwrap_or("configuration");
+        let line = line_of(self.source.text.as_bytes(), self.offset);
         Ok(RawRule {
-            place: self.text.place(self.offset, &self.key),
+            place: self.source.place(self.offset, &self.path),
             source: format!("{file}:{line}"),
             items,
         })
     }
 
-    fn tier(&self, above: &[Tier], bucket_size: u64) -> Result<(Tier, TierPlaces)> {
+    fn tier(&self, above: &[Tier], bucket_size: u64) -> reader::Result<(Tier, TierPlaces)> {
         if above.len() == BUFFER_TIERS_MAX {
             let problem = format_args!("too many tiers; give at most {BUFFER_TIERS_MAX}");
-            return Err(ConfigError::new(self.text.place(self.offset, &self.key), problem));
+            return Err(format!("{}: {problem}", self.source.place(self.offset, &self.path)));
         }
-        let name = self.require("name", "what status and traces call it")?.tier_name(above)?;
-        let kind = self.require("kind", "\"ram\" or \"file\"")?;
+        let name =
+            self.require("name", "... (what status and traces call it)")?.tier_name(above)?;
+        let kind = self.require("kind", "... (\"ram\" or \"file\")")?;
         let path = self.get("path");
         let emulate = self.get("emulate");
-        let capacity = self.require("capacity", "a size such as \"64MiB\"")?;
+        let capacity = self.require("capacity", "... (a size such as \"64MiB\")")?;
 
         let places = TierPlaces {
             path: path.as_ref().map_or_else(String::new, |entry| entry.place()),
@@ -268,51 +188,9 @@ impl<'t> Section<'t> {
     }
 }
 
-/// A key of the file and its value.
-struct Entry<'t> {
-    text: &'t Text<'t>,
-    key: String,
-    span: Range<usize>,
-    value: &'t DeValue<'t>,
-}
-
-impl<'t> Entry<'t> {
-    fn place(&self) -> String {
-        self.text.place(self.span.start, &self.key)
-    }
-
-    fn error(&self, problem: impl fmt::Display) -> ConfigError {
-        ConfigError::new(self.place(), problem)
-    }
-
-    fn wrong_type(&self, expected: &str) -> ConfigError {
-        let found = self.value.type_str();
-        self.error(format_args!("is of type {found}; give {expected}"))
-    }
-
-    fn section(&self, known: &[&str], example: &str) -> Result<Section<'t>> {
-        let table = self.value.as_table().ok_or_else(|| self.wrong_type(example))?;
-        Section::new(self.text, self.key.clone(), self.span.start, table, known)
-    }
-
-    fn boolean(&self) -> Result<bool> {
-        self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))
-    }
-
-    fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T> {
-        let names: Vec<String> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-        let allowed = names.join(", ");
-        let expected = format!("one of {allowed}");
-        let value = self.value.as_str().ok_or_else(|| self.wrong_type(&expected))?;
-        choices
-            .iter()
-            .find(|(name, _)| *name == value)
-            .map(|&(_, choice)| choice)
-            .ok_or_else(|| self.error(format_args!("\"{value}\" is unknown; give {expected}")))
-    }
-
+impl Value<'_> {
     /// A value as it would stand in XML.
-    fn plain(&self) -> Result<String> {
+    fn plain(&self) -> reader::Result<String> {
         match self.value {
             DeValue::String(string) => Ok(string.clone().into_owned()),
             DeValue::Boolean(yes) => Ok(yes.to_string()),
@@ -321,16 +199,16 @@ impl<'t> Entry<'t> {
         }
     }
 
-    fn path(&self) -> Result<PathBuf> {
+    fn path(&self) -> reader::Result<PathBuf> {
         let example = "a directory such as \"/scratch/me\"";
         let path = self.value.as_str().ok_or_else(|| self.wrong_type(example))?;
         if path.is_empty() {
             return Err(self.error(format_args!("is empty; give {example}")));
         }
-        Ok(self.text.folder.join(path))
+        Ok(self.source.folder.join(path))
     }
 
-    fn tier_name(&self, above: &[Tier]) -> Result<String> {
+    fn tier_name(&self, above: &[Tier]) -> reader::Result<String> {
         let example = "a name such as \"nvme\"";
         let name = self.value.as_str().ok_or_else(|| self.wrong_type(example))?;
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -360,7 +238,7 @@ impl<'t> Entry<'t> {
     }
 
     /// A number of bytes: a bare integer, or a string of a number, a unit and `suffix`.
-    fn bytes(&self, suffix: &str, expected: &str) -> Result<u64> {
+    fn bytes(&self, suffix: &str, expected: &str) -> reader::Result<u64> {
         let bytes = match self.value {
             DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
             DeValue::String(s) => s
@@ -378,7 +256,7 @@ impl<'t> Entry<'t> {
         }
     }
 
-    fn page_size(&self) -> Result<u32> {
+    fn page_size(&self) -> reader::Result<u32> {
         let bytes = self.bytes("", "a size such as \"4KiB\"")?;
         if !bytes.is_power_of_two() || !(4 << 10..=PAGE_SIZE_MAX).contains(&bytes) {
             return Err(self.error(format_args!(
@@ -389,7 +267,7 @@ impl<'t> Entry<'t> {
         Ok(bytes as u32)
     }
 
-    fn capacity(&self, bucket_size: u64) -> Result<u64> {
+    fn capacity(&self, bucket_size: u64) -> reader::Result<u64> {
         let bytes = self.bytes("", "a size such as \"64MiB\"")?;
         let least = BUCKETS_MIN * bucket_size;
         if bytes < least {
@@ -408,7 +286,7 @@ impl<'t> Entry<'t> {
         Ok(round_down(bytes, bucket_size))
     }
 
-    fn duration_ns(&self, example: &str) -> Result<u64> {
+    fn duration_ns(&self, example: &str) -> reader::Result<u64> {
         let expected = format!("a time such as \"{example}\"");
         let value = self.value.as_str().ok_or_else(|| self.wrong_type(&expected))?;
         quantity(value, TIME_UNITS).ok_or_else(|| {
@@ -418,8 +296,8 @@ impl<'t> Entry<'t> {
         })
     }
 
-    fn flush(&self) -> Result<Flush> {
-        let section = self.section(FLUSH_KEYS, "a table: [flush]")?;
+    fn flush(&self) -> reader::Result<Flush> {
+        let section = self.table(FLUSH_KEYS, "a table: [flush]")?;
         let default = Flush::default();
         let trigger =
             section.get("trigger").map_or(Ok(default.trigger), |e| e.one_of(Trigger::ALL))?;
@@ -435,7 +313,7 @@ impl<'t> Entry<'t> {
         Ok(Flush { trigger, period, max_age, bandwidth, durability, journal })
     }
 
-    fn journal(&self) -> Result<u64> {
+    fn journal(&self) -> reader::Result<u64> {
         match self.bytes("", "a size such as \"64MiB\"")? {
             bytes if bytes < JOURNAL_MIN => {
                 Err(self.error(format_args!("{} is too small; give at least 1MiB", self.shown())))
@@ -444,8 +322,8 @@ impl<'t> Entry<'t> {
         }
     }
 
-    fn placement(&self) -> Result<Placement> {
-        let section = self.section(PLACEMENT_KEYS, "a table: [placement]")?;
+    fn placement(&self) -> reader::Result<Placement> {
+        let section = self.table(PLACEMENT_KEYS, "a table: [placement]")?;
         let default = Placement::default();
         let policies: Vec<_> =
             names().filter_map(|name| Some((name, PolicyId::named(name)?))).collect();
@@ -464,7 +342,7 @@ impl<'t> Entry<'t> {
     }
 
     /// A share, in thousandths.
-    fn permille(&self) -> Result<u16> {
+    fn permille(&self) -> reader::Result<u16> {
         let expected = "a share from \"0%\" to \"100%\"";
         let value = self.value.as_str().ok_or_else(|| self.wrong_type(expected))?;
         value
@@ -475,7 +353,7 @@ impl<'t> Entry<'t> {
             .ok_or_else(|| self.error(format_args!("\"{value}\" is no share; give {expected}")))
     }
 
-    fn period(&self) -> Result<Duration> {
+    fn period(&self) -> reader::Result<Duration> {
         let period = Duration::from_nanos(self.duration_ns("1s")?);
         if period < PERIOD_MIN {
             return Err(
@@ -485,9 +363,9 @@ impl<'t> Entry<'t> {
         Ok(period)
     }
 
-    fn emulate(&self) -> Result<Emulate> {
+    fn emulate(&self) -> reader::Result<Emulate> {
         let example = "a table such as { bandwidth = \"23MB/s\", latency = \"4ms\" }";
-        let section = self.section(EMULATE_KEYS, example)?;
+        let section = self.table(EMULATE_KEYS, example)?;
         if section.table.is_empty() {
             return Err(self.error(format_args!("is empty; give {example}, or remove it")));
         }
@@ -498,19 +376,14 @@ impl<'t> Entry<'t> {
     }
 
     /// Bandwidth of reads and of writes.
-    fn bandwidths(&self) -> Result<(u64, u64)> {
+    fn bandwidths(&self) -> reader::Result<(u64, u64)> {
         let example = "a bandwidth such as \"23MB/s\"";
         if !self.value.is_table() {
             let both = self.bytes("/s", example)?;
             return Ok((both, both));
         }
-        let section = self.section(BANDWIDTH_KEYS, example)?;
+        let section = self.table(BANDWIDTH_KEYS, example)?;
         let one = |key| section.get(key).map_or(Ok(0), |e| e.bytes("/s", example));
         Ok((one("read")?, one("write")?))
     }
-}
-
-/// The line of a byte, counted from one.
-pub(super) fn line_of(text: &[u8], offset: usize) -> usize {
-    text[..offset].iter().filter(|&&b| b == b'\n').count() + 1
 }

@@ -264,6 +264,13 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl From<String> for ConfigError {
+    /// A message that is whole.
+    fn from(message: String) -> Self {
+        Self(message)
+    }
+}
+
 pub(crate) type Result<T> = std::result::Result<T, ConfigError>;
 
 impl Config {

@@ -1,33 +1,27 @@
-//! Reading a scenario's TOML so that each error names file, line, key and what is allowed.
+//! Reading TOML, of configurations and scenarios, so that each error names file, line, key and what is
+//! allowed: `FILE:LINE: KEY: what is wrong; what to do`.
 
+use super::units::{SIZE_UNITS, TIME_UNITS, quantity};
 use std::fmt;
-
+use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-pub(super) type Result<T> = std::result::Result<T, String>;
+/// The error is the whole message.
+pub type Result<T> = std::result::Result<T, String>;
 
-const SIZE_UNITS: &[(&str, u64)] = &[
-    ("B", 1),
-    ("KB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("TB", 1_000_000_000_000),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("TiB", 1 << 40),
-];
-const TIME_UNITS: &[(&str, u64)] =
-    &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000)];
-/// More would only be a mistake: the model's numbers stay exact below.
+/// More would only be a mistake: what is computed of numbers below stays exact.
 const NUMBER_MAX: u64 = 1 << 53;
 
-/// A text and the name that errors give it.
+/// A text, and what is needed to name a place in it.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'t> {
-    pub name: &'t str,
+pub struct Source<'t> {
+    /// The file; none for a text that a program wrote.
+    pub name: Option<&'t str>,
+    /// What is read.
     pub text: &'t str,
+    /// Where relative paths start.
+    pub folder: &'t Path,
 }
 
 impl<'t> Source<'t> {
@@ -42,6 +36,7 @@ impl<'t> Source<'t> {
         })
     }
 
+    /// The outermost table.
     pub fn root<'d>(self, document: &'d Spanned<DeTable<'t>>, known: &[&str]) -> Result<Table<'d>>
     where
         't: 'd,
@@ -49,18 +44,22 @@ impl<'t> Source<'t> {
         Table::new(self, String::new(), 0, document.get_ref(), known)
     }
 
-    fn place(self, offset: usize, key: &str) -> String {
-        let line = self.text.as_bytes()[..offset].iter().filter(|&&b| b == b'\n').count() + 1;
-        format!("{}:{line}: {key}", self.name)
+    /// Where a key is, for errors.
+    pub fn place(self, offset: usize, key: &str) -> String {
+        match self.name {
+            Some(name) => format!("{name}:{}: {key}", line_of(self.text.as_bytes(), offset)),
+            None => format!("configuration: {key}"),
+        }
     }
 }
 
 /// A table, all of whose keys are known.
-pub(super) struct Table<'d> {
-    source: Source<'d>,
-    path: String,
-    offset: usize,
-    table: &'d DeTable<'d>,
+pub struct Table<'d> {
+    pub(super) source: Source<'d>,
+    /// Its key, as `tier[1]`; empty for the root.
+    pub(super) path: String,
+    pub(super) offset: usize,
+    pub(super) table: &'d DeTable<'d>,
 }
 
 impl<'d> Table<'d> {
@@ -109,7 +108,7 @@ impl<'d> Table<'d> {
     /// The table of `[key]`.
     pub fn table(&self, key: &str, known: &[&str]) -> Result<Option<Table<'d>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        value.table(known).map(Some)
+        value.table(known, "a table").map(Some)
     }
 
     /// The tables of `[[key]]`.
@@ -127,27 +126,35 @@ impl<'d> Table<'d> {
 }
 
 /// The value of a key.
-pub(super) struct Value<'d> {
-    source: Source<'d>,
+pub struct Value<'d> {
+    pub(super) source: Source<'d>,
     path: String,
     offset: usize,
-    value: &'d DeValue<'d>,
+    pub(super) value: &'d DeValue<'d>,
 }
 
 impl<'d> Value<'d> {
-    pub fn error(&self, problem: impl fmt::Display) -> String {
-        format!("{}: {problem}", self.source.place(self.offset, &self.path))
+    /// Where it is, for errors.
+    pub fn place(&self) -> String {
+        self.source.place(self.offset, &self.path)
     }
 
-    fn wrong_type(&self, expected: &str) -> String {
+    /// An error about it.
+    pub fn error(&self, problem: impl fmt::Display) -> String {
+        format!("{}: {problem}", self.place())
+    }
+
+    pub(super) fn wrong_type(&self, expected: &str) -> String {
         self.error(format_args!("is of type {}; give {expected}", self.value.type_str()))
     }
 
-    pub fn table(&self, known: &[&str]) -> Result<Table<'d>> {
-        let table = self.value.as_table().ok_or_else(|| self.wrong_type("a table"))?;
+    /// A table, all of whose keys are known.
+    pub fn table(&self, known: &[&str], expected: &str) -> Result<Table<'d>> {
+        let table = self.value.as_table().ok_or_else(|| self.wrong_type(expected))?;
         Table::new(self.source, self.path.clone(), self.offset, table, known)
     }
 
+    /// True or false.
     pub fn boolean(&self) -> Result<bool> {
         self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))
     }
@@ -205,20 +212,20 @@ impl<'d> Value<'d> {
 
     /// A size in bytes, such as "64MiB".
     pub fn size(&self) -> Result<u64> {
-        self.quantity("", SIZE_UNITS, "a size such as \"64MiB\"")
+        self.read_quantity("", SIZE_UNITS, "a size such as \"64MiB\"")
     }
 
     /// Bytes per second, such as "735MiB/s".
     pub fn bandwidth(&self) -> Result<u64> {
-        self.quantity("/s", SIZE_UNITS, "a bandwidth such as \"735MiB/s\"")
+        self.read_quantity("/s", SIZE_UNITS, "a bandwidth such as \"735MiB/s\"")
     }
 
     /// Nanoseconds, such as "4.16ms".
     pub fn time(&self) -> Result<u64> {
-        self.quantity("", TIME_UNITS, "a time such as \"4.16ms\"")
+        self.read_quantity("", TIME_UNITS, "a time such as \"4.16ms\"")
     }
 
-    fn quantity(&self, suffix: &str, units: &[(&str, u64)], expected: &str) -> Result<u64> {
+    fn read_quantity(&self, suffix: &str, units: &[(&str, u64)], expected: &str) -> Result<u64> {
         let names: Vec<_> = units.iter().map(|(name, _)| format!("{name}{suffix}")).collect();
         let value = self.value.as_str().ok_or_else(|| self.wrong_type(expected))?;
         let number = value.strip_suffix(suffix).and_then(|value| quantity(value, units));
@@ -231,35 +238,7 @@ impl<'d> Value<'d> {
     }
 }
 
-/// Reads a decimal number and its unit, exactly; none if malformed or too large.
-fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-    let (number, unit) = text.split_at(digits);
-    let (_, scale) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    if fraction.is_empty() || fraction.len() > 18 {
-        return None;
-    }
-    let scale = u128::from(*scale);
-    let whole = u128::from(whole.parse::<u64>().ok()?) * scale;
-    let fraction =
-        u128::from(fraction.parse::<u64>().ok()?) * scale / 10u128.pow(fraction.len() as u32);
-    u64::try_from(whole + fraction).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantities_are_exact() {
-        for (text, bytes) in [("1B", 1), ("1.5 MiB", 3 << 19), ("27.6MB", 27_600_000)] {
-            assert_eq!(quantity(text, SIZE_UNITS), Some(bytes), "{text}");
-        }
-        assert_eq!(quantity("4.16ms", TIME_UNITS), Some(4_160_000));
-        for text in ["", "MiB", "1", "-1KB", "1.KB", ".5KB", "1kb", "1e3KB", "16777216TiB"] {
-            assert_eq!(quantity(text, SIZE_UNITS), None, "{text}");
-        }
-    }
+/// The line of a byte, counted from one.
+pub(super) fn line_of(text: &[u8], offset: usize) -> usize {
+    text[..offset].iter().filter(|&&b| b == b'\n').count() + 1
 }
