@@ -149,7 +149,15 @@ fn measure(
             continue;
         }
         say(&format!("{name}: draining, starting, idling"));
-        drain(&mut measured, size, &forebay, &program, &places[2].1, store, &source)?;
+        let drain = Drain {
+            mib: size.mib,
+            forebay: &forebay,
+            program: &program,
+            buffered: &places[2].1,
+            store,
+            source: &source,
+        };
+        drain.measure(&mut measured)?;
         let since_us = crate::now_us();
         let began = server::run(fresh.run(&program).arg("time"))?;
         let began_us: u64 = began.trim().parse().map_err(|_| format!("not a time: {began:?}"))?;
@@ -272,53 +280,58 @@ fn claims(measured: &Measured) -> Vec<Claim> {
 
 const DD: &str = "dd bs=1M oflag=direct conv=fsync";
 
-/// Drains a file, and has `dd` write the same bytes to the same store. Both end when the bytes are
-/// durable.
-fn drain(
-    measured: &mut Measured,
-    size: &Size,
-    forebay: &Forebay,
-    program: &Path,
-    buffered: &Path,
-    store: &Site,
-    source: &Path,
-) -> Result<(), String> {
-    let unit = Unit::Bandwidth(MIB);
-    let file = buffered.join("file");
-    let mut fill = forebay.run(program);
-    let done = server::run(fill.arg("fill").arg(&file).arg(size.mib.to_string()))?;
-    let failed = |e: std::io::Error| site::failed(&file, &e);
-    File::open(&file).and_then(|file| file.sync_all()).map_err(failed)?;
-    let end_us = crate::now_us();
-    let done_us: u64 = done.trim().parse().map_err(|_| format!("not a time: {done:?}"))?;
-    let seconds = end_us.saturating_sub(done_us).max(1) as f64 / 1e6;
-    site::compare(source, buffered)?;
-    fs::remove_file(&file).map_err(failed)?;
-    measured.add("drain", FOREBAY, unit, size.mib as f64 / seconds);
+/// What is drained, from where, and what it is compared with.
+struct Drain<'a> {
+    mib: u64,
+    forebay: &'a Forebay,
+    program: &'a Path,
+    buffered: &'a Path,
+    store: &'a Site,
+    source: &'a Path,
+}
 
-    let copy = store.path("dd").join("file");
-    let (from, to) = (source.join("file"), copy.clone());
-    let dd = |flags: &[&str]| {
-        let mut dd = Command::new("dd");
-        dd.arg(format!("if={}", from.display())).arg(format!("of={}", to.display()));
-        dd.args(["bs=1M", "conv=fsync"]).args(flags);
-        let since = Instant::now();
-        server::run(&mut dd).map(|_| since.elapsed().as_secs_f64())
-    };
-    // Not every file system takes O_DIRECT.
-    let seconds = match dd(&["oflag=direct"]) {
-        Ok(seconds) => seconds,
-        Err(why) => {
-            let note = format!("dd runs without oflag=direct, which fails here: {why}");
-            if !measured.notes.contains(&note) {
-                measured.notes.push(note);
+impl Drain<'_> {
+    /// Drains a file, and has `dd` write the same bytes to the same store. Both end when the bytes are
+    /// durable.
+    fn measure(&self, measured: &mut Measured) -> Result<(), String> {
+        let Self { mib, forebay, program, buffered, store, source } = *self;
+        let unit = Unit::Bandwidth(MIB);
+        let file = buffered.join("file");
+        let mut fill = forebay.run(program);
+        let done = server::run(fill.arg("fill").arg(&file).arg(mib.to_string()))?;
+        let failed = |e: std::io::Error| site::failed(&file, &e);
+        File::open(&file).and_then(|file| file.sync_all()).map_err(failed)?;
+        let end_us = crate::now_us();
+        let done_us: u64 = done.trim().parse().map_err(|_| format!("not a time: {done:?}"))?;
+        let seconds = end_us.saturating_sub(done_us).max(1) as f64 / 1e6;
+        site::compare(source, buffered)?;
+        fs::remove_file(&file).map_err(failed)?;
+        measured.add("drain", FOREBAY, unit, mib as f64 / seconds);
+
+        let copy = store.path("dd").join("file");
+        let (from, to) = (source.join("file"), copy.clone());
+        let dd = |flags: &[&str]| {
+            let mut dd = Command::new("dd");
+            dd.arg(format!("if={}", from.display())).arg(format!("of={}", to.display()));
+            dd.args(["bs=1M", "conv=fsync"]).args(flags);
+            let since = Instant::now();
+            server::run(&mut dd).map(|_| since.elapsed().as_secs_f64())
+        };
+        // Not every file system takes O_DIRECT.
+        let seconds = match dd(&["oflag=direct"]) {
+            Ok(seconds) => seconds,
+            Err(why) => {
+                let note = format!("dd runs without oflag=direct, which fails here: {why}");
+                if !measured.notes.contains(&note) {
+                    measured.notes.push(note);
+                }
+                dd(&[])?
             }
-            dd(&[])?
-        }
-    };
-    fs::remove_file(&copy).map_err(|e| site::failed(&copy, &e))?;
-    measured.add("drain", DD, unit, size.mib as f64 / seconds);
-    Ok(())
+        };
+        fs::remove_file(&copy).map_err(|e| site::failed(&copy, &e))?;
+        measured.add("drain", DD, unit, mib as f64 / seconds);
+        Ok(())
+    }
 }
 
 /// The share of a core that a process takes while nobody asks it for anything, and the bytes it has

@@ -113,11 +113,6 @@ impl Transfer {
         &self.buffers
     }
 
-    /// The buffers, so that the next transfer can use their vector again.
-    pub fn into_buffers(self) -> Vec<iovec> {
-        self.buffers
-    }
-
     /// Bytes moved by the last run, or why it failed; EINPROGRESS before any run.
     pub fn result(&self) -> Result<u64, Errno> {
         self.result.unwrap_or(Err(Errno::INPROGRESS))
