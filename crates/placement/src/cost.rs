@@ -1,4 +1,16 @@
 //! What a placement costs: speeds with the gaps filled, and the two cost models.
+//!
+//! ```
+//! use forebay_placement::cost::Speeds;
+//! use forebay_placement::{Hierarchy, TierSnapshot};
+//!
+//! // Of a tier whose speed is not known, the one above says what to expect.
+//! let known = TierSnapshot { write_bandwidth: 8_000_000_000, latency_ns: 100, ..TierSnapshot::default() };
+//! let tiers = Hierarchy::new(&[known, TierSnapshot::default()]).unwrap();
+//! let speeds = Speeds::of(&tiers);
+//! assert_eq!(speeds.paces()[0].write_ns, 0.125);
+//! assert_eq!(speeds.paces()[1].write_ns, 0.5);
+//! ```
 
 use crate::{Hierarchy, TIERS_MAX};
 

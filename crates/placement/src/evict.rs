@@ -10,6 +10,20 @@
 //!
 //! Queues are not linked lists: a block's place is its [`Heat`], that is the time when it joined its
 //! queue and one bit for which, so there is nothing to repair after a crash.
+//!
+//! ```
+//! use forebay_placement::evict::{Candidate, Eviction, choose};
+//! use forebay_placement::hotness::Heat;
+//!
+//! // Two blocks that came at the same time; one was used since, again and again.
+//! let now_ms = 60_000;
+//! let once = Heat::arriving(0, false);
+//! let often = once.counted().counted().in_main(true);
+//! let candidate = |id, heat| Candidate { id, heat, ..Candidate::default() };
+//! let mut blocks = [candidate(1, often), candidate(2, once)];
+//! assert_eq!(choose(Eviction::S3Fifo, &mut blocks, 1, now_ms), 1);
+//! assert_eq!(blocks[0].id, 2);
+//! ```
 
 use crate::hotness::Heat;
 use crate::random::mix;

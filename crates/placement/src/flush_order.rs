@@ -1,5 +1,15 @@
 //! In what order, and in which pieces, dirty bytes go to the store: neighbours together, ascending in
 //! each file, with borders on those of the store's stripes.
+//!
+//! ```
+//! use forebay_placement::flush_order::{Extent, Limits, order};
+//!
+//! let extent = |offset| Extent { file: 1, offset, bytes: 4, id: 0 };
+//! let mut dirty = [extent(8), extent(0), extent(4), extent(20)];
+//! let writes = order(&mut dirty, Limits { most: 16, stripe: 0 });
+//! let writes: Vec<_> = writes.map(|write| (write.offset, write.bytes)).collect();
+//! assert_eq!(writes, [(0, 12), (20, 4)]);
+//! ```
 
 use std::ops::Range;
 

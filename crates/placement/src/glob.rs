@@ -3,6 +3,14 @@
 //!
 //! A pattern is run as a nondeterministic automaton: one bit for each of its bytes says whether what
 //! was read so far can end there. So no pattern, however hostile, backtracks.
+//!
+//! ```
+//! use forebay_placement::glob::{check, matches};
+//!
+//! assert!(matches(b"**/*.{h5,nc}", b"/scratch/run7/out.h5"));
+//! assert!(!matches(b"/scratch/*.h5", b"/scratch/run7/out.h5"));
+//! assert!(check(b"data[0-9").is_err());
+//! ```
 
 /// Longest pattern in bytes: with its end an automaton of seven words, kept on the stack.
 pub const PATTERN_MAX: usize = 447;

@@ -5,6 +5,15 @@
 //! passed since. Under a steady rate of r accesses in a half-life it settles near 1.44 r. All
 //! arithmetic is in integers, so that every process computes the same. Times are
 //! milliseconds of a clock that wraps after 49 days; what seems older than 24 days is taken to be new.
+//!
+//! ```
+//! use forebay_placement::hotness::Score;
+//!
+//! const HALF_LIFE_MS: u32 = 60_000;
+//! let score = (0..8).fold(Score::default(), |score, _| score.touch(0, HALF_LIFE_MS));
+//! assert_eq!(score.value_at(0, HALF_LIFE_MS), 8.0);
+//! assert!((score.value_at(HALF_LIFE_MS, HALF_LIFE_MS) - 4.0).abs() < 0.01);
+//! ```
 
 /// Bits of a file's stamp: milliseconds / 64, so that it wraps when the clock does.
 const STAMP_BITS: u32 = 26;

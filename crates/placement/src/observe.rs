@@ -1,4 +1,17 @@
 //! Correcting what the system profiler measured by what transfers really take.
+//!
+//! ```
+//! use forebay_placement::observe::Observed;
+//!
+//! // The profile says 2 GB/s; for ten seconds the device does 1 GB/s.
+//! let mut observed = Observed::new(2_000_000_000, 1_000, 0);
+//! let ms = 1_000_000;
+//! for moment in 1..=1_000 {
+//!     observed.observe(10_000_000, 10 * ms, moment * 10 * ms);
+//! }
+//! let bandwidth = observed.bandwidth(10_000 * ms);
+//! assert!((900_000_000..1_100_000_000).contains(&bandwidth));
+//! ```
 
 use crate::TierSnapshot;
 

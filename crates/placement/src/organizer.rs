@@ -1,5 +1,18 @@
 //! The data organizer's decisions (Hermes section 3.1.2: "an event-based component"): an event and a
 //! snapshot in, tasks out. Whoever runs the tasks may run all of them at the same time.
+//!
+//! ```
+//! use forebay_placement::organizer::{Event, Settings, Task, organize};
+//! use forebay_placement::{Destination, Hierarchy, TierSnapshot, Watermarks};
+//!
+//! let tier = |free| TierSnapshot { capacity: 100, free, ..TierSnapshot::default() };
+//! let tiers = Hierarchy::new(&[tier(5), tier(90)]).unwrap();
+//! let settings = Settings { marks: Watermarks::default(), unit: 1, moves_down: true };
+//! // Below the low watermark of 10 %: room is made up to the high one, 25 %.
+//! let tasks = organize(&Event::Space { tier: 0, wanted: 0 }, &tiers, &settings);
+//! let down = Task::Demote { from: 0, to: Destination::Tier(1), bytes: 20 };
+//! assert_eq!(tasks.iter().collect::<Vec<_>>(), [down]);
+//! ```
 
 use crate::promote::Level;
 use crate::{Destination, Hierarchy, Plan, TIERS_MAX, Watermarks, destination, room_needed};

@@ -4,6 +4,17 @@
 //! the next window is asked for when reading enters the latest one, so that it arrives while that is
 //! still being read. Unlike there, reads at a constant distance from each other (a column of a
 //! matrix, one variable of many) are followed too, in both directions.
+//!
+//! ```
+//! use forebay_placement::prefetch::{Reach, Stream};
+//!
+//! let reach = Reach { first: 4096, most: 65_536 };
+//! let mut stream = Stream::default();
+//! let ahead = stream.on_read(0, 4096, reach).expect("read from the beginning on");
+//! assert_eq!((ahead.offset, ahead.count), (4096, 1));
+//! // A read somewhere else ends the sequence.
+//! assert_eq!(stream.on_read(1 << 30, 4096, reach), None);
+//! ```
 
 use crate::cost::Speeds;
 use crate::{Destination, Hierarchy};

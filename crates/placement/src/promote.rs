@@ -7,6 +7,18 @@
 //! [`FORGIVE_PASSES`](crate::hotness::FORGIVE_PASSES) half-lives: in that time at most one move up
 //! for each block, and so at most one move down, whatever the program does. Under steady use
 //! blocks come to rest: counts of blocks that are used equally often differ by one at any moment.
+//!
+//! ```
+//! use forebay_placement::promote::{Block, Level, promotes};
+//!
+//! let full = Level { is_roomy: false, wants_room: false, coldest: 1 };
+//! let block = Block { uses: 4, moves: 0, pinned: false };
+//! // Asked for: 1.5 times the coldest, and two uses more.
+//! assert!(promotes(&block, &full));
+//! assert!(!promotes(&Block { uses: 3, ..block }, &full));
+//! // It went up before: twice as many are asked for.
+//! assert!(!promotes(&Block { moves: 1, ..block }, &full));
+//! ```
 
 use crate::hotness::Heat;
 use crate::{TierSnapshot, Watermarks};

@@ -3,6 +3,16 @@
 //!
 //! Rules are written by people in XML or TOML, compiled by the node manager, and matched by clients
 //! at open. Nothing here allocates.
+//!
+//! ```
+//! use forebay_placement::schema::{Conditions, Facts, Rule, Settings, first_match};
+//!
+//! let when = Conditions { path: b"**/*.tmp", ..Conditions::default() };
+//! let rule = Rule { when, set: Settings::default() };
+//! let facts = |path| Facts { path, ..Facts::default() };
+//! assert!(first_match([rule], &facts(b"/pfs/a.tmp")).is_some());
+//! assert!(first_match([rule], &facts(b"/pfs/a.h5")).is_none());
+//! ```
 
 use crate::{PolicyId, glob};
 

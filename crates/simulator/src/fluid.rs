@@ -8,6 +8,22 @@
 //!
 //! Transfers that take the same way get the same rate, so they form one *class*: the work of a
 //! change grows with the number of ways, not of transfers.
+//!
+//! ```
+//! use forebay_simulator::fluid::{Fluid, Way};
+//!
+//! // Two transfers of 1000 bytes share a device of 1000 bytes per second.
+//! let mut fluid = Fluid::new(1);
+//! let device = fluid.add(1.0);
+//! for token in 0..2 {
+//!     fluid.start(Way::default().through(device, 1_000), 1_000, token);
+//! }
+//! let end_ns = fluid.next_end_ns().unwrap();
+//! assert!(end_ns.abs_diff(2_000_000_000) < 10);
+//! let mut done = Vec::new();
+//! fluid.advance(end_ns, &mut done);
+//! assert_eq!(done.len(), 2);
+//! ```
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};

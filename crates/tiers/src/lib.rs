@@ -3,6 +3,21 @@
 //! A client carries out batches of [`Transfer`]s between memory and files. The node manager gives
 //! each of its threads a client of its own; nothing here is shared between threads, except what a
 //! [`FaultScript`] and the clock of a [`Throttled`] device share on purpose.
+//!
+//! ```
+//! use forebay_tiers::{Transfer, open_client};
+//! use std::os::fd::AsRawFd;
+//!
+//! let file = tempfile::tempfile().unwrap();
+//! let mut bytes = *b"a bucket";
+//! let buffer = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+//! // SAFETY: `bytes` outlives the run, and nothing else uses it meanwhile.
+//! let mut batch = [unsafe { Transfer::write(file.as_raw_fd(), 0, vec![buffer]) }];
+//! let mut client = open_client(8);
+//! client.run(&mut batch);
+//! assert_eq!(batch[0].result(), Ok(8));
+//! client.sync(file.as_raw_fd()).unwrap();
+//! ```
 
 #![warn(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
 

@@ -1,6 +1,20 @@
 //! Measuring a device through its I/O client: what the system profiler runs.
+//!
+//! ```
+//! use forebay_tiers::probe::{Buffer, Order, Probe};
+//! use forebay_tiers::{Direction, Null};
+//! use std::time::Duration;
+//!
+//! let probe =
+//!     Probe { order: Order::Sequential, direction: Direction::Read, bytes: 4096, at_once: 4 };
+//! let buffer = Buffer::new(4 * 4096);
+//! let time = Duration::from_millis(1);
+//! let sample = probe.run(&mut Null, -1, 1 << 20, &buffer, time).unwrap();
+//! assert!(sample.bytes >= 4 * 4096);
+//! ```
 
 use crate::{Direction, IoClient, Transfer};
+use forebay_placement::Random;
 use libc::iovec;
 use rustix::io::Errno;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -59,10 +73,10 @@ impl Buffer {
         if base.is_null() {
             handle_alloc_error(layout);
         }
-        let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(0x9e37_79b9_7f4a_7c15);
         for at in (0..layout.size() / 8 * 8).step_by(8) {
             // SAFETY: within the allocation, and aligned.
-            unsafe { base.add(at).cast::<u64>().write(dice.next()) };
+            unsafe { base.add(at).cast::<u64>().write(random.next_u64()) };
         }
         Buffer { base, layout }
     }
@@ -89,20 +103,6 @@ impl Drop for Buffer {
     }
 }
 
-/// xorshift64*: for offsets that no read-ahead guesses.
-pub struct Dice(pub u64);
-
-impl Dice {
-    /// The next number.
-    #[allow(clippy::should_implement_trait)] // It never ends.
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
-
 impl Probe {
     /// Moves data between `buffer` and the first `file_bytes` of `file` for about `time`, at least one
     /// round. What is written is synced before the time is taken, so that no cache is measured.
@@ -122,7 +122,7 @@ impl Probe {
         if places < self.at_once as u64 || buffer.len() < round {
             return Err(Errno::INVAL);
         }
-        let mut dice = Dice(0x5851_f42d_4c95_7f2d ^ self.bytes as u64);
+        let mut random = Random::new(0x5851_f42d_4c95_7f2d ^ self.bytes as u64);
         let mut place = 0;
         let (mut rounds, mut bytes) = (Vec::new(), 0);
         let start = Instant::now();
@@ -130,7 +130,7 @@ impl Probe {
             let offsets = (0..self.at_once).map(|_| {
                 place = match self.order {
                     Order::Sequential => (place + 1) % places,
-                    Order::Random => dice.next() % places,
+                    Order::Random => random.below(places),
                 };
                 place * self.bytes as u64
             });
@@ -217,13 +217,13 @@ impl Probe {
         let words = (self.bytes / size_of::<u64>()).clamp(1, memory.len());
         let mut own = vec![1u64; words];
         let places = memory.len() / words;
-        let mut dice = Dice(words as u64);
+        let mut random = Random::new(words as u64);
         let (mut place, mut bytes, mut rounds) = (0, 0, Vec::new());
         let start = Instant::now();
         loop {
             place = match self.order {
                 Order::Sequential => (place + 1) % places,
-                Order::Random => (dice.next() % places as u64) as usize,
+                Order::Random => random.index(places),
             };
             let there = &mut memory[place * words..][..words];
             let begun = Instant::now();
@@ -247,9 +247,9 @@ fn chase(memory: &mut [u64], time: Duration) -> Sample {
     const LINE: usize = 8;
     let lines = memory.len() / LINE;
     let mut order: Vec<u32> = (0..lines as u32).collect();
-    let mut dice = Dice(3);
+    let mut random = Random::new(3);
     for last in (1..lines).rev() {
-        order.swap(last, (dice.next() % last as u64) as usize);
+        order.swap(last, random.index(last));
     }
     for (&from, &to) in order.iter().zip(order.iter().cycle().skip(1)) {
         memory[from as usize * LINE] = u64::from(to);
