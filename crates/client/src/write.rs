@@ -55,29 +55,6 @@ pub(crate) fn pages(from: usize, to: usize, shift: u32) -> u64 {
 }
 
 impl OpenFile<'_> {
-    /// Writes `pieces` at `offset`.
-    ///
-    /// # Errors
-    /// As of [`Session::write_placed`].
-    ///
-    /// # Safety
-    /// The pieces are readable.
-    pub unsafe fn pwrite(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
-        // As Linux does: a positional write on an appending descriptor appends.
-        unsafe { self.write_placed(pieces, Some(offset), self.appends()) }
-    }
-
-    /// Writes `pieces` at the description's offset, and moves it.
-    ///
-    /// # Errors
-    /// As of [`Session::write_placed`].
-    ///
-    /// # Safety
-    /// The pieces are readable.
-    pub unsafe fn write(&self, pieces: &[Iovec]) -> Result<usize, Errno> {
-        unsafe { self.write_placed(pieces, None, self.appends()) }
-    }
-
     /// Whether the description was opened with O_APPEND.
     pub fn appends(&self) -> bool {
         self.may(description_flag::APPEND)
