@@ -144,7 +144,7 @@ impl OpenFile<'_> {
     /// Takes over O_APPEND and O_DIRECT from an F_SETFL call.
     pub fn set_hidden_flags(&self, flags: rustix::fs::OFlags) {
         let owner = self.session.owner();
-        let Ok(inside) = self.enter_beside(owner) else { return };
+        let Ok(_inside) = self.enter_beside(owner) else { return };
         let place = &self.description.flags;
         for (flag, ours) in [
             (rustix::fs::OFlags::APPEND, description_flag::APPEND),
@@ -156,7 +156,6 @@ impl OpenFile<'_> {
                 place.fetch_and(!ours, Ordering::AcqRel);
             }
         }
-        self.session.segment.leave(owner, inside);
     }
 }
 
@@ -177,10 +176,8 @@ impl Session {
         }
         self.restarting(|| {
             let owner = self.owner();
-            let inside = self.segment.enter_table(owner);
-            let correction = self.correct_inside(identity, fields, owner, &born);
-            self.segment.leave(owner, inside);
-            correction
+            let _inside = self.segment.enter_table(owner);
+            self.correct_inside(identity, fields, owner, &born)
         })
     }
 

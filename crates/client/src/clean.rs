@@ -73,7 +73,7 @@ impl OpenFile<'_> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
             Ok(inside) if self.is_current() => Ok(inside),
-            Ok(inside) => self.session.turn_back(owner, inside),
+            Ok(inside) => self.session.turn_back(inside),
             Err(_) => self.enter_patiently(owner),
         }
     }
@@ -87,7 +87,7 @@ impl OpenFile<'_> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
             Ok(inside) if self.is_current() => Ok(inside),
-            Ok(inside) => self.session.turn_back(owner, inside),
+            Ok(inside) => self.session.turn_back(inside),
             Err(_) => self.enter_restarting_patiently(owner),
         }
     }
@@ -103,7 +103,7 @@ impl OpenFile<'_> {
         loop {
             match self.session.segment.try_enter(self.id, owner) {
                 Ok(inside) if self.is_current() => return Ok(inside),
-                Ok(inside) => return self.session.turn_back(owner, inside),
+                Ok(inside) => return self.session.turn_back(inside),
                 Err(_) if !self.is_current() => return Err(Errno::BADF),
                 Err(holder) => {
                     if !patience.wait() {
@@ -130,11 +130,8 @@ impl OpenFile<'_> {
                 continue;
             }
             if self.session.segment.owner_is_dead(holder) {
-                let taken = self.session.segment.exclude_unless_interrupted(self.id, owner)?;
-                self.complete_left(taken);
-                if taken {
-                    self.session.segment.include(self.id);
-                }
+                let exclusive = self.session.segment.lock_exclusive(inside, self.id, owner)?;
+                self.complete_left(exclusive.is_taken());
             }
             self.session.look(&wait, holder, &patience)?;
         }
@@ -162,14 +159,14 @@ impl OpenFile<'_> {
     /// Those of [`Session::exclusively`].
     pub(crate) fn alone<R>(&self, act: impl FnOnce(bool) -> Result<R, Errno>) -> Result<R, Errno> {
         let owner = self.session.owner();
-        let (inside, taken) =
-            self.beside(owner, || self.session.segment.exclude_unless_interrupted(self.id, owner))?;
-        let result = act(taken);
-        if taken {
-            self.session.segment.include(self.id);
-        }
-        self.session.segment.leave(owner, inside);
-        result
+        let mut act = Some(act);
+        self.session.restarting(|| {
+            let inside = self.enter_beside(owner)?;
+            let exclusive = self.session.segment.lock_exclusive(&inside, self.id, owner)?;
+            // Called once: only the waits above begin again.
+            let act = act.take().ok_or(Errno::IO)?;
+            Ok(act(exclusive.is_taken()))
+        })?
     }
 
     /// Completes what a dead owner left, if the caller has `taken` the file exclusively just now.
@@ -179,24 +176,6 @@ impl OpenFile<'_> {
             record.set(file_flag::TOUCHED);
             let _ = self.session.segment.complete_intent(self.id, self.session.owner(), self);
         }
-    }
-
-    /// Enters the table, beside the file, and takes a lock there.
-    fn beside(
-        &self,
-        owner: Owner,
-        lock: impl Fn() -> Result<bool, Errno>,
-    ) -> Result<(Inside<'_>, bool), Errno> {
-        self.session.restarting(|| {
-            let inside = self.enter_beside(owner)?;
-            match lock() {
-                Ok(taken) => Ok((inside, taken)),
-                Err(errno) => {
-                    self.session.segment.leave(owner, inside);
-                    Err(errno)
-                }
-            }
-        })
     }
 
     /// Calls `act` with the description's offset while no other thread moves it.
@@ -209,15 +188,14 @@ impl OpenFile<'_> {
     ) -> Result<R, Errno> {
         let owner = self.session.owner();
         let description = self.description;
-        let (inside, taken) = self.beside(owner, || {
-            self.session.segment.lock_unless_interrupted(&description.position, owner)
-        })?;
-        let result = act(description.offset.load(Ordering::Acquire));
-        if taken {
-            description.position.unlock_unchanged();
-        }
-        self.session.segment.leave(owner, inside);
-        result
+        let mut act = Some(act);
+        self.session.restarting(|| {
+            let _inside = self.enter_beside(owner)?;
+            let _position = self.session.segment.lock_position(description, owner)?;
+            // Called once: only the waits above begin again.
+            let act = act.take().ok_or(Errno::IO)?;
+            Ok(act(description.offset.load(Ordering::Acquire)))
+        })?
     }
 
     /// Sets the size of the file, at once on the store as well.
@@ -421,10 +399,8 @@ impl OpenFile<'_> {
             }
         };
         let _ = surely(|| {
-            let inside = self.session.segment.enter_table(owner);
-            let held = self.session.segment.reopen_file(identity, owner, open);
-            self.session.segment.leave(owner, inside);
-            held
+            let _inside = self.session.segment.enter_table(owner);
+            self.session.segment.reopen_file(identity, owner, open)
         });
     }
 
@@ -566,11 +542,8 @@ impl OpenFile<'_> {
             _ => self.flush(durable),
         };
         let owner = self.session.owner();
-        let unreported = self.enter_beside(owner).ok().and_then(|inside| {
-            let errno = self.unreported_error();
-            self.session.segment.leave(owner, inside);
-            errno
-        });
+        let inside = self.enter_beside(owner);
+        let unreported = inside.ok().and_then(|_inside| self.unreported_error());
         match unreported {
             Some(errno) => Err(errno),
             None => flushed,
@@ -686,7 +659,7 @@ impl OpenFile<'_> {
             }
             result.is_ok()
         });
-        self.session.segment.leave(owner, inside);
+        drop(inside);
         result?;
         if !durable {
             return Ok(());

@@ -312,7 +312,6 @@ impl Session {
         if store.is_none() {
             let left = self.has_left(identity, seen, owner);
             if left != Ok(true) {
-                self.segment.leave(owner, inside);
                 return left.map(|_| None);
             }
         }
@@ -342,7 +341,7 @@ impl Session {
             then(file, new)
         });
         forebay_pool::crash::point("open.found");
-        self.segment.leave(owner, inside);
+        drop(inside);
         if found.as_ref().is_ok_and(Option::is_none) {
             self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
             self.segment.want_room();

@@ -55,7 +55,7 @@ impl OpenFile<'_> {
     pub(crate) fn enter_beside(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
         crash::point("file.entering");
         let inside = self.session.segment.enter_beside(self.id, owner);
-        if self.is_current() { Ok(inside) } else { self.session.turn_back(owner, inside) }
+        if self.is_current() { Ok(inside) } else { self.session.turn_back(inside) }
     }
 
     /// Gives up this descriptor's part in its description.
@@ -92,8 +92,8 @@ impl Session {
 
     /// Leaves what was entered with a file that turned out not to be what it was.
     #[cold]
-    pub(crate) fn turn_back(&self, owner: Owner, inside: Inside) -> Result<Inside<'_>, Errno> {
-        self.segment.leave(owner, inside);
+    pub(crate) fn turn_back(&self, inside: Inside) -> Result<Inside<'_>, Errno> {
+        drop(inside);
         Err(Errno::BADF)
     }
 

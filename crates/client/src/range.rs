@@ -59,10 +59,8 @@ impl OpenFile<'_> {
         if action.is_empty() && keeps_size {
             let owner = self.session.owner();
             self.session.restarting(|| {
-                let inside = self.enter(owner)?;
-                let result = self.on_store(call);
-                self.session.segment.leave(owner, inside);
-                result
+                let _inside = self.enter(owner)?;
+                self.on_store(call)
             })
         } else if action.is_empty() {
             let extend = || {
@@ -155,7 +153,7 @@ impl OpenFile<'_> {
         let size = self.size()?;
         let start = u64::try_from(offset).ok().filter(|&start| start < size).ok_or(Errno::NXIO)?;
         let owner = self.session.owner();
-        let inside = self.enter(owner)?;
+        let _inside = self.enter(owner)?;
         let look = |fd| match hole {
             true => Ok(self.session.next_hole(self.id, start, size, fd)),
             false => self
@@ -165,7 +163,7 @@ impl OpenFile<'_> {
                 .ok_or(Errno::NXIO),
         };
         // A description of our own: the offset of the program's is the marker.
-        let found = match self.reader(look) {
+        match self.reader(look) {
             found @ (Ok(_) | Err(Errno::NXIO)) => found,
             // It may not be opened again.
             Err(_) => {
@@ -174,9 +172,7 @@ impl OpenFile<'_> {
                 let _ = rustix::fs::seek(borrow(self.fd), SeekFrom::Start(marker));
                 found
             }
-        };
-        self.session.segment.leave(owner, inside);
-        found
+        }
     }
 
     /// Takes a program's advice about `bytes` from `offset` on; all up to the end if `bytes` is 0.
@@ -259,7 +255,7 @@ impl OpenFile<'_> {
             }
             true
         });
-        self.session.segment.leave(owner, inside);
+        drop(inside);
         if dirty {
             self.announce();
             self.session.segment.request_sync(self.id, Some(self.session.owner()), false);

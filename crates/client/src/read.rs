@@ -48,7 +48,7 @@ impl OpenFile<'_> {
             let owner = self.session.owner();
             let inside = self.enter_restarting(owner)?;
             let done = unsafe { self.read_at_once(piece, offset, owner) };
-            self.session.segment.leave(owner, inside);
+            drop(inside);
             if done {
                 return Ok(piece.length);
             }
@@ -72,12 +72,11 @@ impl OpenFile<'_> {
             self.look_again()?;
         }
         let owner = self.session.owner();
-        let inside = self.enter(owner)?;
+        let _inside = self.enter(owner)?;
         let result = unsafe { self.read_blocks(pieces, offset, length, owner) };
         if record.rule.load(Ordering::Relaxed) != 0 {
             self.note_read(offset, &result);
         }
-        self.session.segment.leave(owner, inside);
         result
     }
 
@@ -127,14 +126,11 @@ impl OpenFile<'_> {
             self.session.segment.prefetch(record, description.offset.load(Ordering::Relaxed));
         }
         let owner = self.session.owner();
-        let inside = match self.enter_restarting(owner) {
+        let _inside = match self.enter_restarting(owner) {
             Ok(inside) => inside,
             Err(errno) => return Some(Err(errno)),
         };
-        if description.position.try_lock(owner).is_err() {
-            self.session.segment.leave(owner, inside);
-            return None;
-        }
+        let _position = description.position.guard(owner)?;
         let offset = description.offset.load(Ordering::Acquire);
         let result = if let [piece] = pieces
             && unsafe { self.read_at_once(piece, offset, owner) }
@@ -146,8 +142,6 @@ impl OpenFile<'_> {
         if let Some(Ok(got)) = result {
             description.offset.store(offset + got as u64, Ordering::Release);
         }
-        description.position.unlock_unchanged();
-        self.session.segment.leave(owner, inside);
         result
     }
 

@@ -140,13 +140,12 @@ impl Session {
         };
         let known = surely(|| self.with_record(identity, note)).unwrap_or(None);
         let owner = self.owner();
-        let inside = self.segment.enter_table(owner);
+        let _inside = self.segment.enter_table(owner);
         if let Some(file) = known
             && self.segment.file(file).has(file_flag::SCRATCH)
         {
             self.renamed(file, path);
         }
-        self.segment.leave(owner, inside);
         known.is_some()
     }
 

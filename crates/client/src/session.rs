@@ -525,7 +525,7 @@ impl Session {
         let adopted = surely(|| {
             let inside = self.segment.enter_table(owner);
             let known = self.segment.reopen_file(identity, owner, take_part);
-            self.segment.leave(owner, inside);
+            drop(inside);
             match known? {
                 Some(adopted) => Ok(Some(adopted)),
                 None => self.find_or_insert(&seen, fd, None, None, |file, _| take_part(file)),

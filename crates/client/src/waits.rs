@@ -90,10 +90,8 @@ impl Session {
     ) -> Result<R, Errno> {
         let owner = self.owner();
         self.restarting(|| {
-            let inside = self.segment.enter_table(owner);
-            let result = self.segment.with_file(identity, owner, &mut act);
-            self.segment.leave(owner, inside);
-            result
+            let _inside = self.segment.enter_table(owner);
+            self.segment.with_file(identity, owner, &mut act)
         })
     }
 }

@@ -144,15 +144,12 @@ impl OpenFile<'_> {
             Ok(inside) => inside,
             Err(errno) => return Some(Err(errno)),
         };
-        if description.position.try_lock(owner).is_err() {
-            self.session.segment.leave(owner, inside);
-            return None;
-        }
+        let _position = description.position.guard(owner)?;
         let offset = description.offset.load(Ordering::Acquire);
         let size = record.size.load(Ordering::Relaxed).max(offset.saturating_add(length as u64));
         // Another rule may turn the file direct, which takes it exclusively.
         let goes_on = size < record.rule_review.load(Ordering::Relaxed);
-        let result = goes_on.then(|| {
+        goes_on.then(|| {
             let length = self.allowed(offset, length)?;
             if let [piece] = pieces
                 && piece.length == length
@@ -166,10 +163,7 @@ impl OpenFile<'_> {
                 unsafe { self.write_blocks(&mut cursor, offset, length, owner, &inside) }?;
             description.offset.store(offset + written as u64, Ordering::Release);
             Ok(written)
-        });
-        description.position.unlock_unchanged();
-        self.session.segment.leave(owner, inside);
-        result
+        })
     }
 
     /// Appends `pieces` in one go. Returns where they start and how many bytes were written.
@@ -177,20 +171,9 @@ impl OpenFile<'_> {
         let record = self.record;
         let owner = self.session.owner();
         // Any lock is held under a presence.
-        let inside = self.enter_beside(owner)?;
-        let taken = match self.session.segment.lock_unless_interrupted(&record.append, owner) {
-            Ok(taken) => taken,
-            Err(errno) => {
-                self.session.segment.leave(owner, inside);
-                return Err(errno);
-            }
-        };
-        let result = unsafe { self.append_locked(pieces, owner) };
-        if taken {
-            record.append.unlock_unchanged();
-        }
-        self.session.segment.leave(owner, inside);
-        result
+        let _inside = self.enter_beside(owner)?;
+        let _end = self.session.segment.lock_append(record, owner)?;
+        unsafe { self.append_locked(pieces, owner) }
     }
 
     /// The file ends where it does once it is entered: until then another process may truncate it, and what a dead
@@ -204,7 +187,7 @@ impl OpenFile<'_> {
             if record.has(file_flag::AHEAD) || !self.session.segment.was_lengthened(record) {
                 break inside;
             }
-            self.session.segment.leave(owner, inside);
+            drop(inside);
             self.exclusively(|| self.clean_up_store())?;
         };
         let start = if record.has(file_flag::DIRECT) {
@@ -212,16 +195,14 @@ impl OpenFile<'_> {
         } else {
             Ok(record.size.load(Ordering::Acquire))
         };
-        let written = start.and_then(|start| {
+        start.and_then(|start| {
             if length == 0 {
                 return Ok((start, 0));
             }
             let length = self.allowed(start, length)?;
             let written = unsafe { self.write_inside(pieces, start, length, owner, &inside) }?;
             Ok((start, written))
-        });
-        self.session.segment.leave(owner, inside);
-        written
+        })
     }
 
     /// Bytes of `pieces`, if the description may write.
@@ -242,9 +223,7 @@ impl OpenFile<'_> {
         let length = self.allowed(offset, length)?;
         let owner = self.session.owner();
         let inside = self.enter(owner)?;
-        let written = unsafe { self.write_inside(pieces, offset, length, owner, &inside) };
-        self.session.segment.leave(owner, inside);
-        written
+        unsafe { self.write_inside(pieces, offset, length, owner, &inside) }
     }
 
     /// Writes `length` bytes, all of `pieces` or the first of them, to the file that was entered.
@@ -443,10 +422,9 @@ impl OpenFile<'_> {
     /// changed them by the time that it finds out.
     pub fn note_failed_write(&self) {
         let owner = self.session.owner();
-        let Ok(inside) = self.enter(owner) else { return };
+        let Ok(_inside) = self.enter(owner) else { return };
         self.announce();
         self.touch(clock::realtime_coarse_ns());
-        self.session.segment.leave(owner, inside);
     }
 
     /// Notes that the file is ahead of the store.
