@@ -157,7 +157,7 @@ impl Node {
         if found.file >= segment.header().files || !segment.is_indexed(found.bucket) {
             return None;
         }
-        segment.place_of(found.file, found.block, found.bucket)
+        segment.index().place_of(segment.file(found.file), found.block, found.bucket)
     }
 
     /// Whether any block of the file is dirty or being flushed.

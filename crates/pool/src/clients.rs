@@ -247,19 +247,20 @@ impl Segment {
                 self.free_bucket(bucket);
             }
         }
-        for place in &client.nodes {
+        let nodes = self.index_nodes(slot);
+        for place in nodes.cache {
             if let Some(node) = place.swap(0, Ordering::AcqRel).checked_sub(1)
-                && self.node(node).is_some()
-                && is_its_own(self.node_state(node))
+                && nodes.index.node(node).is_some()
+                && is_its_own(nodes.state(node))
             {
-                self.release_node(node);
+                nodes.release(node);
             }
         }
         if inside {
             self.reap_nodes(slot);
             // Bits whose items were not taken any more.
             self.free_buckets(0).mend(self.header().ram_ready.load(Ordering::Acquire));
-            self.free_nodes().mend(self.header().nodes);
+            nodes.free().mend(self.header().nodes);
             // Last: whoever completes an interrupted reaping starts again.
             for word in &client.presence {
                 word.store(0, Ordering::Release);
@@ -271,8 +272,9 @@ impl Segment {
     /// Takes back the nodes that a dead process took and did not cache: those that it linked are
     /// in use, the others are free.
     fn reap_nodes(&self, slot: u32) {
+        let nodes = self.index_nodes(slot);
         let stamp = |node: u32| {
-            let state = self.node_state(node).load(Ordering::Acquire);
+            let state = nodes.state(node).load(Ordering::Acquire);
             (Owner::from_raw(state)?.slot() == slot && !is_state(state)).then_some(state)
         };
         let stamped: Vec<u32> =
@@ -284,7 +286,7 @@ impl Segment {
         let files = 0..self.header().files;
         let used = |file: &u32| self.file(*file).state.load(Ordering::Acquire) != file_state::FREE;
         for file in files.filter(used) {
-            self.for_each_node(self.file(file), &mut |node| {
+            nodes.index.for_each_node(self.file(file), &mut |node| {
                 if let Ok(at) = stamped.binary_search(&node) {
                     linked[at] = true;
                 }
@@ -294,10 +296,10 @@ impl Segment {
             let Some(state) = stamp(node) else { continue };
             let next = if linked { USED } else { Owner::reaper(slot).raw() };
             // Unless it was pruned meanwhile.
-            let place = self.node_state(node);
+            let place = nodes.state(node);
             let same = place.compare_exchange(state, next, Ordering::AcqRel, Ordering::Relaxed);
             if same.is_ok() && !linked {
-                self.release_node(node);
+                nodes.release(node);
             }
         }
     }
@@ -450,7 +452,7 @@ impl Segment {
             map.mend(ready);
             self.header().tier[tier].free.store(map.available(), Ordering::Relaxed);
         }
-        self.free_nodes().mend(self.header().nodes);
+        self.index_nodes(MANAGER_SLOT).free().mend(self.header().nodes);
         found
     }
 

@@ -943,7 +943,7 @@ impl Segment {
             crash::point("file.removing");
             self.unlink(head, file);
             crash::point("file.unlinked");
-            self.prune_index(record);
+            self.index_nodes(owner.slot()).prune(record);
             crash::point("file.pruned");
             record.give_up();
         }
@@ -995,7 +995,7 @@ impl Segment {
             if self.names(head, file) {
                 record.state.store(file_state::LIVE, Ordering::Release);
             } else {
-                self.prune_index(record);
+                self.index_nodes(slot).prune(record);
                 record.give_up();
             }
         }

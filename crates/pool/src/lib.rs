@@ -19,6 +19,8 @@ pub mod free_map;
 pub mod futex;
 pub mod guards;
 pub mod index;
+#[cfg(test)]
+mod index_tests;
 pub mod interruption;
 pub mod jobs;
 pub mod layout;

@@ -4,6 +4,7 @@ use crate::clock;
 use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{FREE, FreeMap, States};
+use crate::index::{Index, IndexNodes, NodeStates};
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::Owner;
@@ -199,7 +200,7 @@ impl Segment {
             map.mend(map.count);
             segment.header().tier[tier].free.store(map.count, Ordering::Relaxed);
         }
-        segment.free_nodes().mend(counts.nodes);
+        segment.index_nodes(MANAGER_SLOT).free().mend(counts.nodes);
         segment.header().checksum.store(segment.sum(), Ordering::Release);
         segment.header().magic.store(MAGIC, Ordering::Release);
         Ok(segment)
@@ -510,10 +511,51 @@ impl Segment {
         self.at(self.offsets.descriptions, description.min(self.header().descriptions - 1))
     }
 
-    /// Index node `node`, or `None` when the id is not one.
+    /// The block index, to look something up.
+    #[inline(always)]
+    pub fn index(&self) -> Index<'_> {
+        Index::of(self.slice(self.offsets.nodes, self.header().nodes as usize))
+    }
+
+    /// The block index, to let it grow or shrink for the process of client slot `slot`.
+    pub fn index_nodes(&self, slot: u32) -> IndexNodes<'_> {
+        let nodes = self.header().nodes;
+        IndexNodes {
+            index: self.index(),
+            states: NodeStates(self.slice(self.offsets.node_states, nodes as usize)),
+            bits: self.words(self.offsets.node_bits, nodes),
+            cache: &self.client(slot).nodes,
+        }
+    }
+
+    /// [`Index::entry`].
+    #[inline(always)]
+    pub fn entry<'a>(&'a self, file: &'a FileRecord, block: u64) -> Option<&'a AtomicU64> {
+        self.index().entry(file, block)
+    }
+
+    /// [`IndexNodes::entry_or_insert`].
     #[inline]
-    pub fn node(&self, node: u32) -> Option<&IndexNode> {
-        (node < self.header().nodes).then(|| self.at(self.offsets.nodes, node))
+    pub fn entry_or_insert<'a>(
+        &'a self,
+        file: &'a FileRecord,
+        block: u64,
+        owner: Owner,
+    ) -> Option<&'a AtomicU64> {
+        match self.entry(file, block) {
+            None => self.index_nodes(owner.slot()).entry_or_insert(file, block, owner),
+            there => there,
+        }
+    }
+
+    /// [`Index::for_each_entry`].
+    pub fn for_each_entry(
+        &self,
+        file: &FileRecord,
+        first: u64,
+        visit: impl FnMut(u64, &AtomicU64) -> bool,
+    ) {
+        self.index().for_each_entry(file, first, visit);
     }
 
     /// Bucket `bucket` of any tier, or `None` when the id is not one.
@@ -667,30 +709,14 @@ impl Segment {
         }
     }
 
-    /// The free index nodes.
-    pub fn free_nodes(&self) -> FreeMap<'_, NodeStates<'_>> {
-        let nodes = self.header().nodes;
-        FreeMap {
-            bits: self.words(self.offsets.node_bits, nodes),
-            states: NodeStates(self),
-            first: 0,
-            count: nodes,
-        }
-    }
-
-    /// The state word of index node `node`.
-    pub fn node_state(&self, node: u32) -> &AtomicU32 {
-        self.at(self.offsets.node_states, node)
+    #[inline(always)]
+    fn slice<T>(&self, section: usize, count: usize) -> &[T] {
+        // SAFETY: the section was laid out for `count` items, which are all atomics.
+        unsafe { core::slice::from_raw_parts(self.base.add(section).cast::<T>(), count) }
     }
 
     fn words(&self, section: usize, items: u32) -> &[AtomicU64] {
-        // SAFETY: the section was laid out for `items` bits.
-        unsafe {
-            core::slice::from_raw_parts(
-                self.base.add(section).cast::<AtomicU64>(),
-                items.div_ceil(64) as usize,
-            )
-        }
+        self.slice(section, items.div_ceil(64) as usize)
     }
 
     /// Whether the process behind `owner` is gone for certain.
@@ -830,15 +856,6 @@ impl States for BucketStates<'_> {
     fn state(&self, item: u32) -> &AtomicU32 {
         let buckets = self.0.header().buckets;
         &self.0.at::<BucketMeta>(self.0.offsets.buckets, item.min(buckets - 1)).state
-    }
-}
-
-/// The state words of index nodes.
-pub struct NodeStates<'a>(&'a Segment);
-
-impl States for NodeStates<'_> {
-    fn state(&self, item: u32) -> &AtomicU32 {
-        self.0.node_state(item.min(self.0.header().nodes - 1))
     }
 }
 

@@ -457,7 +457,7 @@ impl<'a> Worker<'a> {
                 cell.acknowledge(sequence);
             }
             if prune {
-                self.segment.prune_index(record);
+                self.segment.index_nodes(self.owner.slot()).prune(record);
             }
             record.intent.store(0, Ordering::Release);
         });
@@ -1043,7 +1043,7 @@ impl Manager {
             let record = segment.file(file);
             if segment.with_file(record.identity(), me, |found| found) != Ok(Some(file)) {
                 self.leaks.files += 1;
-                segment.prune_index(record);
+                segment.index_nodes(MANAGER_SLOT).prune(record);
                 record.state.store(file_state::FREE, Ordering::SeqCst);
             }
         }
@@ -1055,16 +1055,16 @@ impl Manager {
         let count = segment.header().nodes;
         let mut seen = vec![false; count as usize];
         for file in segment.live_files() {
-            segment.for_each_node(segment.file(file), &mut |node| {
+            segment.index().for_each_node(segment.file(file), &mut |node| {
                 assert!(!seen[node as usize], "node {node} is in two places");
                 seen[node as usize] = true;
             });
         }
-        let map = segment.free_nodes();
+        let map = segment.index_nodes(MANAGER_SLOT).free();
         for node in 0..count {
             let bit = map.bits[node as usize / 64].load(Ordering::SeqCst) >> (node % 64) & 1 == 1;
-            let state = segment.node_state(node).load(Ordering::SeqCst);
-            let entries = &segment.node(node).unwrap().entry;
+            let state = segment.index_nodes(MANAGER_SLOT).state(node).load(Ordering::SeqCst);
+            let entries = &segment.index().node(node).unwrap().entry;
             let zero = entries.iter().all(|entry| entry.load(Ordering::SeqCst) == 0);
             match (seen[node as usize], state) {
                 (true, state) => assert_eq!(state, USED, "node {node}"),
@@ -1075,7 +1075,7 @@ impl Manager {
                 }
                 (false, _) => {
                     self.leaks.nodes_taken += 1;
-                    segment.release_node(node);
+                    segment.index_nodes(MANAGER_SLOT).release(node);
                 }
             }
         }

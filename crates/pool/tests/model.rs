@@ -1,6 +1,6 @@
 //! Model checking of the lock-free protocols with loom, in plain `cargo test`.
 //!
-//! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`, `opens.rs` and `queue.rs` are compiled again here, against
+//! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`, `index.rs`, `opens.rs` and `queue.rs` are compiled again here, against
 //! the [`sync`] module below instead of the crate's. What cannot be included because it needs a
 //! mapped segment is written out with the same operations and orderings, and names the function that
 //! it mirrors.
@@ -19,6 +19,8 @@
 use dirty_pages::DirtyPages;
 use entry::Entry;
 use free_map::{FREE, FreeMap, States, USED};
+use index::{Index, IndexNodes, NodeStates};
+use layout::{CACHED_NODES, FileRecord, IndexNode};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -47,6 +49,9 @@ mod entry;
 #[path = "../src/free_map.rs"]
 mod free_map;
 #[allow(dead_code)]
+#[path = "../src/index.rs"]
+mod index;
+#[allow(dead_code)]
 #[path = "../src/message.rs"]
 mod message;
 #[allow(dead_code)]
@@ -61,6 +66,25 @@ mod queue;
 #[allow(dead_code)]
 #[path = "../src/seq_lock.rs"]
 mod seq_lock;
+
+/// Nodes of two entries, and the words of a file record that the index is about: what `index.rs` needs of
+/// the layout. Eight levels are enough for the blocks of a model.
+mod layout {
+    use crate::sync::AtomicU64;
+
+    pub const NODE_BITS: u32 = 1;
+    pub const NODE_ENTRIES: usize = 1 << NODE_BITS;
+    pub const CACHED_NODES: usize = 2;
+
+    pub struct IndexNode {
+        pub entry: [AtomicU64; NODE_ENTRIES],
+    }
+
+    pub struct FileRecord {
+        pub entry0: AtomicU64,
+        pub root: AtomicU64,
+    }
+}
 
 /// A futex in a model: who is not woken waits for ever, which loom reports.
 mod futex {
@@ -1303,6 +1327,112 @@ fn a_file_that_is_renamed_while_it_is_opened_keeps_no_old_name() {
 #[should_panic(expected = "a record with an old name")]
 fn an_open_that_looks_once_keeps_an_old_name() {
     open_while_renamed(1, false);
+}
+
+// ---------------------------------------------------------------------------------------------
+// The block index.
+
+/// A file's index on plain memory, with a cache of free nodes for each of two processes.
+struct Tree {
+    file: FileRecord,
+    nodes: Vec<IndexNode>,
+    states: Vec<AtomicU32>,
+    bits: [AtomicU64; 1],
+    caches: [[AtomicU32; CACHED_NODES]; 2],
+}
+
+impl Tree {
+    fn new(nodes: u32) -> Arc<Tree> {
+        let zero = || AtomicU64::new(0);
+        let cache = || std::array::from_fn(|_| AtomicU32::new(0));
+        Arc::new(Tree {
+            file: FileRecord { entry0: zero(), root: zero() },
+            nodes: (0..nodes).map(|_| IndexNode { entry: [zero(), zero()] }).collect(),
+            states: (0..nodes).map(|_| AtomicU32::new(FREE)).collect(),
+            bits: [AtomicU64::new((1 << nodes) - 1)],
+            caches: [cache(), cache()],
+        })
+    }
+
+    fn index(&self) -> Index<'_> {
+        Index::of(&self.nodes)
+    }
+
+    fn nodes_of(&self, process: u32) -> IndexNodes<'_> {
+        IndexNodes {
+            index: self.index(),
+            states: NodeStates(&self.states),
+            bits: &self.bits,
+            cache: &self.caches[process as usize],
+        }
+    }
+
+    fn insert(&self, process: u32, block: u64) {
+        let place = self.nodes_of(process).entry_or_insert(&self.file, block, owner(process));
+        place.expect("there are nodes enough").store(block + 1, Ordering::Release);
+    }
+
+    /// Every node is in the tree and in use, cached by its owner, or free.
+    fn check(&self) {
+        let mut used = Vec::new();
+        self.index().for_each_node(&self.file, &mut |node| used.push(node));
+        for (node, state) in (0..).zip(&self.states) {
+            let state = state.load(Ordering::Relaxed);
+            let cached = |slot: u32| {
+                let places = &self.caches[slot as usize];
+                places.iter().any(|place| place.load(Ordering::Relaxed) == node + 1)
+            };
+            let in_place = match used.iter().filter(|&&other| other == node).count() {
+                0 if state == FREE => self.bits[0].load(Ordering::Relaxed) >> node & 1 == 1,
+                0 => Owner::from_raw(state).is_some_and(|owner| cached(owner.slot())),
+                1 => state == USED,
+                _ => false,
+            };
+            assert!(in_place, "node {node} is lost, or in two places: {state:#x}");
+        }
+    }
+}
+
+/// (j) Two processes insert blocks, one of which makes the tree higher while the other one hangs a
+/// node into it: both blocks are found, and no node is lost.
+#[test]
+fn blocks_that_two_processes_insert_are_both_found() {
+    for (mine, theirs) in [(1, 1), (1, 2), (2, 3), (1, 4)] {
+        explore(Some(2), move || {
+            let tree = Tree::new(8);
+            let other = {
+                let tree = tree.clone();
+                thread::spawn(move || tree.insert(1, theirs))
+            };
+            tree.insert(0, mine);
+            other.join().unwrap();
+            for block in [mine, theirs] {
+                let entry = tree.index().entry(&tree.file, block).expect("an entry is lost");
+                assert_eq!(entry.load(Ordering::Acquire), block + 1);
+            }
+            tree.check();
+        });
+    }
+}
+
+/// (j) A reader finds a block that was there before, however the tree grows meanwhile.
+#[test]
+fn an_entry_stays_in_place_while_the_tree_grows() {
+    explore(Some(3), || {
+        let tree = Tree::new(8);
+        tree.insert(0, 1);
+        let grower = {
+            let tree = tree.clone();
+            thread::spawn(move || tree.insert(1, 4))
+        };
+        let seen = reading(|| {
+            let entry = tree.index().entry(&tree.file, 1).expect("an entry is lost");
+            entry.load(Ordering::Acquire)
+        });
+        assert_eq!(seen, 2);
+        grower.join().unwrap();
+        tree.check();
+    });
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -575,13 +575,13 @@ impl Housekeeper {
     /// When index nodes become scarce, frees those below which nothing is left.
     fn prune(&self, table: &SharedGuard<'_>, files: &[(u32, Opens)]) {
         let segment = &self.node.segment;
-        let nodes = segment.free_nodes();
+        let nodes = segment.index_nodes(self.owner.slot()).free();
         if nodes.available() > nodes.count / 4 {
             return;
         }
         for &(file, _) in files {
             if let Some(_exclusive) = segment.try_lock_exclusive(table, file, self.owner) {
-                segment.prune_index(segment.file(file));
+                segment.index_nodes(self.owner.slot()).prune(segment.file(file));
             }
         }
     }

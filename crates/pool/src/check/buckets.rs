@@ -62,7 +62,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             findings.mended(format_args!("tier {tier}"), "offers buckets that do not exist");
         }
     }
-    if segment.free_nodes().has_stray_bits() {
+    if segment.index_nodes(crate::segment::MANAGER_SLOT).free().has_stray_bits() {
         findings.mended("block index", "offers nodes that do not exist");
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         }
         for cached in &client.nodes {
             let node = cached.load(Ordering::Acquire);
-            let known = node.checked_sub(1).is_none_or(|node| segment.node(node).is_some());
+            let known = node.checked_sub(1).is_none_or(|node| segment.index().node(node).is_some());
             if !known {
                 findings.mended(&place, format!("keeps index node {}, which is none", node - 1));
             }

@@ -63,10 +63,12 @@ impl Walk<'_, '_> {
 
     fn node(&mut self, id: u32, height: u32, base: u64) {
         debug_assert!((1..=NODE_HEIGHT_MAX).contains(&height));
-        let Some(node) = self.segment.node(id).filter(|_| self.linked.add(id)) else {
+        let Some(node) = self.segment.index().node(id).filter(|_| self.linked.add(id)) else {
             return self.refused(format!("index node {id} is none, or in two places"));
         };
-        if self.segment.node_state(id).load(Ordering::Acquire) == FREE {
+        if self.segment.index_nodes(crate::segment::MANAGER_SLOT).state(id).load(Ordering::Acquire)
+            == FREE
+        {
             self.refused(format!("index node {id} counts as free"));
         }
         let span = 1u64 << ((height - 1) * NODE_BITS);
@@ -138,7 +140,7 @@ impl Segment {
         let mut nodes = Vec::new();
         nodes.extend(unpack(record.root.load(Ordering::Acquire)).map(|(h, node)| (node, h, 0)));
         while let Some((id, height, base)) = nodes.pop() {
-            let Some(node) = self.node(id).filter(|_| seen.add(id)) else { continue };
+            let Some(node) = self.index().node(id).filter(|_| seen.add(id)) else { continue };
             let span = 1u64 << ((height - 1) * NODE_BITS);
             for (slot, place) in node.entry.iter().enumerate() {
                 let (start, word) = (base + slot as u64 * span, place.load(Ordering::Acquire));

@@ -125,7 +125,7 @@ fn damage_that_could_lose_data_is_refused() {
         }),
         ("a tree in a ring", |s| {
             let (_, node) = crate::index::unpack(s.file(0).root.load(Ordering::Relaxed)).unwrap();
-            let entry = &s.node(node).unwrap().entry;
+            let entry = &s.index().node(node).unwrap().entry;
             entry.iter().for_each(|e| e.store(u64::from(node) + 1, Ordering::Relaxed));
         }),
         ("a record that nobody has", |s| s.file(0).state.store(1 << 20, Ordering::Relaxed)),
