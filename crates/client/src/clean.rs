@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering;
 use forebay_pool::buckets::{Patience, STOPPED_PATIENCE};
 use forebay_pool::clock::Timer;
 use forebay_pool::files::Inside;
+use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
 use forebay_pool::message::Message;
@@ -625,16 +626,15 @@ impl OpenFile<'_> {
         let inside = self.enter(owner)?;
         let mut result = Ok(());
         self.session.segment.for_each_entry(record, 0, |block, place| {
-            let resident = match self.session.segment.lock_resident_unless_interrupted(place, owner)
-            {
-                Ok(Some(resident)) => resident,
+            let held = match self.session.segment.lock_block_unless_interrupted(place, owner) {
+                Ok(Some(held)) => held,
                 Ok(None) => return true,
                 Err(errno) => {
                     result = Err(errno);
                     return false;
                 }
             };
-            let Some(meta) = self.session.segment.bucket(resident.bucket) else { return true };
+            let meta = held.meta();
             // A manager may have come since. What it is writing must stay marked: a truncate waits for that.
             self.session.segment.wait_for_writeback(meta);
             // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
@@ -644,18 +644,15 @@ impl OpenFile<'_> {
             let pages = 0..PAGES_PER_BUCKET as usize;
             crash::point("flush-here.begin");
             for page in pages.filter(|page| dirty >> page & 1 == 1) {
-                if let Err(errno) = self.flush_page(resident, block, page) {
+                if let Err(errno) = self.flush_page(&held, block, page) {
                     result = Err(errno);
                     break;
                 }
                 crash::point("flush-here.page");
                 meta.pages.clear_dirty(1 << page);
             }
-            if dirty != 0 && resident.tier > 0 {
-                self.session.segment.record_slot(self, resident.bucket);
-            }
-            if resident.taken {
-                meta.lock.unlock_unchanged();
+            if dirty != 0 && held.tier() > 0 {
+                self.session.segment.record_slot(self, held.bucket());
             }
             result.is_ok()
         });
@@ -699,12 +696,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    fn flush_page(
-        &self,
-        resident: forebay_pool::buckets::Resident,
-        block: u64,
-        number: usize,
-    ) -> Result<(), Errno> {
+    fn flush_page(&self, held: &BlockGuard<'_>, block: u64, number: usize) -> Result<(), Errno> {
         let page = self.session.segment.page_bytes();
         let start = block * self.session.segment.bucket_bytes() as u64 + (number * page) as u64;
         let size = self.record.size.load(Ordering::Acquire);
@@ -712,13 +704,13 @@ impl OpenFile<'_> {
         let mut at = number * page;
         let mut offset = start;
         let mut chunk = [0u8; 4096];
-        self.session.segment.judge_pages(self, resident.bucket, 1 << number)?;
+        self.session.segment.judge_pages(self, held.bucket(), 1 << number)?;
         while left > 0 {
             let count = left.min(chunk.len());
-            let from = if resident.tier == 0 {
-                unsafe { self.session.segment.bucket_data(resident.bucket).add(at) }
+            let from = if held.tier() == 0 {
+                unsafe { self.session.segment.bucket_data(held.bucket()).add(at) }
             } else {
-                unsafe { self.session.slot_read(resident.bucket, at, chunk.as_mut_ptr(), count) }?;
+                unsafe { self.session.slot_read(held.bucket(), at, chunk.as_mut_ptr(), count) }?;
                 chunk.as_mut_ptr()
             };
             let written = unsafe { self.store_write(from, count, offset) }?;

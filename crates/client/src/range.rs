@@ -237,22 +237,17 @@ impl OpenFile<'_> {
             if matches!(Entry::decode(place.load(Ordering::Acquire)), Entry::Busy(_)) {
                 return true;
             }
-            let resident = match self.session.segment.lock_resident_unless_interrupted(place, owner)
-            {
-                Ok(Some(resident)) => resident,
+            let held = match self.session.segment.lock_block_unless_interrupted(place, owner) {
+                Ok(Some(held)) => held,
                 Ok(None) => return true,
                 Err(_) => return false,
             };
-            let Some(meta) = self.session.segment.bucket(resident.bucket) else { return true };
-            let pending = meta.pending();
-            if pending == 0 && resident.taken {
-                self.session.segment.discard_resident(place, resident);
+            let pending = held.meta().pending();
+            if pending == 0 && held.is_taken() {
+                self.session.segment.discard_block(place, held);
                 return true;
             }
             dirty |= pending != 0;
-            if resident.taken {
-                meta.lock.unlock_unchanged();
-            }
             true
         });
         drop(inside);

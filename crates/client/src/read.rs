@@ -8,7 +8,7 @@ use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Lifetime;
-use forebay_pool::buckets::Resident;
+use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::sums::Summing;
 use forebay_pool::{Entry, Owner, interruption};
@@ -314,15 +314,10 @@ impl OpenFile<'_> {
             return false;
         };
         let Some(bucket) = self.session.segment.take_bucket(owner) else { return false };
-        if !self.session.segment.dress_bucket(bucket, self.id, block, owner) {
-            return false;
-        }
-        let entry = Entry::resident(0, bucket).encode();
-        if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
-            self.session.segment.undress_bucket(bucket);
-            return true;
-        }
+        let fresh = self.session.segment.init_bucket(bucket, self.id, block, owner);
+        let Some(fresh) = fresh else { return false };
+        // Another thread may be faster.
+        let Some(held) = fresh.publish(place, 0) else { return true };
         record.note_tier(0);
         self.session.populate(bucket);
         let data = self.session.segment.bucket_data(bucket);
@@ -331,13 +326,10 @@ impl OpenFile<'_> {
         let page = self.session.segment.page_bytes();
         let end = got.next_multiple_of(page);
         unsafe { data.add(got).write_bytes(0, end - got) };
-        if let Some(meta) = self.session.segment.bucket(bucket) {
-            let now = forebay_pool::clock::realtime_coarse_ns();
-            meta.written.store(forebay_pool::clock::stamp(now), Ordering::Relaxed);
-            let pages = if got == 0 { 0 } else { pages(0, end, self.session.segment.page_shift()) };
-            meta.valid.store(pages, Ordering::Release);
-            meta.lock.unlock_changed();
-        }
+        let now = forebay_pool::clock::realtime_coarse_ns();
+        held.meta().written.store(forebay_pool::clock::stamp(now), Ordering::Relaxed);
+        let pages = if got == 0 { 0 } else { pages(0, end, self.session.segment.page_shift()) };
+        held.meta().valid.store(pages, Ordering::Release);
         got > 0
     }
 
@@ -428,17 +420,12 @@ impl OpenFile<'_> {
                 break;
             }
         }
-        let resident = self.session.segment.lock_resident_unless_interrupted(place, owner)?;
-        let Some(resident) = resident else { return Ok(false) };
-        let meta = self.session.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
-        let valid = meta.valid.load(Ordering::Acquire);
-        let result = unsafe { self.copy_locked(resident, cursor, part) };
-        if resident.taken {
-            if meta.valid.load(Ordering::Acquire) == valid {
-                meta.lock.unlock_unchanged();
-            } else {
-                meta.lock.unlock_changed();
-            }
+        let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+        let Some(mut held) = held else { return Ok(false) };
+        let valid = held.meta().valid.load(Ordering::Acquire);
+        let result = unsafe { self.copy_locked(&held, cursor, part) };
+        if held.meta().valid.load(Ordering::Acquire) != valid {
+            held.changed();
         }
         result.map(|()| true)
     }
@@ -455,16 +442,16 @@ impl OpenFile<'_> {
     #[inline(never)]
     unsafe fn copy_locked(
         &self,
-        resident: Resident,
+        held: &BlockGuard<'_>,
         cursor: &mut Cursor<'_>,
         part: Part,
     ) -> Result<(), Errno> {
-        let meta = self.session.segment.bucket(resident.bucket).ok_or(Errno::IO)?;
+        let meta = held.meta();
         let touched =
             pages(part.within, part.within + part.bytes, self.session.segment.page_shift());
-        self.session.segment.judge_pages(self, resident.bucket, touched)?;
+        self.session.segment.judge_pages(self, held.bucket(), touched)?;
         let valid = meta.valid.load(Ordering::Acquire);
-        unsafe { self.copy_bucket(resident.tier, resident.bucket, valid, cursor, part) }
+        unsafe { self.copy_bucket(held.tier(), held.bucket(), valid, cursor, part) }
     }
 
     /// Copies valid pages from the bucket and the others from the store.

@@ -6,9 +6,10 @@ use crate::session::Session;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Mode;
-use forebay_pool::buckets::{Patience, Resident};
+use forebay_pool::buckets::Patience;
 use forebay_pool::clock::Timer;
 use forebay_pool::files::Inside;
+use forebay_pool::guards::FreshBucket;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::sums::sum_of;
@@ -288,32 +289,25 @@ impl OpenFile<'_> {
             return false;
         }
         let now = clock::realtime_coarse_ns();
-        let locked = self.session.segment.lock_resident_unless_interrupted(place, owner);
-        let Ok(Some(resident)) = locked else { return false };
+        let locked = self.session.segment.lock_block_unless_interrupted(place, owner);
+        let Ok(Some(mut held)) = locked else { return false };
         let touched = pages(within, end, self.session.segment.page_shift());
-        let meta = match self.session.segment.bucket(resident.bucket) {
-            Some(meta)
-                if resident.tier == 0
-                    && meta.valid.load(Ordering::Relaxed) & touched == touched =>
-            {
-                meta
-            }
-            _ => {
-                self.session.unlock(resident, true);
-                return false;
-            }
-        };
+        let meta = held.meta();
+        if held.tier() != 0 || meta.valid.load(Ordering::Relaxed) & touched != touched {
+            return false;
+        }
         let stamp = clock::stamp(now);
         let part = Part { block, within, bytes: piece.length, ahead: piece.length as u64, stamp };
         meta.mark_dirty(touched, stamp);
         crash::point("write.soiled");
         unsafe {
-            let to = self.session.segment.bucket_data(resident.bucket).add(within);
+            let to = self.session.segment.bucket_data(held.bucket()).add(within);
             core::ptr::copy_nonoverlapping(piece.base.cast_const(), to, piece.length);
         }
         crash::point("write.filled");
-        self.mark_written(0, resident.bucket, meta, touched, part);
-        self.session.unlock(resident, false);
+        self.mark_written(0, held.bucket(), meta, touched, part);
+        held.changed();
+        drop(held);
         crash::point("write.copied");
         self.touch(now);
         let counters = self.session.counters();
@@ -501,15 +495,16 @@ impl OpenFile<'_> {
                     None
                 }
                 Entry::Resident { tier: 0, .. } => {
-                    let resident =
-                        self.session.segment.lock_resident_unless_interrupted(place, owner)?;
-                    let Some(resident) = resident else { continue };
-                    let result = if resident.tier == 0 {
-                        unsafe { self.write_bucket(resident.bucket, cursor, part) }.map(Some)
+                    let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+                    let Some(mut held) = held else { continue };
+                    let result = if held.tier() == 0 {
+                        unsafe { self.write_bucket(held.bucket(), cursor, part) }.map(Some)
                     } else {
                         Ok(None)
                     };
-                    self.session.unlock(resident, matches!(result, Ok(None)));
+                    if !matches!(result, Ok(None)) {
+                        held.changed();
+                    }
                     result?
                 }
                 Entry::Resident { .. } => {
@@ -536,39 +531,29 @@ impl OpenFile<'_> {
         refused: &mut u32,
     ) -> Result<Option<usize>, Errno> {
         let take = || self.bucket_for(part, owner, *refused);
-        let Some((tier, bucket)) = self.fresh(part.block, owner, take) else {
+        let Some((tier, fresh)) = self.fresh(part.block, owner, take) else {
             return unsafe { self.write_around(place, cursor, part, owner) };
         };
-        let entry = Entry::resident(tier as u8, bucket).encode();
-        if place.compare_exchange(Entry::EMPTY, entry, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
-            self.session.segment.undress_bucket(bucket);
-            return Ok(None);
-        }
+        let Some(held) = fresh.publish(place, tier) else { return Ok(None) };
         crash::point("write.published");
         self.record.note_tier(tier);
-        let result = if tier == 0 {
-            self.session.populate(bucket);
-            unsafe { self.write_bucket(bucket, cursor, part) }
-        } else {
-            let start = cursor.position();
-            let result = unsafe { self.write_slot(bucket, cursor, part) };
-            if result.is_err() {
+        if tier == 0 {
+            self.session.populate(held.bucket());
+            return unsafe { self.write_bucket(held.bucket(), cursor, part) }.map(Some);
+        }
+        let start = cursor.position();
+        match unsafe { self.write_slot(held.bucket(), cursor, part) } {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) => {
                 *refused |= 1 << tier;
                 cursor.rewind(start);
-                place.store(Entry::EMPTY, Ordering::Release);
-                self.session.segment.undress_bucket(bucket);
-                return Ok(None);
+                self.session.segment.discard_block(place, held);
+                Ok(None)
             }
-            result
-        };
-        if let Some(meta) = self.session.segment.bucket(bucket) {
-            meta.lock.unlock_changed();
         }
-        result.map(Some)
     }
 
-    /// A bucket that `take` gives, with its tier, dressed for `block`. `None` if there is none, or if each of as many as
+    /// A bucket that `take` gives, with its tier, locked for `block`. `None` if there is none, or if each of as many as
     /// are tried is still locked by a thread that has given it back and does not go on.
     #[inline(always)]
     fn fresh(
@@ -576,11 +561,11 @@ impl OpenFile<'_> {
         block: u64,
         owner: Owner,
         mut take: impl FnMut() -> Option<(usize, u32)>,
-    ) -> Option<(usize, u32)> {
+    ) -> Option<(usize, FreshBucket<'_>)> {
         let (tier, bucket) = take()?;
-        match self.session.segment.try_dress_bucket(bucket, self.id, block, owner) {
-            true => Some((tier, bucket)),
-            false => self.fresh_beside(bucket, block, owner, take),
+        match self.session.segment.try_init_bucket(bucket, self.id, block, owner) {
+            Some(fresh) => Some((tier, fresh)),
+            None => self.fresh_beside(bucket, block, owner, take),
         }
     }
 
@@ -592,15 +577,16 @@ impl OpenFile<'_> {
         block: u64,
         owner: Owner,
         mut take: impl FnMut() -> Option<(usize, u32)>,
-    ) -> Option<(usize, u32)> {
+    ) -> Option<(usize, FreshBucket<'_>)> {
         let mut kept = [locked; LOCKED_MOST];
         let mut count = 1;
         let mut fresh = None;
         while count < LOCKED_MOST
             && let Some((tier, bucket)) = take()
         {
-            if self.session.segment.try_dress_bucket(bucket, self.id, block, owner) {
-                fresh = Some((tier, bucket));
+            let init = self.session.segment.try_init_bucket(bucket, self.id, block, owner);
+            if let Some(init) = init {
+                fresh = Some((tier, init));
                 break;
             }
             kept[count] = bucket;
@@ -711,35 +697,18 @@ impl OpenFile<'_> {
         let whole = part.bytes == self.session.segment.bucket_bytes();
         // Locked before the block's is: no other thread waits for one that nothing names.
         let fresh = if whole { self.session.segment.take_bucket(owner) } else { None };
-        let dress =
-            |&bucket: &u32| self.session.segment.dress_bucket(bucket, self.id, part.block, owner);
-        let fresh = fresh.filter(dress);
-        let locked = self.session.segment.lock_resident_unless_interrupted(place, owner);
-        let resident = locked.unwrap_or(None);
-        let Some(resident) = resident.filter(|resident| resident.tier > 0) else {
-            if let Some(resident) = resident {
-                self.session.unlock(resident, true);
-            }
-            if let Some(bucket) = fresh {
-                self.session.segment.undress_bucket(bucket);
-            }
-            return locked.map(|_| None);
-        };
+        let init =
+            |bucket: u32| self.session.segment.init_bucket(bucket, self.id, part.block, owner);
+        let fresh = fresh.and_then(init);
+        let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+        let Some(mut held) = held.filter(|held| held.tier() > 0) else { return Ok(None) };
         // It could not be freed while the manager, which may be stopped, brings some of it to the store.
-        let is_flushed = |old: &BucketMeta| old.pages.writeback() != 0;
-        let fresh = match fresh {
-            Some(bucket)
-                if self.session.segment.bucket(resident.bucket).is_some_and(is_flushed) =>
-            {
-                self.session.segment.undress_bucket(bucket);
-                None
-            }
-            other => other,
-        };
-        let Some(bucket) = fresh else {
+        let fresh = fresh.filter(|_| held.meta().pages.writeback() == 0);
+        let Some(fresh) = fresh else {
             let start = cursor.position();
-            let result = unsafe { self.write_slot(resident.bucket, cursor, part) };
-            self.session.unlock(resident, false);
+            let result = unsafe { self.write_slot(held.bucket(), cursor, part) };
+            held.changed();
+            drop(held);
             return match result {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(errno) => {
@@ -752,10 +721,9 @@ impl OpenFile<'_> {
                 }
             };
         };
-        self.session.populate(bucket);
-        let result = unsafe { self.write_bucket(bucket, cursor, part) };
-        self.session
-            .unlock(self.session.segment.publish_instead(place, resident, bucket, self), false);
+        self.session.populate(fresh.bucket());
+        let result = unsafe { self.write_bucket(fresh.bucket(), cursor, part) };
+        drop(fresh.publish_instead(place, held, self));
         result.map(Some)
     }
 
@@ -768,31 +736,13 @@ impl OpenFile<'_> {
     fn bring_up(&self, place: &AtomicU64, block: u64, owner: Owner) -> Result<(), Errno> {
         let take = || self.session.room(owner).map(|bucket| (0, bucket));
         let fresh = self.fresh(block, owner, take);
-        let (_, bucket) = fresh.ok_or(Errno::NOSPC)?;
-        let locked = self.session.segment.lock_resident_unless_interrupted(place, owner);
-        let resident = locked.unwrap_or(None);
-        let Some(resident) = resident.filter(|resident| resident.tier > 0 && resident.taken) else {
-            if let Some(resident) = resident {
-                self.session.unlock(resident, true);
-            }
-            self.session.segment.undress_bucket(bucket);
-            return locked.map(|_| ());
+        let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
+        let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+        let Some(held) = held.filter(|held| held.tier() > 0 && held.is_taken()) else {
+            return Ok(());
         };
-        let settled = match self.session.segment.bucket(resident.bucket) {
-            Some(meta) => self.session.segment.wait_for_writeback_unless_interrupted(meta),
-            None => Err(Errno::IO),
-        };
-        match settled.and_then(|()| self.session.segment.raise(place, resident, bucket, self)) {
-            Ok(raised) => {
-                self.session.unlock(raised, false);
-                Ok(())
-            }
-            Err(errno) => {
-                self.session.segment.undress_bucket(bucket);
-                self.session.unlock(resident, true);
-                Err(errno)
-            }
-        }
+        self.session.segment.wait_for_writeback_unless_interrupted(held.meta())?;
+        fresh.raise(place, held, self).map(drop).map_err(|(errno, _)| errno)
     }
 
     /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that it lies on has
@@ -1044,17 +994,6 @@ impl Session {
 
     fn end_of(&self, part: Part) -> u64 {
         part.block * self.segment.bucket_bytes() as u64 + (part.within + part.bytes) as u64
-    }
-
-    #[inline]
-    fn unlock(&self, resident: Resident, unchanged: bool) {
-        if let (true, Some(meta)) = (resident.taken, self.segment.bucket(resident.bucket)) {
-            if unchanged {
-                meta.lock.unlock_unchanged();
-            } else {
-                meta.lock.unlock_changed();
-            }
-        }
     }
 
     /// Writes whole pages of a slot from one piece of the application's memory.
