@@ -6,8 +6,8 @@ use crate::session::Session;
 use crate::waits::surely;
 use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
-use forebay_pool::buckets::Patience;
-use forebay_pool::files::Inside;
+use forebay_pool::backoff::Backoff;
+use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
 use forebay_pool::{Identity, Owner, clock};
 use rustix::io::Errno;
@@ -306,16 +306,16 @@ impl Session {
 
     /// Enters a file of which this process may have no descriptor. `None` if a dead process has it
     /// for itself.
-    fn enter_known(&self, file: u32, owner: Owner) -> Result<Option<Inside<'_>>, Errno> {
-        let mut patience = Patience::default();
+    fn enter_known(&self, file: u32, owner: Owner) -> Result<Option<SharedGuard<'_>>, Errno> {
+        let mut backoff = Backoff::default();
         loop {
             match self.segment.try_enter(file, owner) {
                 Ok(inside) => return Ok(Some(inside)),
-                Err(holder) if patience.wait() => {
+                Err(holder) if backoff.wait() => {
                     if self.segment.owner_is_dead(holder) {
                         return Ok(None);
                     }
-                    self.segment.ends_wait_in_time(holder, &patience)?;
+                    self.segment.ends_wait_in_time(holder, &backoff)?;
                 }
                 Err(_) => {}
             }

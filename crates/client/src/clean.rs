@@ -8,10 +8,10 @@ use crate::waits::{Wait, surely};
 use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use forebay_pool::buckets::{Patience, STOPPED_PATIENCE};
+use forebay_pool::backoff::{Backoff, STOPPED_PATIENCE};
 use forebay_pool::clock::Timer;
-use forebay_pool::files::Inside;
 use forebay_pool::guards::BlockGuard;
+use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
 use forebay_pool::message::Message;
@@ -70,12 +70,12 @@ impl OpenFile<'_> {
     /// # Errors
     /// `INTR`; `BADF` if the descriptor is not what it was.
     #[inline(always)]
-    pub(crate) fn enter(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
+    pub(crate) fn enter(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
             Ok(inside) if self.is_current() => Ok(inside),
             Ok(inside) => self.session.turn_back(inside),
-            Err(_) => self.enter_patiently(owner),
+            Err(_) => self.enter_slow(owner),
         }
     }
 
@@ -84,37 +84,37 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`Session::enter`].
     #[inline(always)]
-    pub(crate) fn enter_restarting(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
+    pub(crate) fn enter_restarting(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
             Ok(inside) if self.is_current() => Ok(inside),
             Ok(inside) => self.session.turn_back(inside),
-            Err(_) => self.enter_restarting_patiently(owner),
+            Err(_) => self.enter_restarting_slow(owner),
         }
     }
 
     #[cold]
-    fn enter_restarting_patiently(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
-        self.session.restarting(|| self.enter_patiently(owner))
+    fn enter_restarting_slow(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
+        self.session.restarting(|| self.enter_slow(owner))
     }
 
     #[cold]
-    fn enter_patiently(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
-        let (mut patience, wait) = (Patience::default(), Wait::begin());
+    fn enter_slow(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
+        let (mut backoff, wait) = (Backoff::default(), Wait::begin());
         loop {
             match self.session.segment.try_enter(self.id, owner) {
                 Ok(inside) if self.is_current() => return Ok(inside),
                 Ok(inside) => return self.session.turn_back(inside),
                 Err(_) if !self.is_current() => return Err(Errno::BADF),
                 Err(holder) => {
-                    if !patience.wait() {
+                    if !backoff.wait() {
                         continue;
                     }
                     if self.session.segment.owner_is_dead(holder) {
                         // Completes what the dead owner left, and lets everybody in again.
                         self.exclusively(|| Ok(()))?;
                     }
-                    self.session.look(&wait, holder, &patience)?;
+                    self.session.look(&wait, holder, &backoff)?;
                 }
             }
         }
@@ -124,17 +124,17 @@ impl OpenFile<'_> {
     ///
     /// # Errors
     /// `INTR`; it is still left then.
-    pub(crate) fn step_in(&self, owner: Owner, inside: &Inside) -> Result<(), Errno> {
-        let (mut patience, wait) = (Patience::default(), Wait::begin());
+    pub(crate) fn step_in(&self, owner: Owner, inside: &SharedGuard) -> Result<(), Errno> {
+        let (mut backoff, wait) = (Backoff::default(), Wait::begin());
         while let Err(holder) = self.session.segment.try_step_in(self.id, owner, inside) {
-            if !patience.wait() {
+            if !backoff.wait() {
                 continue;
             }
             if self.session.segment.owner_is_dead(holder) {
                 let exclusive = self.session.segment.lock_exclusive(inside, self.id, owner)?;
                 self.complete_left(exclusive.is_taken());
             }
-            self.session.look(&wait, holder, &patience)?;
+            self.session.look(&wait, holder, &backoff)?;
         }
         Ok(())
     }

@@ -11,8 +11,8 @@ use crate::open_file::OpenFile;
 use crate::session::{Session, THREADS, borrow};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
-use forebay_pool::buckets::Patience;
-use forebay_pool::files::Inside;
+use forebay_pool::backoff::Backoff;
+use forebay_pool::guards::SharedGuard;
 use forebay_pool::interruption::{self, without_handlers};
 use forebay_pool::layout::description_flag;
 use forebay_pool::{Marker, Owner, crash};
@@ -52,7 +52,7 @@ impl OpenFile<'_> {
     ///
     /// # Errors
     /// `BADF` if the descriptor is not what it was.
-    pub(crate) fn enter_beside(&self, owner: Owner) -> Result<Inside<'_>, Errno> {
+    pub(crate) fn enter_beside(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
         crash::point("file.entering");
         let inside = self.session.segment.enter_beside(self.id, owner);
         if self.is_current() { Ok(inside) } else { self.session.turn_back(inside) }
@@ -80,19 +80,19 @@ impl OpenFile<'_> {
 impl Session {
     #[cold]
     pub(crate) fn file_later(&self, fd: RawFd) -> Option<OpenFile<'_>> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             let bound = self.table.load(fd as usize);
             if !is_parting(bound) {
                 return self.file_bound(fd, bound);
             }
-            patience.wait();
+            backoff.wait();
         }
     }
 
     /// Leaves what was entered with a file that turned out not to be what it was.
     #[cold]
-    pub(crate) fn turn_back(&self, inside: Inside) -> Result<Inside<'_>, Errno> {
+    pub(crate) fn turn_back(&self, inside: SharedGuard) -> Result<SharedGuard<'_>, Errno> {
         drop(inside);
         Err(Errno::BADF)
     }
@@ -287,7 +287,7 @@ impl Session {
         owner: Owner,
         foreseen: Option<OpenFile<'_>>,
     ) -> Option<(u32, Option<Errno>)> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let (seen, mark) = loop {
             let seen = place.load(Ordering::SeqCst);
             let mark = mark_of(owner) | seen & DESCRIPTION;
@@ -296,8 +296,8 @@ impl Session {
             if !is_parting(seen) && exchange() {
                 break (seen, mark);
             }
-            patience.wait();
-            if patience.is_spent() && interruption::is_held_off() {
+            backoff.wait();
+            if backoff.is_spent() && interruption::is_held_off() {
                 return None;
             }
         };

@@ -577,9 +577,9 @@ impl Session {
     fn wait_for_threads(&self) {
         for place in &self.segment.client(self.slot()).presence {
             let seen = place.load(Ordering::SeqCst);
-            let mut patience = forebay_pool::buckets::Patience::default();
+            let mut backoff = forebay_pool::backoff::Backoff::default();
             while seen != 0 && place.load(Ordering::SeqCst) == seen {
-                patience.wait();
+                backoff.wait();
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::Segment;
-use forebay_pool::buckets::STOPPED_PATIENCE;
+use forebay_pool::backoff::STOPPED_PATIENCE;
 use forebay_pool::clock;
 
 /// What is seen of the manager.

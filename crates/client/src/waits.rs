@@ -7,7 +7,7 @@
 
 use crate::session::Session;
 use crate::vigil::Seen;
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::{Identity, Owner, interruption};
 use rustix::io::Errno;
 
@@ -69,14 +69,9 @@ impl Session {
     }
 
     /// [`Wait::look`], of a wait for `holder`.
-    pub(crate) fn look(
-        &self,
-        wait: &Wait,
-        holder: Owner,
-        patience: &Patience,
-    ) -> Result<(), Errno> {
-        wait.look(|| self.segment.stands(holder, patience))?;
-        self.segment.ends_wait_in_time(holder, patience)
+    pub(crate) fn look(&self, wait: &Wait, holder: Owner, backoff: &Backoff) -> Result<(), Errno> {
+        wait.look(|| self.segment.stands(holder, backoff))?;
+        self.segment.ends_wait_in_time(holder, backoff)
     }
 
     /// Calls `act` in the table with the record of `identity`, if there is one.

@@ -6,10 +6,10 @@ use crate::session::Session;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Mode;
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
-use forebay_pool::files::Inside;
 use forebay_pool::guards::FreshBucket;
+use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::sums::sum_of;
@@ -235,7 +235,7 @@ impl OpenFile<'_> {
         offset: u64,
         length: usize,
         owner: Owner,
-        inside: &Inside,
+        inside: &SharedGuard,
     ) -> Result<usize, Errno> {
         if let [piece] = pieces
             && piece.length == length
@@ -324,7 +324,7 @@ impl OpenFile<'_> {
         offset: u64,
         length: usize,
         owner: Owner,
-        inside: &Inside,
+        inside: &SharedGuard,
     ) -> Result<usize, Errno> {
         let record = self.record;
         let bucket_bytes = self.session.segment.bucket_bytes();
@@ -406,7 +406,7 @@ impl OpenFile<'_> {
     /// Cleans up after killed processes while this thread is not inside the file. After an error it may still be
     /// outside.
     #[cold]
-    fn clean_up_outside(&self, owner: Owner, inside: &Inside) -> Result<(), Errno> {
+    fn clean_up_outside(&self, owner: Owner, inside: &SharedGuard) -> Result<(), Errno> {
         self.session.segment.step_out(self.id, owner, inside);
         self.exclusively(|| self.clean_up_store())?;
         self.step_in(owner, inside)
@@ -476,7 +476,7 @@ impl OpenFile<'_> {
         let Some(place) = self.session.segment.entry_or_insert(record, part.block, owner) else {
             return Ok(Outcome::NoEntry);
         };
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let mut refused = 0;
         loop {
             let word = place.load(Ordering::Acquire);
@@ -488,9 +488,9 @@ impl OpenFile<'_> {
                     unsafe { self.write_new(place, cursor, part, owner, &mut refused) }?
                 }
                 Entry::Busy(holder) => {
-                    if patience.wait() {
+                    if backoff.wait() {
                         self.session.segment.free_entry_of_dead(place, word, holder);
-                        self.session.segment.ends_wait_in_time(holder, &patience)?;
+                        self.session.segment.ends_wait_in_time(holder, &backoff)?;
                     }
                     None
                 }

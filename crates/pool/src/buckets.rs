@@ -14,9 +14,6 @@ use crate::sync::{AtomicU64, Ordering};
 use forebay_placement::hotness::Heat;
 use rustix::io::Errno;
 
-pub use crate::backoff::{Backoff as Patience, STOPPED_PATIENCE};
-pub use crate::by_hand::Resident;
-
 /// Buckets a client takes from the free map at once: 4 MiB of 256 KiB buckets.
 pub const REFILL: u32 = 16;
 

@@ -3,7 +3,7 @@
 //!
 //! What a killed process may leave is no violation: what it held is explained by its lock, its
 //! presence or its stamp. While processes are at work, something may look wrong for a moment; see
-//! [`Segment::check_patiently`].
+//! [`Segment::check_in_use`].
 
 mod buckets;
 mod clients;
@@ -109,7 +109,7 @@ impl Segment {
     }
 
     /// What does not hold at any of several looks: of a segment in use.
-    pub fn check_patiently(&self) -> Vec<Finding> {
+    pub fn check_in_use(&self) -> Vec<Finding> {
         let mut found = self.check();
         for _ in 1..LOOKS {
             if found.is_empty() {

@@ -21,8 +21,6 @@ use rustix::io::Errno;
 const ERRNO: u32 = 0xfff;
 const SEEN: u32 = 1 << 15;
 
-pub use crate::guards::SharedGuard as Inside;
-
 /// What makes a file this file, whatever its names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {

@@ -6,7 +6,6 @@
 
 pub mod backoff;
 pub mod buckets;
-mod by_hand;
 pub mod check;
 pub mod clients;
 pub mod clock;

@@ -30,7 +30,7 @@ impl RobustSeqLock {
 
     /// Takes the lock for `owner`, or says who holds it.
     #[inline]
-    pub fn try_lock(&self, owner: Owner) -> Result<(), Owner> {
+    pub(crate) fn try_lock(&self, owner: Owner) -> Result<(), Owner> {
         let seen = self.0.load(Ordering::Relaxed);
         if let Some(holder) = Owner::from_raw((seen >> 32) as u32) {
             return Err(holder);
@@ -49,21 +49,21 @@ impl RobustSeqLock {
 
     /// Releases the lock and raises the version: the content changed.
     #[inline]
-    pub fn unlock_changed(&self) {
+    pub(crate) fn unlock_changed(&self) {
         let version = (self.0.load(Ordering::Relaxed) as u32).wrapping_add(1);
         self.0.store(u64::from(version), Ordering::Release);
     }
 
     /// Releases the lock; readers need not look again.
     #[inline]
-    pub fn unlock_unchanged(&self) {
+    pub(crate) fn unlock_unchanged(&self) {
         let version = self.0.load(Ordering::Relaxed) as u32;
         self.0.store(u64::from(version), Ordering::Release);
     }
 
     /// Takes the lock away from `dead` and gives it to `owner`. The caller has made sure that
     /// `dead` can never act again.
-    pub fn take_over(&self, dead: Owner, owner: Owner) -> bool {
+    pub(crate) fn take_over(&self, dead: Owner, owner: Owner) -> bool {
         let seen = self.0.load(Ordering::Relaxed);
         if (seen >> 32) as u32 != dead.raw() {
             return false;
@@ -86,7 +86,7 @@ impl RobustSeqLock {
     }
 
     /// Undoes a [`RobustSeqLock::take_over`] from a holder that turned out to live.
-    pub fn hand_back(&self, owner: Owner, holder: Owner) {
+    pub(crate) fn hand_back(&self, owner: Owner, holder: Owner) {
         let seen = self.0.load(Ordering::Relaxed);
         if (seen >> 32) as u32 == owner.raw() {
             let held = u64::from(holder.raw()) << 32 | u64::from(seen as u32);

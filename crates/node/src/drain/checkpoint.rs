@@ -6,7 +6,7 @@ use crate::drain::reconcile::reconcile;
 use crate::drain::slots::read_slot;
 use crate::journal::log::LogError;
 use crate::journal::{BlockPages, Checkpoint, Facts};
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::file_flag;
 use forebay_pool::{Owner, crash};
 use rustix::io::Errno;
@@ -146,7 +146,7 @@ impl Flusher {
             return false;
         };
         let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
-        self.patience = Patience::default();
+        self.patience = Backoff::default();
         self.sync_with(file, ticket, file_flag::DURABLE);
         true
     }

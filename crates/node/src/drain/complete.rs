@@ -4,7 +4,7 @@ use crate::drain::batch::InFlight;
 use crate::drain::flusher::Flusher;
 use crate::node::{BlockRef, Node};
 use forebay_pool::SlotRecord;
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::file_flag;
@@ -39,7 +39,7 @@ impl Flusher {
             return;
         }
         // A writer that holds it writes the record itself; one that is stopped is not waited for.
-        let mut patience = Patience::default();
+        let mut patience = Backoff::default();
         let mut tries = 0;
         let _lock = loop {
             if let Some(lock) = meta.lock.guard(self.owner) {

@@ -5,7 +5,7 @@
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::node::Node;
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::file_flag;
 use forebay_pool::{Owner, futex};
@@ -33,7 +33,7 @@ pub(crate) struct Flusher {
     /// Milliseconds until a failing file is tried again.
     pub(super) backoff: HashMap<u32, u32>,
     /// For how long clients may hold what the sync that is being served needs.
-    pub(super) patience: Patience,
+    pub(super) patience: Backoff,
     /// They have held some of it for longer.
     pub(super) was_held: bool,
     /// Files whose syncs wait for what a client holds, which may be stopped.
@@ -73,7 +73,7 @@ impl Flusher {
             tiers: (0..node.tiers()).map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
             backoff: HashMap::new(),
-            patience: Patience::default(),
+            patience: Backoff::default(),
             was_held: false,
             aside: HashMap::new(),
             checkpoints: Vec::new(),
@@ -98,7 +98,7 @@ impl Flusher {
 
     /// Begins to wait anew for what a client holds.
     pub fn be_patient(&mut self) {
-        self.patience = Patience::default();
+        self.patience = Backoff::default();
     }
 
     /// Flushes the blocks that `which` names. Returns the bytes written.

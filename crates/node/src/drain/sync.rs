@@ -4,7 +4,7 @@
 use crate::drain::flusher::{Aside, AwaitedCheckpoint, FlushScope, Flusher};
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{TIERS_MAX, file_flag};
 use forebay_pool::message::Message;
@@ -84,8 +84,8 @@ impl Flusher {
             self.serve_cut(file);
             // One that was put aside has been waited for.
             self.patience = match self.aside.contains_key(&file) {
-                true => Patience::nearly_spent(),
-                false => Patience::default(),
+                true => Backoff::nearly_spent(),
+                false => Backoff::default(),
             };
             let record = node.segment.file(file);
             // First: who asks for more from here on is answered the next time.

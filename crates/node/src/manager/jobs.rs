@@ -7,7 +7,7 @@ use crate::store::beneath::{Known, Since, Stores};
 use crate::usage::buckets_of;
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
@@ -103,7 +103,7 @@ fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
         }
         let block = meta.block.load(Ordering::Relaxed);
         let Some(place) = segment.entry(segment.file(file), block) else { continue };
-        let locked = segment.lock_block_within(place, owner, &mut Patience::spent());
+        let locked = segment.lock_block_within(place, owner, &mut Backoff::spent());
         let Ok(Some(locked)) = locked else { continue };
         if locked.meta().pending_under_lock() == 0 {
             segment.discard_block(place, locked);

@@ -5,7 +5,7 @@ use crate::manager::housekeeping::{finish_truncate, mark_pending_files};
 use crate::manager::jobs;
 use crate::node::Node;
 use crate::usage::buckets_of;
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::file_flag;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
@@ -86,7 +86,7 @@ fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
     let segment = &node.segment;
     let Some(index) = node.indexes.get(tier).and_then(Option::as_ref) else { return Ok(()) };
     let owner = Node::new_owner();
-    let mut patience = Patience::default();
+    let mut backoff = Backoff::default();
     let mut piece = vec![0; PIECE * RECORD_BYTES];
     let slots: Vec<u32> = buckets_of(segment, tier).collect();
     for slots in slots.chunks(PIECE) {
@@ -115,7 +115,7 @@ fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
                 continue;
             }
             // Who holds it writes the record itself, or has not begun to change what it is about.
-            let Ok(_lock) = segment.lock_bucket_within(meta, owner, &mut patience) else {
+            let Ok(_lock) = segment.lock_bucket_within(meta, owner, &mut backoff) else {
                 continue;
             };
             let now = now();

@@ -12,7 +12,7 @@ use forebay_placement::leave::{Fate, WayDown, fate, way_down};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
 use forebay_placement::{Destination, Hierarchy, destination};
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
@@ -247,10 +247,10 @@ impl Demoter {
     fn evict(&self, victims: &[BlockRef]) -> u32 {
         let segment = &self.node.segment;
         let mut freed = 0;
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         for victim in victims {
             let Some(place) = self.node.place(victim) else { continue };
-            let locked = segment.lock_block_within(place, self.owner, &mut patience);
+            let locked = segment.lock_block_within(place, self.owner, &mut backoff);
             let Ok(Some(locked)) = locked else { continue };
             if locked.bucket() == victim.bucket && locked.meta().pending_under_lock() == 0 {
                 segment.discard_block(place, locked);

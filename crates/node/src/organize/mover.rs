@@ -4,7 +4,7 @@
 use crate::node::{BlockRef, Node};
 use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::sum_of;
@@ -219,7 +219,7 @@ impl Mover {
         let valid = copy.valid & !copy.rotten;
         // An entry begins to name a bucket while that is locked: a reader that found the block in the
         // same bucket long ago must not accept what it saw of the filling.
-        let locked = segment.lock_bucket_within(new, self.owner, &mut Patience::default());
+        let locked = segment.lock_bucket_within(new, self.owner, &mut Backoff::default());
         let Ok(mut new_lock) = locked else { return false };
         new.file.store(copy.found.file, Ordering::Relaxed);
         new.block.store(copy.found.block, Ordering::Relaxed);

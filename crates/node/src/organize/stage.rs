@@ -8,7 +8,7 @@ use forebay_placement::Destination;
 use forebay_placement::hotness::Heat;
 use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
 use forebay_placement::promote::{Block, Level, promotes};
-use forebay_pool::buckets::Patience;
+use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
@@ -177,13 +177,13 @@ impl Stager {
         let segment = &node.segment;
         let start = clock::realtime_ns();
         // Inside the file: nobody truncates or punches it meanwhile.
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let inside = loop {
             match segment.try_enter(request.file.min(segment.header().files - 1), self.owner) {
                 Ok(inside) => break inside,
                 // Who has the file for itself may be stopped, and others wait to be staged for.
-                Err(_) if node.stopping() || patience.is_spent() => return false,
-                Err(_) => drop(patience.wait()),
+                Err(_) if node.stopping() || backoff.is_spent() => return false,
+                Err(_) => drop(backoff.wait()),
             }
         };
         let (mut filling, mut below) = (Vec::new(), Vec::new());
@@ -270,7 +270,7 @@ impl Stager {
             if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
                 continue;
             }
-            let locked = segment.lock_block_within(place, self.owner, &mut Patience::spent());
+            let locked = segment.lock_block_within(place, self.owner, &mut Backoff::spent());
             let Ok(Some(locked)) = locked else { continue };
             if locked.bucket() == bucket && locked.is_taken() && is_once(locked.meta()) {
                 segment.discard_block(place, locked);

@@ -48,7 +48,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
     let pool = inspect(path)?;
     let segment = &pool.segment;
     let mut findings = match pool.in_use {
-        true => segment.check_patiently(),
+        true => segment.check_in_use(),
         false => segment.check(),
     };
     if let Some(wrong) = &pool.wrong {
@@ -73,7 +73,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
 /// Why a manager must not take over `segment`, if so: the first things, and how many in all.
 pub(crate) fn refusal(segment: &Segment) -> Option<String> {
     let mut found = match segment.has_live_clients() {
-        true => segment.check_patiently(),
+        true => segment.check_in_use(),
         false => segment.check(),
     };
     tiers::check(segment, &mut found);
