@@ -344,7 +344,7 @@ impl OpenFile<'_> {
         })
     }
 
-    /// [`Session::make_direct`] where it must not be left undone: signal handlers run, but end no wait.
+    /// [`OpenFile::make_direct`] where it must not be left undone: signal handlers run, but end no wait.
     ///
     /// # Errors
     /// The errno of the flush.
@@ -551,12 +551,12 @@ impl OpenFile<'_> {
         }
     }
 
-    /// [`Session::sync`] at the end of a write. That another thread has closed the descriptor since is not said as
+    /// [`OpenFile::sync`] at the end of a write. That another thread has closed the descriptor since is not said as
     /// `BADF`, nor that a signal has ended the wait as `INTR`: the write is done, and a program that made it again
     /// would append twice, or write over what others have written since.
     ///
     /// # Errors
-    /// As of [`Session::sync`].
+    /// As of [`OpenFile::sync`].
     pub fn sync_written(&self, durable: bool) -> Result<(), Errno> {
         self.sync(durable).map_err(|errno| match errno {
             Errno::BADF | Errno::INTR => Errno::IO,

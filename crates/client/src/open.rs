@@ -92,7 +92,7 @@ impl Session {
     }
 
     /// Whether the file of these `stat` fields is in the table: an open with O_TRUNC must then
-    /// truncate through [`Session::truncate`], because programs may have it buffered.
+    /// truncate through [`OpenFile::truncate`], because programs may have it buffered.
     #[inline]
     pub fn knows(&self, device: u64, inode: u64) -> bool {
         self.is_store_device(device) && self.segment.may_have(Identity { device, inode })

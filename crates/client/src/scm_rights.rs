@@ -26,7 +26,7 @@ impl OpenFile<'_> {
         self.session.segment.take_off(self.description_id(), now);
     }
 
-    /// Takes back [`Session::passing`]: it was not sent.
+    /// Takes back [`OpenFile::passing`]: it was not sent.
     pub fn not_passed(&self) {
         self.session.segment.land(self.description_id());
     }

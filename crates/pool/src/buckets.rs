@@ -293,7 +293,7 @@ impl Segment {
         }
     }
 
-    /// [`Segment::lock_block`], as [`Segment::lock_within`] does.
+    /// [`Segment::lock_block`], as `Segment::lock_within` does.
     ///
     /// # Errors
     /// The thread that holds the bucket, or writes the block around.

@@ -63,7 +63,7 @@ impl Segment {
         self.lock_looking(self.stripe(head), owner, Segment::ends_wait)
     }
 
-    /// The same, as [`Segment::lock_within`] does.
+    /// The same, as `Segment::lock_within` does.
     ///
     /// # Errors
     /// The holder.
@@ -123,7 +123,7 @@ impl Segment {
     }
 
     /// [`Segment::ends_wait`] of a wait for what the node manager may hold: one that is stopped is waited for as long
-    /// as [`STOPPED_PATIENCE`] says.
+    /// as [`crate::backoff::STOPPED_PATIENCE`] says.
     ///
     /// # Errors
     /// `INTR`, see [`interruption::restarts`]; `TIMEDOUT`.
@@ -178,7 +178,7 @@ impl Segment {
         }
     }
 
-    /// Takes the lock of `bucket`, whatever it holds, as [`Segment::lock_within`] does.
+    /// Takes the lock of `bucket`, whatever it holds, as `Segment::lock_within` does.
     ///
     /// # Errors
     /// The holder.
