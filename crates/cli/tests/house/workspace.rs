@@ -161,6 +161,72 @@ fn dependencies_point_up_the_list_of_rooms() {
     }
 }
 
+/// The cells of the rows of a table of the architecture page whose head begins with `head`.
+fn architecture_table(head: &str) -> Vec<Vec<String>> {
+    let page = read(&root().join("ARCHITECTURE.md"));
+    let rows = page.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| {
+        line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let found: Vec<_> = rows.map(cells).collect();
+    assert!(found.len() > 3, "ARCHITECTURE.md has no table {head}");
+    found
+}
+
+#[test]
+fn the_architecture_page_says_what_each_crate_may_use() {
+    let listed = architecture_table("| crate | what lives there |");
+    let names: Vec<_> = listed.iter().map(|cells| cells[0].trim_matches('`')).collect();
+    let allowed: Vec<_> = ALLOWED.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(names, allowed);
+    for (cells, (name, uses, _)) in listed.iter().zip(ALLOWED) {
+        let words = cells[2].split(|c: char| !c.is_ascii_lowercase());
+        let said: BTreeSet<_> = words.filter(|word| names.contains(word)).collect();
+        assert_eq!(said, uses.iter().copied().collect(), "ARCHITECTURE.md, {name}");
+    }
+}
+
+/// The modules of `node` that a source text names.
+fn modules_named(text: &str) -> BTreeSet<String> {
+    let module = |rest: &str| {
+        let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(rest.len());
+        rest[..end].to_owned()
+    };
+    production(text).split("crate::").skip(1).map(module).collect()
+}
+
+#[test]
+fn folders_of_the_node_manager_use_those_above_them() {
+    let listed = architecture_table("| folder | concern |");
+    let order: Vec<_> =
+        listed.iter().map(|cells| cells[0].trim_matches('`').trim_end_matches(".rs")).collect();
+    let source = root().join("crates/node/src");
+    let (mut known, mut arrows) = (BTreeSet::new(), 0);
+    for file in files(&source, "rs") {
+        let below = file.strip_prefix(&source).unwrap();
+        let top = name(Path::new(below.components().next().unwrap().as_os_str()));
+        let top = top.trim_end_matches(".rs");
+        if top == "lib" {
+            continue;
+        }
+        let place = order.iter().position(|folder| *folder == top);
+        let place = place.unwrap_or_else(|| panic!("ARCHITECTURE.md does not list {top}"));
+        known.insert(place);
+        for used in modules_named(&read(&file)) {
+            let other = order.iter().position(|folder| *folder == used);
+            assert!(
+                other.is_some_and(|other| other <= place),
+                "{} uses crate::{used}, which is not above {top} in ARCHITECTURE.md",
+                below.display()
+            );
+            arrows += 1;
+        }
+    }
+    assert_eq!(known.len(), order.len(), "ARCHITECTURE.md lists folders that are not there");
+    assert!(arrows > 50, "only {arrows} uses were found");
+}
+
 #[test]
 fn the_command_does_not_call_the_preload_library() {
     for file in files(&root().join("crates/cli/src"), "rs") {
