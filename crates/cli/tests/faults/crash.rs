@@ -14,9 +14,9 @@ mod power;
 mod script;
 
 use crate::harness::{LAZY, Setup, TINY};
+use forebay_placement::Random;
 use harness::{Harness, Kill, follow};
 use model::{Contents, Line, Model, Step};
-use script::Rng;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,9 @@ fn number_in(variable: &str) -> Option<u64> {
 
 /// Seeds and time of a test.
 struct Course {
-    rng: Rng,
+    seed: u64,
+    /// Where further seeds come from.
+    rng: Random,
     until: Instant,
     only: bool,
     hits: BTreeMap<String, u32>,
@@ -86,12 +88,13 @@ impl Course {
     fn begin() -> Course {
         let given = number_in("FOREBAY_SEED");
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let seed = given.unwrap_or(Rng(now.as_nanos() as u64).next() >> 24);
+        let seed = given.unwrap_or(Random::new(now.as_nanos() as u64).next_u64() >> 24);
         let minutes = number_in("FOREBAY_CRASH_MINUTES");
         let time = minutes.map_or(USUAL, |minutes| Duration::from_secs(60 * minutes));
         let until = Instant::now() + time;
         Course {
-            rng: Rng(seed),
+            seed,
+            rng: Random::new(seed),
             until,
             only: given.is_some(),
             hits: BTreeMap::new(),
@@ -105,7 +108,7 @@ impl Course {
         if self.only && self.cases > 0 || self.is_over() {
             return None;
         }
-        Some(if self.only { self.rng.0 } else { self.rng.next() >> 24 })
+        Some(if self.only { self.seed } else { self.rng.next_u64() >> 24 })
     }
 
     fn is_over(&self) -> bool {
@@ -233,11 +236,11 @@ fn recover(harness: &Harness, kills: &[Kill]) -> Vec<String> {
 
 impl Kill {
     /// Somewhere in a manager: rooms that are passed once are hit as often as those that are passed all the time.
-    fn somewhere(rng: &mut Rng) -> Kill {
-        let room = if rng.once_in(3) { "" } else { ROOMS[rng.below(ROOMS.len())] };
-        let most = if rng.once_in(3) { 60 } else { 4 };
+    fn somewhere(rng: &mut Random) -> Kill {
+        let room = if rng.one_in(3) { "" } else { ROOMS[rng.index(ROOMS.len())] };
+        let most = if rng.one_in(3) { 60 } else { 4 };
         let point = if room.is_empty() { "*".into() } else { format!("{room}.*") };
-        Kill { role: "node", point, number: 1 + rng.below(most) as u64 }
+        Kill { role: "node", point, number: 1 + rng.index(most) as u64 }
     }
 }
 
@@ -311,8 +314,8 @@ fn every_point_of_short_programs() {
     let mut turn = 0;
     while let Some(seed) = course.next() {
         // Without a seed that is given: all of one step first.
-        let number = if turn < single { turn } else { Rng(seed).below(scripts.len()) };
-        let number = if course.only { Rng(seed).below(scripts.len()) } else { number };
+        let number = if turn < single { turn } else { Random::new(seed).index(scripts.len()) };
+        let number = if course.only { Random::new(seed).index(scripts.len()) } else { number };
         turn += 1;
         let lines = alone(&scripts[number]);
         for number in 1.. {
@@ -341,13 +344,13 @@ fn programs_that_crash() {
     }
     let mut course = Course::begin();
     while let Some(seed) = course.next() {
-        let mut rng = Rng(seed);
-        let harness = &places[rng.below(places.len())];
-        let (processes, length) = (1 + rng.below(2), 1 + rng.below(12));
+        let mut rng = Random::new(seed);
+        let harness = &places[rng.index(places.len())];
+        let (processes, length) = (1 + rng.index(2), 1 + rng.index(12));
         let (contents, lines) = script::random(&mut rng, processes, length);
-        let mut kills = vec![Kill::at("client", 1 + rng.below(25 * length) as u64)];
-        if rng.once_in(4) {
-            let successors = rng.below(3);
+        let mut kills = vec![Kill::at("client", 1 + rng.index(25 * length) as u64)];
+        if rng.one_in(4) {
+            let successors = rng.index(3);
             kills.extend((0..successors).map(|_| Kill::somewhere(&mut rng)));
             // The program's and the manager's common end is a crash of its own.
             kills.push(Kill::at("node", u64::MAX));
@@ -373,13 +376,13 @@ fn managers_that_crash() {
     }
     let mut course = Course::begin();
     while let Some(seed) = course.next() {
-        let mut rng = Rng(seed);
-        let harness = &places[rng.below(places.len())];
-        let (processes, length) = (1 + rng.below(2), 1 + rng.below(25));
+        let mut rng = Random::new(seed);
+        let harness = &places[rng.index(places.len())];
+        let (processes, length) = (1 + rng.index(2), 1 + rng.index(25));
         let (contents, lines) = script::random(&mut rng, processes, length);
-        let then = [Then::Alone, Then::Replaced, Then::Killed][rng.below(3)];
+        let then = [Then::Alone, Then::Replaced, Then::Killed][rng.index(3)];
         let mut kills = vec![Kill::somewhere(&mut rng)];
-        kills.extend((0..rng.below(3)).map(|_| Kill::somewhere(&mut rng)));
+        kills.extend((0..rng.index(3)).map(|_| Kill::somewhere(&mut rng)));
         let points = check(harness, seed, (&contents, &lines), &kills, || {
             crash_manager(harness, &contents, &lines, &kills, then)
         });
@@ -453,18 +456,18 @@ impl Loss {
         Loss { kill: Kill::at("client", u64::MAX), replaced: false, again: Vec::new() }
     }
 
-    fn anywhere(rng: &mut Rng, length: usize) -> Loss {
-        let kill = match rng.below(5) {
-            0..3 => Kill::at("client", 1 + rng.below(40 * length) as u64),
+    fn anywhere(rng: &mut Random, length: usize) -> Loss {
+        let kill = match rng.index(5) {
+            0..3 => Kill::at("client", 1 + rng.index(40 * length) as u64),
             3 => Kill::somewhere(rng),
-            _ => Kill { point: "journal.*".into(), ..Kill::at("node", 1 + rng.below(30) as u64) },
+            _ => Kill { point: "journal.*".into(), ..Kill::at("node", 1 + rng.index(30) as u64) },
         };
-        let rebuilding = |rng: &mut Rng| {
-            let point = ["rebuild.*", "*"][rng.below(2)].into();
-            Kill { point, ..Kill::at("node", 1 + rng.below(8) as u64) }
+        let rebuilding = |rng: &mut Random| {
+            let point = ["rebuild.*", "*"][rng.index(2)].into();
+            Kill { point, ..Kill::at("node", 1 + rng.index(8) as u64) }
         };
-        let again = (0..rng.below(5).saturating_sub(2)).map(|_| rebuilding(rng)).collect();
-        Loss { kill, replaced: rng.once_in(2), again }
+        let again = (0..rng.index(5).saturating_sub(2)).map(|_| rebuilding(rng)).collect();
+        Loss { kill, replaced: rng.one_in(2), again }
     }
 }
 
@@ -488,7 +491,7 @@ fn rebuild(harness: &Harness) {
 /// points at which somebody was killed.
 fn power_loss(
     harness: &Harness,
-    rng: &mut Rng,
+    rng: &mut Random,
     (contents, lines): (&Contents, &[Line]),
     loss: &Loss,
 ) -> Result<(usize, Vec<String>), String> {
@@ -512,7 +515,7 @@ fn power_loss(
     }
     let (point, ended) = running.end();
     let mut points: Vec<_> = point.into_iter().chain(std::fs::read_to_string(&mark)).collect();
-    let lose = |rng: &mut Rng| {
+    let lose = |rng: &mut Random| {
         harness.kill_manager();
         for pool in harness.site.pools() {
             std::fs::remove_file(pool).unwrap();
@@ -558,14 +561,14 @@ fn losses_of_power() {
     let mut course = Course::begin();
     let mut lost = 0;
     while let Some(seed) = course.next() {
-        let mut rng = Rng(seed);
-        let harness = &places[rng.below(places.len())];
-        let length = 2 + rng.below(12);
+        let mut rng = Random::new(seed);
+        let harness = &places[rng.index(places.len())];
+        let length = 2 + rng.index(12);
         let (contents, mut lines) = script::random(&mut rng, 1, length);
         // What was never synced promises nothing.
         for number in 0..lines.len() / 2 {
-            let file = rng.below(4) as u8;
-            let step = Step::Sync { file, data_only: rng.once_in(2) };
+            let file = rng.index(4) as u8;
+            let step = Step::Sync { file, data_only: rng.one_in(2) };
             lines.insert(2 * number + 1, Line { process: 0, step });
         }
         let loss = Loss::anywhere(&mut rng, length);
@@ -597,7 +600,7 @@ fn syncs_of_a_dead_manager_are_made_by_its_successor() {
         for seed in 0..4 {
             let kill = Kill { role: "node", point: point.into(), number: 1 };
             let loss = Loss { kill, replaced: true, again: Vec::new() };
-            let lost = power_loss(&harness, &mut Rng(seed), (&contents, &lines), &loss);
+            let lost = power_loss(&harness, &mut Random::new(seed), (&contents, &lines), &loss);
             let (_, points) = lost.unwrap_or_else(|what| panic!("{what}\n{}", harness.said()));
             assert_eq!(points, [point]);
         }
@@ -616,7 +619,8 @@ fn what_a_drain_has_settled_is_settled_after_a_loss_of_power() {
     harness.settings.push(("FOREBAY_PAUSE", "open.seen:2:200".to_owned()));
     harness.settings.push(("FOREBAY_PAUSE_IN", "client".to_owned()));
     for seed in 0..10 {
-        let lost = power_loss(&harness, &mut Rng(seed), (&Contents::new(), &lines), &Loss::late());
+        let lost =
+            power_loss(&harness, &mut Random::new(seed), (&Contents::new(), &lines), &Loss::late());
         lost.unwrap_or_else(|what| panic!("{what}\n{}", harness.said()));
     }
 }
@@ -648,7 +652,7 @@ fn faults_that_only_a_loss_of_power_shows() {
         let lines = self::alone(steps);
         let loss = || Loss { kill: kill.clone(), ..Loss::late() };
         let lose = |harness: &Harness, seed| {
-            power_loss(harness, &mut Rng(seed), (&contents, &lines), &loss()).err()
+            power_loss(harness, &mut Random::new(seed), (&contents, &lines), &loss()).err()
         };
         for seed in 0..3 {
             assert_eq!(lose(&harness, seed), None, "without {plant}");

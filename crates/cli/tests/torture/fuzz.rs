@@ -33,7 +33,8 @@ mod run;
 mod shrink;
 
 use crate::harness;
-use generate::{Generator, Rng};
+use forebay_placement::Random;
+use generate::Generator;
 use run::{PLACES, Place, place, run};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ fn number_in(variable: &str) -> Option<u64> {
 
 fn new_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    Rng(now.as_nanos() as u64).next() >> 24
+    Random::new(now.as_nanos() as u64).next_u64() >> 24
 }
 
 /// Runs one script; one that shows a difference is shrunk and fails the test. Returns how many
@@ -172,10 +173,10 @@ fn for_as_long_as_wanted() {
         return;
     };
     let since = Instant::now();
-    let (mut seeds, mut done) = (Rng(new_seed()), 0);
+    let (mut seeds, mut done) = (Random::new(new_seed()), 0);
     while since.elapsed() < Duration::from_secs(minutes * 60) {
         for place in PLACES.iter().filter(|place| place.is_possible()) {
-            done += fuzz(place, seeds.next() >> 24);
+            done += fuzz(place, seeds.next_u64() >> 24);
         }
     }
     println!("{done} operations");
@@ -208,9 +209,9 @@ fn each_planted_error_is_noticed() {
     }
     let first = number_in("FOREBAY_SEED").unwrap_or(USUAL_SEEDS[0]);
     println!("FOREBAY_SEED={first}");
-    let mut seeds = Rng(first);
+    let mut seeds = Random::new(first);
     let scripts: Vec<_> =
-        (0..FAULTY_SCRIPTS).map(|_| Generator::script(seeds.next() >> 24, LENGTH)).collect();
+        (0..FAULTY_SCRIPTS).map(|_| Generator::script(seeds.next_u64() >> 24, LENGTH)).collect();
     // So that what is noticed is the error, and not that there is a library more.
     assert_eq!(run(place("ram"), &scripts[0], Some("none")).mismatch.map(|found| found.text), None);
     let mut missed = Vec::new();

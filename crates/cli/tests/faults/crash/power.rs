@@ -1,6 +1,6 @@
 //! A loss of power: what was written and not synced is put back, in part (`forebay_pool::undo`).
 
-use super::script::Rng;
+use forebay_placement::Random;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -40,7 +40,7 @@ fn kept_since_sync(path: &Path) -> (Vec<Kept>, u64) {
 
 /// Puts a random part of what was not synced back in all files of the store's `folder` and of `tiers`, and
 /// forgets the rest: it has come to the disk. Returns how many pieces were put back.
-pub fn lose_power(folder: &Path, tiers: &Path, undo: &Path, rng: &mut Rng) -> usize {
+pub fn lose_power(folder: &Path, tiers: &Path, undo: &Path, rng: &mut Random) -> usize {
     let mut pieces = 0;
     for (folder, is_store) in [(folder, true), (tiers, false)] {
         for entry in fs::read_dir(folder).unwrap() {
@@ -63,20 +63,20 @@ pub fn lose_power(folder: &Path, tiers: &Path, undo: &Path, rng: &mut Rng) -> us
     pieces
 }
 
-fn lose(path: &Path, kept: &[Kept], rng: &mut Rng) -> usize {
+fn lose(path: &Path, kept: &[Kept], rng: &mut Random) -> usize {
     let mut bytes = fs::read(path).unwrap();
     let now = bytes.len() as u64;
     // Sizes that were set are kept or lost as a whole and in order, as file systems do it.
     let mut resized: Vec<_> = kept.iter().filter(|kept| kept.resized).map(|k| k.time).collect();
     resized.dedup();
-    let number = rng.below(resized.len() + 1);
+    let number = rng.index(resized.len() + 1);
     let least = number.checked_sub(1).map_or(0, |last| resized[last]);
     let most = resized.get(number).copied().unwrap_or(u64::MAX);
     // After the last that is kept and before the first that is lost.
-    let between = |pieces: &[&Kept], rng: &mut Rng| {
+    let between = |pieces: &[&Kept], rng: &mut Random| {
         let first = pieces.iter().take_while(|kept| kept.time <= least).count();
         let last = pieces.iter().take_while(|kept| kept.time < most).count();
-        first + rng.below(last - first + 1)
+        first + rng.index(last - first + 1)
     };
     // Each page, on its own, is as it was before one of the writes to it, or as it is.
     let mut pages: BTreeMap<u64, Vec<&Kept>> = BTreeMap::new();

@@ -1,31 +1,11 @@
 //! Scripts for `programs/scripted.c`: all short ones, and random ones.
 
 use super::model::{Contents, Line, Model, Step, content};
+use forebay_placement::Random;
 
 /// Bytes of a page and of a bucket.
 const PAGE: usize = 4096;
 const BUCKET: usize = 64 * PAGE;
-
-/// A small generator of numbers (splitmix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    pub fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
 
 /// What short scripts are made of: file 0 is there before, with a page and a half; file 1 is not.
 pub fn short_steps() -> Vec<Step> {
@@ -62,12 +42,12 @@ pub fn short_scripts() -> Vec<Vec<Step>> {
 }
 
 /// A random script and the files it begins with.
-pub fn random(rng: &mut Rng, processes: usize, length: usize) -> (Contents, Vec<Line>) {
+pub fn random(rng: &mut Random, processes: usize, length: usize) -> (Contents, Vec<Line>) {
     let mut contents = Contents::new();
     for file in 0..4 {
-        if rng.once_in(2) {
+        if rng.one_in(2) {
             let bytes = size(rng);
-            contents.insert(file, content(rng.next() >> 32, bytes));
+            contents.insert(file, content(rng.next_u64() >> 32, bytes));
         }
     }
     let mut model = Model::with(&contents);
@@ -75,39 +55,39 @@ pub fn random(rng: &mut Rng, processes: usize, length: usize) -> (Contents, Vec<
         .map(|_| {
             let step = random_step(rng, &model);
             model.apply(step);
-            Line { process: rng.below(processes) as u8, step }
+            Line { process: rng.index(processes) as u8, step }
         })
         .collect();
     (contents, lines)
 }
 
 /// Mostly a few pages, at times a few buckets.
-fn size(rng: &mut Rng) -> usize {
-    let most = if rng.once_in(6) { 3 * BUCKET } else { 6 * PAGE };
-    let size = rng.below(most);
-    if rng.once_in(3) { size / PAGE * PAGE } else { size }
+fn size(rng: &mut Random) -> usize {
+    let most = if rng.one_in(6) { 3 * BUCKET } else { 6 * PAGE };
+    let size = rng.index(most);
+    if rng.one_in(3) { size / PAGE * PAGE } else { size }
 }
 
-fn random_step(rng: &mut Rng, model: &Model) -> Step {
-    let file = rng.below(4) as u8;
+fn random_step(rng: &mut Random, model: &Model) -> Step {
+    let file = rng.index(4) as u8;
     let end = model.size(file);
-    let near = |rng: &mut Rng| {
+    let near = |rng: &mut Random| {
         // In the file, at its end, or a little behind it.
-        let at = rng.below(end + PAGE);
-        if rng.once_in(3) { at / PAGE * PAGE } else { at }
+        let at = rng.index(end + PAGE);
+        if rng.one_in(3) { at / PAGE * PAGE } else { at }
     };
     let at = near(rng);
-    let seed = rng.next() >> 40;
-    match rng.below(20) {
+    let seed = rng.next_u64() >> 40;
+    match rng.index(20) {
         0..=5 => {
             let bytes = 1 + size(rng);
-            Step::Write { file, at, bytes, seed, pieces: rng.once_in(3) }
+            Step::Write { file, at, bytes, seed, pieces: rng.one_in(3) }
         }
         6..=8 => Step::Append { file, bytes: 1 + size(rng), seed },
         9..=10 => Step::Truncate { file, size: at },
         11 => Step::Empty { file },
         12 => Step::Punch { file, at, bytes: 1 + size(rng) },
-        13 => Step::Rename { file, to: rng.below(4) as u8 },
+        13 => Step::Rename { file, to: rng.index(4) as u8 },
         14 => Step::Unlink { file },
         15 => Step::Sync { file, data_only: false },
         16 => Step::Sync { file, data_only: true },

@@ -4,31 +4,7 @@
 //! The model kept here is rough: it only makes most operations meaningful. Nothing depends on it
 //! being right, so that any subset of the lines is a script as well.
 
-/// A small generator of numbers (splitmix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// True once in `times`.
-    pub fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
+use forebay_placement::Random;
 
 const SLOTS: usize = 16;
 const ACTORS: usize = 8;
@@ -95,7 +71,7 @@ struct Process {
 }
 
 pub struct Generator {
-    rng: Rng,
+    rng: Random,
     weights: Vec<(Family, u64)>,
     /// Exact answers to SEEK_DATA can be compared: nothing is allocated without being written.
     exact_holes: bool,
@@ -110,7 +86,7 @@ pub struct Generator {
 impl Generator {
     /// A script of about `length` operations.
     pub fn script(seed: u64, length: usize) -> Vec<String> {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let weights: Vec<_> = FAMILIES
             .iter()
             .map(|&(family, least)| {
@@ -191,7 +167,7 @@ impl Generator {
     /// Mostly a slot that has a descriptor.
     fn slot(&mut self, process: usize) -> usize {
         let open: Vec<_> = (0..SLOTS).filter(|&s| self.processes[process].open[s]).collect();
-        if open.is_empty() || self.rng.once_in(30) {
+        if open.is_empty() || self.rng.one_in(30) {
             return self.rng.below(SLOTS as u64) as usize;
         }
         self.rng.pick(&open)
@@ -199,7 +175,7 @@ impl Generator {
 
     /// A slot to put something into; mostly a small number of them is in use.
     fn new_slot(&mut self, process: usize) -> usize {
-        let most = if self.rng.once_in(4) { SLOTS } else { 6 };
+        let most = if self.rng.one_in(4) { SLOTS } else { 6 };
         let slot = self.rng.below(most as u64) as usize;
         self.processes[process].open[slot] = true;
         slot
@@ -229,7 +205,7 @@ impl Generator {
 
     /// Now and then one that cannot be.
     fn any_offset(&mut self) -> i64 {
-        if self.rng.once_in(60) {
+        if self.rng.one_in(60) {
             return self.rng.pick(&[
                 -1,
                 i64::MIN,
@@ -263,7 +239,7 @@ impl Generator {
     }
 
     fn open(&mut self, process: usize) -> String {
-        if self.rng.once_in(5) {
+        if self.rng.one_in(5) {
             let slot = self.slot(process);
             self.processes[process].open[slot] = false;
             return format!("close {slot}");
@@ -301,7 +277,7 @@ impl Generator {
             ("DIRECT", 25),
         ];
         for (flag, times) in optional {
-            let wanted = if times == 0 { !self.rng.once_in(5) } else { self.rng.once_in(times) };
+            let wanted = if times == 0 { !self.rng.one_in(5) } else { self.rng.one_in(times) };
             if wanted && !(flag == "DIRECT" && flags.contains("APPEND")) {
                 flags.push('|');
                 flags.push_str(flag);
@@ -328,7 +304,7 @@ impl Generator {
         let (slot, bytes, offset) = (self.slot(process), self.bytes(), self.any_offset());
         let (seed, count) = (self.seed(), 1 + self.rng.below(16));
         let flags = self.rng.pick(&["0", "0", "0", "0", "0", "0", "RWF_DSYNC", "RWF_SYNC"]);
-        let offset2 = if self.rng.once_in(4) { -1 } else { offset };
+        let offset2 = if self.rng.one_in(4) { -1 } else { offset };
         match self.rng.below(6) {
             0 => format!("readv {slot} {bytes} {count}"),
             1 => format!("writev {slot} {seed} {bytes} {count}"),
@@ -345,7 +321,7 @@ impl Generator {
             0..=3 => format!("lseek {slot} {offset} SET"),
             4..=6 => format!("lseek {slot} {} CUR", self.rng.below(9000) as i64 - 4500),
             7 | 8 => format!("lseek {slot} {} END", 100 - self.rng.below(9000) as i64),
-            9 if self.rng.once_in(4) => format!("lseek {slot} {offset} {}", 5 + self.rng.below(99)),
+            9 if self.rng.one_in(4) => format!("lseek {slot} {offset} {}", 5 + self.rng.below(99)),
             9 => format!("lseek {slot} 0 CUR"),
             _ => {
                 let how = if self.exact_holes { "lseek" } else { "hole" };
@@ -356,7 +332,7 @@ impl Generator {
 
     fn size(&mut self, process: usize) -> String {
         let mut size = self.any_offset();
-        if self.rng.once_in(5) {
+        if self.rng.one_in(5) {
             size = 0;
         }
         match self.rng.below(3) {
@@ -481,7 +457,7 @@ impl Generator {
             ),
             9 => format!("getfd {from}"),
             10 => format!("setfd {from} {}", self.rng.pick(&["0", "FD_CLOEXEC"])),
-            _ if self.rng.once_in(4) => {
+            _ if self.rng.one_in(4) => {
                 format!("closeslots {from} {to} {}", self.rng.pick(&["0", "CLOSE_RANGE_CLOEXEC"]))
             }
             _ => {
@@ -516,13 +492,13 @@ impl Generator {
 
     fn copies(&mut self, process: usize) -> String {
         let (from, to, bytes) = (self.slot(process), self.slot(process), self.bytes());
-        let mut offset = || if self.rng.once_in(3) { -2 } else { self.any_offset() };
+        let mut offset = || if self.rng.one_in(3) { -2 } else { self.any_offset() };
         let (one, other) = (offset(), offset());
         match self.rng.below(4) {
             0 => format!("sendfile {to} {from} {one} {bytes}"),
             1 => format!("splice {from} {to} {one} {other} {bytes}"),
             _ => {
-                let flags = u64::from(self.rng.once_in(40));
+                let flags = u64::from(self.rng.one_in(40));
                 format!("copy {from} {to} {one} {other} {bytes} {flags}")
             }
         }
@@ -550,7 +526,7 @@ impl Generator {
         let stream = self.rng.below(4) as usize;
         let mode = self.rng.pick(&["r", "r+", "w", "w+", "a", "a+", "r+e", "w+x", "rb", "q"]);
         let buffering = self.rng.pick(&[0, 0, 0, 1, 2, 64, 5000, 100_000]);
-        if !self.processes[process].streams[stream] || self.rng.once_in(20) {
+        if !self.processes[process].streams[stream] || self.rng.one_in(20) {
             self.processes[process].streams[stream] = true;
             return match self.rng.below(4) {
                 0 => format!("fdopen {stream} {} {mode} {buffering}", self.slot(process)),
@@ -627,7 +603,7 @@ impl Generator {
 
     fn races(&mut self) -> String {
         let kind = self.rng.pick(&["append", "disjoint", "lock", "offset", "replace", "truncate"]);
-        if !self.rng.once_in(6) {
+        if !self.rng.one_in(6) {
             return format!("check {}", self.name());
         }
         let (processes, rounds) = (self.rng.below(4), 5 + self.rng.below(50));
