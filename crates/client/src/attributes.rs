@@ -56,8 +56,8 @@ impl OpenFile<'_> {
         if doomed != 0 && !kept {
             let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
             if rustix::fs::fchmod(fd, mode).is_err() {
-                // Not the owner's process. The kernel does it for whoever changes the file, and an
-                // allocation where the write will need one changes nothing that anybody can read.
+                // Not the owner's process. The kernel does it for any process that changes the file, and an
+                // allocation where the write will need one changes nothing that a process can read.
                 let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
                 let allocate = || rustix::fs::fallocate(fd, keeps_size, offset, 1);
                 let _ = self.on_store(allocate);

@@ -231,7 +231,7 @@ impl Session {
         }
         file.refresh(stat)?;
         file.used_file();
-        // Only the kernel can say that nobody was faster.
+        // Only the kernel can say that no process was faster.
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
         file.find_rule(created);
         // Later than the call: by whomever, it was made while the call was under way.
@@ -364,7 +364,7 @@ impl Session {
     }
 
     /// Notes that `fd` is used by code that cannot be intercepted (glibc's own, for instance): if
-    /// the file would be managed, everybody uses it through the kernel until this process ends or
+    /// the file would be managed, every process uses it through the kernel until this process ends or
     /// closes `fd`. Returns its description, if it has one.
     ///
     /// # Errors

@@ -263,7 +263,7 @@ impl OpenFile<'_> {
         });
         let result = act(fd);
         if !keeps {
-            // SAFETY: just opened here, known to nobody else.
+            // SAFETY: just opened here, known to no other thread.
             unsafe { rustix::io::close(fd) };
         }
         result

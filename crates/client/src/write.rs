@@ -1039,7 +1039,7 @@ impl Session {
         }
         let header = self.segment.header();
         let mut made = header.room_made.load(Ordering::Acquire);
-        // Nothing has become free since somebody here waited in vain: each write would wait as long.
+        // Nothing has become free since a thread here waited in vain: each write would wait as long.
         if self.waited_in_vain.load(Ordering::Relaxed) == u64::from(made) {
             return None;
         }

@@ -189,7 +189,7 @@ impl Segment {
         meta.pages.reset(0);
         let now = self.header().now_ms.load(Ordering::Relaxed);
         let heat = Heat::arriving(now, false);
-        // Whoever dies before the write is noted leaves no time of the bucket's last use, which
+        // A thread that dies before the write is noted leaves no time of the bucket's last use, which
         // could lie in the future: a drain would not wait for it.
         meta.written.store(now, Ordering::Relaxed);
         meta.dirtied.store(now, Ordering::Relaxed);

@@ -524,7 +524,7 @@ impl Segment {
     }
 
     /// Like [`Segment::lock_exclusive`], but gives up, and lets others in again, when the file is held
-    /// or somebody stays inside for more than a moment.
+    /// or another thread stays inside for more than a moment.
     pub fn try_lock_exclusive<'a>(
         &'a self,
         _table: &'a SharedGuard<'_>,

@@ -2,6 +2,7 @@
 
 use crate::entry::Entry;
 use crate::layout::{BucketMeta, FileRecord};
+use crate::page_set::PageSet;
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
@@ -57,18 +58,9 @@ impl Segment {
     ) {
         let (bytes, page) = (self.bucket_bytes() as u64, self.page_bytes() as u64);
         self.for_each_entry(self.file(file), from / bytes, |block, place| {
-            let mut pages = self.pending_pages(place);
-            while pages != 0 {
-                let first = pages.trailing_zeros();
-                let count = (pages >> first).trailing_ones();
-                let start = block * bytes + u64::from(first) * page;
-                if !visit(start..start + u64::from(count) * page) {
-                    return false;
-                }
-                let upto = first + count;
-                pages &= if upto >= 64 { 0 } else { u64::MAX << upto };
-            }
-            true
+            let pages = PageSet(self.pending_pages(place));
+            let at = |number: usize| block * bytes + number as u64 * page;
+            pages.runs().all(|run| visit(at(run.start)..at(run.end)))
         });
     }
 

@@ -3,8 +3,9 @@
 use crate::guards::BlockGuard;
 use crate::layout::BucketMeta;
 use crate::owner::Owner;
+use crate::page_set::PageSet;
 use crate::segment::Segment;
-use crate::sums::{SlotFiles, each_page};
+use crate::sums::SlotFiles;
 use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
 use rustix::io::Errno;
@@ -27,16 +28,16 @@ impl Segment {
         // A dead manager's writes among them: nothing says that they have arrived.
         let pending = old.pending_under_lock();
         let mut valid = old.valid.load(Ordering::Acquire);
-        for number in each_page(valid) {
+        for number in PageSet(valid).pages() {
             let at = number * page;
             // SAFETY: inside the bucket, which only the caller has.
             let content =
                 unsafe { core::slice::from_raw_parts_mut(self.bucket_data(to).add(at), page) };
-            let read = files.read_slot(from, at, content);
-            let right = read.is_ok() && sums.agrees(number, sums.get(number), content);
+            let read = sums.read_page(number, content, |to| files.read_slot(from, at, to));
+            let right = read == Ok(true);
             if !right && pending >> number & 1 == 1 {
                 self.mark_rotten(old, sums, 1 << number);
-                return read.and(Err(Errno::IO));
+                return Err(read.err().unwrap_or(Errno::IO));
             }
             if !right {
                 // The store has it.

@@ -16,7 +16,7 @@ pub struct RobustSeqLock(AtomicU64);
 pub struct ReadStamp(u64);
 
 impl RobustSeqLock {
-    /// A lock that nobody holds, at version zero.
+    /// A lock that no thread holds, at version zero.
     #[cfg_attr(not(test), allow(dead_code))]
     pub fn unheld() -> RobustSeqLock {
         RobustSeqLock(AtomicU64::new(0))
@@ -99,7 +99,7 @@ impl RobustSeqLock {
         Owner::from_raw((self.0.load(Ordering::Relaxed) >> 32) as u32)
     }
 
-    /// The version, whoever holds the lock.
+    /// The version, whether the lock is held or not.
     pub fn version(&self) -> u32 {
         self.0.load(Ordering::Relaxed) as u32
     }

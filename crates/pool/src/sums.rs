@@ -3,6 +3,7 @@
 
 use crate::crash;
 use crate::layout::{BucketMeta, SlotSums, file_flag};
+use crate::page_set::PageSet;
 use crate::segment::Segment;
 use crate::slot_record::RECORD_BYTES;
 use crate::sync::Ordering;
@@ -53,15 +54,6 @@ pub fn sum_of(bytes: &[u8]) -> u32 {
     summing.sum()
 }
 
-/// The numbers of the pages in a set.
-pub fn each_page(mut pages: u64) -> impl Iterator<Item = usize> {
-    core::iter::from_fn(move || {
-        let page = (pages != 0).then(|| pages.trailing_zeros() as usize)?;
-        pages &= pages - 1;
-        Some(page)
-    })
-}
-
 impl SlotSums {
     /// The sum of page `page`; 0 is not known.
     #[inline]
@@ -77,7 +69,7 @@ impl SlotSums {
 
     /// The bytes of `pages` are about to change: who reads them meanwhile cannot compare.
     pub fn forget(&self, pages: u64) {
-        for page in each_page(pages) {
+        for page in PageSet(pages).pages() {
             self.sum[page].store(0, Ordering::SeqCst);
         }
         self.rotten.fetch_and(!pages, Ordering::Relaxed);
@@ -151,7 +143,7 @@ impl Segment {
             return Ok(0);
         };
         let (mut invalid, mut result) = (0, Ok(()));
-        for number in each_page(pages & meta.valid.load(Ordering::Acquire)) {
+        for number in PageSet(pages & meta.valid.load(Ordering::Acquire)).pages() {
             if self.is_page_right(files, sums, bucket, number) {
                 sums.rotten.fetch_and(!(1 << number), Ordering::Relaxed);
                 continue;
@@ -356,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Nobody knows whether they have arrived: the next manager counts them as dirty again, wherever
+    /// It is not known whether they have arrived: the next manager counts them as dirty again, wherever
     /// the block lies then.
     #[test]
     fn pages_that_a_dead_manager_was_writing_stay_pending_when_their_block_is_raised() {

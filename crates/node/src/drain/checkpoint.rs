@@ -64,7 +64,7 @@ impl Flusher {
                 let read = match locked.tier() {
                     0 => {
                         let data = segment.bucket_data(bucket).cast_const();
-                        // SAFETY: the bucket's bytes; its lock is held, so nobody writes.
+                        // SAFETY: the bucket's bytes; its lock is held, so no thread writes.
                         Ok(unsafe { std::slice::from_raw_parts(data, segment.bucket_bytes()) })
                     }
                     _ => read_slot(&node, bucket, pages, staging, tiers).map_err(LogError::Device),

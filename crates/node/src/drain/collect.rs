@@ -25,7 +25,7 @@ impl Flusher {
         self.period().min(self.max_age() / 4).max(1)
     }
 
-    /// Whether any file's blocks can be due without anybody's asking.
+    /// Whether any file's blocks can be due without a request.
     pub(super) fn may_be_due(&self) -> bool {
         let segment = &self.node.segment;
         let rules = segment.rules().iter().filter_map(|rule| rule.settings().trigger);

@@ -20,7 +20,7 @@ const RETRY: (Timer, Timer) = (Timer::ms(200), Timer::seconds(10));
 const RECORD_TRIES: u32 = 600;
 
 impl Flusher {
-    /// Ends a block's flush. Needs no lock: nobody else touches pages under writeback.
+    /// Ends a block's flush. Needs no lock: no other thread touches pages under writeback.
     pub(super) fn end(&self, block: &InFlight, good: bool) {
         if let Some(meta) = self.node.segment.bucket(block.dirty.bucket)
             && meta.pages.end_writeback(block.pages, !good) == 0
@@ -31,7 +31,7 @@ impl Flusher {
     }
 
     /// Says in a slot's record what the store has now, lest a reboot writes it there again over what
-    /// came later. Only after the flush has ended: whoever holds the lock may be waiting for that.
+    /// came later. Only after the flush has ended: the thread that holds the lock may be waiting for that.
     pub(super) fn record(&self, dirty: BlockRef) {
         let segment = &self.node.segment;
         let Some(meta) = segment.bucket(dirty.bucket) else { return };

@@ -89,7 +89,7 @@ impl Flusher {
             let draining = self.node.draining.load(Ordering::Acquire);
             let moved = if self.may_be_due() { self.flush(FlushScope::Due(tier)) } else { 0 };
             if moved == 0 {
-                // Failing files are looked at again even when nobody asks.
+                // Failing files are looked at again even without a request.
                 let wait = if draining { DRAIN_LOOK.as_ms() } else { pause };
                 futex::wait(&self.node.header().work_wanted, seen, wait);
             }

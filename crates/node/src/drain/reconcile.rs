@@ -36,7 +36,7 @@ pub(crate) fn reconcile_held(node: &Node, file: u32) {
     let agrees =
         !record.has(file_flag::AHEAD) || held.is_some_and(|fd| agree_with_store(node, record, &fd));
     if agrees && record.clear(file_flag::CONFLICT) {
-        // Clean blocks may hold what somebody else has changed on the store.
+        // Clean blocks may hold what another program has changed on the store.
         node.segment.drop_clean_blocks(file, Node::new_owner());
     }
     if agrees && record.is_tracked() {

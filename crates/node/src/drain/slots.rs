@@ -48,7 +48,7 @@ impl Flusher {
             let range = &mut place[first * page..end * page];
             let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
             let offset = node.segment.slot_offset(block.dirty.bucket) + (first * page) as u64;
-            // SAFETY: the staging buffer outlives the run below, and nobody else has it.
+            // SAFETY: the staging buffer outlives the run below, and no other thread has it.
             let read = unsafe { Transfer::read(slots.as_raw_fd(), offset, vec![buffer]) };
             let (reads, blocks) = reads.entry(tier).or_default();
             reads.push(read);
@@ -142,7 +142,7 @@ pub(super) fn read_slot<'s>(
     let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
     let fd = node.slots[tier].as_ref().ok_or(Errno::STALE)?.as_raw_fd();
     let offset = segment.slot_offset(bucket) + (first * page) as u64;
-    // SAFETY: the staging buffer outlives the run, and nobody else has it.
+    // SAFETY: the staging buffer outlives the run, and no other thread has it.
     let mut reads = [unsafe { Transfer::read(fd, offset, vec![buffer]) }];
     tiers[tier].run(&mut reads);
     let got = match reads[0].result() {

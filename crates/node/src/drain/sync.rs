@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// How often all files are looked at for syncs that nobody told of.
+/// How often all files are looked at for syncs that no message told of.
 const LOOK_EVERYWHERE: Timer = Timer::seconds(1);
 /// How often one who waits for requests looks whether it shall end.
 const QUEUE_LOOK: Timer = Timer::ms(250);
@@ -27,7 +27,7 @@ const ASIDE: (Timer, Timer) = (Timer::ms(2), Timer::ms(100));
 
 impl Flusher {
     /// The life of the thread that serves syncs: those that clients tell of, and, now and then and
-    /// when somebody found the queue full, all.
+    /// when a client found the queue full, all.
     pub fn serve_syncs(mut self) {
         let node = Arc::clone(&self.node);
         let queue = node.segment.queue();
@@ -158,7 +158,7 @@ impl Flusher {
     pub(super) fn sync_with(&mut self, file: u32, ticket: u32, wanted: u32) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
-        // The store has it, then, and whoever asked for the journal has more than that.
+        // The store has it, then, and a process that asked for the journal has more than that.
         let durable = wanted & (file_flag::DURABLE | file_flag::TO_LOG) != 0;
         let let_go = wanted & file_flag::LET_GO != 0;
         let born = record.born_ns.load(Ordering::Acquire);
@@ -232,7 +232,7 @@ impl Flusher {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         let store = self.store_of(file);
-        // Before: whoever changes the store's file meanwhile takes it away again.
+        // Before: a process that changes the store's file meanwhile takes it away again.
         record.set(file_flag::SYNCED);
         let result = match held {
             Ok(fd) => self.stores[store].sync(fd.as_raw_fd()),

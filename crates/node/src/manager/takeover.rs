@@ -30,7 +30,7 @@ pub(crate) fn announce(node: &Node) {
 pub(crate) fn take_over(node: &Node) {
     let mut unfinished = Vec::new();
     let header = node.header();
-    // Nobody serves it yet, whatever the predecessor left there.
+    // No manager serves it yet, whatever the predecessor left there.
     header.manager_pid.store(0, Ordering::Release);
     header.retired.store(0, Ordering::Release);
     let devices = header.tier.iter().map(|tier| &tier.emulation);
@@ -42,7 +42,7 @@ pub(crate) fn take_over(node: &Node) {
     crash::point("takeover.recovered");
     for file in node.segment.live_files() {
         let record = node.segment.file(file);
-        // The descriptors died with the manager; whoever writes next sends his again.
+        // The descriptors died with the manager; the process that writes next sends its own again.
         record.clear(file_flag::ANNOUNCED | file_flag::FAILING);
         record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         if record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire) {

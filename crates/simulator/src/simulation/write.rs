@@ -164,7 +164,7 @@ impl Simulation {
         self.touch(blocks);
         let (home, level) = match self.blocks[blocks[0].0].place {
             Place::Tier(level) => (self.blocks[blocks[0].0].home, usize::from(level)),
-            Place::Store => unreachable!("a block stays while somebody writes into it"),
+            Place::Store => unreachable!("a block stays while a rank writes into it"),
         };
         let shelf = self.shelf(home, level);
         for &(id, bytes) in blocks {
