@@ -6,6 +6,7 @@ use crate::queue::Queue;
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicU8, AtomicU16};
+pub use forebay_placement::TIERS_MAX;
 use forebay_placement::glob::PATTERN_MAX;
 pub use forebay_placement::schema::{Durability, Trigger};
 use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
@@ -16,8 +17,6 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 pub const LAYOUT_VERSION: u32 = 14;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
-/// Tiers above the backing stores.
-pub const TIERS_MAX: usize = 8;
 /// Managed directories.
 pub const STORES_MAX: usize = 8;
 /// Runs under one node manager at the same time whose files have a mode, a trigger, a reservation or a

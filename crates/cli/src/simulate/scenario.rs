@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use forebay_node::config::BUFFER_TIERS_MAX;
 use forebay_node::config::reader::{Result, Source, Table};
 use forebay_placement::{Costs, Model, PolicyId, names};
 use forebay_simulator::{
@@ -17,8 +18,6 @@ use super::trace;
 const NODES_MAX: u32 = 100_000;
 const RANKS_MAX: u32 = 1_024;
 const DEVICES_MAX: u32 = 100_000;
-/// All tiers above the store; what the placement engine takes.
-const TIERS_MAX: usize = 7;
 const PHASES_MAX: u32 = 10_000;
 const REPEAT_MAX: u64 = 1_000;
 /// More blocks than this would not fit in an ordinary machine's memory.
@@ -387,8 +386,8 @@ fn tiers(root: &Table) -> Result<Vec<Tier>> {
         if text == "store" || tiers.iter().any(|tier| tier.name == text) {
             return Err(name.error(format_args!("\"{text}\" is taken; give another name")));
         }
-        if tiers.len() == TIERS_MAX {
-            return Err(name.error(format_args!("too many tiers; give at most {TIERS_MAX}")));
+        if tiers.len() == BUFFER_TIERS_MAX {
+            return Err(name.error(format_args!("too many tiers; give at most {BUFFER_TIERS_MAX}")));
         }
         let shared = table.get("shared").map_or(Ok(false), |v| v.boolean())?;
         let devices = table.get("devices").map_or(Ok(1), |v| v.count(1, DEVICES_MAX))?;

@@ -16,9 +16,11 @@ mod types;
 pub(crate) mod units;
 
 pub use forebay_placement::schema::Trigger;
+use forebay_pool::layout::STORES_MAX;
 pub(crate) use types::Result;
 pub use types::{
-    Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Rule, Speed, Tier, TierKind,
+    BUFFER_TIERS_MAX, Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Rule, Speed,
+    Tier, TierKind,
 };
 pub use units::size_of;
 
@@ -33,7 +35,7 @@ use types::{BUCKETS_MIN, PAGE_SIZE_DEFAULT};
 use units::size;
 
 /// Backing stores that fit in the pool's header.
-const BACKING_MAX: usize = 8;
+const BACKING_MAX: usize = STORES_MAX;
 
 impl Config {
     /// Reads a configuration file, adds the directories of `--backing` and checks all of it against

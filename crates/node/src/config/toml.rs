@@ -4,8 +4,9 @@ use super::places::{Places, TierPlaces};
 use super::reader::{self, Source, Table, Value, line_of};
 use super::rules::{self, Item, RawRule};
 use super::types::{
-    BUCKETS_MIN, Backing, Config, ConfigError, Emulate, Flush, JOURNAL_MIN, MODELS, MODES, Mode,
-    PAGE_SIZE_DEFAULT, PAGES_PER_BUCKET, Placement, Result, Speed, Tier, TierKind,
+    BUCKETS_MIN, BUFFER_TIERS_MAX, Backing, Config, ConfigError, Emulate, Flush, JOURNAL_MIN,
+    MODELS, MODES, Mode, PAGE_SIZE_DEFAULT, PAGES_PER_BUCKET, Placement, Result, Speed, Tier,
+    TierKind,
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use crate::config::schema;
@@ -18,8 +19,6 @@ use std::time::Duration;
 
 /// Largest page size: larger ones would make a bucket exceed the 4 MiB of one flush.
 const PAGE_SIZE_MAX: u64 = 64 << 10;
-/// Eight tiers fit in the pool's header; the last is the backing store.
-const BUFFER_TIERS_MAX: usize = 7;
 /// Longest name of a tier in bytes.
 const NAME_MAX: usize = 31;
 /// The name that status and traces give to the backing store.

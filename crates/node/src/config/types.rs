@@ -3,7 +3,7 @@
 use super::units::Size;
 use forebay_placement::evict::Eviction;
 use forebay_placement::schema::{Durability, RankRange, Settings, Trigger};
-use forebay_placement::{Costs, Model, PolicyId};
+use forebay_placement::{Costs, Model, PolicyId, TIERS_MAX};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,10 @@ pub(super) const PAGE_SIZE_DEFAULT: u32 = 4 << 10;
 /// A tier with fewer buckets could not keep its flusher, its demoter and a writer busy at once.
 pub(super) const BUCKETS_MIN: u64 = 16;
 /// Pages in a bucket: one bit each in a 64-bit word.
-pub(super) const PAGES_PER_BUCKET: u64 = 64;
+pub(super) const PAGES_PER_BUCKET: u64 = forebay_pool::layout::PAGES_PER_BUCKET as u64;
+/// Tiers of a configuration: one fewer than the pool's header and the placement engine take. The
+/// backing store is none of them.
+pub const BUFFER_TIERS_MAX: usize = TIERS_MAX - 1;
 /// Raised when the same canonical text comes to mean something else.
 const CANONICAL_VERSION: u32 = 1;
 

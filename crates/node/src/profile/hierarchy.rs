@@ -4,7 +4,7 @@ use super::measured::Measured;
 use super::mounts::{Kind, Skipped};
 
 use crate::config::units::{round_down, size};
-use crate::config::{Speed, machine_ram};
+use crate::config::{BUFFER_TIERS_MAX, Speed, machine_ram};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use std::path::Path;
 const SHARE: u64 = 4;
 /// Tiers are whole numbers of these.
 const TIER_UNIT: u64 = 64 << 20;
-/// File tiers that a configuration may have.
-const FILE_TIERS_MAX: usize = 6;
+/// File tiers that a configuration may have: the first tier is RAM.
+const FILE_TIERS_MAX: usize = BUFFER_TIERS_MAX - 1;
 
 /// A configuration for the places that were measured: RAM, then those that are faster than the
 /// backing store, fastest first. Says which were left out, and why.
@@ -41,7 +41,8 @@ pub fn configuration(
     }
     tiers.sort_by_key(|tier| std::cmp::Reverse(tier.speed().write_bandwidth));
     for surplus in tiers.drain(FILE_TIERS_MAX.min(tiers.len())..) {
-        let why = "is the seventh fastest; a hierarchy has six file tiers".to_owned();
+        let why =
+            format!("is slower than {FILE_TIERS_MAX} others; a hierarchy has no more file tiers");
         left_out.push(Skipped { path: surplus.place.path.clone(), why });
     }
     let mut text = String::from("# Measured by `forebay profile`.\n");
