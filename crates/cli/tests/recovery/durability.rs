@@ -577,3 +577,56 @@ fn without_a_manager_the_store_has_it_and_the_journal_nothing_older() {
     let log = restart(&site);
     world.check(&site, &log);
 }
+
+/// A program dies in a truncate while a sync of the file is under way, and the manager ends the truncate between what the
+/// sync covers and its checkpoint. What is written and synced later must not be cut by a replay of that truncate.
+#[test]
+fn a_truncate_amid_a_sync_is_not_replayed_over_what_was_synced_later() {
+    if !cfg!(debug_assertions) {
+        return harness::skip("crash points are only in builds with debug assertions");
+    }
+    let setup = Setup {
+        ram: "4MiB",
+        nvme_emulate: None,
+        flush: "trigger = \"on-exit\"\n[[rule]]\npath = \"*.journaled\"\ndurability = \"nonvolatile\"",
+        ..USUAL
+    };
+    let site = Site::new(&setup);
+    let (held, log) = (site.out.join("held"), site.out.join("log"));
+    fs::write(&held, "").unwrap();
+    let script = "head -c 16000000 /dev/zero > file; : > $OUT/made\n\
+        sync file & syncing=$!\n\
+        while [ ! -e $OUT/cut ]; do sleep 0.01; done\n\
+        FOREBAY_CRASH=truncate.intent:1 truncate -s 5000000 file; : > $OUT/died\n\
+        wait $syncing; : > $OUT/synced\n\
+        while [ ! -e $OUT/write ]; do sleep 0.01; done\n\
+        yes | head -c 500000 > $OUT/lines\n\
+        dd if=$OUT/lines of=file bs=1M conv=notrunc,fsync oflag=append status=none\n\
+        : > $OUT/done; sleep 1000\n";
+    let mut run = site.buffered(&["bash", "-c", script]);
+    run.env("FOREBAY_PAUSE", format!("journal.settling:1:while={}", held.display()));
+    run.env("FOREBAY_PAUSE_IN", "node").env("FOREBAY_PAUSE_LOG", &log);
+    let run = site.start(run);
+    let await_file = |name: &str| {
+        let path = site.out.join(name);
+        wait_for(name, LIMIT, || path.exists().then_some(()));
+    };
+    wait_for("the sync", LIMIT, || harness::paused(&log));
+    fs::write(site.out.join("cut"), "").unwrap();
+    await_file("died");
+    // The manager finds the dead program's truncate, and waits to tell the journal.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    fs::remove_file(&held).unwrap();
+    await_file("synced");
+    let is_cut = || fs::metadata(site.store.join("file")).unwrap().len() == 5_000_000;
+    wait_for("the cut", LIMIT, || is_cut().then_some(()));
+    fs::write(site.out.join("write"), "").unwrap();
+    await_file("done");
+    site.kill_all();
+    run.end();
+    site.pools().iter().for_each(|pool| fs::remove_file(pool).unwrap());
+    restart(&site);
+    let mut wanted = vec![0; 5_000_000];
+    wanted.extend(fs::read(site.out.join("lines")).unwrap());
+    assert_same_bytes("file", &fs::read(site.store.join("file")).unwrap(), &wanted);
+}

@@ -63,6 +63,8 @@ pub(crate) struct State {
     unnoted: HashSet<u32>,
     /// Files of which the log has data.
     files: HashMap<u32, Logged>,
+    /// Of each file, the sequence of its newest record that a replay would apply.
+    newest: HashMap<u32, u64>,
     /// Of files with slots: up to where they were settled in this round.
     settled: HashMap<u32, u64>,
     /// Of files that had slots when this round began: up to where they were settled then.
@@ -176,6 +178,10 @@ impl Journal {
             return Ok(());
         }
         let mut state = self.lock();
+        // A checkpoint of the file may have been noted meanwhile.
+        if !record.is_logged() {
+            return Ok(());
+        }
         let key = state.key(node, file)?;
         state.open(self, node, io).map_err(LogError::Device)?;
         state.unnoted.remove(&file);
@@ -185,6 +191,7 @@ impl Journal {
         for body in punched.into_iter().chain(size.map(|size| Body::Cut { size })) {
             let sequence = node.segment.next_sequence();
             if !crash::planted("journal-no-cut") {
+                state.newest.insert(file, sequence);
                 state.append(&Record { sequence, key: key.clone(), body }, io)?;
             }
         }
@@ -195,6 +202,9 @@ impl Journal {
     /// Notes that everything of each file up to its sequence is durable on the store, and begins the log anew if
     /// nothing else is in it. The note is durable itself: a program's next sync of the file goes to the store alone,
     /// and after a power loss older bytes of journal or slots would come back over what it acknowledged.
+    ///
+    /// A file that the log has newer records of stays `LOGGED`: a truncate may have come between the sequence and
+    /// the note, and only a later checkpoint covers its record.
     ///
     /// # Errors
     /// Why it could not be noted, for each file.
@@ -220,7 +230,10 @@ impl Journal {
             match result {
                 Ok(()) => {
                     state.unnoted.remove(&file);
-                    node.segment.file(file).clear(file_flag::LOGGED);
+                    if state.newest.get(&file).is_none_or(|newest| *newest <= sequence) {
+                        state.newest.remove(&file);
+                        node.segment.file(file).clear(file_flag::LOGGED);
+                    }
                 }
                 Err(_) => _ = state.unnoted.insert(file),
             }
@@ -256,6 +269,7 @@ impl Journal {
         }
         crash::point("journal.gone");
         state.files.remove(&file);
+        state.newest.remove(&file);
         state.unnoted.remove(&file);
         record.clear(file_flag::LOGGED | file_flag::SLOTTED);
     }
@@ -447,6 +461,7 @@ impl State {
                 path: facts.path,
                 bytes: &pages.data[bytes],
             };
+            self.newest.insert(file, facts.sequence);
             // What cannot be appended is not remembered.
             self.append(&Record { sequence: facts.sequence, key: key.clone(), body }, io)?;
         }
@@ -520,6 +535,7 @@ impl State {
         }
         self.live = live;
         self.settled.clear();
+        self.newest.clear();
         self.unnoted.clear();
         (self.failed, self.full) = (false, false);
         true
@@ -654,9 +670,22 @@ mod tests {
             appended.and_then(|()| state.commit(true, &mut self.io)).is_ok()
         }
 
-        fn settle(&mut self, file: usize) -> Result<(), LogError> {
+        /// Makes the journal be told of a truncate, as of one that is under way.
+        fn cut(&mut self, file: usize, size: u64) {
             let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
+            let record = self.node.segment.file(file);
+            record.intent.store(size + 1, Ordering::SeqCst);
+            assert_eq!(journal.cut(self.node.context(), file, &mut self.io), Ok(()));
+            record.intent.store(0, Ordering::SeqCst);
+        }
+
+        fn settle(&mut self, file: usize) -> Result<(), LogError> {
             let sequence = self.node.segment.next_sequence();
+            self.settle_up_to(file, sequence)
+        }
+
+        fn settle_up_to(&mut self, file: usize, sequence: u64) -> Result<(), LogError> {
+            let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
             journal.checkpoint(self.node.context(), &[Checkpoint { file, sequence }], &mut self.io)
                 [0]
         }
@@ -710,6 +739,29 @@ mod tests {
             world.node.journal.as_ref().unwrap().mend(world.node.context(), &mut world.io);
             assert!(world.log(1));
         }
+    }
+
+    /// A truncate between the sequence of a sync and its checkpoint: its record would be applied once more, over what
+    /// has been written and synced since, if no later sync covered it.
+    #[test]
+    fn a_truncate_within_a_sync_stays_logged_until_the_next_checkpoint() {
+        let mut world = World::new();
+        assert!(world.log(0));
+        let sequence = world.node.segment.next_sequence();
+        world.cut(0, 100);
+        let is_logged = |world: &World| world.node.segment.file(world.files[0]).is_logged();
+        assert_eq!(world.settle_up_to(0, sequence), Ok(()));
+        assert!(is_logged(&world));
+        assert_eq!(world.settle(0), Ok(()));
+        assert!(!is_logged(&world));
+        // The journal has nothing of the file: a truncate that comes now is nothing that it has to know.
+        world.cut(0, 50);
+        let contents = log::Contents::read(&world.journal().path).unwrap();
+        assert!(
+            contents.files.values().all(|file| file.changes.is_empty()),
+            "{}",
+            contents.files.len()
+        );
     }
 
     /// What is behind a damaged record counts for a recovery only as long as nobody adds to it.
