@@ -9,7 +9,7 @@ use clap::Args;
 use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::FileFlags;
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FoundFile, Identity, Segment, SegmentError, SyncState, futex};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -157,7 +157,7 @@ impl Pool {
         // Scratch files are not meant for the store.
         let ahead = |&FoundFile { file, .. }: &FoundFile| {
             let record = self.segment.file(file);
-            record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
+            record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::SCRATCH)
         };
         if self.runtime.is_none() && !named.iter().any(|named| self.is_near(named)) {
             return Vec::new();
@@ -194,7 +194,7 @@ impl Pool {
     /// The files among `files` whose last flush failed, with the reason.
     pub fn failing(&self, files: &[u32]) -> Vec<String> {
         let failing = |&&file: &&u32| {
-            self.segment.file(file).has(file_flag::FAILING) && self.segment.pending_bytes(file) > 0
+            self.segment.file(file).has(FileFlags::FAILING) && self.segment.pending_bytes(file) > 0
         };
         files.iter().filter(failing).map(|&file| self.explain(file)).collect()
     }

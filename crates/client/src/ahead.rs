@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_placement::prefetch::{Ahead, Touches, pays};
 use forebay_placement::{Destination, mix};
 use forebay_pool::Owner;
-use forebay_pool::layout::description_flag;
+use forebay_pool::layout::DescriptionFlags;
 use forebay_pool::message::Message;
 
 /// Readers that a process's predictors follow at a time: more than it has threads that read one
@@ -68,9 +68,9 @@ impl OpenFile<'_> {
         let header = self.session.segment.header();
         let description = self.description;
         // Who has said how it will read is answered by `Session::advise`.
-        let told = description_flag::RANDOM | description_flag::SEQUENTIAL;
+        let told = DescriptionFlags::RANDOM | DescriptionFlags::SEQUENTIAL;
         if header.prefetch.load(Ordering::Relaxed) == 0
-            || description.flags.load(Ordering::Relaxed) & told != 0
+            || description.flags.load(Ordering::Relaxed).intersects(told)
         {
             return;
         }

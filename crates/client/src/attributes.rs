@@ -45,7 +45,7 @@ impl OpenFile<'_> {
     /// does, unless this process may keep it. The caller is inside the file.
     #[cold]
     pub(crate) fn clear_set_id(&self, offset: u64) {
-        self.record.clear(file_flag::SET_ID);
+        self.record.clear(FileFlags::SET_ID);
         let fd = crate::session::borrow(self.fd);
         let Ok(stat) = rustix::fs::fstat(fd) else { return };
         // Without the group's right to execute, the bit once meant mandatory locking.
@@ -109,7 +109,7 @@ impl OpenFile<'_> {
         if let Some(goal) = record.truncated_to() {
             return Ok(goal);
         }
-        if record.has(file_flag::AHEAD) && !record.has(file_flag::DIRECT) {
+        if record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT) {
             return Ok(record.size.load(Ordering::Acquire));
         }
         Ok(rustix::fs::fstat(crate::session::borrow(self.fd))?.st_size as u64)
@@ -118,24 +118,24 @@ impl OpenFile<'_> {
     /// Whether implicit-offset calls on the descriptor go to the kernel: a program without
     /// Forebay shares its offset.
     pub fn uses_kernel_offset(&self) -> bool {
-        self.may(description_flag::KERNEL_OFFSET)
+        self.may(DescriptionFlags::KERNEL_OFFSET)
     }
 
     /// The flags that F_GETFL shall show where the kernel says `flags`: with those kept from it, and
     /// without what we added.
     pub fn shown_flags(&self, flags: rustix::fs::OFlags) -> rustix::fs::OFlags {
         let mut shown = flags | self.hidden_flags();
-        shown.set(rustix::fs::OFlags::NOFOLLOW, self.may(description_flag::NO_FOLLOW));
+        shown.set(rustix::fs::OFlags::NOFOLLOW, self.may(DescriptionFlags::NO_FOLLOW));
         shown
     }
 
     /// The flags that were kept from the kernel.
     pub fn hidden_flags(&self) -> rustix::fs::OFlags {
         let mut flags = rustix::fs::OFlags::empty();
-        if self.may(description_flag::APPEND) {
+        if self.may(DescriptionFlags::APPEND) {
             flags |= rustix::fs::OFlags::APPEND;
         }
-        if self.may(description_flag::UNCACHED) {
+        if self.may(DescriptionFlags::UNCACHED) {
             flags |= rustix::fs::OFlags::DIRECT;
         }
         flags
@@ -147,13 +147,13 @@ impl OpenFile<'_> {
         let Ok(_inside) = self.enter_beside(owner) else { return };
         let place = &self.description.flags;
         for (flag, ours) in [
-            (rustix::fs::OFlags::APPEND, description_flag::APPEND),
-            (rustix::fs::OFlags::DIRECT, description_flag::UNCACHED),
+            (rustix::fs::OFlags::APPEND, DescriptionFlags::APPEND),
+            (rustix::fs::OFlags::DIRECT, DescriptionFlags::UNCACHED),
         ] {
             if flags.contains(flag) {
-                place.fetch_or(ours, Ordering::AcqRel);
+                place.set(ours, Ordering::AcqRel);
             } else {
-                place.fetch_and(!ours, Ordering::AcqRel);
+                place.clear(ours, Ordering::AcqRel);
             }
         }
     }
@@ -199,12 +199,12 @@ impl Session {
             }
         }
         let ahead = self.segment.with_file(identity, owner, |file| {
-            let file = file.filter(|&file| !self.segment.file(file).has(file_flag::DIRECT))?;
+            let file = file.filter(|&file| !self.segment.file(file).has(FileFlags::DIRECT))?;
             let record = self.segment.file(file);
-            record.set(file_flag::LOOKED_AT);
+            record.set(FileFlags::LOOKED_AT);
             let goal = record.truncated_to();
             let changed = record.changed_ns.load(Ordering::Relaxed);
-            if !record.has(file_flag::AHEAD) {
+            if !record.has(FileFlags::METADATA_DIRTY) {
                 doubtful = fields.size != record.size.load(Ordering::Acquire)
                     || fields.mtime_ns != record.mtime_ns.load(Ordering::Relaxed);
                 // What the flush did to the time of change is not the program's doing.
@@ -241,8 +241,8 @@ impl Session {
             let Some(file) = file else { return false };
             let record = self.segment.file(file);
             let changed = record.store_changed_ns.load(Ordering::Relaxed) != fields.changed_ns;
-            (record.has(file_flag::AHEAD) || record.truncated_to().is_some())
-                && (changed || record.has(file_flag::UNLINKED))
+            (record.has(FileFlags::METADATA_DIRTY) || record.truncated_to().is_some())
+                && (changed || record.has(FileFlags::UNLINKED))
         })
     }
 
@@ -283,7 +283,7 @@ impl Session {
             Ok((table, file, inside.flatten()))
         })?;
         if let Some(file) = file {
-            self.segment.file(file).set(file_flag::TOUCHED);
+            self.segment.file(file).set(FileFlags::STORE_WRITTEN);
         }
         if act()
             && let (Some(file), Some(_)) = (file, &inside)
@@ -332,10 +332,10 @@ impl Session {
                     .changed_ns
                     .store(time_of_change(record, clock::realtime_coarse_ns()), Ordering::Relaxed);
                 if mode & SET_ID_BITS != 0 {
-                    record.set(file_flag::SET_ID);
+                    record.set(FileFlags::SET_ID);
                 }
                 if mode & 0o111 != 0 {
-                    record.set(file_flag::EXECUTABLE);
+                    record.set(FileFlags::EXECUTABLE);
                 }
             }
         };

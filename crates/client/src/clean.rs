@@ -59,7 +59,7 @@ impl Outside for OpenFile<'_> {
             }
             other => other,
         };
-        self.record.clear(file_flag::SYNCED);
+        self.record.clear(FileFlags::SYNCED);
         result
     }
 }
@@ -174,7 +174,7 @@ impl OpenFile<'_> {
     fn complete_left(&self, taken: bool) {
         let record = self.record;
         if taken && record.has_intent() {
-            record.set(file_flag::TOUCHED);
+            record.set(FileFlags::STORE_WRITTEN);
             let _ = self.session.segment.complete_intent(self.id, self.session.owner(), self);
         }
     }
@@ -205,7 +205,7 @@ impl OpenFile<'_> {
     /// `INVAL` if the descriptor is not open for writing or the size is none; the store's errno.
     pub fn truncate(&self, size: i64) -> Result<(), Errno> {
         let size = u64::try_from(size).map_err(|_| Errno::INVAL)?;
-        if !self.may(description_flag::WRITE) {
+        if !self.may(DescriptionFlags::WRITE) {
             return Err(Errno::INVAL);
         }
         self.set_size(size)
@@ -227,7 +227,7 @@ impl OpenFile<'_> {
         self.exclusively(|| {
             self.clean_up_store()?;
             self.bring_failing_up(size)?;
-            self.record.set(file_flag::TOUCHED);
+            self.record.set(FileFlags::STORE_WRITTEN);
             let cut = self.session.segment.truncate(self.id, size, self.session.owner(), self);
             crash::point("truncate.untimed");
             let record = self.record;
@@ -261,16 +261,16 @@ impl OpenFile<'_> {
             self.clean_up_store()?;
             self.restore_times();
             let record = self.record;
-            if record.has(file_flag::AHEAD) {
+            if record.has(FileFlags::METADATA_DIRTY) {
                 // From here on the store's file is the truth, whatever becomes of this process.
                 self.resize_from_store();
             }
-            record.set(file_flag::TOUCHED);
+            record.set(FileFlags::STORE_WRITTEN);
             crash::point("clean.passing");
             let act = act.take().ok_or(Errno::IO)?;
             Ok(self.lengthening(|| {
                 let result = act();
-                record.clear(file_flag::SYNCED);
+                record.clear(FileFlags::SYNCED);
                 crash::point("clean.passed");
                 self.resize_from_store();
                 result
@@ -301,10 +301,10 @@ impl OpenFile<'_> {
         }
         crash::point("lengthen.mending");
         let stored = rustix::fs::fstat(borrow(self.fd))?.st_size as u64;
-        let is_ahead = record.has(file_flag::AHEAD) && !record.has(file_flag::DIRECT);
+        let is_ahead = record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT);
         let size = if is_ahead { record.size.load(Ordering::Acquire) } else { stored };
         if stored > size {
-            record.set(file_flag::TOUCHED);
+            record.set(FileFlags::STORE_WRITTEN);
             self.resize_store(size)?;
         }
         if is_ahead {
@@ -328,7 +328,7 @@ impl OpenFile<'_> {
             }
             other => other,
         };
-        self.record.clear(file_flag::SYNCED);
+        self.record.clear(FileFlags::SYNCED);
         result
     }
 
@@ -339,7 +339,7 @@ impl OpenFile<'_> {
     /// The errno of the flush; `act` is not called then.
     pub fn make_direct<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
         self.with_clean(|| {
-            self.record.set(file_flag::DIRECT);
+            self.record.set(FileFlags::DIRECT);
             act()
         })
     }
@@ -362,8 +362,8 @@ impl OpenFile<'_> {
             self.make_direct(|| {
                 let _ = rustix::fs::seek(borrow(self.fd), rustix::fs::SeekFrom::Start(offset));
                 let flags = &self.description.flags;
-                let flags = flags.fetch_or(description_flag::KERNEL_OFFSET, Ordering::AcqRel);
-                if flags & description_flag::APPEND != 0
+                let flags = flags.set(DescriptionFlags::KERNEL_OFFSET, Ordering::AcqRel);
+                if flags.contains(DescriptionFlags::APPEND)
                     && let Ok(kernel) = rustix::fs::fcntl_getfl(borrow(self.fd))
                 {
                     let append = kernel | rustix::fs::OFlags::APPEND;
@@ -377,8 +377,8 @@ impl OpenFile<'_> {
     /// Whether some process has the file open for writing, so that a private mapping of it, too, may
     /// be expected to follow it.
     pub fn may_change(&self) -> bool {
-        self.may(description_flag::WRITE)
-            || self.record.has(file_flag::ANNOUNCED)
+        self.may(DescriptionFlags::WRITE)
+            || self.record.has(FileFlags::ANNOUNCED)
                 && self.session.segment.is_open_for_writing(self.id)
     }
 
@@ -389,7 +389,7 @@ impl OpenFile<'_> {
         if held.is_some_and(|held| held.swap(generation, Ordering::AcqRel) == generation) {
             return;
         }
-        let flags = description_flag::MAPPING;
+        let flags = DescriptionFlags::MAPPING;
         let (identity, owner) = (self.record.identity(), self.session.owner());
         // Without a description to spare the file may turn buffered again after its last close,
         // while a mapping still shows what was there before.
@@ -407,7 +407,7 @@ impl OpenFile<'_> {
 
     /// Flushes until no block is buffered. The caller has the file exclusively.
     fn clean(&self) -> Result<(), Errno> {
-        if self.record.has(file_flag::DIRECT) {
+        if self.record.has(FileFlags::DIRECT) {
             return Ok(());
         }
         for _ in 0..100 {
@@ -423,7 +423,7 @@ impl OpenFile<'_> {
     /// the file exclusively.
     fn restore_times(&self) {
         let record = self.record;
-        if !record.has(file_flag::AHEAD) || record.has(file_flag::DIRECT) {
+        if !record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRECT) {
             return;
         }
         let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
@@ -449,7 +449,12 @@ impl OpenFile<'_> {
                 record.changed_ns.store(changed, Ordering::Release);
             }
         }
-        record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::TOUCHED | file_flag::VETTED);
+        record.clear(
+            FileFlags::METADATA_DIRTY
+                | FileFlags::DIRTY
+                | FileFlags::STORE_WRITTEN
+                | FileFlags::CONFLICT_CHECKED,
+        );
     }
 
     /// Before the kernel changes a file in ways of its own: what journal and slots have of it counts
@@ -460,7 +465,7 @@ impl OpenFile<'_> {
             return Ok(());
         }
         let error = record.errors();
-        if !self.session.await_sync(self.id, file_flag::TO_FLUSH | file_flag::DURABLE)? {
+        if !self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::DURABLE)? {
             return self.flush_here(true);
         }
         match record.errors() == error {
@@ -477,30 +482,30 @@ impl OpenFile<'_> {
             return Ok(());
         }
         let header = self.session.segment.header();
-        record.set(file_flag::TO_CUT);
+        record.set(FileFlags::TO_CUT);
         self.session.segment.tell(Some(self.session.owner()), &Message::Sync { file: self.id });
         let wait = Wait::begin();
-        while record.has(file_flag::TO_CUT) {
+        while record.has(FileFlags::TO_CUT) {
             let done = header.work_done.load(Ordering::Acquire);
-            if !record.has(file_flag::TO_CUT) {
+            if !record.has(FileFlags::TO_CUT) {
                 break;
             }
             futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
-            if !record.has(file_flag::TO_CUT) {
+            if !record.has(FileFlags::TO_CUT) {
                 break;
             }
             if let Err(errno) = wait.look(|| self.session.segment.manager_is_stopped()) {
-                record.clear(file_flag::TO_CUT);
+                record.clear(FileFlags::TO_CUT);
                 return Err(errno);
             }
             match self.session.vigil.look(&self.session.segment) {
                 Seen::AtWork => {}
                 Seen::Gone => {
-                    record.clear(file_flag::TO_CUT);
+                    record.clear(FileFlags::TO_CUT);
                     return self.flush_here(true);
                 }
                 Seen::Stopped => {
-                    record.clear(file_flag::TO_CUT);
+                    record.clear(FileFlags::TO_CUT);
                     return Err(Errno::TIMEDOUT);
                 }
             }
@@ -514,7 +519,7 @@ impl OpenFile<'_> {
         if !self.record.is_logged() {
             return;
         }
-        let flags = file_flag::TO_FLUSH | file_flag::DURABLE;
+        let flags = FileFlags::TO_FLUSH | FileFlags::DURABLE;
         if matches!(errno, Errno::INTR | Errno::TIMEDOUT) {
             // A manager that is stopped does it when it goes on.
             self.session.segment.request(self.id, Some(self.session.owner()), flags);
@@ -536,9 +541,9 @@ impl OpenFile<'_> {
         let record = self.record;
         let flushed = match durable.then(|| self.session.durability(record)) {
             // What ends with its job needs no safety beyond it.
-            _ if record.has(file_flag::SCRATCH) => Ok(()),
+            _ if record.has(FileFlags::SCRATCH) => Ok(()),
             // Who uses it through the kernel means the kernel's.
-            Some(Durability::Memory) if !record.has(file_flag::DIRECT) => Ok(()),
+            Some(Durability::Memory) if !record.has(FileFlags::DIRECT) => Ok(()),
             Some(Durability::NonVolatile) => self.log(),
             _ => self.flush(durable),
         };
@@ -570,7 +575,7 @@ impl OpenFile<'_> {
             return crate::store::fsync(self.fd);
         }
         self.announce();
-        match self.session.await_sync(self.id, file_flag::TO_LOG)? {
+        match self.session.await_sync(self.id, FileFlags::TO_LOG)? {
             true => Ok(()),
             false => self.flush_here(true),
         }
@@ -582,8 +587,8 @@ impl OpenFile<'_> {
         let record = self.record;
         let unbuffered =
             record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
-        let behind = record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY);
-        record.has(file_flag::DIRECT) || (unbuffered || !behind) && !record.is_tracked()
+        let behind = record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY);
+        record.has(FileFlags::DIRECT) || (unbuffered || !behind) && !record.is_tracked()
     }
 
     pub(crate) fn flush(&self, durable: bool) -> Result<(), Errno> {
@@ -593,12 +598,12 @@ impl OpenFile<'_> {
         if durable && self.is_on_store() {
             return crate::store::fsync(self.fd);
         }
-        if !durable && (unbuffered || record.has(file_flag::DIRECT)) {
+        if !durable && (unbuffered || record.has(FileFlags::DIRECT)) {
             return Ok(());
         }
         self.announce();
-        let durably = if durable { file_flag::DURABLE } else { 0 };
-        match self.session.await_sync(self.id, file_flag::TO_FLUSH | durably)? {
+        let durably = FileFlags::DURABLE.when(durable);
+        match self.session.await_sync(self.id, FileFlags::TO_FLUSH | durably)? {
             true => Ok(()),
             false => self.flush_here(durable),
         }
@@ -611,7 +616,7 @@ impl OpenFile<'_> {
     /// The errno of the flush.
     pub fn let_go(&self) -> Result<(), Errno> {
         surely(|| self.with_clean(|| ()))?;
-        surely(|| self.session.await_sync(self.id, file_flag::TO_FLUSH | file_flag::LET_GO))?;
+        surely(|| self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::LET_GO))?;
         Ok(())
     }
 
@@ -621,7 +626,7 @@ impl OpenFile<'_> {
         let (record, owner) = (self.record, self.session.owner());
         let tracked = record.is_tracked();
         let sequence = if tracked { self.session.segment.next_sequence() } else { 0 };
-        record.set(file_flag::TOUCHED);
+        record.set(FileFlags::STORE_WRITTEN);
         // Not while somebody truncates or punches: it must not come to the store after that.
         let inside = self.enter(owner)?;
         let mut result = Ok(());
@@ -736,7 +741,7 @@ impl Session {
     /// A descriptor of this process through which that file can be written.
     pub(crate) fn writer(&self, device: u64, inode: u64) -> Option<OpenFile<'_>> {
         self.files().find(|&file| {
-            file.may(description_flag::WRITE)
+            file.may(DescriptionFlags::WRITE)
                 && file.record.identity() == Identity { device, inode }
         })
     }
@@ -748,13 +753,13 @@ impl Session {
     pub fn sync_all(&self, durable: bool) -> bool {
         let ahead = |found: &FoundFile| {
             let record = self.segment.file(found.file);
-            record.has(file_flag::AHEAD) && !(durable && record.has(file_flag::SCRATCH))
+            record.has(FileFlags::METADATA_DIRTY) && !(durable && record.has(FileFlags::SCRATCH))
         };
         // The tickets first, so that the manager works on all files while we wait for the first.
         for FoundFile { file, .. } in self.segment.found_files().filter(ahead) {
             match self.durability(self.segment.file(file)) {
                 Durability::NonVolatile if durable => {
-                    self.segment.request(file, Some(self.owner()), file_flag::TO_LOG);
+                    self.segment.request(file, Some(self.owner()), FileFlags::TO_LOG);
                 }
                 _ => {
                     self.segment.request_sync(file, Some(self.owner()), durable);
@@ -792,7 +797,7 @@ impl Session {
     /// # Errors
     /// `INTR` if the manager, or a process that holds some of the file, is stopped, and a signal ends the wait for it.
     /// `TIMEDOUT` if the manager is not continued. It does what it was asked for when it goes on.
-    fn await_sync(&self, file: u32, flags: u32) -> Result<bool, Errno> {
+    fn await_sync(&self, file: u32, flags: FileFlags) -> Result<bool, Errno> {
         let header = self.segment.header();
         let ticket = self.segment.request(file, Some(self.owner()), flags);
         let wait = Wait::begin();

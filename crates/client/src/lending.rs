@@ -5,7 +5,7 @@ use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::Marker;
-use forebay_pool::layout::{description_flag, file_flag};
+use forebay_pool::layout::{DescriptionFlags, FileFlags};
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::fs::OFlags;
 
@@ -21,14 +21,14 @@ impl OpenFile<'_> {
     pub(crate) fn lend<R>(&self, access: OFlags, send: impl FnOnce(RawFd) -> R) -> R {
         self.session.lending.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let own = match self.record.has(file_flag::FCNTL_LOCKED) {
+        let own = match self.record.has(FileFlags::FCNTL_LOCKED) {
             true => None,
             // It may have a lease.
             false => crate::store::reopen(self.fd, access | OFlags::NONBLOCK).ok(),
         };
         let fd = own.as_ref().map_or(self.fd, AsRawFd::as_raw_fd);
         if own.is_none() {
-            self.description.flags.fetch_or(description_flag::SHARED, Ordering::SeqCst);
+            self.description.flags.set(DescriptionFlags::SHARED, Ordering::SeqCst);
         }
         let result = send(fd);
         drop(own);
@@ -38,12 +38,12 @@ impl OpenFile<'_> {
 
     /// Notes that a description is about to be locked for itself.
     pub fn locking(&self) {
-        self.description.flags.fetch_or(description_flag::LOCKED, Ordering::SeqCst);
+        self.description.flags.set(DescriptionFlags::LOCKED, Ordering::SeqCst);
     }
 
     /// Notes that a process is about to lock the file for itself.
     pub fn locking_process(&self) {
-        self.record.set(file_flag::FCNTL_LOCKED);
+        self.record.set(FileFlags::FCNTL_LOCKED);
         fence(Ordering::SeqCst);
         // Another thread may be about to close a descriptor of the file, and the lock would end with it.
         for _ in 0..TURNS {
@@ -59,9 +59,9 @@ impl Session {
     /// Ends the locks of a description that the node manager shares, after this process has given it up. `fd`,
     /// the last descriptor of it, is still open.
     pub(crate) fn end_locks(&self, fd: RawFd, marker: Marker) {
-        let held = |flags: u32| flags & (description_flag::LOCKED | description_flag::SHARED);
+        let held = DescriptionFlags::LOCKED | DescriptionFlags::SHARED;
         let flags = self.segment.description(marker.description).flags.load(Ordering::SeqCst);
-        if held(flags) != held(u32::MAX) || self.segment.is_wanted(marker) {
+        if !flags.contains(held) || self.segment.is_wanted(marker) {
             return;
         }
         // The number may be another file's by now, closed and opened where we could not see.

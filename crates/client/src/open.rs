@@ -217,13 +217,13 @@ impl Session {
         self.counters().opens.fetch_add(1, Ordering::Relaxed);
         let Some(file) = self.file(fd) else { return Ok(false) };
         if stat.st_mode & SET_ID_BITS != 0 {
-            file.record.set(file_flag::SET_ID);
+            file.record.set(FileFlags::SET_ID);
         }
         file.part_from_namesake(seen)?;
         if stat.st_mode & 0o111 != 0 {
-            file.record.set(file_flag::EXECUTABLE);
+            file.record.set(FileFlags::EXECUTABLE);
         }
-        if stat.st_nlink > 0 && file.record.has(file_flag::UNLINKED) {
+        if stat.st_nlink > 0 && file.record.has(FileFlags::UNLINKED) {
             // A new file that got the inode in the clock tick in which the old one was made; or the name is
             // being removed.
             forebay_pool::crash::point("open.named");
@@ -322,20 +322,20 @@ impl Session {
             record.born_ns.store(seen.born_ns, Ordering::Relaxed);
             record.set_path(path);
             if header.store[store.unwrap_or(0)].bypass != 0 {
-                record.set(file_flag::DIRECT);
+                record.set(FileFlags::DIRECT);
             }
         };
         forebay_pool::crash::point("open.seen");
         let found = self.segment.open_file(identity, owner, begin, |file, new| {
             if seen.stat.st_nlink == 0 {
-                self.segment.file(file).set(file_flag::UNLINKED);
+                self.segment.file(file).set(FileFlags::UNLINKED);
             }
             if new {
                 // The record is in the table by now: either we see that the manager makes all files
                 // direct, or it sees the record.
                 fence(Ordering::SeqCst);
                 if header.retired.load(Ordering::SeqCst) != retirement::NONE {
-                    self.segment.file(file).set(file_flag::DIRECT);
+                    self.segment.file(file).set(FileFlags::DIRECT);
                 }
             }
             then(file, new)
@@ -383,7 +383,7 @@ impl Session {
         if access.contains(OFlags::PATH) {
             return Ok(None);
         }
-        let flags = description_flags(access) | description_flag::KERNEL_OFFSET;
+        let flags = description_flags(access) | DescriptionFlags::KERNEL_OFFSET;
         let owner = self.owner();
         let open = |file, _| self.segment.open_description(file, flags, owner);
         let find = || surely(|| self.find_or_insert(&seen, fd, None, None, open));
@@ -418,11 +418,11 @@ impl OpenFile<'_> {
         let size = stat.st_size as u64;
         let differs = record.size.load(Ordering::Acquire) != size
             || record.store_mtime_ns.load(Ordering::Acquire) != mtime_ns(stat);
-        if !differs || record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
+        if !differs || record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY) {
             return Ok(());
         }
         self.exclusively(|| {
-            if record.has(file_flag::AHEAD) || record.has(file_flag::DIRTY) {
+            if record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY) {
                 return Ok(());
             }
             // Looked at again: it may have been written and flushed since.
@@ -432,7 +432,7 @@ impl OpenFile<'_> {
                 record.size.store(size, Ordering::Release);
                 record.store_size.store(size, Ordering::Release);
                 record.store_mtime_ns.store(mtime_ns(&stat), Ordering::Release);
-                record.clear(file_flag::TOUCHED | file_flag::VETTED);
+                record.clear(FileFlags::STORE_WRITTEN | FileFlags::CONFLICT_CHECKED);
             }
             Ok(())
         })
@@ -453,7 +453,7 @@ impl OpenFile<'_> {
             }
             forebay_pool::crash::point("open.parting");
             session.segment.drop_all_blocks(self.id, session.owner(), session);
-            record.clear(!file_flag::DIRECT);
+            record.clear(!FileFlags::DIRECT);
             record.job.store(0, Ordering::Release);
             // Else it would be looked for, and saved, under the name of the old one.
             let mut buffer = core::mem::MaybeUninit::uninit();
@@ -481,18 +481,18 @@ impl OpenFile<'_> {
     }
 }
 
-fn description_flags(flags: OpenFlags) -> u32 {
+fn description_flags(flags: OpenFlags) -> DescriptionFlags {
     let access = match flags & OFlags::RWMODE {
-        OFlags::WRONLY => description_flag::WRITE,
-        OFlags::RDWR => description_flag::READ | description_flag::WRITE,
-        _ => description_flag::READ,
+        OFlags::WRONLY => DescriptionFlags::WRITE,
+        OFlags::RDWR => DescriptionFlags::READ | DescriptionFlags::WRITE,
+        _ => DescriptionFlags::READ,
     };
     let mut chosen = access;
     for (flag, ours) in [
-        (OFlags::APPEND, description_flag::APPEND),
-        (OFlags::DIRECT, description_flag::UNCACHED),
-        (OFlags::DSYNC, description_flag::SYNC),
-        (OFlags::NOFOLLOW, description_flag::NO_FOLLOW),
+        (OFlags::APPEND, DescriptionFlags::APPEND),
+        (OFlags::DIRECT, DescriptionFlags::UNCACHED),
+        (OFlags::DSYNC, DescriptionFlags::SYNC),
+        (OFlags::NOFOLLOW, DescriptionFlags::NO_FOLLOW),
     ] {
         if flags.intersects(flag) {
             chosen |= ours;
@@ -539,9 +539,15 @@ mod tests {
 
     #[test]
     fn access_modes_are_told_apart() {
-        use description_flag::*;
-        assert_eq!(description_flags(OFlags::RDONLY), READ);
-        assert_eq!(description_flags(OFlags::WRONLY | OFlags::APPEND), WRITE | APPEND);
-        assert_eq!(description_flags(OFlags::RDWR | OFlags::SYNC), READ | WRITE | SYNC);
+        use forebay_pool::layout::DescriptionFlags as Flags;
+        assert_eq!(description_flags(OFlags::RDONLY), Flags::READ);
+        assert_eq!(
+            description_flags(OFlags::WRONLY | OFlags::APPEND),
+            Flags::WRITE | Flags::APPEND
+        );
+        assert_eq!(
+            description_flags(OFlags::RDWR | OFlags::SYNC),
+            Flags::READ | Flags::WRITE | Flags::SYNC
+        );
     }
 }

@@ -3,7 +3,7 @@
 use crate::parting::{description_of, is_parting};
 use crate::session::Session;
 use core::sync::atomic::Ordering;
-use forebay_pool::layout::{Description, FileRecord};
+use forebay_pool::layout::{Description, DescriptionFlags, FileRecord};
 use rustix::fd::RawFd;
 
 /// An open file at the time of a call. Whether its descriptor still is what it was is looked at again
@@ -53,10 +53,10 @@ impl<'a> OpenFile<'a> {
             && description.file.load(Ordering::Acquire) == self.id
     }
 
-    /// Whether the description has all bits of `flag` (see `description_flag`).
+    /// Whether all of `flags` are set for the description.
     #[inline]
-    pub(crate) fn may(&self, flag: u32) -> bool {
-        self.description.flags.load(Ordering::Relaxed) & flag == flag
+    pub(crate) fn may(&self, flags: DescriptionFlags) -> bool {
+        self.description.flags.load(Ordering::Relaxed).contains(flags)
     }
 }
 

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::interruption::{self, without_handlers};
-use forebay_pool::layout::description_flag;
+use forebay_pool::layout::DescriptionFlags;
 use forebay_pool::{Marker, Owner, crash};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -312,7 +312,7 @@ impl Session {
             return None;
         }
         // As with the kernel's, a descriptor that only reads is told at fsync, not at close.
-        let writes = file.may(description_flag::WRITE);
+        let writes = file.may(DescriptionFlags::WRITE);
         let error = writes.then(|| file.unreported_error()).flatten();
         file.give_up(foreseen.is_some());
         Some((mark, error))

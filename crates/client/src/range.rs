@@ -126,9 +126,9 @@ impl OpenFile<'_> {
     pub(crate) fn on_store(&self, call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         let before = rustix::fs::fstat(borrow(self.fd));
         let record = self.record;
-        record.set(file_flag::TOUCHED);
+        record.set(FileFlags::STORE_WRITTEN);
         call()?;
-        record.clear(file_flag::SYNCED);
+        record.clear(FileFlags::SYNCED);
         if let (Ok(before), Ok(after)) = (before, rustix::fs::fstat(borrow(self.fd))) {
             if mtime_ns(&before) != mtime_ns(&after) {
                 record.mtime_ns.store(mtime_ns(&after), Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl OpenFile<'_> {
             if ctime_ns(&before) != ctime_ns(&after) {
                 record.changed_ns.fetch_max(ctime_ns(&after), Ordering::Relaxed);
             }
-            if !record.has(file_flag::AHEAD) {
+            if !record.has(FileFlags::METADATA_DIRTY) {
                 // Our own change is no reason to look for another's.
                 record.store_mtime_ns.store(mtime_ns(&after), Ordering::Release);
             }
@@ -179,15 +179,15 @@ impl OpenFile<'_> {
     pub fn advise(&self, offset: u64, bytes: u64, advice: Advice) {
         let end = if bytes == 0 { u64::MAX } else { offset.saturating_add(bytes) };
         let flags = &self.description.flags;
-        let pattern = description_flag::RANDOM | description_flag::SEQUENTIAL;
-        let set = |flag: u32| {
-            flags.fetch_and(!pattern, Ordering::AcqRel);
-            flags.fetch_or(flag, Ordering::AcqRel);
+        let pattern = DescriptionFlags::RANDOM | DescriptionFlags::SEQUENTIAL;
+        let set = |flag: DescriptionFlags| {
+            flags.clear(pattern, Ordering::AcqRel);
+            flags.set(flag, Ordering::AcqRel);
         };
         match advice {
-            Advice::Normal => set(0),
-            Advice::Random => set(description_flag::RANDOM),
-            Advice::Sequential => set(description_flag::SEQUENTIAL),
+            Advice::Normal => set(DescriptionFlags::NONE),
+            Advice::Random => set(DescriptionFlags::RANDOM),
+            Advice::Sequential => set(DescriptionFlags::SEQUENTIAL),
             Advice::WillNeed => {
                 let bucket = self.session.segment.bucket_bytes() as u64;
                 let end = end.min(self.record.store_size.load(Ordering::Acquire));
@@ -214,7 +214,7 @@ impl OpenFile<'_> {
     /// Sends a message about what a file will be read from, made of its record and generation.
     pub(crate) fn ask_to_stage(&self, about: impl FnOnce(u32, u32) -> Message) {
         let record = self.record;
-        if record.has(file_flag::DIRECT) || !self.may(description_flag::READ) {
+        if record.has(FileFlags::DIRECT) || !self.may(DescriptionFlags::READ) {
             return;
         }
         let message = about(self.id, record.generation.load(Ordering::Relaxed));

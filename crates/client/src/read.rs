@@ -37,7 +37,7 @@ impl OpenFile<'_> {
     /// # Safety
     /// The pieces are writable.
     pub unsafe fn pread(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
-        if !self.may(description_flag::READ) {
+        if !self.may(DescriptionFlags::READ) {
             return Err(Errno::BADF);
         }
         let record = self.record;
@@ -67,7 +67,7 @@ impl OpenFile<'_> {
             .checked_add(length as u64)
             .filter(|&end| end <= i64::MAX as u64)
             .ok_or(Errno::INVAL)?;
-        if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
+        if end > record.size.load(Ordering::Acquire) && !record.has(FileFlags::METADATA_DIRTY) {
             // Somebody else may be appending to it.
             self.look_again()?;
         }
@@ -87,7 +87,7 @@ impl OpenFile<'_> {
         if offset + got as u64 >= record.size.load(Ordering::Acquire)
             && self.session.settings(record).lifetime == Some(Lifetime::OverwriteWhenRead)
         {
-            record.set(file_flag::READ_OUT);
+            record.set(FileFlags::READ_OUT);
         }
     }
 
@@ -119,7 +119,7 @@ impl OpenFile<'_> {
     unsafe fn read_on(&self, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
-        if !self.may(description_flag::READ) {
+        if !self.may(DescriptionFlags::READ) {
             return None;
         }
         if length >= PREFETCH_FROM {
@@ -156,7 +156,7 @@ impl OpenFile<'_> {
         let record = self.record;
         let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64)?;
         // To look at the store for more may take the file exclusively.
-        if end > record.size.load(Ordering::Acquire) && !record.has(file_flag::AHEAD) {
+        if end > record.size.load(Ordering::Acquire) && !record.has(FileFlags::METADATA_DIRTY) {
             return None;
         }
         let result = unsafe { self.read_blocks(pieces, offset, length, owner) };
@@ -173,7 +173,7 @@ impl OpenFile<'_> {
         let record = self.record;
         let (block, within) = self.session.segment.block_at(offset);
         let end_within = within.saturating_add(piece.length);
-        let unusual = record.has(file_flag::DIRECT)
+        let unusual = record.has(FileFlags::DIRECT)
             || record.rule.load(Ordering::Relaxed) != 0
             || piece.length == 0
             || end_within > self.session.segment.bucket_bytes()
@@ -223,11 +223,11 @@ impl OpenFile<'_> {
         let bucket_bytes = self.session.segment.bucket_bytes();
         let unbuffered = record.entry0.load(Ordering::Acquire) == 0
             && record.root.load(Ordering::Acquire) == 0
-            && !record.has(file_flag::AHEAD);
+            && !record.has(FileFlags::METADATA_DIRTY);
         // Asked for only where a block is not there: the others are read without.
         let wanted = || self.wants_stage_in(length);
-        if record.has(file_flag::DIRECT) || unbuffered && !wanted() {
-            if unbuffered && !record.has(file_flag::DIRECT) {
+        if record.has(FileFlags::DIRECT) || unbuffered && !wanted() {
+            if unbuffered && !record.has(FileFlags::DIRECT) {
                 let known = record.store_size.load(Ordering::Acquire).saturating_sub(offset);
                 let within = (length as u64).min(known) as usize;
                 self.foresee(offset, within, Destination::Store, owner);
@@ -248,7 +248,7 @@ impl OpenFile<'_> {
                 self.foresee(at, length - done, Destination::Store, owner);
             }
             if absent && wanted() {
-                if self.may(description_flag::SEQUENTIAL) {
+                if self.may(DescriptionFlags::SEQUENTIAL) {
                     self.want_staged(part.block + 1, READ_AHEAD_BLOCKS);
                 }
                 if self.stage_in(part.block, owner) {
@@ -287,12 +287,12 @@ impl OpenFile<'_> {
     /// or its file is read again; and RAM is not short.
     fn wants_stage_in(&self, length: usize) -> bool {
         let advice = self.description.flags.load(Ordering::Relaxed);
-        if advice & description_flag::RANDOM != 0 {
+        if advice.contains(DescriptionFlags::RANDOM) {
             return false;
         }
         let low = self.session.segment.header().tier[0].low.load(Ordering::Relaxed);
         let again = self.record.opens.load(Ordering::Relaxed) > 1
-            || advice & description_flag::SEQUENTIAL != 0;
+            || advice.contains(DescriptionFlags::SEQUENTIAL);
         (again || length < self.session.segment.bucket_bytes())
             && self.session.segment.free_in(0) > low
     }

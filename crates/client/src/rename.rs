@@ -9,7 +9,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use forebay_pool::files::last_part;
-use forebay_pool::layout::{FileRecord, PATH_BYTES, file_flag};
+use forebay_pool::layout::{FileFlags, FileRecord, PATH_BYTES};
 use forebay_pool::{Identity, crash};
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
@@ -50,7 +50,7 @@ impl Session {
     fn note_replaced(&self, name: &[u8]) {
         for file in self.segment.live_files() {
             let record = self.segment.file(file);
-            if record.has(file_flag::UNLINKED) || !record.is_called(name) {
+            if record.has(FileFlags::UNLINKED) || !record.is_called(name) {
                 continue;
             }
             let identity = record.identity();
@@ -91,7 +91,7 @@ impl Session {
     fn set_unlinked(&self, identity: Identity) {
         let note = |file: Option<u32>| {
             if let Some(file) = file {
-                self.segment.file(file).set(file_flag::UNLINKED);
+                self.segment.file(file).set(FileFlags::UNLINKED);
             }
         };
         if self.segment.may_have(identity) {
@@ -116,7 +116,7 @@ impl Session {
             // Most programs rename within one directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
             let same = names.is_some_and(|(old, new)| record.rename_last(old, new));
-            same && !record.has(file_flag::SCRATCH)
+            same && !record.has(FileFlags::SCRATCH)
         };
         // It has happened.
         let noted = surely(|| self.with_record(identity, note)).unwrap_or(false);
@@ -142,7 +142,7 @@ impl Session {
         let owner = self.owner();
         let _inside = self.segment.enter_table(owner);
         if let Some(file) = known
-            && self.segment.file(file).has(file_flag::SCRATCH)
+            && self.segment.file(file).has(FileFlags::SCRATCH)
         {
             self.renamed(file, path);
         }
@@ -159,7 +159,7 @@ impl Session {
             let names = self.segment.name_changes();
             let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
             if stat.st_nlink == 0 {
-                record.set(file_flag::UNLINKED);
+                record.set(FileFlags::UNLINKED);
                 return;
             }
             let mut buffer = MaybeUninit::uninit();
@@ -173,7 +173,7 @@ impl Session {
             if self.segment.name_changes() != names {
                 continue;
             }
-            if record.has(file_flag::UNLINKED) {
+            if record.has(FileFlags::UNLINKED) {
                 record.note_whether_named(borrow(fd));
             }
             return;

@@ -133,18 +133,18 @@ impl OpenFile<'_> {
         record.trigger.store(trigger, Ordering::Relaxed);
         let mode = match mode {
             // What was there before is nobody's scratch, whatever is said of its name.
-            Mode::Scratch if created && job.is_some() && !record.has(file_flag::SCRATCH) => {
+            Mode::Scratch if created && job.is_some() && !record.has(FileFlags::SCRATCH) => {
                 let number = job.map_or(0, |job| job.number.load(Ordering::Relaxed));
                 record.job.store(number, Ordering::Release);
-                record.set(file_flag::SCRATCH);
+                record.set(FileFlags::SCRATCH);
                 Mode::Scratch
             }
-            _ if record.has(file_flag::SCRATCH) => Mode::Scratch,
+            _ if record.has(FileFlags::SCRATCH) => Mode::Scratch,
             Mode::Scratch => Mode::Async,
             other => other,
         };
         record.mode.store(mode as u8, Ordering::Release);
-        if mode == Mode::Bypass && !record.has(file_flag::DIRECT) {
+        if mode == Mode::Bypass && !record.has(FileFlags::DIRECT) {
             // What cannot be flushed stays buffered.
             let _ = self.turn_direct();
         }
@@ -244,9 +244,9 @@ impl Session {
         if stays {
             record.set_path(path);
         } else {
-            record.clear(file_flag::SCRATCH);
+            record.clear(FileFlags::SCRATCH);
             record.mode.store(Mode::Async as u8, Ordering::Release);
-            record.set(file_flag::DIRTY);
+            record.set(FileFlags::DIRTY);
         }
     }
 }

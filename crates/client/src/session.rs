@@ -252,7 +252,7 @@ impl OpenFile<'_> {
         let flags = rustix::fs::OFlags::RDONLY;
         let own = crate::store::reopen(self.fd, flags)?;
         // To move it out of the program's way is to close the one that was opened.
-        let fd = match self.record.has(file_flag::FCNTL_LOCKED) {
+        let fd = match self.record.has(FileFlags::FCNTL_LOCKED) {
             true => own.into_raw_fd(),
             false => Session::hide(own),
         };
@@ -270,14 +270,14 @@ impl OpenFile<'_> {
     }
 
     pub(crate) fn closing(&self) {
-        let written = self.may(description_flag::WRITE) && self.record.has(file_flag::DIRTY);
+        let written = self.may(DescriptionFlags::WRITE) && self.record.has(FileFlags::DIRTY);
         if !written {
             return;
         }
         // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
-        if self.record.has(file_flag::EXECUTABLE) {
+        if self.record.has(FileFlags::EXECUTABLE) {
             let _ = surely(|| self.flush(false));
-        } else if !self.record.has(file_flag::SCRATCH)
+        } else if !self.record.has(FileFlags::SCRATCH)
             && self.session.trigger(self.record) == Trigger::PerFile
         {
             self.session.segment.request_sync(self.id, Some(self.session.owner()), false);

@@ -112,7 +112,7 @@ impl OpenFile<'_> {
         bytes: usize,
         offset: u64,
     ) -> Result<usize, Errno> {
-        let result = if self.may(description_flag::READ) {
+        let result = if self.may(DescriptionFlags::READ) {
             unsafe { pread_full(self.fd, to, bytes, offset) }
         } else {
             self.reader(|fd| unsafe { pread_full(fd, to, bytes, offset) })
@@ -135,14 +135,14 @@ impl OpenFile<'_> {
         bytes: usize,
         offset: u64,
     ) -> Result<usize, Errno> {
-        let result = if self.may(description_flag::WRITE) {
+        let result = if self.may(DescriptionFlags::WRITE) {
             unsafe { pwrite_full(self.fd, from, bytes, offset) }
         } else {
             reopen(self.fd, OFlags::WRONLY)
                 .and_then(|fd| unsafe { pwrite_full(fd.as_raw_fd(), from, bytes, offset) })
         };
         occupy(self.session.store_device(self.record), Direction::Write, bytes);
-        self.record.clear(file_flag::SYNCED);
+        self.record.clear(FileFlags::SYNCED);
         result
     }
 }

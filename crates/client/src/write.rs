@@ -58,7 +58,7 @@ pub(crate) fn pages(from: usize, to: usize, shift: u32) -> u64 {
 impl OpenFile<'_> {
     /// Whether the description was opened with O_APPEND.
     pub fn appends(&self) -> bool {
-        self.may(description_flag::APPEND)
+        self.may(DescriptionFlags::APPEND)
     }
 
     /// Writes `pieces`: at the end of the file if `append`, else at `offset`, or, without one, at
@@ -106,7 +106,7 @@ impl OpenFile<'_> {
             Some(offset) if append => {
                 let end = total(pieces).and_then(|length| offset.checked_add(length as u64));
                 let possible = end.is_some_and(|end| end <= i64::MAX as u64);
-                if !possible && self.may(description_flag::WRITE) {
+                if !possible && self.may(DescriptionFlags::WRITE) {
                     return Err(Errno::INVAL);
                 }
                 unsafe { self.append(pieces) }.map(|(_, bytes)| bytes)
@@ -134,10 +134,10 @@ impl OpenFile<'_> {
     unsafe fn write_on(&self, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
-        let waits = self.may(description_flag::SYNC)
+        let waits = self.may(DescriptionFlags::SYNC)
             || record.mode.load(Ordering::Relaxed) == Mode::Sync as u8
             || self.session.flushes_each_write(record);
-        if waits || !self.may(description_flag::WRITE) {
+        if waits || !self.may(DescriptionFlags::WRITE) {
             return None;
         }
         let owner = self.session.owner();
@@ -185,13 +185,14 @@ impl OpenFile<'_> {
         crash::point("append.locked");
         let inside = loop {
             let inside = self.enter(owner)?;
-            if record.has(file_flag::AHEAD) || !self.session.segment.was_lengthened(record) {
+            if record.has(FileFlags::METADATA_DIRTY) || !self.session.segment.was_lengthened(record)
+            {
                 break inside;
             }
             drop(inside);
             self.exclusively(|| self.clean_up_store())?;
         };
-        let start = if record.has(file_flag::DIRECT) {
+        let start = if record.has(FileFlags::DIRECT) {
             rustix::fs::fstat(crate::session::borrow(self.fd)).map(|stat| stat.st_size as u64)
         } else {
             Ok(record.size.load(Ordering::Acquire))
@@ -209,7 +210,7 @@ impl OpenFile<'_> {
     /// Bytes of `pieces`, if the description may write.
     #[inline]
     fn writable_length(&self, pieces: &[Iovec]) -> Result<usize, Errno> {
-        if !self.may(description_flag::WRITE) {
+        if !self.may(DescriptionFlags::WRITE) {
             return Err(Errno::BADF);
         }
         total(pieces).ok_or(Errno::INVAL)
@@ -254,7 +255,7 @@ impl OpenFile<'_> {
         self.review_rule();
         let record = self.record;
         let mode = record.mode.load(Ordering::Relaxed);
-        if self.may(description_flag::SYNC) {
+        if self.may(DescriptionFlags::SYNC) {
             self.sync_written(true)?;
         } else if mode == Mode::Sync as u8 {
             // Write-through: the store has it; only a sync makes the store durable.
@@ -274,13 +275,16 @@ impl OpenFile<'_> {
         let (block, within) = self.session.segment.block_at(offset);
         let end = within.saturating_add(piece.length);
         let (telling, known) = (
-            file_flag::DIRECT | file_flag::SET_ID | file_flag::ANNOUNCED | file_flag::AHEAD,
+            FileFlags::DIRECT
+                | FileFlags::SET_ID
+                | FileFlags::ANNOUNCED
+                | FileFlags::METADATA_DIRTY,
             record.flags.load(Ordering::Acquire),
         );
         // A write that leaves a gap has to look at what is behind the end.
         let leaves_gap = offset > record.size.load(Ordering::Relaxed);
         let elsewhere = end > self.session.segment.bucket_bytes() || leaves_gap;
-        if known & telling != file_flag::ANNOUNCED | file_flag::AHEAD || elsewhere {
+        if known & telling != FileFlags::ANNOUNCED | FileFlags::METADATA_DIRTY || elsewhere {
             return false;
         }
         let Some(place) = self.session.segment.entry(record, block) else { return false };
@@ -328,10 +332,10 @@ impl OpenFile<'_> {
     ) -> Result<usize, Errno> {
         let record = self.record;
         let bucket_bytes = self.session.segment.bucket_bytes();
-        if !record.has(file_flag::DIRECT) {
+        if !record.has(FileFlags::DIRECT) {
             // First, because a write larger than RAM is flushed before it returns.
             self.announce();
-            if record.has(file_flag::SET_ID) {
+            if record.has(FileFlags::SET_ID) {
                 self.clear_set_id(offset);
             }
         }
@@ -339,14 +343,14 @@ impl OpenFile<'_> {
         let mut done = 0;
         let mut result = Ok(());
         while done < length && result.is_ok() {
-            if record.has(file_flag::DIRECT) {
+            if record.has(FileFlags::DIRECT) {
                 result = unsafe { self.write_direct(cursor, offset + done as u64) }
                     .map(|written| done += written);
                 continue;
             }
             let at = offset + done as u64;
             let leaves_gap = at > record.size.load(Ordering::Acquire);
-            let turns_ahead = !record.has(file_flag::AHEAD);
+            let turns_ahead = !record.has(FileFlags::METADATA_DIRTY);
             if (leaves_gap || turns_ahead) && self.session.segment.was_lengthened(record) {
                 if let Err(errno) = self.clean_up_outside(owner, inside) {
                     return if done > 0 { Ok(done) } else { Err(errno) };
@@ -425,7 +429,7 @@ impl OpenFile<'_> {
     #[inline]
     pub(crate) fn touch(&self, now: u64) {
         let record = self.record;
-        if record.has(file_flag::DIRECT) {
+        if record.has(FileFlags::DIRECT) {
             return;
         }
         let now = time_of_change(record, now);
@@ -434,18 +438,18 @@ impl OpenFile<'_> {
             record.changed_ns.store(now, Ordering::Relaxed);
         }
         crash::point("write.touched");
-        record.set(file_flag::AHEAD);
+        record.set(FileFlags::METADATA_DIRTY);
         crash::point("write.ahead");
-        record.set(file_flag::DIRTY);
-        if record.has(file_flag::READ_OUT) {
-            record.clear(file_flag::READ_OUT);
+        record.set(FileFlags::DIRTY);
+        if record.has(FileFlags::READ_OUT) {
+            record.clear(FileFlags::READ_OUT);
         }
     }
 
     /// Sends the node manager a descriptor of the file, once for all of its writers.
     #[inline]
     pub(crate) fn announce(&self) {
-        if !self.record.has(file_flag::ANNOUNCED) {
+        if !self.record.has(FileFlags::ANNOUNCED) {
             self.announce_first();
         }
     }
@@ -453,7 +457,7 @@ impl OpenFile<'_> {
     #[cold]
     fn announce_first(&self) {
         let record = self.record;
-        if !self.may(description_flag::WRITE) || record.set(file_flag::ANNOUNCED) {
+        if !self.may(DescriptionFlags::WRITE) || record.set(FileFlags::ANNOUNCED) {
             return;
         }
         crash::point("announce.marked");
@@ -461,7 +465,7 @@ impl OpenFile<'_> {
         let message = Message::Announce { file: self.id, generation };
         let send = |fd| self.session.manager.send_descriptor(message, fd);
         if self.lend(rustix::fs::OFlags::WRONLY, send).is_err() {
-            record.clear(file_flag::ANNOUNCED);
+            record.clear(FileFlags::ANNOUNCED);
         }
     }
 
@@ -927,7 +931,7 @@ impl OpenFile<'_> {
         offset: u64,
         bytes: usize,
     ) -> Result<usize, Errno> {
-        self.record.set(file_flag::TOUCHED);
+        self.record.set(FileFlags::STORE_WRITTEN);
         let mut done = 0;
         while done < bytes {
             let (from, length) = cursor.here();
@@ -963,7 +967,7 @@ impl OpenFile<'_> {
         self.exclusively(|| {
             let block = offset / self.session.segment.bucket_bytes() as u64;
             let record = self.record;
-            if self.session.segment.entry(record, block).is_some() || record.has(file_flag::DIRECT)
+            if self.session.segment.entry(record, block).is_some() || record.has(FileFlags::DIRECT)
             {
                 return Ok(0);
             }
@@ -1094,8 +1098,8 @@ impl Session {
 /// the change before.
 pub(crate) fn time_of_change(record: &FileRecord, now: u64) -> u64 {
     let mut now = now;
-    if record.has(file_flag::LOOKED_AT) {
-        record.clear(file_flag::LOOKED_AT);
+    if record.has(FileFlags::LOOKED_AT) {
+        record.clear(FileFlags::LOOKED_AT);
         now = clock::realtime_ns();
     }
     now.max(record.changed_ns.load(Ordering::Relaxed))

@@ -271,7 +271,7 @@ impl Node {
         if file >= self.header().files {
             return;
         }
-        if flushes && !self.segment.file(file).has(file_flag::FAILING) {
+        if flushes && !self.segment.file(file).has(FileFlags::FAILING) {
             new = pages;
         }
         let path = String::from_utf8_lossy(&self.segment.file(file).path()).into_owned();

@@ -1,7 +1,7 @@
 //! Questions about a segment that several folders ask: which buckets can be in use, how much of them
 //! is dirty, what the header's texts say.
 
-use forebay_pool::layout::{BucketMeta, file_flag};
+use forebay_pool::layout::{BucketMeta, FileFlags};
 use forebay_pool::segment::text;
 use forebay_pool::{PageSet, Segment};
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ pub(crate) fn scratch_bytes(segment: &Segment, tier: usize) -> u64 {
 
 fn is_scratch(segment: &Segment, meta: &BucketMeta) -> bool {
     let file = meta.file.load(Ordering::Relaxed);
-    file < segment.header().files && segment.file(file).has(file_flag::SCRATCH)
+    file < segment.header().files && segment.file(file).has(FileFlags::SCRATCH)
 }
 
 fn pending_bytes(segment: &Segment, tier: usize, counts: impl Fn(&BucketMeta) -> bool) -> u64 {

@@ -495,7 +495,7 @@ impl Segment {
         let dirty = meta.pages.dirty();
         if dirty != 0 {
             found.dirty_pages += u64::from(dirty.count_ones());
-            self.file(meta.file.load(Ordering::Relaxed)).set(file_flag::DIRTY);
+            self.file(meta.file.load(Ordering::Relaxed)).set(FileFlags::DIRTY);
         }
     }
 
@@ -584,7 +584,7 @@ mod tests {
         let me = Owner::new(MANAGER_SLOT, 0);
         let identity = Identity { device: 1, inode: 2 };
         let file = segment.with_file_or_new(identity, dead, |file, _| file).unwrap();
-        segment.open_description(file, 0, dead).unwrap();
+        segment.open_description(file, DescriptionFlags::NONE, dead).unwrap();
 
         let published = segment.take_bucket(dead).unwrap();
         core::mem::forget(segment.init_bucket(published, file, 3, dead).unwrap());
@@ -641,7 +641,7 @@ mod tests {
         assert_eq!(found, Recovered { clients: 0, dirty_pages: 4, orphans: 1 });
         assert_eq!(segment.free_buckets(0).available(), before - 2);
         assert_eq!(segment.recover(|_, _| {}).orphans, 0);
-        assert!(segment.file(file).has(file_flag::DIRTY));
+        assert!(segment.file(file).has(FileFlags::DIRTY));
     }
 
     #[test]

@@ -86,12 +86,20 @@ impl Segment {
         self.marker(marker.description) == marker
             && (self.held_elsewhere(0, marker.description)
                 || description.in_flight.load(Ordering::SeqCst) > 0
-                || description.flags.load(Ordering::SeqCst) & description_flag::KERNEL_OFFSET != 0)
+                || description
+                    .flags
+                    .load(Ordering::SeqCst)
+                    .contains(DescriptionFlags::KERNEL_OFFSET))
     }
 
     /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when all are in use.
     /// The caller has a presence, and holds the stripe of the record, see [`crate::opens`], or another description of the file.
-    pub fn open_description(&self, file: u32, flags: u32, owner: Owner) -> Option<Marker> {
+    pub fn open_description(
+        &self,
+        file: u32,
+        flags: DescriptionFlags,
+        owner: Owner,
+    ) -> Option<Marker> {
         if crash::refused("description") {
             return None;
         }
@@ -187,7 +195,7 @@ impl Segment {
             let description = self.description(id);
             state(description.word.load(Ordering::Acquire)) != description_state::FREE
                 && description.file.load(Ordering::Acquire) == file
-                && description.flags.load(Ordering::Relaxed) & description_flag::WRITE != 0
+                && description.flags.load(Ordering::Relaxed).contains(DescriptionFlags::WRITE)
         };
         let held = |id: u32| {
             (1..slots)
@@ -333,7 +341,7 @@ mod tests {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         segment.header().clients_high.store(4, Ordering::Relaxed);
         let (sender, receiver) = (Owner::new(1, 0), Owner::new(2, 0));
-        let marker = segment.open_description(3, description_flag::READ, sender).unwrap();
+        let marker = segment.open_description(3, DescriptionFlags::READ, sender).unwrap();
         segment.take_off(marker.description, 10);
         segment.release(1, marker.description);
         for now in [20, 30, 40] {
@@ -347,7 +355,7 @@ mod tests {
         for now in [60, 160] {
             segment.sweep_descriptions(now, 0, 100, |_| {});
         }
-        let again = || segment.open_description(4, description_flag::READ, sender);
+        let again = || segment.open_description(4, DescriptionFlags::READ, sender);
         while again().is_some_and(|other| other.description != marker.description) {}
         assert!(!segment.adopt(marker, receiver), "used for another file by now");
     }
@@ -357,7 +365,7 @@ mod tests {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         segment.header().clients_high.store(4, Ordering::Relaxed);
         let (parent, child) = (Owner::new(1, 0), Owner::new(2, 0));
-        let marker = segment.open_description(3, description_flag::READ, parent).unwrap();
+        let marker = segment.open_description(3, DescriptionFlags::READ, parent).unwrap();
         assert!(segment.adopt(marker, child));
         segment.release(1, marker.description);
         segment.sweep_descriptions(1, 0, 0, |_| {});
@@ -375,7 +383,7 @@ mod tests {
         segment.sweep_descriptions(20, 0, 0, |_| {});
         segment.sweep_descriptions(21, 0, 0, |_| {});
         segment.header().description_cursor.store(marker.description, Ordering::Relaxed);
-        segment.open_description(4, 0, parent).unwrap();
+        segment.open_description(4, DescriptionFlags::NONE, parent).unwrap();
         assert!(!segment.adopt(marker, child));
     }
 
@@ -385,7 +393,7 @@ mod tests {
         geometry.descriptions = 64;
         let (segment, _file) = anonymous(&geometry).unwrap();
         let me = Owner::new(1, 0);
-        assert!((0..64).all(|_| segment.open_description(0, 0, me).is_some()));
-        assert!(segment.open_description(0, 0, me).is_none());
+        assert!((0..64).all(|_| segment.open_description(0, DescriptionFlags::NONE, me).is_some()));
+        assert!(segment.open_description(0, DescriptionFlags::NONE, me).is_none());
     }
 }

@@ -75,33 +75,33 @@ impl FileRecord {
         }
     }
 
-    /// Whether all bits of `flag` are set.
+    /// Whether all of `flags` are set.
     #[inline]
-    pub fn has(&self, flag: u32) -> bool {
-        self.flags.load(Ordering::Acquire) & flag == flag
+    pub fn has(&self, flags: FileFlags) -> bool {
+        self.flags.load(Ordering::Acquire).contains(flags)
     }
 
-    /// Sets flag bits; a plain load when they are set already. Returns whether they were.
+    /// Sets flags; a plain load when they are set already. Returns whether they were.
     #[inline]
-    pub fn set(&self, flag: u32) -> bool {
-        self.has(flag) || self.flags.fetch_or(flag, Ordering::AcqRel) & flag == flag
+    pub fn set(&self, flags: FileFlags) -> bool {
+        self.has(flags) || self.flags.set(flags, Ordering::AcqRel).contains(flags)
     }
 
-    /// Clears flag bits; returns whether any was set.
-    pub fn clear(&self, flag: u32) -> bool {
-        self.flags.fetch_and(!flag, Ordering::AcqRel) & flag != 0
+    /// Clears flags; returns whether any was set.
+    pub fn clear(&self, flags: FileFlags) -> bool {
+        self.flags.clear(flags, Ordering::AcqRel).intersects(flags)
     }
 
     /// Whether a recovery would apply something of it, from the journal or from slots.
     pub fn is_tracked(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & (file_flag::LOGGED | file_flag::SLOTTED) != 0
+        self.flags.load(Ordering::Acquire).intersects(FileFlags::LOGGED | FileFlags::SLOTTED)
     }
 
     /// Whether the journal has anything of it. Whoever has set an intent sees what was set by those
     /// who did not see the intent.
     pub fn is_logged(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.has(file_flag::LOGGED)
+        self.has(FileFlags::LOGGED)
     }
 
     /// Notes that tier `tier` holds some of it.
@@ -131,7 +131,6 @@ impl FileRecord {
     /// and says whose it is.
     fn wipe(&self) {
         let words = [
-            &self.flags,
             &self.exclusive,
             &self.retry_at,
             &self.path_length,
@@ -143,6 +142,7 @@ impl FileRecord {
             &self.soiled,
         ];
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.flags.store(FileFlags::NONE, Ordering::Relaxed);
         self.lengtheners.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let wide = [
             &self.size,
@@ -169,10 +169,10 @@ impl FileRecord {
     /// Takes the note back that the last name was removed, unless `fd`, of this file, has none: it may have lost it just now.
     /// Returns whether it has one.
     pub fn note_whether_named(&self, fd: impl AsFd) -> bool {
-        self.clear(file_flag::UNLINKED);
+        self.clear(FileFlags::UNLINKED);
         let is_nameless = rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0);
         if is_nameless {
-            self.set(file_flag::UNLINKED);
+            self.set(FileFlags::UNLINKED);
         }
         !is_nameless
     }
@@ -282,7 +282,7 @@ impl FileRecord {
 
     /// The errno of its last flush, if that failed. `None` of a file that only waits for its settlement: the store has all of it.
     pub fn failing_errno(&self) -> Option<i32> {
-        self.has(file_flag::FAILING).then(|| self.last_errno()).filter(|&errno| errno != 0)
+        self.has(FileFlags::FAILING).then(|| self.last_errno()).filter(|&errno| errno != 0)
     }
 
     /// Flushes that failed since the file was first opened; the count wraps after 65,535.
@@ -706,12 +706,12 @@ impl Segment {
     /// Asks the node manager to bring what is buffered of `file` to the store, and to sync the store
     /// if `durable`. `owner` is nobody's where the caller has no slot. Returns the ticket to wait for.
     pub fn request_sync(&self, file: u32, owner: Option<Owner>, durable: bool) -> u32 {
-        let durably = if durable { file_flag::DURABLE } else { 0 };
-        self.request(file, owner, file_flag::TO_FLUSH | durably)
+        let durably = FileFlags::DURABLE.when(durable);
+        self.request(file, owner, FileFlags::TO_FLUSH | durably)
     }
 
     /// Asks the node manager for what `flags` say of `file`. Returns the ticket to wait for.
-    pub fn request(&self, file: u32, owner: Option<Owner>, flags: u32) -> u32 {
+    pub fn request(&self, file: u32, owner: Option<Owner>, flags: FileFlags) -> u32 {
         let record = self.file(file);
         record.set(flags);
         let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -877,7 +877,7 @@ impl Segment {
         record.inode.store(identity.inode, Ordering::Relaxed);
         begin(record);
         if self.is_unrecorded(identity) {
-            record.set(file_flag::DIRECT);
+            record.set(FileFlags::DIRECT);
         }
         // Complete before it can be found: one that dies here leaves nothing, or a record of this file.
         let head = self.head(head);
@@ -1234,7 +1234,9 @@ mod tests {
     fn errors_of_a_file_before_are_told_to_none_that_has_the_new_one_open() {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         let record = segment.file(0);
-        let open = |file, slot| segment.open_description(file, 0, Owner::new(slot, 0)).unwrap();
+        let open = |file, slot| {
+            segment.open_description(file, DescriptionFlags::NONE, Owner::new(slot, 0)).unwrap()
+        };
         let [one, two, other] =
             [open(0, 1), open(0, 2), open(1, 1)].map(|marker| marker.description);
         let seen = |id: u32| &segment.description(id).error_seen;

@@ -82,7 +82,7 @@ impl Segment {
     pub fn scratch_of(&self, number: u32) -> impl Iterator<Item = u32> {
         self.live_files().filter(move |&file| {
             let record = self.file(file);
-            record.has(file_flag::SCRATCH) && record.job.load(Ordering::Acquire) == number
+            record.has(FileFlags::SCRATCH) && record.job.load(Ordering::Acquire) == number
         })
     }
 

@@ -2,6 +2,7 @@
 //! version, and a pool left by one is refused by the other.
 
 use crate::dirty_pages::DirtyPages;
+pub use crate::flags::{AtomicFlags, DescriptionFlags, FileFlags};
 use crate::queue::Queue;
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -552,64 +553,6 @@ pub mod retirement {
     pub const GONE: u32 = 3;
 }
 
-/// Flags of a file record.
-pub mod file_flag {
-    /// Read and written through the kernel by everybody, until its last description is gone.
-    pub const DIRECT: u32 = 1;
-    /// `size` and `mtime_ns` are the truth; the store lags behind.
-    pub const AHEAD: u32 = 2;
-    /// Some block may be dirty. Set by writers, cleared by the flusher before it looks.
-    pub const DIRTY: u32 = 4;
-    /// A descriptor was sent to the node manager.
-    pub const ANNOUNCED: u32 = 8;
-    /// The next sync shall also make the store durable.
-    pub const DURABLE: u32 = 16;
-    /// A flush of this file failed and has not succeeded since.
-    pub const FAILING: u32 = 32;
-    /// Its last name was removed: what nobody has open any more is dropped.
-    pub const UNLINKED: u32 = 64;
-    /// The next sync shall also see to it that the manager has no descriptor of it, nor one on
-    /// its way.
-    pub const LET_GO: u32 = 128;
-    /// Its times were looked at since the last write: the next write must show in them.
-    pub const LOOKED_AT: u32 = 256;
-    /// Has a set-user-id or set-group-id bit that a write has to clear.
-    pub const SET_ID: u32 = 512;
-    /// Some process may have a fcntl lock on it, which ends when that process closes any descriptor
-    /// of the file.
-    pub const FCNTL_LOCKED: u32 = 1024;
-    /// The store's file was changed by our own processes since it was last known to agree, so that
-    /// changes of others cannot be told from ours.
-    pub const TOUCHED: u32 = 1 << 16;
-    /// Looked at since it last agreed with the store: nobody else had changed it.
-    pub const VETTED: u32 = 1 << 17;
-    /// Others changed it on the store while Forebay had data for it, see [`super::Header::conflicts`].
-    pub const CONFLICT: u32 = 1 << 18;
-    /// Not persistent: never flushed but for want of room, deleted at the end of its job.
-    pub const SCRATCH: u32 = 2048;
-    /// Read to its end since it was last written; noted only where a lifetime asks for it.
-    pub const READ_OUT: u32 = 4096;
-    /// Can be executed, as far as known: what is written to it is on the store when it is closed.
-    pub const EXECUTABLE: u32 = 8192;
-    /// Nothing of the store's file was changed since it was last made durable. Cleared after each
-    /// change, and before pages that a flush wrote count as clean.
-    pub const SYNCED: u32 = 1 << 20;
-    /// The journal has records of it that a recovery would apply. Set and cleared by the node
-    /// manager; before a truncate or a punch changes the store, the journal is told (`TO_CUT`).
-    pub const LOGGED: u32 = 1 << 21;
-    /// Slots have bytes of it that a recovery would apply. Set before the first such record is
-    /// written, cleared by the node manager before it looks for what is dirty.
-    pub const SLOTTED: u32 = 1 << 22;
-    /// The next sync shall bring it to the journal, where the store need not have it.
-    pub const TO_LOG: u32 = 1 << 23;
-    /// The next sync shall bring it to the store.
-    pub const TO_FLUSH: u32 = 1 << 24;
-    /// It is clean: what journal and slots have of it shall count no more.
-    pub const TO_SETTLE: u32 = 1 << 25;
-    /// Whoever truncates or punches waits until the journal has it, and this is cleared.
-    pub const TO_CUT: u32 = 1 << 26;
-}
-
 /// States of a file record: one of these, or the owner that is about to link or unlink it.
 pub mod file_state {
     /// Nobody's.
@@ -634,8 +577,8 @@ pub struct FileRecord {
     pub inode: AtomicU64,
     /// Raised when the record is given up, and when it is used for another file.
     pub generation: AtomicU32,
-    /// See [`file_flag`].
-    pub flags: AtomicU32,
+    /// What it is, and what is to be done for it.
+    pub flags: AtomicFlags<FileFlags>,
     /// Raised under the stripe at each open, see [`crate::opens`].
     pub opens: AtomicU32,
     /// Which store.
@@ -644,7 +587,7 @@ pub struct FileRecord {
     pub size: AtomicU64,
     /// Bytes of the file on the store, as far as known.
     pub store_size: AtomicU64,
-    /// Last modification, CLOCK_REALTIME nanoseconds, where `AHEAD` is set.
+    /// Last modification, CLOCK_REALTIME nanoseconds, where `METADATA_DIRTY` is set.
     pub mtime_ns: AtomicU64,
     /// Modification time of the store's file when it was last known to agree.
     pub store_mtime_ns: AtomicU64,
@@ -754,34 +697,6 @@ pub mod description_state {
     pub const OPENING: u32 = 3;
 }
 
-/// Flags of an open-file description.
-pub mod description_flag {
-    /// Opened for reading.
-    pub const READ: u32 = 1;
-    /// Opened for writing.
-    pub const WRITE: u32 = 2;
-    /// O_APPEND.
-    pub const APPEND: u32 = 4;
-    /// O_DIRECT was asked for and is not needed.
-    pub const UNCACHED: u32 = 8;
-    /// The kernel's offset is the truth: the descriptor is used by a program without Forebay.
-    pub const KERNEL_OFFSET: u32 = 16;
-    /// Not a descriptor but a memory mapping.
-    pub const MAPPING: u32 = 32;
-    /// O_SYNC or O_DSYNC: each write is made durable before it returns.
-    pub const SYNC: u32 = 64;
-    /// May carry a lock of its own, which must end with its last descriptor.
-    pub const LOCKED: u32 = 128;
-    /// POSIX_FADV_RANDOM: nothing is brought to RAM but what is asked for.
-    pub const RANDOM: u32 = 256;
-    /// POSIX_FADV_SEQUENTIAL: what follows is brought to RAM ahead of the reader.
-    pub const SEQUENTIAL: u32 = 512;
-    /// O_NOFOLLOW was asked for: the kernel may have it without.
-    pub const NO_FOLLOW: u32 = 1 << 16;
-    /// The node manager has it, too, or will get it: who gives it up last ends its locks.
-    pub const SHARED: u32 = 1 << 17;
-}
-
 /// An open-file description: what dup, fork and exec share.
 #[repr(C, align(64))]
 pub struct Description {
@@ -795,8 +710,8 @@ pub struct Description {
     pub file: AtomicU32,
     /// Generation of the file record.
     pub file_generation: AtomicU32,
-    /// See [`description_flag`].
-    pub flags: AtomicU32,
+    /// How it was opened, and what became of it.
+    pub flags: AtomicFlags<DescriptionFlags>,
     /// The file's `error` when it was last reported through this description.
     pub error_seen: AtomicU32,
     /// Milliseconds when it became a zombie.

@@ -14,6 +14,7 @@ pub mod descriptions;
 pub mod dirty_pages;
 pub mod entry;
 pub mod files;
+pub mod flags;
 pub mod free_map;
 pub mod futex;
 pub mod guards;

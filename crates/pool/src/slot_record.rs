@@ -1,7 +1,7 @@
 //! The slot table: one record of 1 KiB for each slot of a file tier, in a file beside the slots. It says
 //! which pages of which file a slot holds, so that they are found again when the segment is gone.
 
-use crate::layout::{FileRecord, PAGES_PER_BUCKET, TIERS_MAX, file_flag};
+use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET, TIERS_MAX};
 use crate::segment::Segment;
 use crate::sums::Summing;
 use crate::sync::Ordering;
@@ -229,7 +229,7 @@ impl Segment {
             *sum = sums.get(page);
         }
         let record: &FileRecord = self.file(file);
-        if record.has(file_flag::SCRATCH) {
+        if record.has(FileFlags::SCRATCH) {
             // Never written to the store.
             made.dirty = 0;
         }

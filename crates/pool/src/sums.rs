@@ -2,7 +2,7 @@
 //! the pages that it touches, writes them, stores their sums, and writes the slot's record.
 
 use crate::crash;
-use crate::layout::{BucketMeta, SlotSums, file_flag};
+use crate::layout::{BucketMeta, FileFlags, SlotSums};
 use crate::page_set::PageSet;
 use crate::segment::Segment;
 use crate::slot_record::RECORD_BYTES;
@@ -96,9 +96,9 @@ impl Segment {
                 && meta.pending() != 0
                 && let file = meta.file.load(Ordering::Relaxed)
                 && file < self.header().files
-                && !self.file(file).has(file_flag::SCRATCH)
+                && !self.file(file).has(FileFlags::SCRATCH)
             {
-                self.file(file).set(file_flag::SLOTTED);
+                self.file(file).set(FileFlags::SLOTTED);
             }
         };
         // Before and after its number is taken: who settles files takes one, too, and clears the flag

@@ -476,7 +476,7 @@ impl<'a> Worker<'a> {
         } else if self.random.below(2) == 0 {
             let identity = segment.file(file).identity();
             let opened = segment.reopen_file(identity, owner, |file| {
-                segment.open_description(file, description_flag::READ, owner)
+                segment.open_description(file, DescriptionFlags::READ, owner)
             });
             if let Ok(Some(Some(marker))) = opened {
                 self.open.push((marker, file));

@@ -5,7 +5,7 @@ use crate::harness::{
     self, AS_NOBODY, FOREBAY, LAZY, LIMIT, Running, Site, USUAL, is_alive, wait_for, works,
 };
 use forebay_pool::Segment;
-use forebay_pool::layout::{ClientSlot, FileRecord, file_flag};
+use forebay_pool::layout::{ClientSlot, FileFlags, FileRecord};
 use forebay_pool::message::{MESSAGE_BYTES, Message};
 use forebay_pool::segment::open_pool;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -276,7 +276,7 @@ fn a_descriptor_of_something_else_is_refused() {
         segment.live_files().find(is_it).unwrap()
     };
     let file = of("file");
-    assert!(segment.file(file).has(file_flag::ANNOUNCED));
+    assert!(segment.file(file).has(FileFlags::ANNOUNCED));
     let generation = segment.file(file).generation.load(Ordering::Relaxed);
     let fifo = target.site.out.join("fifo");
     assert!(works(&["mkfifo", fifo.to_str().unwrap()]));

@@ -4,7 +4,7 @@
 
 use crate::harness::forge::{Identity, Log, Record, set_head};
 use crate::harness::{self, LIMIT, NOBODY, Ran, Setup, Site, kill, skip, tree, wait_for};
-use forebay_pool::layout::{Header, file_flag};
+use forebay_pool::layout::{FileFlags, Header};
 use forebay_pool::segment::open_pool;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::{Owner, Segment, SlotRecord};
@@ -454,7 +454,7 @@ fn give_to(segment: &Segment, path: &Path, of: Identity, way: &Path) {
     record.set_path(&bytes_of(way));
     old.entry0.store(0, Ordering::Relaxed);
     old.root.store(0, Ordering::Relaxed);
-    old.clear(file_flag::AHEAD | file_flag::DIRTY);
+    old.clear(FileFlags::METADATA_DIRTY | FileFlags::DIRTY);
     for bucket in buckets {
         segment.bucket(bucket).unwrap().file.store(new, Ordering::Relaxed);
     }
@@ -757,7 +757,7 @@ fn spoil_pool(random: &mut Random, world: &World) -> String {
                 let record = segment.file(file_of(segment, &store.join(name)));
                 record.set_path(&path);
                 if scratch {
-                    record.set(file_flag::SCRATCH);
+                    record.set(FileFlags::SCRATCH);
                 }
             });
             let way = String::from_utf8_lossy(&path).into_owned();

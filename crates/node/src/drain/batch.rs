@@ -5,7 +5,7 @@ use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::FileFlags;
 use forebay_pool::{PageSet, clock, crash};
 use forebay_tiers::Transfer;
 use libc::iovec;
@@ -70,7 +70,7 @@ impl Flusher {
                 // One that has lost its last name is dropped when it is certain that no process has it open:
                 // that it cannot be written is no error to tell.
                 let gone =
-                    errno == Errno::STALE && self.node.segment.file(file).has(file_flag::UNLINKED);
+                    errno == Errno::STALE && self.node.segment.file(file).has(FileFlags::UNLINKED);
                 match gone {
                     true => drop(self.postpone(file)),
                     false => self.failed(file, born, errno),
@@ -103,7 +103,7 @@ impl Flusher {
             }
         }
         // Before any page counts as clean, or as not written: who sees that sees the error.
-        self.node.segment.file(file).clear(file_flag::SYNCED);
+        self.node.segment.file(file).clear(FileFlags::SYNCED);
         if let Some(errno) = error.or(unread.then_some(Errno::IO)) {
             self.failed(file, born, errno);
         }
@@ -119,7 +119,7 @@ impl Flusher {
             None if unread => Some(bytes),
             None => {
                 let record = self.node.segment.file(file);
-                if bytes > 0 && record.clear(file_flag::FAILING) {
+                if bytes > 0 && record.clear(FileFlags::FAILING) {
                     self.backoff.remove(&file);
                 }
                 Some(bytes)

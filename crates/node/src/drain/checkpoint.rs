@@ -7,7 +7,7 @@ use crate::drain::slots::read_slot;
 use crate::journal::log::LogError;
 use crate::journal::{BlockPages, Checkpoint, Facts};
 use forebay_pool::backoff::Backoff;
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::FileFlags;
 use forebay_pool::{Owner, crash};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ impl Flusher {
             return Err(LogError::Full);
         };
         // Before intents are looked for: who sets one later tells the journal first.
-        let slotted = record.has(file_flag::SLOTTED);
-        let first = !record.set(file_flag::LOGGED) && !slotted;
+        let slotted = record.has(FileFlags::SLOTTED);
+        let first = !record.set(FileFlags::LOGGED) && !slotted;
         fence(Ordering::SeqCst);
         if !self.await_cut(file) {
             return Err(LogError::Held);
         }
-        if !first && !record.has(file_flag::SYNCED) {
+        if !first && !record.has(FileFlags::SYNCED) {
             return Err(LogError::Full);
         }
         let mut state = journal.lock();
@@ -84,14 +84,14 @@ impl Flusher {
     pub(super) fn is_safe_with_journal(&mut self, file: u32, first: bool) -> bool {
         let record = self.node.segment.file(file);
         // Looked at after the file was: what a flush took from under our eyes is on the store.
-        record.has(file_flag::SYNCED) || first && self.sync_store(file).is_ok()
+        record.has(FileFlags::SYNCED) || first && self.sync_store(file).is_ok()
     }
 
     /// Tells the journal of a truncate or a punch under way, which waits for that.
     pub(super) fn serve_cut(&mut self, file: u32) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
-        if !record.has(file_flag::TO_CUT) {
+        if !record.has(FileFlags::TO_CUT) {
             return;
         }
         let goal = || {
@@ -103,12 +103,12 @@ impl Flusher {
             && let Err(error) = journal.cut(node.context(), file, &mut *self.tiers[journal.tier])
         {
             // The next sync goes to the store, and settles the file.
-            record.clear(file_flag::SYNCED);
+            record.clear(FileFlags::SYNCED);
             eprintln!("the journal cannot be told of a truncate: {error:?}");
         }
         // One that was given up while this process was stopped may be followed by another.
         if goal() == before {
-            record.clear(file_flag::TO_CUT);
+            record.clear(FileFlags::TO_CUT);
         }
         self.announce_done();
     }
@@ -136,8 +136,8 @@ impl Flusher {
         let node = Arc::clone(&self.node);
         let may = |file: u32| {
             let record = node.segment.file(file);
-            record.has(file_flag::LOGGED)
-                && !record.has(file_flag::FAILING)
+            record.has(FileFlags::LOGGED)
+                && !record.has(FileFlags::FAILING)
                 && !self.aside.contains_key(&file)
         };
         let Some(journal) = &node.journal else { return false };
@@ -147,7 +147,7 @@ impl Flusher {
         };
         let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
         self.patience = Backoff::default();
-        self.sync_with(file, ticket, file_flag::DURABLE);
+        self.sync_with(file, ticket, FileFlags::DURABLE);
         true
     }
 
@@ -170,15 +170,15 @@ impl Flusher {
     /// Slots that hold some of the file are to be settled with it. Returns whether there may be some.
     pub(super) fn take_slotted(&self, file: u32) -> bool {
         let record = self.node.segment.file(file);
-        if !record.has(file_flag::SLOTTED) {
+        if !record.has(FileFlags::SLOTTED) {
             return false;
         }
         if let Some(journal) = &self.node.journal {
             journal.count_again(file);
         }
         // First: a round that begins now must find one of them.
-        record.set(file_flag::LOGGED);
-        record.clear(file_flag::SLOTTED);
+        record.set(FileFlags::LOGGED);
+        record.clear(FileFlags::SLOTTED);
         true
     }
 
@@ -201,7 +201,7 @@ impl Flusher {
     ) {
         match result {
             Ok(()) => {
-                if self.node.segment.file(file).clear(file_flag::FAILING) {
+                if self.node.segment.file(file).clear(FileFlags::FAILING) {
                     self.backoff.remove(&file);
                 }
             }

@@ -5,7 +5,7 @@ use crate::node::BlockRef;
 use crate::usage::buckets_of;
 use forebay_placement::schema::Trigger;
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{JobRecord, file_flag};
+use forebay_pool::layout::{FileFlags, JobRecord};
 use forebay_pool::{Entry, clock};
 use std::sync::atomic::Ordering;
 
@@ -40,7 +40,7 @@ impl Flusher {
     /// demand.
     fn due_after(&self, file: u32) -> Option<u32> {
         let record = self.node.segment.file(file);
-        if record.has(file_flag::SCRATCH) {
+        if record.has(FileFlags::SCRATCH) {
             return None;
         }
         let own = Trigger::from_code(record.trigger.load(Ordering::Relaxed));
@@ -78,7 +78,7 @@ impl Flusher {
                 // The table of files is shorter than that of buckets.
                 let is_dirty = |file| {
                     let record = segment.file(file);
-                    record.has(file_flag::DIRTY) && !record.has(file_flag::SCRATCH)
+                    record.has(FileFlags::DIRTY) && !record.has(FileFlags::SCRATCH)
                 };
                 if !segment.live_files().any(is_dirty) {
                     return found;
@@ -111,7 +111,7 @@ impl Flusher {
     /// Whether a failing file's time has come.
     pub fn may_try(&self, file: u32, now: u32) -> bool {
         let record = self.node.segment.file(file);
-        !record.has(file_flag::FAILING)
+        !record.has(FileFlags::FAILING)
             || clock::stamp_age(now, record.retry_at.load(Ordering::Relaxed)) > 0
     }
 }

@@ -7,7 +7,7 @@ use forebay_pool::SlotRecord;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::FileFlags;
 use forebay_pool::sums::SlotFiles;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
@@ -87,7 +87,7 @@ impl Flusher {
         let pause = self.backoff.get(&file).map_or(first, |ms| (ms * 2).min(most));
         self.backoff.insert(file, pause);
         record.retry_at.store(self.node.now().wrapping_add(pause), Ordering::Relaxed);
-        !record.set(file_flag::FAILING)
+        !record.set(FileFlags::FAILING)
     }
 }
 
@@ -98,8 +98,8 @@ pub(crate) const FADING: Duration = Duration::from_secs(30);
 /// as soon as its descriptions are free, and nothing of it has to come to the store.
 pub(crate) fn is_fading(node: &Node, file: u32) -> bool {
     let record = node.segment.file(file);
-    record.has(file_flag::UNLINKED)
-        && record.has(file_flag::FAILING)
+    record.has(FileFlags::UNLINKED)
+        && record.has(FileFlags::FAILING)
         && node.segment.holders(file).all(|pid| !forebay_pool::liveness::is_alive(pid, 0))
 }
 

@@ -7,7 +7,7 @@
 
 use crate::node::Node;
 use forebay_pool::clock;
-use forebay_pool::layout::{FileRecord, file_flag};
+use forebay_pool::layout::{FileFlags, FileRecord};
 use rustix::fd::OwnedFd;
 use rustix::fs::Stat;
 use std::ffi::OsString;
@@ -19,12 +19,12 @@ use std::sync::atomic::Ordering;
 /// in writeback, so that no thread reconciles the file meanwhile.
 pub(crate) fn vet(node: &Node, file: u32, fd: &OwnedFd) {
     let record = node.segment.file(file);
-    if record.has(file_flag::VETTED) {
+    if record.has(FileFlags::CONFLICT_CHECKED) {
         return;
     }
     let Ok(stat) = rustix::fs::fstat(fd) else { return };
     // In this order: who finds it vetted may write, which is no change by others.
-    if record.set(file_flag::VETTED) {
+    if record.set(FileFlags::CONFLICT_CHECKED) {
         return;
     }
     if !is_theirs(record) {
@@ -38,7 +38,7 @@ pub(crate) fn vet(node: &Node, file: u32, fd: &OwnedFd) {
 /// Before what is left of a file without a name and without readers is dropped.
 pub(crate) fn vet_dropped(node: &Node, file: u32) {
     let record = node.segment.file(file);
-    if !record.has(file_flag::UNLINKED)
+    if !record.has(FileFlags::UNLINKED)
         && is_theirs(record)
         && !has_temporary_name(record)
         && node.is_pending(file)
@@ -49,7 +49,7 @@ pub(crate) fn vet_dropped(node: &Node, file: u32) {
 
 /// Whether a change can be told from our own.
 fn is_theirs(record: &FileRecord) -> bool {
-    ![file_flag::TOUCHED, file_flag::DIRECT, file_flag::SCRATCH]
+    ![FileFlags::STORE_WRITTEN, FileFlags::DIRECT, FileFlags::SCRATCH]
         .into_iter()
         .any(|flag| record.has(flag))
 }
@@ -57,7 +57,7 @@ fn is_theirs(record: &FileRecord) -> bool {
 fn change(record: &FileRecord, stat: &Stat) -> Option<String> {
     let (size, known) = (stat.st_size as u64, record.store_size.load(Ordering::Acquire));
     let mtime = clock::joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64);
-    if stat.st_nlink == 0 && !record.has(file_flag::UNLINKED) && !has_temporary_name(record) {
+    if stat.st_nlink == 0 && !record.has(FileFlags::UNLINKED) && !has_temporary_name(record) {
         return Some("it was deleted or replaced; the file that was written to has no name".into());
     }
     match size.cmp(&known) {
@@ -77,7 +77,7 @@ fn has_temporary_name(record: &FileRecord) -> bool {
 
 fn tell(node: &Node, file: u32, what: &str) {
     let record = node.segment.file(file);
-    record.set(file_flag::CONFLICT);
+    record.set(FileFlags::CONFLICT);
     node.header().conflicts.fetch_add(1, Ordering::AcqRel);
     let path = String::from_utf8_lossy(&record.path()).into_owned();
     eprintln!(

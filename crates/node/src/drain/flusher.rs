@@ -7,7 +7,7 @@ use crate::journal::Checkpoint;
 use crate::node::Node;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::FileFlags;
 use forebay_pool::{Owner, futex};
 use forebay_tiers::IoClient;
 use rustix::fd::OwnedFd;
@@ -125,7 +125,7 @@ impl Flusher {
         }
         if let FlushScope::File(file) = which {
             let record = self.node.segment.file(file);
-            if record.has(file_flag::AHEAD) && !self.node.is_pending(file) {
+            if record.has(FileFlags::METADATA_DIRTY) && !self.node.is_pending(file) {
                 // What is to be settled needs a descriptor, of which no flush has made use.
                 let _ = self.descriptor(file);
             }
@@ -149,7 +149,7 @@ impl Flusher {
         let folder = &self.node.config.backing[self.store_of(file)].path;
         let descriptors = &self.node.descriptors;
         // One that is on its way may be the only one there is: the file may have no name.
-        if record.has(file_flag::ANNOUNCED)
+        if record.has(FileFlags::ANNOUNCED)
             && descriptors.at_hand(&self.node.segment, file).is_none()
         {
             self.node.await_messages();

@@ -1,7 +1,7 @@
 //! Once nothing of a file is dirty, its size and times are reconciled with those of the store's file.
 
 use crate::node::Node;
-use forebay_pool::layout::{FileRecord, file_flag};
+use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{Owner, clock, crash};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Timespec, Timestamps};
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 pub(crate) fn reconcile(node: &Node, file: u32, owner: Owner) {
     let segment = &node.segment;
     let record = segment.file(file);
-    let settled = !record.has(file_flag::AHEAD)
-        && !record.has(file_flag::ANNOUNCED)
+    let settled = !record.has(FileFlags::METADATA_DIRTY)
+        && !record.has(FileFlags::ANNOUNCED)
         && !record.is_tracked()
         && node.descriptors.at_hand(segment, file).is_none();
     if settled || node.is_pending(file) {
@@ -33,22 +33,22 @@ pub(crate) fn reconcile_held(node: &Node, file: u32) {
         return;
     }
     let held = node.descriptors.at_hand(&node.segment, file);
-    let agrees =
-        !record.has(file_flag::AHEAD) || held.is_some_and(|fd| agree_with_store(node, record, &fd));
-    if agrees && record.clear(file_flag::CONFLICT) {
+    let agrees = !record.has(FileFlags::METADATA_DIRTY)
+        || held.is_some_and(|fd| agree_with_store(node, record, &fd));
+    if agrees && record.clear(FileFlags::CONFLICT) {
         // Clean blocks may hold what another program has changed on the store.
         node.segment.drop_clean_blocks(file, Node::new_owner());
     }
     if agrees && record.is_tracked() {
         // The sync thread comes back to it when journal and slots count no more.
-        let failing = record.has(file_flag::FAILING)
+        let failing = record.has(FileFlags::FAILING)
             && clock::stamp_age(node.now(), record.retry_at.load(Ordering::Relaxed)) == 0;
-        if !record.has(file_flag::TO_SETTLE) && !failing {
-            node.segment.request(file, Some(Node::new_owner()), file_flag::TO_SETTLE);
+        if !record.has(FileFlags::TO_SETTLE) && !failing {
+            node.segment.request(file, Some(Node::new_owner()), FileFlags::TO_SETTLE);
         }
     } else if agrees {
         // A program that is open for writing cannot be executed. The next writer sends his own.
-        record.clear(file_flag::ANNOUNCED);
+        record.clear(FileFlags::ANNOUNCED);
         crash::point("settle.closing");
         node.descriptors.close(file);
     }
@@ -64,7 +64,7 @@ fn agree_with_store(node: &Node, record: &FileRecord, fd: &OwnedFd) -> bool {
         if rustix::fs::ftruncate(fd, size).is_err() {
             return false;
         }
-        record.clear(file_flag::SYNCED);
+        record.clear(FileFlags::SYNCED);
     }
     crash::point("settle.sized");
     node.segment.forget_lengtheners(record);
@@ -84,6 +84,11 @@ fn agree_with_store(node: &Node, record: &FileRecord, fd: &OwnedFd) -> bool {
     record.store_size.store(stat.st_size as u64, Ordering::Release);
     record.size.store(stat.st_size as u64, Ordering::Release);
     crash::point("settle.noted");
-    record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::TOUCHED | file_flag::VETTED);
+    record.clear(
+        FileFlags::METADATA_DIRTY
+            | FileFlags::DIRTY
+            | FileFlags::STORE_WRITTEN
+            | FileFlags::CONFLICT_CHECKED,
+    );
     true
 }

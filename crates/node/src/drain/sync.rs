@@ -6,7 +6,7 @@ use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
-use forebay_pool::layout::{TIERS_MAX, file_flag};
+use forebay_pool::layout::{FileFlags, TIERS_MAX};
 use forebay_pool::message::Message;
 use forebay_pool::{clock, crash, futex};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -70,7 +70,7 @@ impl Flusher {
 
     fn behind(&self, file: u32) -> bool {
         let record = self.node.segment.file(file);
-        record.has(file_flag::TO_CUT)
+        record.has(FileFlags::TO_CUT)
             || record.sync_wanted.load(Ordering::Acquire)
                 != record.sync_done.load(Ordering::Acquire)
     }
@@ -92,18 +92,18 @@ impl Flusher {
             let ticket = record.sync_wanted.load(Ordering::Acquire);
             let wanted = record.flags.load(Ordering::Acquire);
             let store =
-                file_flag::DURABLE | file_flag::TO_FLUSH | file_flag::TO_SETTLE | file_flag::LET_GO;
-            if wanted & file_flag::TO_LOG == 0 || wanted & store != 0 {
+                FileFlags::DURABLE | FileFlags::TO_FLUSH | FileFlags::TO_SETTLE | FileFlags::LET_GO;
+            if !wanted.contains(FileFlags::TO_LOG) || wanted.intersects(store) {
                 self.sync(file);
                 continue;
             }
-            record.clear(file_flag::TO_LOG);
+            record.clear(FileFlags::TO_LOG);
             crash::point("sync.logging");
             match self.log(file) {
                 Ok(first) => logged.push((file, ticket, first)),
                 Err(_) if node.stopping() => return,
                 // The log is full, or its records would not tell what the store has.
-                Err(_) => self.sync_with(file, ticket, file_flag::DURABLE),
+                Err(_) => self.sync_with(file, ticket, FileFlags::DURABLE),
             }
         }
         self.end_checkpoints();
@@ -120,7 +120,7 @@ impl Flusher {
                     self.answer(file, ticket);
                     crash::point("sync.logged");
                 }
-                false => self.sync_with(file, ticket, file_flag::DURABLE),
+                false => self.sync_with(file, ticket, FileFlags::DURABLE),
             }
         }
     }
@@ -133,19 +133,19 @@ impl Flusher {
         if !self.behind(file) && !self.aside.contains_key(&file) {
             return;
         }
-        let all = file_flag::DURABLE
-            | file_flag::LET_GO
-            | file_flag::TO_LOG
-            | file_flag::TO_FLUSH
-            | file_flag::TO_SETTLE;
+        let all = FileFlags::DURABLE
+            | FileFlags::LET_GO
+            | FileFlags::TO_LOG
+            | FileFlags::TO_FLUSH
+            | FileFlags::TO_SETTLE;
         crash::point("sync.begin");
-        let wanted = record.flags.fetch_and(!all, Ordering::AcqRel) & all;
+        let wanted = record.flags.clear(all, Ordering::AcqRel) & all;
         crash::point("sync.taken");
         self.sync_with(file, ticket, wanted);
     }
 
     /// Leaves a sync, for which `wanted` is to be done, for later: not answered, and to be tried again.
-    fn put_aside(&mut self, file: u32, wanted: u32) {
+    fn put_aside(&mut self, file: u32, wanted: FileFlags) {
         self.node.segment.file(file).set(wanted);
         // Trying all of them is never to take more than a tenth of the time.
         let share = Timer::ms(10).as_duration() * self.aside.len() as u32;
@@ -155,17 +155,17 @@ impl Flusher {
         crash::point("sync.aside");
     }
 
-    pub(super) fn sync_with(&mut self, file: u32, ticket: u32, wanted: u32) {
+    pub(super) fn sync_with(&mut self, file: u32, ticket: u32, wanted: FileFlags) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         // The store has it, then, and a process that asked for the journal has more than that.
-        let durable = wanted & (file_flag::DURABLE | file_flag::TO_LOG) != 0;
-        let let_go = wanted & file_flag::LET_GO != 0;
+        let durable = wanted.intersects(FileFlags::DURABLE | FileFlags::TO_LOG);
+        let let_go = wanted.contains(FileFlags::LET_GO);
         let born = record.born_ns.load(Ordering::Acquire);
         let errors = record.errors();
-        let only_clean = wanted == file_flag::TO_SETTLE;
+        let only_clean = wanted == FileFlags::TO_SETTLE;
         // Slots that are filled from here on are not settled by this, and their file has the flag.
-        let was_logged = record.has(file_flag::LOGGED);
+        let was_logged = record.has(FileFlags::LOGGED);
         let slotted = (durable || only_clean) && self.take_slotted(file);
         let tracked = was_logged || slotted;
         let sequence = if tracked { node.segment.next_sequence() } else { 0 };
@@ -233,14 +233,14 @@ impl Flusher {
         let record = node.segment.file(file);
         let store = self.store_of(file);
         // Before: a process that changes the store's file meanwhile takes it away again.
-        record.set(file_flag::SYNCED);
+        record.set(FileFlags::SYNCED);
         let result = match held {
             Ok(fd) => self.stores[store].sync(fd.as_raw_fd()),
             // Its last writer's descriptor is closed, and it cannot be found by its name.
             Err(_) => self.sync_all_of(store),
         };
         if result.is_err() {
-            record.clear(file_flag::SYNCED);
+            record.clear(FileFlags::SYNCED);
         }
         result
     }

@@ -16,7 +16,7 @@ use crate::instance::runtime::Runtime;
 use crate::store::beneath::handle_of;
 use crate::store::descriptors::Descriptors;
 use forebay_placement::schema::Durability;
-use forebay_pool::layout::{PAGES_PER_BUCKET, file_flag};
+use forebay_pool::layout::{FileFlags, PAGES_PER_BUCKET};
 use forebay_pool::{PageSet, Segment, crash, private};
 use forebay_tiers::IoClient;
 use log::{Log, LogError};
@@ -232,7 +232,7 @@ impl Journal {
                     state.unnoted.remove(&file);
                     if state.newest.get(&file).is_none_or(|newest| *newest <= sequence) {
                         state.newest.remove(&file);
-                        node.segment.file(file).clear(file_flag::LOGGED);
+                        node.segment.file(file).clear(FileFlags::LOGGED);
                     }
                 }
                 Err(_) => _ = state.unnoted.insert(file),
@@ -241,7 +241,7 @@ impl Journal {
         if state.restart_if_dead(node, io) {
             for (settled, result) in files.iter().zip(&mut results) {
                 if result.is_err() {
-                    node.segment.file(settled.file).clear(file_flag::LOGGED);
+                    node.segment.file(settled.file).clear(FileFlags::LOGGED);
                     *result = Ok(());
                 }
             }
@@ -271,7 +271,7 @@ impl Journal {
         state.files.remove(&file);
         state.newest.remove(&file);
         state.unnoted.remove(&file);
-        record.clear(file_flag::LOGGED | file_flag::SLOTTED);
+        record.clear(FileFlags::LOGGED | FileFlags::SLOTTED);
     }
 
     /// The file that the log has data of for longest, of those that `may` be settled, if half of the log
@@ -503,7 +503,7 @@ impl State {
         let Some(log) = &mut self.log else { return false };
         let unnoted = &self.unnoted;
         let live =
-            |file: u32| node.segment.file(file).has(file_flag::LOGGED) && !unnoted.contains(&file);
+            |file: u32| node.segment.file(file).has(FileFlags::LOGGED) && !unnoted.contains(&file);
         if !(self.failed || self.full || log.is_worth_restart())
             || node.segment.live_files().any(live)
         {
@@ -513,7 +513,7 @@ impl State {
         let floor = node.segment.next_sequence();
         let before = log.floor();
         let slotted = node.segment.live_files();
-        let slotted = slotted.filter(|&file| node.segment.file(file).has(file_flag::SLOTTED));
+        let slotted = slotted.filter(|&file| node.segment.file(file).has(FileFlags::SLOTTED));
         let slotted: Vec<u32> = slotted.collect();
         let settled_to = |file: &u32| {
             let then = self.live.get(file).copied().unwrap_or(before);
@@ -657,7 +657,7 @@ mod tests {
         /// Appends data of a file, as a sync does, which the log answers if this is true.
         fn log(&mut self, file: usize) -> bool {
             let (file, journal) = (self.files[file], self.node.journal.as_ref().unwrap());
-            self.node.segment.file(file).set(file_flag::LOGGED);
+            self.node.segment.file(file).set(FileFlags::LOGGED);
             let mut state = journal.lock();
             state.open(journal, self.node.context(), &mut self.io).unwrap();
             let sequence = self.node.segment.next_sequence();
@@ -704,7 +704,7 @@ mod tests {
         assert!(!world.log(0));
         assert!(!world.journal().takes_data());
         assert!(world.settle(0).is_err());
-        let logged = |file: u32| world.node.segment.file(file).has(file_flag::LOGGED);
+        let logged = |file: u32| world.node.segment.file(file).has(FileFlags::LOGGED);
         assert!(world.files.into_iter().all(logged));
         let due = world.journal().to_checkpoint(world.node.context(), logged);
         assert_eq!(due, Some(world.files[1]));
@@ -735,7 +735,7 @@ mod tests {
             assert_eq!(world.settle(0), Ok(()));
             assert_eq!(world.script.hits(), 2);
             assert!(!world.log(1));
-            world.node.segment.file(world.files[1]).clear(file_flag::LOGGED);
+            world.node.segment.file(world.files[1]).clear(FileFlags::LOGGED);
             world.node.journal.as_ref().unwrap().mend(world.node.context(), &mut world.io);
             assert!(world.log(1));
         }

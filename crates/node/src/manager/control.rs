@@ -5,7 +5,7 @@ use crate::node::Node;
 use crate::organize::stage::{Request, Requests};
 use forebay_pool::Owner;
 use forebay_pool::clock::Timer;
-use forebay_pool::layout::{file_flag, job_state};
+use forebay_pool::layout::{FileFlags, job_state};
 use forebay_pool::message::{MESSAGE_BYTES, Message};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -335,8 +335,8 @@ pub(crate) fn failing_files(node: &Node) -> usize {
         .live_files()
         .filter(|&file| {
             let record = node.segment.file(file);
-            record.has(file_flag::FAILING)
-                && !record.has(file_flag::SCRATCH)
+            record.has(FileFlags::FAILING)
+                && !record.has(FileFlags::SCRATCH)
                 && node.is_pending(file)
         })
         .count()
@@ -346,7 +346,7 @@ pub(crate) fn failing_files(node: &Node) -> usize {
 pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
     node.segment.live_files().all(|file| {
         let record = node.segment.file(file);
-        record.has(file_flag::FAILING) || record.has(file_flag::SCRATCH) || !node.is_pending(file)
+        record.has(FileFlags::FAILING) || record.has(FileFlags::SCRATCH) || !node.is_pending(file)
     })
 }
 

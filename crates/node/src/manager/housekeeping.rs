@@ -96,7 +96,7 @@ impl Outside for FromManager<'_> {
         self.note_cut()?;
         undo::resizing(fd.as_fd(), size);
         rustix::fs::ftruncate(&*fd, size)?;
-        self.node.segment.file(self.file).clear(file_flag::SYNCED);
+        self.node.segment.file(self.file).clear(FileFlags::SYNCED);
         Ok(())
     }
 
@@ -109,7 +109,7 @@ impl Outside for FromManager<'_> {
         let bytes = range.end - range.start;
         undo::writing(fd.as_fd(), range.start, bytes);
         rustix::fs::fallocate(&*fd, mode, range.start, bytes)?;
-        self.node.segment.file(self.file).clear(file_flag::SYNCED);
+        self.node.segment.file(self.file).clear(FileFlags::SYNCED);
         Ok(())
     }
 }
@@ -139,13 +139,13 @@ pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
 /// there is no program to tell of it but those that have a new file with its inode open.
 pub(crate) fn complete_intent(node: &Node, file: u32, owner: Owner) -> Result<(), Errno> {
     let record = node.segment.file(file);
-    record.set(file_flag::TOUCHED);
+    record.set(FileFlags::STORE_WRITTEN);
     let outside = FromManager { node, file };
     let result = node.segment.complete_intent(file, owner, &outside);
     match result {
         // It has lost its last name, as far as is known: what is left of it goes when that is sure.
         Err(Errno::STALE) => {
-            record.set(file_flag::UNLINKED);
+            record.set(FileFlags::UNLINKED);
         }
         Err(errno) => record.report(errno.raw_os_error() as u32),
         Ok(()) => {}
@@ -453,7 +453,7 @@ impl Housekeeper {
         let nameless = || match self.node.descriptors.at_hand(segment, file) {
             Some(fd) => rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_nlink == 0),
             // Noted before the call: it may have failed, or not have come about.
-            None => record.has(file_flag::UNLINKED) && self.is_gone(file),
+            None => record.has(FileFlags::UNLINKED) && self.is_gone(file),
         };
         let unchanged = || opens.are_still(&record.opens);
         let mut dropped = false;
@@ -477,15 +477,15 @@ impl Housekeeper {
                 }
                 segment.drop_all_blocks(file, self.owner, &*self.node);
                 crash::point("housekeeping.dropped");
-                record.clear(file_flag::AHEAD | file_flag::DIRTY | file_flag::FAILING);
+                record.clear(FileFlags::METADATA_DIRTY | FileFlags::DIRTY | FileFlags::FAILING);
                 dropped = true;
             }
         }
         reconcile(&self.node, file, self.owner);
-        if record.has(file_flag::SCRATCH) && !dropped {
+        if record.has(FileFlags::SCRATCH) && !dropped {
             // It ends with its job, empty or not.
             let held = self.node.descriptors.at_hand(segment, file).is_some();
-            if (held || record.has(file_flag::DIRECT))
+            if (held || record.has(FileFlags::DIRECT))
                 && let Some(_exclusive) = try_exclusive()
                 && unchanged()
             {
@@ -499,7 +499,7 @@ impl Housekeeper {
                 empty = false;
                 false
             });
-            empty && (!record.has(file_flag::AHEAD) || dropped) && !record.is_tracked()
+            empty && (!record.has(FileFlags::METADATA_DIRTY) || dropped) && !record.is_tracked()
         };
         if self.keeps_time(record) || !empty() {
             return;
@@ -522,8 +522,8 @@ impl Housekeeper {
         !self.crowded
             && seen < record.store_changed_ns.load(Ordering::Acquire)
             && record.born_ns.load(Ordering::Acquire) != 0
-            && !record.has(file_flag::UNLINKED)
-            && !record.has(file_flag::DIRECT)
+            && !record.has(FileFlags::UNLINKED)
+            && !record.has(FileFlags::DIRECT)
             && !record.has_untold_error()
     }
 
@@ -553,9 +553,9 @@ impl Housekeeper {
     /// be, nothing is lost with its blocks.
     fn is_spent(&self, file: u32) -> bool {
         let record = self.node.segment.file(file);
-        record.has(file_flag::UNLINKED)
-            && !record.has(file_flag::AHEAD)
-            && !record.has(file_flag::SCRATCH)
+        record.has(FileFlags::UNLINKED)
+            && !record.has(FileFlags::METADATA_DIRTY)
+            && !record.has(FileFlags::SCRATCH)
             && !record.is_tracked()
             && !self.node.is_pending(file)
     }
@@ -592,12 +592,12 @@ impl Housekeeper {
 pub(crate) fn mark_pending_files(node: &Node) {
     for file in node.segment.live_files() {
         let record = node.segment.file(file);
-        if !record.has(file_flag::DIRTY | file_flag::AHEAD) && node.is_pending(file) {
-            record.set(file_flag::AHEAD);
+        if !record.has(FileFlags::DIRTY | FileFlags::METADATA_DIRTY) && node.is_pending(file) {
+            record.set(FileFlags::METADATA_DIRTY);
             crash::point("pending.ahead");
-            record.set(file_flag::DIRTY);
+            record.set(FileFlags::DIRTY);
         }
-        if record.has(file_flag::AHEAD) && !node.is_pending(file) {
+        if record.has(FileFlags::METADATA_DIRTY) && !node.is_pending(file) {
             node.segment.request_sync(file, None, false);
         }
     }
@@ -609,7 +609,7 @@ pub(crate) fn is_any_littered(node: &Node) -> bool {
     node.segment.live_files().any(|file| {
         let record = node.segment.file(file);
         record.lengtheners.iter().any(is_left)
-            && record.has(file_flag::AHEAD)
+            && record.has(FileFlags::METADATA_DIRTY)
             && record.sync_wanted.load(Ordering::Acquire)
                 != record.sync_done.load(Ordering::Acquire)
     })

@@ -208,17 +208,17 @@ pub(crate) fn delete_held(node: &Node, file: u32, owner: Owner, open: bool) {
     match remove_names(node, file, &backing.path) {
         Removed::All => {
             record.job.store(0, Ordering::Release);
-            record.set(file_flag::UNLINKED);
+            record.set(FileFlags::UNLINKED);
             if !open {
                 segment.drop_all_blocks(file, owner, node);
-                record.clear(file_flag::AHEAD | file_flag::ANNOUNCED);
-                record.clear(file_flag::DIRTY | file_flag::FAILING);
+                record.clear(FileFlags::METADATA_DIRTY | FileFlags::ANNOUNCED);
+                record.clear(FileFlags::DIRTY | FileFlags::FAILING);
                 node.descriptors.close(file);
             }
         }
         // It was given a name that is to last, where we could not see it.
         Removed::Kept => {
-            record.clear(file_flag::SCRATCH);
+            record.clear(FileFlags::SCRATCH);
             record.mode.store(Mode::Async as u8, Ordering::Release);
             record.job.store(0, Ordering::Release);
         }
@@ -310,11 +310,11 @@ pub(crate) fn lay_down(node: &Node, file: u32) {
         if let Ok(path) = path {
             record.set_path(path.as_os_str().as_bytes());
         }
-        record.clear(file_flag::ANNOUNCED);
+        record.clear(FileFlags::ANNOUNCED);
         node.descriptors.close(file);
     }
     if !node.segment.is_unrecorded(record.identity()) {
-        record.clear(file_flag::DIRECT);
+        record.clear(FileFlags::DIRECT);
     }
 }
 
@@ -345,7 +345,7 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], o
                 let of_rule = versions.entry((count, rule)).or_default();
                 of_rule.push((written, (file, opens)));
             }
-            Lifetime::OverwriteWhenRead if record.has(file_flag::READ_OUT) => {
+            Lifetime::OverwriteWhenRead if record.has(FileFlags::READ_OUT) => {
                 over.push((file, opens));
             }
             Lifetime::Expires(after) if now.saturating_sub(written) >= after => {
@@ -361,9 +361,9 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], o
     }
     for (file, opens) in over {
         let record = segment.file(file);
-        let is_scratch = record.has(file_flag::SCRATCH);
+        let is_scratch = record.has(FileFlags::SCRATCH);
         let table = segment.enter_table(owner);
-        if (is_scratch || !record.has(file_flag::DIRTY))
+        if (is_scratch || !record.has(FileFlags::DIRTY))
             && let Some(_exclusive) = segment.try_lock_exclusive(&table, file, owner)
             // A process may have opened it since it was found to be closed.
             && opens.are_still(&record.opens)
@@ -385,5 +385,5 @@ fn holds(node: &Node, file: u32) -> bool {
         buffered = matches!(Entry::decode(place.load(Ordering::Acquire)), Entry::Resident { .. });
         !buffered
     });
-    buffered || record.has(file_flag::SCRATCH) && record.size.load(Ordering::Acquire) > 0
+    buffered || record.has(FileFlags::SCRATCH) && record.size.load(Ordering::Acquire) > 0
 }

@@ -13,7 +13,7 @@ use crate::drain::{FADING, FlushScope, Flusher, is_fading, reconcile_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
 use forebay_pool::clock::Timer;
-use forebay_pool::layout::{TIERS_MAX, file_flag, file_state, retirement};
+use forebay_pool::layout::{FileFlags, TIERS_MAX, file_state, retirement};
 use forebay_pool::{Owner, crash};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -190,7 +190,7 @@ impl Drop for Retirement {
 /// Whether the store has all of a file, and nothing that a recovery would apply is kept of it.
 fn is_clean(node: &Node, file: u32) -> bool {
     let record = node.segment.file(file);
-    !record.has(file_flag::AHEAD)
+    !record.has(FileFlags::METADATA_DIRTY)
         && !record.is_tracked()
         && !record.has_intent()
         && !node.is_pending(file)
@@ -200,10 +200,10 @@ fn is_clean(node: &Node, file: u32) -> bool {
 /// stay buffered for as long as their programs run.
 fn is_done(node: &Node, file: u32, direct: bool) -> bool {
     let record = node.segment.file(file);
-    let scratch = record.has(file_flag::SCRATCH);
+    let scratch = record.has(FileFlags::SCRATCH);
     match direct {
-        true => scratch || record.has(file_flag::DIRECT) && is_clean(node, file),
-        false => (!scratch || record.has(file_flag::UNLINKED)) && is_clean(node, file),
+        true => scratch || record.has(FileFlags::DIRECT) && is_clean(node, file),
+        false => (!scratch || record.has(FileFlags::UNLINKED)) && is_clean(node, file),
     }
 }
 
@@ -269,7 +269,7 @@ fn finish_held(
             return Outcome::Refused;
         }
     }
-    if record.has(file_flag::SCRATCH) {
+    if record.has(FileFlags::SCRATCH) {
         if direct {
             return Outcome::Done;
         }
@@ -282,18 +282,18 @@ fn finish_held(
         }
         flusher.be_patient();
         flusher.flush(FlushScope::File(file));
-        if record.has(file_flag::FAILING) {
+        if record.has(FileFlags::FAILING) {
             break;
         }
     }
     if !segment.drop_clean_blocks(file, owner) {
-        let refused = record.has(file_flag::FAILING);
+        let refused = record.has(FileFlags::FAILING);
         return if refused { Outcome::Refused } else { Outcome::Busy };
     }
     if record.is_tracked() && flusher.checkpoint_durably(file).is_err() {
         return Outcome::Refused;
     }
-    if record.has(file_flag::AHEAD) && flusher.descriptor(file).is_err() {
+    if record.has(FileFlags::METADATA_DIRTY) && flusher.descriptor(file).is_err() {
         return Outcome::Refused;
     }
     reconcile_held(node, file);
@@ -301,7 +301,7 @@ fn finish_held(
         return Outcome::Refused;
     }
     if direct {
-        record.set(file_flag::DIRECT);
+        record.set(FileFlags::DIRECT);
         crash::point("manager.direct");
     }
     Outcome::Done

@@ -6,7 +6,7 @@ use crate::manager::jobs;
 use crate::node::Node;
 use crate::usage::buckets_of;
 use forebay_pool::backoff::Backoff;
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::FileFlags;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::{SlotRecord, crash, liveness};
@@ -43,15 +43,15 @@ pub(crate) fn take_over(node: &Node) {
     for file in node.segment.live_files() {
         let record = node.segment.file(file);
         // The descriptors died with the manager; the process that writes next sends its own again.
-        record.clear(file_flag::ANNOUNCED | file_flag::FAILING);
+        record.clear(FileFlags::ANNOUNCED | FileFlags::FAILING);
         record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         if record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire) {
             // What those who wait were promised the predecessor knew: it took the flags.
-            record.set(file_flag::DURABLE);
+            record.set(FileFlags::DURABLE);
         }
         if record.is_tracked() {
             // What was done without a manager the journal does not know.
-            record.set(file_flag::LOGGED);
+            record.set(FileFlags::LOGGED);
             node.segment.request_sync(file, None, true);
         }
     }

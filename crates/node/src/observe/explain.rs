@@ -198,11 +198,11 @@ fn find(segment: &Segment, metadata: &Metadata) -> Option<u32> {
 fn state_of(record: &FileRecord) -> FileState {
     FileState {
         store_size: record.store_size.load(Ordering::Acquire),
-        ahead: record.has(file_flag::AHEAD),
-        direct: record.has(file_flag::DIRECT),
+        ahead: record.has(FileFlags::METADATA_DIRTY),
+        direct: record.has(FileFlags::DIRECT),
         mode: Mode::from_code(record.mode.load(Ordering::Relaxed)),
         job: record
-            .has(file_flag::SCRATCH)
+            .has(FileFlags::SCRATCH)
             .then(|| record.job.load(Ordering::Acquire))
             .filter(|&job| job != 0),
         errno: record.failing_errno(),
@@ -313,11 +313,11 @@ mod tests {
         let identity = Identity { device: 1, inode: 1 };
         let file = segment.with_file_or_new(identity, Node::new_owner(), |file, _| file).unwrap();
         let record = segment.file(file);
-        record.set(file_flag::FAILING);
+        record.set(FileFlags::FAILING);
         assert_eq!(state_of(record).errno, None);
         record.report(libc::EIO as u32);
         assert_eq!(state_of(record).errno, Some(libc::EIO));
-        record.clear(file_flag::FAILING);
+        record.clear(FileFlags::FAILING);
         assert_eq!(state_of(record).errno, None);
     }
 }

@@ -4,7 +4,7 @@ use crate::observe::holders::Holder;
 use crate::usage::{buckets_of, dirty_bytes, ranges, scratch_bytes};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{JobRecord, file_flag, retirement};
+use forebay_pool::layout::{FileFlags, JobRecord, retirement};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{Segment, SegmentError, clock};
 use rustix::fd::AsFd;
@@ -165,7 +165,7 @@ impl Observer {
     pub fn files(&self) -> Vec<FileStatus> {
         let ahead = self.0.live_files().filter(|&file| {
             let record = self.0.file(file);
-            record.has(file_flag::AHEAD) && !record.has(file_flag::SCRATCH)
+            record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::SCRATCH)
         });
         ahead
             .map(|file| {
@@ -189,7 +189,7 @@ impl Observer {
                     failing: errno.map(|_| Failing { tries: record.failures(), retry_ms }),
                     dirty,
                     ranges,
-                    conflict: record.has(file_flag::CONFLICT),
+                    conflict: record.has(FileFlags::CONFLICT),
                     path: String::from_utf8_lossy(&record.path()).into_owned(),
                     size: record.size.load(Ordering::Acquire),
                     errno,
@@ -283,9 +283,9 @@ impl Observer {
         let ends = self.is_retiring();
         let left = |&file: &u32| {
             let record = self.0.file(file);
-            let is_where_it_ends = !ends || record.has(file_flag::DIRECT);
-            let done =
-                record.has(file_flag::SCRATCH) || is_where_it_ends && !record.has(file_flag::AHEAD);
+            let is_where_it_ends = !ends || record.has(FileFlags::DIRECT);
+            let done = record.has(FileFlags::SCRATCH)
+                || is_where_it_ends && !record.has(FileFlags::METADATA_DIRTY);
             !done
         };
         let described = |file| {

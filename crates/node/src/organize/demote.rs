@@ -211,7 +211,7 @@ impl Demoter {
                 continue;
             }
             let record = segment.file(file);
-            let stuck = !moves && record.has(file_flag::FAILING);
+            let stuck = !moves && record.has(FileFlags::FAILING);
             if stuck && meta.pages.dirty() != 0 {
                 continue;
             }
@@ -268,7 +268,7 @@ impl Demoter {
         let mut freed = 0;
         for of_file in victims.chunk_by(|a, b| a.file == b.file) {
             let file = of_file[0].file;
-            if self.node.segment.file(file).has(file_flag::FAILING) {
+            if self.node.segment.file(file).has(FileFlags::FAILING) {
                 continue;
             }
             let blocks = of_file.iter().map(|victim| (victim.block, victim.bucket)).collect();

@@ -167,7 +167,7 @@ impl Stager {
         };
         record.generation.load(Ordering::Acquire) == request.generation
             && record.state.load(Ordering::Acquire) == file_state::LIVE
-            && !record.has(file_flag::DIRECT)
+            && !record.has(FileFlags::DIRECT)
             && rustix::fs::fstat(&request.fd).is_ok_and(same)
     }
 

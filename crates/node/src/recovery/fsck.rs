@@ -11,7 +11,7 @@ mod tiers;
 use crate::recovery::inspect::inspect;
 use finding::refused;
 pub use forebay_pool::check::{Finding, Remedy};
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::FileFlags;
 use forebay_pool::{Segment, SegmentError};
 pub use journal::{JournalState, check_left};
 
@@ -59,7 +59,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
     stores::check(segment, &mut findings);
     files::check(segment, &mut findings);
     let journal = journal::check(segment, pool.in_use, &mut findings);
-    let ahead = |&file: &u32| segment.file(file).has(file_flag::AHEAD);
+    let ahead = |&file: &u32| segment.file(file).has(FileFlags::METADATA_DIRTY);
     // An index that is damaged need not end.
     let refused = findings.iter().any(|finding| finding.remedy == Remedy::Refused);
     let dirty = match !refused {

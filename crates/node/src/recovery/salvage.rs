@@ -285,7 +285,7 @@ impl<'a> Salvager<'a> {
         let path = PathBuf::from(OsString::from_vec(record.path()));
         let header = self.segment.header();
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
-        let path = Some(path.as_path()).filter(|_| !record.has(file_flag::UNLINKED));
+        let path = Some(path.as_path()).filter(|_| !record.has(FileFlags::UNLINKED));
         let wanted =
             name_of_copy(path, path_of(&header.store[store].path), record.identity().inode);
         create(self.target, &wanted)

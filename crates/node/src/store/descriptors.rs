@@ -1,7 +1,7 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
 use crate::store::beneath::{Known, Since, Stores, reopen};
-use forebay_pool::layout::{FileRecord, file_flag};
+use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{Identity, Marker, Owner, Segment};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -120,7 +120,7 @@ impl Descriptors {
             let record = segment.file(file);
             // A file that was settled before the message came is not to be held open.
             record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
-                && record.has(file_flag::ANNOUNCED)
+                && record.has(FileFlags::ANNOUNCED)
                 && self.is_file_of(record, &fd)
                 && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
                     !matches!(flags & OFlags::RWMODE, OFlags::RDONLY)
@@ -135,7 +135,7 @@ impl Descriptors {
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
             self.map().insert(file, kept);
             // It may have been settled since we looked, by somebody who found nothing to close.
-            if !segment.file(file).has(file_flag::ANNOUNCED) {
+            if !segment.file(file).has(FileFlags::ANNOUNCED) {
                 self.close(file);
             }
         }
@@ -153,7 +153,7 @@ impl Descriptors {
             return Ok(fd);
         }
         // Not by name: it has lost its last one, and what has that name now is another file.
-        if record.has(file_flag::UNLINKED)
+        if record.has(FileFlags::UNLINKED)
             && let Some(fd) = self.of_programs(segment, file)
         {
             return Ok(fd);

@@ -4,7 +4,7 @@ use crate::store::beneath::{Known, Since, Stores};
 use crate::usage::path_of;
 use forebay_pool::Segment;
 use forebay_pool::check::{Finding, Remedy};
-use forebay_pool::layout::file_flag;
+use forebay_pool::layout::FileFlags;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
     let stores = Stores::of(stores.iter().map(|store| path_of(&store.path)));
     for file in segment.live_files() {
         let record = segment.file(file);
-        if !record.has(file_flag::AHEAD) || record.has(file_flag::UNLINKED) {
+        if !record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::UNLINKED) {
             continue;
         }
         let path = PathBuf::from(OsString::from_vec(record.path()));

@@ -1,0 +1,217 @@
+//! Sets of flags in shared memory: of a file record, and of an open-file description.
+
+use crate::sync::{AtomicU32, Ordering};
+use core::marker::PhantomData;
+use core::ops::{BitAnd, BitOr, BitOrAssign, Not};
+
+/// A set of flags that one word holds.
+pub trait Flags: Copy {
+    /// The set that a word holds.
+    fn from_bits(bits: u32) -> Self;
+    /// The word.
+    fn bits(self) -> u32;
+}
+
+/// A set of flags that many threads change.
+#[repr(transparent)]
+pub struct AtomicFlags<F> {
+    word: AtomicU32,
+    flags: PhantomData<F>,
+}
+
+impl<F: Flags> AtomicFlags<F> {
+    /// The flags that are set.
+    #[inline]
+    pub fn load(&self, order: Ordering) -> F {
+        F::from_bits(self.word.load(order))
+    }
+
+    /// Sets these flags, and clears all others.
+    #[inline]
+    pub fn store(&self, flags: F, order: Ordering) {
+        self.word.store(flags.bits(), order);
+    }
+
+    /// Sets flags; returns those that were set before.
+    #[inline]
+    pub fn set(&self, flags: F, order: Ordering) -> F {
+        F::from_bits(self.word.fetch_or(flags.bits(), order))
+    }
+
+    /// Clears flags; returns those that were set before.
+    #[inline]
+    pub fn clear(&self, flags: F, order: Ordering) -> F {
+        F::from_bits(self.word.fetch_and(!flags.bits(), order))
+    }
+}
+
+macro_rules! flag_set {
+    ($name:ident) => {
+        impl $name {
+            /// No flag.
+            pub const NONE: $name = $name(0);
+
+            /// Whether all of `flags` are in the set.
+            #[inline]
+            pub const fn contains(self, flags: $name) -> bool {
+                self.0 & flags.0 == flags.0
+            }
+
+            /// Whether any of `flags` is in the set.
+            #[inline]
+            pub const fn intersects(self, flags: $name) -> bool {
+                self.0 & flags.0 != 0
+            }
+
+            /// The set if `condition` holds, else none.
+            #[inline]
+            pub const fn when(self, condition: bool) -> $name {
+                if condition { self } else { $name::NONE }
+            }
+        }
+
+        impl Flags for $name {
+            #[inline]
+            fn from_bits(bits: u32) -> $name {
+                $name(bits)
+            }
+
+            #[inline]
+            fn bits(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl BitOr for $name {
+            type Output = $name;
+
+            #[inline]
+            fn bitor(self, other: $name) -> $name {
+                $name(self.0 | other.0)
+            }
+        }
+
+        impl BitOrAssign for $name {
+            #[inline]
+            fn bitor_assign(&mut self, other: $name) {
+                self.0 |= other.0;
+            }
+        }
+
+        impl BitAnd for $name {
+            type Output = $name;
+
+            #[inline]
+            fn bitand(self, other: $name) -> $name {
+                $name(self.0 & other.0)
+            }
+        }
+
+        impl Not for $name {
+            type Output = $name;
+
+            #[inline]
+            fn not(self) -> $name {
+                $name(!self.0)
+            }
+        }
+    };
+}
+
+/// Flags of a file record.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileFlags(u32);
+
+impl FileFlags {
+    /// Read and written through the kernel by everybody, until its last description is gone.
+    pub const DIRECT: FileFlags = FileFlags(1);
+    /// `size` and `mtime_ns` are the truth; the store lags behind.
+    pub const METADATA_DIRTY: FileFlags = FileFlags(2);
+    /// Some block may be dirty. Set by writers, cleared by the flusher before it looks.
+    pub const DIRTY: FileFlags = FileFlags(4);
+    /// A descriptor was sent to the node manager.
+    pub const ANNOUNCED: FileFlags = FileFlags(8);
+    /// The next sync shall also make the store durable.
+    pub const DURABLE: FileFlags = FileFlags(16);
+    /// A flush of this file failed and has not succeeded since.
+    pub const FAILING: FileFlags = FileFlags(32);
+    /// Its last name was removed: what nobody has open any more is dropped.
+    pub const UNLINKED: FileFlags = FileFlags(64);
+    /// The next sync shall also see to it that the manager has no descriptor of it, nor one on
+    /// its way.
+    pub const LET_GO: FileFlags = FileFlags(128);
+    /// Its times were looked at since the last write: the next write must show in them.
+    pub const LOOKED_AT: FileFlags = FileFlags(256);
+    /// Has a set-user-id or set-group-id bit that a write has to clear.
+    pub const SET_ID: FileFlags = FileFlags(512);
+    /// Some process may have a fcntl lock on it, which ends when that process closes any descriptor
+    /// of the file.
+    pub const FCNTL_LOCKED: FileFlags = FileFlags(1024);
+    /// The store's file was changed by our own processes since it was last known to agree, so that
+    /// changes of others cannot be told from ours.
+    pub const STORE_WRITTEN: FileFlags = FileFlags(1 << 16);
+    /// Looked at since it last agreed with the store: nobody else had changed it.
+    pub const CONFLICT_CHECKED: FileFlags = FileFlags(1 << 17);
+    /// Others changed it on the store while Forebay had data for it, see [`crate::layout::Header::conflicts`].
+    pub const CONFLICT: FileFlags = FileFlags(1 << 18);
+    /// Not persistent: never flushed but for want of room, deleted at the end of its job.
+    pub const SCRATCH: FileFlags = FileFlags(2048);
+    /// Read to its end since it was last written; noted only where a lifetime asks for it.
+    pub const READ_OUT: FileFlags = FileFlags(4096);
+    /// Can be executed, as far as known: what is written to it is on the store when it is closed.
+    pub const EXECUTABLE: FileFlags = FileFlags(8192);
+    /// Nothing of the store's file was changed since it was last made durable. Cleared after each
+    /// change, and before pages that a flush wrote count as clean.
+    pub const SYNCED: FileFlags = FileFlags(1 << 20);
+    /// The journal has records of it that a recovery would apply. Set and cleared by the node
+    /// manager; before a truncate or a punch changes the store, the journal is told (`TO_CUT`).
+    pub const LOGGED: FileFlags = FileFlags(1 << 21);
+    /// Slots have bytes of it that a recovery would apply. Set before the first such record is
+    /// written, cleared by the node manager before it looks for what is dirty.
+    pub const SLOTTED: FileFlags = FileFlags(1 << 22);
+    /// The next sync shall bring it to the journal, where the store need not have it.
+    pub const TO_LOG: FileFlags = FileFlags(1 << 23);
+    /// The next sync shall bring it to the store.
+    pub const TO_FLUSH: FileFlags = FileFlags(1 << 24);
+    /// It is clean: what journal and slots have of it shall count no more.
+    pub const TO_SETTLE: FileFlags = FileFlags(1 << 25);
+    /// Whoever truncates or punches waits until the journal has it, and this is cleared.
+    pub const TO_CUT: FileFlags = FileFlags(1 << 26);
+}
+
+flag_set!(FileFlags);
+
+/// Flags of an open-file description.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DescriptionFlags(u32);
+
+impl DescriptionFlags {
+    /// Opened for reading.
+    pub const READ: DescriptionFlags = DescriptionFlags(1);
+    /// Opened for writing.
+    pub const WRITE: DescriptionFlags = DescriptionFlags(2);
+    /// O_APPEND.
+    pub const APPEND: DescriptionFlags = DescriptionFlags(4);
+    /// O_DIRECT was asked for and is not needed.
+    pub const UNCACHED: DescriptionFlags = DescriptionFlags(8);
+    /// The kernel's offset is the truth: the descriptor is used by a program without Forebay.
+    pub const KERNEL_OFFSET: DescriptionFlags = DescriptionFlags(16);
+    /// Not a descriptor but a memory mapping.
+    pub const MAPPING: DescriptionFlags = DescriptionFlags(32);
+    /// O_SYNC or O_DSYNC: each write is made durable before it returns.
+    pub const SYNC: DescriptionFlags = DescriptionFlags(64);
+    /// May carry a lock of its own, which must end with its last descriptor.
+    pub const LOCKED: DescriptionFlags = DescriptionFlags(128);
+    /// POSIX_FADV_RANDOM: nothing is brought to RAM but what is asked for.
+    pub const RANDOM: DescriptionFlags = DescriptionFlags(256);
+    /// POSIX_FADV_SEQUENTIAL: what follows is brought to RAM ahead of the reader.
+    pub const SEQUENTIAL: DescriptionFlags = DescriptionFlags(512);
+    /// O_NOFOLLOW was asked for: the kernel may have it without.
+    pub const NO_FOLLOW: DescriptionFlags = DescriptionFlags(1 << 16);
+    /// The node manager has it, too, or will get it: who gives it up last ends its locks.
+    pub const SHARED: DescriptionFlags = DescriptionFlags(1 << 17);
+}
+
+flag_set!(DescriptionFlags);
