@@ -416,26 +416,26 @@ fn slots_and_journal_come_back_in_the_order_in_which_they_were_written() {
     let would = "if the pool were lost, `forebay recover` would bring";
     assert!(checked.contains(would) && checked.contains(" files from it"), "{checked}");
     steps.reboot();
-    // One of the two heads, and one of the records in the middle.
+    // One of the two superblock copies, and one of the records in the middle.
     let journal = tier_file(&site, ".journal");
     let sound = fs::read(&journal).unwrap();
     let checked = site.end(site.forebay(&["fsck"])).expect(0).stdout;
     assert!(checked.contains("will bring") && !checked.contains(" 0 records"), "{checked}");
-    let heads: Vec<_> =
+    let copies: Vec<_> =
         (0..sound.len() - 8).filter(|&at| &sound[at..][..8] == b"FBJOURNL").collect();
-    flip(&journal, heads[1] as u64 + 20, 1);
-    flip(&journal, heads[0] as u64 + 20, 1);
+    flip(&journal, copies[1] as u64 + 20, 1);
+    flip(&journal, copies[0] as u64 + 20, 1);
     let checked = site.end(site.forebay(&["fsck"])).expect(1).stdout;
-    assert!(checked.contains("both heads are damaged"), "{checked}");
+    assert!(checked.contains("both copies of its superblock are damaged"), "{checked}");
     let refused = site.recover().expect(125).stderr;
-    assert!(refused.contains("both of its heads are damaged"), "{refused}");
+    assert!(refused.contains("both copies of its superblock are damaged"), "{refused}");
     fs::write(&journal, &sound).unwrap();
     let logged = sound.windows(100).position(|bytes| bytes == &all[0][..100]).unwrap();
     flip(&journal, logged as u64, 1);
     let checked = site.end(site.forebay(&["fsck"])).expect(1).stdout;
     assert!(checked.contains("is damaged: what a sync acknowledged is lost"), "{checked}");
     fs::write(&journal, &sound).unwrap();
-    flip(&journal, heads[1] as u64 + 20, 1);
+    flip(&journal, copies[1] as u64 + 20, 1);
     let checked = site.end(site.forebay(&["fsck"])).expect(1).stdout;
     assert!(checked.contains("the other holds"), "{checked}");
     site.recover().expect(0);

@@ -403,14 +403,14 @@ fn after_a_reboot_that_took_the_runtime_folder_fsck_looks_at_the_journal_of_a_co
     let said = site.end(site.forebay(&words)).expect(0);
     assert!(said.stdout.contains("of 1 files from it"), "{said:?}");
     assert!(!said.stderr.contains(site.seen(&pool).to_str().unwrap()), "{said:?}");
-    // Both heads are damaged: nothing of a pool that is gone is advised.
+    // Both copies of the superblock are damaged: nothing of a pool that is gone is advised.
     let files = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());
     let mut journals = files.filter(|path| path.extension().is_some_and(|end| end == "journal"));
     let journal = journals.next().expect("a journal was left");
     let kept = fs::read(&journal).unwrap();
     fs::write(&journal, kept.iter().map(|byte| byte ^ 0x55).collect::<Vec<_>>()).unwrap();
     let said = site.end(site.forebay(&words)).expect(1);
-    assert!(said.stdout.contains("both heads are damaged"), "{said:?}");
+    assert!(said.stdout.contains("both copies of its superblock are damaged"), "{said:?}");
     assert!(said.stdout.contains("put right, or moved away"), "{said:?}");
     assert!(!said.stdout.contains("salvage"), "{said:?}");
     fs::write(&journal, kept).unwrap();

@@ -5,7 +5,7 @@ use crate::drain::flusher::{AwaitedCheckpoint, Flusher};
 use crate::drain::reconcile::reconcile;
 use crate::drain::slots::read_slot;
 use crate::journal::log::LogError;
-use crate::journal::{BlockPages, Checkpoint, Facts};
+use crate::journal::{BlockPages, Checkpoint, FileMeta};
 use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{Owner, crash};
@@ -38,7 +38,7 @@ impl Flusher {
         state.begin(node.context(), file)?;
         let path = record.path();
         // What is written from here on has a higher one.
-        let facts = Facts {
+        let of_file = FileMeta {
             sequence: segment.next_sequence(),
             size: record.size.load(Ordering::Acquire),
             mtime_ns: record.mtime_ns.load(Ordering::Acquire),
@@ -71,7 +71,7 @@ impl Flusher {
                 };
                 result = read.and_then(|data| {
                     let pages = BlockPages { block, bucket, version, pages, data, page };
-                    state.append_pages(file, &facts, &pages, &mut *tiers[journal.tier])
+                    state.append_pages(file, &of_file, &pages, &mut *tiers[journal.tier])
                 });
             }
             result.is_ok()
@@ -100,7 +100,8 @@ impl Flusher {
         };
         let before = goal();
         if let Some(journal) = &node.journal
-            && let Err(error) = journal.cut(node.context(), file, &mut *self.tiers[journal.tier])
+            && let Err(error) =
+                journal.log_truncate(node.context(), file, &mut *self.tiers[journal.tier])
         {
             // The next sync goes to the store, and settles the file.
             record.clear(FileFlags::SYNCED);
@@ -142,7 +143,7 @@ impl Flusher {
         };
         let Some(journal) = &node.journal else { return false };
         let Some(file) = journal.to_checkpoint(node.context(), may) else {
-            journal.mend(node.context(), &mut *self.tiers[journal.tier]);
+            journal.repair(node.context(), &mut *self.tiers[journal.tier]);
             return false;
         };
         let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
@@ -174,7 +175,7 @@ impl Flusher {
             return false;
         }
         if let Some(journal) = &self.node.journal {
-            journal.count_again(file);
+            journal.expect_checkpoint(file);
         }
         // First: a round that begins now must find one of them.
         record.set(FileFlags::LOGGED);

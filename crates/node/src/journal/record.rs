@@ -6,20 +6,20 @@
 //! 16 kind  17 store  18 bytes of the handle  19 -  20 bytes of the path  22 -
 //! 24 sequence    32 device    40 inode    48 birth time, nanoseconds
 //! 56 offset, or start of a punch    64 size, or end of a punch    72 modification time
-//! 80 bytes of data    84 type of the handle    88 epoch of the log    96 synced
+//! 80 bytes of data    84 type of the handle    88 generation    96 synced
 //! 104 handle, path, data, zeros
 //! ```
 //!
-//! `link` and `epoch` tie a record to its place: what an earlier append, or an earlier round of the
-//! log, has left behind the last record is none. `synced` tells a record that has rotted from one that
-//! was never finished: what lies before it in the file was durable when the record was made.
+//! `link` and the generation tie a record to its position: what an earlier append, or an earlier generation
+//! of the log, has left behind the last record is none. `synced` tells a corrupt record from one that was
+//! never finished: what lies before it in the file was durable when the record was made.
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBJR");
 const FIXED: usize = 104;
 /// Longer than any record: a block has 4 MiB at most.
 const LENGTH_MAX: usize = 8 << 20;
 
-/// What makes a file this file, also after a reboot.
+/// The file that a record is of, as recovery finds it on its store.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Key {
     /// Which store of the configuration; its device may have another number by then.
@@ -33,12 +33,19 @@ pub(crate) struct Key {
     pub handle_type: i32,
 }
 
-/// Device, inode and birth time: what says which file a settlement is of.
-pub(crate) type Name = (u64, u64, u64);
+/// What tells a file from all others of its store, also after a reboot; what a checkpoint is of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct FileIdentity {
+    pub device: u64,
+    pub inode: u64,
+    /// Time of birth in nanoseconds; 0 if the store does not know.
+    pub born_ns: u64,
+}
 
 impl Key {
-    pub fn name(&self) -> Name {
-        (self.device, self.inode, self.born_ns)
+    pub fn identity(&self) -> FileIdentity {
+        let &Key { device, inode, born_ns, .. } = self;
+        FileIdentity { device, inode, born_ns }
     }
 }
 
@@ -48,14 +55,14 @@ pub(crate) enum Body<'a> {
     /// Bytes that a sync acknowledged, the file's size and time then, and its path, a hint.
     Data { offset: u64, size: u64, mtime_ns: u64, path: &'a [u8], bytes: &'a [u8] },
     /// The size that a truncate sets.
-    Cut { size: u64 },
+    Truncate { size: u64 },
     /// The bytes that a punch makes zero.
     Punch { start: u64, end: u64 },
     /// The file lost its last name.
     Gone,
     /// The store has everything of the file up to this sequence, durably.
-    Settled,
-    /// The manager ended with nothing left: all that is up to this sequence is settled.
+    Checkpoint,
+    /// The manager ended with nothing left: a checkpoint of every file up to this sequence.
     Stop,
 }
 
@@ -67,10 +74,10 @@ pub(crate) struct Record<'a> {
     pub body: Body<'a>,
 }
 
-/// A record's place: which round of the log, and the CRC of the record before it.
+/// A record's position in the log: which generation, and the CRC of the record before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    pub epoch: u64,
+pub(crate) struct Position {
+    pub generation: u64,
     pub link: u32,
     /// Up to which byte of the file everything was durable then.
     pub synced: u64,
@@ -86,24 +93,24 @@ impl Record<'_> {
         (FIXED + self.key.handle.len() + path + bytes).next_multiple_of(8)
     }
 
-    /// Appends the record to `out`. Returns the place of the next.
-    pub fn encode(&self, place: Place, out: &mut Vec<u8>) -> Place {
+    /// Appends the record to `out`. Returns the position of the next.
+    pub fn encode(&self, position: Position, out: &mut Vec<u8>) -> Position {
         let start = out.len();
         let (kind, a, b, c, path, bytes): (u8, u64, u64, u64, &[u8], &[u8]) = match self.body {
             Body::Data { offset, size, mtime_ns, path, bytes } => {
                 (1, offset, size, mtime_ns, path, bytes)
             }
-            Body::Cut { size } => (2, 0, size, 0, &[], &[]),
+            Body::Truncate { size } => (2, 0, size, 0, &[], &[]),
             Body::Punch { start, end } => (3, start, end, 0, &[], &[]),
             Body::Gone => (4, 0, 0, 0, &[], &[]),
-            Body::Settled => (5, 0, 0, 0, &[], &[]),
+            Body::Checkpoint => (5, 0, 0, 0, &[], &[]),
             Body::Stop => (6, 0, 0, 0, &[], &[]),
         };
         let length = self.encoded_len();
         out.extend_from_slice(&MAGIC.to_le_bytes());
         out.extend_from_slice(&(length as u32).to_le_bytes());
         out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&place.link.to_le_bytes());
+        out.extend_from_slice(&position.link.to_le_bytes());
         out.extend_from_slice(&[kind, self.key.store, self.key.handle.len() as u8, 0]);
         out.extend_from_slice(&(path.len() as u16).to_le_bytes());
         out.extend_from_slice(&[0; 2]);
@@ -113,25 +120,25 @@ impl Record<'_> {
         }
         out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.key.handle_type.to_le_bytes());
-        out.extend_from_slice(&place.epoch.to_le_bytes());
-        out.extend_from_slice(&place.synced.to_le_bytes());
+        out.extend_from_slice(&position.generation.to_le_bytes());
+        out.extend_from_slice(&position.synced.to_le_bytes());
         out.extend_from_slice(&self.key.handle);
         out.extend_from_slice(path);
         out.extend_from_slice(bytes);
         out.resize(start + length, 0);
         let crc = crc32c::crc32c(&out[start + 12..]);
         out[start + 8..start + 12].copy_from_slice(&crc.to_le_bytes());
-        Place { link: crc, ..place }
+        Position { link: crc, ..position }
     }
 
-    /// The record at the beginning of `from`, its length, and the place of the next; `None` if there is
-    /// none that belongs to `place`. Never panics, whatever the bytes.
-    pub fn decode(from: &[u8], place: Place) -> Option<(Record<'_>, usize, Place)> {
+    /// The record at the beginning of `from`, its length, and the position of the next; `None` if there is
+    /// none that belongs to `position`. Never panics, whatever the bytes.
+    pub fn decode(from: &[u8], position: Position) -> Option<(Record<'_>, usize, Position)> {
         let word = |at: usize| Some(u32::from_le_bytes(from.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(u64::from_le_bytes(from.get(at..at + 8)?.try_into().ok()?));
         let length = word(4)? as usize;
         // The sum comes last: it costs the length that bytes of a user may pretend.
-        if word(0)? != MAGIC || word(12)? != place.link || long(88)? != place.epoch {
+        if word(0)? != MAGIC || word(12)? != position.link || long(88)? != position.generation {
             return None;
         }
         if !(FIXED..=LENGTH_MAX).contains(&length) || !length.is_multiple_of(8) {
@@ -151,10 +158,10 @@ impl Record<'_> {
         let (a, b) = (long(56)?, long(64)?);
         let body = match all[16] {
             1 => Body::Data { offset: a, size: b, mtime_ns: long(72)?, path, bytes },
-            2 => Body::Cut { size: b },
+            2 => Body::Truncate { size: b },
             3 => Body::Punch { start: a, end: b },
             4 => Body::Gone,
-            5 => Body::Settled,
+            5 => Body::Checkpoint,
             6 => Body::Stop,
             _ => return None,
         };
@@ -166,7 +173,7 @@ impl Record<'_> {
             handle: handle.to_vec(),
             handle_type: word(84)? as i32,
         };
-        let next = Place { link: crc, synced: long(96)?, ..place };
+        let next = Position { link: crc, synced: long(96)?, ..position };
         Some((Record { sequence: long(24)?, key, body }, length, next))
     }
 }
@@ -197,10 +204,10 @@ pub(super) mod tests {
     pub fn any<'a>(random: &mut Random, path: &'a [u8], bytes: &'a [u8]) -> Record<'a> {
         let mut number = || random.next_u64();
         let body = match number() % 6 {
-            0 => Body::Cut { size: number() },
+            0 => Body::Truncate { size: number() },
             1 => Body::Punch { start: number(), end: number() },
             2 => Body::Gone,
-            3 => Body::Settled,
+            3 => Body::Checkpoint,
             4 => Body::Stop,
             _ => Body::Data { offset: number(), size: number(), mtime_ns: number(), path, bytes },
         };
@@ -223,8 +230,8 @@ pub(super) mod tests {
         let mut rounds = 0;
         while Instant::now() < until || rounds < 50 {
             rounds += 1;
-            let place = Place {
-                epoch: random.next_u64(),
+            let position = Position {
+                generation: random.next_u64(),
                 link: random.below(1 << 32) as u32,
                 synced: random.next_u64(),
             };
@@ -232,19 +239,19 @@ pub(super) mod tests {
             let record = any(&mut random, &path, &bytes);
             let mut out = bytes_of(&mut random, 20);
             let before = out.len();
-            let next = record.encode(place, &mut out);
+            let next = record.encode(position, &mut out);
             assert_eq!(out.len() - before, record.encoded_len());
-            let decoded = Record::decode(&out[before..], place);
+            let decoded = Record::decode(&out[before..], position);
             assert_eq!(decoded, Some((record.clone(), out.len() - before, next)));
-            let elsewhere = Place { link: place.link ^ 1, ..place };
+            let elsewhere = Position { link: position.link ^ 1, ..position };
             assert_eq!(Record::decode(&out[before..], elsewhere), None);
-            let elsewhere = Place { epoch: place.epoch ^ 1, ..place };
+            let elsewhere = Position { generation: position.generation ^ 1, ..position };
             assert_eq!(Record::decode(&out[before..], elsewhere), None);
             let cut = before + random.below((out.len() - before) as u64) as usize;
-            assert_eq!(Record::decode(&out[before..cut], place), None);
+            assert_eq!(Record::decode(&out[before..cut], position), None);
             let at = before + random.below((out.len() - before) as u64) as usize;
             out[at] ^= 1 << random.below(8);
-            assert_eq!(Record::decode(&out[before..], place), None, "byte {}", at - before);
+            assert_eq!(Record::decode(&out[before..], position), None, "byte {}", at - before);
             // Lengths that lie, with a sum that is right.
             for at in [4, 18, 20, 21, 80, 81, 82] {
                 out[before + at] = random.below(256) as u8;
@@ -254,8 +261,8 @@ pub(super) mod tests {
                 let crc = crc32c::crc32c(&all[12..]).to_le_bytes();
                 out[before + 8..before + 12].copy_from_slice(&crc);
             }
-            let _ = Record::decode(&out[before..], place);
-            let _ = Record::decode(&bytes_of(&mut random, 400), place);
+            let _ = Record::decode(&out[before..], position);
+            let _ = Record::decode(&bytes_of(&mut random, 400), position);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! After a loss of the segment: what the journal has, and the store has not, is written to the file that
 //! it was written to. Which and when, together with what slots have, says `rebuild.rs`.
 
-use super::log::Change;
+use super::contents::Change;
 use forebay_pool::undo;
 use forebay_tiers::{IoClient, Transfer};
 use libc::iovec;
@@ -22,7 +22,7 @@ pub(crate) fn redo(io: &mut dyn IoClient, fd: &OwnedFd, change: &Change) -> Resu
             }
             Ok(())
         }
-        Change::Cut { size } => resize(fd, *size),
+        Change::Truncate { size } => resize(fd, *size),
         Change::Punch { start, end } => punch(io, fd, *start, *end),
     }
 }

@@ -7,7 +7,7 @@ use crate::drain::Flusher;
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
 use crate::journal::Journal;
-use crate::journal::log::reason;
+use crate::journal::superblock::reason;
 use crate::manager::control::Control;
 use crate::manager::housekeeping::{Housekeeper, has_living, is_full, is_idle};
 use crate::manager::retire::{Progress, Retirement};

@@ -118,7 +118,9 @@ impl FromManager<'_> {
     /// The journal has to know before the store changes.
     fn note_cut(&self) -> Result<(), Errno> {
         let Some(journal) = &self.node.journal else { return Ok(()) };
-        journal.cut(self.node.context(), self.file, &mut Undoable::plain()).map_err(|_| Errno::IO)
+        journal
+            .log_truncate(self.node.context(), self.file, &mut Undoable::plain())
+            .map_err(|_| Errno::IO)
     }
 }
 

@@ -1,7 +1,8 @@
 //! A pool opened to be looked at, by tools that must not change it.
 
 use crate::instance::discovery::is_name_of;
-use crate::journal::log::{NOT_OURS, open_owned, other_version, reason};
+use crate::journal::file::{NOT_OURS, open_owned};
+use crate::journal::superblock::{other_version, reason};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::slot_head::{FORMAT, Foreign};
 use forebay_pool::slot_record::SLOTS_END;

@@ -6,8 +6,11 @@ use crate::devices::faults::{self, Faults};
 use crate::devices::undoable::Undoable;
 use crate::instance::runtime::{Runtime, sync_folder_of};
 use crate::journal::Journal;
-use crate::journal::log::{Change, Contents, data_from, other_version, reason};
+use crate::journal::contents::{Change, Contents};
+use crate::journal::file::data_from;
+use crate::journal::record::FileIdentity;
 use crate::journal::replay::{redo, write_bytes};
+use crate::journal::superblock::{other_version, reason};
 use crate::recovery::inspect::of_foreign;
 use crate::recovery::removed::Keeper;
 use crate::store::beneath::{
@@ -39,20 +42,11 @@ const TABLE_PIECE: usize = 1 << 20;
 /// Lost ranges that are named; the others are counted.
 const NAMED_MAX: usize = 100;
 
-/// What makes a file this file, also after a reboot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct Key {
-    pub device: u64,
-    pub inode: u64,
-    /// Time of birth in nanoseconds; 0 if the store does not know.
-    pub born_ns: u64,
-}
-
 /// Bytes of a file that a slot has and the store has not, and whose sums are right.
 pub(crate) struct SlotPiece {
     /// When the slot's record was written.
     pub sequence: u64,
-    pub file: Key,
+    pub file: FileIdentity,
     /// Where in the file they belong.
     pub offset: u64,
     /// How many; never behind the end that the file had.
@@ -77,7 +71,7 @@ impl SlotPiece {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lost {
     /// The file, if it is one of the store.
-    file: Option<Key>,
+    file: Option<FileIdentity>,
     /// Its path, or what of a tier is damaged.
     what: String,
     range: Option<Range<u64>>,
@@ -95,8 +89,8 @@ struct FileHint {
 }
 
 impl FileHint {
-    fn known(&self, key: Key) -> Known {
-        let Key { device, inode, born_ns } = key;
+    fn known(&self, key: FileIdentity) -> Known {
+        let FileIdentity { device, inode, born_ns } = key;
         Known { device, inode, born_ns, handle: self.handle }
     }
 }
@@ -106,7 +100,7 @@ impl FileHint {
 pub(crate) struct Survivors {
     /// By ascending sequence.
     pub pieces: Vec<SlotPiece>,
-    files: HashMap<Key, FileHint>,
+    files: HashMap<FileIdentity, FileHint>,
     lost: Vec<Lost>,
     /// What the journal has of some file was brought nowhere.
     needs_journal: bool,
@@ -148,7 +142,7 @@ impl Rebuilt {
 pub(crate) fn surviving_slots(
     config: &Config,
     runtime: &Runtime,
-    settled: &dyn Fn(Key, u64) -> bool,
+    settled: &dyn Fn(FileIdentity, u64) -> bool,
 ) -> Result<Survivors, String> {
     let mut found = Survivors::default();
     let mut records = Vec::new();
@@ -244,8 +238,8 @@ fn check_heads(
     }
 }
 
-fn key_of(record: &SlotRecord) -> Key {
-    Key { device: record.device, inode: record.inode, born_ns: record.born_ns }
+fn key_of(record: &SlotRecord) -> FileIdentity {
+    FileIdentity { device: record.device, inode: record.inode, born_ns: record.born_ns }
 }
 
 fn open(path: &Path) -> Result<Option<File>, String> {
@@ -359,7 +353,7 @@ impl Survivors {
         }
     }
 
-    fn lose(&mut self, file: Key, what: &str, range: Range<u64>, why: String) {
+    fn lose(&mut self, file: FileIdentity, what: &str, range: Range<u64>, why: String) {
         if let Some(last) = self.lost.last_mut()
             && last.file == Some(file)
             && last.why == why
@@ -374,7 +368,13 @@ impl Survivors {
     }
 
     /// Nothing of a file can be brought anywhere, for this reason.
-    fn lose_all(&mut self, key: Key, hint: &FileHint, steps: &[(u64, Step<'_>)], why: &str) {
+    fn lose_all(
+        &mut self,
+        key: FileIdentity,
+        hint: &FileHint,
+        steps: &[(u64, Step<'_>)],
+        why: &str,
+    ) {
         let name = hint.path.display().to_string();
         for (_, step) in steps {
             self.needs_journal |= matches!(step, Step::Log(_));
@@ -421,17 +421,13 @@ pub(crate) fn rebuild(
         Some(path) => Contents::read(path).map_err(|errno| unreadable(path, errno))?,
         None => Contents::default(),
     };
-    let settled = |key: Key, sequence| {
-        contents
-            .settled_up_to((key.device, key.inode, key.born_ns))
-            .is_some_and(|settled| sequence <= settled)
+    let settled = |key: FileIdentity, sequence| {
+        contents.checkpoint_of(key).is_some_and(|settled| sequence <= settled)
     };
     let mut survivors = surviving_slots(config, runtime, &settled)?;
     // A slot that was torn while it was overwritten: what a sync acknowledged of it is in the journal.
     survivors.lost.retain(|lost| match (lost.file, &lost.range) {
-        (Some(file), Some(range)) => {
-            !contents.covers((file.device, file.inode, file.born_ns), range)
-        }
+        (Some(file), Some(range)) => !contents.covers(file, range),
         _ => true,
     });
     if let (Some(path), Some(at)) = (&journal, contents.damaged) {
@@ -497,9 +493,9 @@ fn unreadable(journal: &Path, errno: Errno) -> String {
     let name = journal.display();
     match errno {
         Errno::BADMSG => format!(
-            "journal {name}: both of its heads are damaged, so that it cannot be told what the store has \
-             already; put the file right, or move it away: what the tiers hold is brought back then, and older \
-             bytes may come over newer ones"
+            "journal {name}: both copies of its superblock are damaged, so that it cannot be told what the \
+             store has already; put the file right, or move it away: what the tiers hold is replayed then, and \
+             older bytes may come over newer ones"
         ),
         _ => format!("journal {name}: {}", reason(journal, errno)),
     }
@@ -573,13 +569,12 @@ fn bring_back(
     io: &mut dyn IoClient,
 ) -> Result<Rebuilt, String> {
     let mut rebuilt = Rebuilt::default();
-    let mut work: HashMap<Key, Vec<(u64, Step<'_>)>> = HashMap::new();
+    let mut work: HashMap<FileIdentity, Vec<(u64, Step<'_>)>> = HashMap::new();
     for piece in survivors.pieces.drain(..) {
         work.entry(piece.file).or_default().push((piece.sequence, Step::Slot(piece)));
     }
     for (of_log, file) in &contents.files {
-        let (device, inode, born_ns) = of_log.name();
-        let key = Key { device, inode, born_ns };
+        let key = of_log.identity();
         let changes = file.changes.iter().map(|(sequence, change)| (*sequence, Step::Log(change)));
         work.entry(key).or_default().extend(changes);
         let path = PathBuf::from(OsStr::from_bytes(&file.path));
@@ -688,7 +683,7 @@ fn keep(
     config: &Config,
     keeper: &mut Keeper,
     hint: &FileHint,
-    key: Key,
+    key: FileIdentity,
     steps: &[(u64, Step<'_>)],
     io: &mut dyn IoClient,
 ) -> Result<Failed, String> {
@@ -751,13 +746,13 @@ enum Place {
 }
 
 /// Files that are not at their paths, by inode number: that of a removed one is soon another's.
-type Missing = HashMap<u64, Vec<Key>>;
+type Missing = HashMap<u64, Vec<FileIdentity>>;
 
 /// Finds files by their paths, and those that are not there by looking through the stores once.
 fn find_files(
     config: &Config,
-    files: &HashMap<Key, FileHint>,
-) -> Result<HashMap<Key, Place>, String> {
+    files: &HashMap<FileIdentity, FileHint>,
+) -> Result<HashMap<FileIdentity, Place>, String> {
     let stores = stores_of(config);
     let mut found = HashMap::new();
     for (store, backing) in config.backing.iter().enumerate() {
@@ -824,9 +819,9 @@ fn is_elsewhere(errno: Errno) -> bool {
 /// everything there.
 fn search(
     folder: &Path,
-    files: &HashMap<Key, FileHint>,
+    files: &HashMap<FileIdentity, FileHint>,
     missing: &mut Missing,
-    found: &mut HashMap<Key, Place>,
+    found: &mut HashMap<FileIdentity, Place>,
 ) -> bool {
     let Ok(beneath) = Beneath::of(folder) else { return false };
     let mut unknown = false;
@@ -839,8 +834,9 @@ fn search(
                 return false;
             }
         };
-        let is_it =
-            |key: &Key| files.get(key).is_some_and(|hint| hint.known(*key).is(&seen, Since::Ever));
+        let is_it = |key: &FileIdentity| {
+            files.get(key).is_some_and(|hint| hint.known(*key).is(&seen, Since::Ever))
+        };
         for key in keys.extract_if(.., |key| is_it(key)) {
             found.insert(key, Place::At(entry.path.clone()));
         }
@@ -901,7 +897,7 @@ mod tests {
         let stat = rustix::fs::stat(&path).unwrap();
         let born_ns = Known::seen(std::fs::File::open(&path).unwrap()).unwrap().born_ns;
         assert_ne!(born_ns, 0, "this file system does not know when files were born");
-        let key = |born_ns| Key { device: stat.st_dev, inode: stat.st_ino, born_ns };
+        let key = |born_ns| FileIdentity { device: stat.st_dev, inode: stat.st_ino, born_ns };
         let hint = || FileHint {
             path: folder.path().join("nowhere"),
             store: 0,

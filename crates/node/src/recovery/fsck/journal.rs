@@ -1,10 +1,12 @@
-//! The journal: heads, checksums and sequence numbers, and what a recovery would take from it.
+//! The journal: superblock, checksums and sequence numbers, and what a recovery would take from it.
 
 use super::finding::{mended, refused};
 use crate::config::Config;
 use crate::instance::runtime::Runtime;
 use crate::journal::Journal;
-use crate::journal::log::{Contents, Examined, examine, reason};
+use crate::journal::contents::Contents;
+use crate::journal::scan::{Examined, examine};
+use crate::journal::superblock::reason;
 use crate::usage::path_of;
 use forebay_pool::check::{Finding, Remedy};
 use forebay_pool::slot_record::{JOURNAL_END, SLOTS_END};
@@ -17,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub struct JournalState {
     /// The journal's file.
     pub path: PathBuf,
-    /// Records of this round, settled ones too.
+    /// Records of this generation, also those that a checkpoint covers.
     pub records: u64,
     /// Bytes that they take, and that there are.
     pub used: u64,
@@ -49,7 +51,7 @@ pub(super) fn check(
         findings.push(mended(&place, what));
     }
     // A manager may be writing there.
-    if let Some(at) = log.behind.filter(|_| !in_use) {
+    if let Some(at) = log.orphan.filter(|_| !in_use) {
         let end = log.end;
         let why = if log.is_damaged { "is damaged" } else { "was never finished" };
         let what = format!("ends at byte {end}, but has a record at {at}: one between {why}");
@@ -69,7 +71,7 @@ pub fn check_left(runtime: &Runtime, config: &Config) -> (Option<JournalState>, 
     if log.is_damaged {
         let what = format!("the record at byte {end} is damaged: what a sync acknowledged is lost");
         findings.push(Finding { place, what, remedy: Remedy::Lost });
-    } else if let Some(at) = log.behind {
+    } else if let Some(at) = log.orphan {
         let what =
             format!("ends at byte {end}, but has a record at {at}: one between was not synced");
         findings.push(mended(place, what));
@@ -95,13 +97,19 @@ fn look(
             return None;
         }
     };
-    match (log.heads, log.damaged_heads) {
+    match (log.copies, log.damaged_copies) {
         (0, 2) if has_pool => findings.push(mended(
             &place,
-            "both heads are damaged: if the pool were lost, recovery would refuse what is left",
+            "both copies of its superblock are damaged: if the pool were lost, recovery would refuse \
+             what is left",
         )),
-        (0, 2) => findings.push(refused(&place, "both heads are damaged")),
-        (1, 1) => findings.push(mended(&place, "one of its heads is damaged, the other holds")),
+        (0, 2) => {
+            findings.push(refused(&place, "both copies of its superblock are damaged"));
+        },
+        (1, 1) => {
+            let what = "one of the two copies of its superblock is damaged, the other holds";
+            findings.push(mended(&place, what));
+        }
         _ => {}
     }
     let (files, bytes) = contents.pending();
