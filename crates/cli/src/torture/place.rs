@@ -2,6 +2,7 @@
 
 use super::points;
 use forebay_node::status::Observer;
+use forebay_pool::liveness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::{self, DirBuilder, File};
@@ -10,6 +11,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// How long processes are waited for of which it cannot be told whether they were started here.
+const UNREADABLE: Duration = Duration::from_secs(2);
 
 /// How large the tiers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,7 +333,7 @@ impl Place {
             for child in children.iter_mut().flatten() {
                 let _ = child.try_wait();
             }
-            if found.is_empty() {
+            if found.is_empty() && (unreadable() == 0 || since.elapsed() > UNREADABLE) {
                 break;
             }
             if since.elapsed() > Duration::from_secs(60) {
@@ -357,6 +361,26 @@ impl Place {
 
 fn remove(path: &Path) -> Result<(), String> {
     fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Processes younger than this one whose environment cannot be read: they execute a program at this moment, or end,
+/// though threads of theirs may still be within system calls.
+fn unreadable() -> usize {
+    /// The kernel's flag of its own threads, in the ninth field of /proc/PID/stat.
+    const KERNEL: u64 = 0x20_0000;
+    let began = liveness::start_time(std::process::id());
+    let is_unreadable = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may have any character in it.
+        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let flags = fields.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & KERNEL == 0)
+            && liveness::start_time(pid).is_some_and(|start| Some(start) >= began)
+            && fs::read(format!("/proc/{pid}/environ")).is_ok_and(|text| text.is_empty())
+    };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|&pid| is_unreadable(pid)).count()
 }
 
 /// Kills a process that was started here.
