@@ -713,12 +713,12 @@ impl OpenFile<'_> {
         while left > 0 {
             let count = left.min(chunk.len());
             let from = if held.tier() == 0 {
-                unsafe { self.session.segment.bucket_data(held.bucket()).add(at) }
+                self.session.ram(held.bucket()).after(at).first(count).readable()
             } else {
-                unsafe { self.session.slot_read(held.bucket(), at, chunk.as_mut_ptr(), count) }?;
-                chunk.as_mut_ptr()
+                self.session.slot_read(held.bucket(), at, (&mut chunk[..count]).into())?;
+                chunk[..count].into()
             };
-            let written = unsafe { self.store_write(from, count, offset) }?;
+            let written = self.store_write(from, offset)?;
             (left, at, offset) = (left - written, at + written, offset + written as u64);
         }
         raise(&self.record.store_size, offset);

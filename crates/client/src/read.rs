@@ -1,9 +1,11 @@
 //! Reading: lock-free from RAM buckets, through the kernel from slots and from the store.
 
-use crate::iovec::{Cursor, Iovec, total};
+use crate::attributes::Whence;
 use crate::open_file::OpenFile;
 use crate::range::READ_AHEAD_BLOCKS;
 use crate::session::Session;
+use crate::span::{Cursor, Span, Writable, total};
+use crate::user_buffers::UserBuffers;
 use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
@@ -29,35 +31,81 @@ struct Part {
 }
 
 impl OpenFile<'_> {
-    /// Reads into `pieces` from `offset`.
+    /// Reads into `buffers` from `offset`. Returns the bytes read, fewer than were asked for at the end of the
+    /// file only, or before memory that cannot be used.
     ///
     /// # Errors
-    /// The store's or a tier's errno if nothing was read.
-    ///
-    /// # Safety
-    /// The pieces are writable.
-    pub unsafe fn pread(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
+    /// The store's or a tier's errno if nothing was read; `FAULT` or `INVAL` where `buffers` are none.
+    #[inline]
+    pub fn pread(&self, buffers: &UserBuffers<'_, Writable>, offset: u64) -> Result<usize, Errno> {
+        match buffers.pieces() {
+            Some(pieces) => self.pread_pieces(pieces, offset),
+            None => self.read_part(buffers, Some(offset)),
+        }
+    }
+
+    /// Reads to several pieces of which some cannot be used, or to none.
+    #[cold]
+    #[inline(never)]
+    fn read_part(
+        &self,
+        buffers: &UserBuffers<'_, Writable>,
+        offset: Option<u64>,
+    ) -> Result<usize, Errno> {
+        let read = |pieces: &[Span<'_, Writable>]| match offset {
+            Some(offset) => self.pread_pieces(pieces, offset),
+            None => self.read_pieces(pieces),
+        };
+        match buffers.with_part(read) {
+            Ok(result) => result,
+            Err(refused) => self.read_nothing(refused, buffers.is_faulty(), offset),
+        }
+    }
+
+    /// A read to buffers that cannot be used, because of `refused`. Whether the descriptor may be read
+    /// at all comes first, and at the end of the file nothing is copied, wherever to.
+    fn read_nothing(
+        &self,
+        refused: Errno,
+        is_faulty: bool,
+        offset: Option<u64>,
+    ) -> Result<usize, Errno> {
+        match offset {
+            Some(offset) => self.pread_pieces(&[], offset)?,
+            None => self.read_pieces(&[])?,
+        };
+        if !is_faulty {
+            return Err(refused);
+        }
+        let from = match offset {
+            Some(offset) => offset,
+            None => self.seek(0, Whence::Current)?,
+        };
+        if from < self.size()? { Err(refused) } else { Ok(0) }
+    }
+
+    fn pread_pieces(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
         if !self.may(DescriptionFlags::READ) {
             return Err(Errno::BADF);
         }
         let record = self.record;
         if let [piece] = pieces {
-            if piece.length >= PREFETCH_FROM {
+            if piece.len() >= PREFETCH_FROM {
                 self.session.segment.prefetch(record, offset);
             }
             let owner = self.session.owner();
             let inside = self.enter_restarting(owner)?;
-            let done = unsafe { self.read_at_once(piece, offset, owner) };
+            let done = self.read_at_once(piece, offset, owner);
             drop(inside);
             if done {
-                return Ok(piece.length);
+                return Ok(piece.len());
             }
         }
-        self.session.restarting(|| unsafe { self.pread_slowly(pieces, offset) })
+        self.session.restarting(|| self.pread_slowly(pieces, offset))
     }
 
     #[inline(never)]
-    unsafe fn pread_slowly(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
+    fn pread_slowly(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
         let record = self.record;
         let length = total(pieces).ok_or(Errno::INVAL)?;
         if length == 0 {
@@ -73,7 +121,7 @@ impl OpenFile<'_> {
         }
         let owner = self.session.owner();
         let _inside = self.enter(owner)?;
-        let result = unsafe { self.read_blocks(pieces, offset, length, owner) };
+        let result = self.read_blocks(pieces, offset, length, owner);
         if record.rule.load(Ordering::Relaxed) != 0 {
             self.note_read(offset, &result);
         }
@@ -91,22 +139,27 @@ impl OpenFile<'_> {
         }
     }
 
-    /// Reads into `pieces` from the description's offset, and moves it.
+    /// Reads into `buffers` from the description's offset, and moves it.
     ///
     /// # Errors
-    /// The store's or a tier's errno if nothing was read.
-    ///
-    /// # Safety
-    /// The pieces are writable.
-    pub unsafe fn read(&self, pieces: &[Iovec]) -> Result<usize, Errno> {
-        match unsafe { self.read_on(pieces) } {
+    /// As of [`OpenFile::pread`].
+    #[inline]
+    pub fn read(&self, buffers: &UserBuffers<'_, Writable>) -> Result<usize, Errno> {
+        match buffers.pieces() {
+            Some(pieces) => self.read_pieces(pieces),
+            None => self.read_part(buffers, None),
+        }
+    }
+
+    fn read_pieces(&self, pieces: &[Span<'_, Writable>]) -> Result<usize, Errno> {
+        match self.read_on(pieces) {
             Some(Err(Errno::INTR)) if interruption::restarts() => {}
             Some(result) => return result,
             None => {}
         }
         let description = self.description;
         let read = |offset| {
-            let got = unsafe { self.pread(pieces, offset) }?;
+            let got = self.pread_pieces(pieces, offset)?;
             description.offset.store(offset + got as u64, Ordering::Release);
             Ok(got)
         };
@@ -116,7 +169,7 @@ impl OpenFile<'_> {
     /// The usual read at the description's offset, with one presence for the offset's lock and for the
     /// file. `None`, and nothing was done, where more is needed, as in writing.
     #[inline]
-    unsafe fn read_on(&self, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
+    fn read_on(&self, pieces: &[Span<'_, Writable>]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
         if !self.may(DescriptionFlags::READ) {
@@ -133,11 +186,11 @@ impl OpenFile<'_> {
         let _position = description.position.guard(owner)?;
         let offset = description.offset.load(Ordering::Acquire);
         let result = if let [piece] = pieces
-            && unsafe { self.read_at_once(piece, offset, owner) }
+            && self.read_at_once(piece, offset, owner)
         {
             Some(Ok(length))
         } else {
-            unsafe { self.read_on_slowly(pieces, offset, length, owner) }
+            self.read_on_slowly(pieces, offset, length, owner)
         };
         if let Some(Ok(got)) = result {
             description.offset.store(offset + got as u64, Ordering::Release);
@@ -146,9 +199,9 @@ impl OpenFile<'_> {
     }
 
     #[inline(never)]
-    unsafe fn read_on_slowly(
+    fn read_on_slowly(
         &self,
-        pieces: &[Iovec],
+        pieces: &[Span<'_, Writable>],
         offset: u64,
         length: usize,
         owner: Owner,
@@ -159,7 +212,7 @@ impl OpenFile<'_> {
         if end > record.size.load(Ordering::Acquire) && !record.has(FileFlags::METADATA_DIRTY) {
             return None;
         }
-        let result = unsafe { self.read_blocks(pieces, offset, length, owner) };
+        let result = self.read_blocks(pieces, offset, length, owner);
         if record.rule.load(Ordering::Relaxed) != 0 {
             self.note_read(offset, &result);
         }
@@ -169,17 +222,17 @@ impl OpenFile<'_> {
     /// The usual read, inside the file: one piece of one block that lies in RAM and that nobody is
     /// writing. False, and nothing was done that shows, where it is not that.
     #[inline(always)]
-    unsafe fn read_at_once(&self, piece: &Iovec, offset: u64, owner: Owner) -> bool {
+    fn read_at_once(&self, piece: &Span<'_, Writable>, offset: u64, owner: Owner) -> bool {
         let record = self.record;
         let (block, within) = self.session.segment.block_at(offset);
-        let end_within = within.saturating_add(piece.length);
+        let end_within = within.saturating_add(piece.len());
         let unusual = record.has(FileFlags::DIRECT)
             || record.rule.load(Ordering::Relaxed) != 0
-            || piece.length == 0
+            || piece.len() == 0
             || end_within > self.session.segment.bucket_bytes()
             // No overflow: a bucket is smaller than what is left of an offset's range.
             || offset > i64::MAX as u64
-            || offset + piece.length as u64 > record.size.load(Ordering::Acquire);
+            || offset + piece.len() as u64 > record.size.load(Ordering::Acquire);
         if unusual {
             return false;
         }
@@ -192,28 +245,25 @@ impl OpenFile<'_> {
         if meta.valid.load(Ordering::Acquire) & touched != touched {
             return false;
         }
-        unsafe {
-            let from = self.session.segment.bucket_data(bucket).add(within);
-            core::ptr::copy_nonoverlapping(from.cast_const(), piece.base, piece.length);
-        }
+        piece.copy_from(self.session.ram(bucket).after(within).readable());
         // Equal entry first, equal version second: see the design page.
         if place.load(Ordering::Acquire) != word || meta.lock.read_retry(first) {
             return false;
         }
         if self.used(0, bucket, meta) {
-            let part = Part { block, within, bytes: piece.length };
-            self.foresee_after(0, part, piece.length, owner);
+            let part = Part { block, within, bytes: piece.len() };
+            self.foresee_after(0, part, piece.len(), owner);
         }
         let counters = self.session.counters();
         self.session.count_up(&counters.reads, 1);
-        self.session.count_up(&counters.read_bytes, piece.length as u64);
+        self.session.count_up(&counters.read_bytes, piece.len() as u64);
         true
     }
 
     #[inline(never)]
-    unsafe fn read_blocks(
+    fn read_blocks(
         &self,
-        pieces: &[Iovec],
+        pieces: &[Span<'_, Writable>],
         offset: u64,
         length: usize,
         owner: Owner,
@@ -232,7 +282,7 @@ impl OpenFile<'_> {
                 let within = (length as u64).min(known) as usize;
                 self.foresee(offset, within, Destination::Store, owner);
             }
-            return unsafe { self.read_through(&mut cursor, offset, length) };
+            return self.read_through(&mut cursor, offset, length);
         }
         let size = record.size.load(Ordering::Acquire);
         let length = (length as u64).min(size.saturating_sub(offset)) as usize;
@@ -256,9 +306,7 @@ impl OpenFile<'_> {
                 }
             }
             let resident = match place {
-                Some(place) => unsafe {
-                    self.read_resident(place, &mut cursor, part, length - done, owner)
-                },
+                Some(place) => self.read_resident(place, &mut cursor, part, length - done, owner),
                 None => Ok(false),
             };
             let result = match resident {
@@ -266,7 +314,7 @@ impl OpenFile<'_> {
                     buffered = true;
                     Ok(())
                 }
-                Ok(false) => unsafe { self.read_store(&mut cursor, at, part.bytes) },
+                Ok(false) => self.read_store(&mut cursor, at, part.bytes),
                 Err(errno) => Err(errno),
             };
             match result {
@@ -320,12 +368,12 @@ impl OpenFile<'_> {
         let Some(held) = fresh.publish(place, 0) else { return true };
         record.note_tier(0);
         self.session.populate(bucket);
-        let data = self.session.segment.bucket_data(bucket);
+        let data = self.session.ram(bucket);
         // Now that the block is ours: before, somebody may still have written to the store.
-        let got = unsafe { self.store_read(data, length(), start) }.unwrap_or(0);
+        let got = self.store_read(data.first(length()), start).unwrap_or(0);
         let page = self.session.segment.page_bytes();
         let end = got.next_multiple_of(page);
-        unsafe { data.add(got).write_bytes(0, end - got) };
+        data.first(end).after(got).zero();
         let now = forebay_pool::clock::realtime_coarse_ns();
         held.meta().written.store(forebay_pool::clock::stamp(now), Ordering::Relaxed);
         let pages = if got == 0 { 0 } else { pages(0, end, self.session.segment.page_shift()) };
@@ -335,20 +383,20 @@ impl OpenFile<'_> {
 
     /// Reads a file of which nothing is buffered: what the kernel says is true, its end included.
     #[inline(never)]
-    unsafe fn read_through(
+    fn read_through(
         &self,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Writable>,
         offset: u64,
         length: usize,
     ) -> Result<usize, Errno> {
         let mut done = 0;
         while done < length {
-            let (to, room) = cursor.here();
-            match unsafe { self.store_read(to, room, offset + done as u64) } {
+            let to = cursor.here();
+            match self.store_read(to, offset + done as u64) {
                 Ok(got) => {
                     cursor.advance(got);
                     done += got;
-                    if got < room {
+                    if got < to.len() {
                         break;
                     }
                 }
@@ -361,22 +409,21 @@ impl OpenFile<'_> {
 
     /// Reads bytes below the file's size from the store; what the store does not have is zero.
     #[inline(never)]
-    unsafe fn read_store(
+    fn read_store(
         &self,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Writable>,
         offset: u64,
         bytes: usize,
     ) -> Result<(), Errno> {
         let known = self.record.stored();
         let mut done = 0;
         while done < bytes {
-            let (to, room) = cursor.here();
-            let count = room.min(bytes - done);
+            let to = cursor.here().first(bytes - done);
             let at = offset + done as u64;
-            let got = if at < known { unsafe { self.store_read(to, count, at) }? } else { 0 };
-            unsafe { to.add(got).write_bytes(0, count - got) };
-            cursor.advance(count);
-            done += count;
+            let got = if at < known { self.store_read(to, at)? } else { 0 };
+            to.after(got).zero();
+            cursor.advance(to.len());
+            done += to.len();
         }
         Ok(())
     }
@@ -384,10 +431,10 @@ impl OpenFile<'_> {
     /// Reads a part, with which a read of `left` bytes goes on, from the bucket that `place` names; false
     /// when the store has it.
     #[inline]
-    unsafe fn read_resident(
+    fn read_resident(
         &self,
         place: &AtomicU64,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Writable>,
         part: Part,
         left: usize,
         owner: Owner,
@@ -404,8 +451,7 @@ impl OpenFile<'_> {
                 continue;
             };
             let valid = meta.valid.load(Ordering::Acquire);
-            let result =
-                unsafe { self.copy_bucket(usize::from(tier), bucket, valid, cursor, part) };
+            let result = self.copy_bucket(usize::from(tier), bucket, valid, cursor, part);
             // Equal entry first, equal version second: see the design page.
             let same = place.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
             if same && (result.is_ok() || tier == 0) {
@@ -423,7 +469,7 @@ impl OpenFile<'_> {
         let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
         let Some(mut held) = held else { return Ok(false) };
         let valid = held.meta().valid.load(Ordering::Acquire);
-        let result = unsafe { self.copy_locked(&held, cursor, part) };
+        let result = self.copy_locked(&held, cursor, part);
         if held.meta().valid.load(Ordering::Acquire) != valid {
             held.changed();
         }
@@ -440,10 +486,10 @@ impl OpenFile<'_> {
     }
 
     #[inline(never)]
-    unsafe fn copy_locked(
+    fn copy_locked(
         &self,
         held: &BlockGuard<'_>,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Writable>,
         part: Part,
     ) -> Result<(), Errno> {
         let meta = held.meta();
@@ -451,37 +497,37 @@ impl OpenFile<'_> {
             pages(part.within, part.within + part.bytes, self.session.segment.page_shift());
         self.session.segment.judge_pages(self, held.bucket(), touched)?;
         let valid = meta.valid.load(Ordering::Acquire);
-        unsafe { self.copy_bucket(held.tier(), held.bucket(), valid, cursor, part) }
+        self.copy_bucket(held.tier(), held.bucket(), valid, cursor, part)
     }
 
     /// Copies valid pages from the bucket and the others from the store.
     #[inline]
-    unsafe fn copy_bucket(
+    fn copy_bucket(
         &self,
         tier: usize,
         bucket: u32,
         valid: u64,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Writable>,
         part: Part,
     ) -> Result<(), Errno> {
         let end = part.within + part.bytes;
         let touched = pages(part.within, end, self.session.segment.page_shift());
         if tier == 0 && valid & touched == touched {
-            let from = unsafe { self.session.segment.bucket_data(bucket).add(part.within) };
-            unsafe { cursor.copy_in(from, part.bytes) };
+            let from = self.session.ram(bucket).after(part.within).first(part.bytes);
+            cursor.copy_in(from.readable());
             return Ok(());
         }
-        unsafe { self.copy_runs(tier, bucket, valid, cursor, part) }
+        self.copy_runs(tier, bucket, valid, cursor, part)
     }
 
     /// The same, run by run of pages that are alike.
     #[inline(never)]
-    unsafe fn copy_runs(
+    fn copy_runs(
         &self,
         tier: usize,
         bucket: u32,
         valid: u64,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Writable>,
         part: Part,
     ) -> Result<(), Errno> {
         let end = part.within + part.bytes;
@@ -496,13 +542,11 @@ impl OpenFile<'_> {
             let run = same.trailing_ones() as usize;
             let upto = ((number + run) * page).min(end);
             if !here {
-                unsafe { self.read_store(cursor, block_start + at as u64, upto - at) }?;
+                self.read_store(cursor, block_start + at as u64, upto - at)?;
             } else if tier == 0 {
-                unsafe {
-                    cursor.copy_in(self.session.segment.bucket_data(bucket).add(at), upto - at)
-                };
+                cursor.copy_in(self.session.ram(bucket).first(upto).after(at).readable());
             } else {
-                unsafe { self.session.read_pages(bucket, cursor, at, upto - at) }?;
+                self.session.read_pages(bucket, cursor, at, upto - at)?;
             }
             at = upto;
         }
@@ -512,10 +556,10 @@ impl OpenFile<'_> {
 
 impl Session {
     /// Copies from valid pages of a slot, and compares them with their sums.
-    unsafe fn read_pages(
+    fn read_pages(
         &self,
         bucket: u32,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Writable>,
         within: usize,
         bytes: usize,
     ) -> Result<(), Errno> {
@@ -523,11 +567,11 @@ impl Session {
         let page = self.segment.page_bytes();
         let (mut at, end) = (within, within + bytes);
         while at < end {
-            let (to, room) = cursor.here();
-            let run = room.min(end - at) / page * page;
+            let to = cursor.here();
+            let run = to.len().min(end - at) / page * page;
             if !at.is_multiple_of(page) || run == 0 {
                 let upto = (at / page * page + page).min(end);
-                unsafe { self.read_page(bucket, cursor, at..upto) }?;
+                self.read_page(bucket, cursor, at..upto)?;
                 at = upto;
                 continue;
             }
@@ -536,16 +580,15 @@ impl Session {
             for (index, sum) in before.iter_mut().take(run / page).enumerate() {
                 *sum = sums.get(first + index);
             }
-            unsafe { self.slot_read(bucket, at, to, run) }?;
-            // SAFETY: the application's memory, which was just written.
-            let got = unsafe { core::slice::from_raw_parts(to, run) };
-            for (index, content) in got.chunks_exact(page).enumerate() {
+            let to = to.first(run);
+            self.slot_read(bucket, at, to)?;
+            for (index, content) in to.readable().bytes().chunks_exact(page).enumerate() {
                 if !sums.agrees(first + index, before[index], content) {
                     // Another thread may have changed it in the application's memory.
                     let start = (first + index) * page;
-                    let into = [Iovec { base: to.wrapping_add(index * page), length: page }];
+                    let into = [to.after(index * page).first(page)];
                     let mut again = Cursor::new(&into);
-                    unsafe { self.read_page(bucket, &mut again, start..start + page) }?;
+                    self.read_page(bucket, &mut again, start..start + page)?;
                 }
             }
             cursor.advance(run);
@@ -555,10 +598,10 @@ impl Session {
     }
 
     /// Copies bytes of one valid page of a slot, all of which is read and compared.
-    unsafe fn read_page(
+    fn read_page(
         &self,
         bucket: u32,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Writable>,
         range: core::ops::Range<usize>,
     ) -> Result<(), Errno> {
         let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
@@ -567,11 +610,11 @@ impl Session {
         let before = sums.get(number);
         let (mut sum, mut chunk) = (Summing::default(), [0u8; 4096]);
         for at in (number * page..(number + 1) * page).step_by(chunk.len()) {
-            unsafe { self.slot_read(bucket, at, chunk.as_mut_ptr(), chunk.len()) }?;
+            self.slot_read(bucket, at, (&mut chunk[..]).into())?;
             sum.add(&chunk);
             let end = at + chunk.len();
             let here = &chunk[range.start.clamp(at, end) - at..range.end.clamp(at, end) - at];
-            unsafe { cursor.copy_in(here.as_ptr(), here.len()) };
+            cursor.copy_in(here.into());
         }
         let right = before == 0 || sum.sum() == before || sums.get(number) != before;
         if right { Ok(()) } else { Err(Errno::IO) }

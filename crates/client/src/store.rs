@@ -3,6 +3,7 @@
 
 use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
+use crate::span::{Readable, Span, Writable};
 use core::sync::atomic::Ordering;
 use forebay_pool::clock;
 use forebay_pool::crash;
@@ -40,19 +41,14 @@ fn occupy(device: &Emulation, direction: Direction, bytes: usize) {
     }
 }
 
-/// Reads `bytes` at `offset` to `to`, up to the end of the file. Returns the bytes read.
-///
-/// # Safety
-/// `to` has room for `bytes`.
-unsafe fn pread_full(fd: RawFd, to: *mut u8, bytes: usize, offset: u64) -> Result<usize, Errno> {
+/// Reads to `to` from `offset`, up to the end of the file. Returns the bytes read.
+fn pread_full(fd: RawFd, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
     let mut done = 0;
-    while done < bytes {
-        let rest = unsafe {
-            core::slice::from_raw_parts_mut(
-                to.add(done).cast::<core::mem::MaybeUninit<u8>>(),
-                bytes - done,
-            )
-        };
+    while done < to.len() {
+        let rest = to.after(done);
+        let base = rest.base().cast::<core::mem::MaybeUninit<u8>>();
+        // SAFETY: a writable span; the slice goes to the kernel alone.
+        let rest = unsafe { core::slice::from_raw_parts_mut(base, rest.len()) };
         match rustix::io::pread(borrow(fd), rest, offset + done as u64) {
             Ok(([], _)) => break,
             Ok((got, _)) => done += got.len(),
@@ -64,20 +60,12 @@ unsafe fn pread_full(fd: RawFd, to: *mut u8, bytes: usize, offset: u64) -> Resul
     Ok(done)
 }
 
-/// Writes `bytes` from `from` at `offset`; on an error after some bytes, their number.
-///
-/// # Safety
-/// `from` is readable for `bytes`.
-unsafe fn pwrite_full(
-    fd: RawFd,
-    from: *const u8,
-    bytes: usize,
-    offset: u64,
-) -> Result<usize, Errno> {
-    forebay_pool::undo::writing(borrow(fd), offset, bytes as u64);
+/// Writes `from` at `offset`; on an error after some bytes, their number.
+fn pwrite_full(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<usize, Errno> {
+    forebay_pool::undo::writing(borrow(fd), offset, from.len() as u64);
     let mut done = 0;
-    while done < bytes {
-        let rest = unsafe { core::slice::from_raw_parts(from.add(done), bytes - done) };
+    while done < from.len() {
+        let rest = from.after(done).bytes();
         match rustix::io::pwrite(borrow(fd), rest, offset + done as u64) {
             Ok(0) => return Err(Errno::IO),
             Ok(written) => done += written,
@@ -103,21 +91,13 @@ pub(crate) fn fsync(fd: RawFd) -> Result<(), Errno> {
 impl OpenFile<'_> {
     /// Reads from the backing store through the application's descriptor. A descriptor that may
     /// not read is opened again for it, as far as the file's permissions allow.
-    ///
-    /// # Safety
-    /// `to` has room for `bytes`.
-    pub(crate) unsafe fn store_read(
-        &self,
-        to: *mut u8,
-        bytes: usize,
-        offset: u64,
-    ) -> Result<usize, Errno> {
+    pub(crate) fn store_read(&self, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
         let result = if self.may(DescriptionFlags::READ) {
-            unsafe { pread_full(self.fd, to, bytes, offset) }
+            pread_full(self.fd, to, offset)
         } else {
-            self.reader(|fd| unsafe { pread_full(fd, to, bytes, offset) })
+            self.reader(|fd| pread_full(fd, to, offset))
         };
-        occupy(self.session.store_device(self.record), Direction::Read, bytes);
+        occupy(self.session.store_device(self.record), Direction::Read, to.len());
         if let Ok(got) = result {
             self.session.counters().missed_bytes.fetch_add(got as u64, Ordering::Relaxed);
         }
@@ -126,28 +106,30 @@ impl OpenFile<'_> {
 
     /// Writes to the backing store through the application's descriptor. One that may not write, of a
     /// program that syncs what another one has written, is opened again for it.
-    ///
-    /// # Safety
-    /// `from` is readable for `bytes`.
-    pub(crate) unsafe fn store_write(
+    pub(crate) fn store_write(
         &self,
-        from: *const u8,
-        bytes: usize,
+        from: Span<'_, Readable>,
         offset: u64,
     ) -> Result<usize, Errno> {
         let result = if self.may(DescriptionFlags::WRITE) {
-            unsafe { pwrite_full(self.fd, from, bytes, offset) }
+            pwrite_full(self.fd, from, offset)
         } else {
-            reopen(self.fd, OFlags::WRONLY)
-                .and_then(|fd| unsafe { pwrite_full(fd.as_raw_fd(), from, bytes, offset) })
+            reopen(self.fd, OFlags::WRONLY).and_then(|fd| pwrite_full(fd.as_raw_fd(), from, offset))
         };
-        occupy(self.session.store_device(self.record), Direction::Write, bytes);
+        occupy(self.session.store_device(self.record), Direction::Write, from.len());
         self.record.clear(FileFlags::SYNCED);
         result
     }
 }
 
 impl Session {
+    /// The bytes of RAM bucket `bucket`, to be used by the protocol of its lock.
+    #[inline(always)]
+    pub(crate) fn ram(&self, bucket: u32) -> Span<'_, Writable> {
+        // SAFETY: the segment is mapped as long as the session, and its buckets are never borrowed.
+        unsafe { Span::new(self.segment.bucket_data(bucket), self.segment.bucket_bytes()) }
+    }
+
     fn store_device(&self, file: &FileRecord) -> &Emulation {
         let store = file.store.load(Ordering::Relaxed) as usize % STORES_MAX;
         &self.segment.header().store[store].emulation
@@ -220,50 +202,38 @@ impl Session {
         }
     }
 
-    /// Reads `bytes` from byte `within` of a file tier's bucket.
-    ///
-    /// # Safety
-    /// `to` has room for `bytes`.
-    pub(crate) unsafe fn slot_read(
+    /// Fills `to` from byte `within` of a file tier's bucket.
+    pub(crate) fn slot_read(
         &self,
         bucket: u32,
         within: usize,
-        to: *mut u8,
-        bytes: usize,
+        to: Span<'_, Writable>,
     ) -> Result<(), Errno> {
         let tier = self.segment.tier_of(bucket);
         let offset = self.segment.slot_offset(bucket) + within as u64;
         let got = match crash::slot_fault("read") {
             Some(errno) => Err(errno),
-            None => {
-                self.tier_file(tier).and_then(|fd| unsafe { pread_full(fd, to, bytes, offset) })
-            }
+            None => self.tier_file(tier).and_then(|fd| pread_full(fd, to, offset)),
         };
-        occupy(&self.segment.header().tier[tier].emulation, Direction::Read, bytes);
-        self.all_of(tier, got, bytes)
+        occupy(&self.segment.header().tier[tier].emulation, Direction::Read, to.len());
+        self.all_of(tier, got, to.len())
     }
 
-    /// Writes `bytes` to byte `within` of a file tier's bucket.
-    ///
-    /// # Safety
-    /// `from` is readable for `bytes`.
-    pub(crate) unsafe fn slot_write(
+    /// Writes `from` to byte `within` of a file tier's bucket.
+    pub(crate) fn slot_write(
         &self,
         bucket: u32,
         within: usize,
-        from: *const u8,
-        bytes: usize,
+        from: Span<'_, Readable>,
     ) -> Result<(), Errno> {
         let tier = self.segment.tier_of(bucket);
         let offset = self.segment.slot_offset(bucket) + within as u64;
         let put = match crash::slot_fault("write") {
             Some(errno) => Err(errno),
-            None => {
-                self.tier_file(tier).and_then(|fd| unsafe { pwrite_full(fd, from, bytes, offset) })
-            }
+            None => self.tier_file(tier).and_then(|fd| pwrite_full(fd, from, offset)),
         };
-        occupy(&self.segment.header().tier[tier].emulation, Direction::Write, bytes);
-        self.all_of(tier, put, bytes)
+        occupy(&self.segment.header().tier[tier].emulation, Direction::Write, from.len());
+        self.all_of(tier, put, from.len())
     }
 
     /// A device that does less than it is asked to has failed, as has one that says so, or is full.
@@ -282,18 +252,18 @@ impl Session {
 
 impl SlotFiles for Session {
     fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
-        unsafe { self.slot_read(bucket, within, to.as_mut_ptr(), to.len()) }
+        self.slot_read(bucket, within, to.into())
     }
 
     fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
-        unsafe { self.slot_write(bucket, within, from.as_ptr(), from.len()) }
+        self.slot_write(bucket, within, from.into())
     }
 
     /// Small beside what it stands for: an emulated device is not charged for it.
     fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
         let fd = self.index_file(self.segment.tier_of(bucket))?;
         let offset = self.segment.record_offset(bucket);
-        let put = unsafe { pwrite_full(fd, record.as_ptr(), record.len(), offset) }?;
+        let put = pwrite_full(fd, record[..].into(), offset)?;
         if put == record.len() { Ok(()) } else { Err(Errno::IO) }
     }
 }

@@ -1,8 +1,9 @@
 //! Writing: into RAM buckets, into slots of file tiers, or around the tiers.
 
-use crate::iovec::{Cursor, Iovec, total};
 use crate::open_file::OpenFile;
 use crate::session::Session;
+use crate::span::{Cursor, Readable, Span, Writable, total};
+use crate::user_buffers::UserBuffers;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Mode;
@@ -61,33 +62,73 @@ impl OpenFile<'_> {
         self.may(DescriptionFlags::APPEND)
     }
 
-    /// Writes `pieces`: at the end of the file if `append`, else at `offset`, or, without one, at
+    /// Writes `buffers`: at the end of the file if `append`, else at `offset`, or, without one, at
     /// the description's, which moves behind them.
     ///
     /// # Errors
     /// The store's or a tier's errno if nothing was written; `FBIG` beyond what the store, or
-    /// RLIMIT_FSIZE, allows.
-    ///
-    /// # Safety
-    /// The pieces are readable.
+    /// RLIMIT_FSIZE, allows; `FAULT` or `INVAL` where `buffers` are none.
     #[inline]
-    pub unsafe fn write_placed(
+    pub fn write_placed(
         &self,
-        pieces: &[Iovec],
+        buffers: &UserBuffers<'_, Readable>,
+        offset: Option<u64>,
+        append: bool,
+    ) -> Result<usize, Errno> {
+        match buffers.pieces() {
+            Some(pieces) => self.write_pieces(pieces, offset, append),
+            None => self.write_part_of(buffers, offset, append),
+        }
+    }
+
+    /// Writes several pieces of which some cannot be used, or none.
+    #[cold]
+    #[inline(never)]
+    fn write_part_of(
+        &self,
+        buffers: &UserBuffers<'_, Readable>,
+        offset: Option<u64>,
+        append: bool,
+    ) -> Result<usize, Errno> {
+        match buffers.with_part(|pieces| self.write_pieces(pieces, offset, append)) {
+            Ok(result) => result,
+            Err(refused) => self.write_nothing(refused, buffers.is_faulty(), offset, append),
+        }
+    }
+
+    /// A write from buffers that cannot be used, because of `refused`. Whether the descriptor may be
+    /// written at all comes first.
+    fn write_nothing(
+        &self,
+        refused: Errno,
+        is_faulty: bool,
+        offset: Option<u64>,
+        append: bool,
+    ) -> Result<usize, Errno> {
+        self.write_pieces(&[], offset, append)?;
+        if is_faulty {
+            self.note_failed_write();
+        }
+        Err(refused)
+    }
+
+    #[inline]
+    fn write_pieces(
+        &self,
+        pieces: &[Span<'_, Readable>],
         offset: Option<u64>,
         append: bool,
     ) -> Result<usize, Errno> {
         if offset.is_none()
             && !append
-            && let Some(result) = unsafe { self.write_on(pieces) }
+            && let Some(result) = self.write_on(pieces)
         {
             match result {
                 Err(Errno::INTR) if interruption::restarts() => {}
                 result => return result,
             }
         }
-        let written =
-            self.session.restarting(|| unsafe { self.write_once(pieces, offset, append) })?;
+        let written = self.session.restarting(|| self.write_once(pieces, offset, append))?;
         // Of a write that is done: whatever becomes of this, it is not made again.
         if written > 0 {
             self.after_write()?;
@@ -96,9 +137,9 @@ impl OpenFile<'_> {
     }
 
     #[inline]
-    unsafe fn write_once(
+    fn write_once(
         &self,
-        pieces: &[Iovec],
+        pieces: &[Span<'_, Readable>],
         offset: Option<u64>,
         append: bool,
     ) -> Result<usize, Errno> {
@@ -109,14 +150,14 @@ impl OpenFile<'_> {
                 if !possible && self.may(DescriptionFlags::WRITE) {
                     return Err(Errno::INVAL);
                 }
-                unsafe { self.append(pieces) }.map(|(_, bytes)| bytes)
+                self.append(pieces).map(|(_, bytes)| bytes)
             }
-            Some(offset) => unsafe { self.write_at(pieces, offset) },
+            Some(offset) => self.write_at(pieces, offset),
             None => self.positioned(|offset| {
                 let (start, written) = if append {
-                    unsafe { self.append(pieces) }?
+                    self.append(pieces)?
                 } else {
-                    (offset, unsafe { self.write_at(pieces, offset) }?)
+                    (offset, self.write_at(pieces, offset)?)
                 };
                 if written > 0 {
                     let moved = start + written as u64;
@@ -131,7 +172,7 @@ impl OpenFile<'_> {
     /// file. `None`, and nothing was done, where more is needed. Nobody waits for that lock inside a
     /// file: who has it may want the file exclusively.
     #[inline(never)]
-    unsafe fn write_on(&self, pieces: &[Iovec]) -> Option<Result<usize, Errno>> {
+    fn write_on(&self, pieces: &[Span<'_, Readable>]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
         let waits = self.may(DescriptionFlags::SYNC)
@@ -153,33 +194,36 @@ impl OpenFile<'_> {
         goes_on.then(|| {
             let length = self.allowed(offset, length)?;
             if let [piece] = pieces
-                && piece.length == length
-                && unsafe { self.write_at_once(piece, offset, owner) }
+                && piece.len() == length
+                && self.write_at_once(piece, offset, owner)
             {
                 description.offset.store(offset + length as u64, Ordering::Release);
                 return Ok(length);
             }
             let mut cursor = Cursor::new(pieces);
-            let written =
-                unsafe { self.write_blocks(&mut cursor, offset, length, owner, &inside) }?;
+            let written = self.write_blocks(&mut cursor, offset, length, owner, &inside)?;
             description.offset.store(offset + written as u64, Ordering::Release);
             Ok(written)
         })
     }
 
     /// Appends `pieces` in one go. Returns where they start and how many bytes were written.
-    unsafe fn append(&self, pieces: &[Iovec]) -> Result<(u64, usize), Errno> {
+    fn append(&self, pieces: &[Span<'_, Readable>]) -> Result<(u64, usize), Errno> {
         let record = self.record;
         let owner = self.session.owner();
         // Any lock is held under a presence.
         let _inside = self.enter_beside(owner)?;
         let _end = self.session.segment.lock_append(record, owner)?;
-        unsafe { self.append_locked(pieces, owner) }
+        self.append_locked(pieces, owner)
     }
 
     /// The file ends where it does once it is entered: until then another process may truncate it, and what a dead
     /// process left undone is not done.
-    unsafe fn append_locked(&self, pieces: &[Iovec], owner: Owner) -> Result<(u64, usize), Errno> {
+    fn append_locked(
+        &self,
+        pieces: &[Span<'_, Readable>],
+        owner: Owner,
+    ) -> Result<(u64, usize), Errno> {
         let record = self.record;
         let length = self.writable_length(pieces)?;
         crash::point("append.locked");
@@ -202,14 +246,14 @@ impl OpenFile<'_> {
                 return Ok((start, 0));
             }
             let length = self.allowed(start, length)?;
-            let written = unsafe { self.write_inside(pieces, start, length, owner, &inside) }?;
+            let written = self.write_inside(pieces, start, length, owner, &inside)?;
             Ok((start, written))
         })
     }
 
     /// Bytes of `pieces`, if the description may write.
     #[inline]
-    fn writable_length(&self, pieces: &[Iovec]) -> Result<usize, Errno> {
+    fn writable_length(&self, pieces: &[Span<'_, Readable>]) -> Result<usize, Errno> {
         if !self.may(DescriptionFlags::WRITE) {
             return Err(Errno::BADF);
         }
@@ -217,7 +261,7 @@ impl OpenFile<'_> {
     }
 
     #[inline]
-    unsafe fn write_at(&self, pieces: &[Iovec], offset: u64) -> Result<usize, Errno> {
+    fn write_at(&self, pieces: &[Span<'_, Readable>], offset: u64) -> Result<usize, Errno> {
         let length = self.writable_length(pieces)?;
         if length == 0 {
             return Ok(0);
@@ -225,27 +269,27 @@ impl OpenFile<'_> {
         let length = self.allowed(offset, length)?;
         let owner = self.session.owner();
         let inside = self.enter(owner)?;
-        unsafe { self.write_inside(pieces, offset, length, owner, &inside) }
+        self.write_inside(pieces, offset, length, owner, &inside)
     }
 
     /// Writes `length` bytes, all of `pieces` or the first of them, to the file that was entered.
     #[inline]
-    unsafe fn write_inside(
+    fn write_inside(
         &self,
-        pieces: &[Iovec],
+        pieces: &[Span<'_, Readable>],
         offset: u64,
         length: usize,
         owner: Owner,
         inside: &SharedGuard,
     ) -> Result<usize, Errno> {
         if let [piece] = pieces
-            && piece.length == length
-            && unsafe { self.write_at_once(piece, offset, owner) }
+            && piece.len() == length
+            && self.write_at_once(piece, offset, owner)
         {
             return Ok(length);
         }
         let mut cursor = Cursor::new(pieces);
-        unsafe { self.write_blocks(&mut cursor, offset, length, owner, inside) }
+        self.write_blocks(&mut cursor, offset, length, owner, inside)
     }
 
     /// What the file's rule, its mode and the description ask for behind each write. The caller holds nothing, so that
@@ -270,10 +314,10 @@ impl OpenFile<'_> {
     /// The usual write, inside the file: one piece to valid pages of one block that lies in RAM. False,
     /// and nothing was done, where it is not that.
     #[inline(always)]
-    unsafe fn write_at_once(&self, piece: &Iovec, offset: u64, owner: Owner) -> bool {
+    fn write_at_once(&self, piece: &Span<'_, Readable>, offset: u64, owner: Owner) -> bool {
         let record = self.record;
         let (block, within) = self.session.segment.block_at(offset);
-        let end = within.saturating_add(piece.length);
+        let end = within.saturating_add(piece.len());
         let (telling, known) = (
             FileFlags::DIRECT
                 | FileFlags::SET_ID
@@ -301,13 +345,10 @@ impl OpenFile<'_> {
             return false;
         }
         let stamp = clock::stamp(now);
-        let part = Part { block, within, bytes: piece.length, ahead: piece.length as u64, stamp };
+        let part = Part { block, within, bytes: piece.len(), ahead: piece.len() as u64, stamp };
         meta.mark_dirty(touched, stamp);
         crash::point("write.soiled");
-        unsafe {
-            let to = self.session.segment.bucket_data(held.bucket()).add(within);
-            core::ptr::copy_nonoverlapping(piece.base.cast_const(), to, piece.length);
-        }
+        self.session.ram(held.bucket()).after(within).copy_from(*piece);
         crash::point("write.filled");
         self.mark_written(0, held.bucket(), meta, touched, part);
         held.changed();
@@ -316,15 +357,15 @@ impl OpenFile<'_> {
         self.touch(now);
         let counters = self.session.counters();
         self.session.count_up(&counters.writes, 1);
-        self.session.count_up(&counters.write_bytes, piece.length as u64);
+        self.session.count_up(&counters.write_bytes, piece.len() as u64);
         true
     }
 
     /// Writes inside the file, which is left for a moment where it has to be.
     #[inline(never)]
-    unsafe fn write_blocks(
+    fn write_blocks(
         &self,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         offset: u64,
         length: usize,
         owner: Owner,
@@ -344,8 +385,8 @@ impl OpenFile<'_> {
         let mut result = Ok(());
         while done < length && result.is_ok() {
             if record.has(FileFlags::DIRECT) {
-                result = unsafe { self.write_direct(cursor, offset + done as u64) }
-                    .map(|written| done += written);
+                result =
+                    self.write_direct(cursor, offset + done as u64).map(|written| done += written);
                 continue;
             }
             let at = offset + done as u64;
@@ -375,7 +416,7 @@ impl OpenFile<'_> {
                 ahead: (length - done) as u64,
                 stamp: clock::stamp(now),
             };
-            match unsafe { self.write_part(cursor, part, owner) } {
+            match self.write_part(cursor, part, owner) {
                 Ok(Outcome::Written(bytes)) => done += bytes,
                 Ok(Outcome::NoEntry) => {
                     if done > 0 {
@@ -383,7 +424,8 @@ impl OpenFile<'_> {
                         self.touch(now);
                     }
                     self.session.segment.step_out(self.id, owner, inside);
-                    result = unsafe { self.write_exclusively(cursor, at, part.bytes) }
+                    result = self
+                        .write_exclusively(cursor, at, part.bytes)
                         .map(|written| done += written);
                     if let Err(errno) = self.step_in(owner, inside) {
                         return if done > 0 { Ok(done) } else { Err(errno) };
@@ -418,7 +460,7 @@ impl OpenFile<'_> {
 
     /// Gives the file the times of a write that found none of its bytes readable: the kernel has
     /// changed them by the time that it finds out.
-    pub fn note_failed_write(&self) {
+    fn note_failed_write(&self) {
         let owner = self.session.owner();
         let Ok(_inside) = self.enter(owner) else { return };
         self.announce();
@@ -470,9 +512,9 @@ impl OpenFile<'_> {
     }
 
     #[inline(always)]
-    unsafe fn write_part(
+    fn write_part(
         &self,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         part: Part,
         owner: Owner,
     ) -> Result<Outcome, Errno> {
@@ -488,9 +530,7 @@ impl OpenFile<'_> {
                 Entry::Empty if self.session.is_littered(record, part) => {
                     return Ok(Outcome::Littered);
                 }
-                Entry::Empty => {
-                    unsafe { self.write_new(place, cursor, part, owner, &mut refused) }?
-                }
+                Entry::Empty => self.write_new(place, cursor, part, owner, &mut refused)?,
                 Entry::Busy(holder) => {
                     if backoff.wait() {
                         self.session.segment.free_entry_of_dead(place, word, holder);
@@ -502,7 +542,7 @@ impl OpenFile<'_> {
                     let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
                     let Some(mut held) = held else { continue };
                     let result = if held.tier() == 0 {
-                        unsafe { self.write_bucket(held.bucket(), cursor, part) }.map(Some)
+                        self.write_bucket(held.bucket(), cursor, part).map(Some)
                     } else {
                         Ok(None)
                     };
@@ -511,9 +551,7 @@ impl OpenFile<'_> {
                     }
                     result?
                 }
-                Entry::Resident { .. } => {
-                    unsafe { self.write_over_slot(place, cursor, part, owner) }?
-                }
+                Entry::Resident { .. } => self.write_over_slot(place, cursor, part, owner)?,
             };
             if let Some(bytes) = done {
                 return Ok(Outcome::Written(bytes));
@@ -526,27 +564,27 @@ impl OpenFile<'_> {
     /// which is then one of those that have `refused`: the program is not to see an error as long as
     /// another tier, or the store, takes the block.
     #[inline(never)]
-    unsafe fn write_new(
+    fn write_new(
         &self,
         place: &AtomicU64,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         part: Part,
         owner: Owner,
         refused: &mut u32,
     ) -> Result<Option<usize>, Errno> {
         let take = || self.bucket_for(part, owner, *refused);
         let Some((tier, fresh)) = self.fresh(part.block, owner, take) else {
-            return unsafe { self.write_around(place, cursor, part, owner) };
+            return self.write_around(place, cursor, part, owner);
         };
         let Some(held) = fresh.publish(place, tier) else { return Ok(None) };
         crash::point("write.published");
         self.record.note_tier(tier);
         if tier == 0 {
             self.session.populate(held.bucket());
-            return unsafe { self.write_bucket(held.bucket(), cursor, part) }.map(Some);
+            return self.write_bucket(held.bucket(), cursor, part).map(Some);
         }
         let start = cursor.position();
-        match unsafe { self.write_slot(held.bucket(), cursor, part) } {
+        match self.write_slot(held.bucket(), cursor, part) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(_) => {
                 *refused |= 1 << tier;
@@ -604,25 +642,25 @@ impl OpenFile<'_> {
 
     /// Copies a part into a RAM bucket that is locked and indexed.
     #[inline(always)]
-    unsafe fn write_bucket(
+    fn write_bucket(
         &self,
         bucket: u32,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         part: Part,
     ) -> Result<usize, Errno> {
         let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
-        let data = self.session.segment.bucket_data(bucket);
+        let data = self.session.ram(bucket);
         let end = part.within + part.bytes;
         let touched = pages(part.within, end, self.session.segment.page_shift());
         let valid = meta.valid.load(Ordering::Relaxed);
         if valid & touched != touched {
             // A page that is written in part needs the rest of its content first.
-            unsafe { self.fill_borders(data, part, valid) }?;
+            self.fill_borders(data, part, valid)?;
         }
         // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
         meta.mark_dirty(valid & touched, part.stamp);
         crash::point("write.soiled");
-        unsafe { cursor.copy_out(data.add(part.within), part.bytes) };
+        cursor.copy_out(data.after(part.within).first(part.bytes));
         crash::point("write.filled");
         self.mark_written(0, bucket, meta, touched, part);
         Ok(part.bytes)
@@ -631,17 +669,17 @@ impl OpenFile<'_> {
     /// Brings the pages to their content on the store that are not valid and of which a part is
     /// about to be written.
     #[cold]
-    unsafe fn fill_borders(&self, data: *mut u8, part: Part, valid: u64) -> Result<(), Errno> {
+    fn fill_borders(&self, data: Span<'_, Writable>, part: Part, valid: u64) -> Result<(), Errno> {
         let (page, end) = (self.session.segment.page_bytes(), part.within + part.bytes);
         let (first, last) = (part.within / page, (end - 1) / page);
         if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
-            unsafe { self.fill_page(data, part, first, page) }?;
+            self.fill_page(data, part, first, page)?;
         }
         if !end.is_multiple_of(page)
             && valid >> last & 1 == 0
             && (last != first || part.within.is_multiple_of(page))
         {
-            unsafe { self.fill_page(data, part, last, page) }?;
+            self.fill_page(data, part, last, page)?;
         }
         Ok(())
     }
@@ -665,19 +703,19 @@ impl OpenFile<'_> {
     }
 
     /// Brings one page of a RAM bucket to its content on the store.
-    unsafe fn fill_page(
+    fn fill_page(
         &self,
-        data: *mut u8,
+        data: Span<'_, Writable>,
         part: Part,
         number: usize,
         page: usize,
     ) -> Result<(), Errno> {
         let start =
             part.block * self.session.segment.bucket_bytes() as u64 + (number * page) as u64;
-        let to = unsafe { data.add(number * page) };
+        let to = data.after(number * page).first(page);
         let bytes = self.known_on_store(start, page);
-        let got = if bytes > 0 { unsafe { self.store_read(to, bytes, start) }? } else { 0 };
-        unsafe { to.add(got).write_bytes(0, page - got) };
+        let got = if bytes > 0 { self.store_read(to.first(bytes), start)? } else { 0 };
+        to.after(got).zero();
         Ok(())
     }
 
@@ -691,10 +729,10 @@ impl OpenFile<'_> {
     /// Writes to a block that lies on a file tier: a block written whole moves to RAM, a part is
     /// written in place. `None` if the block moved meanwhile.
     #[inline(never)]
-    unsafe fn write_over_slot(
+    fn write_over_slot(
         &self,
         place: &AtomicU64,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         part: Part,
         owner: Owner,
     ) -> Result<Option<usize>, Errno> {
@@ -710,7 +748,7 @@ impl OpenFile<'_> {
         let fresh = fresh.filter(|_| held.meta().pages.writeback() == 0);
         let Some(fresh) = fresh else {
             let start = cursor.position();
-            let result = unsafe { self.write_slot(held.bucket(), cursor, part) };
+            let result = self.write_slot(held.bucket(), cursor, part);
             held.changed();
             drop(held);
             return match result {
@@ -726,7 +764,7 @@ impl OpenFile<'_> {
             };
         };
         self.session.populate(fresh.bucket());
-        let result = unsafe { self.write_bucket(fresh.bucket(), cursor, part) };
+        let result = self.write_bucket(fresh.bucket(), cursor, part);
         drop(fresh.publish_instead(place, held, self));
         result.map(Some)
     }
@@ -774,10 +812,10 @@ impl OpenFile<'_> {
     }
 
     /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
-    unsafe fn write_slot(
+    fn write_slot(
         &self,
         bucket: u32,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         part: Part,
     ) -> Result<usize, Errno> {
         let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
@@ -794,16 +832,16 @@ impl OpenFile<'_> {
         meta.mark_dirty(meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
         let mut at = part.within;
         while at < end {
-            let (from, length) = cursor.here();
-            let run = length.min(end - at) / page * page;
+            let from = cursor.here();
+            let run = from.len().min(end - at) / page * page;
             crash::point("slot.writing");
             if at.is_multiple_of(page) && run > 0 {
-                unsafe { self.session.write_pages(bucket, at, from, run) }?;
+                self.session.write_pages(bucket, at, from.first(run))?;
                 cursor.advance(run);
                 at += run;
             } else {
                 let upto = (at / page * page + page).min(end);
-                unsafe { self.write_page(bucket, cursor, part.block, at..upto) }?;
+                self.write_page(bucket, cursor, part.block, at..upto)?;
                 at = upto;
             }
             crash::point("slot.written");
@@ -815,10 +853,10 @@ impl OpenFile<'_> {
     }
 
     /// Writes bytes of one page of a slot: a part of it, or what lies in several pieces.
-    unsafe fn write_page(
+    fn write_page(
         &self,
         bucket: u32,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         block: u64,
         range: core::ops::Range<usize>,
     ) -> Result<(), Errno> {
@@ -833,11 +871,10 @@ impl OpenFile<'_> {
             if !keep && here.len() < chunk.len() {
                 let known = self.known_on_store(offset, chunk.len());
                 if known > 0 {
-                    unsafe { self.store_read(chunk.as_mut_ptr(), known, offset) }?;
+                    self.store_read((&mut chunk[..known]).into(), offset)?;
                 }
             }
-            let to = chunk[here.clone()].as_mut_ptr();
-            unsafe { cursor.copy_out(to, here.len()) };
+            cursor.copy_out((&mut chunk[here]).into());
             Ok(())
         })
     }
@@ -887,10 +924,10 @@ impl OpenFile<'_> {
     }
 
     /// Writes a part straight to the store while the entry keeps everybody else off the block.
-    unsafe fn write_around(
+    fn write_around(
         &self,
         place: &AtomicU64,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         part: Part,
         owner: Owner,
     ) -> Result<Option<usize>, Errno> {
@@ -914,7 +951,7 @@ impl OpenFile<'_> {
                 }
             }
         }
-        let result = unsafe { self.write_store(cursor, offset, part.bytes) };
+        let result = self.write_store(cursor, offset, part.bytes);
         crash::point("around.written");
         if let Some(lengthens) = lengthens {
             self.session.segment.end_lengthening(lengthens);
@@ -925,22 +962,21 @@ impl OpenFile<'_> {
     }
 
     /// Writes from the cursor to the store and notes the sizes that follow.
-    unsafe fn write_store(
+    fn write_store(
         &self,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         offset: u64,
         bytes: usize,
     ) -> Result<usize, Errno> {
         self.record.set(FileFlags::STORE_WRITTEN);
         let mut done = 0;
         while done < bytes {
-            let (from, length) = cursor.here();
-            let count = length.min(bytes - done);
-            match unsafe { self.store_write(from, count, offset + done as u64) } {
+            let from = cursor.here().first(bytes - done);
+            match self.store_write(from, offset + done as u64) {
                 Ok(written) => {
                     cursor.advance(written);
                     done += written;
-                    if written < count {
+                    if written < from.len() {
                         break;
                     }
                 }
@@ -957,9 +993,9 @@ impl OpenFile<'_> {
 
     /// Writes to the store of a block that the index has no place for, with the file for itself.
     #[inline(never)]
-    unsafe fn write_exclusively(
+    fn write_exclusively(
         &self,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor<'_, Readable>,
         offset: u64,
         bytes: usize,
     ) -> Result<usize, Errno> {
@@ -973,15 +1009,14 @@ impl OpenFile<'_> {
             }
             self.clean_up_store()?;
             self.touch(clock::realtime_coarse_ns());
-            self.lengthening(|| unsafe { self.write_store(cursor, offset, bytes) })
+            self.lengthening(|| self.write_store(cursor, offset, bytes))
         })
     }
 
     /// Writes through the kernel: the file is used in ways that we cannot follow.
     #[inline(never)]
-    unsafe fn write_direct(&self, cursor: &mut Cursor<'_>, offset: u64) -> Result<usize, Errno> {
-        let (from, length) = cursor.here();
-        let written = unsafe { self.store_write(from, length, offset) }?;
+    fn write_direct(&self, cursor: &mut Cursor<'_, Readable>, offset: u64) -> Result<usize, Errno> {
+        let written = self.store_write(cursor.here(), offset)?;
         cursor.advance(written);
         Ok(written)
     }
@@ -1001,24 +1036,23 @@ impl Session {
     }
 
     /// Writes whole pages of a slot from one piece of the application's memory.
-    unsafe fn write_pages(
+    fn write_pages(
         &self,
         bucket: u32,
         within: usize,
-        from: *const u8,
-        bytes: usize,
+        from: Span<'_, Readable>,
     ) -> Result<(), Errno> {
         let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
         let page = self.segment.page_bytes();
         let first = within / page;
-        // SAFETY: the application's memory, which it may change meanwhile: see below.
-        let memory = unsafe { core::slice::from_raw_parts(from, bytes) };
-        sums.forget(pages(within, within + bytes, self.segment.page_shift()));
+        // The application may change it meanwhile: see below.
+        let memory = from.bytes();
+        sums.forget(pages(within, within + from.len(), self.segment.page_shift()));
         let mut before = [0u32; PAGES_PER_BUCKET as usize];
         for (sum, page) in before.iter_mut().zip(memory.chunks_exact(page)) {
             *sum = sum_of(page);
         }
-        unsafe { self.slot_write(bucket, within, from, bytes) }?;
+        self.slot_write(bucket, within, from)?;
         for (index, content) in memory.chunks_exact(page).enumerate() {
             if sum_of(content) == before[index] {
                 sums.set(first + index, before[index]);
@@ -1026,9 +1060,8 @@ impl Session {
             }
             // Another thread changes what is being written: a copy that holds still has a sum.
             self.segment.rewrite_page(self, bucket, first + index, false, |at, chunk| {
-                let start = at - within;
-                let end = start + chunk.len();
-                chunk.copy_from_slice(&memory[start..end]);
+                let to = Span::from(&mut chunk[..]);
+                to.copy_from(from.after(at - within));
                 Ok(())
             })?;
         }

@@ -1,7 +1,7 @@
 //! Sessions as values: everything that a front end does with one, in this process, on pools without a
 //! node manager. What a manager would do for a sync the session does itself then.
 
-use forebay_client::{Iovec, OpenFlags, Session, StartError, Whence};
+use forebay_client::{OpenFlags, Session, StartError, Whence};
 use forebay_pool::layout::Geometry;
 use forebay_pool::segment::{self, set_text};
 use forebay_pool::{Segment, layout::Header};
@@ -76,18 +76,14 @@ fn open(session: &Session, path: &Path, flags: OpenFlags) -> Result<RawFd, Errno
 const NEW: OpenFlags = OpenFlags::RDWR.union(OpenFlags::CREATE).union(OpenFlags::CLOEXEC);
 
 fn write_at(session: &Session, fd: RawFd, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
-    let piece = [Iovec { base: bytes.as_ptr().cast_mut(), length: bytes.len() }];
     let file = session.file(fd).unwrap();
-    // SAFETY: the piece is `bytes`.
-    unsafe { file.write_placed(&piece, Some(offset), file.appends()) }
+    file.write_placed(&bytes.into(), Some(offset), file.appends())
 }
 
 fn read_at(session: &Session, fd: RawFd, offset: u64) -> Vec<u8> {
     let mut bytes = vec![0; 100_000];
-    let piece = [Iovec { base: bytes.as_mut_ptr(), length: bytes.len() }];
     let file = session.file(fd).unwrap();
-    // SAFETY: the piece is `bytes`.
-    let got = unsafe { file.pread(&piece, offset) }.unwrap();
+    let got = file.pread(&bytes[..].as_mut().into(), offset).unwrap();
     bytes.truncate(got);
     bytes
 }
