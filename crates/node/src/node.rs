@@ -8,6 +8,7 @@ use crate::journal::{self, Journal};
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
 use crate::usage::{dirty_bytes, ranges};
+use forebay_device::Batch;
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, occupy, transfer_ns};
 use forebay_pool::clock::Timer;
@@ -16,7 +17,7 @@ use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::{Entry, Owner, Segment, clock, crash, undo};
-use forebay_tiers::{IoClient, Throttled, open_client};
+use forebay_tiers::{Throttled, open_batch};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::path::PathBuf;
@@ -216,15 +217,15 @@ impl Node {
         forebay_pool::futex::wake_all(made);
     }
 
-    /// An I/O client for tier `tier`'s slots, slowed down if the tier is emulated.
-    pub fn tier_client(self: &Arc<Node>, tier: usize) -> Box<dyn IoClient> {
+    /// Transfers of tier `tier`'s slots, slowed down if the tier is emulated.
+    pub fn tier_client(self: &Arc<Node>, tier: usize) -> Box<dyn Batch> {
         let client = throttled(&self.header().tier[tier].emulation, self);
         let client = faults::around(client, self.faults.as_ref(), self.tier_name(tier));
         Box::new(Gauged::new(client, self, Device::Tier(tier)))
     }
 
-    /// An I/O client for files of store `store`.
-    pub fn store_client(self: &Arc<Node>, store: usize) -> Box<dyn IoClient> {
+    /// Transfers of files of store `store`.
+    pub fn store_client(self: &Arc<Node>, store: usize) -> Box<dyn Batch> {
         let client = throttled(&self.header().store[store % STORES_MAX].emulation, self);
         let client = faults::around(client, self.faults.as_ref(), faults::STORE);
         Box::new(Gauged::new(client, self, Device::Store(store % STORES_MAX)))
@@ -350,13 +351,13 @@ impl std::ops::Deref for TokenBucket {
     }
 }
 
-fn throttled(emulation: &Emulation, node: &Arc<Node>) -> Box<dyn IoClient> {
+fn throttled(emulation: &Emulation, node: &Arc<Node>) -> Box<dyn Batch> {
     let speed = Speed {
         read_bandwidth: emulation.read_bandwidth,
         write_bandwidth: emulation.write_bandwidth,
         latency_ns: emulation.latency_ns,
     };
-    let client = open_client(QUEUE_DEPTH);
+    let client = open_batch(QUEUE_DEPTH);
     if speed.read_bandwidth == 0 && speed.write_bandwidth == 0 && speed.latency_ns == 0 {
         return client;
     }

@@ -1,8 +1,6 @@
 //! Faults on purpose: a script says which operations go wrong, and how.
 
-use crate::{Direction, IoClient, Transfer};
-use rustix::io::Errno;
-use std::os::fd::RawFd;
+use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -93,7 +91,7 @@ impl Rule {
     }
 }
 
-/// The rules of any number of [`Faulty`] clients, to be changed at any time from any thread.
+/// The rules of any number of [`Faulty`] batches, to be changed at any time from any thread.
 ///
 /// Clones share the rules. The first rule that hits decides; those after it do not see the operation.
 #[derive(Clone, Debug, Default)]
@@ -158,13 +156,13 @@ impl FaultScript {
     }
 }
 
-/// Another client with the faults of a script.
+/// Another batch with the faults of a script.
 pub struct Faulty<C> {
     inner: C,
     script: FaultScript,
 }
 
-impl<C: IoClient> Faulty<C> {
+impl<C: Batch> Faulty<C> {
     /// Lets the operations of `inner` go wrong as the script says.
     pub fn new(inner: C, script: FaultScript) -> Self {
         Self { inner, script }
@@ -197,7 +195,7 @@ impl<C: IoClient> Faulty<C> {
     }
 }
 
-impl<C: IoClient> IoClient for Faulty<C> {
+impl<C: Batch> Batch for Faulty<C> {
     fn name(&self) -> &'static str {
         "faulty"
     }
@@ -220,13 +218,13 @@ impl<C: IoClient> IoClient for Faulty<C> {
         }
     }
 
-    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
+    fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
         match self.script.decide(Operation::Sync) {
             Some(Fault::Fail(errno) | Fault::Tear(errno)) => return Err(errno),
             Some(Fault::Lose) => return Ok(()),
             Some(Fault::Delay(time)) => sleep(time),
             Some(Fault::Short) | None => {}
         }
-        self.inner.sync(fd)
+        self.inner.sync(file)
     }
 }

@@ -1,24 +1,22 @@
-//! Measuring a device through its I/O client: what the system profiler runs.
+//! Measuring a device through its batches: what the system profiler runs.
 //!
 //! ```
 //! use forebay_tiers::probe::{Buffer, Order, Probe};
-//! use forebay_tiers::{Direction, Null};
+//! use forebay_device::{Direction, StoreFile};
+//! use forebay_tiers::Null;
 //! use std::time::Duration;
 //!
 //! let probe =
 //!     Probe { order: Order::Sequential, direction: Direction::Read, bytes: 4096, at_once: 4 };
 //! let buffer = Buffer::new(4 * 4096);
 //! let time = Duration::from_millis(1);
-//! let sample = probe.run(&mut Null, -1, 1 << 20, &buffer, time).unwrap();
+//! let sample = probe.run(&mut Null, StoreFile::NONE, 1 << 20, &buffer, time).unwrap();
 //! assert!(sample.bytes >= 4 * 4096);
 //! ```
 
-use crate::{Direction, IoClient, Transfer};
+use forebay_device::{Batch, Direction, Errno, Span, StoreFile, Transfer};
 use forebay_placement::Random;
-use libc::iovec;
-use rustix::io::Errno;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 /// Direct I/O wants memory and offsets that are multiples of the device's block, at most this.
@@ -91,8 +89,8 @@ impl Buffer {
         false
     }
 
-    fn part(&self, index: usize, bytes: usize) -> Vec<iovec> {
-        vec![iovec { iov_base: self.base.wrapping_add(index * bytes).cast(), iov_len: bytes }]
+    fn part(&self, index: usize, bytes: usize) -> Vec<Span> {
+        vec![Span { base: self.base.wrapping_add(index * bytes), bytes }]
     }
 }
 
@@ -111,8 +109,8 @@ impl Probe {
     /// The file's errno; `INVAL` if file or buffer are too small for one round.
     pub fn run(
         &self,
-        client: &mut dyn IoClient,
-        file: RawFd,
+        client: &mut dyn Batch,
+        file: StoreFile,
         file_bytes: u64,
         buffer: &Buffer,
         time: Duration,
@@ -156,8 +154,8 @@ impl Probe {
     /// The file's errno; `INVAL` if the buffer is too small.
     pub fn run_at(
         &self,
-        client: &mut dyn IoClient,
-        file: RawFd,
+        client: &mut dyn Batch,
+        file: StoreFile,
         offset: u64,
         buffer: &Buffer,
     ) -> Result<u64, Errno> {
@@ -170,8 +168,8 @@ impl Probe {
 
     fn round(
         &self,
-        client: &mut dyn IoClient,
-        file: RawFd,
+        client: &mut dyn Batch,
+        file: StoreFile,
         offsets: impl Iterator<Item = u64>,
         buffer: &Buffer,
     ) -> Result<u64, Errno> {
@@ -274,9 +272,9 @@ fn chase(memory: &mut [u64], time: Duration) -> Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Null, Positional, Throttled};
+    use crate::{Null, Throttled};
     use forebay_placement::Speed;
-    use std::os::fd::AsRawFd;
+    use forebay_posix::{Positional, store_file};
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
@@ -294,7 +292,7 @@ mod tests {
             for direction in [Direction::Write, Direction::Read] {
                 let probe = probe(order, direction, 16 << 10, 4);
                 let sample =
-                    probe.run(&mut Positional, file.as_raw_fd(), bytes, &buffer, MOMENT).unwrap();
+                    probe.run(&mut Positional, store_file(&file), bytes, &buffer, MOMENT).unwrap();
                 assert!(sample.bytes >= 64 << 10 && sample.bandwidth > 0.0, "{sample:?}");
                 assert!(file.metadata().unwrap().len() <= bytes);
             }
@@ -305,10 +303,10 @@ mod tests {
     fn what_is_too_small_is_refused() {
         let buffer = Buffer::new(8192);
         let one = probe(Order::Random, Direction::Write, 4096, 2);
-        assert!(one.run(&mut Null, 0, 8191, &buffer, MOMENT).is_err());
-        assert!(one.run(&mut Null, 0, 8192, &buffer, MOMENT).is_ok());
+        assert!(one.run(&mut Null, StoreFile::NONE, 8191, &buffer, MOMENT).is_err());
+        assert!(one.run(&mut Null, StoreFile::NONE, 8192, &buffer, MOMENT).is_ok());
         let four = probe(Order::Random, Direction::Write, 4096, 4);
-        assert!(four.run(&mut Null, 0, 1 << 20, &buffer, MOMENT).is_err());
+        assert!(four.run(&mut Null, StoreFile::NONE, 1 << 20, &buffer, MOMENT).is_err());
     }
 
     #[test]
@@ -316,7 +314,7 @@ mod tests {
         let read_only = std::fs::File::open("/proc/self/exe").unwrap();
         let buffer = Buffer::new(4096);
         let write = probe(Order::Sequential, Direction::Write, 4096, 1);
-        let result = write.run(&mut Positional, read_only.as_raw_fd(), 1 << 20, &buffer, MOMENT);
+        let result = write.run(&mut Positional, store_file(&read_only), 1 << 20, &buffer, MOMENT);
         assert_eq!(result, Err(Errno::BADF));
     }
 
@@ -328,10 +326,10 @@ mod tests {
         let buffer = Buffer::new(1 << 20);
         let time = Duration::from_millis(50);
         let large = probe(Order::Sequential, Direction::Read, 256 << 10, 4);
-        let sample = large.run(&mut device, 0, 1 << 30, &buffer, time).unwrap();
+        let sample = large.run(&mut device, StoreFile::NONE, 1 << 30, &buffer, time).unwrap();
         assert!(sample.bandwidth <= 50_000_000.0, "{sample:?}");
         let small = probe(Order::Random, Direction::Read, 4096, 1);
-        let sample = small.run(&mut device, 0, 1 << 30, &buffer, time).unwrap();
+        let sample = small.run(&mut device, StoreFile::NONE, 1 << 30, &buffer, time).unwrap();
         assert!(sample.round_ns >= 2_000_000, "{sample:?}");
     }
 

@@ -1,15 +1,13 @@
 //! An emulated device: the real transfer first, then a sleep until the device would have done it.
 
-use crate::{Direction, IoClient, Transfer};
+use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer};
 use forebay_placement::{Speed, occupy};
-use rustix::io::Errno;
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::ops::Deref;
-use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU64;
 
-/// Another client with the speed of an emulated device.
+/// Another batch with the speed of an emulated device.
 ///
 /// `D` leads to the moment (CLOCK_MONOTONIC, ns; 0 at first) from which the device is free. All
 /// clients of one device share that word: an `Arc`, a `&'static`, or a place in shared memory.
@@ -19,7 +17,7 @@ pub struct Throttled<C, D> {
     next_free: D,
 }
 
-impl<C: IoClient, D: Deref<Target = AtomicU64> + Send> Throttled<C, D> {
+impl<C: Batch, D: Deref<Target = AtomicU64> + Send> Throttled<C, D> {
     /// Slows `inner` down to `speed`.
     pub fn new(inner: C, speed: Speed, next_free: D) -> Self {
         Self { inner, speed, next_free }
@@ -36,7 +34,7 @@ impl<C: IoClient, D: Deref<Target = AtomicU64> + Send> Throttled<C, D> {
     }
 }
 
-impl<C: IoClient, D: Deref<Target = AtomicU64> + Send> IoClient for Throttled<C, D> {
+impl<C: Batch, D: Deref<Target = AtomicU64> + Send> Batch for Throttled<C, D> {
     fn name(&self) -> &'static str {
         "throttled"
     }
@@ -50,9 +48,9 @@ impl<C: IoClient, D: Deref<Target = AtomicU64> + Send> IoClient for Throttled<C,
     }
 
     /// Waits for the device's queue and one latency.
-    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
+    fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
         let start_ns = now_ns();
-        let result = self.inner.sync(fd);
+        let result = self.inner.sync(file);
         let latency_ns = self.speed.latency_ns;
         sleep_until(occupy(&self.next_free, start_ns, 0, 0, latency_ns).wake_ns);
         result
@@ -90,8 +88,12 @@ mod tests {
         let next_free = Arc::new(AtomicU64::new(0));
         let client = Throttled::new(Null, speed, Arc::clone(&next_free));
         // SAFETY: transfers without buffers.
-        let (mut read, mut write) =
-            unsafe { (Transfer::read(-1, 0, Vec::new()), Transfer::write(-1, 0, Vec::new())) };
+        let (mut read, mut write) = unsafe {
+            (
+                Transfer::read(StoreFile::NONE, 0, Vec::new()),
+                Transfer::write(StoreFile::NONE, 0, Vec::new()),
+            )
+        };
         read.finish(Ok(300));
         write.finish(Ok(400));
         assert_eq!(client.charge(1_000, &read), 1_670);
@@ -108,9 +110,9 @@ mod tests {
         let mut client = Throttled::new(Null, speed, Arc::new(AtomicU64::new(0)));
         let start_ns = now_ns();
         // SAFETY: a transfer without buffers.
-        client.run(&mut [unsafe { Transfer::write(-1, 0, Vec::new()) }]);
+        client.run(&mut [unsafe { Transfer::write(StoreFile::NONE, 0, Vec::new()) }]);
         assert!(now_ns() >= start_ns + latency_ns);
-        client.sync(-1).unwrap();
+        client.sync(StoreFile::NONE).unwrap();
         assert!(now_ns() >= start_ns + 2 * latency_ns);
     }
 

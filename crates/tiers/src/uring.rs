@@ -1,14 +1,18 @@
 //! Transfers through io_uring: many in flight, fed as completions arrive.
 
-use crate::positional::carry_on;
-use crate::{Direction, IoClient, Positional, Transfer};
+use forebay_device::{Batch, Direction, Errno, Span, StoreFile, Target, Transfer};
+use forebay_posix::{Positional, carry_on};
 use io_uring::{IoUring, opcode, squeue, types::Fd};
-use rustix::io::Errno;
+use libc::iovec;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
+use std::mem::offset_of;
 use std::thread::sleep;
 use std::time::Duration;
+
+const _: () = assert!(size_of::<Span>() == size_of::<iovec>());
+const _: () = assert!(offset_of!(Span, base) == offset_of!(iovec, iov_base));
+const _: () = assert!(offset_of!(Span, bytes) == offset_of!(iovec, iov_len));
 
 /// The deepest queue: more requests in flight than any device can work on at once.
 const DEPTH_MAX: u32 = 4096;
@@ -16,7 +20,7 @@ const DEPTH_MAX: u32 = 4096;
 /// Between two looks at a kernel that is short of memory, or at a ring that cannot be waited on.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The client with an io_uring of its own.
+/// A batch of files with an io_uring of its own.
 ///
 /// Nothing is in flight between two calls, so it can be dropped, or move to another thread, at any
 /// time. If the kernel ever refuses the ring, this client finishes all work without it.
@@ -113,7 +117,7 @@ impl Uring {
     }
 }
 
-impl IoClient for Uring {
+impl Batch for Uring {
     fn name(&self) -> &'static str {
         "io_uring"
     }
@@ -127,15 +131,16 @@ impl IoClient for Uring {
     }
 
     /// A plain system call: with nothing else in flight, a ring has no advantage.
-    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
-        Positional.sync(fd)
+    fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
+        Positional.sync(file)
     }
 }
 
 fn request(transfer: &Transfer) -> squeue::Entry {
-    let fd = Fd(transfer.fd());
-    let iovecs = transfer.remaining();
-    let (first, count) = (iovecs.as_ptr(), iovecs.len() as u32);
+    let Target::File(file) = transfer.target();
+    let fd = Fd(file.number());
+    let spans = transfer.remaining();
+    let (first, count) = (spans.as_ptr().cast::<iovec>(), spans.len() as u32);
     match transfer.direction() {
         Direction::Read => opcode::Readv::new(fd, first, count).offset(transfer.position()).build(),
         Direction::Write => {
@@ -164,10 +169,11 @@ fn errno(error: io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::IOVECS_MAX;
+    use forebay_device::SPANS_MAX;
+    use forebay_posix::store_file;
     use std::fs::File;
     use std::io::{Read, Write};
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsRawFd, RawFd};
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use std::{mem, ptr, slice, thread};
@@ -187,9 +193,9 @@ mod tests {
     fn write_all(client: &mut Uring, file: &File, byte: u8) {
         let mut bytes = vec![byte; 20 * LEN];
         let transfers = bytes.chunks_mut(LEN).enumerate().map(|(n, part)| {
-            let buffer = libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: LEN };
+            let buffer = Span::of(part);
             // SAFETY: `bytes` outlives the run and is not used meanwhile.
-            unsafe { Transfer::write(file.as_raw_fd(), (n * LEN) as u64, vec![buffer]) }
+            unsafe { Transfer::write(store_file(file), (n * LEN) as u64, vec![buffer]) }
         });
         let mut batch: Vec<_> = transfers.collect();
         client.run(&mut batch);
@@ -204,10 +210,10 @@ mod tests {
         let Some(mut client) = client() else { return };
         let file = tempfile::tempfile().unwrap();
         let mut byte = 1_u8;
-        let buffer = libc::iovec { iov_base: ptr::from_mut(&mut byte).cast(), iov_len: 1 };
-        let buffers = vec![buffer; 2 * IOVECS_MAX + 1];
+        let buffer = Span { base: ptr::from_mut(&mut byte), bytes: 1 };
+        let buffers = vec![buffer; 2 * SPANS_MAX + 1];
         // SAFETY: `byte` outlives the feed and is not used meanwhile.
-        let mut transfer = unsafe { Transfer::write(file.as_raw_fd(), 0, buffers) };
+        let mut transfer = unsafe { Transfer::write(store_file(&file), 0, buffers) };
         transfer.begin();
         client.feed(slice::from_mut(&mut transfer));
         assert_eq!(transfer.result(), Ok(transfer.len()));
@@ -215,9 +221,9 @@ mod tests {
 
     #[test]
     fn a_request_without_a_worker_thread_is_not_an_error() {
-        let buffer = libc::iovec { iov_base: ptr::null_mut(), iov_len: 1 };
+        let buffer = Span { base: ptr::null_mut(), bytes: 1 };
         // SAFETY: never run.
-        let mut transfer = unsafe { Transfer::write(-1, 0, vec![buffer]) };
+        let mut transfer = unsafe { Transfer::write(StoreFile::NONE, 0, vec![buffer]) };
         transfer.begin();
         assert!(!settle(&mut transfer, -libc::ECANCELED), "asking again could go on for ever");
         assert!(!transfer.is_finished());
@@ -232,9 +238,9 @@ mod tests {
         let Some(mut client) = client() else { return };
         let (input, mut output) = io::pipe().unwrap();
         let mut byte = 0_u8;
-        let buffer = libc::iovec { iov_base: ptr::from_mut(&mut byte).cast(), iov_len: 1 };
+        let buffer = Span { base: ptr::from_mut(&mut byte), bytes: 1 };
         // SAFETY: `byte` outlives the run and is not used meanwhile.
-        let mut batch = [unsafe { Transfer::read(input.as_raw_fd(), 0, vec![buffer]) }];
+        let mut batch = [unsafe { Transfer::read(store_file(&input), 0, vec![buffer]) }];
         let thread = AtomicU64::new(0);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -285,17 +291,16 @@ mod tests {
         let (late, mut complete_late) = io::pipe().unwrap();
         let ring = client.ring.as_raw_fd();
         let mut bytes = [1_u8, 0, 0, 4];
-        let buffers = bytes
-            .each_mut()
-            .map(|byte| vec![libc::iovec { iov_base: ptr::from_mut(byte).cast(), iov_len: 1 }]);
+        let buffers =
+            bytes.each_mut().map(|byte| vec![Span { base: ptr::from_mut(byte), bytes: 1 }]);
         let [first, second, third, fourth] = buffers;
         // SAFETY: `bytes` outlives the run and is not used meanwhile.
         let mut batch = unsafe {
             [
-                Transfer::write(start.as_raw_fd(), 0, first),
-                Transfer::read(early.as_raw_fd(), 0, second),
-                Transfer::read(late.as_raw_fd(), 0, third),
-                Transfer::write(file.as_raw_fd(), 0, fourth),
+                Transfer::write(store_file(&start), 0, first),
+                Transfer::read(store_file(&early), 0, second),
+                Transfer::read(store_file(&late), 0, third),
+                Transfer::write(store_file(&file), 0, fourth),
             ]
         };
         thread::scope(|scope| {

@@ -1,21 +1,17 @@
-//! What every I/O client does, written once; the table at the end names the clients.
+//! What every batch does, written once; the table at the end names them.
 //!
-//! A client without a device keeps nothing: files stay empty and reads give zeros. All else that the
+//! One without a device keeps nothing: files stay empty and reads give zeros. All else that the
 //! cases ask for, results, batches, buffers and threads, it does like the others.
 
 #![warn(clippy::undocumented_unsafe_blocks)]
 
+use forebay_device::{Batch, Direction, Errno, SPANS_MAX, Span, StoreFile, Transfer};
 use forebay_placement::Speed;
-use forebay_tiers::{
-    Direction, FaultScript, Faulty, IOVECS_MAX, IoClient, Null, Positional, Throttled, Transfer,
-    Uring,
-};
-use libc::iovec;
-use rustix::io::Errno;
+use forebay_posix::{Positional, store_file};
+use forebay_tiers::{FaultScript, Faulty, Null, Throttled, Uring};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -30,21 +26,18 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Buffers of up to `piece` bytes that cover the slice in order.
-fn pieces(bytes: &mut [u8], piece: usize) -> Vec<iovec> {
-    bytes
-        .chunks_mut(piece)
-        .map(|chunk| iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() })
-        .collect()
+fn pieces(bytes: &mut [u8], piece: usize) -> Vec<Span> {
+    bytes.chunks_mut(piece).map(Span::of).collect()
 }
 
-fn read(fd: RawFd, offset: u64, bytes: &mut [u8], piece: usize) -> Transfer {
+fn read(file: StoreFile, offset: u64, bytes: &mut [u8], piece: usize) -> Transfer {
     // SAFETY: each test keeps its buffers alive and alone until the run is over.
-    unsafe { Transfer::read(fd, offset, pieces(bytes, piece)) }
+    unsafe { Transfer::read(file, offset, pieces(bytes, piece)) }
 }
 
-fn write(fd: RawFd, offset: u64, bytes: &mut [u8], piece: usize) -> Transfer {
+fn write(file: StoreFile, offset: u64, bytes: &mut [u8], piece: usize) -> Transfer {
     // SAFETY: as above.
-    unsafe { Transfer::write(fd, offset, pieces(bytes, piece)) }
+    unsafe { Transfer::write(file, offset, pieces(bytes, piece)) }
 }
 
 /// What is behind a client.
@@ -58,7 +51,7 @@ enum Device {
 
 /// A client under test.
 struct Subject {
-    client: Box<dyn IoClient>,
+    client: Box<dyn Batch>,
     device: Device,
 }
 
@@ -96,7 +89,7 @@ impl Subject {
 /// Writes and reads back through the client, and compares with what the file itself says.
 fn check_round_trip(subject: &mut Subject, offset: u64, len: usize, piece: usize) {
     let file = tempfile::tempfile().unwrap();
-    let fd = file.as_raw_fd();
+    let fd = store_file(&file);
     let mut written = pattern(len, 1);
     assert_eq!(subject.run(write(fd, offset, &mut written, piece)), Ok(len as u64));
     assert!(written == pattern(len, 1), "a write changed its buffers");
@@ -115,7 +108,7 @@ fn round_trip(subject: &mut Subject) {
 }
 
 fn more_buffers_than_a_system_call_takes(subject: &mut Subject) {
-    for count in [IOVECS_MAX - 1, IOVECS_MAX, IOVECS_MAX + 1, 3 * IOVECS_MAX + 5] {
+    for count in [SPANS_MAX - 1, SPANS_MAX, SPANS_MAX + 1, 3 * SPANS_MAX + 5] {
         check_round_trip(subject, 3, count * 2, 2);
     }
 }
@@ -131,17 +124,17 @@ fn more_bytes_than_a_system_call_moves(subject: &mut Subject) {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping, unmapped when nothing uses it any more.
     unsafe {
-        let iov_base = mmap_anonymous(std::ptr::null_mut(), GIB, ProtFlags::READ, flags).unwrap();
-        let buffers = vec![iovec { iov_base, iov_len: GIB }; 5];
-        let result = subject.run(Transfer::write(null.as_raw_fd(), 0, buffers));
-        munmap(iov_base, GIB).unwrap();
+        let base = mmap_anonymous(std::ptr::null_mut(), GIB, ProtFlags::READ, flags).unwrap();
+        let buffers = vec![Span { base: base.cast(), bytes: GIB }; 5];
+        let result = subject.run(Transfer::write(store_file(&null), 0, buffers));
+        munmap(base, GIB).unwrap();
         assert_eq!(result, Ok(5 * GIB as u64));
     }
 }
 
 fn sparse_offsets(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
-    let fd = file.as_raw_fd();
+    let fd = store_file(&file);
     let offsets = [5, 1 << 20, (1 << 33) + 1];
     let mut written = offsets.map(|offset| pattern(5000, offset as usize));
     let mut batch: Vec<_> =
@@ -162,14 +155,14 @@ fn reads_never_end(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     for offset in [0, 1 << 40] {
         let mut back = vec![9; 200];
-        assert_eq!(subject.run(read(file.as_raw_fd(), offset, &mut back, 64)), Ok(200));
+        assert_eq!(subject.run(read(store_file(&file), offset, &mut back, 64)), Ok(200));
         assert_eq!(back, [0; 200]);
     }
 }
 
 fn reads_end_at_the_end_of_file(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
-    let fd = file.as_raw_fd();
+    let fd = store_file(&file);
     file.write_all_at(&pattern(100, 0), 0).unwrap();
     for (offset, expected) in [(0, 100), (30, 70), (99, 1), (100, 0), (1 << 40, 0)] {
         let mut back = vec![9; 200];
@@ -185,18 +178,18 @@ fn failures_do_not_disturb_the_others(subject: &mut Subject) {
     let read_only = File::open("/dev/null").unwrap();
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let directory = File::open("/").unwrap();
-    let fd = file.as_raw_fd();
+    let fd = store_file(&file);
     let mut bytes = vec![pattern(10_000, 0); 9];
     let mut parts = bytes.iter_mut();
     let mut next = || parts.next().unwrap().as_mut_slice();
     let mut batch = [
         write(fd, 0, next(), 100),
-        write(-1, 0, next(), 100),
+        write(StoreFile::NONE, 0, next(), 100),
         write(fd, 10_000, next(), 100),
-        write(1 << 20, 0, next(), 100),
-        write(read_only.as_raw_fd(), 0, next(), 100),
-        write(full.as_raw_fd(), 0, next(), 100),
-        read(directory.as_raw_fd(), 0, next(), 100),
+        write(StoreFile::new(1 << 20), 0, next(), 100),
+        write(store_file(&read_only), 0, next(), 100),
+        write(store_file(&full), 0, next(), 100),
+        read(store_file(&directory), 0, next(), 100),
         write(fd, u64::MAX, next(), 100),
         write(fd, 20_000, next(), 100),
     ];
@@ -224,7 +217,7 @@ fn batches_larger_than_the_queue(subject: &mut Subject) {
     const COUNT: usize = 50 * QUEUE_DEPTH as usize;
     const LEN: usize = 3000;
     let file = tempfile::tempfile().unwrap();
-    let fd = file.as_raw_fd();
+    let fd = store_file(&file);
     let mut written = pattern(COUNT * LEN, 7);
     let mut back = vec![9; COUNT * LEN];
     for (bytes, direction) in [(&mut written, Direction::Write), (&mut back, Direction::Read)] {
@@ -244,12 +237,12 @@ fn batches_larger_than_the_queue(subject: &mut Subject) {
 
 fn nothing_to_do(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
-    let fd = file.as_raw_fd();
+    let fd = store_file(&file);
     subject.client.run(&mut []);
     assert_eq!(subject.run(write(fd, 50, &mut [], 1)), Ok(0));
-    let empty = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let empty = Span::EMPTY;
     // SAFETY: buffers without bytes.
-    let transfer = unsafe { Transfer::read(fd, 50, vec![empty; 2 * IOVECS_MAX]) };
+    let transfer = unsafe { Transfer::read(fd, 50, vec![empty; 2 * SPANS_MAX]) };
     assert_eq!(subject.run(transfer), Ok(0));
     assert_eq!(file.metadata().unwrap().len(), 0);
 }
@@ -257,13 +250,13 @@ fn nothing_to_do(subject: &mut Subject) {
 fn empty_buffers_among_full_ones(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let mut bytes = pattern(10, 0);
-    let empty = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    let mut buffers = vec![empty; IOVECS_MAX + 1];
+    let empty = Span::EMPTY;
+    let mut buffers = vec![empty; SPANS_MAX + 1];
     for piece in pieces(&mut bytes, 3) {
         buffers.extend([piece, empty]);
     }
     // SAFETY: `bytes` outlives the run and is not used meanwhile.
-    let transfer = unsafe { Transfer::write(file.as_raw_fd(), 0, buffers) };
+    let transfer = unsafe { Transfer::write(store_file(&file), 0, buffers) };
     assert_eq!(subject.run(transfer), Ok(10));
     subject.assert_kept(&file, 0, &pattern(10, 0));
 }
@@ -271,7 +264,7 @@ fn empty_buffers_among_full_ones(subject: &mut Subject) {
 fn a_batch_can_run_again(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let mut bytes = pattern(5000, 0);
-    let mut batch = [write(file.as_raw_fd(), 0, &mut bytes, 2)];
+    let mut batch = [write(store_file(&file), 0, &mut bytes, 2)];
     for _ in 0..3 {
         file.set_len(0).unwrap();
         subject.client.run(&mut batch);
@@ -283,13 +276,13 @@ fn a_batch_can_run_again(subject: &mut Subject) {
 fn sync(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let mut bytes = pattern(100, 0);
-    assert_eq!(subject.run(write(file.as_raw_fd(), 0, &mut bytes, 100)), Ok(100));
-    assert_eq!(subject.client.sync(file.as_raw_fd()), Ok(()));
+    assert_eq!(subject.run(write(store_file(&file), 0, &mut bytes, 100)), Ok(100));
+    assert_eq!(subject.client.sync(store_file(&file)), Ok(()));
 }
 
 fn syncs_of_no_file_fail(subject: &mut Subject) {
-    assert_eq!(subject.client.sync(-1), Err(Errno::BADF));
-    assert_eq!(subject.client.sync(1 << 20), Err(Errno::BADF));
+    assert_eq!(subject.client.sync(StoreFile::NONE), Err(Errno::BADF));
+    assert_eq!(subject.client.sync(StoreFile::new(1 << 20)), Err(Errno::BADF));
 }
 
 /// Signals rain on the thread all the while; its waits are interrupted.
@@ -347,17 +340,17 @@ fn uring() -> Option<Uring> {
 }
 
 /// Fast enough for the tests, slow enough to sleep.
-fn throttled<C: IoClient>(inner: C) -> impl IoClient {
+fn throttled<C: Batch>(inner: C) -> impl Batch {
     let speed = Speed { read_bandwidth: 20 << 30, write_bandwidth: 10 << 30, latency_ns: 100_000 };
     Throttled::new(inner, speed, Arc::new(AtomicU64::new(0)))
 }
 
-fn faulty<C: IoClient>(inner: C) -> impl IoClient {
+fn faulty<C: Batch>(inner: C) -> impl Batch {
     Faulty::new(inner, FaultScript::new())
 }
 
 /// `None` where the kernel does not allow the client.
-type Client = Option<Box<dyn IoClient>>;
+type Client = Option<Box<dyn Batch>>;
 
 /// Makes a module of the cases for each client.
 macro_rules! conformance {
@@ -416,7 +409,7 @@ conformance! {
     throttled_uring: Files, super::uring().map(|client| Box::new(throttled(client)) as _);
     faulty_positional: Files, Some(Box::new(faulty(Positional)));
     faulty_uring: Files, super::uring().map(|client| Box::new(faulty(client)) as _);
-    default: Files, Some(forebay_tiers::open_client(QUEUE_DEPTH));
+    default: Files, Some(forebay_tiers::open_batch(QUEUE_DEPTH));
     null: Nothing, Some(Box::new(Null));
     throttled_null: Nothing, Some(Box::new(throttled(Null)));
 }

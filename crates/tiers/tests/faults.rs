@@ -1,12 +1,9 @@
 //! Each fault of a script hits what it should, does what it says, and nothing else.
 
-use forebay_tiers::{
-    Fault, FaultScript, Faulty, IoClient, Operation, Positional, Rule, Transfer, When,
-};
-use libc::iovec;
-use rustix::io::Errno;
+use forebay_device::{Batch, Errno, Span, StoreFile, Transfer};
+use forebay_posix::{Positional, store_file};
+use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Rule, When};
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -32,9 +29,9 @@ impl Bench {
     fn write(&mut self, count: usize) -> Vec<Result<u64, Errno>> {
         let mut pieces: Vec<_> = (1..=count).map(|n| [n as u8; LEN]).collect();
         let transfers = pieces.iter_mut().enumerate().map(|(n, piece)| {
-            let buffer = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: LEN };
+            let buffer = Span::of(piece);
             // SAFETY: `pieces` outlives the run and is not used meanwhile.
-            unsafe { Transfer::write(self.file.as_raw_fd(), (n * LEN) as u64, vec![buffer]) }
+            unsafe { Transfer::write(store_file(&self.file), (n * LEN) as u64, vec![buffer]) }
         });
         let mut batch: Vec<_> = transfers.collect();
         self.client.run(&mut batch);
@@ -44,9 +41,9 @@ impl Bench {
     /// One read of 10 bytes; what arrived in a buffer of nines.
     fn read(&mut self) -> (Result<u64, Errno>, [u8; LEN]) {
         let mut bytes = [9; LEN];
-        let buffer = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: LEN };
+        let buffer = Span::of(&mut bytes);
         // SAFETY: `bytes` outlives the run and is not used meanwhile.
-        let mut batch = [unsafe { Transfer::read(self.file.as_raw_fd(), 0, vec![buffer]) }];
+        let mut batch = [unsafe { Transfer::read(store_file(&self.file), 0, vec![buffer]) }];
         self.client.run(&mut batch);
         (batch[0].result(), bytes)
     }
@@ -95,7 +92,7 @@ fn fails_while_a_flag_is_set() {
 fn only_the_named_operation_is_hit() {
     let mut bench = Bench::new(Operation::Read, When::Next(1), Fault::Fail(Errno::IO));
     assert_eq!(bench.write(1), [DONE]);
-    assert_eq!(bench.client.sync(bench.file.as_raw_fd()), Ok(()));
+    assert_eq!(bench.client.sync(store_file(&bench.file)), Ok(()));
     assert_eq!(bench.read().0, Err(Errno::IO));
     assert_eq!(bench.read(), (DONE, [1; LEN]));
 }
@@ -143,10 +140,14 @@ fn a_delayed_write_is_late_but_whole() {
 fn syncs_fail_or_lie() {
     let mut bench = Bench::new(Operation::Sync, When::Next(1), Fault::Fail(Errno::IO));
     bench.script.add(Rule::new(Operation::Sync, When::Next(1), Fault::Lose));
-    let fd = bench.file.as_raw_fd();
+    let fd = store_file(&bench.file);
     assert_eq!(bench.client.sync(fd), Err(Errno::IO));
-    assert_eq!(bench.client.sync(-1), Ok(()), "a lie: the descriptor is not even open");
-    assert_eq!(bench.client.sync(-1), Err(Errno::BADF));
+    assert_eq!(
+        bench.client.sync(StoreFile::NONE),
+        Ok(()),
+        "a lie: the descriptor is not even open"
+    );
+    assert_eq!(bench.client.sync(StoreFile::NONE), Err(Errno::BADF));
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Faults on purpose, for testers: the file that `FOREBAY_FAULTS` names says what goes wrong with the
 //! manager's transfers to stores and tiers. Without the variable nothing of this exists.
 
-use forebay_tiers::{Fault, FaultScript, Faulty, IoClient, Operation, Transfer, parse_script};
-use rustix::io::Errno;
+use forebay_device::{Batch, Errno, StoreFile, Transfer};
+use forebay_tiers::{Fault, FaultScript, Faulty, Operation, parse_script};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -120,10 +119,10 @@ impl Faults {
 
 /// Puts the script's faults for `device` around a client.
 pub(crate) fn around(
-    client: Box<dyn IoClient>,
+    client: Box<dyn Batch>,
     faults: Option<&Arc<Faults>>,
     device: &str,
-) -> Box<dyn IoClient> {
+) -> Box<dyn Batch> {
     let script = faults.and_then(|faults| {
         let found = faults.devices.iter().find(|(name, _)| name == device);
         found.map(|(device, script)| (Arc::clone(faults), device.clone(), script.clone()))
@@ -142,10 +141,10 @@ struct Scripted {
     faults: Arc<Faults>,
     device: String,
     script: FaultScript,
-    client: Faulty<Box<dyn IoClient>>,
+    client: Faulty<Box<dyn Batch>>,
 }
 
-impl IoClient for Scripted {
+impl Batch for Scripted {
     fn name(&self) -> &'static str {
         self.client.name()
     }
@@ -156,9 +155,9 @@ impl IoClient for Scripted {
         self.faults.note_hits(&self.device, &self.script);
     }
 
-    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
+    fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
         self.faults.refresh();
-        let result = self.client.sync(fd);
+        let result = self.client.sync(file);
         self.faults.note_hits(&self.device, &self.script);
         result
     }

@@ -2,12 +2,10 @@
 //! with (Hermes section 3.1.2, the system profiler's part while a job runs).
 
 use crate::devices::undoable::Undoable;
+use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer};
 use forebay_placement::observe::Observed;
 use forebay_pool::layout::DeviceSpeed;
 use forebay_pool::{clock, crash};
-use forebay_tiers::{Direction, IoClient, Transfer};
-use rustix::io::Errno;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -66,7 +64,7 @@ pub(crate) trait Gauges: Send + Sync {
     fn gauge(&self, device: Device) -> (&Gauge, &DeviceSpeed);
 }
 
-/// An I/O client whose transfers are observed.
+/// A batch whose transfers are observed.
 pub(crate) struct Gauged<G> {
     inner: Undoable,
     gauges: Arc<G>,
@@ -74,12 +72,12 @@ pub(crate) struct Gauged<G> {
 }
 
 impl<G: Gauges> Gauged<G> {
-    pub fn new(inner: Box<dyn IoClient>, gauges: &Arc<G>, device: Device) -> Gauged<G> {
+    pub fn new(inner: Box<dyn Batch>, gauges: &Arc<G>, device: Device) -> Gauged<G> {
         Gauged { inner: Undoable::new(inner), gauges: Arc::clone(gauges), device }
     }
 }
 
-impl<G: Gauges> IoClient for Gauged<G> {
+impl<G: Gauges> Batch for Gauged<G> {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
@@ -100,9 +98,9 @@ impl<G: Gauges> IoClient for Gauged<G> {
         }
     }
 
-    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
+    fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
         crash::point("io.syncing");
-        let result = self.inner.sync(fd);
+        let result = self.inner.sync(file);
         crash::point("io.synced");
         result
     }

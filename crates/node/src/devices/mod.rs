@@ -1,4 +1,4 @@
-//! What is laid around the I/O clients of `forebay_tiers`: observed speeds, scripted faults, and
+//! What is laid around the batches of `forebay_tiers`: observed speeds, scripted faults, and
 //! the note of each write that lets a test undo what a loss of power would take.
 //!
 //! May use no other folder of this crate.

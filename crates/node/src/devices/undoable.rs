@@ -1,15 +1,14 @@
 //! The writes of node managers, as tests undo them to simulate a loss of power (`forebay_pool::undo`).
 
+use forebay_device::{Batch, Direction, Errno, StoreFile, Target, Transfer};
 use forebay_pool::{clock, undo};
-use forebay_tiers::{Direction, IoClient, Positional, Transfer};
-use rustix::io::Errno;
-use std::os::fd::{BorrowedFd, RawFd};
+use forebay_posix::{Positional, descriptor};
 
-/// An I/O client whose writes a test can undo. Without debug assertions it adds nothing.
-pub(crate) struct Undoable(Box<dyn IoClient>);
+/// A batch whose writes a test can undo. Without debug assertions it adds nothing.
+pub(crate) struct Undoable(Box<dyn Batch>);
 
 impl Undoable {
-    pub fn new(inner: Box<dyn IoClient>) -> Undoable {
+    pub fn new(inner: Box<dyn Batch>) -> Undoable {
         Undoable(inner)
     }
 
@@ -19,25 +18,25 @@ impl Undoable {
     }
 }
 
-impl IoClient for Undoable {
+impl Batch for Undoable {
     fn name(&self) -> &'static str {
         self.0.name()
     }
 
     fn run(&mut self, transfers: &mut [Transfer]) {
         for write in transfers.iter().filter(|transfer| transfer.direction() == Direction::Write) {
-            // SAFETY: open for as long as the transfer.
-            let fd = unsafe { BorrowedFd::borrow_raw(write.fd()) };
-            undo::writing(fd, write.offset(), write.len());
+            let Target::File(file) = write.target();
+            if let Ok(file) = descriptor(file) {
+                undo::writing(file, write.offset(), write.len());
+            }
         }
         self.0.run(transfers);
     }
 
-    fn sync(&mut self, fd: RawFd) -> Result<(), Errno> {
+    fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
         let began = clock::monotonic_ns();
-        self.0.sync(fd)?;
-        // SAFETY: the caller's, still open.
-        undo::synced(unsafe { BorrowedFd::borrow_raw(fd) }, began);
+        self.0.sync(file)?;
+        undo::synced(descriptor(file)?, began);
         Ok(())
     }
 }

@@ -3,13 +3,13 @@
 
 use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
+use forebay_device::{Span, StoreFile, Target, Transfer};
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{PageSet, clock, crash};
-use forebay_tiers::Transfer;
-use libc::iovec;
-use rustix::fd::{AsRawFd, OwnedFd};
+use forebay_posix::store_file;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -83,7 +83,7 @@ impl Flusher {
         // What cannot be read as it was written is kept, and is never given to the store; the rest is.
         let unread = self.stage(&mut begun);
         let store = self.store_of(file);
-        let (mut writes, pieces) = self.writes(&begun, fd.as_raw_fd(), store);
+        let (mut writes, pieces) = self.writes(&begun, store_file(&fd), store);
         crash::point("flush.writing");
         self.write(file, store, &mut writes);
         let mut bytes = 0;
@@ -203,7 +203,7 @@ impl Flusher {
     fn writes(
         &self,
         begun: &[InFlight],
-        fd: i32,
+        file: StoreFile,
         store: usize,
     ) -> (Vec<Transfer>, Vec<std::ops::Range<usize>>) {
         let page = self.node.segment.page_bytes();
@@ -246,13 +246,13 @@ impl Flusher {
                 let length = (extent.offset + extent.bytes).min(end) - from;
                 // SAFETY: inside the bucket.
                 let base = unsafe { block.data.add((from - block.dirty.block * bucket) as usize) };
-                iovec { iov_base: base.cast_mut().cast(), iov_len: length as usize }
+                Span { base: base.cast_mut(), bytes: length as usize }
             });
             let index = |extent: Option<&Extent>| extent.map_or(0, |extent| extent.id as usize);
             let blocks = index(of_write.first())..index(of_write.last()) + 1;
             // SAFETY: pages under writeback stay where they are until the flush has ended; staged
             // ones are this flusher's.
-            (unsafe { Transfer::write(fd, write.offset, buffers.collect()) }, blocks)
+            (unsafe { Transfer::write(file, write.offset, buffers.collect()) }, blocks)
         };
         writes.into_iter().map(transfer).unzip()
     }
@@ -273,13 +273,14 @@ impl Flusher {
             let _shared = turn.read().unwrap_or_else(PoisonError::into_inner);
             return client.run(writes);
         };
-        let through = writes.first().map_or(-1, Transfer::fd);
+        let through = writes.first().map_or(StoreFile::NONE.into(), Transfer::target);
+        let direct = Target::from(store_file(&direct));
         writes
             .iter_mut()
             .filter(|write| is_for_direct(write))
-            .for_each(|write| write.redirect(direct.as_raw_fd()));
-        writes.chunk_by_mut(|a, b| a.fd() == b.fd()).for_each(|same| client.run(same));
-        for write in writes.iter_mut().filter(|write| write.fd() == direct.as_raw_fd()) {
+            .for_each(|write| write.redirect(direct));
+        writes.chunk_by_mut(|a, b| a.target() == b.target()).for_each(|same| client.run(same));
+        for write in writes.iter_mut().filter(|write| write.target() == direct) {
             write.redirect(through);
             // So says a device of larger blocks.
             if write.result() == Err(Errno::INVAL) {
@@ -294,7 +295,7 @@ impl Flusher {
 fn is_for_direct(write: &Transfer) -> bool {
     // Also of the page cache, beside whose pages the write goes.
     let unit = rustix::param::page_size().max(4096);
-    let fits = |buffer: &iovec| (buffer.iov_base.addr() | buffer.iov_len).is_multiple_of(unit);
+    let fits = |buffer: &Span| (buffer.base.addr() | buffer.bytes).is_multiple_of(unit);
     write.len() >= DIRECT_BYTES
         && write.offset().is_multiple_of(unit as u64)
         && write.buffers().iter().all(fits)

@@ -1,15 +1,15 @@
-//! A flusher: a worker with I/O clients of its own that brings dirty blocks to their stores, in file
+//! A flusher: a worker with batches of its own that brings dirty blocks to their stores, in file
 //! order, coalesced, several writes in flight. Each tier has its own, so that all tiers flush
 //! concurrently; one more serves syncs.
 
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::node::Node;
+use forebay_device::Batch;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{Owner, futex};
-use forebay_tiers::IoClient;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -22,12 +22,12 @@ const BATCH_BYTES: usize = 16 << 20;
 /// How often a drain looks for what has become due.
 const DRAIN_LOOK: Timer = Timer::ms(20);
 
-/// A worker that flushes, with its own I/O clients.
+/// A worker that flushes, with its own batches.
 pub(crate) struct Flusher {
     pub(super) node: Arc<Node>,
     pub(super) owner: Owner,
-    pub(super) stores: Vec<Box<dyn IoClient>>,
-    pub(super) tiers: Vec<Box<dyn IoClient>>,
+    pub(super) stores: Vec<Box<dyn Batch>>,
+    pub(super) tiers: Vec<Box<dyn Batch>>,
     /// Copies of blocks that lie on file tiers.
     pub(super) staging: Vec<u8>,
     /// Milliseconds until a failing file is tried again.

@@ -4,12 +4,11 @@
 use crate::drain::batch::InFlight;
 use crate::drain::flusher::Flusher;
 use crate::node::Node;
+use forebay_device::{Batch, Span, Transfer};
 use forebay_pool::PageSet;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::SlotFiles;
-use forebay_tiers::{IoClient, Transfer};
-use libc::iovec;
-use rustix::fd::AsRawFd;
+use forebay_posix::store_file;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -46,10 +45,10 @@ impl Flusher {
             before[index] = sums.of(pages);
             let Range { start: first, end } = pages.bounds();
             let range = &mut place[first * page..end * page];
-            let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
+            let buffer = Span::of(range);
             let offset = node.segment.slot_offset(block.dirty.bucket) + (first * page) as u64;
             // SAFETY: the staging buffer outlives the run below, and no other thread has it.
-            let read = unsafe { Transfer::read(slots.as_raw_fd(), offset, vec![buffer]) };
+            let read = unsafe { Transfer::read(store_file(slots), offset, vec![buffer]) };
             let (reads, blocks) = reads.entry(tier).or_default();
             reads.push(read);
             blocks.push(index);
@@ -128,7 +127,7 @@ pub(super) fn read_slot<'s>(
     bucket: u32,
     pages: u64,
     staging: &'s mut Vec<u8>,
-    tiers: &mut [Box<dyn IoClient>],
+    tiers: &mut [Box<dyn Batch>],
 ) -> Result<&'s [u8], Errno> {
     let segment = &node.segment;
     let (bytes, page, tier) =
@@ -139,11 +138,11 @@ pub(super) fn read_slot<'s>(
     let pages = PageSet(pages);
     let Range { start: first, end } = pages.bounds();
     let range = &mut staging[first * page..end * page];
-    let buffer = iovec { iov_base: range.as_mut_ptr().cast(), iov_len: range.len() };
-    let fd = node.slots[tier].as_ref().ok_or(Errno::STALE)?.as_raw_fd();
+    let buffer = Span::of(range);
+    let file = store_file(node.slots[tier].as_ref().ok_or(Errno::STALE)?);
     let offset = segment.slot_offset(bucket) + (first * page) as u64;
     // SAFETY: the staging buffer outlives the run, and no other thread has it.
-    let mut reads = [unsafe { Transfer::read(fd, offset, vec![buffer]) }];
+    let mut reads = [unsafe { Transfer::read(file, offset, vec![buffer]) }];
     tiers[tier].run(&mut reads);
     let got = match reads[0].result() {
         Ok(got) if got == reads[0].len() => Ok(()),

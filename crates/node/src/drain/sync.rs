@@ -9,7 +9,8 @@ use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, TIERS_MAX};
 use forebay_pool::message::Message;
 use forebay_pool::{clock, crash, futex};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use forebay_posix::store_file;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -235,7 +236,7 @@ impl Flusher {
         // Before: a process that changes the store's file meanwhile takes it away again.
         record.set(FileFlags::SYNCED);
         let result = match held {
-            Ok(fd) => self.stores[store].sync(fd.as_raw_fd()),
+            Ok(fd) => self.stores[store].sync(store_file(&fd)),
             // Its last writer's descriptor is closed, and it cannot be found by its name.
             Err(_) => self.sync_all_of(store),
         };

@@ -1,8 +1,8 @@
 //! Reading and writing the journal's file, and other files of a user on a tier.
 
-use forebay_tiers::{IoClient, Transfer};
-use libc::iovec;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use forebay_device::{Batch, Span, Transfer};
+use forebay_posix::store_file;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::path::Path;
@@ -30,14 +30,14 @@ pub(crate) fn open_owned(path: &Path, access: OFlags, owner: u32) -> Result<Owne
 /// # Errors
 /// The device's.
 pub(super) fn write(
-    io: &mut dyn IoClient,
+    io: &mut dyn Batch,
     file: &OwnedFd,
     offset: u64,
     bytes: &mut [u8],
 ) -> Result<(), Errno> {
-    let buffer = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let buffer = Span::of(bytes);
     // SAFETY: `bytes` outlives the run.
-    let mut writes = [unsafe { Transfer::write(file.as_raw_fd(), offset, vec![buffer]) }];
+    let mut writes = [unsafe { Transfer::write(store_file(file), offset, vec![buffer]) }];
     io.run(&mut writes);
     match writes[0].result()? {
         written if written == bytes.len() as u64 => Ok(()),

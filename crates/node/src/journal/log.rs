@@ -12,11 +12,12 @@ use super::record::{Body, FileIdentity, Position, Record};
 use super::scan::{orphan_records, scan};
 use super::superblock::{COPY_BYTES, Copies, LIVE_MAX, OTHER_VERSION, Superblock, VERSION};
 use crate::instance::runtime::sync_folder_of;
+use forebay_device::Batch;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT};
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::{clock, crash, undo};
-use forebay_tiers::IoClient;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use forebay_posix::store_file;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::path::Path;
@@ -75,7 +76,7 @@ impl Log {
     ///
     /// # Errors
     /// The device's; [`OTHER_VERSION`].
-    pub fn open(path: &Path, bytes: u64, files: u32, io: &mut dyn IoClient) -> Result<Log, Errno> {
+    pub fn open(path: &Path, bytes: u64, files: u32, io: &mut dyn Batch) -> Result<Log, Errno> {
         let file = private::open_or_create(path, OFlags::RDWR).map_err(Wrong::errno)?;
         let start = (MARKS_AT + u64::from(files) * MARK_BYTES as u64).next_multiple_of(4096);
         let copies = Copies::of(&file)?;
@@ -114,10 +115,10 @@ impl Log {
         })?;
         if !copies.agree {
             // It may be in the page cache only, and has to be durable before the other one is replaced.
-            io.sync(log.file.as_raw_fd())?;
+            io.sync(store_file(&log.file))?;
             let at = if copies.best_at == 0 { COPY_BYTES } else { 0 };
             write(io, &log.file, at, &mut log.superblock.encode())?;
-            io.sync(log.file.as_raw_fd())?;
+            io.sync(store_file(&log.file))?;
         }
         Ok(log)
     }
@@ -162,7 +163,7 @@ impl Log {
     ///
     /// # Errors
     /// `Full`, and nothing was added; the device's, if a full batch could not be written.
-    pub fn append(&mut self, record: &Record<'_>, io: &mut dyn IoClient) -> Result<(), LogError> {
+    pub fn append(&mut self, record: &Record<'_>, io: &mut dyn Batch) -> Result<(), LogError> {
         self.push(record)?;
         if self.batch.len() >= BATCH_BYTES { self.write_out(io) } else { Ok(()) }
     }
@@ -183,7 +184,7 @@ impl Log {
         Ok(())
     }
 
-    fn write_out(&mut self, io: &mut dyn IoClient) -> Result<(), LogError> {
+    fn write_out(&mut self, io: &mut dyn Batch) -> Result<(), LogError> {
         if self.batch.is_empty() {
             return Ok(());
         }
@@ -199,13 +200,13 @@ impl Log {
     ///
     /// # Errors
     /// The device's. The records stay in the batch if they could not be written.
-    pub fn commit(&mut self, durably: bool, io: &mut dyn IoClient) -> Result<(), LogError> {
+    pub fn commit(&mut self, durably: bool, io: &mut dyn Batch) -> Result<(), LogError> {
         self.write_out(io)?;
         if durably && self.copy_due {
             self.write_copy(io).map_err(LogError::Device)?;
         }
         if durably && !crash::planted("journal-unsynced") {
-            io.sync(self.file.as_raw_fd()).map_err(LogError::Device)?;
+            io.sync(store_file(&self.file)).map_err(LogError::Device)?;
             self.position.synced = self.at;
             crash::point("journal.synced");
         }
@@ -221,7 +222,7 @@ impl Log {
         &mut self,
         checkpoint_lsn: Option<u64>,
         live: &[(FileIdentity, Option<u64>)],
-        io: &mut dyn IoClient,
+        io: &mut dyn Batch,
     ) -> Result<(), LogError> {
         if live.len() > LIVE_MAX {
             return Err(LogError::Full);
@@ -233,7 +234,7 @@ impl Log {
         let at = superblock.generation % 2 * COPY_BYTES;
         write(io, &self.file, at, &mut superblock.encode()).map_err(LogError::Device)?;
         crash::point("journal.head");
-        io.sync(self.file.as_raw_fd()).map_err(LogError::Device)?;
+        io.sync(store_file(&self.file)).map_err(LogError::Device)?;
         crash::point("journal.restarted");
         (self.at, self.position) = (superblock.start, superblock.first());
         self.superblock = superblock;
@@ -246,7 +247,7 @@ impl Log {
     }
 
     /// Writes the other copy, too: else, if this one is corrupt, an earlier generation would hold again.
-    fn write_copy(&mut self, io: &mut dyn IoClient) -> Result<(), Errno> {
+    fn write_copy(&mut self, io: &mut dyn Batch) -> Result<(), Errno> {
         let at = (1 - self.superblock.generation % 2) * COPY_BYTES;
         write(io, &self.file, at, &mut self.superblock.encode())?;
         self.copy_due = false;

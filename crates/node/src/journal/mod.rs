@@ -24,10 +24,10 @@ pub(crate) use state::{BlockPages, Checkpoint, Context, FileMeta};
 use crate::config::Config;
 use crate::devices::undoable::Undoable;
 use crate::instance::runtime::Runtime;
+use forebay_device::Batch;
 use forebay_placement::schema::Durability;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{crash, private};
-use forebay_tiers::IoClient;
 use log::LogError;
 use record::{Body, Key, Record};
 use rustix::io::Errno;
@@ -99,12 +99,7 @@ impl Journal {
     }
 
     /// Opens the log, unless it is open.
-    fn open(
-        &self,
-        state: &mut State,
-        node: Context<'_>,
-        io: &mut dyn IoClient,
-    ) -> Result<(), Errno> {
+    fn open(&self, state: &mut State, node: Context<'_>, io: &mut dyn Batch) -> Result<(), Errno> {
         state.open(&self.path, self.bytes, node, io)
     }
 
@@ -117,7 +112,7 @@ impl Journal {
         &self,
         node: Context<'_>,
         file: u32,
-        io: &mut dyn IoClient,
+        io: &mut dyn Batch,
     ) -> Result<(), LogError> {
         let record = node.segment.file(file);
         if !record.is_logged() || !record.has_intent() {
@@ -158,7 +153,7 @@ impl Journal {
         &self,
         node: Context<'_>,
         files: &[Checkpoint],
-        io: &mut dyn IoClient,
+        io: &mut dyn Batch,
     ) -> Vec<Result<(), LogError>> {
         let mut state = self.lock();
         if let Err(errno) = self.open(&mut state, node, io) {
@@ -235,7 +230,7 @@ impl Journal {
 
     /// Begins a new generation, if it can, where the log takes nothing any more. To be called again and
     /// again, for the device may have failed only for a while.
-    pub fn repair(&self, node: Context<'_>, io: &mut dyn IoClient) {
+    pub fn repair(&self, node: Context<'_>, io: &mut dyn Batch) {
         let mut state = self.lock();
         if state.failed || state.full {
             state.restart_if_dead(node, io);

@@ -2,10 +2,10 @@
 //! it was written to. Which and when, together with what slots have, says `rebuild.rs`.
 
 use super::contents::Change;
+use forebay_device::{Batch, Span, Transfer};
 use forebay_pool::undo;
-use forebay_tiers::{IoClient, Transfer};
-use libc::iovec;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use forebay_posix::store_file;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 ///
 /// # Errors
 /// The store's.
-pub(crate) fn redo(io: &mut dyn IoClient, fd: &OwnedFd, change: &Change) -> Result<(), Errno> {
+pub(crate) fn redo(io: &mut dyn Batch, fd: &OwnedFd, change: &Change) -> Result<(), Errno> {
     match change {
         Change::Data { offset, size, bytes, .. } => {
             write_bytes(io, fd, *offset, bytes)?;
@@ -32,15 +32,14 @@ pub(crate) fn redo(io: &mut dyn IoClient, fd: &OwnedFd, change: &Change) -> Resu
 /// # Errors
 /// The store's.
 pub(crate) fn write_bytes(
-    io: &mut dyn IoClient,
+    io: &mut dyn Batch,
     fd: &OwnedFd,
     offset: u64,
     bytes: &[u8],
 ) -> Result<(), Errno> {
-    let base = bytes.as_ptr().cast_mut().cast();
-    let buffer = iovec { iov_base: base, iov_len: bytes.len() };
+    let buffer = Span { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() };
     // SAFETY: the bytes outlive the run, which only reads them.
-    let mut writes = [unsafe { Transfer::write(fd.as_raw_fd(), offset, vec![buffer]) }];
+    let mut writes = [unsafe { Transfer::write(store_file(fd), offset, vec![buffer]) }];
     io.run(&mut writes);
     match writes[0].result()? {
         written if written == bytes.len() as u64 => Ok(()),
@@ -54,7 +53,7 @@ fn resize(fd: &OwnedFd, size: u64) -> Result<(), Errno> {
 }
 
 /// Makes a range zero that does not let the file grow.
-fn punch(io: &mut dyn IoClient, fd: &OwnedFd, start: u64, end: u64) -> Result<(), Errno> {
+fn punch(io: &mut dyn Batch, fd: &OwnedFd, start: u64, end: u64) -> Result<(), Errno> {
     let end = end.min(rustix::fs::fstat(fd)?.st_size as u64);
     if start >= end {
         return Ok(());

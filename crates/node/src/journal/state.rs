@@ -6,9 +6,9 @@ use super::record::{Body, Key, Record};
 use crate::config::Config;
 use crate::store::beneath::handle_of;
 use crate::store::descriptors::Descriptors;
+use forebay_device::Batch;
 use forebay_pool::layout::{FileFlags, PAGES_PER_BUCKET};
 use forebay_pool::{PageSet, Segment, crash};
-use forebay_tiers::IoClient;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
@@ -102,7 +102,7 @@ impl State {
         path: &Path,
         bytes: u64,
         node: Context<'_>,
-        io: &mut dyn IoClient,
+        io: &mut dyn Batch,
     ) -> Result<(), Errno> {
         if self.log.is_none() {
             let log = Log::open(path, bytes, node.segment.header().files, io)?;
@@ -124,7 +124,7 @@ impl State {
     ///
     /// # Errors
     /// Why it could not be appended; nothing is from then on, before a new generation.
-    pub fn append(&mut self, record: &Record<'_>, io: &mut dyn IoClient) -> Result<(), LogError> {
+    pub fn append(&mut self, record: &Record<'_>, io: &mut dyn Batch) -> Result<(), LogError> {
         let log = self.log.as_mut().ok_or(LogError::Full)?;
         if self.failed {
             return Err(LogError::Device(Errno::IO));
@@ -143,7 +143,7 @@ impl State {
         &mut self,
         node: Context<'_>,
         &Checkpoint { file, sequence }: &Checkpoint,
-        io: &mut dyn IoClient,
+        io: &mut dyn Batch,
     ) -> Result<(), LogError> {
         let key = self.key(node, file)?;
         match crash::planted("journal-no-settled") {
@@ -157,7 +157,7 @@ impl State {
     /// # Errors
     /// The device's. Nothing more is appended then before a new generation: what the kernel
     /// could not write once it does not try again.
-    pub fn commit(&mut self, durably: bool, io: &mut dyn IoClient) -> Result<(), LogError> {
+    pub fn commit(&mut self, durably: bool, io: &mut dyn Batch) -> Result<(), LogError> {
         let log = self.log.as_mut().ok_or(LogError::Full)?;
         if self.failed {
             return Err(LogError::Device(Errno::IO));
@@ -216,7 +216,7 @@ impl State {
         file: u32,
         meta: &FileMeta<'_>,
         pages: &BlockPages<'_>,
-        io: &mut dyn IoClient,
+        io: &mut dyn Batch,
     ) -> Result<(), LogError> {
         let page = pages.page;
         let start = pages.block * (PAGES * page) as u64;
@@ -289,7 +289,7 @@ impl State {
     }
 
     /// Begins a new generation if nothing in the log is live. Returns whether it did.
-    pub fn restart_if_dead(&mut self, node: Context<'_>, io: &mut dyn IoClient) -> bool {
+    pub fn restart_if_dead(&mut self, node: Context<'_>, io: &mut dyn Batch) -> bool {
         let Some(log) = &mut self.log else { return false };
         let unlogged = &self.unlogged;
         let live =

@@ -8,7 +8,8 @@ use crate::store::descriptors::Descriptors;
 use forebay_pool::files::Identity;
 use forebay_pool::layout::Geometry;
 use forebay_pool::segment::anonymous;
-use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Positional, Rule, When};
+use forebay_posix::Positional;
+use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Rule, When};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// A node of which only the journal is used, and two files that it knows.

@@ -6,6 +6,7 @@ use crate::drain::reconcile;
 use crate::node::Node;
 use crate::observe::mappers;
 use crate::store::descriptors;
+use forebay_device::{Span, Transfer};
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
@@ -14,9 +15,9 @@ use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
 use forebay_pool::{Owner, crash, liveness, undo};
-use forebay_tiers::Transfer;
+use forebay_posix::store_file;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -251,10 +252,10 @@ impl Housekeeper {
         }
         let Some(slot) = segment.take_slot(tier, self.owner, &mut 0) else { return false };
         let mut zeros = vec![0u8; bytes];
-        let buffer = libc::iovec { iov_base: zeros.as_mut_ptr().cast(), iov_len: bytes };
+        let buffer = Span::of(&mut zeros);
         // SAFETY: the buffer outlives the run; the slot was taken and is no other thread's.
         let mut writes =
-            [unsafe { Transfer::write(file.as_raw_fd(), segment.slot_offset(slot), vec![buffer]) }];
+            [unsafe { Transfer::write(store_file(file), segment.slot_offset(slot), vec![buffer]) }];
         self.node.tier_client(tier).run(&mut writes);
         segment.free_bucket(slot);
         writes[0].result() == Ok(bytes as u64)

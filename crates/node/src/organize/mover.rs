@@ -2,6 +2,7 @@
 //! wrote meanwhile is seen from the bucket's version when the index is switched over.
 
 use crate::node::{BlockRef, Node};
+use forebay_device::{Batch, Span, Transfer};
 use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
 use forebay_pool::backoff::Backoff;
@@ -9,9 +10,7 @@ use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::sum_of;
 use forebay_pool::{Entry, Owner, PageSet, clock, crash};
-use forebay_tiers::{IoClient, Transfer};
-use libc::iovec;
-use rustix::fd::AsRawFd;
+use forebay_posix::store_file;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,7 +33,7 @@ struct Copying {
 pub(crate) struct Mover {
     node: Arc<Node>,
     owner: Owner,
-    clients: Vec<Box<dyn IoClient>>,
+    clients: Vec<Box<dyn Batch>>,
     /// Bytes on their way from one file tier to another.
     staging: Vec<u8>,
     hint: u32,
@@ -132,12 +131,12 @@ impl Mover {
             let end = PageSet(copy.valid).bounds().end * page;
             // SAFETY: inside the bucket or its copy.
             let base = unsafe { memory(index, copy).add(first(copy)) };
-            vec![iovec { iov_base: base.cast(), iov_len: end - first(copy) }]
+            vec![Span { base, bytes: end - first(copy) }]
         };
         let offset = |slot: u32, copy: &Copying| segment.slot_offset(slot) + first(copy) as u64;
-        let file_of = |tier: usize| node.slots[tier].as_ref().map(|file| file.as_raw_fd());
+        let file_of = |tier: usize| node.slots[tier].as_ref().map(store_file);
         if from > 0 {
-            let Some(fd) = file_of(from) else { return vec![false; copying.len()] };
+            let Some(file) = file_of(from) else { return vec![false; copying.len()] };
             for copy in copying.iter_mut() {
                 let Some(sums) = segment.sums(copy.found.bucket) else { continue };
                 *copy.sums = sums.of(PageSet(copy.valid));
@@ -145,7 +144,7 @@ impl Mover {
             let mut reads: Vec<_> = (copying.iter().enumerate())
                 // SAFETY: the memory is the staging buffer, or buckets that only this mover has.
                 .map(|(i, copy)| unsafe {
-                    Transfer::read(fd, offset(copy.found.bucket, copy), buffer((i, copy)))
+                    Transfer::read(file, offset(copy.found.bucket, copy), buffer((i, copy)))
                 })
                 .collect();
             self.run(from, &mut reads, &mut good);
@@ -166,12 +165,12 @@ impl Mover {
             }
         }
         if to > 0 {
-            let Some(fd) = file_of(to) else { return vec![false; copying.len()] };
+            let Some(file) = file_of(to) else { return vec![false; copying.len()] };
             let mut writes: Vec<_> = (copying.iter().enumerate())
                 // SAFETY: a bucket's memory stays mapped whatever becomes of the bucket; bytes
                 // that change meanwhile are noticed by the version.
                 .map(|(i, copy)| unsafe {
-                    Transfer::write(fd, offset(copy.to, copy), buffer((i, copy)))
+                    Transfer::write(file, offset(copy.to, copy), buffer((i, copy)))
                 })
                 .collect();
             self.run(to, &mut writes, &mut good);

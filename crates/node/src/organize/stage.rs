@@ -4,6 +4,7 @@
 
 use crate::node::{BlockRef, Node};
 use crate::organize::mover::Mover;
+use forebay_device::{Batch, Span, Transfer};
 use forebay_placement::Destination;
 use forebay_placement::hotness::Heat;
 use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
@@ -14,9 +15,8 @@ use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::{Entry, Identity, Owner, PageSet, Segment, clock};
-use forebay_tiers::{IoClient, Transfer};
-use libc::iovec;
-use rustix::fd::{AsRawFd, OwnedFd};
+use forebay_posix::store_file;
+use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -119,7 +119,7 @@ pub(crate) struct Stager {
     node: Arc<Node>,
     owner: Owner,
     mover: Mover,
-    stores: Vec<Box<dyn IoClient>>,
+    stores: Vec<Box<dyn Batch>>,
     hint: u32,
 }
 
@@ -213,11 +213,10 @@ impl Stager {
                 if let Some(locked) = self.claim(segment, request, block) {
                     // Now that the block is ours: before, somebody may still have written to the store.
                     let bytes = length(offset) as usize;
-                    let base = segment.bucket_data(locked.bucket()).cast();
-                    let piece = iovec { iov_base: base, iov_len: bytes };
+                    let piece = Span { base: segment.bucket_data(locked.bucket()), bytes };
                     // SAFETY: the bucket is ours until it is unlocked.
                     reads.push(unsafe {
-                        Transfer::read(request.fd.as_raw_fd(), offset, vec![piece])
+                        Transfer::read(store_file(&request.fd), offset, vec![piece])
                     });
                     filling.push(Filling { locked, bytes });
                 }

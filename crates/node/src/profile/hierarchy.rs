@@ -113,7 +113,7 @@ mod tests {
     use super::super::mounts::Place;
     use super::*;
     use crate::config::Config;
-    use forebay_tiers::Direction;
+    use forebay_device::Direction;
     use forebay_tiers::probe::{Order, Probe, Sample};
     use std::fs;
 

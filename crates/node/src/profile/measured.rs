@@ -2,7 +2,7 @@
 
 use super::mounts::Place;
 use crate::config::Speed;
-use forebay_tiers::Direction;
+use forebay_device::Direction;
 use forebay_tiers::probe::{Order, Probe, Sample};
 
 /// One probe's runs.

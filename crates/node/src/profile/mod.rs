@@ -7,16 +7,18 @@ mod hierarchy;
 mod measured;
 mod mounts;
 
-pub use forebay_tiers::Direction;
+pub use forebay_device::Direction;
 pub use forebay_tiers::probe::{Order, Probe, Sample};
 pub use hierarchy::{bandwidth, configuration, latency};
 pub use measured::{Measured, Row};
 pub use mounts::{Kind, Place, Skipped};
 
+use forebay_device::Batch;
+use forebay_posix::store_file;
+use forebay_tiers::open_batch;
 use forebay_tiers::probe::Buffer;
-use forebay_tiers::{IoClient, open_client};
 use mounts::Hints;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -106,7 +108,7 @@ pub fn measure(
 ) -> Result<Measured, Skipped> {
     let skip = |errno: Errno| Skipped { path: place.path.clone(), why: errno.to_string() };
     let (file, direct) = unnamed_file(&place.path).map_err(skip)?;
-    let mut client = open_client(16);
+    let mut client = open_batch(16);
     let buffer = Buffer::new(LARGE * LARGE_AT_ONCE);
     let share = time / (steps() + LAYOUT_SHARES) as u32;
     let most = (place.free / FREE_SHARE).min(FILE_MAX);
@@ -120,7 +122,7 @@ pub fn measure(
             if !direct {
                 let _ = fadvise(file.as_fd(), 0, None, Advice::DontNeed);
             }
-            let run = probe.run(&mut *client, file.as_raw_fd(), bytes, &buffer, share);
+            let run = probe.run(&mut *client, store_file(&file), bytes, &buffer, share);
             runs.push(run.map_err(skip)?);
         }
         rows.push(Row { probe, runs });
@@ -131,7 +133,7 @@ pub fn measure(
 /// Writes the file from its beginning, as much as the time allows: later probes overwrite, and read,
 /// what is there. Returns its size.
 fn lay_out(
-    client: &mut dyn IoClient,
+    client: &mut dyn Batch,
     file: &OwnedFd,
     most: u64,
     buffer: &Buffer,
@@ -153,9 +155,9 @@ fn lay_out(
         }
         bytes += round;
         // A probe of one round over the last part: offsets count from the file's beginning.
-        whole.run_at(client, file.as_raw_fd(), bytes - round, buffer)?;
+        whole.run_at(client, store_file(file), bytes - round, buffer)?;
     }
-    client.sync(file.as_raw_fd())?;
+    client.sync(store_file(file))?;
     if bytes == 0 { Err(Errno::NOSPC) } else { Ok(bytes) }
 }
 

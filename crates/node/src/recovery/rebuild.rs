@@ -16,13 +16,14 @@ use crate::recovery::removed::Keeper;
 use crate::store::beneath::{
     Beneath, Known, SEARCH_MAX, Since, Stores, Walked, doubt, knows_births, sum_of_handle,
 };
+use forebay_device::Batch;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::slot_head::{FORMAT, Foreign, HEAD_BYTES};
 use forebay_pool::slot_record::{self, RECORD_BYTES, Unreadable};
 use forebay_pool::sums::sum_of;
 use forebay_pool::{PageSet, SlotHead, SlotRecord, clock, crash, private, undo};
-use forebay_tiers::IoClient;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use forebay_posix::store_file;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -435,7 +436,7 @@ pub(crate) fn rebuild(
         let why = format!("byte {at}: a record is damaged, of which file is not known");
         survivors.lost.push(Lost { file: None, what, range: None, why });
     }
-    let store = faults::around(forebay_tiers::open_client(1), faults, faults::STORE);
+    let store = faults::around(forebay_tiers::open_batch(1), faults, faults::STORE);
     crash::point("rebuild.read");
     let mut keeper = Keeper::of(config, runtime);
     let io = &mut Undoable::new(store);
@@ -566,7 +567,7 @@ fn bring_back(
     survivors: &mut Survivors,
     contents: &Contents,
     keeper: &mut Keeper,
-    io: &mut dyn IoClient,
+    io: &mut dyn Batch,
 ) -> Result<Rebuilt, String> {
     let mut rebuilt = Rebuilt::default();
     let mut work: HashMap<FileIdentity, Vec<(u64, Step<'_>)>> = HashMap::new();
@@ -648,7 +649,7 @@ fn bring_back(
             set_time(&fd, hint.mtime_ns);
         }
         crash::point("rebuild.written");
-        io.sync(fd.as_raw_fd()).map_err(fail)?;
+        io.sync(store_file(&fd)).map_err(fail)?;
         rebuilt.files += 1;
     }
     Ok(rebuilt)
@@ -658,7 +659,7 @@ fn bring_back(
 ///
 /// # Errors
 /// The store's.
-fn again(io: &mut dyn IoClient, fd: &OwnedFd, step: &Step<'_>) -> Result<Option<String>, Errno> {
+fn again(io: &mut dyn Batch, fd: &OwnedFd, step: &Step<'_>) -> Result<Option<String>, Errno> {
     let done = match step {
         Step::Log(change) => redo(io, fd, change),
         Step::Slot(piece) => match piece.read() {
@@ -685,7 +686,7 @@ fn keep(
     hint: &FileHint,
     key: FileIdentity,
     steps: &[(u64, Step<'_>)],
-    io: &mut dyn IoClient,
+    io: &mut dyn Batch,
 ) -> Result<Failed, String> {
     let store = config.backing.get(hint.store).map_or(Path::new(""), |backing| &backing.path);
     let why = |what: &dyn std::fmt::Display| {

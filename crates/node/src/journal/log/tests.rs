@@ -7,7 +7,8 @@ use super::super::scan::{READ_BYTES, examine};
 use super::super::superblock::{MAKER_AT, reason};
 use super::*;
 use forebay_pool::mark::Mark;
-use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Positional, Rule, When};
+use forebay_posix::Positional;
+use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Rule, When};
 
 fn key(inode: u64) -> Key {
     Key { device: 1, inode, born_ns: 7, ..Key::default() }

@@ -1,41 +1,42 @@
 //! One piece of I/O and how far it has come.
 
-use libc::iovec;
+use crate::{Span, Target};
 use rustix::io::Errno;
-use std::os::fd::RawFd;
 
-/// The most buffers one system call takes (UIO_MAXIOV); longer transfers take several.
-pub const IOVECS_MAX: usize = libc::UIO_MAXIOV as usize;
+/// The most buffers that are moved at once, as many as a system call takes (UIO_MAXIOV); longer
+/// transfers take several.
+pub const SPANS_MAX: usize = 1024;
 
 /// Fruitless answers (EINTR, EAGAIN) in a row after which a transfer fails instead of trying again:
-/// far more than signals cause, and few enough that no caller hangs on a descriptor that never works.
+/// far more than signals cause, and few enough that no caller hangs on a device that never works.
 const RETRIES_MAX: u32 = 1000;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the file into the buffers.
+    /// From the device into the buffers.
     Read,
-    /// From the buffers into the file.
+    /// From the buffers to the device.
     Write,
 }
 
-/// A read or write of a contiguous range of a file from or to scattered buffers, and its result.
+/// A read or write of a contiguous range of a [`Target`] from or to scattered buffers, and its
+/// result.
 ///
 /// Can be run again: the buffers are as they were given when a run has finished.
 ///
-/// Implementations of [`IoClient`](crate::IoClient) drive it like this: [`begin`](Self::begin); while
-/// not [`is_finished`](Self::is_finished), let the kernel move [`remaining`](Self::remaining) at
-/// [`position`](Self::position) and [`settle`](Self::settle) its answer.
+/// Implementations of [`Batch`](crate::Batch) drive it like this: [`begin`](Self::begin); while not
+/// [`is_finished`](Self::is_finished), move [`remaining`](Self::remaining) at
+/// [`position`](Self::position) and [`settle`](Self::settle) the answer.
 pub struct Transfer {
     direction: Direction,
-    fd: RawFd,
+    target: Target,
     offset: u64,
     len: u64,
-    buffers: Vec<iovec>,
+    buffers: Vec<Span>,
     /// The first buffer with bytes to move.
     next: usize,
-    /// Bytes of that buffer already moved; its iovec is shortened by them meanwhile.
+    /// Bytes of that buffer already moved; which is shorter by them meanwhile.
     moved: usize,
     /// Bytes moved in all.
     done: u64,
@@ -43,39 +44,40 @@ pub struct Transfer {
     result: Option<Result<u64, Errno>>,
 }
 
-// SAFETY: the pointers are only followed while a client runs the transfer, and whoever made it
-// promised that they stay valid until then, on whichever thread that is.
+// SAFETY: the pointers are only followed while the transfer is run, and its maker promised that they
+// stay valid until then, on whichever thread that is.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
-    /// A read of the file from byte `offset` on into the buffers, one after the other.
+    /// A read of the target from byte `offset` on into the buffers, one after the other.
     ///
-    /// Its result is the number of bytes read: fewer than [`len`](Self::len) only at the end of file.
+    /// Its result is the number of bytes read: fewer than [`len`](Self::len) only at the end of a
+    /// file.
     ///
     /// # Safety
     ///
     /// While the transfer is run, every buffer must be valid for writes. Others may write it at the
-    /// same time if, as in shared memory, nobody holds a reference to it.
-    pub unsafe fn read(fd: RawFd, offset: u64, buffers: Vec<iovec>) -> Self {
-        Self::new(Direction::Read, fd, offset, buffers)
+    /// same time if, as in shared memory, no thread holds a reference to it.
+    pub unsafe fn read(target: impl Into<Target>, offset: u64, buffers: Vec<Span>) -> Self {
+        Self::new(Direction::Read, target.into(), offset, buffers)
     }
 
-    /// A write of the buffers, one after the other, to the file from byte `offset` on.
+    /// A write of the buffers, one after the other, to the target from byte `offset` on.
     ///
     /// Its result is [`len`](Self::len) or an error, after which any part may have been written.
     ///
     /// # Safety
     ///
     /// While the transfer is run, every buffer must be valid for reads. Others may write it at the
-    /// same time if, as in shared memory, nobody holds a reference to it.
-    pub unsafe fn write(fd: RawFd, offset: u64, buffers: Vec<iovec>) -> Self {
-        Self::new(Direction::Write, fd, offset, buffers)
+    /// same time if, as in shared memory, no thread holds a reference to it.
+    pub unsafe fn write(target: impl Into<Target>, offset: u64, buffers: Vec<Span>) -> Self {
+        Self::new(Direction::Write, target.into(), offset, buffers)
     }
 
-    fn new(direction: Direction, fd: RawFd, offset: u64, buffers: Vec<iovec>) -> Self {
-        let len = buffers.iter().map(|buffer| buffer.iov_len as u64).sum();
+    fn new(direction: Direction, target: Target, offset: u64, buffers: Vec<Span>) -> Self {
+        let len = buffers.iter().map(|buffer| buffer.bytes as u64).sum();
         let (next, moved, done, retries, result) = (0, 0, 0, 0, None);
-        Self { direction, fd, offset, len, buffers, next, moved, done, retries, result }
+        Self { direction, target, offset, len, buffers, next, moved, done, retries, result }
     }
 
     /// Which way the bytes go.
@@ -83,17 +85,17 @@ impl Transfer {
         self.direction
     }
 
-    /// The file.
-    pub fn fd(&self) -> RawFd {
-        self.fd
+    /// What is read or written.
+    pub fn target(&self) -> Target {
+        self.target
     }
 
-    /// Lets runs from now on go through another descriptor of the same file.
-    pub fn redirect(&mut self, fd: RawFd) {
-        self.fd = fd;
+    /// Lets runs from now on go another way to the same bytes.
+    pub fn redirect(&mut self, target: impl Into<Target>) {
+        self.target = target.into();
     }
 
-    /// The first byte of the file that is concerned.
+    /// The first byte of the target that is concerned.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -109,7 +111,7 @@ impl Transfer {
     }
 
     /// The buffers, whole only while the transfer is not being run.
-    pub fn buffers(&self) -> &[iovec] {
+    pub fn buffers(&self) -> &[Span] {
         &self.buffers
     }
 
@@ -122,7 +124,7 @@ impl Transfer {
     pub fn begin(&mut self) {
         self.restore();
         (self.next, self.done, self.retries, self.result) = (0, 0, 0, None);
-        // To io_uring, an offset of all ones means the descriptor's own.
+        // To io_uring, an offset of all ones means that of the open file.
         if self.offset > i64::MAX as u64 {
             self.finish(Err(Errno::INVAL));
         } else {
@@ -135,18 +137,18 @@ impl Transfer {
         self.result.is_some()
     }
 
-    /// What the next system call moves: buffers with bytes left, at most [`IOVECS_MAX`] of them.
-    pub fn remaining(&self) -> &[iovec] {
+    /// What is to be moved next: buffers with bytes left, at most [`SPANS_MAX`] of them.
+    pub fn remaining(&self) -> &[Span] {
         let rest = &self.buffers[self.next..];
-        &rest[..rest.len().min(IOVECS_MAX)]
+        &rest[..rest.len().min(SPANS_MAX)]
     }
 
-    /// The byte of the file at which [`remaining`](Self::remaining) begins.
+    /// The byte of the target at which [`remaining`](Self::remaining) begins.
     pub fn position(&self) -> u64 {
         self.offset + self.done
     }
 
-    /// Takes the answer to a system call on [`remaining`](Self::remaining): bytes moved or an error.
+    /// Takes what became of [`remaining`](Self::remaining): bytes moved or an error.
     pub fn settle(&mut self, answer: Result<usize, Errno>) {
         match answer {
             Ok(0) if self.direction == Direction::Write => self.finish(Err(Errno::IO)),
@@ -164,20 +166,20 @@ impl Transfer {
     }
 
     /// The same transfer in two: the first `bytes` and the rest.
-    pub(crate) fn split(&self, bytes: u64) -> (Self, Self) {
+    pub fn split(&self, bytes: u64) -> (Self, Self) {
         let mut left = bytes as usize;
         let (mut head, mut tail) = (Vec::new(), Vec::new());
         for buffer in &self.buffers {
-            let cut = buffer.iov_len.min(left);
+            let cut = buffer.bytes.min(left);
             left -= cut;
-            head.push(iovec { iov_len: cut, ..*buffer });
-            let iov_base = buffer.iov_base.wrapping_byte_add(cut);
-            tail.push(iovec { iov_base, iov_len: buffer.iov_len - cut });
+            head.push(Span { bytes: cut, ..*buffer });
+            let base = buffer.base.wrapping_add(cut);
+            tail.push(Span { base, bytes: buffer.bytes - cut });
         }
         let middle = self.offset.saturating_add(bytes);
         (
-            Self::new(self.direction, self.fd, self.offset, head),
-            Self::new(self.direction, self.fd, middle, tail),
+            Self::new(self.direction, self.target, self.offset, head),
+            Self::new(self.direction, self.target, middle, tail),
         )
     }
 
@@ -187,9 +189,9 @@ impl Transfer {
         let mut left = bytes;
         while left > 0 {
             let buffer = &mut self.buffers[self.next];
-            let step = left.min(buffer.iov_len);
-            buffer.iov_base = buffer.iov_base.wrapping_byte_add(step);
-            buffer.iov_len -= step;
+            let step = left.min(buffer.bytes);
+            buffer.base = buffer.base.wrapping_add(step);
+            buffer.bytes -= step;
             self.moved += step;
             left -= step;
             self.skip_moved();
@@ -198,7 +200,7 @@ impl Transfer {
 
     /// Goes on to the next buffer with bytes left; without any, the run is finished.
     fn skip_moved(&mut self) {
-        while self.buffers.get(self.next).is_some_and(|buffer| buffer.iov_len == 0) {
+        while self.buffers.get(self.next).is_some_and(|buffer| buffer.bytes == 0) {
             self.restore();
             self.next += 1;
         }
@@ -210,8 +212,8 @@ impl Transfer {
     /// Makes the partly moved buffer whole again.
     fn restore(&mut self) {
         if let Some(buffer) = self.buffers.get_mut(self.next) {
-            buffer.iov_base = buffer.iov_base.wrapping_byte_sub(self.moved);
-            buffer.iov_len += self.moved;
+            buffer.base = buffer.base.wrapping_sub(self.moved);
+            buffer.bytes += self.moved;
             self.moved = 0;
         }
     }
@@ -220,22 +222,25 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::StoreFile;
+
+    const FILE: Target = Target::File(StoreFile::new(3));
 
     /// A transfer that is never run: its addresses count up from 4096 without gaps.
     fn transfer(direction: Direction, lens: &[usize]) -> Transfer {
         let mut address = 4096;
-        let buffers = lens.iter().map(|&iov_len| {
-            let iov_base = std::ptr::without_provenance_mut(address);
-            address += iov_len;
-            iovec { iov_base, iov_len }
+        let buffers = lens.iter().map(|&bytes| {
+            let base = std::ptr::without_provenance_mut(address);
+            address += bytes;
+            Span { base, bytes }
         });
-        let mut transfer = Transfer::new(direction, 3, 100, buffers.collect());
+        let mut transfer = Transfer::new(direction, FILE, 100, buffers.collect());
         transfer.begin();
         transfer
     }
 
-    fn spans(buffers: &[iovec]) -> Vec<(usize, usize)> {
-        buffers.iter().map(|b| (b.iov_base.addr(), b.iov_len)).collect()
+    fn spans(buffers: &[Span]) -> Vec<(usize, usize)> {
+        buffers.iter().map(|b| (b.base.addr(), b.bytes)).collect()
     }
 
     #[test]
@@ -313,12 +318,12 @@ mod tests {
 
     #[test]
     fn no_system_call_gets_too_many_buffers() {
-        let mut transfer = transfer(Direction::Write, &[1; 2 * IOVECS_MAX + 1]);
-        for expected in [IOVECS_MAX, IOVECS_MAX, 1] {
+        let mut transfer = transfer(Direction::Write, &[1; 2 * SPANS_MAX + 1]);
+        for expected in [SPANS_MAX, SPANS_MAX, 1] {
             assert_eq!(transfer.remaining().len(), expected);
             transfer.settle(Ok(expected));
         }
-        assert_eq!(transfer.result(), Ok(2 * IOVECS_MAX as u64 + 1));
+        assert_eq!(transfer.result(), Ok(2 * SPANS_MAX as u64 + 1));
     }
 
     #[test]

@@ -1,0 +1,44 @@
+//! What `forebay_device` describes, on POSIX files: each operation is the raw system call.
+//!
+//! To this crate a [`StoreFile`] is a descriptor. It may be used inside a program: it makes raw
+//! system calls, starts nothing, and uses no io_uring.
+//!
+//! ```
+//! use forebay_device::{Batch, Span, Transfer};
+//! use forebay_posix::{Positional, store_file};
+//!
+//! let file = tempfile::tempfile().unwrap();
+//! let mut bytes = *b"a bucket";
+//! let buffers = vec![Span::of(&mut bytes)];
+//! // SAFETY: `bytes` outlives the run, and nothing else uses it meanwhile.
+//! let mut batch = [unsafe { Transfer::write(store_file(&file), 0, buffers) }];
+//! Positional.run(&mut batch);
+//! assert_eq!(batch[0].result(), Ok(8));
+//! Positional.sync(store_file(&file)).unwrap();
+//! ```
+
+#![warn(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
+
+mod positional;
+
+pub use positional::{Positional, carry_on};
+
+use forebay_device::{Errno, StoreFile};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// An open file, as a store of POSIX files knows it; valid as long as `file` is open.
+pub fn store_file(file: impl AsFd) -> StoreFile {
+    StoreFile::new(file.as_fd().as_raw_fd())
+}
+
+/// The descriptor that `file` is.
+///
+/// # Errors
+/// `BADF` where it is none. One that is not open is refused by the system call that it is lent to.
+pub fn descriptor<'fd>(file: StoreFile) -> Result<BorrowedFd<'fd>, Errno> {
+    if file.number() < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: only lent to system calls, which check it.
+    Ok(unsafe { BorrowedFd::borrow_raw(file.number()) })
+}
