@@ -1,7 +1,7 @@
 //! What `flush` and `wait` cannot know: whether data of a file is in another user's tiers, or in those of a
 //! run whose pool is gone. What they do not know they do not call safe.
 
-use crate::flush::{Named, Pool};
+use crate::named::{Named, Pool};
 use forebay_node::is_served;
 use forebay_node::neighbours::users_with_pools;
 use forebay_node::runtime::Runtime;

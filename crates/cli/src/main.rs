@@ -17,6 +17,7 @@ mod fsck;
 mod holders;
 mod instance;
 mod manager;
+mod named;
 mod picture;
 mod profile;
 mod run;

@@ -2,8 +2,9 @@
 
 use crate::drain::{Progress, bytes};
 use crate::elsewhere;
-use crate::flush::{Named, Pool, REVIVALS, report};
+use crate::flush::{REVIVALS, report};
 use crate::holders::Holders;
+use crate::named::{Named, Pool};
 use crate::watch::Watch;
 use clap::Args;
 use forebay_pool::layout::Trigger;

@@ -123,7 +123,7 @@ impl Timer {
 fn time_scale() -> u64 {
     static SCALE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     *SCALE.get_or_init(|| {
-        let word = crate::crash::Word::of(b"FOREBAY_TIME_SCALE=");
+        let word = crate::environment::Variable::of(b"FOREBAY_TIME_SCALE=");
         core::str::from_utf8(word.bytes()).ok().and_then(|text| text.parse().ok()).unwrap_or(1)
     })
 }

@@ -87,9 +87,6 @@ pub fn planted(name: &str) -> bool {
 }
 
 #[cfg(debug_assertions)]
-pub(crate) use armed::Word;
-
-#[cfg(debug_assertions)]
 mod pauses;
 #[cfg(debug_assertions)]
 mod refusals;
@@ -97,7 +94,7 @@ mod refusals;
 #[cfg(debug_assertions)]
 mod armed {
     use super::pauses::Pauses;
-    use core::ffi::CStr;
+    use crate::environment::Variable;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use rustix::fs::{Mode, OFlags};
     use rustix::io::IoSlice;
@@ -108,109 +105,43 @@ mod armed {
 
     /// `OPERATION:ERRNO:FILE` of `FOREBAY_SLOT_FAULT`, while FILE is there.
     pub(super) fn slot_fault(operation: &str) -> Option<rustix::io::Errno> {
-        static ASKED: OnceLock<Word> = OnceLock::new();
-        let asked = ASKED.get_or_init(|| Word::of(b"FOREBAY_SLOT_FAULT="));
+        static ASKED: OnceLock<Variable> = OnceLock::new();
+        let asked = ASKED.get_or_init(|| Variable::of(b"FOREBAY_SLOT_FAULT="));
         let mut parts = core::str::from_utf8(asked.bytes()).ok()?.splitn(3, ':');
         let (of, errno, file) = (parts.next()?, parts.next()?, parts.next()?);
         let hits = of == operation
-            && rustix::fs::access(Word::from(file).c_str(), rustix::fs::Access::EXISTS).is_ok();
+            && rustix::fs::access(Variable::from(file).c_str(), rustix::fs::Access::EXISTS).is_ok();
         hits.then(|| errno.parse().ok().map(rustix::io::Errno::from_raw_os_error)).flatten()
     }
 
-    /// The value of a variable as it was at the first look, without allocation.
-    #[derive(Clone, Copy)]
-    pub struct Word {
-        bytes: [u8; 200],
-        length: usize,
-    }
-
-    impl Word {
-        /// The variable `name`, given with its `=`, as the process was started with it, also before libc
-        /// knows it; empty if it is not set, or too long.
-        pub fn of(name: &[u8]) -> Word {
-            let mut word = Word { bytes: [0; 200], length: 0 };
-            let Ok(file) = rustix::fs::open(c"/proc/self/environ", OFlags::CLOEXEC, Mode::empty())
-            else {
-                return word;
-            };
-            let (mut chunk, mut entry, mut length) = ([0u8; 4096], [0u8; 256], 0);
-            while let Ok(count @ 1..) = rustix::io::read(&file, &mut chunk[..]) {
-                for &byte in &chunk[..count] {
-                    if byte != 0 {
-                        if let Some(place) = entry.get_mut(length) {
-                            *place = byte;
-                        }
-                        length += 1;
-                        continue;
-                    }
-                    let value = entry.get(..length).and_then(|text| text.strip_prefix(name));
-                    if let Some(value) = value.filter(|value| value.len() < word.bytes.len()) {
-                        word.bytes[..value.len()].copy_from_slice(value);
-                        word.length = value.len();
-                    }
-                    length = 0;
-                }
-            }
-            word
-        }
-
-        /// `text`, or nothing if it is too long.
-        pub fn from(text: &str) -> Word {
-            let mut word = Word { bytes: [0; 200], length: 0 };
-            if text.len() < word.bytes.len() {
-                word.bytes[..text.len()].copy_from_slice(text.as_bytes());
-                word.length = text.len();
-            }
-            word
-        }
-
-        /// Whether a restriction to the role that this names, if it names any, admits `role`.
-        pub fn allows(&self, role: &[u8]) -> bool {
-            self.length == 0 || self.bytes() == role
-        }
-
-        pub fn bytes(&self) -> &[u8] {
-            &self.bytes[..self.length]
-        }
-
-        pub fn is(&self, other: &[u8]) -> bool {
-            self.length > 0 && self.bytes() == other
-        }
-
-        /// As a path.
-        pub fn c_str(&self) -> &CStr {
-            CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
-        }
-    }
-
     pub(super) struct Armed {
-        name: Word,
+        name: Variable,
         number: u64,
-        role: Word,
-        once: Word,
-        list: Word,
+        role: Variable,
+        once: Variable,
+        list: Variable,
         pauses: Option<Pauses>,
-        pub plant: Word,
+        pub plant: Variable,
     }
 
     pub(super) fn armed() -> &'static Armed {
         static ARMED: OnceLock<Armed> = OnceLock::new();
         ARMED.get_or_init(|| {
-            let mut name = Word::of(b"FOREBAY_CRASH=");
+            let mut name = Variable::of(b"FOREBAY_CRASH=");
             let mut number = 0;
             if let Some(colon) = name.bytes().iter().rposition(|&byte| byte == b':') {
                 let digits = core::str::from_utf8(&name.bytes()[colon + 1..]).unwrap_or("");
                 number = digits.parse().unwrap_or(0);
-                name.length = colon;
+                name.truncate(colon);
             }
             Armed {
                 name,
                 number,
-                role: Word::of(b"FOREBAY_CRASH_IN="),
-                once: Word::of(b"FOREBAY_CRASH_ONCE="),
-                list: Word::of(b"FOREBAY_CRASH_LIST="),
+                role: Variable::of(b"FOREBAY_CRASH_IN="),
+                once: Variable::of(b"FOREBAY_CRASH_ONCE="),
+                list: Variable::of(b"FOREBAY_CRASH_LIST="),
                 pauses: Pauses::asked_for(),
-                plant: Word::of(b"FOREBAY_PLANT="),
+                plant: Variable::of(b"FOREBAY_PLANT="),
             }
         })
     }
@@ -234,12 +165,12 @@ mod armed {
     #[cold]
     pub(super) fn pass(name: &'static str) {
         let armed = armed();
-        if armed.number == 0 && armed.list.length == 0 && armed.pauses.is_none() {
+        if armed.number == 0 && armed.list.is_empty() && armed.pauses.is_none() {
             OFF.store(true, Ordering::Relaxed);
             return;
         }
         let role: &[u8] = if NODE.load(Ordering::Relaxed) { b"node" } else { b"client" };
-        if armed.list.length > 0 {
+        if !armed.list.is_empty() {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
             if let Ok(list) = rustix::fs::open(armed.list.c_str(), flags, Mode::empty()) {
                 let line = [role, b" ", name.as_bytes(), b"\n"].map(IoSlice::new);
@@ -258,8 +189,8 @@ mod armed {
         }
     }
 
-    fn die(name: &str, once: &Word) {
-        if once.length > 0 {
+    fn die(name: &str, once: &Variable) {
+        if !once.is_empty() {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             let Ok(mark) = rustix::fs::open(once.c_str(), flags, Mode::RUSR) else { return };
             let _ = rustix::io::write(mark, name.as_bytes());

@@ -13,6 +13,8 @@ pub mod crash;
 pub mod descriptions;
 pub mod dirty_pages;
 pub mod entry;
+#[cfg(debug_assertions)]
+pub(crate) mod environment;
 pub mod files;
 pub mod flags;
 pub mod free_map;

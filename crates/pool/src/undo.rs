@@ -45,7 +45,7 @@ pub fn synced_all(fd: BorrowedFd<'_>, began: u64) {
 
 #[cfg(debug_assertions)]
 mod kept {
-    use crate::crash::Word;
+    use crate::environment::Variable;
     use rustix::fd::{BorrowedFd, OwnedFd};
     use rustix::fs::{Mode, OFlags};
     use rustix::io::IoSlice;
@@ -54,8 +54,8 @@ mod kept {
     const PAGE: u64 = 4096;
 
     fn file_of(fd: BorrowedFd<'_>, all: bool) -> Option<(OwnedFd, u64)> {
-        static FOLDER: OnceLock<Word> = OnceLock::new();
-        let folder = FOLDER.get_or_init(|| Word::of(b"FOREBAY_UNDO="));
+        static FOLDER: OnceLock<Variable> = OnceLock::new();
+        let folder = FOLDER.get_or_init(|| Variable::of(b"FOREBAY_UNDO="));
         let folder = core::str::from_utf8(folder.bytes()).ok().filter(|path| !path.is_empty())?;
         let stat = rustix::fs::fstat(fd).ok()?;
         let path = match all {

@@ -1,7 +1,8 @@
 //! Pauses at crash points, see the module above.
 
-use super::armed::{Word, matches};
+use super::armed::matches;
 use crate::clock;
+use crate::environment::Variable;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::IoSlice;
@@ -32,12 +33,12 @@ enum Until {
 
 /// What `FOREBAY_PAUSE` and its companions ask for.
 pub(super) struct Pauses {
-    name: Word,
+    name: Variable,
     when: When,
     until: Until,
-    file: Word,
-    role: Word,
-    log: Word,
+    file: Variable,
+    role: Variable,
+    log: Variable,
     seed: u64,
     /// How often this process pauses at most.
     most: u64,
@@ -46,7 +47,7 @@ pub(super) struct Pauses {
 impl Pauses {
     /// `None` if nothing is asked for, or not so that it can be understood.
     pub(super) fn asked_for() -> Option<Pauses> {
-        let asked = Word::of(b"FOREBAY_PAUSE=");
+        let asked = Variable::of(b"FOREBAY_PAUSE=");
         let text = core::str::from_utf8(asked.bytes()).ok()?;
         let mut parts = text.splitn(3, ':');
         let (name, when, until) = (parts.next()?, parts.next()?, parts.next()?);
@@ -59,15 +60,15 @@ impl Pauses {
             Some(_) => Until::Gone,
             None => Until::Passed(until.parse::<u64>().ok()?.checked_mul(1_000_000)?),
         };
-        let seed = Word::of(b"FOREBAY_PAUSE_SEED=");
-        let most = Word::of(b"FOREBAY_PAUSE_MOST=");
+        let seed = Variable::of(b"FOREBAY_PAUSE_SEED=");
+        let most = Variable::of(b"FOREBAY_PAUSE_MOST=");
         Some(Pauses {
-            name: Word::from(name),
+            name: Variable::from(name),
             when,
             until,
-            file: Word::from(file.unwrap_or("")),
-            role: Word::of(b"FOREBAY_PAUSE_IN="),
-            log: Word::of(b"FOREBAY_PAUSE_LOG="),
+            file: Variable::from(file.unwrap_or("")),
+            role: Variable::of(b"FOREBAY_PAUSE_IN="),
+            log: Variable::of(b"FOREBAY_PAUSE_LOG="),
             seed: core::str::from_utf8(seed.bytes()).ok()?.parse().unwrap_or(1),
             most: core::str::from_utf8(most.bytes()).ok()?.parse().unwrap_or(u64::MAX),
         })

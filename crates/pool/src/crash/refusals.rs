@@ -1,6 +1,6 @@
 //! Allocations that fail on purpose, see the module above.
 
-use super::armed::Word;
+use crate::environment::Variable;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::IoSlice;
@@ -15,8 +15,8 @@ static OFF: AtomicBool = AtomicBool::new(false);
 static PASSED: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
 
 struct Asked {
-    text: Word,
-    log: Word,
+    text: Variable,
+    log: Variable,
 }
 
 /// Whether it is the turn of this allocation of `name`.
@@ -26,8 +26,8 @@ pub(super) fn refused(name: &'static str) -> bool {
     }
     static ASKED: OnceLock<Asked> = OnceLock::new();
     let asked = ASKED.get_or_init(|| Asked {
-        text: Word::of(b"FOREBAY_REFUSE="),
-        log: Word::of(b"FOREBAY_REFUSE_LOG="),
+        text: Variable::of(b"FOREBAY_REFUSE="),
+        log: Variable::of(b"FOREBAY_REFUSE_LOG="),
     });
     let text = core::str::from_utf8(asked.text.bytes()).unwrap_or("");
     if text.is_empty() {
@@ -52,7 +52,7 @@ pub(super) fn refused(name: &'static str) -> bool {
 }
 
 /// Adds a line to the log.
-fn note(name: &str, log: &Word) {
+fn note(name: &str, log: &Variable) {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     if let Ok(log) = rustix::fs::open(log.c_str(), flags, Mode::RUSR | Mode::WUSR) {
         let line = [name.as_bytes(), b"\n"].map(IoSlice::new);
