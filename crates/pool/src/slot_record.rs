@@ -3,7 +3,7 @@
 
 use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET, TIERS_MAX};
 use crate::segment::Segment;
-use crate::sums::Summing;
+use crate::sums::{Summing, sum_of};
 use crate::sync::Ordering;
 use core::fmt;
 
@@ -120,6 +120,12 @@ impl SlotRecord {
             self.path[self.path_length as usize] = byte;
             self.path_length += 1;
         }
+    }
+
+    /// Whether `bytes`, read from page `page` of the slot, are what the record is about, as far as that is known.
+    pub fn page_agrees(&self, page: usize, bytes: &[u8]) -> bool {
+        let known = self.sums[page % self.sums.len()];
+        known == 0 || known == sum_of(bytes)
     }
 
     /// Whether both say the same of what the store lacks, whenever they were written.

@@ -93,6 +93,13 @@ fn files(folder: &Path, ext: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Rust files below `folder`, without those that are tests as a whole.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = files(folder, "rs");
+    found.retain(|path| !path.ends_with("tests.rs"));
+    found
+}
+
 fn crates() -> Vec<PathBuf> {
     let mut found: Vec<_> = fs::read_dir(root().join("crates"))
         .unwrap()
@@ -207,7 +214,7 @@ fn folders_of_the_node_manager_use_those_above_them() {
         listed.iter().map(|cells| cells[0].trim_matches('`').trim_end_matches(".rs")).collect();
     let source = root().join("crates/node/src");
     let (mut known, mut arrows) = (BTreeSet::new(), 0);
-    for file in files(&source, "rs") {
+    for file in sources(&source) {
         let below = file.strip_prefix(&source).unwrap();
         let top = name(Path::new(below.components().next().unwrap().as_os_str()));
         let top = top.trim_end_matches(".rs");
@@ -281,7 +288,7 @@ fn no_file_has_markers_of_a_merge() {
 fn code_inside_programs_is_silent_and_starts_nothing() {
     let mut wrong = Vec::new();
     for crate_name in ["device", "posix", "client", "preload"] {
-        for file in files(&root().join("crates").join(crate_name).join("src"), "rs") {
+        for file in sources(&root().join("crates").join(crate_name).join("src")) {
             let text = production(&read(&file));
             for (number, line) in text.lines().enumerate() {
                 let excused = EXCUSED.iter().any(|excuse| line.contains(excuse));
@@ -344,7 +351,7 @@ fn all_timers_are_scaled() {
     let mut wrong = Vec::new();
     let mut timers = 0;
     for crate_name in ["pool", "client", "node"] {
-        for file in files(&root().join("crates").join(crate_name).join("src"), "rs") {
+        for file in sources(&root().join("crates").join(crate_name).join("src")) {
             let text = production(&read(&file));
             timers += text.matches(": Timer = Timer::").count();
             for (number, line) in text.lines().enumerate() {

@@ -3,6 +3,7 @@
 //!
 //! May use everything but `drain`, `organize` and `manager`.
 
+pub(crate) mod copies;
 pub mod fsck;
 pub(crate) mod inspect;
 pub(crate) mod open;

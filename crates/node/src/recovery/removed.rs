@@ -4,7 +4,7 @@
 use crate::config::{Config, TierKind};
 use crate::instance::discovery::{is_private_folder, stem_in, unguessable_name};
 use crate::instance::runtime::{KEPT_START, Runtime};
-use crate::recovery::salvage;
+use crate::recovery::copies;
 use rustix::fd::OwnedFd;
 use std::fs::{self, File};
 use std::io;
@@ -43,12 +43,12 @@ impl Keeper {
         store: &Path,
         inode: u64,
     ) -> Result<OwnedFd, (PathBuf, io::Error)> {
-        let wanted = salvage::name_of_copy(Some(path), store, inode);
+        let wanted = copies::name_of_copy(Some(path), store, inode);
         let folder = match &self.folder {
             Some(folder) => folder.clone(),
             None => self.make_folder()?,
         };
-        Ok(salvage::create(&folder, &wanted)?.1.into())
+        Ok(copies::create(&folder, &wanted)?.1.into())
     }
 
     /// A folder that no other user can have made.

@@ -5,15 +5,24 @@
 //! same before and after they were copied, as for every reader; and what the file was, when that holds
 //! of all its blocks.
 
+mod gaps;
+mod manifest;
+
+pub use crate::recovery::copies::prepare_target;
+pub use manifest::{Saved, Source};
+
 use crate::instance::runtime::Runtime;
+use crate::recovery::copies::{UNNAMED, create, name_of_copy, set_modified};
 use crate::recovery::inspect::{Inspected, inspect};
 use crate::store::beneath::{Known, Since, Stores};
 use crate::usage::path_of;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{PageSet, Segment, SegmentError, clock};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{OFlags, SeekFrom, Timespec, Timestamps};
+use gaps::{gaps, save_gap};
+use manifest::{escaped, joined, lines};
+use rustix::fd::OwnedFd;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -21,60 +30,15 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Times that a file which is being written is copied anew.
 const TRIES: usize = 5;
 /// How long a lock held by a living process is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes read from a store at once, and so the finest part of it that is given up.
-const STORE_PIECE: u64 = 64 << 10;
-/// Where files go whose path is not known.
-const UNNAMED: &str = "forebay-unnamed";
-
-/// Where bytes came from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// A tier had them.
-    Tier,
-    /// The store had them.
-    Store,
-    /// They could not be read, for this reason.
-    Missing(String),
-}
-
-/// A file that was saved.
-#[derive(Clone, Debug)]
-pub struct Saved {
-    /// Where it was opened; may be empty.
-    pub original: PathBuf,
-    /// Its copy, relative to the target.
-    pub copy: PathBuf,
-    /// Its size in bytes.
-    pub size: u64,
-    /// Its modification time, nanoseconds of CLOCK_REALTIME.
-    pub mtime_ns: u64,
-    /// Where its bytes came from, in order. What no range covers was never written.
-    pub ranges: Vec<(Range<u64>, Source)>,
-    /// It was written all the time: the copy's blocks may be from different moments.
-    pub torn: bool,
-}
-
-impl Saved {
-    /// Whether the copy is all that there is to the file.
-    pub fn is_whole(&self) -> bool {
-        !self.torn && !self.ranges.iter().any(|(_, source)| matches!(source, Source::Missing(_)))
-    }
-
-    /// Bytes from `source`'s kind.
-    pub fn bytes(&self, kind: fn(&Source) -> bool) -> u64 {
-        let of_kind = self.ranges.iter().filter(|(_, source)| kind(source));
-        of_kind.map(|(range, _)| range.end - range.start).sum()
-    }
-}
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// What was saved of a pool.
 #[derive(Debug)]
@@ -156,52 +120,11 @@ fn stores_of(segment: &Segment, path: &Path) -> Result<Stores, String> {
 
 /// What a block is, without its bytes: whether it changed is seen from this.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Glimpse {
+struct BlockState {
     block: u64,
     bucket: u32,
     version: u32,
     valid: u64,
-}
-
-/// The name of the copy of a file that was opened as `path` below `store`; of one whose path is not known, or leads
-/// elsewhere, its inode tells.
-pub(crate) fn name_of_copy(path: Option<&Path>, store: &Path, inode: u64) -> PathBuf {
-    let relative = path.and_then(|path| path.strip_prefix(store).ok()).filter(|path| {
-        let mut parts = path.components();
-        parts.clone().count() > 0 && parts.all(|part| matches!(part, Component::Normal(_)))
-    });
-    match relative {
-        Some(relative) => relative.to_owned(),
-        None => Path::new(UNNAMED).join(format!("inode-{inode}")),
-    }
-}
-
-/// Makes `wanted` below `target`, or a name like it that is still free.
-///
-/// # Errors
-/// The system's, and of which file.
-pub(crate) fn create(
-    target: &Path,
-    wanted: &Path,
-) -> Result<(PathBuf, File), (PathBuf, io::Error)> {
-    let whole = target.join(wanted);
-    let folder = whole.parent().unwrap_or(target);
-    let mut options = File::options();
-    options.read(true).write(true).create_new(true).mode(0o600);
-    let mut turn = 0;
-    loop {
-        turn += 1;
-        let mut name = wanted.as_os_str().to_owned();
-        if turn > 1 {
-            name.push(format!(".{turn}"));
-        }
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        match made.and_then(|()| options.open(target.join(&name))) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && turn < 1000 => {}
-            Err(error) => return Err((whole, error)),
-            Ok(file) => return Ok((name.into(), file)),
-        }
-    }
 }
 
 impl<'a> Salvager<'a> {
@@ -224,9 +147,9 @@ impl<'a> Salvager<'a> {
         let mut salvaged = Salvaged { files: Vec::new(), strays: Vec::new() };
         let mut named = HashSet::new();
         for file in self.segment.live_files() {
-            let glimpses = self.glimpses(file);
-            named.extend(glimpses.iter().map(|glimpse| glimpse.bucket));
-            if !glimpses.iter().any(|glimpse| self.is_pending(glimpse.bucket)) {
+            let blocks = self.blocks(file);
+            named.extend(blocks.iter().map(|block| block.bucket));
+            if !blocks.iter().any(|block| self.is_pending(block.bucket)) {
                 continue;
             }
             let (copy, mut out) =
@@ -260,23 +183,23 @@ impl<'a> Salvager<'a> {
         })
     }
 
-    /// A fresh bucket of a process that was killed over it is nobody's.
+    /// Whether a bucket has data of a file. One that is locked is fresh: its process was killed over it.
     fn is_stray(&self, bucket: u32) -> bool {
         self.segment.bucket(bucket).is_some_and(|meta| meta.lock.holder().is_none())
     }
 
     /// The blocks of a file that lie in buckets which say so themselves.
-    fn glimpses(&self, file: u32) -> Vec<Glimpse> {
-        let glimpse = |(block, bucket): (u64, u32)| {
+    fn blocks(&self, file: u32) -> Vec<BlockState> {
+        let state_of = |(block, bucket): (u64, u32)| {
             let meta = self.segment.bucket(bucket)?;
             let its_own = meta.state.load(Ordering::Acquire) == USED
                 && meta.file.load(Ordering::Relaxed) == file
                 && meta.block.load(Ordering::Relaxed) == block;
             let version = meta.lock.version();
             let valid = meta.valid.load(Ordering::Acquire);
-            its_own.then_some(Glimpse { block, bucket, version, valid })
+            its_own.then_some(BlockState { block, bucket, version, valid })
         };
-        self.segment.resident_blocks(file).into_iter().filter_map(glimpse).collect()
+        self.segment.resident_blocks(file).into_iter().filter_map(state_of).collect()
     }
 
     /// Makes the file that takes the copy.
@@ -305,53 +228,48 @@ impl<'a> Salvager<'a> {
         let (ranges, (size, mtime_ns), torn) = loop {
             turn += 1;
             out.set_len(0).map_err(fail)?;
-            let (before, known) = (self.glimpses(file), state());
+            let (before, known) = (self.blocks(file), state());
             let mut ranges = Vec::new();
             let mut quiet = true;
-            for glimpse in &before {
-                quiet &= self.save_block(glimpse, known.0, out, &mut ranges).map_err(fail)?;
+            for block in &before {
+                quiet &= self.save_block(block, known.0, out, &mut ranges).map_err(fail)?;
             }
             self.save_rest(file, known.0, out, &mut ranges).map_err(fail)?;
             out.set_len(known.0).map_err(fail)?;
-            let same = quiet && before == self.glimpses(file) && known == state();
+            let same = quiet && before == self.blocks(file) && known == state();
             if same || !self.pool.in_use || turn == TRIES {
                 break (ranges, known, !same);
             }
         };
-        let (seconds, nanoseconds) = clock::parted_ns(mtime_ns);
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-            last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
-        };
-        let _ = rustix::fs::futimens(&*out, &times);
+        set_modified(&*out, mtime_ns);
         out.sync_all().map_err(fail)?;
         let original = PathBuf::from(OsString::from_vec(record.path()));
         Ok(Saved { original, copy, size, mtime_ns, ranges: joined(ranges), torn })
     }
 
-    /// Copies the valid pages of a block. Returns whether nobody was at it meanwhile.
+    /// Copies the valid pages of a block. Returns whether no process changed it meanwhile.
     fn save_block(
         &self,
-        glimpse: &Glimpse,
+        state: &BlockState,
         size: u64,
         out: &File,
         ranges: &mut Vec<(Range<u64>, Source)>,
     ) -> io::Result<bool> {
         let segment = self.segment;
-        let Some(meta) = segment.bucket(glimpse.bucket) else { return Ok(false) };
+        let Some(meta) = segment.bucket(state.bucket) else { return Ok(false) };
         let quiet = self.await_unlocked(meta);
         let (page, start) = (
             segment.page_bytes() as u64,
-            glimpse.block.saturating_mul(segment.bucket_bytes() as u64),
+            state.block.saturating_mul(segment.bucket_bytes() as u64),
         );
         let mut bytes = vec![0; segment.page_bytes()];
-        for number in PageSet(glimpse.valid).pages() {
+        for number in PageSet(state.valid).pages() {
             let from = number as u64 * page;
             let to = (from + page).min(size.saturating_sub(start));
             if from >= to {
                 break;
             }
-            let source = match self.read_page(glimpse.bucket, number, &mut bytes) {
+            let source = match self.read_page(state.bucket, number, &mut bytes) {
                 Ok(()) => {
                     out.write_all_at(&bytes[..(to - from) as usize], start + from)?;
                     Source::Tier
@@ -360,7 +278,7 @@ impl<'a> Salvager<'a> {
             };
             ranges.push((start + from..start + to, source));
         }
-        Ok(quiet && meta.lock.version() == glimpse.version)
+        Ok(quiet && meta.lock.version() == state.version)
     }
 
     /// Reads a page of a bucket. On a file tier it has to be what was written.
@@ -368,7 +286,7 @@ impl<'a> Salvager<'a> {
         let from = number * bytes.len();
         let tier = self.segment.tier_of(bucket);
         if tier == 0 {
-            // SAFETY: inside the bucket; whether somebody wrote meanwhile is seen from its version.
+            // SAFETY: inside the bucket; whether a process wrote meanwhile is seen from its version.
             unsafe {
                 let at = self.segment.bucket_data(bucket).add(from);
                 core::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), bytes.len());
@@ -395,7 +313,7 @@ impl<'a> Salvager<'a> {
             if !self.pool.in_use || self.segment.owner_is_dead(holder) {
                 return true;
             }
-            if since.elapsed() > LOCK_PATIENCE {
+            if since.elapsed() > LOCK_WAIT_MAX {
                 return false;
             }
             clock::sleep_ns(1_000_000);
@@ -440,7 +358,7 @@ impl<'a> Salvager<'a> {
             other => other,
         };
         let opened = opened.map_err(|errno| io::Error::from(errno).to_string())?;
-        // Who looks at another user's pool reads for that user only what is that user's.
+        // A user who looks at another user's pool reads for that user only what is that user's.
         let own = self.pool.owner == rustix::process::geteuid().as_raw();
         match rustix::fs::fstat(&opened) {
             Ok(found) if own || found.st_uid == self.pool.owner => Ok(opened),
@@ -458,144 +376,13 @@ impl<'a> Salvager<'a> {
             true => PathBuf::from(OsString::from_vec(self.segment.file(file).path())),
             false => PathBuf::new(),
         };
-        let glimpse =
-            Glimpse { block: 0, bucket, version: 0, valid: meta.valid.load(Ordering::Acquire) };
+        let valid = meta.valid.load(Ordering::Acquire);
+        let state = BlockState { block: 0, bucket, version: 0, valid };
         let mut ranges = Vec::new();
-        self.save_block(&glimpse, u64::MAX, &out, &mut ranges)
+        self.save_block(&state, u64::MAX, &out, &mut ranges)
             .map_err(|error| (self.target.join(&copy), error))?;
         let read = ranges.iter().all(|(_, source)| *source == Source::Tier);
         let state = if read { "" } else { "\tpartly unreadable" };
         Ok(format!("{}\tblock {block}\t{}{state}", escaped(&copy), escaped(&path)))
-    }
-}
-
-/// Copies the data in a range of the store's file; holes stay holes.
-fn save_gap(
-    store: &OwnedFd,
-    gap: Range<u64>,
-    out: &File,
-    ranges: &mut Vec<(Range<u64>, Source)>,
-) -> io::Result<()> {
-    let mut bytes = vec![0; STORE_PIECE as usize];
-    let mut at = gap.start;
-    while at < gap.end {
-        at = match rustix::fs::seek(store, SeekFrom::Data(at)) {
-            Ok(data) => data,
-            Err(Errno::NXIO) => return Ok(()),
-            Err(_) => at,
-        };
-        let end = (at / STORE_PIECE + 1).saturating_mul(STORE_PIECE).min(gap.end);
-        if at >= end {
-            break;
-        }
-        let part = &mut bytes[..(end - at) as usize];
-        let got = rustix::io::pread(store.as_fd(), &mut *part, at);
-        let range = at..end;
-        match got {
-            Ok(0) => return Ok(()),
-            Ok(got) => {
-                out.write_all_at(&part[..got], at)?;
-                at += got as u64;
-                ranges.push((range.start..at, Source::Store));
-            }
-            Err(errno) => {
-                ranges.push((range, Source::Missing(io::Error::from(errno).to_string())));
-                at = end;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// What `covered`, in ascending order, leaves of the bytes up to `end`.
-fn gaps(covered: &[Range<u64>], end: u64) -> Vec<Range<u64>> {
-    let mut gaps = Vec::new();
-    let mut at = 0;
-    for range in covered {
-        if at < range.start.min(end) {
-            gaps.push(at..range.start.min(end));
-        }
-        at = at.max(range.end);
-    }
-    if at < end {
-        gaps.push(at..end);
-    }
-    gaps
-}
-
-/// Neighbours from the same source become one.
-fn joined(ranges: Vec<(Range<u64>, Source)>) -> Vec<(Range<u64>, Source)> {
-    let mut joined: Vec<(Range<u64>, Source)> = Vec::new();
-    for (range, source) in ranges {
-        match joined.last_mut() {
-            Some((last, kind)) if last.end == range.start && *kind == source => {
-                last.end = range.end
-            }
-            _ => joined.push((range, source)),
-        }
-    }
-    joined
-}
-
-/// A file's lines in the manifest: fields are parted by tabs.
-fn lines(saved: &Saved) -> Vec<String> {
-    let state = match (saved.is_whole(), saved.torn) {
-        (true, _) => "whole",
-        (_, true) => "torn",
-        _ => "incomplete",
-    };
-    let seconds = saved.mtime_ns as f64 / 1e9;
-    let (copy, original) = (escaped(&saved.copy), escaped(&saved.original));
-    let mut lines =
-        vec![format!("file\t{copy}\t{}\t{seconds:.9}\t{state}\t{original}", saved.size)];
-    lines.extend(saved.ranges.iter().map(|(range, source)| {
-        let (kind, why) = match source {
-            Source::Tier => ("tier", String::new()),
-            Source::Store => ("store", String::new()),
-            Source::Missing(why) => ("missing", format!("\t{why}")),
-        };
-        format!("{kind}\t{}\t{}{why}", range.start, range.end)
-    }));
-    lines
-}
-
-/// A path in one field.
-fn escaped(path: &Path) -> String {
-    path.to_string_lossy().replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n")
-}
-
-/// Makes the target directory, or accepts an empty one.
-///
-/// # Errors
-/// The system's, and `DirectoryNotEmpty`.
-pub fn prepare_target(target: &Path) -> io::Result<()> {
-    match std::fs::DirBuilder::new().mode(0o700).create(target) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    match std::fs::read_dir(target)?.next() {
-        None => Ok(()),
-        Some(_) => Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gaps_are_what_is_not_covered() {
-        let starts_and_ends = |covered: &[Range<u64>]| -> Vec<(u64, u64)> {
-            gaps(covered, 10).iter().map(|gap| (gap.start, gap.end)).collect()
-        };
-        assert_eq!(starts_and_ends(&[]), [(0, 10)]);
-        assert_eq!(starts_and_ends(&[2..4, 4..6, 8..20]), [(0, 2), (6, 8)]);
-        assert_eq!(starts_and_ends(&[20..30, 30..40]), [(0, 10)]);
-        assert_eq!(starts_and_ends(&[0..4, 4..10]), []);
-    }
-
-    #[test]
-    fn a_manifest_keeps_its_fields_apart() {
-        assert_eq!(escaped(Path::new("a\tb\nc\\")), "a\\tb\\nc\\\\");
     }
 }
