@@ -336,7 +336,7 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/journal/record.rs", "Instant::now() + Duration::from_millis(700)"),
     // For fsck, salvage, a starting and an ending manager: they wait for the real progress of another.
     ("pool/src/check.rs", "LOOK_NS: u64"),
-    ("node/src/recovery/salvage.rs", "LOCK_PATIENCE: Duration"),
+    ("node/src/recovery/salvage.rs", "LOCK_WAIT_MAX: Duration"),
     ("node/src/manager/daemon.rs", "ENDING: Duration"),
     ("node/src/manager/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
     ("node/src/instance/guard.rs", "PATIENCE: Duration"),

@@ -1,5 +1,5 @@
 //! After a loss of the segment: what the journal has, and the store has not, is written to the file that
-//! it was written to. Which and when, together with what slots have, says `rebuild.rs`.
+//! it was written to. Which and when, together with what slots have, is `recovery/rebuild`'s concern.
 
 use super::contents::Change;
 use forebay_device::{Batch, Span, Transfer};
