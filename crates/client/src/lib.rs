@@ -5,9 +5,9 @@
 //! (rustix), so that an interposing library cannot intercept itself. The paths that copy data
 //! allocate nothing.
 
+mod access;
 mod ahead;
 mod attributes;
-mod clean;
 mod descriptors;
 mod dir_cache;
 mod fork;
@@ -28,6 +28,7 @@ mod scm_rights;
 mod session;
 mod span;
 mod store;
+mod sync;
 mod user_buffers;
 pub mod user_memory;
 mod vigil;

@@ -1,0 +1,201 @@
+//! Making a file clean for calls that go through the kernel, or direct for as long as it is open.
+
+use crate::open_file::OpenFile;
+use crate::session::borrow;
+use crate::waits::surely;
+use core::sync::atomic::Ordering;
+use forebay_pool::layout::*;
+use forebay_pool::{clock, crash};
+use rustix::fs::{Timespec, Timestamps};
+use rustix::io::Errno;
+
+impl OpenFile<'_> {
+    /// Makes the file clean and unbuffered, calls `act`, which may use the descriptor in any way
+    /// that takes no kernel offset, and notes the size that follows.
+    ///
+    /// # Errors
+    /// The errno of the flush; `act` is not called then.
+    pub fn with_clean<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.session.counters().passed.fetch_add(1, Ordering::Relaxed);
+        let mut act = Some(act);
+        self.session.restarting(|| self.with_clean_once(&mut act))
+    }
+
+    /// `act` is taken where it is called.
+    fn with_clean_once<R, F: FnOnce() -> R>(&self, act: &mut Option<F>) -> Result<R, Errno> {
+        self.exclusively(|| {
+            self.clean()?;
+            self.settle()?;
+            self.clean_up_store()?;
+            self.restore_times();
+            let record = self.record;
+            if record.has(FileFlags::METADATA_DIRTY) {
+                // From here on the store's file is the truth, whatever becomes of this process.
+                self.resize_from_store();
+            }
+            record.set(FileFlags::STORE_WRITTEN);
+            crash::point("clean.passing");
+            let act = act.take().ok_or(Errno::IO)?;
+            Ok(self.lengthening(|| {
+                let result = act();
+                record.clear(FileFlags::SYNCED);
+                crash::point("clean.passed");
+                self.resize_from_store();
+                result
+            }))
+        })
+    }
+
+    /// Lets everybody use the file through the kernel from now on, until it is closed everywhere:
+    /// it is used in a way that outlasts a call. `act` is called once the file is clean.
+    ///
+    /// # Errors
+    /// The errno of the flush; `act` is not called then.
+    pub fn make_direct<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.with_clean(|| {
+            self.record.set(FileFlags::DIRECT);
+            act()
+        })
+    }
+
+    /// [`OpenFile::make_direct`] where it must not be left undone: signal handlers run, but end no wait.
+    ///
+    /// # Errors
+    /// The errno of the flush.
+    pub fn turn_direct(&self) -> Result<(), Errno> {
+        surely(|| self.make_direct(|| ()))
+    }
+
+    /// Hands the descriptor to a program without Forebay: the file turns direct, and the kernel's
+    /// offset becomes the description's.
+    ///
+    /// # Errors
+    /// The errno of the flush.
+    pub fn release_to_kernel(&self) -> Result<(), Errno> {
+        let release = |offset| {
+            self.make_direct(|| {
+                let _ = rustix::fs::seek(borrow(self.fd), rustix::fs::SeekFrom::Start(offset));
+                let flags = &self.description.flags;
+                let flags = flags.set(DescriptionFlags::KERNEL_OFFSET, Ordering::AcqRel);
+                if flags.contains(DescriptionFlags::APPEND)
+                    && let Ok(kernel) = rustix::fs::fcntl_getfl(borrow(self.fd))
+                {
+                    let append = kernel | rustix::fs::OFlags::APPEND;
+                    let _ = rustix::fs::fcntl_setfl(borrow(self.fd), append);
+                }
+            })
+        };
+        surely(|| self.positioned(release))
+    }
+
+    /// Makes the file clean and has the node manager close its descriptor of it, because a program
+    /// that anyone has open for writing cannot be executed.
+    ///
+    /// # Errors
+    /// The errno of the flush.
+    pub fn let_go(&self) -> Result<(), Errno> {
+        surely(|| self.with_clean(|| ()))?;
+        surely(|| self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::LET_GO))?;
+        Ok(())
+    }
+
+    /// Whether some process has the file open for writing, so that a private mapping of it, too, may
+    /// be expected to follow it.
+    pub fn may_change(&self) -> bool {
+        self.may(DescriptionFlags::WRITE)
+            || self.record.has(FileFlags::ANNOUNCED)
+                && self.session.segment.is_open_for_writing(self.id)
+    }
+
+    /// Keeps the file direct for as long as this process or a child of it may have it mapped.
+    pub fn hold_mapping(&self) {
+        let generation = self.record.generation.load(Ordering::Relaxed).wrapping_add(1);
+        let held = self.session.mapped.get(self.id as usize);
+        if held.is_some_and(|held| held.swap(generation, Ordering::AcqRel) == generation) {
+            return;
+        }
+        let flags = DescriptionFlags::MAPPING;
+        let (identity, owner) = (self.record.identity(), self.session.owner());
+        // Without a description to spare the file may turn buffered again after its last close,
+        // while a mapping still shows what was there before.
+        let open = |file| {
+            let held = self.session.segment.open_description(file, flags, owner);
+            if held.is_none() {
+                self.session.segment.note_unrecorded(identity, owner);
+            }
+        };
+        let _ = surely(|| {
+            let _inside = self.session.segment.enter_table(owner);
+            self.session.segment.reopen_file(identity, owner, open)
+        });
+    }
+
+    /// Flushes until no block is buffered. The caller has the file exclusively.
+    fn clean(&self) -> Result<(), Errno> {
+        if self.record.has(FileFlags::DIRECT) {
+            return Ok(());
+        }
+        for _ in 0..100 {
+            if self.session.segment.drop_clean_blocks(self.id, self.session.owner()) {
+                return Ok(());
+            }
+            self.flush(false)?;
+        }
+        Err(self.last_error().unwrap_or(Errno::IO))
+    }
+
+    /// Before the kernel changes a file in ways of its own: what journal and slots have of it counts
+    /// no more. The caller has it exclusively, and clean.
+    fn settle(&self) -> Result<(), Errno> {
+        let record = self.record;
+        if !record.is_tracked() {
+            return Ok(());
+        }
+        let error = record.errors();
+        if !self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::DURABLE)? {
+            return self.flush_here(true);
+        }
+        match record.errors() == error {
+            true => Ok(()),
+            false => Err(self.last_error().unwrap_or(Errno::IO)),
+        }
+    }
+
+    /// Gives the store's file, which was just flushed, the times that programs see. The caller has
+    /// the file exclusively.
+    fn restore_times(&self) {
+        let record = self.record;
+        if !record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRECT) {
+            return;
+        }
+        let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
+        };
+        // Only the owner of a file may set its times; others see the time of the flush.
+        let _ = rustix::fs::futimens(borrow(self.fd), &times);
+        if let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) {
+            record.store_changed_ns.store(crate::open::ctime_ns(&stat), Ordering::Release);
+        }
+    }
+
+    fn resize_from_store(&self) {
+        let record = self.record;
+        if let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) {
+            record.size.store(stat.st_size as u64, Ordering::Release);
+            record.store_size.store(stat.st_size as u64, Ordering::Release);
+            record.store_mtime_ns.store(crate::open::mtime_ns(&stat), Ordering::Release);
+            let changed = crate::open::ctime_ns(&stat);
+            if record.store_changed_ns.swap(changed, Ordering::AcqRel) != changed {
+                record.changed_ns.store(changed, Ordering::Release);
+            }
+        }
+        record.clear(
+            FileFlags::METADATA_DIRTY
+                | FileFlags::DIRTY
+                | FileFlags::STORE_WRITTEN
+                | FileFlags::CONFLICT_CHECKED,
+        );
+    }
+}

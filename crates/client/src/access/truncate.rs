@@ -1,0 +1,209 @@
+//! Truncating a file, and making store and record agree about its size.
+
+use crate::open_file::OpenFile;
+use crate::session::borrow;
+use crate::sync::WORK_LOOK;
+use crate::vigil::Seen;
+use crate::waits::Wait;
+use crate::write::{raise, time_of_change};
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use forebay_pool::layout::*;
+use forebay_pool::message::Message;
+use forebay_pool::slot_record::RECORD_BYTES;
+use forebay_pool::sums::SlotFiles;
+use forebay_pool::truncate::Outside;
+use forebay_pool::{clock, crash, futex};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+impl SlotFiles for OpenFile<'_> {
+    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+        self.session.read_slot(bucket, within, to)
+    }
+
+    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+        SlotFiles::write_slot(self.session, bucket, within, from)
+    }
+
+    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+        self.session.write_record(bucket, record)
+    }
+}
+
+/// What a truncate needs: this process's descriptor of the file, and the tier files.
+impl Outside for OpenFile<'_> {
+    fn truncate_store(&self, size: u64) -> Result<(), Errno> {
+        self.note_cut()?;
+        self.resize_store(size)
+    }
+
+    fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
+        self.note_cut()?;
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let bytes = range.end - range.start;
+        forebay_pool::undo::writing(borrow(self.fd), range.start, bytes);
+        let result = match rustix::fs::fallocate(borrow(self.fd), mode, range.start, bytes) {
+            Err(Errno::BADF) => {
+                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
+                rustix::fs::fallocate(writable, mode, range.start, bytes)
+            }
+            other => other,
+        };
+        self.record.clear(FileFlags::SYNCED);
+        result
+    }
+}
+
+impl OpenFile<'_> {
+    /// Sets the size of the file, at once on the store as well.
+    ///
+    /// # Errors
+    /// `INVAL` if the descriptor is not open for writing or the size is none; the store's errno.
+    pub fn truncate(&self, size: i64) -> Result<(), Errno> {
+        let size = u64::try_from(size).map_err(|_| Errno::INVAL)?;
+        if !self.may(DescriptionFlags::WRITE) {
+            return Err(Errno::INVAL);
+        }
+        self.set_size(size)
+    }
+
+    /// Cuts the whole file, as an open with O_TRUNC does, whatever the descriptor may do.
+    ///
+    /// # Errors
+    /// The store's errno, `ACCES` for a file that this process may not write.
+    pub(crate) fn empty(&self) -> Result<(), Errno> {
+        self.set_size(0)
+    }
+
+    fn set_size(&self, size: u64) -> Result<(), Errno> {
+        self.session.restarting(|| self.set_size_once(size))
+    }
+
+    fn set_size_once(&self, size: u64) -> Result<(), Errno> {
+        self.exclusively(|| {
+            self.clean_up_store()?;
+            self.bring_failing_up(size)?;
+            self.record.set(FileFlags::STORE_WRITTEN);
+            let cut = self.session.segment.truncate(self.id, size, self.session.owner(), self);
+            crash::point("truncate.untimed");
+            let record = self.record;
+            if let Err(errno) = cut {
+                self.undo_cut(errno);
+                return Err(errno);
+            }
+            let now = time_of_change(record, clock::realtime_coarse_ns());
+            record.mtime_ns.store(now, Ordering::Relaxed);
+            record.changed_ns.store(now, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    /// Calls `act`, which may give the store's file another size, and notes the one that follows. The caller has the file
+    /// exclusively, and has cleaned up after others.
+    pub(crate) fn lengthening<R>(&self, act: impl FnOnce() -> R) -> R {
+        let place = self.session.segment.begin_lengthening(self.record, self.session.owner());
+        let result = act();
+        if let Ok(Some(place)) = place {
+            self.session.segment.end_lengthening(place);
+        }
+        result
+    }
+
+    /// Makes store and record agree about the size, if a process was killed while it gave the store's file another
+    /// one: what is behind the end was never acknowledged. The caller has the file exclusively.
+    ///
+    /// # Errors
+    /// The store's errno.
+    pub(crate) fn clean_up_store(&self) -> Result<(), Errno> {
+        let record = self.record;
+        if !record.has_lengtheners() {
+            return Ok(());
+        }
+        crash::point("lengthen.mending");
+        let stored = rustix::fs::fstat(borrow(self.fd))?.st_size as u64;
+        let is_ahead = record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT);
+        let size = if is_ahead { record.size.load(Ordering::Acquire) } else { stored };
+        if stored > size {
+            record.set(FileFlags::STORE_WRITTEN);
+            self.resize_store(size)?;
+        }
+        if is_ahead {
+            record.store_size.fetch_min(size, Ordering::AcqRel);
+            raise(&record.store_size, stored.min(size));
+        } else {
+            record.store_size.store(size, Ordering::Release);
+            record.size.store(size, Ordering::Release);
+        }
+        self.session.segment.forget_lengtheners(record);
+        Ok(())
+    }
+
+    /// Gives the store's file a size, also through a descriptor that may only read.
+    fn resize_store(&self, size: u64) -> Result<(), Errno> {
+        forebay_pool::undo::resizing(borrow(self.fd), size);
+        let result = match rustix::fs::ftruncate(borrow(self.fd), size) {
+            Err(Errno::INVAL | Errno::BADF) => {
+                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
+                rustix::fs::ftruncate(writable, size)
+            }
+            other => other,
+        };
+        self.record.clear(FileFlags::SYNCED);
+        result
+    }
+
+    /// Tells the journal of a truncate or a punch, the intent of which stands in the record, before the
+    /// store changes: else a recovery would undo one half of it.
+    pub(crate) fn note_cut(&self) -> Result<(), Errno> {
+        let record = self.record;
+        if !record.is_logged() {
+            return Ok(());
+        }
+        let header = self.session.segment.header();
+        record.set(FileFlags::TO_CUT);
+        self.session.segment.tell(Some(self.session.owner()), &Message::Sync { file: self.id });
+        let wait = Wait::begin();
+        while record.has(FileFlags::TO_CUT) {
+            let done = header.work_done.load(Ordering::Acquire);
+            if !record.has(FileFlags::TO_CUT) {
+                break;
+            }
+            futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
+            if !record.has(FileFlags::TO_CUT) {
+                break;
+            }
+            if let Err(errno) = wait.look(|| self.session.segment.manager_is_stopped()) {
+                record.clear(FileFlags::TO_CUT);
+                return Err(errno);
+            }
+            match self.session.vigil.look(&self.session.segment) {
+                Seen::AtWork => {}
+                Seen::Gone => {
+                    record.clear(FileFlags::TO_CUT);
+                    return self.flush_here(true);
+                }
+                Seen::Stopped => {
+                    record.clear(FileFlags::TO_CUT);
+                    return Err(Errno::TIMEDOUT);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The journal was told of a cut that did not happen, because of `errno`: what it has of the file must not
+    /// count.
+    pub(crate) fn undo_cut(&self, errno: Errno) {
+        if !self.record.is_logged() {
+            return;
+        }
+        let flags = FileFlags::TO_FLUSH | FileFlags::DURABLE;
+        if matches!(errno, Errno::INTR | Errno::TIMEDOUT) {
+            // A manager that is stopped does it when it goes on.
+            self.session.segment.request(self.id, Some(self.session.owner()), flags);
+        } else {
+            let _ = self.session.await_sync(self.id, flags);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Bringing what was written to the store, or to where it is durable.
+
+use crate::open_file::OpenFile;
+use crate::session::Session;
+use crate::vigil::Seen;
+use crate::waits::Wait;
+use crate::write::raise;
+use core::sync::atomic::Ordering;
+use forebay_pool::backoff::STOPPED_PATIENCE;
+use forebay_pool::clock::Timer;
+use forebay_pool::guards::BlockGuard;
+use forebay_pool::layout::*;
+use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
+use forebay_pool::{FoundFile, Identity, SyncState, clock, crash, futex};
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+
+/// How often one who waits for the node manager looks whether there is one.
+pub(crate) const WORK_LOOK: Timer = Timer::ms(50);
+
+impl OpenFile<'_> {
+    /// Makes what was written so far safe, and reports an error that this description has not learned
+    /// of. Safe is on the store, or, if `durable`, where the file's durability says.
+    ///
+    /// # Errors
+    /// The store's errno, once for each description and error.
+    pub fn sync(&self, durable: bool) -> Result<(), Errno> {
+        self.session.restarting(|| self.sync_once(durable))
+    }
+
+    fn sync_once(&self, durable: bool) -> Result<(), Errno> {
+        let record = self.record;
+        let flushed = match durable.then(|| self.session.durability(record)) {
+            // What ends with its job needs no safety beyond it.
+            _ if record.has(FileFlags::SCRATCH) => Ok(()),
+            // Who uses it through the kernel means the kernel's.
+            Some(Durability::Memory) if !record.has(FileFlags::DIRECT) => Ok(()),
+            Some(Durability::NonVolatile) => self.log(),
+            _ => self.flush(durable),
+        };
+        let owner = self.session.owner();
+        let inside = self.enter_beside(owner);
+        let unreported = inside.ok().and_then(|_inside| self.unreported_error());
+        match unreported {
+            Some(errno) => Err(errno),
+            None => flushed,
+        }
+    }
+
+    /// [`OpenFile::sync`] at the end of a write. That another thread has closed the descriptor since is not said as
+    /// `BADF`, nor that a signal has ended the wait as `INTR`: the write is done, and a program that made it again
+    /// would append twice, or write over what others have written since.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::sync`].
+    pub fn sync_written(&self, durable: bool) -> Result<(), Errno> {
+        self.sync(durable).map_err(|errno| match errno {
+            Errno::BADF | Errno::INTR => Errno::IO,
+            other => other,
+        })
+    }
+
+    /// Makes what was written so far durable on the store or a file tier.
+    fn log(&self) -> Result<(), Errno> {
+        if self.is_on_store() {
+            return crate::store::fsync(self.fd);
+        }
+        self.announce();
+        match self.session.await_sync(self.id, FileFlags::TO_LOG)? {
+            true => Ok(()),
+            false => self.flush_here(true),
+        }
+    }
+
+    /// Whether nothing that was written is missing on the store, so that the kernel knows how to make it
+    /// durable; nor would a recovery write something else over it.
+    fn is_on_store(&self) -> bool {
+        let record = self.record;
+        let unbuffered =
+            record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
+        let behind = record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY);
+        record.has(FileFlags::DIRECT) || (unbuffered || !behind) && !record.is_tracked()
+    }
+
+    pub(crate) fn flush(&self, durable: bool) -> Result<(), Errno> {
+        let record = self.record;
+        let unbuffered =
+            record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
+        if durable && self.is_on_store() {
+            return crate::store::fsync(self.fd);
+        }
+        if !durable && (unbuffered || record.has(FileFlags::DIRECT)) {
+            return Ok(());
+        }
+        self.announce();
+        let durably = FileFlags::DURABLE.when(durable);
+        match self.session.await_sync(self.id, FileFlags::TO_FLUSH | durably)? {
+            true => Ok(()),
+            false => self.flush_here(durable),
+        }
+    }
+
+    /// Flushes the file from this process: no node manager was there to do it.
+    pub(crate) fn flush_here(&self, durable: bool) -> Result<(), Errno> {
+        crash::point("flush-here.alone");
+        let (record, owner) = (self.record, self.session.owner());
+        let tracked = record.is_tracked();
+        let sequence = if tracked { self.session.segment.next_sequence() } else { 0 };
+        record.set(FileFlags::STORE_WRITTEN);
+        // Not while somebody truncates or punches: it must not come to the store after that.
+        let inside = self.enter(owner)?;
+        let mut result = Ok(());
+        self.session.segment.for_each_entry(record, 0, |block, place| {
+            let held = match self.session.segment.lock_block_unless_interrupted(place, owner) {
+                Ok(Some(held)) => held,
+                Ok(None) => return true,
+                Err(errno) => {
+                    result = Err(errno);
+                    return false;
+                }
+            };
+            let meta = held.meta();
+            // A manager may have come since. What it is writing must stay marked: a truncate waits for that.
+            self.session.segment.wait_for_writeback(meta);
+            // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
+            let valid = meta.valid.load(Ordering::Acquire);
+            meta.take_back_writeback();
+            let dirty = meta.pages.dirty() & valid;
+            let pages = 0..PAGES_PER_BUCKET as usize;
+            crash::point("flush-here.begin");
+            for page in pages.filter(|page| dirty >> page & 1 == 1) {
+                if let Err(errno) = self.flush_page(&held, block, page) {
+                    result = Err(errno);
+                    break;
+                }
+                crash::point("flush-here.page");
+                meta.pages.clear_dirty(1 << page);
+            }
+            if dirty != 0 && held.tier() > 0 {
+                self.session.segment.record_slot(self, held.bucket());
+            }
+            result.is_ok()
+        });
+        drop(inside);
+        result?;
+        if !durable {
+            return Ok(());
+        }
+        crate::store::fsync(self.fd)?;
+        if tracked { self.mark_settled(sequence) } else { Ok(()) }
+    }
+
+    /// Says in the journal's file that what journal and slots have of a file up to `sequence` counts no
+    /// more, for a recovery that comes before another node manager.
+    fn mark_settled(&self, sequence: u64) -> Result<(), Errno> {
+        let record = self.record;
+        let identity = record.identity();
+        let mark = Mark {
+            device: identity.device,
+            inode: identity.inode,
+            born_ns: record.born_ns.load(Ordering::Acquire),
+            sequence,
+        };
+        let file = match self.session.open_journal() {
+            // Nothing was ever logged, and what slots have is in their records.
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let at = MARKS_AT + u64::from(self.id) * MARK_BYTES as u64;
+        if crash::planted("no-mark") {
+            return Ok(());
+        }
+        crash::point("mark.writing");
+        forebay_pool::undo::writing(file.as_fd(), at, MARK_BYTES as u64);
+        if rustix::io::pwrite(&file, &mark.encode(), at)? != MARK_BYTES {
+            return Err(Errno::IO);
+        }
+        crash::point("mark.written");
+        crate::store::fsync(file.as_raw_fd())?;
+        crash::point("mark.synced");
+        Ok(())
+    }
+
+    fn flush_page(&self, held: &BlockGuard<'_>, block: u64, number: usize) -> Result<(), Errno> {
+        let page = self.session.segment.page_bytes();
+        let start = block * self.session.segment.bucket_bytes() as u64 + (number * page) as u64;
+        let size = self.record.size.load(Ordering::Acquire);
+        let mut left = (size.saturating_sub(start) as usize).min(page);
+        let mut at = number * page;
+        let mut offset = start;
+        let mut chunk = [0u8; 4096];
+        self.session.segment.judge_pages(self, held.bucket(), 1 << number)?;
+        while left > 0 {
+            let count = left.min(chunk.len());
+            let from = if held.tier() == 0 {
+                self.session.ram(held.bucket()).after(at).first(count).readable()
+            } else {
+                self.session.slot_read(held.bucket(), at, (&mut chunk[..count]).into())?;
+                chunk[..count].into()
+            };
+            let written = self.store_write(from, offset)?;
+            (left, at, offset) = (left - written, at + written, offset + written as u64);
+        }
+        raise(&self.record.store_size, offset);
+        Ok(())
+    }
+
+    pub(crate) fn last_error(&self) -> Option<Errno> {
+        let errno = self.record.last_errno();
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
+    }
+
+    /// The error of a flush that this description has not yet learned of; it has, afterwards.
+    pub(crate) fn unreported_error(&self) -> Option<Errno> {
+        let seen = &self.description.error_seen;
+        self.record.check_errors(seen).map(Errno::from_raw_os_error)
+    }
+}
+
+impl Session {
+    /// A descriptor of this process through which that file can be written.
+    pub(crate) fn writer(&self, device: u64, inode: u64) -> Option<OpenFile<'_>> {
+        self.files().find(|&file| {
+            file.may(DescriptionFlags::WRITE)
+                && file.record.identity() == Identity { device, inode }
+        })
+    }
+
+    /// Brings everything that is buffered in this segment to the store, whichever process wrote it, and makes
+    /// it durable if asked; scratch files only if not: another program is about to read them on the store.
+    /// Signals do not end it, as in the kernel. False if some of it did not come there: what stopped processes
+    /// hold is waited for only as long as [`STOPPED_PATIENCE`] says.
+    pub fn sync_all(&self, durable: bool) -> bool {
+        let ahead = |found: &FoundFile| {
+            let record = self.segment.file(found.file);
+            record.has(FileFlags::METADATA_DIRTY) && !(durable && record.has(FileFlags::SCRATCH))
+        };
+        // The tickets first, so that the manager works on all files while we wait for the first.
+        for FoundFile { file, .. } in self.segment.found_files().filter(ahead) {
+            match self.durability(self.segment.file(file)) {
+                Durability::NonVolatile if durable => {
+                    self.segment.request(file, Some(self.owner()), FileFlags::TO_LOG);
+                }
+                _ => {
+                    self.segment.request_sync(file, Some(self.owner()), durable);
+                }
+            }
+        }
+        let header = self.segment.header();
+        let began_ns = clock::monotonic_ns();
+        let is_late = || clock::monotonic_ns() - began_ns > STOPPED_PATIENCE.as_ns();
+        let mut all = true;
+        for found in self.segment.found_files().filter(ahead) {
+            let record = self.segment.file(found.file);
+            let ticket = record.sync_wanted.load(Ordering::Acquire);
+            let waits = || self.segment.sync_state(found, ticket) == SyncState::Waiting;
+            while waits() {
+                let done = header.work_done.load(Ordering::Acquire);
+                if !waits() {
+                    break;
+                }
+                futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
+                if self.vigil.look(&self.segment) != Seen::AtWork
+                    || is_late() && self.segment.is_held_by_stopped(found.file)
+                {
+                    all &= !waits();
+                    break;
+                }
+            }
+        }
+        all
+    }
+
+    /// Has the node manager do what `flags` say for a file, and waits. False if no manager is there to
+    /// do it.
+    ///
+    /// # Errors
+    /// `INTR` if the manager, or a process that holds some of the file, is stopped, and a signal ends the wait for it.
+    /// `TIMEDOUT` if the manager is not continued. It does what it was asked for when it goes on.
+    pub(crate) fn await_sync(&self, file: u32, flags: FileFlags) -> Result<bool, Errno> {
+        let header = self.segment.header();
+        let ticket = self.segment.request(file, Some(self.owner()), flags);
+        let wait = Wait::begin();
+        let stands = || self.segment.manager_is_stopped() || self.segment.is_held_by_stopped(file);
+        loop {
+            let done = header.work_done.load(Ordering::Acquire);
+            if self.segment.is_synced(file, ticket) {
+                return Ok(true);
+            }
+            futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
+            if self.segment.is_synced(file, ticket) {
+                return Ok(true);
+            }
+            wait.look(stands)?;
+            if header.work_done.load(Ordering::Acquire) != done {
+                continue;
+            }
+            match self.vigil.look(&self.segment) {
+                Seen::AtWork => {}
+                Seen::Gone => return Ok(false),
+                Seen::Stopped => return Err(Errno::TIMEDOUT),
+            }
+        }
+    }
+}

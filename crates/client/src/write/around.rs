@@ -1,0 +1,113 @@
+//! Writing to the store: around the tiers, or of a file that is direct.
+
+use super::{Part, raise};
+use crate::open_file::OpenFile;
+use crate::span::{Cursor, Readable};
+use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::layout::*;
+use forebay_pool::{Entry, Owner, clock, crash};
+use rustix::io::Errno;
+
+impl OpenFile<'_> {
+    /// Writes a part straight to the store while the entry keeps everybody else off the block.
+    pub(super) fn write_around(
+        &self,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_, Readable>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Option<usize>, Errno> {
+        let busy = Entry::Busy(owner).encode();
+        if place.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            return Ok(None);
+        }
+        let offset = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
+        crash::point("around.busy");
+        let record = self.record;
+        let mut lengthens = None;
+        // Not `stored`: while another process makes the file longer that says nothing of this write.
+        let known = record.store_size.load(Ordering::Acquire);
+        if self.session.end_of(part) > known.min(record.size.load(Ordering::Acquire)) {
+            match self.session.segment.begin_lengthening(record, owner) {
+                Ok(Some(begun)) => lengthens = Some(begun),
+                other => {
+                    place.store(Entry::EMPTY, Ordering::Release);
+                    return other.map(|_| None);
+                }
+            }
+        }
+        let result = self.write_store(cursor, offset, part.bytes);
+        crash::point("around.written");
+        if let Some(lengthens) = lengthens {
+            self.session.segment.end_lengthening(lengthens);
+        }
+        place.store(Entry::EMPTY, Ordering::Release);
+        self.session.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        result.map(Some)
+    }
+
+    /// Writes from the cursor to the store and notes the sizes that follow.
+    fn write_store(
+        &self,
+        cursor: &mut Cursor<'_, Readable>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
+        self.record.set(FileFlags::STORE_WRITTEN);
+        let mut done = 0;
+        while done < bytes {
+            let from = cursor.here().first(bytes - done);
+            match self.store_write(from, offset + done as u64) {
+                Ok(written) => {
+                    cursor.advance(written);
+                    done += written;
+                    if written < from.len() {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        crash::point("store.written");
+        let record = self.record;
+        raise(&record.store_size, offset + done as u64);
+        raise(&record.size, offset + done as u64);
+        Ok(done)
+    }
+
+    /// Writes to the store of a block that the index has no place for, with the file for itself.
+    #[inline(never)]
+    pub(super) fn write_exclusively(
+        &self,
+        cursor: &mut Cursor<'_, Readable>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
+        self.session.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        self.exclusively(|| {
+            let block = offset / self.session.segment.bucket_bytes() as u64;
+            let record = self.record;
+            if self.session.segment.entry(record, block).is_some() || record.has(FileFlags::DIRECT)
+            {
+                return Ok(0);
+            }
+            self.clean_up_store()?;
+            self.touch(clock::realtime_coarse_ns());
+            self.lengthening(|| self.write_store(cursor, offset, bytes))
+        })
+    }
+
+    /// Writes through the kernel: the file is used in ways that we cannot follow.
+    #[inline(never)]
+    pub(super) fn write_direct(
+        &self,
+        cursor: &mut Cursor<'_, Readable>,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let written = self.store_write(cursor.here(), offset)?;
+        cursor.advance(written);
+        Ok(written)
+    }
+}

@@ -1,0 +1,179 @@
+//! Writing a part of one block into a bucket of the RAM tier, or into the bucket where it is.
+
+use super::{Outcome, Part, pages};
+use crate::open_file::OpenFile;
+use crate::session::Session;
+use crate::span::{Cursor, Readable, Span, Writable};
+use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::backoff::Backoff;
+use forebay_pool::layout::*;
+use forebay_pool::{Entry, Owner, crash};
+use rustix::io::Errno;
+
+impl OpenFile<'_> {
+    #[inline(always)]
+    pub(super) fn write_part(
+        &self,
+        cursor: &mut Cursor<'_, Readable>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Outcome, Errno> {
+        let record = self.record;
+        let Some(place) = self.session.segment.entry_or_insert(record, part.block, owner) else {
+            return Ok(Outcome::NoEntry);
+        };
+        let mut backoff = Backoff::default();
+        let mut refused = 0;
+        loop {
+            let word = place.load(Ordering::Acquire);
+            let done = match Entry::decode(word) {
+                Entry::Empty if self.session.is_littered(record, part) => {
+                    return Ok(Outcome::Littered);
+                }
+                Entry::Empty => self.write_new(place, cursor, part, owner, &mut refused)?,
+                Entry::Busy(holder) => {
+                    if backoff.wait() {
+                        self.session.segment.free_entry_of_dead(place, word, holder);
+                        self.session.segment.ends_wait_in_time(holder, &backoff)?;
+                    }
+                    None
+                }
+                Entry::Resident { tier: 0, .. } => {
+                    let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+                    let Some(mut held) = held else { continue };
+                    let result = if held.tier() == 0 {
+                        self.write_bucket(held.bucket(), cursor, part).map(Some)
+                    } else {
+                        Ok(None)
+                    };
+                    if !matches!(result, Ok(None)) {
+                        held.changed();
+                    }
+                    result?
+                }
+                Entry::Resident { .. } => self.write_over_slot(place, cursor, part, owner)?,
+            };
+            if let Some(bytes) = done {
+                return Ok(Outcome::Written(bytes));
+            }
+        }
+    }
+
+    /// Gives the block a bucket on the tier that the placement engine chooses, or writes around the
+    /// tiers when there is none to be had. `None` if another thread was faster, or the tier cannot be written,
+    /// which is then one of those that have `refused`: the program is not to see an error as long as
+    /// another tier, or the store, takes the block.
+    #[inline(never)]
+    fn write_new(
+        &self,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_, Readable>,
+        part: Part,
+        owner: Owner,
+        refused: &mut u32,
+    ) -> Result<Option<usize>, Errno> {
+        let take = || self.bucket_for(part, owner, *refused);
+        let Some((tier, fresh)) = self.fresh(part.block, owner, take) else {
+            return self.write_around(place, cursor, part, owner);
+        };
+        let Some(held) = fresh.publish(place, tier) else { return Ok(None) };
+        crash::point("write.published");
+        self.record.note_tier(tier);
+        if tier == 0 {
+            self.session.populate(held.bucket());
+            return self.write_bucket(held.bucket(), cursor, part).map(Some);
+        }
+        let start = cursor.position();
+        match self.write_slot(held.bucket(), cursor, part) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) => {
+                *refused |= 1 << tier;
+                cursor.rewind(start);
+                self.session.segment.discard_block(place, held);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Copies a part into a RAM bucket that is locked and indexed.
+    #[inline(always)]
+    pub(super) fn write_bucket(
+        &self,
+        bucket: u32,
+        cursor: &mut Cursor<'_, Readable>,
+        part: Part,
+    ) -> Result<usize, Errno> {
+        let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let data = self.session.ram(bucket);
+        let end = part.within + part.bytes;
+        let touched = pages(part.within, end, self.session.segment.page_shift());
+        let valid = meta.valid.load(Ordering::Relaxed);
+        if valid & touched != touched {
+            // A page that is written in part needs the rest of its content first.
+            self.fill_borders(data, part, valid)?;
+        }
+        // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
+        meta.mark_dirty(valid & touched, part.stamp);
+        crash::point("write.soiled");
+        cursor.copy_out(data.after(part.within).first(part.bytes));
+        crash::point("write.filled");
+        self.mark_written(0, bucket, meta, touched, part);
+        Ok(part.bytes)
+    }
+
+    /// Brings the pages to their content on the store that are not valid and of which a part is
+    /// about to be written.
+    #[cold]
+    fn fill_borders(&self, data: Span<'_, Writable>, part: Part, valid: u64) -> Result<(), Errno> {
+        let (page, end) = (self.session.segment.page_bytes(), part.within + part.bytes);
+        let (first, last) = (part.within / page, (end - 1) / page);
+        if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
+            self.fill_page(data, part, first, page)?;
+        }
+        if !end.is_multiple_of(page)
+            && valid >> last & 1 == 0
+            && (last != first || part.within.is_multiple_of(page))
+        {
+            self.fill_page(data, part, last, page)?;
+        }
+        Ok(())
+    }
+
+    /// Brings one page of a RAM bucket to its content on the store.
+    fn fill_page(
+        &self,
+        data: Span<'_, Writable>,
+        part: Part,
+        number: usize,
+        page: usize,
+    ) -> Result<(), Errno> {
+        let start =
+            part.block * self.session.segment.bucket_bytes() as u64 + (number * page) as u64;
+        let to = data.after(number * page).first(page);
+        let bytes = self.known_on_store(start, page);
+        let got = if bytes > 0 { self.store_read(to.first(bytes), start)? } else { 0 };
+        to.after(got).zero();
+        Ok(())
+    }
+
+    /// How many of `bytes` at `start` the store has, as far as known, and the file, too.
+    pub(super) fn known_on_store(&self, start: u64, bytes: usize) -> usize {
+        let record = self.record;
+        let known = record.stored().min(record.size.load(Ordering::Acquire)).saturating_sub(start);
+        known.min(bytes as u64) as usize
+    }
+}
+
+impl Session {
+    /// Whether a killed process may have left something on the store that would show when a write to `part` raises
+    /// the size.
+    #[inline]
+    fn is_littered(&self, record: &FileRecord, part: Part) -> bool {
+        self.end_of(part) > record.size.load(Ordering::Acquire)
+            && self.segment.was_lengthened(record)
+    }
+
+    pub(super) fn end_of(&self, part: Part) -> u64 {
+        part.block * self.segment.bucket_bytes() as u64 + (part.within + part.bytes) as u64
+    }
+}

@@ -1,0 +1,176 @@
+//! A bucket for a new block.
+
+use super::Part;
+use crate::open_file::OpenFile;
+use crate::session::Session;
+use core::sync::atomic::Ordering;
+use forebay_placement::Destination;
+use forebay_pool::clock::Timer;
+use forebay_pool::guards::FreshBucket;
+use forebay_pool::layout::*;
+use forebay_pool::{Owner, futex};
+
+/// How long a writer waits for room while none is made, before it writes around the tiers.
+const ROOM_PATIENCE: Timer = Timer::seconds(5);
+/// How often it then looks whether there is still a manager.
+const ROOM_LOOK: Timer = Timer::ms(50);
+
+/// Buckets that are free and still locked by a thread that does not go on, two milliseconds each: after so many a write goes
+/// around the tiers, and what cannot do without a bucket fails.
+const LOCKED_MOST: usize = 32;
+
+impl OpenFile<'_> {
+    /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
+    /// that has room. `None`: the store.
+    pub(super) fn bucket_for(
+        &self,
+        part: Part,
+        owner: Owner,
+        refused: u32,
+    ) -> Option<(usize, u32)> {
+        let takes = |tier: usize| refused >> tier & 1 == 0 && self.session.segment.is_sound(tier);
+        if refused == 0
+            && let Some(taken) = self.reserved_for(owner)
+        {
+            if takes(taken.0) {
+                return Some(taken);
+            }
+            self.session.segment.free_bucket(taken.1);
+        }
+        let first = match self.destination(part.ahead) {
+            Destination::Tier(0) => return self.session.room(owner).map(|bucket| (0, bucket)),
+            Destination::Tier(tier) => tier,
+            Destination::Store => return None,
+        };
+        let client = self.session.segment.client(owner.slot());
+        let tiers = first..self.session.segment.header().tiers as usize;
+        for tier in tiers.filter(|&tier| takes(tier)) {
+            let mut hint = client.bucket_hint.load(Ordering::Relaxed);
+            if let Some(slot) = self.session.segment.take_slot(tier, owner, &mut hint) {
+                client.bucket_hint.store(hint, Ordering::Relaxed);
+                return Some((tier, slot));
+            }
+        }
+        self.session.room(owner).map(|bucket| (0, bucket))
+    }
+
+    /// A bucket that is set aside for this run, if the file may have one: the fastest first.
+    fn reserved_for(&self, owner: Owner) -> Option<(usize, u32)> {
+        let job = self.session.job()?;
+        if job.reserved.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let record = self.record;
+        let entitled = job.reserved_for.load(Ordering::Relaxed) == reserved_for::ALL
+            || self.session.segment.rule_of(record).is_some_and(|rule| rule.settings().reserve > 0);
+        if !entitled {
+            return None;
+        }
+        self.session.segment.take_reserved(job.number.load(Ordering::Relaxed), owner)
+    }
+
+    /// A bucket that `take` gives, with its tier, locked for `block`. `None` if there is none, or if each of as many as
+    /// are tried is still locked by a thread that has given it back and does not go on.
+    #[inline(always)]
+    pub(super) fn fresh(
+        &self,
+        block: u64,
+        owner: Owner,
+        mut take: impl FnMut() -> Option<(usize, u32)>,
+    ) -> Option<(usize, FreshBucket<'_>)> {
+        let (tier, bucket) = take()?;
+        match self.session.segment.try_init_bucket(bucket, self.id, block, owner) {
+            Some(fresh) => Some((tier, fresh)),
+            None => self.fresh_beside(bucket, block, owner, take),
+        }
+    }
+
+    /// The same, where bucket `locked` is still locked.
+    #[cold]
+    fn fresh_beside(
+        &self,
+        locked: u32,
+        block: u64,
+        owner: Owner,
+        mut take: impl FnMut() -> Option<(usize, u32)>,
+    ) -> Option<(usize, FreshBucket<'_>)> {
+        let mut kept = [locked; LOCKED_MOST];
+        let mut count = 1;
+        let mut fresh = None;
+        while count < LOCKED_MOST
+            && let Some((tier, bucket)) = take()
+        {
+            let init = self.session.segment.try_init_bucket(bucket, self.id, block, owner);
+            if let Some(init) = init {
+                fresh = Some((tier, init));
+                break;
+            }
+            kept[count] = bucket;
+            count += 1;
+        }
+        for &bucket in &kept[..count] {
+            self.session.segment.free_bucket(bucket);
+        }
+        fresh
+    }
+}
+
+impl Session {
+    /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it
+    /// does not.
+    pub(super) fn room(&self, owner: Owner) -> Option<u32> {
+        if let Some(bucket) = self.segment.take_bucket(owner) {
+            return Some(bucket);
+        }
+        let header = self.segment.header();
+        let mut made = header.room_made.load(Ordering::Acquire);
+        // Nothing has become free since a thread here waited in vain: each write would wait as long.
+        if self.waited_in_vain.load(Ordering::Relaxed) == u64::from(made) {
+            return None;
+        }
+        self.counters().waits.fetch_add(1, Ordering::Relaxed);
+        let mut idle_ms = 0;
+        while idle_ms < ROOM_PATIENCE.as_ms() {
+            made = header.room_made.load(Ordering::Acquire);
+            if let Some(bucket) = self.segment.take_bucket(owner) {
+                return Some(bucket);
+            }
+            futex::wait(&header.room_made, made, ROOM_LOOK.as_ms());
+            if header.room_made.load(Ordering::Acquire) != made {
+                idle_ms = 0;
+                continue;
+            }
+            idle_ms += ROOM_LOOK.as_ms();
+            if !self.segment.manager_is_alive() {
+                return None;
+            }
+            // Nor does it make room while it is stopped.
+            if self.segment.manager_is_stopped() {
+                break;
+            }
+        }
+        self.waited_in_vain.store(u64::from(made), Ordering::Relaxed);
+        None
+    }
+
+    /// Maps a RAM bucket's pages before they are touched one by one; at most once for each
+    /// sixteen buckets.
+    pub(crate) fn populate(&self, bucket: u32) {
+        let Some(word) = self.populated.get(bucket as usize / 16) else { return };
+        if word.load(Ordering::Relaxed) != 0 || word.swap(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        let first = bucket / 16 * 16;
+        let ready = self.segment.header().ram_ready.load(Ordering::Acquire);
+        let count = ready.saturating_sub(first).min(16);
+        let at = self.segment.bucket_data(first);
+        // SAFETY: part of the segment's mapping; only page tables change.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                at.cast(),
+                count as usize * self.segment.bucket_bytes(),
+                rustix::mm::Advice::LinuxPopulateRead,
+            )
+        };
+    }
+}

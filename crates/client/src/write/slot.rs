@@ -1,0 +1,201 @@
+//! Writing into slots of file tiers, and moving blocks up from slots that cannot be written.
+
+use super::{Part, pages};
+use crate::open_file::OpenFile;
+use crate::session::Session;
+use crate::span::{Cursor, Readable, Span};
+use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::layout::*;
+use forebay_pool::sums::sum_of;
+use forebay_pool::{Entry, Owner, crash};
+use rustix::io::Errno;
+
+impl OpenFile<'_> {
+    /// Writes to a block that lies on a file tier: a block written whole moves to RAM, a part is
+    /// written in place. `None` if the block moved meanwhile.
+    #[inline(never)]
+    pub(super) fn write_over_slot(
+        &self,
+        place: &AtomicU64,
+        cursor: &mut Cursor<'_, Readable>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<Option<usize>, Errno> {
+        let whole = part.bytes == self.session.segment.bucket_bytes();
+        // Locked before the block's is: no other thread waits for one that nothing names.
+        let fresh = if whole { self.session.segment.take_bucket(owner) } else { None };
+        let init =
+            |bucket: u32| self.session.segment.init_bucket(bucket, self.id, part.block, owner);
+        let fresh = fresh.and_then(init);
+        let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+        let Some(mut held) = held.filter(|held| held.tier() > 0) else { return Ok(None) };
+        // It could not be freed while the manager, which may be stopped, brings some of it to the store.
+        let fresh = fresh.filter(|_| held.meta().pages.writeback() == 0);
+        let Some(fresh) = fresh else {
+            let start = cursor.position();
+            let result = self.write_slot(held.bucket(), cursor, part);
+            held.changed();
+            drop(held);
+            return match result {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(errno) => {
+                    cursor.rewind(start);
+                    self.bring_up(place, part.block, owner).map_err(|failed| match failed {
+                        Errno::INTR | Errno::TIMEDOUT => failed,
+                        _ => errno,
+                    })?;
+                    Ok(None)
+                }
+            };
+        };
+        self.session.populate(fresh.bucket());
+        let result = self.write_bucket(fresh.bucket(), cursor, part);
+        drop(fresh.publish_instead(place, held, self));
+        result.map(Some)
+    }
+
+    /// Moves a block to RAM that lies in a slot which cannot be written any more.
+    ///
+    /// # Errors
+    /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free; the device's, or `IO`, if bytes that only the slot has cannot be
+    /// read as they were written.
+    #[cold]
+    fn bring_up(&self, place: &AtomicU64, block: u64, owner: Owner) -> Result<(), Errno> {
+        let take = || self.session.room(owner).map(|bucket| (0, bucket));
+        let fresh = self.fresh(block, owner, take);
+        let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
+        let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+        let Some(held) = held.filter(|held| held.tier() > 0 && held.is_taken()) else {
+            return Ok(());
+        };
+        self.session.segment.wait_for_writeback_unless_interrupted(held.meta())?;
+        fresh.raise(place, held, self).map(drop).map_err(|(errno, _)| errno)
+    }
+
+    /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that it lies on has
+    /// failed. The caller has the file exclusively.
+    ///
+    /// # Errors
+    /// `INTR`; `TIMEDOUT`. What else keeps the block where it is shows when it is changed.
+    pub(crate) fn bring_failing_up(&self, offset: u64) -> Result<(), Errno> {
+        let (record, block) = (self.record, offset / self.session.segment.bucket_bytes() as u64);
+        if offset.is_multiple_of(self.session.segment.page_bytes() as u64) {
+            return Ok(());
+        }
+        let Some(place) = self.session.segment.entry(record, block) else { return Ok(()) };
+        match Entry::decode(place.load(Ordering::Acquire)) {
+            Entry::Resident { tier, .. }
+                if tier > 0 && !self.session.segment.is_sound(tier.into()) =>
+            {
+                match self.bring_up(place, block, self.session.owner()) {
+                    Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
+    pub(super) fn write_slot(
+        &self,
+        bucket: u32,
+        cursor: &mut Cursor<'_, Readable>,
+        part: Part,
+    ) -> Result<usize, Errno> {
+        let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let page = self.session.segment.page_bytes();
+        let end = part.within + part.bytes;
+        let shift = self.session.segment.page_shift();
+        let touched = pages(part.within, end, shift);
+        let whole = pages(part.within.next_multiple_of(page), end / page * page, shift);
+        // What stays of a page must be right; if it is not, and clean, the store has it. Dirty pages of
+        // the usual size are looked at when they are read anyway.
+        let dirty = meta.pending_under_lock();
+        let seen = if page == 4096 { dirty } else { 0 };
+        self.session.segment.judge_pages(self, bucket, touched & !whole & !seen)?;
+        meta.mark_dirty(meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
+        let mut at = part.within;
+        while at < end {
+            let from = cursor.here();
+            let run = from.len().min(end - at) / page * page;
+            crash::point("slot.writing");
+            if at.is_multiple_of(page) && run > 0 {
+                self.session.write_pages(bucket, at, from.first(run))?;
+                cursor.advance(run);
+                at += run;
+            } else {
+                let upto = (at / page * page + page).min(end);
+                self.write_page(bucket, cursor, part.block, at..upto)?;
+                at = upto;
+            }
+            crash::point("slot.written");
+        }
+        let tier = self.session.segment.tier_of(bucket);
+        self.mark_written(tier, bucket, meta, touched, part);
+        self.session.segment.record_slot(self, bucket);
+        Ok(part.bytes)
+    }
+
+    /// Writes bytes of one page of a slot: a part of it, or what lies in several pieces.
+    fn write_page(
+        &self,
+        bucket: u32,
+        cursor: &mut Cursor<'_, Readable>,
+        block: u64,
+        range: core::ops::Range<usize>,
+    ) -> Result<(), Errno> {
+        let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
+        let number = range.start / self.session.segment.page_bytes();
+        let keep = meta.valid.load(Ordering::Relaxed) >> number & 1 == 1;
+        let start = block * self.session.segment.bucket_bytes() as u64;
+        self.session.segment.rewrite_page(self, bucket, number, keep, |at, chunk| {
+            let end = at + chunk.len();
+            let here = range.start.clamp(at, end) - at..range.end.clamp(at, end) - at;
+            let offset = start + at as u64;
+            if !keep && here.len() < chunk.len() {
+                let known = self.known_on_store(offset, chunk.len());
+                if known > 0 {
+                    self.store_read((&mut chunk[..known]).into(), offset)?;
+                }
+            }
+            cursor.copy_out((&mut chunk[here]).into());
+            Ok(())
+        })
+    }
+}
+
+impl Session {
+    /// Writes whole pages of a slot from one piece of the application's memory.
+    fn write_pages(
+        &self,
+        bucket: u32,
+        within: usize,
+        from: Span<'_, Readable>,
+    ) -> Result<(), Errno> {
+        let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
+        let page = self.segment.page_bytes();
+        let first = within / page;
+        // The application may change it meanwhile: see below.
+        let memory = from.bytes();
+        sums.forget(pages(within, within + from.len(), self.segment.page_shift()));
+        let mut before = [0u32; PAGES_PER_BUCKET as usize];
+        for (sum, page) in before.iter_mut().zip(memory.chunks_exact(page)) {
+            *sum = sum_of(page);
+        }
+        self.slot_write(bucket, within, from)?;
+        for (index, content) in memory.chunks_exact(page).enumerate() {
+            if sum_of(content) == before[index] {
+                sums.set(first + index, before[index]);
+                continue;
+            }
+            // Another thread changes what is being written: a copy that holds still has a sum.
+            self.segment.rewrite_page(self, bucket, first + index, false, |at, chunk| {
+                let to = Span::from(&mut chunk[..]);
+                to.copy_from(from.after(at - within));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
