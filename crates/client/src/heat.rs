@@ -14,7 +14,7 @@ impl OpenFile<'_> {
     /// program that reads in small pieces, count as one. Whether it is worth to see what follows: the
     /// block lies below RAM, or was brought up ahead.
     #[inline]
-    pub(crate) fn used(&self, tier: usize, bucket: u32, meta: &BucketMeta) -> bool {
+    pub(crate) fn used(&self, tier: TierId, bucket: u32, meta: &BucketMeta) -> bool {
         let slot = self.session.segment.client(self.session.slot());
         if slot.last_bucket.load(Ordering::Relaxed) == bucket + 1 {
             return false;
@@ -23,7 +23,7 @@ impl OpenFile<'_> {
         self.count(tier, meta)
     }
 
-    fn count(&self, tier: usize, meta: &BucketMeta) -> bool {
+    fn count(&self, tier: TierId, meta: &BucketMeta) -> bool {
         let header = self.session.segment.header();
         let now = header.now_ms.load(Ordering::Relaxed);
         let heat = Heat(meta.heat.load(Ordering::Relaxed));
@@ -31,14 +31,14 @@ impl OpenFile<'_> {
         let after = eviction.used(heat, now).ahead(false);
         if after != heat {
             meta.heat.store(after.0, Ordering::Relaxed);
-            if tier > 0 {
+            if !tier.is_ram() {
                 header.tier[tier].used.fetch_add(1, Ordering::Relaxed);
             }
         }
         if self.session.counters().reads.load(Ordering::Relaxed).is_multiple_of(SAMPLE) {
             self.used_file();
         }
-        tier > 0 || heat.is_ahead()
+        !tier.is_ram() || heat.is_ahead()
     }
 
     /// Notes that a file was used: at each open, and at some reads.

@@ -110,12 +110,13 @@ pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
     let bucket = segment.bucket_bytes() as u64;
     let count = header.tiers as usize;
     let mut tiers = [TierSnapshot::default(); TIERS_MAX];
-    for (index, (snapshot, tier)) in tiers.iter_mut().zip(&header.tier[..count]).enumerate() {
+    for (id, snapshot) in TierId::all(count).zip(&mut tiers) {
+        let tier = &header.tier[id];
         // What the store has is as good as free: it is dropped when somebody wants its room.
-        let (free, clean) = (segment.free_in(index), tier.clean.load(Ordering::Relaxed));
-        let (free, clean) = if segment.is_sound(index) { (free, clean) } else { (0, 0) };
+        let (free, clean) = (segment.free_in(id), tier.clean.load(Ordering::Relaxed));
+        let (free, clean) = if segment.is_sound(id) { (free, clean) } else { (0, 0) };
         // What is set aside for jobs they find themselves.
-        let buckets = tier.buckets.saturating_sub(header.set_aside[index].load(Ordering::Relaxed));
+        let buckets = tier.buckets.saturating_sub(header.set_aside[id].load(Ordering::Relaxed));
         *snapshot = TierSnapshot {
             capacity: u64::from(buckets) * bucket,
             free: u64::from(free.saturating_add(clean).min(buckets)) * bucket,

@@ -238,7 +238,9 @@ impl OpenFile<'_> {
         }
         let Some(place) = self.session.segment.entry(record, block) else { return false };
         let word = place.load(Ordering::Acquire);
-        let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(word) else { return false };
+        let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
+            return false;
+        };
         let Some(meta) = self.session.segment.bucket(bucket) else { return false };
         let Some(first) = meta.lock.read_begin() else { return false };
         let touched = pages(within, end_within, self.session.segment.page_shift());
@@ -250,9 +252,9 @@ impl OpenFile<'_> {
         if place.load(Ordering::Acquire) != word || meta.lock.read_retry(first) {
             return false;
         }
-        if self.used(0, bucket, meta) {
+        if self.used(TierId::RAM, bucket, meta) {
             let part = Part { block, within, bytes: piece.len() };
-            self.foresee_after(0, part, piece.len(), owner);
+            self.foresee_after(TierId::RAM, part, piece.len(), owner);
         }
         let counters = self.session.counters();
         self.session.count_up(&counters.reads, 1);
@@ -342,7 +344,7 @@ impl OpenFile<'_> {
         let again = self.record.opens.load(Ordering::Relaxed) > 1
             || advice.contains(DescriptionFlags::SEQUENTIAL);
         (again || length < self.session.segment.bucket_bytes())
-            && self.session.segment.free_in(0) > low
+            && self.session.segment.free_in(TierId::RAM) > low
     }
 
     /// Brings a block from the store to RAM, clean. False if that is not possible now.
@@ -365,8 +367,8 @@ impl OpenFile<'_> {
         let fresh = self.session.segment.init_bucket(bucket, self.id, block, owner);
         let Some(fresh) = fresh else { return false };
         // Another thread may be faster.
-        let Some(held) = fresh.publish(place, 0) else { return true };
-        record.note_tier(0);
+        let Some(held) = fresh.publish(place, TierId::RAM) else { return true };
+        record.note_tier(TierId::RAM);
         self.session.populate(bucket);
         let data = self.session.ram(bucket);
         // Now that the block is ours: before, somebody may still have written to the store.
@@ -451,12 +453,12 @@ impl OpenFile<'_> {
                 continue;
             };
             let valid = meta.valid.load(Ordering::Acquire);
-            let result = self.copy_bucket(usize::from(tier), bucket, valid, cursor, part);
+            let result = self.copy_bucket(tier, bucket, valid, cursor, part);
             // Equal entry first, equal version second: see the design page.
             let same = place.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
-            if same && (result.is_ok() || tier == 0) {
-                if self.used(usize::from(tier), bucket, meta) {
-                    self.foresee_after(usize::from(tier), part, left, owner);
+            if same && (result.is_ok() || tier.is_ram()) {
+                if self.used(tier, bucket, meta) {
+                    self.foresee_after(tier, part, left, owner);
                 }
                 return result.map(|()| true);
             }
@@ -478,9 +480,12 @@ impl OpenFile<'_> {
 
     /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`.
     #[inline(never)]
-    fn foresee_after(&self, tier: usize, part: Part, left: usize, owner: Owner) {
+    fn foresee_after(&self, tier: TierId, part: Part, left: usize, owner: Owner) {
         // What was brought up to RAM came from where it takes long to read.
-        let from = if tier > 0 { Destination::Tier(tier) } else { Destination::Store };
+        let from = match tier {
+            TierId::RAM => Destination::Store,
+            tier => Destination::Tier(tier.index()),
+        };
         let offset = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
         self.foresee(offset, left, from, owner);
     }
@@ -504,7 +509,7 @@ impl OpenFile<'_> {
     #[inline]
     fn copy_bucket(
         &self,
-        tier: usize,
+        tier: TierId,
         bucket: u32,
         valid: u64,
         cursor: &mut Cursor<'_, Writable>,
@@ -512,7 +517,7 @@ impl OpenFile<'_> {
     ) -> Result<(), Errno> {
         let end = part.within + part.bytes;
         let touched = pages(part.within, end, self.session.segment.page_shift());
-        if tier == 0 && valid & touched == touched {
+        if tier.is_ram() && valid & touched == touched {
             let from = self.session.ram(bucket).after(part.within).first(part.bytes);
             cursor.copy_in(from.readable());
             return Ok(());
@@ -524,7 +529,7 @@ impl OpenFile<'_> {
     #[inline(never)]
     fn copy_runs(
         &self,
-        tier: usize,
+        tier: TierId,
         bucket: u32,
         valid: u64,
         cursor: &mut Cursor<'_, Writable>,
@@ -543,7 +548,7 @@ impl OpenFile<'_> {
             let upto = ((number + run) * page).min(end);
             if !here {
                 self.read_store(cursor, block_start + at as u64, upto - at)?;
-            } else if tier == 0 {
+            } else if tier.is_ram() {
                 cursor.copy_in(self.session.ram(bucket).first(upto).after(at).readable());
             } else {
                 self.session.read_pages(bucket, cursor, at, upto - at)?;

@@ -587,7 +587,7 @@ impl Session {
     /// Opens what may be out of reach when the process has another root directory or is another
     /// user's.
     pub fn keep_reach(&self) {
-        for tier in 1..self.segment.header().tiers as usize {
+        for tier in self.segment.header().file_tiers() {
             let _ = self.tier_file(tier);
             let _ = self.index_file(tier);
         }

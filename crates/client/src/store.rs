@@ -158,14 +158,14 @@ impl Session {
     }
 
     /// The descriptor of the file that holds tier `tier`'s slots.
-    pub(crate) fn tier_file(&self, tier: usize) -> Result<RawFd, Errno> {
+    pub(crate) fn tier_file(&self, tier: TierId) -> Result<RawFd, Errno> {
         let path = text(&self.segment.header().tier[tier].path);
-        self.open_tier(tier, path, self.segment.slots_end(tier))
+        self.open_tier(tier.index(), path, self.segment.slots_end(tier))
     }
 
     /// The descriptor of the table of tier `tier`'s slots, which lies beside them.
-    pub(crate) fn index_file(&self, tier: usize) -> Result<RawFd, Errno> {
-        let place = TIERS_MAX + tier;
+    pub(crate) fn index_file(&self, tier: TierId) -> Result<RawFd, Errno> {
+        let place = TIERS_MAX + tier.index();
         if let Some(fd) = self.tier_files[place].load(Ordering::Acquire).checked_sub(1) {
             return Ok(fd as RawFd);
         }
@@ -237,7 +237,7 @@ impl Session {
     }
 
     /// A device that does less than it is asked to has failed, as has one that says so, or is full.
-    fn all_of(&self, tier: usize, done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
+    fn all_of(&self, tier: TierId, done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
         let result = match done {
             Ok(done) if done == bytes => Ok(()),
             Ok(_) => Err(Errno::IO),

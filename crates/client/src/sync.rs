@@ -136,7 +136,7 @@ impl OpenFile<'_> {
                 crash::point("flush-here.page");
                 meta.pages.clear_dirty(1 << page);
             }
-            if dirty != 0 && held.tier() > 0 {
+            if dirty != 0 && !held.tier().is_ram() {
                 self.session.segment.record_slot(self, held.bucket());
             }
             result.is_ok()
@@ -192,7 +192,7 @@ impl OpenFile<'_> {
         self.session.segment.judge_pages(self, held.bucket(), 1 << number)?;
         while left > 0 {
             let count = left.min(chunk.len());
-            let from = if held.tier() == 0 {
+            let from = if held.tier().is_ram() {
                 self.session.ram(held.bucket()).after(at).first(count).readable()
             } else {
                 self.session.slot_read(held.bucket(), at, (&mut chunk[..count]).into())?;

@@ -323,7 +323,7 @@ impl OpenFile<'_> {
         }
         let Some(place) = self.session.segment.entry(record, block) else { return false };
         let entry = Entry::decode(place.load(Ordering::Acquire));
-        if !matches!(entry, Entry::Resident { tier: 0, .. }) {
+        if !matches!(entry, Entry::Resident { tier: TierId::RAM, .. }) {
             return false;
         }
         let now = clock::realtime_coarse_ns();
@@ -331,7 +331,7 @@ impl OpenFile<'_> {
         let Ok(Some(mut held)) = locked else { return false };
         let touched = pages(within, end, self.session.segment.page_shift());
         let meta = held.meta();
-        if held.tier() != 0 || meta.valid.load(Ordering::Relaxed) & touched != touched {
+        if !held.tier().is_ram() || meta.valid.load(Ordering::Relaxed) & touched != touched {
             return false;
         }
         let stamp = clock::stamp(now);
@@ -340,7 +340,7 @@ impl OpenFile<'_> {
         crash::point("write.soiled");
         self.session.ram(held.bucket()).after(within).copy_from(*piece);
         crash::point("write.filled");
-        self.mark_written(0, held.bucket(), meta, touched, part);
+        self.mark_written(TierId::RAM, held.bucket(), meta, touched, part);
         held.changed();
         drop(held);
         crash::point("write.copied");
@@ -458,7 +458,7 @@ impl OpenFile<'_> {
     }
 
     #[inline(always)]
-    fn mark_written(&self, tier: usize, bucket: u32, meta: &BucketMeta, touched: u64, part: Part) {
+    fn mark_written(&self, tier: TierId, bucket: u32, meta: &BucketMeta, touched: u64, part: Part) {
         meta.mark_dirty(touched, part.stamp);
         crash::point("write.dirty");
         if meta.valid.load(Ordering::Relaxed) & touched != touched {

@@ -83,11 +83,16 @@ impl Node {
         self.segment.header()
     }
 
-    pub fn tiers(&self) -> usize {
-        self.config.tiers.len()
+    pub fn tiers(&self) -> impl DoubleEndedIterator<Item = TierId> + ExactSizeIterator + use<> {
+        TierId::all(self.config.tiers.len())
     }
 
-    pub fn tier_name(&self, tier: usize) -> &str {
+    /// The tiers whose slots lie in files.
+    pub fn file_tiers(&self) -> impl DoubleEndedIterator<Item = TierId> + use<> {
+        TierId::RAM.below(self.config.tiers.len())
+    }
+
+    pub fn tier_name(&self, tier: TierId) -> &str {
         &self.config.tiers[tier].name
     }
 
@@ -98,11 +103,12 @@ impl Node {
     /// Free and total bytes of every tier now.
     pub fn hierarchy(&self) -> Hierarchy {
         let bucket = self.segment.bucket_bytes() as u64;
-        let snapshots: Vec<_> = (0..self.tiers())
+        let snapshots: Vec<_> = self
+            .tiers()
             .map(|tier| {
                 let map = self.segment.free_buckets(tier);
                 let count = match tier {
-                    0 => self.header().ram_ready.load(Ordering::Acquire),
+                    TierId::RAM => self.header().ram_ready.load(Ordering::Acquire),
                     _ => map.count,
                 };
                 // A tier whose device fails takes nothing more.
@@ -182,12 +188,12 @@ impl Node {
             let written = meta.written.load(Ordering::Relaxed);
             written == until || clock::stamp_age(until, written) > 0
         };
-        (0..self.tiers()).map(|tier| dirty_bytes(&self.segment, tier, old)).sum()
+        self.tiers().map(|tier| dirty_bytes(&self.segment, tier, old)).sum()
     }
 
     /// Dirty bytes of all tiers.
     pub fn dirty_bytes_total(&self) -> u64 {
-        (0..self.tiers()).map(|tier| dirty_bytes(&self.segment, tier, |_| true)).sum()
+        self.tiers().map(|tier| dirty_bytes(&self.segment, tier, |_| true)).sum()
     }
 
     /// Waits until every message that was sent before this call has been read, or so long that the
@@ -218,7 +224,7 @@ impl Node {
     }
 
     /// Transfers of tier `tier`'s slots, slowed down if the tier is emulated.
-    pub fn tier_client(self: &Arc<Node>, tier: usize) -> Box<dyn Batch> {
+    pub fn tier_client(self: &Arc<Node>, tier: TierId) -> Box<dyn Batch> {
         let client = throttled(&self.header().tier[tier].emulation, self);
         let client = faults::around(client, self.faults.as_ref(), self.tier_name(tier));
         Box::new(Gauged::new(client, self, Device::Tier(tier)))
@@ -248,7 +254,7 @@ impl Node {
     ///
     /// # Errors
     /// Those of [`Runtime::keep_config`].
-    pub fn keep_config(&self, tier: usize) -> Result<(), (PathBuf, std::io::Error)> {
+    pub fn keep_config(&self, tier: TierId) -> Result<(), (PathBuf, std::io::Error)> {
         match self.config.instance_id() == self.runtime.instance {
             true => self.runtime.keep_config(&self.config, tier),
             false => Ok(()),
@@ -257,7 +263,7 @@ impl Node {
 
     /// Takes a tier out of the hierarchy if `result` says that its device fails, or is full. Housekeeping
     /// tells of it.
-    pub fn note_device(&self, tier: usize, result: Result<(), Errno>) -> Result<(), Errno> {
+    pub fn note_device(&self, tier: TierId, result: Result<(), Errno>) -> Result<(), Errno> {
         if let Err(errno) = result {
             self.segment.fail_tier(tier, errno);
         }
@@ -285,7 +291,7 @@ impl Node {
         }
     }
 
-    fn slot_file(&self, bucket: u32) -> Result<(usize, &OwnedFd), Errno> {
+    fn slot_file(&self, bucket: u32) -> Result<(TierId, &OwnedFd), Errno> {
         let tier = self.segment.tier_of(bucket);
         Ok((tier, self.slots[tier].as_ref().ok_or(Errno::STALE)?))
     }

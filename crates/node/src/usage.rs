@@ -1,6 +1,7 @@
 //! Questions about a segment that several folders ask: which buckets can be in use, how much of them
 //! is dirty, what the header's texts say.
 
+use forebay_placement::TierId;
 use forebay_pool::layout::{BucketMeta, FileFlags};
 use forebay_pool::segment::text;
 use forebay_pool::{PageSet, Segment};
@@ -18,14 +19,14 @@ pub(crate) fn path_of(bytes: &[u8]) -> &Path {
 /// that `counts` accepts. Those of scratch files are not meant for the store.
 pub(crate) fn dirty_bytes(
     segment: &Segment,
-    tier: usize,
+    tier: TierId,
     counts: impl Fn(&BucketMeta) -> bool,
 ) -> u64 {
     pending_bytes(segment, tier, |meta| !is_scratch(segment, meta) && counts(meta))
 }
 
 /// The same, of scratch files alone.
-pub(crate) fn scratch_bytes(segment: &Segment, tier: usize) -> u64 {
+pub(crate) fn scratch_bytes(segment: &Segment, tier: TierId) -> u64 {
     pending_bytes(segment, tier, |meta| is_scratch(segment, meta))
 }
 
@@ -34,7 +35,7 @@ fn is_scratch(segment: &Segment, meta: &BucketMeta) -> bool {
     file < segment.header().files && segment.file(file).has(FileFlags::SCRATCH)
 }
 
-fn pending_bytes(segment: &Segment, tier: usize, counts: impl Fn(&BucketMeta) -> bool) -> u64 {
+fn pending_bytes(segment: &Segment, tier: TierId, counts: impl Fn(&BucketMeta) -> bool) -> u64 {
     let page = segment.page_bytes() as u64;
     let pages: u64 = buckets_of(segment, tier)
         .filter_map(|bucket| segment.bucket(bucket))
@@ -47,11 +48,11 @@ fn pending_bytes(segment: &Segment, tier: usize, counts: impl Fn(&BucketMeta) ->
 }
 
 /// The buckets of a tier that can be in use.
-pub(crate) fn buckets_of(segment: &Segment, tier: usize) -> std::ops::Range<u32> {
+pub(crate) fn buckets_of(segment: &Segment, tier: TierId) -> std::ops::Range<u32> {
     let header = segment.header();
     let first = header.tier[tier].first_bucket;
     let count = match tier {
-        0 => header.ram_ready.load(Ordering::Acquire),
+        TierId::RAM => header.ram_ready.load(Ordering::Acquire),
         _ => header.tier[tier].buckets,
     };
     first..first + count

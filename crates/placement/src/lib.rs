@@ -11,6 +11,7 @@ pub mod flush_order;
 pub mod glob;
 mod hierarchy;
 pub mod hotness;
+mod ids;
 pub mod leave;
 mod memo;
 pub mod observe;
@@ -27,6 +28,7 @@ mod solve;
 
 pub use cost::{Costs, Model};
 pub use hierarchy::{Hierarchy, TIERS_MAX, TierSnapshot};
+pub use ids::{NodeId, TierId};
 pub use memo::Memo;
 pub use pace::{Paced, Speed, occupy, pace, transfer_ns};
 pub use policies::{Policy, PolicyId, names, policy};

@@ -40,7 +40,7 @@ impl Segment {
         let most = REFILL.min(self.ram_buckets() / 32).max(1);
         let mut first = None;
         let hint = slot.bucket_hint.load(Ordering::Relaxed);
-        let (found, next) = self.free_buckets(0).take(owner, hint, most, |bucket| {
+        let (found, next) = self.free_buckets(TierId::RAM).take(owner, hint, most, |bucket| {
             if first.is_none() {
                 first = Some(bucket);
             } else {
@@ -49,14 +49,14 @@ impl Segment {
         });
         slot.bucket_hint.store(next, Ordering::Relaxed);
         crash::point("bucket.refilled");
-        if self.count_taken(0, found) || found == 0 {
+        if self.count_taken(TierId::RAM, found) || found == 0 {
             self.want_room();
         }
         first
     }
 
     /// Notes that `count` buckets of tier `tier` were taken. True if it is short of them since.
-    fn count_taken(&self, tier: usize, count: u32) -> bool {
+    fn count_taken(&self, tier: TierId, count: u32) -> bool {
         let header = &self.header().tier[tier];
         let before = header.free.fetch_sub(count, Ordering::Relaxed);
         let low = header.low.load(Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Segment {
     }
 
     /// About how many buckets of tier `tier` are free.
-    pub fn free_in(&self, tier: usize) -> u32 {
+    pub fn free_in(&self, tier: TierId) -> u32 {
         let header = &self.header().tier[tier];
         let free = header.free.load(Ordering::Relaxed);
         // Takers count after the fact: for a moment it may stand below zero.
@@ -73,7 +73,7 @@ impl Segment {
 
     /// Takes one bucket of tier `tier`, past the cache, for `owner`; `hint` is where the search begins, and
     /// is set to where the next one should.
-    pub fn take_slot(&self, tier: usize, owner: Owner, hint: &mut u32) -> Option<u32> {
+    pub fn take_slot(&self, tier: TierId, owner: Owner, hint: &mut u32) -> Option<u32> {
         if crash::refused("slot") {
             return None;
         }

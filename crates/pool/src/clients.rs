@@ -259,7 +259,7 @@ impl Segment {
         if inside {
             self.reap_nodes(slot);
             // Bits whose items were not taken any more.
-            self.free_buckets(0).mend(self.header().ram_ready.load(Ordering::Acquire));
+            self.free_buckets(TierId::RAM).mend(self.header().ram_ready.load(Ordering::Acquire));
             nodes.free().mend(self.header().nodes);
             // Last: whoever completes an interrupted reaping starts again.
             for word in &client.presence {
@@ -405,7 +405,7 @@ impl Segment {
         self.entry(self.file(file), block).is_some_and(|place| {
             matches!(
                 Entry::decode(place.load(Ordering::Acquire)),
-                Entry::Resident { node: 0, bucket: named, .. } if named == bucket
+                Entry::Resident { node: NodeId::LOCAL, bucket: named, .. } if named == bucket
             )
         })
     }
@@ -445,10 +445,13 @@ impl Segment {
             self.recover_bucket(bucket, manager, &mut backoff, &mut found);
         }
         crash::point("recover.buckets");
-        for tier in 0..self.header().tiers as usize {
+        for tier in self.header().tiers_in_use() {
             let map = self.free_buckets(tier);
-            let ready =
-                if tier == 0 { self.header().ram_ready.load(Ordering::Acquire) } else { map.count };
+            let ready = if tier.is_ram() {
+                self.header().ram_ready.load(Ordering::Acquire)
+            } else {
+                map.count
+            };
             map.mend(ready);
             self.header().tier[tier].free.store(map.available(), Ordering::Relaxed);
         }
@@ -578,7 +581,7 @@ mod tests {
     #[test]
     fn a_dead_process_leaves_nothing_behind() {
         let (segment, _file) = pool();
-        let before = segment.free_buckets(0).available();
+        let before = segment.free_buckets(TierId::RAM).available();
         let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
         let dead = Owner::new(slot, 4);
         let me = Owner::new(MANAGER_SLOT, 0);
@@ -593,7 +596,7 @@ mod tests {
         meta.pages.reset(0b1010);
         let record = segment.file(file);
         let place = segment.entry_or_insert(record, 3, dead).unwrap();
-        place.store(Entry::resident(0, published).encode(), Ordering::Release);
+        place.store(Entry::resident(TierId::RAM, published).encode(), Ordering::Release);
 
         let unpublished = segment.take_bucket(dead).unwrap();
         core::mem::forget(segment.init_bucket(unpublished, file, 4, dead).unwrap());
@@ -607,8 +610,11 @@ mod tests {
         let mut undone = Vec::new();
         segment.reap_slot(slot, |file, owner| undone.push((file, owner)));
         assert_eq!(undone, [(file, Owner::reaper(slot))]);
-        assert_eq!(segment.free_buckets(0).available(), before - 1);
-        assert_eq!(Entry::decode(place.load(Ordering::Relaxed)), Entry::resident(0, published));
+        assert_eq!(segment.free_buckets(TierId::RAM).available(), before - 1);
+        assert_eq!(
+            Entry::decode(place.load(Ordering::Relaxed)),
+            Entry::resident(TierId::RAM, published)
+        );
         assert_eq!(meta.pages.dirty(), 0b0010, "not valid, so not dirty");
         assert_eq!(Entry::decode(around.load(Ordering::Relaxed)), Entry::Empty);
         assert!(record.append.try_lock(me).is_ok());
@@ -620,7 +626,7 @@ mod tests {
     #[test]
     fn recovery_makes_writeback_dirty_and_frees_orphans() {
         let (segment, _file) = pool();
-        let before = segment.free_buckets(0).available();
+        let before = segment.free_buckets(TierId::RAM).available();
         let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
         let dead = Owner::new(slot, 0);
         let identity = Identity { device: 1, inode: 2 };
@@ -633,13 +639,13 @@ mod tests {
             meta.pages.set(meta.pages.dirty(), 3);
             if block != 2 {
                 let place = segment.entry_or_insert(segment.file(file), block, dead).unwrap();
-                place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+                place.store(Entry::resident(TierId::RAM, bucket).encode(), Ordering::Release);
             }
             meta.lock.unlock_changed();
         }
         let found = segment.recover(|_, _| {});
         assert_eq!(found, Recovered { clients: 0, dirty_pages: 4, orphans: 1 });
-        assert_eq!(segment.free_buckets(0).available(), before - 2);
+        assert_eq!(segment.free_buckets(TierId::RAM).available(), before - 2);
         assert_eq!(segment.recover(|_, _| {}).orphans, 0);
         assert!(segment.file(file).has(FileFlags::DIRTY));
     }
@@ -690,7 +696,7 @@ mod tests {
     #[test]
     fn what_a_dead_process_was_discarding_is_freed_by_who_takes_its_lock() {
         let (segment, _file) = pool();
-        let before = segment.free_buckets(0).available();
+        let before = segment.free_buckets(TierId::RAM).available();
         let pid = std::process::id();
         let claim = || segment.claim_slot(pid, liveness::start_time(pid).unwrap()).unwrap();
         let (dying, mine) = (Owner::new(claim(), 1), Owner::new(claim(), 1));
@@ -702,7 +708,7 @@ mod tests {
         meta.valid.store(3, Ordering::Relaxed);
         meta.pages.reset(3);
         let place = segment.entry_or_insert(segment.file(file), 3, dying).unwrap();
-        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        place.store(Entry::resident(TierId::RAM, bucket).encode(), Ordering::Release);
         // While the lock is waited for.
         let die = |segment: &Segment, _: Owner, _: &Backoff| -> Result<(), ()> {
             place.store(Entry::EMPTY, Ordering::Release);
@@ -715,7 +721,7 @@ mod tests {
         );
         assert_eq!((meta.pending(), meta.lock.holder()), (0, None));
         segment.reap_slot(dying.slot(), |_, _| {});
-        assert_eq!(segment.free_buckets(0).available(), before);
+        assert_eq!(segment.free_buckets(TierId::RAM).available(), before);
     }
 
     #[test]

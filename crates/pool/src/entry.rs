@@ -1,6 +1,7 @@
 //! A word of the block index: where a block's bytes are.
 
 use crate::owner::Owner;
+use forebay_placement::{NodeId, TierId};
 
 /// What an index entry says. Encoded in one atomic word:
 ///
@@ -18,10 +19,10 @@ pub enum Entry {
     Busy(Owner),
     /// The block lies in `bucket`, on tier `tier` of `node`.
     Resident {
-        /// Node whose segment holds the bucket; 0 is this one.
-        node: u16,
-        /// Tier, fastest first.
-        tier: u8,
+        /// Node whose segment holds the bucket.
+        node: NodeId,
+        /// The bucket's tier.
+        tier: TierId,
         /// Bucket id, counted over all tiers of the node.
         bucket: u32,
     },
@@ -35,8 +36,8 @@ impl Entry {
     pub const EMPTY: u64 = 0;
 
     /// An entry for a bucket of this node.
-    pub fn resident(tier: u8, bucket: u32) -> Entry {
-        Entry::Resident { node: 0, tier, bucket }
+    pub fn resident(tier: TierId, bucket: u32) -> Entry {
+        Entry::Resident { node: NodeId::LOCAL, tier, bucket }
     }
 
     /// The entry as a word.
@@ -47,8 +48,8 @@ impl Entry {
             Entry::Busy(owner) => KIND_BUSY << 60 | u64::from(owner.raw()),
             Entry::Resident { node, tier, bucket } => {
                 KIND_RESIDENT << 60
-                    | u64::from(tier & 0xf) << 56
-                    | u64::from(node) << 32
+                    | (tier.index() as u64 & 0xf) << 56
+                    | u64::from(node.raw()) << 32
                     | u64::from(bucket)
             }
         }
@@ -59,8 +60,8 @@ impl Entry {
     pub fn decode(word: u64) -> Entry {
         match word >> 60 {
             KIND_RESIDENT => Entry::Resident {
-                node: (word >> 32) as u16,
-                tier: (word >> 56 & 0xf) as u8,
+                node: NodeId::from_raw((word >> 32) as u16),
+                tier: TierId::new((word >> 56 & 0xf) as usize),
                 bucket: word as u32,
             },
             KIND_BUSY => Owner::from_raw(word as u32).map_or(Entry::Empty, Entry::Busy),
@@ -78,8 +79,8 @@ mod tests {
         for entry in [
             Entry::Empty,
             Entry::Busy(Owner::new(4095, 0xfffff)),
-            Entry::resident(7, u32::MAX - 1),
-            Entry::Resident { node: u16::MAX, tier: 15, bucket: 0 },
+            Entry::resident(TierId::new(7), u32::MAX - 1),
+            Entry::Resident { node: NodeId::from_raw(u16::MAX), tier: TierId::new(15), bucket: 0 },
         ] {
             assert_eq!(Entry::decode(entry.encode()), entry);
         }

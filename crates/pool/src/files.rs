@@ -106,8 +106,8 @@ impl FileRecord {
 
     /// Notes that tier `tier` holds some of it.
     #[inline]
-    pub fn note_tier(&self, tier: usize) {
-        let bit = 1 << tier;
+    pub fn note_tier(&self, tier: TierId) {
+        let bit = 1 << tier.index();
         if self.placed.load(Ordering::Relaxed) & bit == 0 {
             self.placed.fetch_or(bit, Ordering::Relaxed);
         }

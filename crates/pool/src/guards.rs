@@ -12,6 +12,7 @@ use crate::segment::Segment;
 use crate::seq_lock::{LockGuard, Release};
 use crate::sums::SlotFiles;
 use crate::sync::{AtomicU64, Ordering};
+use forebay_placement::TierId;
 use rustix::io::Errno;
 
 /// Shared use of a file, or of the file table: a presence of the thread in one of its process's words.
@@ -74,7 +75,7 @@ pub struct BlockGuard<'a> {
     meta: &'a BucketMeta,
     word: u64,
     bucket: u32,
-    tier: u8,
+    tier: TierId,
     release: Release,
 }
 
@@ -83,7 +84,7 @@ impl<'a> BlockGuard<'a> {
     pub(crate) fn of(
         meta: &'a BucketMeta,
         word: u64,
-        tier: u8,
+        tier: TierId,
         bucket: u32,
         lock: LockGuard<'a>,
     ) -> BlockGuard<'a> {
@@ -110,8 +111,8 @@ impl<'a> BlockGuard<'a> {
 
     /// The bucket's tier.
     #[inline]
-    pub fn tier(&self) -> usize {
-        usize::from(self.tier)
+    pub fn tier(&self) -> TierId {
+        self.tier
     }
 
     /// Whether the thread did not have the lock before.
@@ -170,8 +171,8 @@ impl<'a> FreshBucket<'a> {
     /// Makes the empty index entry `place` name it, as a bucket of `tier`. `None`, and it is given back, if
     /// another thread was faster.
     #[inline]
-    pub fn publish(self, place: &AtomicU64, tier: usize) -> Option<BlockGuard<'a>> {
-        let word = Entry::resident(tier as u8, self.bucket).encode();
+    pub fn publish(self, place: &AtomicU64, tier: TierId) -> Option<BlockGuard<'a>> {
+        let word = Entry::resident(tier, self.bucket).encode();
         place
             .compare_exchange(Entry::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -180,10 +181,10 @@ impl<'a> FreshBucket<'a> {
 
     /// The entry names it: the guard of the block that it has.
     #[inline(always)]
-    fn published(self, word: u64, tier: usize) -> BlockGuard<'a> {
+    fn published(self, word: u64, tier: TierId) -> BlockGuard<'a> {
         let (meta, bucket) = (self.meta, self.bucket);
         core::mem::forget(self);
-        BlockGuard { meta, word, bucket, tier: tier as u8, release: Release::Changed }
+        BlockGuard { meta, word, bucket, tier, release: Release::Changed }
     }
 
     /// Makes it, a bucket of RAM that has the block's bytes, the block's home in place of `old`, which is freed
@@ -198,14 +199,14 @@ impl<'a> FreshBucket<'a> {
         // The old copy must not reach the store after the new one, not even after a reboot.
         segment.void_slot(files, old.bucket);
         crash::point("replace.filled");
-        let word = Entry::resident(0, self.bucket).encode();
+        let word = Entry::resident(TierId::RAM, self.bucket).encode();
         place.store(word, Ordering::Release);
         crash::point("replace.published");
         segment.free_bucket(old.bucket);
         crash::point("replace.freed");
         old.changed();
         drop(old);
-        self.published(word, 0)
+        self.published(word, TierId::RAM)
     }
 
     /// Moves to it, a bucket of RAM, the block that `old` has, a slot that no flush reads.

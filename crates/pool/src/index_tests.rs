@@ -6,6 +6,7 @@ use crate::layout::Geometry;
 use crate::owner::Owner;
 use crate::segment::{Segment, anonymous};
 use crate::sync::Ordering;
+use forebay_placement::TierId;
 
 fn small() -> (Segment, rustix::fd::OwnedFd) {
     let mut geometry = Geometry::for_tiers(4096, &[64 << 18]);
@@ -87,11 +88,11 @@ fn a_block_is_not_found_in_a_bucket_that_became_anothers() {
         place.store(word, Ordering::Relaxed);
     };
     let place_of = |block, bucket| segment.index().place_of(segment.file(3), block, bucket);
-    put(1, Entry::resident(0, 5).encode());
+    put(1, Entry::resident(TierId::RAM, 5).encode());
     assert!(place_of(1, 5).is_some());
     // The block moved to another bucket, and its old one has block 2 now.
-    put(1, Entry::resident(0, 6).encode());
-    put(2, Entry::resident(0, 5).encode());
+    put(1, Entry::resident(TierId::RAM, 6).encode());
+    put(2, Entry::resident(TierId::RAM, 5).encode());
     assert!(place_of(1, 5).is_none());
     assert!(place_of(2, 5).is_some());
     put(1, 0);

@@ -87,10 +87,10 @@ impl Segment {
     }
 
     /// Buckets of tier `tier` that can be set aside: of RAM a part is left for everybody.
-    fn reservable(&self, tier: usize) -> u32 {
+    fn reservable(&self, tier: TierId) -> u32 {
         let header = self.header();
         match tier {
-            0 => {
+            TierId::RAM => {
                 let ready = header.ram_ready.load(Ordering::Acquire);
                 ready.saturating_sub((ready / FOR_ALL_SHARE).max(FOR_ALL_MIN))
             }
@@ -102,12 +102,14 @@ impl Segment {
     /// As if all of RAM were ready.
     pub fn reservable_now(&self) -> u32 {
         let header = self.header();
-        let all = |tier: usize| match (tier, header.tier[tier].buckets) {
-            (0, buckets) => buckets.saturating_sub((buckets / FOR_ALL_SHARE).max(FOR_ALL_MIN)),
+        let all = |tier: TierId| match (tier, header.tier[tier].buckets) {
+            (TierId::RAM, buckets) => {
+                buckets.saturating_sub((buckets / FOR_ALL_SHARE).max(FOR_ALL_MIN))
+            }
             (_, buckets) => buckets,
         };
-        let taken = |tier: usize| header.set_aside[tier].load(Ordering::Relaxed);
-        (0..header.tiers as usize).map(|tier| all(tier).saturating_sub(taken(tier))).sum()
+        let taken = |tier: TierId| header.set_aside[tier].load(Ordering::Relaxed);
+        header.tiers_in_use().map(|tier| all(tier).saturating_sub(taken(tier))).sum()
     }
 
     /// Sets up to `count` free buckets aside for job `number`, of the fastest tiers. Returns how many
@@ -115,7 +117,7 @@ impl Segment {
     pub fn set_aside(&self, number: u32, count: u32, owner: Owner) -> u32 {
         let Some(job) = self.job(number) else { return 0 };
         let mut found = 0;
-        for tier in 0..self.header().tiers as usize {
+        for tier in self.header().tiers_in_use() {
             let taken = &self.header().set_aside[tier];
             let room = self.reservable(tier).saturating_sub(taken.load(Ordering::Relaxed));
             let wanted = room.min(count - found);
@@ -140,7 +142,7 @@ impl Segment {
     }
 
     /// Takes a free bucket of job `number`'s reservation for `owner`, and its tier.
-    pub fn take_reserved(&self, number: u32, owner: Owner) -> Option<(usize, u32)> {
+    pub fn take_reserved(&self, number: u32, owner: Owner) -> Option<(TierId, u32)> {
         let job = self.job(number)?;
         // Not looked for in vain at every block.
         if job.free.load(Ordering::Acquire) == 0 {
@@ -221,7 +223,7 @@ impl Segment {
                 self.free_reserved(bucket, meta);
                 continue;
             }
-            by_tier[self.tier_of(bucket) % TIERS_MAX] += 1;
+            by_tier[self.tier_of(bucket)] += 1;
             by_job[place as usize % JOBS_MAX] += 1;
         }
         for (place, count) in self.header().set_aside.iter().zip(by_tier) {
@@ -253,7 +255,7 @@ mod tests {
         let tiers = Geometry::for_tiers(4096, &[64 << 18, 64 << 18]);
         let (segment, _file) = anonymous(&tiers).unwrap();
         let me = Owner::new(1, 0);
-        let available = |tier| segment.free_buckets(tier).available();
+        let available = |tier| segment.free_buckets(TierId::new(tier)).available();
         let number = segment.begin_job(1, 0).unwrap();
         assert_eq!(segment.set_aside(number, 60, me), 60);
         assert_eq!((available(0), available(1)), (8, 60), "an eighth of RAM is everybody's");
@@ -263,7 +265,7 @@ mod tests {
         assert_eq!((segment.reservable_now(), available(1)), (0, 0));
 
         let taken: Vec<_> = (0..60).map(|_| segment.take_reserved(number, me).unwrap()).collect();
-        assert_eq!(taken.iter().filter(|(tier, _)| *tier == 0).count(), 56);
+        assert_eq!(taken.iter().filter(|(tier, _)| tier.is_ram()).count(), 56);
         assert_eq!(segment.take_reserved(number, me), None);
         // What is freed comes back, and to this job.
         let fresh = segment.init_bucket(taken[7].1, 0, 0, me).unwrap();

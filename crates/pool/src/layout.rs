@@ -7,10 +7,10 @@ use crate::queue::Queue;
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicU8, AtomicU16};
-pub use forebay_placement::TIERS_MAX;
 use forebay_placement::glob::PATTERN_MAX;
 pub use forebay_placement::schema::{Durability, Trigger};
 use forebay_placement::schema::{RANK_RANGES_MAX, RULES_MAX, RankRange};
+pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
@@ -245,6 +245,20 @@ pub struct JobRecord {
 }
 
 impl Header {
+    /// The tiers in use, fastest first.
+    #[inline]
+    pub fn tiers_in_use(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = TierId> + ExactSizeIterator + Clone + use<> {
+        TierId::all(self.tiers as usize)
+    }
+
+    /// Those of them whose slots lie in a file.
+    #[inline]
+    pub fn file_tiers(&self) -> impl DoubleEndedIterator<Item = TierId> + Clone + use<> {
+        TierId::RAM.below(self.tiers as usize)
+    }
+
     /// The flush trigger in force.
     pub fn flush_trigger(&self) -> Trigger {
         Trigger::from_code(self.trigger.load(Ordering::Relaxed) as u8).unwrap_or(Trigger::Periodic)

@@ -52,6 +52,7 @@ pub mod unrecorded;
 pub use descriptions::Marker;
 pub use entry::Entry;
 pub use files::{FoundFile, Identity, SyncState};
+pub use forebay_placement::{NodeId, TierId};
 pub use owner::Owner;
 pub use page_set::PageSet;
 pub use queue::Queue;

@@ -195,6 +195,7 @@ mod tests {
     use crate::layout::Geometry;
     use crate::owner::Owner;
     use crate::segment::anonymous;
+    use forebay_placement::TierId;
 
     #[test]
     fn what_is_written_anew_is_not_owed() {
@@ -207,7 +208,7 @@ mod tests {
         core::mem::forget(segment.init_bucket(bucket, 3, 0, me).unwrap());
         let meta = segment.bucket(bucket).unwrap();
         let place = segment.entry_or_insert(segment.file(3), 0, me).unwrap();
-        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        place.store(Entry::resident(TierId::RAM, bucket).encode(), Ordering::Release);
         let set = |dirty: u64, writeback: u64, dirtied: u32| {
             meta.valid.store(u64::MAX, Ordering::Relaxed);
             meta.dirtied.store(dirtied, Ordering::Relaxed);
@@ -266,7 +267,7 @@ mod tests {
             meta.valid.store(valid, Ordering::Relaxed);
             meta.pages.set(dirty, writeback);
             let place = segment.entry_or_insert(segment.file(3), number, me).unwrap();
-            place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+            place.store(Entry::resident(TierId::RAM, bucket).encode(), Ordering::Release);
             meta.lock.unlock_changed();
         };
         block(0, 0b1111, 0b0101, 0b0010);

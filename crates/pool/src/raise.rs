@@ -8,6 +8,7 @@ use crate::segment::Segment;
 use crate::sums::SlotFiles;
 use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
+use forebay_placement::TierId;
 use rustix::io::Errno;
 
 impl Segment {
@@ -15,7 +16,7 @@ impl Segment {
     pub(crate) fn note_raised(&self, meta: &BucketMeta) {
         let file = meta.file.load(Ordering::Relaxed);
         if file < self.header().files {
-            self.file(file).note_tier(0);
+            self.file(file).note_tier(TierId::RAM);
         }
     }
 
@@ -71,7 +72,7 @@ impl Segment {
         if range.is_empty() || !is_valid(block.meta()) {
             return (block, Ok(()));
         }
-        let block = if block.tier() == 0 {
+        let block = if block.tier().is_ram() {
             block
         } else {
             match self.zero_in_slot(files, block.bucket(), range.start, range.end) {

@@ -195,7 +195,7 @@ impl Segment {
             // SAFETY: the section holds RULES_MAX records, and nobody else knows the file yet.
             unsafe { segment.base.add(table).cast::<RuleRecord>().add(index).write(rule.clone()) };
         }
-        for tier in 1..geometry.tier_buckets.len() {
+        for tier in TierId::RAM.below(geometry.tier_buckets.len()) {
             let map = segment.free_buckets(tier);
             map.mend(map.count);
             segment.header().tier[tier].free.store(map.count, Ordering::Relaxed);
@@ -425,7 +425,7 @@ impl Segment {
             let _ = madvise(at, end - start, MADV_COLLAPSE);
         }
         header.ram_ready.store(upto, Ordering::Release);
-        let map = self.free_buckets(0);
+        let map = self.free_buckets(TierId::RAM);
         for bucket in ready..upto {
             map.offer(bucket);
         }
@@ -611,7 +611,8 @@ impl Segment {
     pub fn prefetch(&self, file: &FileRecord, offset: u64) {
         let (block, within) = self.block_at(offset);
         let Some(place) = self.entry(file, block) else { return };
-        let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(place.load(Ordering::Relaxed))
+        let Entry::Resident { tier: TierId::RAM, bucket, .. } =
+            Entry::decode(place.load(Ordering::Relaxed))
         else {
             return;
         };
@@ -625,12 +626,13 @@ impl Segment {
     }
 
     /// The tier that `bucket` belongs to.
-    pub fn tier_of(&self, bucket: u32) -> usize {
+    pub fn tier_of(&self, bucket: u32) -> TierId {
         let header = self.header();
-        (1..header.tiers as usize)
+        header
+            .file_tiers()
             .rev()
             .find(|&tier| bucket >= header.tier[tier].first_bucket)
-            .unwrap_or(0)
+            .unwrap_or(TierId::RAM)
     }
 
     /// Byte offset of a file-tier bucket in its tier's file.
@@ -666,27 +668,27 @@ impl Segment {
 
     /// Whether tier `tier` may be given new blocks: its device has not failed.
     #[inline]
-    pub fn is_sound(&self, tier: usize) -> bool {
-        self.header().failed_tiers.load(Ordering::Relaxed) >> tier & 1 == 0
+    pub fn is_sound(&self, tier: TierId) -> bool {
+        self.header().failed_tiers.load(Ordering::Relaxed) >> tier.index() & 1 == 0
     }
 
     /// Takes tier `tier` out of the hierarchy because its device fails or is full, if that is what `errno`
     /// says. True for the first to say so.
-    pub fn fail_tier(&self, tier: usize, errno: Errno) -> bool {
-        if tier == 0 || is_own_fault(errno) || !self.is_sound(tier) {
+    pub fn fail_tier(&self, tier: TierId, errno: Errno) -> bool {
+        if tier.is_ram() || is_own_fault(errno) || !self.is_sound(tier) {
             return false;
         }
         let header = &self.header().tier[tier];
         header.failed_errno.store(errno.raw_os_error() as u32, Ordering::Relaxed);
         let now = clock::stamp(clock::realtime_coarse_ns());
         header.failed_at.store(now, Ordering::Relaxed);
-        let bit = 1u32 << tier;
+        let bit = 1u32 << tier.index();
         self.header().failed_tiers.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
     /// Why nothing new goes to tier `tier`, and since when in milliseconds of [`clock::stamp`]; `None` if
     /// it is sound.
-    pub fn tier_failure(&self, tier: usize) -> Option<(Errno, u32)> {
+    pub fn tier_failure(&self, tier: TierId) -> Option<(Errno, u32)> {
         let header = &self.header().tier[tier];
         let errno = header.failed_errno.load(Ordering::Relaxed) as i32;
         (!self.is_sound(tier))
@@ -694,12 +696,12 @@ impl Segment {
     }
 
     /// Lets tier `tier` take new blocks again.
-    pub fn restore_tier(&self, tier: usize) {
-        self.header().failed_tiers.fetch_and(!(1 << tier), Ordering::AcqRel);
+    pub fn restore_tier(&self, tier: TierId) {
+        self.header().failed_tiers.fetch_and(!(1 << tier.index()), Ordering::AcqRel);
     }
 
     /// The free buckets of tier `tier`.
-    pub fn free_buckets(&self, tier: usize) -> FreeMap<'_, BucketStates<'_>> {
+    pub fn free_buckets(&self, tier: TierId) -> FreeMap<'_, BucketStates<'_>> {
         let header = self.header();
         FreeMap {
             bits: self.words(self.offsets.bucket_bits, header.buckets),

@@ -7,6 +7,7 @@ use crate::segment::{Segment, set_text, text};
 use crate::slot_record::RECORD_BYTES;
 use crate::sums::sum_of;
 use crate::undo;
+use forebay_placement::TierId;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -115,12 +116,12 @@ impl SlotHead {
 
 impl Segment {
     /// Where the slots of file tier `tier` have their head: behind all of them.
-    pub fn slots_end(&self, tier: usize) -> u64 {
+    pub fn slots_end(&self, tier: TierId) -> u64 {
         u64::from(self.header().tier[tier].buckets) * self.bucket_bytes() as u64
     }
 
     /// Where their table has its head.
-    pub fn records_end(&self, tier: usize) -> u64 {
+    pub fn records_end(&self, tier: TierId) -> u64 {
         u64::from(self.header().tier[tier].buckets) * RECORD_BYTES as u64
     }
 

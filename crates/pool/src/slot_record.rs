@@ -1,7 +1,7 @@
 //! The slot table: one record of 1 KiB for each slot of a file tier, in a file beside the slots. It says
 //! which pages of which file a slot holds, so that they are found again when the segment is gone.
 
-use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET, TIERS_MAX};
+use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET};
 use crate::segment::Segment;
 use crate::sums::{Summing, sum_of};
 use crate::sync::Ordering;
@@ -261,7 +261,7 @@ impl Segment {
 
     /// Where in its tier's table the record of slot `bucket` is.
     pub fn record_offset(&self, bucket: u32) -> u64 {
-        let tier = &self.header().tier[self.tier_of(bucket) % TIERS_MAX];
+        let tier = &self.header().tier[self.tier_of(bucket)];
         u64::from(bucket - tier.first_bucket) * RECORD_BYTES as u64
     }
 
@@ -280,6 +280,7 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_placement::TierId;
 
     /// Numbers that look random; another seed, another run.
     struct Numbers(u64);
@@ -387,7 +388,7 @@ mod tests {
         let file = segment.with_file_or_new(identity, me, |file, _| file).unwrap();
         segment.file(file).set_path(b"/a/b");
         segment.file(file).size.store(77, Ordering::Relaxed);
-        let slot = segment.take_slot(1, me, &mut 0).unwrap();
+        let slot = segment.take_slot(TierId::new(1), me, &mut 0).unwrap();
         assert!(segment.sums(3).is_none());
         core::mem::forget(segment.init_bucket(slot, file, 9, me).unwrap());
         let meta = segment.bucket(slot).unwrap();

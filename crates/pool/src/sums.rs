@@ -272,6 +272,7 @@ mod tests {
     use crate::segment::anonymous;
     use crate::{Identity, Owner};
     use core::cell::RefCell;
+    use forebay_placement::TierId;
     use rustix::fd::OwnedFd;
 
     /// One slot in memory, its table, and what fails.
@@ -306,7 +307,7 @@ mod tests {
         let me = Owner::new(1, 0);
         let identity = Identity { device: 1, inode: 2 };
         let file = segment.with_file_or_new(identity, me, |file, _| file).unwrap();
-        let bucket = segment.take_slot(1, me, &mut 0).unwrap();
+        let bucket = segment.take_slot(TierId::new(1), me, &mut 0).unwrap();
         core::mem::forget(segment.init_bucket(bucket, file, 0, me).unwrap());
         let memory = Memory {
             slot: RefCell::new(vec![7; segment.bucket_bytes()]),
@@ -358,7 +359,7 @@ mod tests {
         let file = meta.file.load(Ordering::Relaxed);
         meta.pages.set(0b01, 0b10);
         let place = segment.entry_or_insert(segment.file(file), 0, me).unwrap();
-        place.store(Entry::resident(1, bucket).encode(), Ordering::Release);
+        place.store(Entry::resident(TierId::new(1), bucket).encode(), Ordering::Release);
         meta.lock.unlock_changed();
         assert!(!segment.manager_is_alive());
         let block = segment.lock_block(place, me).unwrap();
@@ -366,7 +367,7 @@ mod tests {
         let to = segment.take_bucket(me).unwrap();
         let fresh = segment.init_bucket(to, file, 0, me).unwrap();
         let Ok(raised) = fresh.raise(place, block, &memory) else { panic!("not raised") };
-        assert_eq!((raised.tier(), raised.meta().pending()), (0, 0b11));
+        assert_eq!((raised.tier(), raised.meta().pending()), (TierId::RAM, 0b11));
         drop(raised);
         assert_eq!((meta.lock.holder(), segment.bucket(to).unwrap().lock.holder()), (None, None));
     }
@@ -400,10 +401,10 @@ mod tests {
     fn a_device_that_fails_takes_its_tier_out_of_the_hierarchy() {
         let (segment, _shared, memory, bucket) = two_pages(4096);
         let memory = Memory { fails: true, ..memory };
-        assert!(segment.is_sound(1));
+        assert!(segment.is_sound(TierId::new(1)));
         // What the store has is read from there; what it has not is an error.
         assert_eq!(segment.judge_pages(&memory, bucket, 0b10), Ok(0b10));
         assert_eq!(segment.judge_pages(&memory, bucket, 0b01), Err(Errno::IO));
-        assert!(!segment.is_sound(1) && segment.is_sound(0));
+        assert!(!segment.is_sound(TierId::new(1)) && segment.is_sound(TierId::RAM));
     }
 }

@@ -254,7 +254,7 @@ impl Segment {
 
     /// Unlocks a block whose bytes have changed, and writes the record of its slot before.
     fn unlock_cut(&self, mut block: BlockGuard<'_>, files: &impl SlotFiles) {
-        if block.tier() > 0 {
+        if !block.tier().is_ram() {
             self.record_slot(files, block.bucket());
         }
         block.changed();
@@ -354,6 +354,7 @@ mod tests {
     use crate::segment::anonymous;
     use crate::slot_record::{RECORD_BYTES, SlotRecord};
     use core::cell::RefCell;
+    use forebay_placement::TierId;
 
     /// A store that notes what it is asked, or refuses.
     #[derive(Default)]
@@ -396,29 +397,29 @@ mod tests {
 
     /// A segment whose file 3 has three full dirty blocks of ones.
     fn full() -> (Segment, rustix::fd::OwnedFd, Owner) {
-        full_on(0)
+        full_on(TierId::RAM)
     }
 
     /// The same with the blocks on `tier`.
-    fn full_on(tier: u8) -> (Segment, rustix::fd::OwnedFd, Owner) {
+    fn full_on(tier: TierId) -> (Segment, rustix::fd::OwnedFd, Owner) {
         let geometry = Geometry::for_tiers(4096, &[64 << 18, 64 << 18]);
         let (segment, memory) = anonymous(&geometry).unwrap();
         let me = Owner::new(1, 0);
         for block in 0..3 {
             let bucket = match tier {
-                0 => segment.take_bucket(me).unwrap(),
-                tier => segment.take_slot(tier.into(), me, &mut 0).unwrap(),
+                TierId::RAM => segment.take_bucket(me).unwrap(),
+                tier => segment.take_slot(tier, me, &mut 0).unwrap(),
             };
             let fresh = segment.init_bucket(bucket, 3, block, me).unwrap();
             let meta = fresh.meta();
             meta.valid.store(u64::MAX, Ordering::Relaxed);
             meta.pages.reset(u64::MAX);
-            if tier == 0 {
+            if tier.is_ram() {
                 // SAFETY: a bucket of this test's own.
                 unsafe { segment.bucket_data(bucket).write_bytes(1, BLOCK as usize) };
             }
             let place = segment.entry_or_insert(segment.file(3), block, me).unwrap();
-            drop(fresh.publish(place, tier.into()));
+            drop(fresh.publish(place, tier));
         }
         segment.file(3).size.store(3 * BLOCK, Ordering::Relaxed);
         (segment, memory, me)
@@ -463,7 +464,7 @@ mod tests {
     /// Else a recovery could put what was cut away behind the end that the store has already.
     #[test]
     fn records_of_slots_forget_what_a_truncate_takes_before_the_store_is_cut() {
-        let (segment, _memory, me) = full_on(1);
+        let (segment, _memory, me) = full_on(TierId::new(1));
         let store = Store::default();
         let (size, cut) = (3 * BLOCK, BLOCK + 2 * PAGE);
         segment.truncate(3, cut, me, &store).unwrap();
@@ -472,7 +473,7 @@ mod tests {
         assert_eq!(*store.said.borrow(), [&kept[..], &gone, &format!("size {cut}"), &kept]);
         assert_eq!(segment.pending_bytes(3), cut);
 
-        let (segment, _memory, me) = full_on(1);
+        let (segment, _memory, me) = full_on(TierId::new(1));
         let store = Store { refuses: true, ..Store::default() };
         assert_eq!(segment.truncate(3, 0, me, &store), Err(Errno::IO));
         let gone = (0..3).map(|block| format!("record {block} 0 0"));
@@ -485,7 +486,7 @@ mod tests {
     /// Else a rebuild after a power loss could put them behind the end.
     #[test]
     fn records_forget_what_a_truncate_takes_of_pages_that_a_dead_manager_was_writing() {
-        let (segment, _memory, me) = full_on(1);
+        let (segment, _memory, me) = full_on(TierId::new(1));
         assert!(!segment.manager_is_alive());
         for bucket in 0..segment.header().buckets {
             let meta = segment.bucket(bucket).unwrap();

@@ -351,7 +351,7 @@ impl<'a> Worker<'a> {
                 let Some(fresh) = segment.init_bucket(bucket, home.0, home.1, owner) else {
                     continue;
                 };
-                if let Some(_published) = fresh.publish(place, 0) {
+                if let Some(_published) = fresh.publish(place, TierId::RAM) {
                     let sequence = this.fill(file, block, bucket);
                     this.ledger.count("new blocks");
                     break sequence;
@@ -967,7 +967,7 @@ impl Manager {
         for file in segment.live_files() {
             segment.for_each_entry(segment.file(file), 0, |block, place| {
                 match Entry::decode(place.load(Ordering::SeqCst)) {
-                    Entry::Resident { node: 0, tier: 0, bucket } => {
+                    Entry::Resident { node: NodeId::LOCAL, tier: TierId::RAM, bucket } => {
                         let before = named.insert(bucket, (file, block));
                         assert_eq!(before, None, "bucket {bucket} is also in {file}:{block}");
                     }
@@ -976,7 +976,7 @@ impl Manager {
                 true
             });
         }
-        let map = segment.free_buckets(0);
+        let map = segment.free_buckets(TierId::RAM);
         let (mut free, mut spare) = (0, 0);
         for id in 0..RAM_BUCKETS {
             let meta = segment.bucket(id).unwrap();

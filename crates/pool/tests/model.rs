@@ -18,6 +18,7 @@
 
 use dirty_pages::DirtyPages;
 use entry::Entry;
+use forebay_placement::TierId;
 use free_map::{FREE, FreeMap, States, USED};
 use index::{Index, IndexNodes, NodeStates};
 use layout::{CACHED_NODES, FileRecord, IndexNode};
@@ -611,7 +612,7 @@ impl Pool {
 
     /// The exchange in the client's `write_new`.
     fn publish(&self, block: usize, bucket: u32) -> bool {
-        let word = Entry::resident(0, bucket).encode();
+        let word = Entry::resident(TierId::RAM, bucket).encode();
         self.entry[block]
             .compare_exchange(Entry::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -790,7 +791,9 @@ fn two_writers_of_a_new_block_make_one() {
 /// the copy. The slot is locked when the entry begins to name it.
 fn demote(pool: &Pool, block: usize, slot: u32, owner: Owner) -> bool {
     let word = pool.entry[block].load(Ordering::Acquire);
-    let Entry::Resident { tier: 0, bucket, .. } = Entry::decode(word) else { return false };
+    let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
+        return false;
+    };
     let from = &pool.bucket(bucket).lock;
     let Some(begin) = from.read_begin() else { return false };
     let version = from.version();
@@ -810,7 +813,7 @@ fn demote(pool: &Pool, block: usize, slot: u32, owner: Owner) -> bool {
     let to = pool.bucket(slot);
     lock(&to.lock, owner);
     to.state.store(USED, Ordering::Release);
-    pool.entry[block].store(Entry::resident(1, slot).encode(), Ordering::Release);
+    pool.entry[block].store(Entry::resident(TierId::new(1), slot).encode(), Ordering::Release);
     pool.map().give(bucket);
     from.unlock_changed();
     to.lock.unlock_changed();
@@ -823,7 +826,7 @@ fn write_over_slot(pool: &Pool, block: usize, value: u64, owner: Owner) {
     let slot = pool.lock_resident(block, owner).unwrap();
     pool.dress(fresh, owner);
     pool.fill(fresh, value);
-    pool.entry[block].store(Entry::resident(0, fresh).encode(), Ordering::Release);
+    pool.entry[block].store(Entry::resident(TierId::RAM, fresh).encode(), Ordering::Release);
     pool.bucket(slot).state.store(FREE, Ordering::Release);
     pool.bucket(slot).lock.unlock_changed();
     pool.bucket(fresh).lock.unlock_changed();

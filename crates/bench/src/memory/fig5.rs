@@ -12,6 +12,7 @@ use crate::measured::{Claim, Measured, Unit};
 use crate::site::Site;
 use crate::systems::{Place, Store, Stream, digits, memcached, redis, single_server};
 use crate::{Options, Scale};
+use forebay_pool::TierId;
 use forebay_pool::layout::Geometry;
 use forebay_pool::{Entry, Identity};
 use std::process::Command;
@@ -139,7 +140,7 @@ impl Index {
                         block as u64,
                         owner,
                     );
-                    let resident = Entry::resident(0, 0).encode();
+                    let resident = Entry::resident(TierId::RAM, 0).encode();
                     entry.map(|entry| entry.store(resident, Ordering::Release)).is_some()
                 })
             });

@@ -38,10 +38,10 @@ impl OpenFile<'_> {
                     }
                     None
                 }
-                Entry::Resident { tier: 0, .. } => {
+                Entry::Resident { tier: TierId::RAM, .. } => {
                     let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
                     let Some(mut held) = held else { continue };
-                    let result = if held.tier() == 0 {
+                    let result = if held.tier().is_ram() {
                         self.write_bucket(held.bucket(), cursor, part).map(Some)
                     } else {
                         Ok(None)
@@ -79,7 +79,7 @@ impl OpenFile<'_> {
         let Some(held) = fresh.publish(place, tier) else { return Ok(None) };
         crash::point("write.published");
         self.record.note_tier(tier);
-        if tier == 0 {
+        if tier.is_ram() {
             self.session.populate(held.bucket());
             return self.write_bucket(held.bucket(), cursor, part).map(Some);
         }
@@ -87,7 +87,7 @@ impl OpenFile<'_> {
         match self.write_slot(held.bucket(), cursor, part) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(_) => {
-                *refused |= 1 << tier;
+                *refused |= 1 << tier.index();
                 cursor.rewind(start);
                 self.session.segment.discard_block(place, held);
                 Ok(None)
@@ -117,7 +117,7 @@ impl OpenFile<'_> {
         crash::point("write.soiled");
         cursor.copy_out(data.after(part.within).first(part.bytes));
         crash::point("write.filled");
-        self.mark_written(0, bucket, meta, touched, part);
+        self.mark_written(TierId::RAM, bucket, meta, touched, part);
         Ok(part.bytes)
     }
 

@@ -27,8 +27,9 @@ impl OpenFile<'_> {
         part: Part,
         owner: Owner,
         refused: u32,
-    ) -> Option<(usize, u32)> {
-        let takes = |tier: usize| refused >> tier & 1 == 0 && self.session.segment.is_sound(tier);
+    ) -> Option<(TierId, u32)> {
+        let takes =
+            |tier: TierId| refused >> tier.index() & 1 == 0 && self.session.segment.is_sound(tier);
         if refused == 0
             && let Some(taken) = self.reserved_for(owner)
         {
@@ -38,12 +39,12 @@ impl OpenFile<'_> {
             self.session.segment.free_bucket(taken.1);
         }
         let first = match self.destination(part.ahead) {
-            Destination::Tier(0) => return self.session.room(owner).map(|bucket| (0, bucket)),
+            Destination::Tier(0) => return self.ram_bucket(owner),
             Destination::Tier(tier) => tier,
             Destination::Store => return None,
         };
         let client = self.session.segment.client(owner.slot());
-        let tiers = first..self.session.segment.header().tiers as usize;
+        let tiers = self.session.segment.header().tiers_in_use().skip(first);
         for tier in tiers.filter(|&tier| takes(tier)) {
             let mut hint = client.bucket_hint.load(Ordering::Relaxed);
             if let Some(slot) = self.session.segment.take_slot(tier, owner, &mut hint) {
@@ -51,11 +52,16 @@ impl OpenFile<'_> {
                 return Some((tier, slot));
             }
         }
-        self.session.room(owner).map(|bucket| (0, bucket))
+        self.ram_bucket(owner)
+    }
+
+    /// A bucket of RAM, with its tier.
+    pub(super) fn ram_bucket(&self, owner: Owner) -> Option<(TierId, u32)> {
+        Some((TierId::RAM, self.session.room(owner)?))
     }
 
     /// A bucket that is set aside for this run, if the file may have one: the fastest first.
-    fn reserved_for(&self, owner: Owner) -> Option<(usize, u32)> {
+    fn reserved_for(&self, owner: Owner) -> Option<(TierId, u32)> {
         let job = self.session.job()?;
         if job.reserved.load(Ordering::Relaxed) == 0 {
             return None;
@@ -76,8 +82,8 @@ impl OpenFile<'_> {
         &self,
         block: u64,
         owner: Owner,
-        mut take: impl FnMut() -> Option<(usize, u32)>,
-    ) -> Option<(usize, FreshBucket<'_>)> {
+        mut take: impl FnMut() -> Option<(TierId, u32)>,
+    ) -> Option<(TierId, FreshBucket<'_>)> {
         let (tier, bucket) = take()?;
         match self.session.segment.try_init_bucket(bucket, self.id, block, owner) {
             Some(fresh) => Some((tier, fresh)),
@@ -92,8 +98,8 @@ impl OpenFile<'_> {
         locked: u32,
         block: u64,
         owner: Owner,
-        mut take: impl FnMut() -> Option<(usize, u32)>,
-    ) -> Option<(usize, FreshBucket<'_>)> {
+        mut take: impl FnMut() -> Option<(TierId, u32)>,
+    ) -> Option<(TierId, FreshBucket<'_>)> {
         let mut kept = [locked; LOCKED_MOST];
         let mut count = 1;
         let mut fresh = None;

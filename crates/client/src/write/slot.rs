@@ -28,7 +28,7 @@ impl OpenFile<'_> {
             |bucket: u32| self.session.segment.init_bucket(bucket, self.id, part.block, owner);
         let fresh = fresh.and_then(init);
         let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
-        let Some(mut held) = held.filter(|held| held.tier() > 0) else { return Ok(None) };
+        let Some(mut held) = held.filter(|held| !held.tier().is_ram()) else { return Ok(None) };
         // It could not be freed while the manager, which may be stopped, brings some of it to the store.
         let fresh = fresh.filter(|_| held.meta().pages.writeback() == 0);
         let Some(fresh) = fresh else {
@@ -61,11 +61,11 @@ impl OpenFile<'_> {
     /// read as they were written.
     #[cold]
     fn bring_up(&self, place: &AtomicU64, block: u64, owner: Owner) -> Result<(), Errno> {
-        let take = || self.session.room(owner).map(|bucket| (0, bucket));
+        let take = || self.ram_bucket(owner);
         let fresh = self.fresh(block, owner, take);
         let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
         let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
-        let Some(held) = held.filter(|held| held.tier() > 0 && held.is_taken()) else {
+        let Some(held) = held.filter(|held| !held.tier().is_ram() && held.is_taken()) else {
             return Ok(());
         };
         self.session.segment.wait_for_writeback_unless_interrupted(held.meta())?;
@@ -85,7 +85,7 @@ impl OpenFile<'_> {
         let Some(place) = self.session.segment.entry(record, block) else { return Ok(()) };
         match Entry::decode(place.load(Ordering::Acquire)) {
             Entry::Resident { tier, .. }
-                if tier > 0 && !self.session.segment.is_sound(tier.into()) =>
+                if !tier.is_ram() && !self.session.segment.is_sound(tier) =>
             {
                 match self.bring_up(place, block, self.session.owner()) {
                     Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),

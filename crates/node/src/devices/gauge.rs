@@ -3,6 +3,7 @@
 
 use crate::devices::undoable::Undoable;
 use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer};
+use forebay_placement::TierId;
 use forebay_placement::observe::Observed;
 use forebay_pool::layout::DeviceSpeed;
 use forebay_pool::{clock, crash};
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A tier or a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Device {
-    Tier(usize),
+    Tier(TierId),
     Store(usize),
 }
 

@@ -4,6 +4,7 @@
 use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
 use forebay_device::{Span, StoreFile, Target, Transfer};
+use forebay_placement::TierId;
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
@@ -112,7 +113,9 @@ impl Flusher {
             self.end(block, good);
             self.record(block.dirty);
         }
-        let tier = begun.first().map_or(0, |block| self.node.segment.tier_of(block.dirty.bucket));
+        let tier = begun
+            .first()
+            .map_or(TierId::RAM, |block| self.node.segment.tier_of(block.dirty.bucket));
         self.node.trace.moved(start, "flush", self.node.tier_name(tier), "store", bytes);
         match error {
             Some(_) => None,
@@ -166,7 +169,7 @@ impl Flusher {
             if pages != 0 {
                 meta.pages.begin_writeback(pages);
                 let data = match segment.tier_of(dirty.bucket) {
-                    0 => segment.bucket_data(dirty.bucket).cast_const(),
+                    TierId::RAM => segment.bucket_data(dirty.bucket).cast_const(),
                     _ => std::ptr::null(),
                 };
                 begun = Some(InFlight { dirty, pages, limit, data });

@@ -6,6 +6,7 @@ use crate::drain::reconcile::reconcile;
 use crate::drain::slots::read_slot;
 use crate::journal::log::LogError;
 use crate::journal::{BlockPages, Checkpoint, FileMeta};
+use forebay_placement::TierId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{Owner, crash};
@@ -62,7 +63,7 @@ impl Flusher {
             let (bucket, version) = (locked.bucket(), meta.lock.version());
             if pages != 0 && !state.has(file, block, bucket, version, pages) {
                 let read = match locked.tier() {
-                    0 => {
+                    TierId::RAM => {
                         let data = segment.bucket_data(bucket).cast_const();
                         // SAFETY: the bucket's bytes; its lock is held, so no thread writes.
                         Ok(unsafe { std::slice::from_raw_parts(data, segment.bucket_bytes()) })

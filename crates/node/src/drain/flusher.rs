@@ -6,6 +6,7 @@ use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::node::Node;
 use forebay_device::Batch;
+use forebay_placement::TierId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::FileFlags;
@@ -58,7 +59,7 @@ pub(super) struct Aside {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FlushScope {
     /// Blocks of one tier whose time has come, see `Flusher::due_after`.
-    Due(usize),
+    Due(TierId),
     /// All blocks of one file.
     File(u32),
     /// These blocks of one file, with their buckets.
@@ -70,7 +71,7 @@ impl Flusher {
         Flusher {
             owner: Node::new_owner(),
             stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
-            tiers: (0..node.tiers()).map(|tier| node.tier_client(tier)).collect(),
+            tiers: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
             backoff: HashMap::new(),
             patience: Backoff::default(),
@@ -82,7 +83,7 @@ impl Flusher {
     }
 
     /// The life of a tier's flusher.
-    pub fn run(mut self, tier: usize) {
+    pub fn run(mut self, tier: TierId) {
         let pause = u64::from(self.pause());
         while !self.node.stopping() {
             let seen = self.node.header().work_wanted.load(Ordering::Acquire);

@@ -5,6 +5,7 @@ use crate::drain::batch::InFlight;
 use crate::drain::flusher::Flusher;
 use crate::node::Node;
 use forebay_device::{Batch, Span, Transfer};
+use forebay_placement::TierId;
 use forebay_pool::PageSet;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::SlotFiles;
@@ -26,7 +27,7 @@ impl Flusher {
         if self.staging.len() < on_file * bucket {
             self.staging.resize(on_file * bucket, 0);
         }
-        let mut reads: HashMap<usize, (Vec<Transfer>, Vec<usize>)> = HashMap::new();
+        let mut reads: HashMap<TierId, (Vec<Transfer>, Vec<usize>)> = HashMap::new();
         let mut before = vec![[0u32; PAGES_PER_BUCKET as usize]; begun.len()];
         let mut failed = false;
         let mut staging = std::mem::take(&mut self.staging);

@@ -3,6 +3,7 @@
 
 use crate::config::{Config, Tier, TierKind};
 use crate::instance::discovery::{self, FoundPool, is_instance, is_private_folder, own_uid};
+use forebay_placement::TierId;
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, SLOTS_END};
 use rustix::fd::OwnedFd;
@@ -432,9 +433,9 @@ impl Runtime {
     }
 
     /// Where the journal can be: on each file tier, with its number.
-    pub(crate) fn journals(&self, config: &Config) -> impl Iterator<Item = (usize, PathBuf)> {
+    pub(crate) fn journals(&self, config: &Config) -> impl Iterator<Item = (TierId, PathBuf)> {
         let path_on = |(number, tier): (usize, &Tier)| match &tier.kind {
-            TierKind::File { path } => Some((number, self.journal(path, &tier.name))),
+            TierKind::File { path } => Some((TierId::new(number), self.journal(path, &tier.name))),
             TierKind::Ram => None,
         };
         config.tiers.iter().enumerate().filter_map(path_on)
@@ -455,7 +456,7 @@ impl Runtime {
     pub(crate) fn keep_config(
         &self,
         config: &Config,
-        tier: usize,
+        tier: TierId,
     ) -> Result<(), (PathBuf, io::Error)> {
         let TierKind::File { path: folder } = &config.tiers[tier].kind else { return Ok(()) };
         let text = format!("{KEPT_ON}{}\n{}", this_machine(), config.canonical());

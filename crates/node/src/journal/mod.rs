@@ -19,6 +19,7 @@ pub(crate) mod superblock;
 #[cfg(test)]
 mod tests;
 
+use forebay_placement::TierId;
 pub(crate) use state::{BlockPages, Checkpoint, Context, FileMeta};
 
 use crate::config::Config;
@@ -41,7 +42,7 @@ pub(crate) struct Journal {
     /// Its file.
     pub path: PathBuf,
     /// The tier that it lies on.
-    pub tier: usize,
+    pub tier: TierId,
     bytes: u64,
     state: Mutex<State>,
 }
@@ -57,7 +58,7 @@ impl Journal {
     pub fn on_one_of(
         config: &Config,
         runtime: &Runtime,
-        takes: impl Fn(usize) -> bool,
+        takes: impl Fn(TierId) -> bool,
     ) -> Option<Journal> {
         let paths: Vec<_> = runtime.journals(config).collect();
         let there = paths.iter().find(|(_, path)| private::is_there(path));

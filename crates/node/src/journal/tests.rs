@@ -45,7 +45,7 @@ impl World {
         let waker = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let journal = Journal {
             path: folder.path().join("journal"),
-            tier: 0,
+            tier: TierId::RAM,
             bytes: 1 << 20,
             state: Mutex::default(),
         };

@@ -221,7 +221,7 @@ fn write_config(config: &Config, runtime: &Runtime) -> Result<(), String> {
 /// Keeps the configuration on each tier that takes something. One whose device refuses that takes nothing at
 /// all: after a reboot nothing would say what its slots belong to.
 fn keep_configs(node: &Node) -> Result<(), String> {
-    for tier in (1..node.tiers()).filter(|&tier| node.segment.is_sound(tier)) {
+    for tier in node.file_tiers().filter(|&tier| node.segment.is_sound(tier)) {
         let Err((path, error)) = node.keep_config(tier) else { continue };
         let errno = Errno::from_io_error(&error);
         if !errno.is_some_and(|errno| node.segment.fail_tier(tier, errno)) {
@@ -263,7 +263,7 @@ fn start_journal(node: &mut Node) -> Result<(), String> {
 /// What is to be told of the tiers that are left out.
 fn left_out(node: &Node) -> Vec<String> {
     let mut said = Vec::new();
-    for tier in 1..node.tiers() {
+    for tier in node.file_tiers() {
         let Some((errno, _)) = node.segment.tier_failure(tier) else { continue };
         let TierKind::File { path } = &node.config.tiers[tier].kind else { continue };
         let until = match is_full(errno) && node.slots[tier].is_some() {
@@ -440,7 +440,7 @@ fn start_workers(node: &Arc<Node>, requests: Arc<Requests>) -> Result<Vec<JoinHa
             .map_err(|error| format!("starting a thread: {error}"))
     };
     let mut workers = Vec::new();
-    for tier in 0..node.tiers() {
+    for tier in node.tiers() {
         let name = node.tier_name(tier);
         let flusher = Flusher::new(node);
         workers.push(start(format!("flush {name}"), Box::new(move || flusher.run(tier)))?);

@@ -56,7 +56,7 @@ pub(crate) struct Housekeeper {
     /// Of each client that was inside something at the last sweep: what it looked like, and since when.
     standing: HashMap<u32, (u64, u32)>,
     /// Of each tier that takes nothing: when it is tried again, or was noticed.
-    failed: HashMap<usize, u32>,
+    failed: HashMap<TierId, u32>,
     last_sweep: u32,
     /// Descriptions that were not free at the last sweep.
     used: u32,
@@ -198,7 +198,7 @@ impl Housekeeper {
     /// Tells of tiers that take nothing new, and tries those again now and then that were full.
     fn look_at_tiers(&mut self, now: u32) {
         let node = Arc::clone(&self.node);
-        for tier in 1..node.tiers() {
+        for tier in node.file_tiers() {
             let name = node.tier_name(tier);
             let Some((errno, _)) = node.segment.tier_failure(tier) else {
                 self.failed.remove(&tier);
@@ -227,7 +227,7 @@ impl Housekeeper {
     }
 
     /// Whether a free slot of a tier can be written, and its file system has room for some more.
-    fn takes_a_block(&self, tier: usize) -> bool {
+    fn takes_a_block(&self, tier: TierId) -> bool {
         let segment = &self.node.segment;
         let Some(file) = self.node.slots[tier].as_ref() else { return false };
         let bytes = segment.bucket_bytes();

@@ -90,7 +90,7 @@ impl Beginning {
 fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
     let segment = &node.segment;
     let mut freed = 0;
-    for bucket in (0..node.tiers()).flat_map(|tier| buckets_of(segment, tier)) {
+    for bucket in node.tiers().flat_map(|tier| buckets_of(segment, tier)) {
         let Some(meta) = segment.bucket(bucket) else { continue };
         let file = meta.file.load(Ordering::Relaxed);
         let clean = meta.state.load(Ordering::Acquire) == USED

@@ -5,6 +5,7 @@ use crate::manager::housekeeping::{finish_truncate, mark_pending_files};
 use crate::manager::jobs;
 use crate::node::Node;
 use crate::usage::buckets_of;
+use forebay_placement::TierId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::slot_record::RECORD_BYTES;
@@ -64,7 +65,7 @@ pub(crate) fn take_over(node: &Node) {
     crash::point("takeover.completed");
     mark_pending_files(node);
     jobs::take_over(node);
-    for tier in 1..node.tiers() {
+    for tier in node.file_tiers() {
         if let Err(errno) = mend_table(node, tier) {
             let _ = node.note_device(tier, Err(errno));
             eprintln!("tier {}: the table of its slots: {errno}", node.tier_name(tier));
@@ -80,11 +81,11 @@ pub(crate) fn take_over(node: &Node) {
 
 /// Writes the records of slots anew that do not say what the segment says: who changed the slot was
 /// killed before it came to that, or the record is damaged.
-fn mend_table(node: &Node, tier: usize) -> Result<(), Errno> {
+fn mend_table(node: &Node, tier: TierId) -> Result<(), Errno> {
     /// Records that are read at a time: 1 MiB.
     const PIECE: usize = 1024;
     let segment = &node.segment;
-    let Some(index) = node.indexes.get(tier).and_then(Option::as_ref) else { return Ok(()) };
+    let Some(index) = node.indexes[tier].as_ref() else { return Ok(()) };
     let owner = Node::new_owner();
     let mut backoff = Backoff::default();
     let mut piece = vec![0; PIECE * RECORD_BYTES];

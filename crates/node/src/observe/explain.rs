@@ -144,7 +144,7 @@ impl Observer {
         let paces = Speeds::of(&tiers);
         let candidates = tiers.tiers().iter().chain([&tiers.store]).zip(paces.paces());
         let candidates = candidates.enumerate().map(|(index, (tier, pace))| Candidate {
-            name: place_name(segment, index),
+            name: place_name(segment, TierId::new(index)),
             space: (index < tiers.len()).then_some((tier.free, tier.capacity)),
             pinned: tier.pinned,
             coldest: tier.coldest,
@@ -175,15 +175,15 @@ impl Observer {
     /// The name of a plan's destination.
     pub fn name_of(&self, destination: Destination) -> String {
         match destination {
-            Destination::Tier(tier) => place_name(self.segment(), tier),
+            Destination::Tier(tier) => place_name(self.segment(), TierId::new(tier)),
             Destination::Store => "store".to_owned(),
         }
     }
 }
 
-fn place_name(segment: &Segment, place: usize) -> String {
+fn place_name(segment: &Segment, tier: TierId) -> String {
     let header = segment.header();
-    match header.tier[..header.tiers as usize].get(place) {
+    match header.tier[..header.tiers as usize].get(tier.index()) {
         Some(tier) => text(&tier.name).to_string_lossy().into_owned(),
         None => "store".to_owned(),
     }

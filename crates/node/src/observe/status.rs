@@ -122,7 +122,8 @@ impl Observer {
     pub fn tiers(&self) -> Vec<TierStatus> {
         let header = self.0.header();
         let bucket = self.0.bucket_bytes() as u64;
-        (0..header.tiers as usize)
+        header
+            .tiers_in_use()
             .map(|tier| {
                 let buckets = buckets_of(&self.0, tier);
                 let used = buckets
@@ -149,7 +150,7 @@ impl Observer {
 
     /// Bytes that are not yet on the store.
     pub fn dirty(&self) -> u64 {
-        (0..self.0.header().tiers as usize).map(|tier| dirty_bytes(&self.0, tier, |_| true)).sum()
+        self.0.header().tiers_in_use().map(|tier| dirty_bytes(&self.0, tier, |_| true)).sum()
     }
 
     /// Managed directories.

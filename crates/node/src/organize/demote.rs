@@ -41,7 +41,7 @@ struct Leaving {
 /// The worker that makes room on one tier.
 pub(crate) struct Demoter {
     node: Arc<Node>,
-    tier: usize,
+    tier: TierId,
     owner: Owner,
     mover: Mover,
     flusher: Flusher,
@@ -49,7 +49,7 @@ pub(crate) struct Demoter {
 }
 
 impl Demoter {
-    pub fn new(node: &Arc<Node>, tier: usize) -> Demoter {
+    pub fn new(node: &Arc<Node>, tier: TierId) -> Demoter {
         let owner = Node::new_owner();
         Demoter {
             tier,
@@ -77,14 +77,14 @@ impl Demoter {
     /// Frees some buckets of the tier if it is short of them. Returns how many.
     fn make_room(&mut self, asked: bool) -> u32 {
         let hierarchy = self.node.hierarchy();
-        let Some(snapshot) = hierarchy.tier(self.tier) else { return 0 };
+        let Some(snapshot) = hierarchy.tier(self.tier.index()) else { return 0 };
         let unit = self.node.segment.bucket_bytes() as u64;
         let header = &self.node.header().tier[self.tier];
         header.free.store((snapshot.free / unit) as u32, Ordering::Relaxed);
         let low = (snapshot.capacity as f64 * self.node.watermarks.low) as u64 / unit;
         header.low.store(low.max(1) as u32, Ordering::Relaxed);
-        let wanted = if asked && self.tier == 0 { unit } else { 0 };
-        let event = Event::Space { tier: self.tier, wanted };
+        let wanted = if asked && self.tier.is_ram() { unit } else { 0 };
+        let event = Event::Space { tier: self.tier.index(), wanted };
         let settings = self.node.organizer_settings();
         let tasks = organize(&event, &hierarchy, &settings);
         let bytes: u64 = tasks
@@ -95,7 +95,7 @@ impl Demoter {
             })
             .sum();
         if bytes == 0 {
-            if asked && self.tier == 0 {
+            if asked && self.tier.is_ram() {
                 self.node.announce_room();
             }
             return 0;
@@ -110,7 +110,7 @@ impl Demoter {
         let share = (snapshot.capacity / PIECES) as usize;
         let piece = (BATCH_BYTES.min(share) / unit as usize).max(1);
         for blocks in leaving.kept.chunks(piece) {
-            let below = self.tier + 1;
+            let below = TierId::new(self.tier.index() + 1);
             let moved = self.mover.shift(blocks, self.tier, below);
             freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
             self.announce(freed);
@@ -119,8 +119,14 @@ impl Demoter {
             let bytes = blocks.len() as u64 * unit;
             let hierarchy = self.node.hierarchy();
             let moves = settings.moves_down || is_awaited;
-            freed += match way_down(&hierarchy, self.tier, bytes, moves, self.flushes_by_itself()) {
-                WayDown::Tier(below) => self.mover.shift(blocks, self.tier, below),
+            freed += match way_down(
+                &hierarchy,
+                self.tier.index(),
+                bytes,
+                moves,
+                self.flushes_by_itself(),
+            ) {
+                WayDown::Tier(below) => self.mover.shift(blocks, self.tier, TierId::new(below)),
                 WayDown::Flush => self.flush_and_evict(blocks),
                 WayDown::Wait => 0,
             };
@@ -138,7 +144,7 @@ impl Demoter {
     }
 
     fn announce(&self, freed: u32) {
-        if freed > 0 && self.tier == 0 {
+        if freed > 0 && self.tier.is_ram() {
             self.node.announce_room();
         }
     }
@@ -150,7 +156,7 @@ impl Demoter {
         let now = node.now();
         let unit = segment.bucket_bytes() as u64;
         let moves = node.organizer_settings().moves_down
-            && matches!(destination(hierarchy, self.tier, unit), Destination::Tier(_));
+            && matches!(destination(hierarchy, self.tier.index(), unit), Destination::Tier(_));
         self.look(now, moves);
         let eviction = node.config.placement.eviction;
         let found = choose(eviction, &mut self.blocks, want * CHOICE, now);
@@ -164,7 +170,7 @@ impl Demoter {
                 }
             }
         }
-        let below = hierarchy.tier(self.tier + 1);
+        let below = hierarchy.tier(self.tier.index() + 1);
         let below = below.map(|below| Level::of(&below, node.watermarks, 0));
         let mut leaving = Leaving::default();
         for block in &self.blocks[..found] {

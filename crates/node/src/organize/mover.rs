@@ -3,6 +3,7 @@
 
 use crate::node::{BlockRef, Node};
 use forebay_device::{Batch, Span, Transfer};
+use forebay_placement::TierId;
 use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
 use forebay_pool::backoff::Backoff;
@@ -43,7 +44,7 @@ impl Mover {
     pub fn new(node: &Arc<Node>, owner: Owner) -> Mover {
         Mover {
             owner,
-            clients: (0..node.tiers()).map(|tier| node.tier_client(tier)).collect(),
+            clients: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
             hint: 0,
             node: Arc::clone(node),
@@ -52,7 +53,7 @@ impl Mover {
 
     /// Moves blocks from tier `from` to tier `to`; returns how many arrived. Those that somebody
     /// wrote to meanwhile stay, as do those for which there is no room.
-    pub fn shift(&mut self, blocks: &[BlockRef], from: usize, to: usize) -> u32 {
+    pub fn shift(&mut self, blocks: &[BlockRef], from: TierId, to: TierId) -> u32 {
         let mut moved = 0;
         let bucket = self.node.segment.bucket_bytes();
         for batch in blocks.chunks((BATCH_BYTES / bucket).max(1)) {
@@ -67,7 +68,7 @@ impl Mover {
         moved
     }
 
-    fn shift_batch(&mut self, blocks: &[BlockRef], from: usize, to: usize) -> u32 {
+    fn shift_batch(&mut self, blocks: &[BlockRef], from: TierId, to: TierId) -> u32 {
         let mut copying = Vec::with_capacity(blocks.len());
         for &found in blocks {
             let Some(target) = self.take(to) else { break };
@@ -89,7 +90,7 @@ impl Mover {
         moved
     }
 
-    fn take(&mut self, tier: usize) -> Option<u32> {
+    fn take(&mut self, tier: TierId) -> Option<u32> {
         let segment = &self.node.segment;
         if !segment.is_sound(tier) {
             return None;
@@ -110,19 +111,19 @@ impl Mover {
     }
 
     /// Copies the blocks' bytes, without holding any lock. Returns which arrived.
-    fn copy(&mut self, copying: &mut [Copying], from: usize, to: usize) -> Vec<bool> {
+    fn copy(&mut self, copying: &mut [Copying], from: TierId, to: TierId) -> Vec<bool> {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let (bucket, page) = (segment.bucket_bytes(), segment.page_bytes());
         let mut good = vec![true; copying.len()];
-        if from > 0 && to > 0 {
+        if !from.is_ram() && !to.is_ram() {
             self.staging.resize((copying.len() * bucket).max(self.staging.len()), 0);
         }
         let staging = self.staging.as_mut_ptr();
         // Where in memory each block is on its way: in the RAM bucket that it leaves or enters.
         let memory = |index: usize, copy: &Copying| match (from, to) {
-            (0, _) => segment.bucket_data(copy.found.bucket),
-            (_, 0) => segment.bucket_data(copy.to),
+            (TierId::RAM, _) => segment.bucket_data(copy.found.bucket),
+            (_, TierId::RAM) => segment.bucket_data(copy.to),
             // SAFETY: the staging buffer was just made large enough.
             _ => unsafe { staging.add(index * bucket) },
         };
@@ -134,8 +135,8 @@ impl Mover {
             vec![Span { base, bytes: end - first(copy) }]
         };
         let offset = |slot: u32, copy: &Copying| segment.slot_offset(slot) + first(copy) as u64;
-        let file_of = |tier: usize| node.slots[tier].as_ref().map(store_file);
-        if from > 0 {
+        let file_of = |tier: TierId| node.slots[tier].as_ref().map(store_file);
+        if !from.is_ram() {
             let Some(file) = file_of(from) else { return vec![false; copying.len()] };
             for copy in copying.iter_mut() {
                 let Some(sums) = segment.sums(copy.found.bucket) else { continue };
@@ -164,7 +165,7 @@ impl Mover {
                 copy.rotten |= u64::from(rotten) << number;
             }
         }
-        if to > 0 {
+        if !to.is_ram() {
             let Some(file) = file_of(to) else { return vec![false; copying.len()] };
             let mut writes: Vec<_> = (copying.iter().enumerate())
                 // SAFETY: a bucket's memory stays mapped whatever becomes of the bucket; bytes
@@ -178,7 +179,7 @@ impl Mover {
         good
     }
 
-    fn run(&mut self, tier: usize, transfers: &mut [Transfer], good: &mut [bool]) {
+    fn run(&mut self, tier: TierId, transfers: &mut [Transfer], good: &mut [bool]) {
         self.clients[tier].run(transfers);
         for (good, transfer) in good.iter_mut().zip(transfers.iter()) {
             match transfer.result() {
@@ -192,7 +193,7 @@ impl Mover {
     }
 
     /// Lets the index name the new bucket instead of the old one, unless somebody wrote meanwhile.
-    fn switch(&self, copy: &Copying, to: usize) -> bool {
+    fn switch(&self, copy: &Copying, to: TierId) -> bool {
         let segment = &self.node.segment;
         let (Some(old), Some(new)) = (segment.bucket(copy.found.bucket), segment.bucket(copy.to))
         else {
@@ -240,7 +241,7 @@ impl Mover {
         // The new record first: killed in between, the block is found once at least.
         segment.void_slot(&*self.node, copy.found.bucket);
         segment.file(copy.found.file).note_tier(to);
-        place.store(Entry::resident(to as u8, copy.to).encode(), Ordering::Release);
+        place.store(Entry::resident(to, copy.to).encode(), Ordering::Release);
         crash::point("move.switched");
         segment.free_bucket(copy.found.bucket);
         crash::point("move.freed");

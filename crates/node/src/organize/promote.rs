@@ -41,10 +41,10 @@ impl Promoter {
 
     /// The worker's life.
     pub fn run(mut self) {
-        let look = if self.node.tiers() > 1 { LOOK } else { COOL };
+        let look = if self.node.tiers().len() > 1 { LOOK } else { COOL };
         while !self.node.stopping() {
             let node = Arc::clone(&self.node);
-            for tier in 1..node.tiers() {
+            for tier in node.file_tiers() {
                 let used = node.header().tier[tier].used.load(Ordering::Relaxed);
                 if used != self.seen[tier] {
                     self.seen[tier] = used;
@@ -62,15 +62,15 @@ impl Promoter {
     }
 
     /// Moves the hottest blocks of a tier up, each to the fastest tier that it deserves.
-    fn promote(&mut self, tier: usize) {
+    fn promote(&mut self, tier: TierId) {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let hierarchy = node.hierarchy();
         let mut hot: Vec<(Block, BlockRef)> =
             blocks(segment, tier).filter(|(block, _)| block.uses > 0).collect();
         hot.sort_unstable_by_key(|(block, _)| std::cmp::Reverse(block.uses));
-        for above in 0..tier {
-            let Some(snapshot) = hierarchy.tier(above) else { continue };
+        for above in TierId::all(tier.index()) {
+            let Some(snapshot) = hierarchy.tier(above.index()) else { continue };
             let level = self.level(above, &snapshot);
             let unit = segment.bucket_bytes() as u64;
             // One batch at most, and half of the low watermark is left to writers. Where the tier falls
@@ -88,7 +88,7 @@ impl Promoter {
     }
 
     /// A tier as the decision to promote sees it.
-    fn level(&self, tier: usize, snapshot: &TierSnapshot) -> Level {
+    fn level(&self, tier: TierId, snapshot: &TierSnapshot) -> Level {
         let level = Level::of(snapshot, self.node.watermarks, 0);
         if level.is_roomy {
             return level;
@@ -101,7 +101,7 @@ impl Promoter {
 }
 
 /// The blocks of a tier, with what is known of their use.
-fn blocks(segment: &Segment, tier: usize) -> impl Iterator<Item = (Block, BlockRef)> {
+fn blocks(segment: &Segment, tier: TierId) -> impl Iterator<Item = (Block, BlockRef)> {
     buckets_of(segment, tier).filter_map(move |bucket| {
         let meta = segment.bucket(bucket)?;
         let file = meta.file.load(Ordering::Relaxed);

@@ -232,7 +232,7 @@ impl Stager {
                 moved += got;
                 self.fill(block, got as usize);
             }
-            node.trace.moved(start, "stage", "store", node.tier_name(0), moved);
+            node.trace.moved(start, "stage", "store", node.tier_name(TierId::RAM), moved);
         }
         drop(inside);
         self.lift(below);
@@ -242,7 +242,7 @@ impl Stager {
     /// Whether RAM stays above its low mark with so many blocks more.
     fn has_room(&self, blocks: usize) -> bool {
         let low = self.node.header().tier[0].low.load(Ordering::Relaxed);
-        self.node.segment.free_in(0) as usize > low as usize + blocks
+        self.node.segment.free_in(TierId::RAM) as usize > low as usize + blocks
     }
 
     /// Drops blocks of the file that the reader has passed: clean ones that were read once. So a file
@@ -258,7 +258,7 @@ impl Stager {
         let mut left = next.len();
         for block in end.saturating_sub(BEHIND)..end {
             let Some(place) = segment.entry(segment.file(request.file), block) else { continue };
-            let Entry::Resident { tier: 0, bucket, .. } =
+            let Entry::Resident { tier: TierId::RAM, bucket, .. } =
                 Entry::decode(place.load(Ordering::Acquire))
             else {
                 continue;
@@ -283,7 +283,7 @@ impl Stager {
         let segment = &self.node.segment;
         let place = segment.entry(segment.file(file), block)?;
         match Entry::decode(place.load(Ordering::Acquire)) {
-            Entry::Resident { tier, bucket, .. } if tier > 0 => {
+            Entry::Resident { tier, bucket, .. } if !tier.is_ram() => {
                 Some(BlockRef { file, block, bucket })
             }
             _ => None,
@@ -301,7 +301,7 @@ impl Stager {
         blocks.retain(|found| {
             let Some(meta) = segment.bucket(found.bucket) else { return false };
             let heat = Heat(meta.heat.load(Ordering::Relaxed));
-            let from = Destination::Tier(segment.tier_of(found.bucket));
+            let from = Destination::Tier(segment.tier_of(found.bucket).index());
             let rule = segment.rule_of(segment.file(found.file));
             let block = Block::of(heat, rule.is_some_and(|rule| rule.settings().pin));
             let goes = level.is_roomy
@@ -318,7 +318,7 @@ impl Stager {
             blocks.chunk_by(|a, b| segment.tier_of(a.bucket) == segment.tier_of(b.bucket))
         {
             if self.has_room(of_tier.len()) {
-                self.mover.shift(of_tier, segment.tier_of(of_tier[0].bucket), 0);
+                self.mover.shift(of_tier, segment.tier_of(of_tier[0].bucket), TierId::RAM);
             }
         }
     }
@@ -335,15 +335,15 @@ impl Stager {
         if place.load(Ordering::Acquire) != Entry::EMPTY {
             return None;
         }
-        let bucket = segment.take_slot(0, self.owner, &mut self.hint)?;
+        let bucket = segment.take_slot(TierId::new(0), self.owner, &mut self.hint)?;
         let fresh = segment.init_bucket(bucket, file, block, self.owner)?;
         if request.is_guess {
             let heat = &fresh.meta().heat;
             let ahead = Heat(heat.load(Ordering::Relaxed)).ahead(true);
             heat.store(ahead.0, Ordering::Relaxed);
         }
-        let locked = fresh.publish(place, 0)?;
-        segment.file(file).note_tier(0);
+        let locked = fresh.publish(place, TierId::RAM)?;
+        segment.file(file).note_tier(TierId::RAM);
         Some(locked)
     }
 

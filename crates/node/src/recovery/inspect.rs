@@ -3,6 +3,7 @@
 use crate::instance::discovery::is_name_of;
 use crate::journal::file::{NOT_OURS, open_owned};
 use crate::journal::superblock::{other_version, reason};
+use forebay_placement::TierId;
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::slot_head::{FORMAT, Foreign};
 use forebay_pool::slot_record::SLOTS_END;
@@ -54,7 +55,7 @@ impl Inspected {
     ///
     /// # Errors
     /// What to say about them.
-    pub(crate) fn slots(&self, tier: usize) -> Result<File, String> {
+    pub(crate) fn slots(&self, tier: TierId) -> Result<File, String> {
         let path = crate::usage::path_of(&self.segment.header().tier[tier].path);
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let header = self.segment.header();
@@ -79,7 +80,7 @@ impl Inspected {
 ///
 /// # Errors
 /// What to say about it, if they are another pool's.
-pub(crate) fn check_head(segment: &Segment, tier: usize, file: &OwnedFd) -> Result<(), String> {
+pub(crate) fn check_head(segment: &Segment, tier: TierId, file: &OwnedFd) -> Result<(), String> {
     let is_empty = || rustix::fs::fstat(file).is_ok_and(|found| found.st_size == 0);
     segment.check_head(file.as_fd(), segment.slots_end(tier)).or_else(|foreign| match foreign {
         // Nothing was ever written there.

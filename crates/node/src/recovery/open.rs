@@ -8,6 +8,7 @@ use crate::recovery::inspect::of_foreign;
 use crate::recovery::recorded;
 use crate::usage::buckets_of;
 use crate::usage::path_of;
+use forebay_placement::TierId;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{Costs, Model, schema};
 use forebay_pool::free_map::USED;
@@ -146,7 +147,7 @@ pub(crate) fn open(
     let beside = |name: &dyn Fn(&Path, &str) -> PathBuf| {
         let open = |(number, tier): (usize, &crate::config::Tier)| match &tier.kind {
             TierKind::Ram => Ok(None),
-            TierKind::File { .. } if is_without(number) => Ok(None),
+            TierKind::File { .. } if is_without(TierId::new(number)) => Ok(None),
             TierKind::File { path } => {
                 open_slots(&name(path, &tier.name)).map(Some).map_err(|error| match unfinished {
                     true => error,
@@ -174,7 +175,8 @@ pub(crate) fn open(
             ));
         }
     }
-    for (tier, files) in slots.iter().zip(&indexes).enumerate().skip(1) {
+    for tier in TierId::RAM.below(slots.len()) {
+        let files = (&slots[tier], &indexes[tier]);
         match give_heads(&segment, tier, files) {
             Err(Foreign::System(errno)) => {
                 // One that is full gets them when there is room again, before anything else.
@@ -191,7 +193,7 @@ pub(crate) fn open(
 }
 
 /// Whether a tier of a pool that was found has no files: it was left out from the start, and holds nothing.
-fn has_no_files(segment: &Segment, tier: usize) -> bool {
+fn has_no_files(segment: &Segment, tier: TierId) -> bool {
     let is_free = |bucket| {
         segment.bucket(bucket).is_none_or(|meta| meta.state.load(Ordering::Acquire) != USED)
     };
@@ -289,7 +291,7 @@ fn emulate(place: &mut layout::Emulation, emulate: Option<crate::config::Emulate
 /// The device's, or why they are not this pool's.
 pub(crate) fn give_heads(
     segment: &Segment,
-    tier: usize,
+    tier: TierId,
     (slots, index): (&Option<OwnedFd>, &Option<OwnedFd>),
 ) -> Result<(), Foreign> {
     let ends = [(slots, segment.slots_end(tier)), (index, segment.records_end(tier))];
@@ -329,7 +331,7 @@ fn make_file(runtime: &mut Runtime) -> Result<OwnedFd, String> {
 
 /// Makes the files of all file tiers, before the pool tells of their names: one that another user knows
 /// could be taken by them. Returns the tiers whose devices take none, and why.
-fn claim(config: &Config, runtime: &Runtime) -> Result<Vec<(usize, Errno)>, String> {
+fn claim(config: &Config, runtime: &Runtime) -> Result<Vec<(TierId, Errno)>, String> {
     let mut refused = Vec::new();
     // The journal lies on the fastest file tier that takes it.
     let mut has_journal = config.wants_journal();
@@ -346,7 +348,7 @@ fn claim(config: &Config, runtime: &Runtime) -> Result<Vec<(usize, Errno)>, Stri
             match wrong {
                 Wrong::Owner(_) if tries < NAME_TRIES => {}
                 Wrong::System(errno) if !is_own_fault(errno) => {
-                    refused.push((number, errno));
+                    refused.push((TierId::new(number), errno));
                     break;
                 }
                 _ => return Err(format!("{}: {wrong}", path.display())),

@@ -130,7 +130,7 @@ struct BlockState {
 impl<'a> Salvager<'a> {
     fn new(pool: &'a Inspected, target: &'a Path, stores: Result<Stores, String>) -> Salvager<'a> {
         let segment = &pool.segment;
-        let slots = (0..segment.header().tiers as usize).map(|tier| pool.slots(tier));
+        let slots = segment.header().tiers_in_use().map(|tier| pool.slots(tier));
         Salvager { pool, segment, target, slots: slots.collect(), stores }
     }
 
@@ -285,7 +285,7 @@ impl<'a> Salvager<'a> {
     fn read_page(&self, bucket: u32, number: usize, bytes: &mut [u8]) -> Result<(), String> {
         let from = number * bytes.len();
         let tier = self.segment.tier_of(bucket);
-        if tier == 0 {
+        if tier.is_ram() {
             // SAFETY: inside the bucket; whether a process wrote meanwhile is seen from its version.
             unsafe {
                 let at = self.segment.bucket_data(bucket).add(from);

@@ -56,7 +56,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             }
         }
     }
-    for tier in 0..header.tiers as usize {
+    for tier in header.tiers_in_use() {
         let map = segment.free_buckets(tier);
         if map.has_stray_bits() {
             findings.mended(format_args!("tier {tier}"), "offers buckets that do not exist");

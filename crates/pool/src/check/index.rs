@@ -100,13 +100,13 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn resident(&mut self, block: u64, node: u16, tier: u8, bucket: u32) {
+    fn resident(&mut self, block: u64, node: NodeId, tier: TierId, bucket: u32) {
         let header = self.segment.header();
-        let of_tier = header.tier[..header.tiers as usize].get(usize::from(tier));
+        let of_tier = header.tier[..header.tiers as usize].get(tier.index());
         let within = of_tier.is_some_and(|tier| {
             bucket.checked_sub(tier.first_bucket).is_some_and(|number| number < tier.buckets)
         });
-        let Some(meta) = self.segment.bucket(bucket).filter(|_| within && node == 0) else {
+        let Some(meta) = self.segment.bucket(bucket).filter(|_| within && node.is_local()) else {
             return self.refused(format!("block {block} lies in bucket {bucket}, which is none"));
         };
         if !self.named.add(bucket) {

@@ -20,7 +20,7 @@ fn filled() -> (Segment, rustix::fd::OwnedFd) {
         meta.valid.store(0b1111, Ordering::Relaxed);
         meta.pages.reset(0b0110);
         let place = segment.entry_or_insert(segment.file(record), block, me).unwrap();
-        place.store(Entry::resident(0, bucket).encode(), Ordering::Release);
+        place.store(Entry::resident(TierId::RAM, bucket).encode(), Ordering::Release);
         meta.lock.unlock_changed();
     }
     segment.file(record).size.store(70_001 << 18, Ordering::Relaxed);
@@ -109,7 +109,7 @@ fn damage_that_could_lose_data_is_refused() {
         }),
         ("an entry lost", |s| s.file(0).entry0.store(0, Ordering::Relaxed)),
         ("an entry of another bucket", |s| {
-            s.file(0).entry0.store(Entry::resident(0, 1).encode(), Ordering::Relaxed);
+            s.file(0).entry0.store(Entry::resident(TierId::RAM, 1).encode(), Ordering::Relaxed);
         }),
         ("an entry of another tier", |s| {
             s.file(0).entry0.fetch_xor(1 << 56, Ordering::Relaxed);
@@ -167,7 +167,7 @@ fn what_a_killed_process_leaves_is_no_finding() {
 fn strays_in_free_maps_and_caches_are_mended() {
     let (segment, _file) = filled();
     // Tier 1 has 100 buckets from 64 on.
-    segment.free_buckets(1).offer(64 + 120);
+    segment.free_buckets(TierId::new(1)).offer(64 + 120);
     segment.client(2).buckets[3].store(u32::MAX, Ordering::Relaxed);
     assert!(segment.bucket(0).unwrap().pages.dirty() != 0);
     segment.client(0).buckets[0].store(1, Ordering::Relaxed);

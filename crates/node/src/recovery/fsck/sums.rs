@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
     let segment = &pool.segment;
     let mut bytes = vec![0; segment.page_bytes()];
-    for tier in 1..segment.header().tiers as usize {
+    for tier in segment.header().file_tiers() {
         let header = &segment.header().tier[tier];
         // One that is not there is a finding already, if something of it is missed.
         if !path_of(&header.path).exists() {

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
     let page = segment.page_bytes() as u64;
-    for tier in 1..segment.header().tiers as usize {
+    for tier in segment.header().file_tiers() {
         let header = &segment.header().tier[tier];
         let path = path_of(&header.path);
         let place = format!("tier {} ({})", text(&header.name).to_string_lossy(), path.display());
