@@ -5,6 +5,7 @@ use crate::watch::Watch;
 use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{FileStatus, Observer};
+use forebay_pool::clock::Timer;
 use forebay_pool::liveness::{self, Halt};
 use forebay_pool::message::Message;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -240,7 +241,13 @@ pub fn stop(connection: &Connection, runtime: &Runtime) -> Result<Ended, String>
 
 /// How long what is left may stay the same before it is said why, and before it is given up on.
 const EXPLAIN: Duration = Duration::from_secs(2);
-const GIVE_UP: Duration = Duration::from_secs(60);
+const GIVE_UP: Timer = Timer::seconds(60);
+/// The least of that where timers are scaled: a machine under load may do nothing for some seconds.
+const GIVE_UP_LEAST: Duration = Duration::from_secs(10);
+
+fn give_up() -> Duration {
+    GIVE_UP.as_duration().max(GIVE_UP_LEAST)
+}
 
 /// Waits until the manager that was told to end has ended, only programs that use its files keep it, or a run has joined
 /// it. `connection` leads to it, unless it has ended.
@@ -273,7 +280,7 @@ pub fn wait_for_end(connection: Option<&Connection>, runtime: &Runtime) -> Resul
             return Ok(Ended::Replaced);
         }
         watch.look(runtime.manager())?;
-        if since.elapsed() > GIVE_UP {
+        if since.elapsed() > give_up() {
             return Err(format!(
                 "{}: a node manager holds its lock and does not answer; see {}",
                 runtime.folder.display(),
@@ -346,7 +353,7 @@ impl Stuck {
             }
             text
         };
-        if since.elapsed() > GIVE_UP {
+        if since.elapsed() > give_up() {
             return Err(format!(
                 "{}\nTheir data is kept. The node manager goes on trying, and `forebay status` shows how far it is",
                 explain()

@@ -281,8 +281,10 @@ fn a_recover_that_a_stopped_program_holds_up_says_who_it_is_and_ends() {
     let pid = wait_for("the pause", LONG, || paused(&site.out.join("pauses")));
     // A pause ends after a minute.
     kill(pid, Signal::STOP);
-    let mut recovering = site.start(site.forebay(&["recover"]));
-    wait_for("the end of it", 2 * LONG, || (!recovering.is_running()).then_some(()));
+    let mut command = site.forebay(&["recover"]);
+    command.env("FOREBAY_TIME_SCALE", "10");
+    let mut recovering = site.start(command);
+    wait_for("the end of it", LONG, || (!recovering.is_running()).then_some(()));
     let ran = recovering.end().expect(125);
     assert!(ran.stderr.contains(&format!("store/file: in use by {pid} (stopped")), "{ran:?}");
     assert!(ran.stderr.contains("goes on trying"), "{ran:?}");

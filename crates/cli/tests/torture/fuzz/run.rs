@@ -119,17 +119,21 @@ pub struct Outcome {
     pub troubles: usize,
 }
 
-/// The compiled executor, or nothing if there is no compiler.
+/// The compiled executor, or nothing if there is no compiler. Each run of the tests replaces that of the one
+/// before, which may still execute it.
 fn compiled(source: &str, flags: &[&str]) -> Option<PathBuf> {
-    let folder =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{}", std::process::id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz");
     fs::create_dir_all(&folder).unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
     let program = folder.join(source.rsplit('/').next().unwrap().trim_end_matches(".c"));
+    let fresh = program.with_extension(std::process::id().to_string());
     let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-w", "-D_GNU_SOURCE", "-pthread", "-o"]).arg(&program).arg(&file);
+    compiler.args(["-O1", "-w", "-D_GNU_SOURCE", "-pthread", "-o"]).arg(&fresh).arg(&file);
     match compiler.args(flags).output() {
-        Ok(made) if made.status.success() => Some(program),
+        Ok(made) if made.status.success() => {
+            fs::rename(&fresh, &program).unwrap();
+            Some(program)
+        }
         Ok(made) => panic!("{source}: {}", String::from_utf8_lossy(&made.stderr)),
         Err(error) => {
             crate::harness::skip(&format!("cc: {error}"));
