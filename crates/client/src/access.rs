@@ -5,12 +5,48 @@ mod truncate;
 
 use crate::open_file::OpenFile;
 use crate::waits::Wait;
+use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;
-use forebay_pool::guards::SharedGuard;
+use forebay_pool::guards::{ExclusiveGuard, SharedGuard};
 use forebay_pool::layout::*;
 use forebay_pool::{Owner, crash};
 use rustix::io::Errno;
+
+/// An open file that the calling thread has entered: until this is dropped no thread has the file
+/// exclusively, and the descriptor stays what it is. What looks at blocks is a method of it.
+#[must_use]
+pub(crate) struct EnteredFile<'f> {
+    file: &'f OpenFile<'f>,
+    /// The thread.
+    pub owner: Owner,
+    /// Of the file; of the table beside it, where the thread has the file exclusively.
+    guard: SharedGuard<'f>,
+}
+
+impl<'f> Deref for EnteredFile<'f> {
+    type Target = OpenFile<'f>;
+
+    #[inline(always)]
+    fn deref(&self) -> &OpenFile<'f> {
+        self.file
+    }
+}
+
+/// An open file that the calling thread has for itself.
+#[must_use]
+pub(crate) struct ExclusiveFile<'e> {
+    entered: &'e EnteredFile<'e>,
+    guard: ExclusiveGuard<'e>,
+}
+
+impl<'e> Deref for ExclusiveFile<'e> {
+    type Target = EnteredFile<'e>;
+
+    fn deref(&self) -> &EnteredFile<'e> {
+        self.entered
+    }
+}
 
 impl OpenFile<'_> {
     /// Enters the file, waiting while somebody has it exclusively.
@@ -18,11 +54,11 @@ impl OpenFile<'_> {
     /// # Errors
     /// `INTR`; `BADF` if the descriptor is not what it was.
     #[inline(always)]
-    pub(crate) fn enter(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
+    pub(crate) fn enter(&self, owner: Owner) -> Result<EnteredFile<'_>, Errno> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
-            Ok(inside) if self.is_current() => Ok(inside),
-            Ok(inside) => self.session.turn_back(inside),
+            Ok(guard) if self.is_current() => Ok(EnteredFile { file: self, owner, guard }),
+            Ok(guard) => self.turn_back(guard),
             Err(_) => self.enter_slow(owner),
         }
     }
@@ -32,27 +68,29 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`Session::enter`].
     #[inline(always)]
-    pub(crate) fn enter_restarting(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
+    pub(crate) fn enter_restarting(&self, owner: Owner) -> Result<EnteredFile<'_>, Errno> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
-            Ok(inside) if self.is_current() => Ok(inside),
-            Ok(inside) => self.session.turn_back(inside),
+            Ok(guard) if self.is_current() => Ok(EnteredFile { file: self, owner, guard }),
+            Ok(guard) => self.turn_back(guard),
             Err(_) => self.enter_restarting_slow(owner),
         }
     }
 
     #[cold]
-    fn enter_restarting_slow(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
+    fn enter_restarting_slow(&self, owner: Owner) -> Result<EnteredFile<'_>, Errno> {
         self.session.restarting(|| self.enter_slow(owner))
     }
 
     #[cold]
-    fn enter_slow(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
+    fn enter_slow(&self, owner: Owner) -> Result<EnteredFile<'_>, Errno> {
         let (mut backoff, wait) = (Backoff::default(), Wait::begin());
         loop {
             match self.session.segment.try_enter(self.id, owner) {
-                Ok(inside) if self.is_current() => return Ok(inside),
-                Ok(inside) => return self.session.turn_back(inside),
+                Ok(guard) if self.is_current() => {
+                    return Ok(EnteredFile { file: self, owner, guard });
+                }
+                Ok(guard) => return self.turn_back(guard),
                 Err(_) if !self.is_current() => return Err(Errno::BADF),
                 Err(holder) => {
                     if !backoff.wait() {
@@ -60,7 +98,7 @@ impl OpenFile<'_> {
                     }
                     if self.session.segment.owner_is_dead(holder) {
                         // Completes what the dead owner left, and lets everybody in again.
-                        self.exclusively(|| Ok(()))?;
+                        self.exclusively(|_| Ok(()))?;
                     }
                     self.session.look(&wait, holder, &backoff)?;
                 }
@@ -68,23 +106,11 @@ impl OpenFile<'_> {
         }
     }
 
-    /// Enters the file again that was left by [`forebay_pool::Segment::step_out`].
-    ///
-    /// # Errors
-    /// `INTR`; it is still left then.
-    pub(crate) fn step_in(&self, owner: Owner, inside: &SharedGuard) -> Result<(), Errno> {
-        let (mut backoff, wait) = (Backoff::default(), Wait::begin());
-        while let Err(holder) = self.session.segment.try_step_in(self.id, owner, inside) {
-            if !backoff.wait() {
-                continue;
-            }
-            if self.session.segment.owner_is_dead(holder) {
-                let exclusive = self.session.segment.lock_exclusive(inside, self.id, owner)?;
-                self.complete_left(exclusive.is_taken());
-            }
-            self.session.look(&wait, holder, &backoff)?;
-        }
-        Ok(())
+    /// Leaves what was entered with a file that turned out not to be what it was.
+    #[cold]
+    fn turn_back(&self, guard: SharedGuard) -> Result<EnteredFile<'_>, Errno> {
+        drop(guard);
+        Err(Errno::BADF)
     }
 
     /// Calls `act` while no other thread of any process is inside the file.
@@ -93,38 +119,32 @@ impl OpenFile<'_> {
     /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of `act`.
     pub(crate) fn exclusively<R>(
         &self,
-        act: impl FnOnce() -> Result<R, Errno>,
+        act: impl FnOnce(&ExclusiveFile<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        self.alone(|taken| {
-            self.complete_left(taken);
-            act()
+        self.alone(|file| {
+            file.complete_left();
+            act(file)
         })
     }
 
-    /// The same, without completing what a dead owner has left undone. `act` is told whether this thread did not have
-    /// the file before.
+    /// The same, without completing what a dead owner has left undone.
     ///
     /// # Errors
     /// Those of [`Session::exclusively`].
-    pub(crate) fn alone<R>(&self, act: impl FnOnce(bool) -> Result<R, Errno>) -> Result<R, Errno> {
+    pub(crate) fn alone<R>(
+        &self,
+        act: impl FnOnce(&ExclusiveFile<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         let owner = self.session.owner();
         let mut act = Some(act);
         self.session.restarting(|| {
-            let inside = self.enter_beside(owner)?;
-            let exclusive = self.session.segment.lock_exclusive(&inside, self.id, owner)?;
+            let guard = self.enter_beside(owner)?;
+            let entered = EnteredFile { file: self, owner, guard };
+            let exclusive = entered.exclude()?;
             // Called once: only the waits above begin again.
             let act = act.take().ok_or(Errno::IO)?;
-            Ok(act(exclusive.is_taken()))
+            Ok(act(&exclusive))
         })?
-    }
-
-    /// Completes what a dead owner left, if the caller has `taken` the file exclusively just now.
-    fn complete_left(&self, taken: bool) {
-        let record = self.record;
-        if taken && record.has_intent() {
-            record.set(FileFlags::STORE_WRITTEN);
-            let _ = self.session.segment.complete_intent(self.id, self.session.owner(), self);
-        }
     }
 
     /// Calls `act` with the description's offset while no other thread moves it.
@@ -145,5 +165,53 @@ impl OpenFile<'_> {
             let act = act.take().ok_or(Errno::IO)?;
             Ok(act(description.offset.load(Ordering::Acquire)))
         })?
+    }
+}
+
+impl EnteredFile<'_> {
+    /// Calls `act` while the thread is not inside the file, and enters it again. After an error it may
+    /// still be outside.
+    ///
+    /// # Errors
+    /// Those of `act`; as of [`OpenFile::enter`].
+    pub(crate) fn outside<R>(
+        &self,
+        act: impl FnOnce(&OpenFile<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        self.session.segment.step_out(self.id, self.owner, &self.guard);
+        let result = act(self.file)?;
+        self.step_in()?;
+        Ok(result)
+    }
+
+    fn step_in(&self) -> Result<(), Errno> {
+        let (mut backoff, wait) = (Backoff::default(), Wait::begin());
+        while let Err(holder) = self.session.segment.try_step_in(self.id, self.owner, &self.guard) {
+            if !backoff.wait() {
+                continue;
+            }
+            if self.session.segment.owner_is_dead(holder) {
+                self.exclude()?.complete_left();
+            }
+            self.session.look(&wait, holder, &backoff)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no other thread is inside the file.
+    fn exclude(&self) -> Result<ExclusiveFile<'_>, Errno> {
+        let guard = self.session.segment.lock_exclusive(&self.guard, self.id, self.owner)?;
+        Ok(ExclusiveFile { entered: self, guard })
+    }
+}
+
+impl ExclusiveFile<'_> {
+    /// Completes what a dead owner left, if the thread did not have the file before.
+    fn complete_left(&self) {
+        let record = self.record;
+        if self.guard.is_taken() && record.has_intent() {
+            record.set(FileFlags::STORE_WRITTEN);
+            let _ = self.session.segment.complete_intent(self.id, self.owner, self);
+        }
     }
 }

@@ -2,12 +2,11 @@
 //! `placement` see the reads that do not come from RAM, and the first ones of blocks that were brought
 //! up ahead; the node manager brings up what they expect.
 
-use crate::open_file::OpenFile;
+use crate::access::EnteredFile;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_placement::prefetch::{Ahead, Touches, pays};
 use forebay_placement::{Destination, mix};
-use forebay_pool::Owner;
 use forebay_pool::layout::DescriptionFlags;
 use forebay_pool::message::Message;
 
@@ -60,11 +59,11 @@ impl Predictors {
     }
 }
 
-impl OpenFile<'_> {
+impl EnteredFile<'_> {
     /// Notes that `bytes` at `offset` are read and that the first of them lie in `from`, or have come
     /// up from below; asks for what will probably be read next, where waiting for it would take long.
     #[inline(never)]
-    pub(crate) fn foresee(&self, offset: u64, bytes: usize, from: Destination, owner: Owner) {
+    pub(crate) fn foresee(&self, offset: u64, bytes: usize, from: Destination) {
         let header = self.session.segment.header();
         let description = self.description;
         // Who has said how it will read is answered by `Session::advise`.
@@ -75,7 +74,7 @@ impl OpenFile<'_> {
             return;
         }
         let word = description.word.load(Ordering::Relaxed);
-        let reader = (word >> 32 << 32 | u64::from(self.description_id()), owner.raw());
+        let reader = (word >> 32 << 32 | u64::from(self.description_id()), self.owner.raw());
         let block = self.session.segment.bucket_bytes() as u64;
         let Some(ahead) = self.session.predictors.touch(reader, offset, bytes as u64, block) else {
             return;

@@ -1,5 +1,6 @@
 //! Sizes, times and offsets as programs see them.
 
+use crate::access::EnteredFile;
 use crate::open::SET_ID_BITS;
 use crate::open_file::OpenFile;
 use crate::session::Session;
@@ -41,30 +42,6 @@ pub struct Correction {
 }
 
 impl OpenFile<'_> {
-    /// Before a write at `offset` of a file that has a set-id bit: takes the bit away, as the kernel
-    /// does, unless this process may keep it. The caller is inside the file.
-    #[cold]
-    pub(crate) fn clear_set_id(&self, offset: u64) {
-        self.record.clear(FileFlags::SET_ID);
-        let fd = crate::session::borrow(self.fd);
-        let Ok(stat) = rustix::fs::fstat(fd) else { return };
-        // Without the group's right to execute, the bit once meant mandatory locking.
-        let group = if stat.st_mode & 0o010 != 0 { 0o2000 } else { 0 };
-        let doomed = stat.st_mode & (0o4000 | group);
-        let kept = rustix::thread::capabilities(None)
-            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::FSETID));
-        if doomed != 0 && !kept {
-            let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
-            if rustix::fs::fchmod(fd, mode).is_err() {
-                // Not the owner's process. The kernel does it for any process that changes the file, and an
-                // allocation where the write will need one changes nothing that a process can read.
-                let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
-                let allocate = || rustix::fs::fallocate(fd, keeps_size, offset, 1);
-                let _ = self.on_store(allocate);
-            }
-        }
-    }
-
     /// Moves the description's offset.
     ///
     /// # Errors
@@ -154,6 +131,32 @@ impl OpenFile<'_> {
                 place.set(ours, Ordering::AcqRel);
             } else {
                 place.clear(ours, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+impl EnteredFile<'_> {
+    /// Before a write at `offset` of a file that has a set-id bit: takes the bit away, as the kernel
+    /// does, unless this process may keep it. The caller is inside the file.
+    #[cold]
+    pub(crate) fn clear_set_id(&self, offset: u64) {
+        self.record.clear(FileFlags::SET_ID);
+        let fd = crate::session::borrow(self.fd);
+        let Ok(stat) = rustix::fs::fstat(fd) else { return };
+        // Without the group's right to execute, the bit once meant mandatory locking.
+        let group = if stat.st_mode & 0o010 != 0 { 0o2000 } else { 0 };
+        let doomed = stat.st_mode & (0o4000 | group);
+        let kept = rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::FSETID));
+        if doomed != 0 && !kept {
+            let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
+            if rustix::fs::fchmod(fd, mode).is_err() {
+                // Not the owner's process. The kernel does it for any process that changes the file, and an
+                // allocation where the write will need one changes nothing that a process can read.
+                let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
+                let allocate = || rustix::fs::fallocate(fd, keeps_size, offset, 1);
+                let _ = self.on_store(allocate);
             }
         }
     }

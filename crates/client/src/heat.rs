@@ -1,5 +1,6 @@
 //! Counting uses of blocks and files, for eviction, promotion and the HotData policy.
 
+use crate::access::EnteredFile;
 use crate::open_file::OpenFile;
 use core::sync::atomic::Ordering;
 use forebay_placement::evict::Eviction;
@@ -10,6 +11,18 @@ use forebay_pool::layout::*;
 const SAMPLE: u64 = 8;
 
 impl OpenFile<'_> {
+    /// Notes that a file was used: at each open, and at some reads.
+    pub(crate) fn used_file(&self) {
+        let now = self.session.segment.header().now_ms.load(Ordering::Relaxed);
+        let heat = &self.record.heat;
+        let score = Score(heat.load(Ordering::Relaxed));
+        // Who comes in between has counted a use as well.
+        let after = score.touch(now, HALF_LIFE_MS).0;
+        let _ = heat.compare_exchange(score.0, after, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+impl EnteredFile<'_> {
     /// Notes that a block in `bucket` was used. Uses of one bucket that follow each other, as of a
     /// program that reads in small pieces, count as one. Whether it is worth to see what follows: the
     /// block lies below RAM, or was brought up ahead.
@@ -39,15 +52,5 @@ impl OpenFile<'_> {
             self.used_file();
         }
         !tier.is_ram() || heat.is_ahead()
-    }
-
-    /// Notes that a file was used: at each open, and at some reads.
-    pub(crate) fn used_file(&self) {
-        let now = self.session.segment.header().now_ms.load(Ordering::Relaxed);
-        let heat = &self.record.heat;
-        let score = Score(heat.load(Ordering::Relaxed));
-        // Who comes in between has counted a use as well.
-        let after = score.touch(now, HALF_LIFE_MS).0;
-        let _ = heat.compare_exchange(score.0, after, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

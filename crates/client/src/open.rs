@@ -421,14 +421,14 @@ impl OpenFile<'_> {
         if !differs || record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY) {
             return Ok(());
         }
-        self.exclusively(|| {
+        self.exclusively(|file| {
             if record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY) {
                 return Ok(());
             }
             // Looked at again: it may have been written and flushed since.
             let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) else { return Ok(()) };
             let size = stat.st_size as u64;
-            if session.segment.drop_clean_blocks(self.id, session.owner()) {
+            if session.segment.drop_clean_blocks(self.id, file.owner) {
                 record.size.store(size, Ordering::Release);
                 record.store_size.store(size, Ordering::Release);
                 record.store_mtime_ns.store(mtime_ns(&stat), Ordering::Release);
@@ -447,12 +447,12 @@ impl OpenFile<'_> {
             return Ok(());
         }
         // A truncate that was left undone was one of the old file.
-        self.alone(|_| {
+        self.alone(|file| {
             if record.born_ns.load(Ordering::Acquire) == born {
                 return Ok(());
             }
             forebay_pool::crash::point("open.parting");
-            session.segment.drop_all_blocks(self.id, session.owner(), session);
+            session.segment.drop_all_blocks(self.id, file.owner, session);
             record.clear(!FileFlags::DIRECT);
             record.job.store(0, Ordering::Release);
             // Else it would be looked for, and saved, under the name of the old one.

@@ -55,7 +55,7 @@ impl OpenFile<'_> {
     pub(crate) fn enter_beside(&self, owner: Owner) -> Result<SharedGuard<'_>, Errno> {
         crash::point("file.entering");
         let inside = self.session.segment.enter_beside(self.id, owner);
-        if self.is_current() { Ok(inside) } else { self.session.turn_back(inside) }
+        if self.is_current() { Ok(inside) } else { Err(Errno::BADF) }
     }
 
     /// Gives up this descriptor's part in its description.
@@ -88,13 +88,6 @@ impl Session {
             }
             backoff.wait();
         }
-    }
-
-    /// Leaves what was entered with a file that turned out not to be what it was.
-    #[cold]
-    pub(crate) fn turn_back(&self, inside: SharedGuard) -> Result<SharedGuard<'_>, Errno> {
-        drop(inside);
-        Err(Errno::BADF)
     }
 
     /// Calls `close`, which closes `fd`. Returns what it returns, and the errno that a flush of the file

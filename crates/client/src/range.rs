@@ -1,9 +1,10 @@
 //! Ranges of a file: allocating and punching them, looking for data and holes, and advice about
 //! what will be read.
 
+use crate::access::{EnteredFile, ExclusiveFile};
 use crate::open::{ctime_ns, mtime_ns};
 use crate::open_file::OpenFile;
-use crate::session::{Session, borrow};
+use crate::session::borrow;
 use crate::write::raise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -63,11 +64,11 @@ impl OpenFile<'_> {
                 self.on_store(call)
             })
         } else if action.is_empty() {
-            let extend = || {
-                self.clean_up_store()?;
+            let extend = |file: &ExclusiveFile<'_>| {
+                file.clean_up_store()?;
                 let owner = self.session.owner();
-                self.session.segment.clear_tail(self.id, range.end, owner, self)?;
-                self.lengthening(|| {
+                self.session.segment.clear_tail(self.id, range.end, owner, self.session)?;
+                file.lengthening(|| {
                     self.on_store(call)?;
                     crash::point("allocate.store");
                     self.grown_on_store(range.end);
@@ -76,43 +77,11 @@ impl OpenFile<'_> {
             };
             self.session.restarting(|| self.exclusively(extend))
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
-            let punch = || self.punch(range.clone(), keeps_size, call);
+            let punch = |file: &ExclusiveFile<'_>| file.punch(range.clone(), keeps_size, call);
             self.session.restarting(|| self.exclusively(punch))
         } else {
             self.with_clean(call)?
         }
-    }
-
-    /// The caller has the file exclusively.
-    fn punch(
-        &self,
-        range: Range<u64>,
-        keeps_size: bool,
-        call: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let end = range.end;
-        self.bring_failing_up(range.start)?;
-        self.bring_failing_up(end)?;
-        if !keeps_size {
-            self.clean_up_store()?;
-            self.session.segment.clear_tail(self.id, end, self.session.owner(), self)?;
-        }
-        let punched =
-            self.session.segment.punch(self.id, range, self.session.owner(), self, || {
-                self.note_cut()?;
-                if keeps_size {
-                    return self.on_store(call);
-                }
-                self.lengthening(|| {
-                    self.on_store(call)?;
-                    self.grown_on_store(end);
-                    Ok(())
-                })
-            });
-        if let Err(errno) = punched {
-            self.undo_cut(errno);
-        }
-        punched
     }
 
     /// Notes that the store's file has at least `end` bytes.
@@ -153,14 +122,10 @@ impl OpenFile<'_> {
         let size = self.size()?;
         let start = u64::try_from(offset).ok().filter(|&start| start < size).ok_or(Errno::NXIO)?;
         let owner = self.session.owner();
-        let _inside = self.enter(owner)?;
+        let inside = self.enter(owner)?;
         let look = |fd| match hole {
-            true => Ok(self.session.next_hole(self.id, start, size, fd)),
-            false => self
-                .session
-                .next_data(self.id, start, fd)
-                .filter(|&at| at < size)
-                .ok_or(Errno::NXIO),
+            true => Ok(inside.next_hole(start, size, fd)),
+            false => inside.next_data(start, fd).filter(|&at| at < size).ok_or(Errno::NXIO),
         };
         // A description of our own: the offset of the program's is the marker.
         match self.reader(look) {
@@ -223,12 +188,89 @@ impl OpenFile<'_> {
 
     /// Drops the clean blocks that lie in a range whole, and asks for a flush of the dirty ones.
     fn drop_clean_range(&self, from: u64, to: u64) {
+        // It is advice: a signal ends it.
+        let Ok(inside) = self.enter(self.session.owner()) else { return };
+        let dirty = inside.drop_clean_blocks(from, to);
+        drop(inside);
+        if dirty {
+            self.announce();
+            self.session.segment.request_sync(self.id, Some(self.session.owner()), false);
+        }
+    }
+}
+
+impl ExclusiveFile<'_> {
+    fn punch(
+        &self,
+        range: Range<u64>,
+        keeps_size: bool,
+        call: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let end = range.end;
+        self.bring_failing_up(range.start)?;
+        self.bring_failing_up(end)?;
+        if !keeps_size {
+            self.clean_up_store()?;
+            self.session.segment.clear_tail(self.id, end, self.owner, self.session)?;
+        }
+        let punched = self.session.segment.punch(self.id, range, self.owner, self, || {
+            self.note_cut()?;
+            if keeps_size {
+                return self.on_store(call);
+            }
+            self.lengthening(|| {
+                self.on_store(call)?;
+                self.grown_on_store(end);
+                Ok(())
+            })
+        });
+        if let Err(errno) = punched {
+            self.undo_cut(errno);
+        }
+        punched
+    }
+}
+
+impl EnteredFile<'_> {
+    /// The first range at or behind `from` that the store does not have yet.
+    fn next_pending(&self, from: u64) -> Option<Range<u64>> {
+        let mut found = None;
+        self.session.segment.for_each_pending(self.id, from, |range| {
+            if range.end > from {
+                found = Some(range);
+            }
+            found.is_none()
+        });
+        found
+    }
+
+    fn next_data(&self, start: u64, fd: i32) -> Option<u64> {
+        // The tiers first: what a flush takes from them meanwhile, the store then has.
+        let buffered = self.next_pending(start).map(|range| range.start.max(start));
+        let stored = rustix::fs::seek(borrow(fd), SeekFrom::Data(start)).ok();
+        buffered.into_iter().chain(stored).min()
+    }
+
+    fn next_hole(&self, start: u64, size: u64, fd: i32) -> u64 {
+        let page = self.session.segment.page_bytes() as u64;
+        let mut at = start;
+        while at < size {
+            let pending = self.next_pending(at).filter(|range| range.start <= at);
+            at = match (pending, rustix::fs::seek(borrow(fd), SeekFrom::Hole(at))) {
+                (Some(range), _) => range.end,
+                // The store's end, or a hole: there are no holes in the middle of a page.
+                (None, Ok(hole)) if hole > at => hole.next_multiple_of(page),
+                (None, _) => return at,
+            };
+        }
+        size
+    }
+
+    /// Drops the clean blocks that lie in a range whole. Whether there are dirty ones.
+    fn drop_clean_blocks(&self, from: u64, to: u64) -> bool {
         let bucket = self.session.segment.bucket_bytes() as u64;
         let record = self.record;
         let end = to.min(record.size.load(Ordering::Acquire).next_multiple_of(bucket));
-        let owner = self.session.owner();
-        // It is advice: a signal ends it.
-        let Ok(inside) = self.enter(owner) else { return };
         let mut dirty = false;
         self.session.segment.for_each_entry(record, from.div_ceil(bucket), |block, place| {
             if (block + 1) * bucket > end {
@@ -237,7 +279,7 @@ impl OpenFile<'_> {
             if matches!(Entry::decode(place.load(Ordering::Acquire)), Entry::Busy(_)) {
                 return true;
             }
-            let held = match self.session.segment.lock_block_unless_interrupted(place, owner) {
+            let held = match self.session.segment.lock_block_unless_interrupted(place, self.owner) {
                 Ok(Some(held)) => held,
                 Ok(None) => return true,
                 Err(_) => return false,
@@ -250,46 +292,6 @@ impl OpenFile<'_> {
             dirty |= pending != 0;
             true
         });
-        drop(inside);
-        if dirty {
-            self.announce();
-            self.session.segment.request_sync(self.id, Some(self.session.owner()), false);
-        }
-    }
-}
-
-impl Session {
-    /// The first range at or behind `from` that the store does not have yet.
-    fn next_pending(&self, file: u32, from: u64) -> Option<Range<u64>> {
-        let mut found = None;
-        self.segment.for_each_pending(file, from, |range| {
-            if range.end > from {
-                found = Some(range);
-            }
-            found.is_none()
-        });
-        found
-    }
-
-    fn next_data(&self, file: u32, start: u64, fd: i32) -> Option<u64> {
-        // The tiers first: what a flush takes from them meanwhile, the store then has.
-        let buffered = self.next_pending(file, start).map(|range| range.start.max(start));
-        let stored = rustix::fs::seek(borrow(fd), SeekFrom::Data(start)).ok();
-        buffered.into_iter().chain(stored).min()
-    }
-
-    fn next_hole(&self, file: u32, start: u64, size: u64, fd: i32) -> u64 {
-        let page = self.segment.page_bytes() as u64;
-        let mut at = start;
-        while at < size {
-            let pending = self.next_pending(file, at).filter(|range| range.start <= at);
-            at = match (pending, rustix::fs::seek(borrow(fd), SeekFrom::Hole(at))) {
-                (Some(range), _) => range.end,
-                // The store's end, or a hole: there are no holes in the middle of a page.
-                (None, Ok(hole)) if hole > at => hole.next_multiple_of(page),
-                (None, _) => return at,
-            };
-        }
-        size
+        dirty
     }
 }

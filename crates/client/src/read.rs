@@ -1,5 +1,6 @@
 //! Reading: lock-free from RAM buckets, through the kernel from slots and from the store.
 
+use crate::access::EnteredFile;
 use crate::attributes::Whence;
 use crate::open_file::OpenFile;
 use crate::range::READ_AHEAD_BLOCKS;
@@ -13,7 +14,7 @@ use forebay_placement::schema::Lifetime;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::sums::Summing;
-use forebay_pool::{Entry, Owner, interruption};
+use forebay_pool::{Entry, interruption};
 use rustix::io::Errno;
 
 /// Tries without the lock before a reader takes it.
@@ -95,7 +96,7 @@ impl OpenFile<'_> {
             }
             let owner = self.session.owner();
             let inside = self.enter_restarting(owner)?;
-            let done = self.read_at_once(piece, offset, owner);
+            let done = inside.read_at_once(piece, offset);
             drop(inside);
             if done {
                 return Ok(piece.len());
@@ -120,8 +121,8 @@ impl OpenFile<'_> {
             self.look_again()?;
         }
         let owner = self.session.owner();
-        let _inside = self.enter(owner)?;
-        let result = self.read_blocks(pieces, offset, length, owner);
+        let inside = self.enter(owner)?;
+        let result = inside.read_blocks(pieces, offset, length);
         if record.rule.load(Ordering::Relaxed) != 0 {
             self.note_read(offset, &result);
         }
@@ -179,18 +180,18 @@ impl OpenFile<'_> {
             self.session.segment.prefetch(record, description.offset.load(Ordering::Relaxed));
         }
         let owner = self.session.owner();
-        let _inside = match self.enter_restarting(owner) {
+        let inside = match self.enter_restarting(owner) {
             Ok(inside) => inside,
             Err(errno) => return Some(Err(errno)),
         };
         let _position = description.position.guard(owner)?;
         let offset = description.offset.load(Ordering::Acquire);
         let result = if let [piece] = pieces
-            && self.read_at_once(piece, offset, owner)
+            && inside.read_at_once(piece, offset)
         {
             Some(Ok(length))
         } else {
-            self.read_on_slowly(pieces, offset, length, owner)
+            inside.read_on_slowly(pieces, offset, length)
         };
         if let Some(Ok(got)) = result {
             description.offset.store(offset + got as u64, Ordering::Release);
@@ -198,13 +199,28 @@ impl OpenFile<'_> {
         result
     }
 
+    /// Whether a block that only the store has is worth a bucket: it will be read in small pieces,
+    /// or its file is read again; and RAM is not short.
+    fn wants_stage_in(&self, length: usize) -> bool {
+        let advice = self.description.flags.load(Ordering::Relaxed);
+        if advice.contains(DescriptionFlags::RANDOM) {
+            return false;
+        }
+        let low = self.session.segment.header().tier[0].low.load(Ordering::Relaxed);
+        let again = self.record.opens.load(Ordering::Relaxed) > 1
+            || advice.contains(DescriptionFlags::SEQUENTIAL);
+        (again || length < self.session.segment.bucket_bytes())
+            && self.session.segment.free_in(TierId::RAM) > low
+    }
+}
+
+impl EnteredFile<'_> {
     #[inline(never)]
     fn read_on_slowly(
         &self,
         pieces: &[Span<'_, Writable>],
         offset: u64,
         length: usize,
-        owner: Owner,
     ) -> Option<Result<usize, Errno>> {
         let record = self.record;
         let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64)?;
@@ -212,7 +228,7 @@ impl OpenFile<'_> {
         if end > record.size.load(Ordering::Acquire) && !record.has(FileFlags::METADATA_DIRTY) {
             return None;
         }
-        let result = self.read_blocks(pieces, offset, length, owner);
+        let result = self.read_blocks(pieces, offset, length);
         if record.rule.load(Ordering::Relaxed) != 0 {
             self.note_read(offset, &result);
         }
@@ -222,7 +238,7 @@ impl OpenFile<'_> {
     /// The usual read, inside the file: one piece of one block that lies in RAM and that nobody is
     /// writing. False, and nothing was done that shows, where it is not that.
     #[inline(always)]
-    fn read_at_once(&self, piece: &Span<'_, Writable>, offset: u64, owner: Owner) -> bool {
+    fn read_at_once(&self, piece: &Span<'_, Writable>, offset: u64) -> bool {
         let record = self.record;
         let (block, within) = self.session.segment.block_at(offset);
         let end_within = within.saturating_add(piece.len());
@@ -254,7 +270,7 @@ impl OpenFile<'_> {
         }
         if self.used(TierId::RAM, bucket, meta) {
             let part = Part { block, within, bytes: piece.len() };
-            self.foresee_after(TierId::RAM, part, piece.len(), owner);
+            self.foresee_after(TierId::RAM, part, piece.len());
         }
         let counters = self.session.counters();
         self.session.count_up(&counters.reads, 1);
@@ -268,7 +284,6 @@ impl OpenFile<'_> {
         pieces: &[Span<'_, Writable>],
         offset: u64,
         length: usize,
-        owner: Owner,
     ) -> Result<usize, Errno> {
         let record = self.record;
         let mut cursor = Cursor::new(pieces);
@@ -282,7 +297,7 @@ impl OpenFile<'_> {
             if unbuffered && !record.has(FileFlags::DIRECT) {
                 let known = record.store_size.load(Ordering::Acquire).saturating_sub(offset);
                 let within = (length as u64).min(known) as usize;
-                self.foresee(offset, within, Destination::Store, owner);
+                self.foresee(offset, within, Destination::Store);
             }
             return self.read_through(&mut cursor, offset, length);
         }
@@ -297,18 +312,18 @@ impl OpenFile<'_> {
             let mut place = self.session.segment.entry(record, part.block);
             let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
             if absent {
-                self.foresee(at, length - done, Destination::Store, owner);
+                self.foresee(at, length - done, Destination::Store);
             }
             if absent && wanted() {
                 if self.may(DescriptionFlags::SEQUENTIAL) {
                     self.want_staged(part.block + 1, READ_AHEAD_BLOCKS);
                 }
-                if self.stage_in(part.block, owner) {
+                if self.stage_in(part.block) {
                     place = self.session.segment.entry(record, part.block);
                 }
             }
             let resident = match place {
-                Some(place) => self.read_resident(place, &mut cursor, part, length - done, owner),
+                Some(place) => self.read_resident(place, &mut cursor, part, length - done),
                 None => Ok(false),
             };
             let result = match resident {
@@ -333,23 +348,9 @@ impl OpenFile<'_> {
         Ok(done)
     }
 
-    /// Whether a block that only the store has is worth a bucket: it will be read in small pieces,
-    /// or its file is read again; and RAM is not short.
-    fn wants_stage_in(&self, length: usize) -> bool {
-        let advice = self.description.flags.load(Ordering::Relaxed);
-        if advice.contains(DescriptionFlags::RANDOM) {
-            return false;
-        }
-        let low = self.session.segment.header().tier[0].low.load(Ordering::Relaxed);
-        let again = self.record.opens.load(Ordering::Relaxed) > 1
-            || advice.contains(DescriptionFlags::SEQUENTIAL);
-        (again || length < self.session.segment.bucket_bytes())
-            && self.session.segment.free_in(TierId::RAM) > low
-    }
-
     /// Brings a block from the store to RAM, clean. False if that is not possible now.
     #[inline(never)]
-    fn stage_in(&self, block: u64, owner: Owner) -> bool {
+    fn stage_in(&self, block: u64) -> bool {
         let record = self.record;
         let bytes = self.session.segment.bucket_bytes();
         let start = block * bytes as u64;
@@ -360,11 +361,11 @@ impl OpenFile<'_> {
         if length() == 0 {
             return false;
         }
-        let Some(place) = self.session.segment.entry_or_insert(record, block, owner) else {
+        let Some(place) = self.session.segment.entry_or_insert(record, block, self.owner) else {
             return false;
         };
-        let Some(bucket) = self.session.segment.take_bucket(owner) else { return false };
-        let fresh = self.session.segment.init_bucket(bucket, self.id, block, owner);
+        let Some(bucket) = self.session.segment.take_bucket(self.owner) else { return false };
+        let fresh = self.session.segment.init_bucket(bucket, self.id, block, self.owner);
         let Some(fresh) = fresh else { return false };
         // Another thread may be faster.
         let Some(held) = fresh.publish(place, TierId::RAM) else { return true };
@@ -439,7 +440,6 @@ impl OpenFile<'_> {
         cursor: &mut Cursor<'_, Writable>,
         part: Part,
         left: usize,
-        owner: Owner,
     ) -> Result<bool, Errno> {
         let start = cursor.position();
         for _ in 0..GLANCES {
@@ -458,7 +458,7 @@ impl OpenFile<'_> {
             let same = place.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
             if same && (result.is_ok() || tier.is_ram()) {
                 if self.used(tier, bucket, meta) {
-                    self.foresee_after(tier, part, left, owner);
+                    self.foresee_after(tier, part, left);
                 }
                 return result.map(|()| true);
             }
@@ -468,7 +468,7 @@ impl OpenFile<'_> {
                 break;
             }
         }
-        let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+        let held = self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
         let Some(mut held) = held else { return Ok(false) };
         let valid = held.meta().valid.load(Ordering::Acquire);
         let result = self.copy_locked(&held, cursor, part);
@@ -480,14 +480,14 @@ impl OpenFile<'_> {
 
     /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`.
     #[inline(never)]
-    fn foresee_after(&self, tier: TierId, part: Part, left: usize, owner: Owner) {
+    fn foresee_after(&self, tier: TierId, part: Part, left: usize) {
         // What was brought up to RAM came from where it takes long to read.
         let from = match tier {
             TierId::RAM => Destination::Store,
             tier => Destination::Tier(tier.index()),
         };
         let offset = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
-        self.foresee(offset, left, from, owner);
+        self.foresee(offset, left, from);
     }
 
     #[inline(never)]
@@ -500,7 +500,7 @@ impl OpenFile<'_> {
         let meta = held.meta();
         let touched =
             pages(part.within, part.within + part.bytes, self.session.segment.page_shift());
-        self.session.segment.judge_pages(self, held.bucket(), touched)?;
+        self.session.segment.judge_pages(self.session, held.bucket(), touched)?;
         let valid = meta.valid.load(Ordering::Acquire);
         self.copy_bucket(held.tier(), held.bucket(), valid, cursor, part)
     }

@@ -1,5 +1,6 @@
 //! Bringing what was written to the store, or to where it is durable.
 
+use crate::access::EnteredFile;
 use crate::open_file::OpenFile;
 use crate::session::Session;
 use crate::vigil::Seen;
@@ -108,41 +109,7 @@ impl OpenFile<'_> {
         let sequence = if tracked { self.session.segment.next_sequence() } else { 0 };
         record.set(FileFlags::STORE_WRITTEN);
         // Not while somebody truncates or punches: it must not come to the store after that.
-        let inside = self.enter(owner)?;
-        let mut result = Ok(());
-        self.session.segment.for_each_entry(record, 0, |block, place| {
-            let held = match self.session.segment.lock_block_unless_interrupted(place, owner) {
-                Ok(Some(held)) => held,
-                Ok(None) => return true,
-                Err(errno) => {
-                    result = Err(errno);
-                    return false;
-                }
-            };
-            let meta = held.meta();
-            // A manager may have come since. What it is writing must stay marked: a truncate waits for that.
-            self.session.segment.wait_for_writeback(meta);
-            // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
-            let valid = meta.valid.load(Ordering::Acquire);
-            meta.take_back_writeback();
-            let dirty = meta.pages.dirty() & valid;
-            let pages = 0..PAGES_PER_BUCKET as usize;
-            crash::point("flush-here.begin");
-            for page in pages.filter(|page| dirty >> page & 1 == 1) {
-                if let Err(errno) = self.flush_page(&held, block, page) {
-                    result = Err(errno);
-                    break;
-                }
-                crash::point("flush-here.page");
-                meta.pages.clear_dirty(1 << page);
-            }
-            if dirty != 0 && !held.tier().is_ram() {
-                self.session.segment.record_slot(self, held.bucket());
-            }
-            result.is_ok()
-        });
-        drop(inside);
-        result?;
+        self.enter(owner)?.write_back()?;
         if !durable {
             return Ok(());
         }
@@ -181,6 +148,56 @@ impl OpenFile<'_> {
         Ok(())
     }
 
+    pub(crate) fn last_error(&self) -> Option<Errno> {
+        let errno = self.record.last_errno();
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
+    }
+
+    /// The error of a flush that this description has not yet learned of; it has, afterwards.
+    pub(crate) fn unreported_error(&self) -> Option<Errno> {
+        let seen = &self.description.error_seen;
+        self.record.check_errors(seen).map(Errno::from_raw_os_error)
+    }
+}
+
+impl EnteredFile<'_> {
+    /// Brings the dirty pages to the store.
+    fn write_back(&self) -> Result<(), Errno> {
+        let mut result = Ok(());
+        self.session.segment.for_each_entry(self.record, 0, |block, place| {
+            let held = match self.session.segment.lock_block_unless_interrupted(place, self.owner) {
+                Ok(Some(held)) => held,
+                Ok(None) => return true,
+                Err(errno) => {
+                    result = Err(errno);
+                    return false;
+                }
+            };
+            let meta = held.meta();
+            // A manager may have come since. What it is writing must stay marked: a truncate waits for that.
+            self.session.segment.wait_for_writeback(meta);
+            // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
+            let valid = meta.valid.load(Ordering::Acquire);
+            meta.take_back_writeback();
+            let dirty = meta.pages.dirty() & valid;
+            let pages = 0..PAGES_PER_BUCKET as usize;
+            crash::point("flush-here.begin");
+            for page in pages.filter(|page| dirty >> page & 1 == 1) {
+                if let Err(errno) = self.flush_page(&held, block, page) {
+                    result = Err(errno);
+                    break;
+                }
+                crash::point("flush-here.page");
+                meta.pages.clear_dirty(1 << page);
+            }
+            if dirty != 0 && !held.tier().is_ram() {
+                self.session.segment.record_slot(self.session, held.bucket());
+            }
+            result.is_ok()
+        });
+        result
+    }
+
     fn flush_page(&self, held: &BlockGuard<'_>, block: u64, number: usize) -> Result<(), Errno> {
         let page = self.session.segment.page_bytes();
         let start = block * self.session.segment.bucket_bytes() as u64 + (number * page) as u64;
@@ -189,7 +206,7 @@ impl OpenFile<'_> {
         let mut at = number * page;
         let mut offset = start;
         let mut chunk = [0u8; 4096];
-        self.session.segment.judge_pages(self, held.bucket(), 1 << number)?;
+        self.session.segment.judge_pages(self.session, held.bucket(), 1 << number)?;
         while left > 0 {
             let count = left.min(chunk.len());
             let from = if held.tier().is_ram() {
@@ -203,17 +220,6 @@ impl OpenFile<'_> {
         }
         raise(&self.record.store_size, offset);
         Ok(())
-    }
-
-    pub(crate) fn last_error(&self) -> Option<Errno> {
-        let errno = self.record.last_errno();
-        (errno != 0).then(|| Errno::from_raw_os_error(errno))
-    }
-
-    /// The error of a flush that this description has not yet learned of; it has, afterwards.
-    pub(crate) fn unreported_error(&self) -> Option<Errno> {
-        let seen = &self.description.error_seen;
-        self.record.check_errors(seen).map(Errno::from_raw_os_error)
     }
 }
 

@@ -5,12 +5,12 @@ mod block;
 mod room;
 mod slot;
 
+use crate::access::EnteredFile;
 use crate::open_file::OpenFile;
 use crate::span::{Cursor, Readable, Span, total};
 use crate::user_buffers::UserBuffers;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
-use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::{Entry, Owner, clock, crash, interruption};
@@ -185,13 +185,13 @@ impl OpenFile<'_> {
             let length = self.allowed(offset, length)?;
             if let [piece] = pieces
                 && piece.len() == length
-                && self.write_at_once(piece, offset, owner)
+                && inside.write_at_once(piece, offset)
             {
                 description.offset.store(offset + length as u64, Ordering::Release);
                 return Ok(length);
             }
             let mut cursor = Cursor::new(pieces);
-            let written = self.write_blocks(&mut cursor, offset, length, owner, &inside)?;
+            let written = inside.write_blocks(&mut cursor, offset, length)?;
             description.offset.store(offset + written as u64, Ordering::Release);
             Ok(written)
         })
@@ -224,7 +224,7 @@ impl OpenFile<'_> {
                 break inside;
             }
             drop(inside);
-            self.exclusively(|| self.clean_up_store())?;
+            self.exclusively(|file| file.clean_up_store())?;
         };
         let start = if record.has(FileFlags::DIRECT) {
             rustix::fs::fstat(crate::session::borrow(self.fd)).map(|stat| stat.st_size as u64)
@@ -236,7 +236,7 @@ impl OpenFile<'_> {
                 return Ok((start, 0));
             }
             let length = self.allowed(start, length)?;
-            let written = self.write_inside(pieces, start, length, owner, &inside)?;
+            let written = inside.write_inside(pieces, start, length)?;
             Ok((start, written))
         })
     }
@@ -259,27 +259,7 @@ impl OpenFile<'_> {
         let length = self.allowed(offset, length)?;
         let owner = self.session.owner();
         let inside = self.enter(owner)?;
-        self.write_inside(pieces, offset, length, owner, &inside)
-    }
-
-    /// Writes `length` bytes, all of `pieces` or the first of them, to the file that was entered.
-    #[inline]
-    fn write_inside(
-        &self,
-        pieces: &[Span<'_, Readable>],
-        offset: u64,
-        length: usize,
-        owner: Owner,
-        inside: &SharedGuard,
-    ) -> Result<usize, Errno> {
-        if let [piece] = pieces
-            && piece.len() == length
-            && self.write_at_once(piece, offset, owner)
-        {
-            return Ok(length);
-        }
-        let mut cursor = Cursor::new(pieces);
-        self.write_blocks(&mut cursor, offset, length, owner, inside)
+        inside.write_inside(pieces, offset, length)
     }
 
     /// What the file's rule, its mode and the description ask for behind each write. The caller holds nothing, so that
@@ -301,153 +281,6 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// The usual write, inside the file: one piece to valid pages of one block that lies in RAM. False,
-    /// and nothing was done, where it is not that.
-    #[inline(always)]
-    fn write_at_once(&self, piece: &Span<'_, Readable>, offset: u64, owner: Owner) -> bool {
-        let record = self.record;
-        let (block, within) = self.session.segment.block_at(offset);
-        let end = within.saturating_add(piece.len());
-        let (telling, known) = (
-            FileFlags::DIRECT
-                | FileFlags::SET_ID
-                | FileFlags::ANNOUNCED
-                | FileFlags::METADATA_DIRTY,
-            record.flags.load(Ordering::Acquire),
-        );
-        // A write that leaves a gap has to look at what is behind the end.
-        let leaves_gap = offset > record.size.load(Ordering::Relaxed);
-        let elsewhere = end > self.session.segment.bucket_bytes() || leaves_gap;
-        if known & telling != FileFlags::ANNOUNCED | FileFlags::METADATA_DIRTY || elsewhere {
-            return false;
-        }
-        let Some(place) = self.session.segment.entry(record, block) else { return false };
-        let entry = Entry::decode(place.load(Ordering::Acquire));
-        if !matches!(entry, Entry::Resident { tier: TierId::RAM, .. }) {
-            return false;
-        }
-        let now = clock::realtime_coarse_ns();
-        let locked = self.session.segment.lock_block_unless_interrupted(place, owner);
-        let Ok(Some(mut held)) = locked else { return false };
-        let touched = pages(within, end, self.session.segment.page_shift());
-        let meta = held.meta();
-        if !held.tier().is_ram() || meta.valid.load(Ordering::Relaxed) & touched != touched {
-            return false;
-        }
-        let stamp = clock::stamp(now);
-        let part = Part { block, within, bytes: piece.len(), ahead: piece.len() as u64, stamp };
-        meta.mark_dirty(touched, stamp);
-        crash::point("write.soiled");
-        self.session.ram(held.bucket()).after(within).copy_from(*piece);
-        crash::point("write.filled");
-        self.mark_written(TierId::RAM, held.bucket(), meta, touched, part);
-        held.changed();
-        drop(held);
-        crash::point("write.copied");
-        self.touch(now);
-        let counters = self.session.counters();
-        self.session.count_up(&counters.writes, 1);
-        self.session.count_up(&counters.write_bytes, piece.len() as u64);
-        true
-    }
-
-    /// Writes inside the file, which is left for a moment where it has to be.
-    #[inline(never)]
-    fn write_blocks(
-        &self,
-        cursor: &mut Cursor<'_, Readable>,
-        offset: u64,
-        length: usize,
-        owner: Owner,
-        inside: &SharedGuard,
-    ) -> Result<usize, Errno> {
-        let record = self.record;
-        let bucket_bytes = self.session.segment.bucket_bytes();
-        if !record.has(FileFlags::DIRECT) {
-            // First, because a write larger than RAM is flushed before it returns.
-            self.announce();
-            if record.has(FileFlags::SET_ID) {
-                self.clear_set_id(offset);
-            }
-        }
-        let now = clock::realtime_coarse_ns();
-        let mut done = 0;
-        let mut result = Ok(());
-        while done < length && result.is_ok() {
-            if record.has(FileFlags::DIRECT) {
-                result =
-                    self.write_direct(cursor, offset + done as u64).map(|written| done += written);
-                continue;
-            }
-            let at = offset + done as u64;
-            let leaves_gap = at > record.size.load(Ordering::Acquire);
-            let turns_ahead = !record.has(FileFlags::METADATA_DIRTY);
-            if (leaves_gap || turns_ahead) && self.session.segment.was_lengthened(record) {
-                if let Err(errno) = self.clean_up_outside(owner, inside) {
-                    return if done > 0 { Ok(done) } else { Err(errno) };
-                }
-                continue;
-            }
-            if turns_ahead {
-                // Before the first byte: whatever this process dies at, the record says what the file is.
-                self.touch(now);
-            }
-            if leaves_gap
-                && let Err(errno) = self.session.segment.clear_tail(self.id, at, owner, self)
-            {
-                result = Err(errno);
-                continue;
-            }
-            let (block, within) = self.session.segment.block_at(at);
-            let part = Part {
-                block,
-                within,
-                bytes: (bucket_bytes - within).min(length - done),
-                ahead: (length - done) as u64,
-                stamp: clock::stamp(now),
-            };
-            match self.write_part(cursor, part, owner) {
-                Ok(Outcome::Written(bytes)) => done += bytes,
-                Ok(Outcome::NoEntry) => {
-                    if done > 0 {
-                        // It may not be entered again.
-                        self.touch(now);
-                    }
-                    self.session.segment.step_out(self.id, owner, inside);
-                    result = self
-                        .write_exclusively(cursor, at, part.bytes)
-                        .map(|written| done += written);
-                    if let Err(errno) = self.step_in(owner, inside) {
-                        return if done > 0 { Ok(done) } else { Err(errno) };
-                    }
-                }
-                Ok(Outcome::Littered) => {
-                    if let Err(errno) = self.clean_up_outside(owner, inside) {
-                        return if done > 0 { Ok(done) } else { Err(errno) };
-                    }
-                }
-                Err(errno) => result = Err(errno),
-            }
-        }
-        crash::point("write.copied");
-        if done > 0 {
-            self.touch(now);
-            let counters = self.session.counters();
-            self.session.count_up(&counters.writes, 1);
-            self.session.count_up(&counters.write_bytes, done as u64);
-        }
-        if done > 0 { Ok(done) } else { result.map(|()| 0) }
-    }
-
-    /// Cleans up after killed processes while this thread is not inside the file. After an error it may still be
-    /// outside.
-    #[cold]
-    fn clean_up_outside(&self, owner: Owner, inside: &SharedGuard) -> Result<(), Errno> {
-        self.session.segment.step_out(self.id, owner, inside);
-        self.exclusively(|| self.clean_up_store())?;
-        self.step_in(owner, inside)
-    }
-
     /// Gives the file the times of a write that found none of its bytes readable: the kernel has
     /// changed them by the time that it finds out.
     fn note_failed_write(&self) {
@@ -455,24 +288,6 @@ impl OpenFile<'_> {
         let Ok(_inside) = self.enter(owner) else { return };
         self.announce();
         self.touch(clock::realtime_coarse_ns());
-    }
-
-    #[inline(always)]
-    fn mark_written(&self, tier: TierId, bucket: u32, meta: &BucketMeta, touched: u64, part: Part) {
-        meta.mark_dirty(touched, part.stamp);
-        crash::point("write.dirty");
-        if meta.valid.load(Ordering::Relaxed) & touched != touched {
-            meta.valid.fetch_or(touched, Ordering::Release);
-        }
-        crash::point("write.valid");
-        // Under the lock: a flush, which takes it too, cuts at the size.
-        let start = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
-        raise(&self.record.size, start + part.bytes as u64);
-        crash::point("write.size");
-        self.used(tier, bucket, meta);
-        if meta.written.load(Ordering::Relaxed) != part.stamp {
-            meta.written.store(part.stamp, Ordering::Relaxed);
-        }
     }
 
     /// Notes that the file is ahead of the store.
@@ -516,6 +331,190 @@ impl OpenFile<'_> {
         let send = |fd| self.session.manager.send_descriptor(message, fd);
         if self.lend(rustix::fs::OFlags::WRONLY, send).is_err() {
             record.clear(FileFlags::ANNOUNCED);
+        }
+    }
+}
+
+impl EnteredFile<'_> {
+    /// Writes `length` bytes, all of `pieces` or the first of them, to the file that was entered.
+    #[inline]
+    fn write_inside(
+        &self,
+        pieces: &[Span<'_, Readable>],
+        offset: u64,
+        length: usize,
+    ) -> Result<usize, Errno> {
+        if let [piece] = pieces
+            && piece.len() == length
+            && self.write_at_once(piece, offset)
+        {
+            return Ok(length);
+        }
+        let mut cursor = Cursor::new(pieces);
+        self.write_blocks(&mut cursor, offset, length)
+    }
+
+    /// The usual write, inside the file: one piece to valid pages of one block that lies in RAM. False,
+    /// and nothing was done, where it is not that.
+    #[inline(always)]
+    fn write_at_once(&self, piece: &Span<'_, Readable>, offset: u64) -> bool {
+        let record = self.record;
+        let (block, within) = self.session.segment.block_at(offset);
+        let end = within.saturating_add(piece.len());
+        let (telling, known) = (
+            FileFlags::DIRECT
+                | FileFlags::SET_ID
+                | FileFlags::ANNOUNCED
+                | FileFlags::METADATA_DIRTY,
+            record.flags.load(Ordering::Acquire),
+        );
+        // A write that leaves a gap has to look at what is behind the end.
+        let leaves_gap = offset > record.size.load(Ordering::Relaxed);
+        let elsewhere = end > self.session.segment.bucket_bytes() || leaves_gap;
+        if known & telling != FileFlags::ANNOUNCED | FileFlags::METADATA_DIRTY || elsewhere {
+            return false;
+        }
+        let Some(place) = self.session.segment.entry(record, block) else { return false };
+        let entry = Entry::decode(place.load(Ordering::Acquire));
+        if !matches!(entry, Entry::Resident { tier: TierId::RAM, .. }) {
+            return false;
+        }
+        let now = clock::realtime_coarse_ns();
+        let locked = self.session.segment.lock_block_unless_interrupted(place, self.owner);
+        let Ok(Some(mut held)) = locked else { return false };
+        let touched = pages(within, end, self.session.segment.page_shift());
+        let meta = held.meta();
+        if !held.tier().is_ram() || meta.valid.load(Ordering::Relaxed) & touched != touched {
+            return false;
+        }
+        let stamp = clock::stamp(now);
+        let part = Part { block, within, bytes: piece.len(), ahead: piece.len() as u64, stamp };
+        meta.mark_dirty(touched, stamp);
+        crash::point("write.soiled");
+        self.session.ram(held.bucket()).after(within).copy_from(*piece);
+        crash::point("write.filled");
+        self.mark_written(TierId::RAM, held.bucket(), meta, touched, part);
+        held.changed();
+        drop(held);
+        crash::point("write.copied");
+        self.touch(now);
+        let counters = self.session.counters();
+        self.session.count_up(&counters.writes, 1);
+        self.session.count_up(&counters.write_bytes, piece.len() as u64);
+        true
+    }
+
+    /// Writes inside the file, which is left for a moment where it has to be.
+    #[inline(never)]
+    fn write_blocks(
+        &self,
+        cursor: &mut Cursor<'_, Readable>,
+        offset: u64,
+        length: usize,
+    ) -> Result<usize, Errno> {
+        let record = self.record;
+        let bucket_bytes = self.session.segment.bucket_bytes();
+        if !record.has(FileFlags::DIRECT) {
+            // First, because a write larger than RAM is flushed before it returns.
+            self.announce();
+            if record.has(FileFlags::SET_ID) {
+                self.clear_set_id(offset);
+            }
+        }
+        let now = clock::realtime_coarse_ns();
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < length && result.is_ok() {
+            if record.has(FileFlags::DIRECT) {
+                result =
+                    self.write_direct(cursor, offset + done as u64).map(|written| done += written);
+                continue;
+            }
+            let at = offset + done as u64;
+            let leaves_gap = at > record.size.load(Ordering::Acquire);
+            let turns_ahead = !record.has(FileFlags::METADATA_DIRTY);
+            if (leaves_gap || turns_ahead) && self.session.segment.was_lengthened(record) {
+                if let Err(errno) = self.clean_up_outside() {
+                    return if done > 0 { Ok(done) } else { Err(errno) };
+                }
+                continue;
+            }
+            if turns_ahead {
+                // Before the first byte: whatever this process dies at, the record says what the file is.
+                self.touch(now);
+            }
+            if leaves_gap
+                && let Err(errno) =
+                    self.session.segment.clear_tail(self.id, at, self.owner, self.session)
+            {
+                result = Err(errno);
+                continue;
+            }
+            let (block, within) = self.session.segment.block_at(at);
+            let part = Part {
+                block,
+                within,
+                bytes: (bucket_bytes - within).min(length - done),
+                ahead: (length - done) as u64,
+                stamp: clock::stamp(now),
+            };
+            match self.write_part(cursor, part) {
+                Ok(Outcome::Written(bytes)) => done += bytes,
+                Ok(Outcome::NoEntry) => {
+                    if done > 0 {
+                        // It may not be entered again.
+                        self.touch(now);
+                    }
+                    let entered = self.outside(|file| {
+                        result = file
+                            .write_exclusively(cursor, at, part.bytes)
+                            .map(|written| done += written);
+                        Ok(())
+                    });
+                    if let Err(errno) = entered {
+                        return if done > 0 { Ok(done) } else { Err(errno) };
+                    }
+                }
+                Ok(Outcome::Littered) => {
+                    if let Err(errno) = self.clean_up_outside() {
+                        return if done > 0 { Ok(done) } else { Err(errno) };
+                    }
+                }
+                Err(errno) => result = Err(errno),
+            }
+        }
+        crash::point("write.copied");
+        if done > 0 {
+            self.touch(now);
+            let counters = self.session.counters();
+            self.session.count_up(&counters.writes, 1);
+            self.session.count_up(&counters.write_bytes, done as u64);
+        }
+        if done > 0 { Ok(done) } else { result.map(|()| 0) }
+    }
+
+    /// Cleans up after killed processes while this thread is not inside the file. After an error it may still be
+    /// outside.
+    #[cold]
+    fn clean_up_outside(&self) -> Result<(), Errno> {
+        self.outside(|file| file.exclusively(|file| file.clean_up_store()))
+    }
+
+    #[inline(always)]
+    fn mark_written(&self, tier: TierId, bucket: u32, meta: &BucketMeta, touched: u64, part: Part) {
+        meta.mark_dirty(touched, part.stamp);
+        crash::point("write.dirty");
+        if meta.valid.load(Ordering::Relaxed) & touched != touched {
+            meta.valid.fetch_or(touched, Ordering::Release);
+        }
+        crash::point("write.valid");
+        // Under the lock: a flush, which takes it too, cuts at the size.
+        let start = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
+        raise(&self.record.size, start + part.bytes as u64);
+        crash::point("write.size");
+        self.used(tier, bucket, meta);
+        if meta.written.load(Ordering::Relaxed) != part.stamp {
+            meta.written.store(part.stamp, Ordering::Relaxed);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Making a file clean for calls that go through the kernel, or direct for as long as it is open.
 
+use super::ExclusiveFile;
 use crate::open_file::OpenFile;
 use crate::session::borrow;
 use crate::waits::surely;
@@ -23,24 +24,24 @@ impl OpenFile<'_> {
 
     /// `act` is taken where it is called.
     fn with_clean_once<R, F: FnOnce() -> R>(&self, act: &mut Option<F>) -> Result<R, Errno> {
-        self.exclusively(|| {
-            self.clean()?;
-            self.settle()?;
-            self.clean_up_store()?;
-            self.restore_times();
+        self.exclusively(|file| {
+            file.clean()?;
+            file.settle()?;
+            file.clean_up_store()?;
+            file.restore_times();
             let record = self.record;
             if record.has(FileFlags::METADATA_DIRTY) {
                 // From here on the store's file is the truth, whatever becomes of this process.
-                self.resize_from_store();
+                file.resize_from_store();
             }
             record.set(FileFlags::STORE_WRITTEN);
             crash::point("clean.passing");
             let act = act.take().ok_or(Errno::IO)?;
-            Ok(self.lengthening(|| {
+            Ok(file.lengthening(|| {
                 let result = act();
                 record.clear(FileFlags::SYNCED);
                 crash::point("clean.passed");
-                self.resize_from_store();
+                file.resize_from_store();
                 result
             }))
         })
@@ -129,14 +130,16 @@ impl OpenFile<'_> {
             self.session.segment.reopen_file(identity, owner, open)
         });
     }
+}
 
-    /// Flushes until no block is buffered. The caller has the file exclusively.
+impl ExclusiveFile<'_> {
+    /// Flushes until no block is buffered.
     fn clean(&self) -> Result<(), Errno> {
         if self.record.has(FileFlags::DIRECT) {
             return Ok(());
         }
         for _ in 0..100 {
-            if self.session.segment.drop_clean_blocks(self.id, self.session.owner()) {
+            if self.session.segment.drop_clean_blocks(self.id, self.owner) {
                 return Ok(());
             }
             self.flush(false)?;

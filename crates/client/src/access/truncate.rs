@@ -1,5 +1,6 @@
 //! Truncating a file, and making store and record agree about its size.
 
+use super::ExclusiveFile;
 use crate::open_file::OpenFile;
 use crate::session::borrow;
 use crate::sync::WORK_LOOK;
@@ -17,7 +18,7 @@ use forebay_pool::{clock, crash, futex};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-impl SlotFiles for OpenFile<'_> {
+impl SlotFiles for ExclusiveFile<'_> {
     fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
         self.session.read_slot(bucket, within, to)
     }
@@ -32,7 +33,7 @@ impl SlotFiles for OpenFile<'_> {
 }
 
 /// What a truncate needs: this process's descriptor of the file, and the tier files.
-impl Outside for OpenFile<'_> {
+impl Outside for ExclusiveFile<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         self.note_cut()?;
         self.resize_store(size)
@@ -81,15 +82,15 @@ impl OpenFile<'_> {
     }
 
     fn set_size_once(&self, size: u64) -> Result<(), Errno> {
-        self.exclusively(|| {
-            self.clean_up_store()?;
-            self.bring_failing_up(size)?;
+        self.exclusively(|file| {
+            file.clean_up_store()?;
+            file.bring_failing_up(size)?;
             self.record.set(FileFlags::STORE_WRITTEN);
-            let cut = self.session.segment.truncate(self.id, size, self.session.owner(), self);
+            let cut = self.session.segment.truncate(self.id, size, file.owner, file);
             crash::point("truncate.untimed");
             let record = self.record;
             if let Err(errno) = cut {
-                self.undo_cut(errno);
+                file.undo_cut(errno);
                 return Err(errno);
             }
             let now = time_of_change(record, clock::realtime_coarse_ns());
@@ -98,11 +99,13 @@ impl OpenFile<'_> {
             Ok(())
         })
     }
+}
 
+impl ExclusiveFile<'_> {
     /// Calls `act`, which may give the store's file another size, and notes the one that follows. The caller has the file
     /// exclusively, and has cleaned up after others.
     pub(crate) fn lengthening<R>(&self, act: impl FnOnce() -> R) -> R {
-        let place = self.session.segment.begin_lengthening(self.record, self.session.owner());
+        let place = self.session.segment.begin_lengthening(self.record, self.owner);
         let result = act();
         if let Ok(Some(place)) = place {
             self.session.segment.end_lengthening(place);

@@ -1,23 +1,47 @@
 //! Writing to the store: around the tiers, or of a file that is direct.
 
 use super::{Part, raise};
+use crate::access::EnteredFile;
 use crate::open_file::OpenFile;
 use crate::span::{Cursor, Readable};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::layout::*;
-use forebay_pool::{Entry, Owner, clock, crash};
+use forebay_pool::{Entry, clock, crash};
 use rustix::io::Errno;
 
 impl OpenFile<'_> {
+    /// Writes to the store of a block that the index has no place for, with the file for itself.
+    #[inline(never)]
+    pub(super) fn write_exclusively(
+        &self,
+        cursor: &mut Cursor<'_, Readable>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
+        self.session.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        self.exclusively(|file| {
+            let block = offset / self.session.segment.bucket_bytes() as u64;
+            let record = self.record;
+            if self.session.segment.entry(record, block).is_some() || record.has(FileFlags::DIRECT)
+            {
+                return Ok(0);
+            }
+            file.clean_up_store()?;
+            self.touch(clock::realtime_coarse_ns());
+            file.lengthening(|| file.write_store(cursor, offset, bytes))
+        })
+    }
+}
+
+impl EnteredFile<'_> {
     /// Writes a part straight to the store while the entry keeps everybody else off the block.
     pub(super) fn write_around(
         &self,
         place: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
-        owner: Owner,
     ) -> Result<Option<usize>, Errno> {
-        let busy = Entry::Busy(owner).encode();
+        let busy = Entry::Busy(self.owner).encode();
         if place.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             return Ok(None);
@@ -29,7 +53,7 @@ impl OpenFile<'_> {
         // Not `stored`: while another process makes the file longer that says nothing of this write.
         let known = record.store_size.load(Ordering::Acquire);
         if self.session.end_of(part) > known.min(record.size.load(Ordering::Acquire)) {
-            match self.session.segment.begin_lengthening(record, owner) {
+            match self.session.segment.begin_lengthening(record, self.owner) {
                 Ok(Some(begun)) => lengthens = Some(begun),
                 other => {
                     place.store(Entry::EMPTY, Ordering::Release);
@@ -75,28 +99,6 @@ impl OpenFile<'_> {
         raise(&record.store_size, offset + done as u64);
         raise(&record.size, offset + done as u64);
         Ok(done)
-    }
-
-    /// Writes to the store of a block that the index has no place for, with the file for itself.
-    #[inline(never)]
-    pub(super) fn write_exclusively(
-        &self,
-        cursor: &mut Cursor<'_, Readable>,
-        offset: u64,
-        bytes: usize,
-    ) -> Result<usize, Errno> {
-        self.session.counters().arounds.fetch_add(1, Ordering::Relaxed);
-        self.exclusively(|| {
-            let block = offset / self.session.segment.bucket_bytes() as u64;
-            let record = self.record;
-            if self.session.segment.entry(record, block).is_some() || record.has(FileFlags::DIRECT)
-            {
-                return Ok(0);
-            }
-            self.clean_up_store()?;
-            self.touch(clock::realtime_coarse_ns());
-            self.lengthening(|| self.write_store(cursor, offset, bytes))
-        })
     }
 
     /// Writes through the kernel: the file is used in ways that we cannot follow.

@@ -1,25 +1,25 @@
 //! Writing a part of one block into a bucket of the RAM tier, or into the bucket where it is.
 
 use super::{Outcome, Part, pages};
-use crate::open_file::OpenFile;
+use crate::access::EnteredFile;
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span, Writable};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::*;
-use forebay_pool::{Entry, Owner, crash};
+use forebay_pool::{Entry, crash};
 use rustix::io::Errno;
 
-impl OpenFile<'_> {
+impl EnteredFile<'_> {
     #[inline(always)]
     pub(super) fn write_part(
         &self,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
-        owner: Owner,
     ) -> Result<Outcome, Errno> {
         let record = self.record;
-        let Some(place) = self.session.segment.entry_or_insert(record, part.block, owner) else {
+        let Some(place) = self.session.segment.entry_or_insert(record, part.block, self.owner)
+        else {
             return Ok(Outcome::NoEntry);
         };
         let mut backoff = Backoff::default();
@@ -30,7 +30,7 @@ impl OpenFile<'_> {
                 Entry::Empty if self.session.is_littered(record, part) => {
                     return Ok(Outcome::Littered);
                 }
-                Entry::Empty => self.write_new(place, cursor, part, owner, &mut refused)?,
+                Entry::Empty => self.write_new(place, cursor, part, &mut refused)?,
                 Entry::Busy(holder) => {
                     if backoff.wait() {
                         self.session.segment.free_entry_of_dead(place, word, holder);
@@ -39,7 +39,8 @@ impl OpenFile<'_> {
                     None
                 }
                 Entry::Resident { tier: TierId::RAM, .. } => {
-                    let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+                    let held =
+                        self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
                     let Some(mut held) = held else { continue };
                     let result = if held.tier().is_ram() {
                         self.write_bucket(held.bucket(), cursor, part).map(Some)
@@ -51,7 +52,7 @@ impl OpenFile<'_> {
                     }
                     result?
                 }
-                Entry::Resident { .. } => self.write_over_slot(place, cursor, part, owner)?,
+                Entry::Resident { .. } => self.write_over_slot(place, cursor, part)?,
             };
             if let Some(bytes) = done {
                 return Ok(Outcome::Written(bytes));
@@ -69,12 +70,11 @@ impl OpenFile<'_> {
         place: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
-        owner: Owner,
         refused: &mut u32,
     ) -> Result<Option<usize>, Errno> {
-        let take = || self.bucket_for(part, owner, *refused);
-        let Some((tier, fresh)) = self.fresh(part.block, owner, take) else {
-            return self.write_around(place, cursor, part, owner);
+        let take = || self.bucket_for(part, *refused);
+        let Some((tier, fresh)) = self.fresh(part.block, take) else {
+            return self.write_around(place, cursor, part);
         };
         let Some(held) = fresh.publish(place, tier) else { return Ok(None) };
         crash::point("write.published");

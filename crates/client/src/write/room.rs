@@ -1,7 +1,7 @@
 //! A bucket for a new block.
 
 use super::Part;
-use crate::open_file::OpenFile;
+use crate::access::EnteredFile;
 use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_placement::Destination;
@@ -19,19 +19,19 @@ const ROOM_LOOK: Timer = Timer::ms(50);
 /// around the tiers, and what cannot do without a bucket fails.
 const LOCKED_MOST: usize = 32;
 
-impl OpenFile<'_> {
+impl EnteredFile<'_> {
+    /// A bucket of RAM, with its tier.
+    pub(super) fn ram_bucket(&self) -> Option<(TierId, u32)> {
+        Some((TierId::RAM, self.session.room(self.owner)?))
+    }
+
     /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
     /// that has room. `None`: the store.
-    pub(super) fn bucket_for(
-        &self,
-        part: Part,
-        owner: Owner,
-        refused: u32,
-    ) -> Option<(TierId, u32)> {
+    pub(super) fn bucket_for(&self, part: Part, refused: u32) -> Option<(TierId, u32)> {
         let takes =
             |tier: TierId| refused >> tier.index() & 1 == 0 && self.session.segment.is_sound(tier);
         if refused == 0
-            && let Some(taken) = self.reserved_for(owner)
+            && let Some(taken) = self.reserved_for()
         {
             if takes(taken.0) {
                 return Some(taken);
@@ -39,29 +39,24 @@ impl OpenFile<'_> {
             self.session.segment.free_bucket(taken.1);
         }
         let first = match self.destination(part.ahead) {
-            Destination::Tier(0) => return self.ram_bucket(owner),
+            Destination::Tier(0) => return self.ram_bucket(),
             Destination::Tier(tier) => tier,
             Destination::Store => return None,
         };
-        let client = self.session.segment.client(owner.slot());
+        let client = self.session.segment.client(self.owner.slot());
         let tiers = self.session.segment.header().tiers_in_use().skip(first);
         for tier in tiers.filter(|&tier| takes(tier)) {
             let mut hint = client.bucket_hint.load(Ordering::Relaxed);
-            if let Some(slot) = self.session.segment.take_slot(tier, owner, &mut hint) {
+            if let Some(slot) = self.session.segment.take_slot(tier, self.owner, &mut hint) {
                 client.bucket_hint.store(hint, Ordering::Relaxed);
                 return Some((tier, slot));
             }
         }
-        self.ram_bucket(owner)
-    }
-
-    /// A bucket of RAM, with its tier.
-    pub(super) fn ram_bucket(&self, owner: Owner) -> Option<(TierId, u32)> {
-        Some((TierId::RAM, self.session.room(owner)?))
+        self.ram_bucket()
     }
 
     /// A bucket that is set aside for this run, if the file may have one: the fastest first.
-    fn reserved_for(&self, owner: Owner) -> Option<(TierId, u32)> {
+    fn reserved_for(&self) -> Option<(TierId, u32)> {
         let job = self.session.job()?;
         if job.reserved.load(Ordering::Relaxed) == 0 {
             return None;
@@ -72,7 +67,7 @@ impl OpenFile<'_> {
         if !entitled {
             return None;
         }
-        self.session.segment.take_reserved(job.number.load(Ordering::Relaxed), owner)
+        self.session.segment.take_reserved(job.number.load(Ordering::Relaxed), self.owner)
     }
 
     /// A bucket that `take` gives, with its tier, locked for `block`. `None` if there is none, or if each of as many as
@@ -81,13 +76,12 @@ impl OpenFile<'_> {
     pub(super) fn fresh(
         &self,
         block: u64,
-        owner: Owner,
         mut take: impl FnMut() -> Option<(TierId, u32)>,
     ) -> Option<(TierId, FreshBucket<'_>)> {
         let (tier, bucket) = take()?;
-        match self.session.segment.try_init_bucket(bucket, self.id, block, owner) {
+        match self.session.segment.try_init_bucket(bucket, self.id, block, self.owner) {
             Some(fresh) => Some((tier, fresh)),
-            None => self.fresh_beside(bucket, block, owner, take),
+            None => self.fresh_beside(bucket, block, take),
         }
     }
 
@@ -97,7 +91,6 @@ impl OpenFile<'_> {
         &self,
         locked: u32,
         block: u64,
-        owner: Owner,
         mut take: impl FnMut() -> Option<(TierId, u32)>,
     ) -> Option<(TierId, FreshBucket<'_>)> {
         let mut kept = [locked; LOCKED_MOST];
@@ -106,7 +99,7 @@ impl OpenFile<'_> {
         while count < LOCKED_MOST
             && let Some((tier, bucket)) = take()
         {
-            let init = self.session.segment.try_init_bucket(bucket, self.id, block, owner);
+            let init = self.session.segment.try_init_bucket(bucket, self.id, block, self.owner);
             if let Some(init) = init {
                 fresh = Some((tier, init));
                 break;

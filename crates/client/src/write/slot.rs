@@ -1,16 +1,16 @@
 //! Writing into slots of file tiers, and moving blocks up from slots that cannot be written.
 
 use super::{Part, pages};
-use crate::open_file::OpenFile;
+use crate::access::{EnteredFile, ExclusiveFile};
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::layout::*;
 use forebay_pool::sums::sum_of;
-use forebay_pool::{Entry, Owner, crash};
+use forebay_pool::{Entry, crash};
 use rustix::io::Errno;
 
-impl OpenFile<'_> {
+impl EnteredFile<'_> {
     /// Writes to a block that lies on a file tier: a block written whole moves to RAM, a part is
     /// written in place. `None` if the block moved meanwhile.
     #[inline(never)]
@@ -19,15 +19,14 @@ impl OpenFile<'_> {
         place: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
-        owner: Owner,
     ) -> Result<Option<usize>, Errno> {
         let whole = part.bytes == self.session.segment.bucket_bytes();
         // Locked before the block's is: no other thread waits for one that nothing names.
-        let fresh = if whole { self.session.segment.take_bucket(owner) } else { None };
+        let fresh = if whole { self.session.segment.take_bucket(self.owner) } else { None };
         let init =
-            |bucket: u32| self.session.segment.init_bucket(bucket, self.id, part.block, owner);
+            |bucket: u32| self.session.segment.init_bucket(bucket, self.id, part.block, self.owner);
         let fresh = fresh.and_then(init);
-        let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+        let held = self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
         let Some(mut held) = held.filter(|held| !held.tier().is_ram()) else { return Ok(None) };
         // It could not be freed while the manager, which may be stopped, brings some of it to the store.
         let fresh = fresh.filter(|_| held.meta().pages.writeback() == 0);
@@ -40,7 +39,7 @@ impl OpenFile<'_> {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(errno) => {
                     cursor.rewind(start);
-                    self.bring_up(place, part.block, owner).map_err(|failed| match failed {
+                    self.bring_up(place, part.block).map_err(|failed| match failed {
                         Errno::INTR | Errno::TIMEDOUT => failed,
                         _ => errno,
                     })?;
@@ -50,7 +49,7 @@ impl OpenFile<'_> {
         };
         self.session.populate(fresh.bucket());
         let result = self.write_bucket(fresh.bucket(), cursor, part);
-        drop(fresh.publish_instead(place, held, self));
+        drop(fresh.publish_instead(place, held, self.session));
         result.map(Some)
     }
 
@@ -60,40 +59,16 @@ impl OpenFile<'_> {
     /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free; the device's, or `IO`, if bytes that only the slot has cannot be
     /// read as they were written.
     #[cold]
-    fn bring_up(&self, place: &AtomicU64, block: u64, owner: Owner) -> Result<(), Errno> {
-        let take = || self.ram_bucket(owner);
-        let fresh = self.fresh(block, owner, take);
+    fn bring_up(&self, place: &AtomicU64, block: u64) -> Result<(), Errno> {
+        let take = || self.ram_bucket();
+        let fresh = self.fresh(block, take);
         let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
-        let held = self.session.segment.lock_block_unless_interrupted(place, owner)?;
+        let held = self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
         let Some(held) = held.filter(|held| !held.tier().is_ram() && held.is_taken()) else {
             return Ok(());
         };
         self.session.segment.wait_for_writeback_unless_interrupted(held.meta())?;
-        fresh.raise(place, held, self).map(drop).map_err(|(errno, _)| errno)
-    }
-
-    /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that it lies on has
-    /// failed. The caller has the file exclusively.
-    ///
-    /// # Errors
-    /// `INTR`; `TIMEDOUT`. What else keeps the block where it is shows when it is changed.
-    pub(crate) fn bring_failing_up(&self, offset: u64) -> Result<(), Errno> {
-        let (record, block) = (self.record, offset / self.session.segment.bucket_bytes() as u64);
-        if offset.is_multiple_of(self.session.segment.page_bytes() as u64) {
-            return Ok(());
-        }
-        let Some(place) = self.session.segment.entry(record, block) else { return Ok(()) };
-        match Entry::decode(place.load(Ordering::Acquire)) {
-            Entry::Resident { tier, .. }
-                if !tier.is_ram() && !self.session.segment.is_sound(tier) =>
-            {
-                match self.bring_up(place, block, self.session.owner()) {
-                    Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
-                    _ => Ok(()),
-                }
-            }
-            _ => Ok(()),
-        }
+        fresh.raise(place, held, self.session).map(drop).map_err(|(errno, _)| errno)
     }
 
     /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
@@ -113,7 +88,7 @@ impl OpenFile<'_> {
         // the usual size are looked at when they are read anyway.
         let dirty = meta.pending_under_lock();
         let seen = if page == 4096 { dirty } else { 0 };
-        self.session.segment.judge_pages(self, bucket, touched & !whole & !seen)?;
+        self.session.segment.judge_pages(self.session, bucket, touched & !whole & !seen)?;
         meta.mark_dirty(meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
         let mut at = part.within;
         while at < end {
@@ -133,7 +108,7 @@ impl OpenFile<'_> {
         }
         let tier = self.session.segment.tier_of(bucket);
         self.mark_written(tier, bucket, meta, touched, part);
-        self.session.segment.record_slot(self, bucket);
+        self.session.segment.record_slot(self.session, bucket);
         Ok(part.bytes)
     }
 
@@ -149,7 +124,7 @@ impl OpenFile<'_> {
         let number = range.start / self.session.segment.page_bytes();
         let keep = meta.valid.load(Ordering::Relaxed) >> number & 1 == 1;
         let start = block * self.session.segment.bucket_bytes() as u64;
-        self.session.segment.rewrite_page(self, bucket, number, keep, |at, chunk| {
+        self.session.segment.rewrite_page(self.session, bucket, number, keep, |at, chunk| {
             let end = at + chunk.len();
             let here = range.start.clamp(at, end) - at..range.end.clamp(at, end) - at;
             let offset = start + at as u64;
@@ -162,6 +137,32 @@ impl OpenFile<'_> {
             cursor.copy_out((&mut chunk[here]).into());
             Ok(())
         })
+    }
+}
+
+impl ExclusiveFile<'_> {
+    /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that it lies on has
+    /// failed.
+    ///
+    /// # Errors
+    /// `INTR`; `TIMEDOUT`. What else keeps the block where it is shows when it is changed.
+    pub(crate) fn bring_failing_up(&self, offset: u64) -> Result<(), Errno> {
+        let (record, block) = (self.record, offset / self.session.segment.bucket_bytes() as u64);
+        if offset.is_multiple_of(self.session.segment.page_bytes() as u64) {
+            return Ok(());
+        }
+        let Some(place) = self.session.segment.entry(record, block) else { return Ok(()) };
+        match Entry::decode(place.load(Ordering::Acquire)) {
+            Entry::Resident { tier, .. }
+                if !tier.is_ram() && !self.session.segment.is_sound(tier) =>
+            {
+                match self.bring_up(place, block) {
+                    Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
     }
 }
 
