@@ -5,6 +5,7 @@ use crate::open_file::OpenFile;
 use core::sync::atomic::Ordering;
 use forebay_placement::evict::Eviction;
 use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
+use forebay_pool::BucketId;
 use forebay_pool::layout::*;
 
 /// One in so many reads of another block counts as a use of the file.
@@ -27,12 +28,12 @@ impl EnteredFile<'_> {
     /// program that reads in small pieces, count as one. Whether it is worth to see what follows: the
     /// block lies below RAM, or was brought up ahead.
     #[inline]
-    pub(crate) fn used(&self, tier: TierId, bucket: u32, meta: &BucketMeta) -> bool {
+    pub(crate) fn used(&self, tier: TierId, bucket: BucketId, meta: &BucketMeta) -> bool {
         let slot = self.session.segment.client(self.session.slot());
-        if slot.last_bucket.load(Ordering::Relaxed) == bucket + 1 {
+        if slot.last_bucket.load(Ordering::Relaxed) == bucket.raw() + 1 {
             return false;
         }
-        slot.last_bucket.store(bucket + 1, Ordering::Relaxed);
+        slot.last_bucket.store(bucket.raw() + 1, Ordering::Relaxed);
         self.count(tier, meta)
     }
 

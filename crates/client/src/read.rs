@@ -11,6 +11,7 @@ use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Lifetime;
+use forebay_pool::BucketId;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::sums::Summing;
@@ -510,7 +511,7 @@ impl EnteredFile<'_> {
     fn copy_bucket(
         &self,
         tier: TierId,
-        bucket: u32,
+        bucket: BucketId,
         valid: u64,
         cursor: &mut Cursor<'_, Writable>,
         part: Part,
@@ -530,7 +531,7 @@ impl EnteredFile<'_> {
     fn copy_runs(
         &self,
         tier: TierId,
-        bucket: u32,
+        bucket: BucketId,
         valid: u64,
         cursor: &mut Cursor<'_, Writable>,
         part: Part,
@@ -563,7 +564,7 @@ impl Session {
     /// Copies from valid pages of a slot, and compares them with their sums.
     fn read_pages(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         cursor: &mut Cursor<'_, Writable>,
         within: usize,
         bytes: usize,
@@ -605,7 +606,7 @@ impl Session {
     /// Copies bytes of one valid page of a slot, all of which is read and compared.
     fn read_page(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         cursor: &mut Cursor<'_, Writable>,
         range: core::ops::Range<usize>,
     ) -> Result<(), Errno> {

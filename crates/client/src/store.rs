@@ -5,6 +5,7 @@ use crate::open_file::OpenFile;
 use crate::session::{Session, borrow};
 use crate::span::{Readable, Span, Writable};
 use core::sync::atomic::Ordering;
+use forebay_pool::BucketId;
 use forebay_pool::clock;
 use forebay_pool::crash;
 use forebay_pool::layout::*;
@@ -125,7 +126,7 @@ impl OpenFile<'_> {
 impl Session {
     /// The bytes of RAM bucket `bucket`, to be used by the protocol of its lock.
     #[inline(always)]
-    pub(crate) fn ram(&self, bucket: u32) -> Span<'_, Writable> {
+    pub(crate) fn ram(&self, bucket: BucketId) -> Span<'_, Writable> {
         // SAFETY: the segment is mapped as long as the session, and its buckets are never borrowed.
         unsafe { Span::new(self.segment.bucket_data(bucket), self.segment.bucket_bytes()) }
     }
@@ -205,7 +206,7 @@ impl Session {
     /// Fills `to` from byte `within` of a file tier's bucket.
     pub(crate) fn slot_read(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         within: usize,
         to: Span<'_, Writable>,
     ) -> Result<(), Errno> {
@@ -222,7 +223,7 @@ impl Session {
     /// Writes `from` to byte `within` of a file tier's bucket.
     pub(crate) fn slot_write(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         within: usize,
         from: Span<'_, Readable>,
     ) -> Result<(), Errno> {
@@ -251,16 +252,16 @@ impl Session {
 }
 
 impl SlotFiles for Session {
-    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+    fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
         self.slot_read(bucket, within, to.into())
     }
 
-    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+    fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
         self.slot_write(bucket, within, from.into())
     }
 
     /// Small beside what it stands for: an emulated device is not charged for it.
-    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+    fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
         let fd = self.index_file(self.segment.tier_of(bucket))?;
         let offset = self.segment.record_offset(bucket);
         let put = pwrite_full(fd, record[..].into(), offset)?;

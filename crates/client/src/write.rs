@@ -11,6 +11,7 @@ use crate::span::{Cursor, Readable, Span, total};
 use crate::user_buffers::UserBuffers;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
+use forebay_pool::BucketId;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::{Entry, Owner, clock, crash, interruption};
@@ -501,7 +502,14 @@ impl EnteredFile<'_> {
     }
 
     #[inline(always)]
-    fn mark_written(&self, tier: TierId, bucket: u32, meta: &BucketMeta, touched: u64, part: Part) {
+    fn mark_written(
+        &self,
+        tier: TierId,
+        bucket: BucketId,
+        meta: &BucketMeta,
+        touched: u64,
+        part: Part,
+    ) {
         meta.mark_dirty(touched, part.stamp);
         crash::point("write.dirty");
         if meta.valid.load(Ordering::Relaxed) & touched != touched {

@@ -11,6 +11,7 @@ use crate::usage::{dirty_bytes, ranges};
 use forebay_device::Batch;
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, occupy, transfer_ns};
+use forebay_pool::BucketId;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
@@ -37,7 +38,7 @@ static THREADS: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct BlockRef {
     pub file: u32,
     pub block: u64,
-    pub bucket: u32,
+    pub bucket: BucketId,
 }
 
 /// The node manager's state.
@@ -291,7 +292,7 @@ impl Node {
         }
     }
 
-    fn slot_file(&self, bucket: u32) -> Result<(TierId, &OwnedFd), Errno> {
+    fn slot_file(&self, bucket: BucketId) -> Result<(TierId, &OwnedFd), Errno> {
         let tier = self.segment.tier_of(bucket);
         Ok((tier, self.slots[tier].as_ref().ok_or(Errno::STALE)?))
     }
@@ -309,13 +310,13 @@ impl Gauges for Node {
 }
 
 impl SlotFiles for Node {
-    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+    fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
         let (tier, file) = self.slot_file(bucket)?;
         let (offset, bytes) = (self.segment.slot_offset(bucket) + within as u64, to.len());
         self.note_device(tier, all_of(rustix::io::pread(file, to, offset), bytes))
     }
 
-    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+    fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
         let (tier, file) = self.slot_file(bucket)?;
         let offset = self.segment.slot_offset(bucket) + within as u64;
         undo::writing(file.as_fd(), offset, from.len() as u64);
@@ -326,7 +327,7 @@ impl SlotFiles for Node {
         self.note_device(tier, all_of(put, from.len()))
     }
 
-    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+    fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
         let index = self.indexes[self.segment.tier_of(bucket)].as_ref().ok_or(Errno::STALE)?;
         let offset = self.segment.record_offset(bucket);
         undo::writing(index.as_fd(), offset, RECORD_BYTES as u64);

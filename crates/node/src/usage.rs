@@ -2,6 +2,7 @@
 //! is dirty, what the header's texts say.
 
 use forebay_placement::TierId;
+use forebay_pool::BucketId;
 use forebay_pool::layout::{BucketMeta, FileFlags};
 use forebay_pool::segment::text;
 use forebay_pool::{PageSet, Segment};
@@ -48,14 +49,17 @@ fn pending_bytes(segment: &Segment, tier: TierId, counts: impl Fn(&BucketMeta) -
 }
 
 /// The buckets of a tier that can be in use.
-pub(crate) fn buckets_of(segment: &Segment, tier: TierId) -> std::ops::Range<u32> {
+pub(crate) fn buckets_of(
+    segment: &Segment,
+    tier: TierId,
+) -> impl DoubleEndedIterator<Item = BucketId> + ExactSizeIterator + Clone {
     let header = segment.header();
     let first = header.tier[tier].first_bucket;
     let count = match tier {
         TierId::RAM => header.ram_ready.load(Ordering::Acquire),
         _ => header.tier[tier].buckets,
     };
-    first..first + count
+    BucketId::range(first, first + count)
 }
 
 /// The byte ranges of neighbouring pages of a set, within their bucket.

@@ -1,5 +1,6 @@
 //! Taking, locking, publishing and discarding buckets.
 
+use crate::BucketId;
 use crate::backoff::Backoff;
 use crate::crash;
 use crate::entry::Entry;
@@ -19,7 +20,7 @@ pub const REFILL: u32 = 16;
 
 impl Segment {
     /// Takes a RAM bucket for `owner`: from its process's cache, else from the free map.
-    pub fn take_bucket(&self, owner: Owner) -> Option<u32> {
+    pub fn take_bucket(&self, owner: Owner) -> Option<BucketId> {
         if crash::refused("bucket") {
             return None;
         }
@@ -29,18 +30,19 @@ impl Segment {
                 && let Some(bucket) = place.swap(0, Ordering::Acquire).checked_sub(1)
             {
                 crash::point("bucket.uncached");
-                return Some(bucket);
+                return Some(BucketId::from_raw(bucket));
             }
         }
         self.refill(owner, slot)
     }
 
-    fn refill(&self, owner: Owner, slot: &ClientSlot) -> Option<u32> {
+    fn refill(&self, owner: Owner, slot: &ClientSlot) -> Option<BucketId> {
         // A small pool is not to be hoarded by the first process that comes.
         let most = REFILL.min(self.ram_buckets() / 32).max(1);
         let mut first = None;
         let hint = slot.bucket_hint.load(Ordering::Relaxed);
         let (found, next) = self.free_buckets(TierId::RAM).take(owner, hint, most, |bucket| {
+            let bucket = BucketId::from_raw(bucket);
             if first.is_none() {
                 first = Some(bucket);
             } else {
@@ -73,13 +75,14 @@ impl Segment {
 
     /// Takes one bucket of tier `tier`, past the cache, for `owner`; `hint` is where the search begins, and
     /// is set to where the next one should.
-    pub fn take_slot(&self, tier: TierId, owner: Owner, hint: &mut u32) -> Option<u32> {
+    pub fn take_slot(&self, tier: TierId, owner: Owner, hint: &mut u32) -> Option<BucketId> {
         if crash::refused("slot") {
             return None;
         }
         let mut slot = None;
-        let (found, next) =
-            self.free_buckets(tier).take(owner, *hint, 1, |taken| slot = Some(taken));
+        let (found, next) = self
+            .free_buckets(tier)
+            .take(owner, *hint, 1, |taken| slot = Some(BucketId::from_raw(taken)));
         *hint = next;
         if self.count_taken(tier, found) || found == 0 {
             self.want_room();
@@ -89,7 +92,7 @@ impl Segment {
 
     /// Gives a bucket that is set aside for a job back to its reservation. False if it is not, or the
     /// reservation was released meanwhile.
-    fn give_to_job(&self, bucket: u32, meta: &BucketMeta) -> bool {
+    fn give_to_job(&self, bucket: BucketId, meta: &BucketMeta) -> bool {
         if meta.reserved.load(Ordering::SeqCst) == 0 {
             return false;
         }
@@ -106,19 +109,20 @@ impl Segment {
     }
 
     /// Lets everybody have a free bucket whose reservation was released.
-    pub(crate) fn free_reserved(&self, bucket: u32, meta: &BucketMeta) {
+    pub(crate) fn free_reserved(&self, bucket: BucketId, meta: &BucketMeta) {
         let free = crate::free_map::FREE;
         let state = &meta.state;
         if state.compare_exchange(RESERVED, free, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             let tier = self.tier_of(bucket);
-            self.free_buckets(tier).offer(bucket);
+            self.free_buckets(tier).offer(bucket.raw());
             self.header().tier[tier].free.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn cache_bucket(&self, bucket: u32, slot: &ClientSlot) {
+    fn cache_bucket(&self, bucket: BucketId, slot: &ClientSlot) {
         for place in &slot.buckets {
-            let put = place.compare_exchange(0, bucket + 1, Ordering::Release, Ordering::Relaxed);
+            let put =
+                place.compare_exchange(0, bucket.raw() + 1, Ordering::Release, Ordering::Relaxed);
             if put.is_ok() {
                 crash::point("bucket.cached");
                 return;
@@ -136,7 +140,7 @@ impl Segment {
 
     /// Gives back a bucket that no index entry names. If its lock is held, the holder releases it
     /// afterwards; the next taker waits a moment for that, and takes another.
-    pub fn free_bucket(&self, bucket: u32) {
+    pub fn free_bucket(&self, bucket: BucketId) {
         if let Some(meta) = self.bucket(bucket) {
             meta.valid.store(0, Ordering::Relaxed);
             meta.pages.reset(0);
@@ -148,7 +152,7 @@ impl Segment {
             }
             let tier = self.tier_of(bucket);
             crash::point("bucket.cleared");
-            self.free_buckets(tier).give(bucket);
+            self.free_buckets(tier).give(bucket.raw());
             crash::point("bucket.freed");
             self.header().tier[tier].free.fetch_add(1, Ordering::Relaxed);
         }
@@ -159,7 +163,7 @@ impl Segment {
     /// a thread that gave it back, or took it for another block's, has been stopped before letting go of it.
     pub fn init_bucket(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         file: u32,
         block: u64,
         owner: Owner,
@@ -175,7 +179,7 @@ impl Segment {
     /// given the same again.
     pub fn try_init_bucket(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         file: u32,
         block: u64,
         owner: Owner,
@@ -277,7 +281,7 @@ impl Segment {
 
     /// Unlocks a bucket that was locked for an entry which has another by now. It is in use by no block if the thread that
     /// was discarding it has died over that, and its lock was taken from it.
-    fn unlock_left(&self, bucket: u32, meta: &BucketMeta, mut lock: LockGuard<'_>) {
+    fn unlock_left(&self, bucket: BucketId, meta: &BucketMeta, mut lock: LockGuard<'_>) {
         if lock.is_taken() && meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket)
         {
             self.free_bucket(bucket);

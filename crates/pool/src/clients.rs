@@ -1,5 +1,6 @@
 //! Client slots: claimed by processes, handed to forked children, reaped after a death.
 
+use crate::BucketId;
 use crate::backoff::Backoff;
 use crate::crash;
 use crate::entry::Entry;
@@ -241,6 +242,7 @@ impl Segment {
         };
         for place in &client.buckets {
             if let Some(bucket) = place.swap(0, Ordering::AcqRel).checked_sub(1)
+                && let bucket = BucketId::from_raw(bucket)
                 && self.bucket(bucket).is_some_and(|meta| is_its_own(&meta.state))
             {
                 crash::point("reap.cache");
@@ -363,7 +365,7 @@ impl Segment {
     }
 
     fn reap_buckets(&self, slot: u32) {
-        for bucket in 0..self.header().buckets {
+        for bucket in self.header().bucket_ids() {
             let Some(meta) = self.bucket(bucket) else { continue };
             let cached = Owner::from_raw(meta.state.load(Ordering::Acquire))
                 .is_some_and(|owner| owner.slot() == slot && !is_state(owner.raw()));
@@ -384,7 +386,7 @@ impl Segment {
             // Taken, and killed before it came into the cache. Cached ones are freed there.
             let in_cache = || {
                 let caches = &self.client(slot).buckets;
-                caches.iter().any(|place| place.load(Ordering::Relaxed) == bucket + 1)
+                caches.iter().any(|place| place.load(Ordering::Relaxed) == bucket.raw() + 1)
             };
             if cached && !in_cache() {
                 self.free_bucket(bucket);
@@ -393,7 +395,7 @@ impl Segment {
     }
 
     /// Whether the index entry of the bucket's block names this bucket.
-    pub fn is_indexed(&self, bucket: u32) -> bool {
+    pub fn is_indexed(&self, bucket: BucketId) -> bool {
         let Some(meta) = self.bucket(bucket) else { return false };
         let file = meta.file.load(Ordering::Relaxed);
         if file >= self.header().files
@@ -441,7 +443,7 @@ impl Segment {
         crash::point("recover.reaped");
         let manager = Owner::new(MANAGER_SLOT, 0);
         let mut backoff = Backoff::default();
-        for bucket in 0..self.header().buckets {
+        for bucket in self.header().bucket_ids() {
             self.recover_bucket(bucket, manager, &mut backoff, &mut found);
         }
         crash::point("recover.buckets");
@@ -504,7 +506,7 @@ impl Segment {
 
     fn recover_bucket(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         manager: Owner,
         backoff: &mut Backoff,
         found: &mut Recovered,
@@ -673,7 +675,7 @@ mod tests {
     fn a_lock_of_a_dead_process_is_taken_without_the_manager() {
         let (segment, _file) = pool();
         let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
-        let bucket = segment.bucket(9).unwrap();
+        let bucket = segment.bucket(BucketId::from_raw(9)).unwrap();
         bucket.lock.try_lock(Owner::new(slot, 1)).unwrap();
         let pid = std::process::id();
         let mine = segment.claim_slot(pid, liveness::start_time(pid).unwrap()).unwrap();

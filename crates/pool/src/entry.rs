@@ -1,5 +1,6 @@
 //! A word of the block index: where a block's bytes are.
 
+use crate::BucketId;
 use crate::owner::Owner;
 use forebay_placement::{NodeId, TierId};
 
@@ -24,7 +25,7 @@ pub enum Entry {
         /// The bucket's tier.
         tier: TierId,
         /// Bucket id, counted over all tiers of the node.
-        bucket: u32,
+        bucket: BucketId,
     },
 }
 
@@ -36,7 +37,7 @@ impl Entry {
     pub const EMPTY: u64 = 0;
 
     /// An entry for a bucket of this node.
-    pub fn resident(tier: TierId, bucket: u32) -> Entry {
+    pub fn resident(tier: TierId, bucket: BucketId) -> Entry {
         Entry::Resident { node: NodeId::LOCAL, tier, bucket }
     }
 
@@ -50,7 +51,7 @@ impl Entry {
                 KIND_RESIDENT << 60
                     | (tier.index() as u64 & 0xf) << 56
                     | u64::from(node.raw()) << 32
-                    | u64::from(bucket)
+                    | u64::from(bucket.raw())
             }
         }
     }
@@ -62,7 +63,7 @@ impl Entry {
             KIND_RESIDENT => Entry::Resident {
                 node: NodeId::from_raw((word >> 32) as u16),
                 tier: TierId::new((word >> 56 & 0xf) as usize),
-                bucket: word as u32,
+                bucket: BucketId::from_raw(word as u32),
             },
             KIND_BUSY => Owner::from_raw(word as u32).map_or(Entry::Empty, Entry::Busy),
             _ => Entry::Empty,
@@ -79,8 +80,12 @@ mod tests {
         for entry in [
             Entry::Empty,
             Entry::Busy(Owner::new(4095, 0xfffff)),
-            Entry::resident(TierId::new(7), u32::MAX - 1),
-            Entry::Resident { node: NodeId::from_raw(u16::MAX), tier: TierId::new(15), bucket: 0 },
+            Entry::resident(TierId::new(7), BucketId::from_raw(u32::MAX - 1)),
+            Entry::Resident {
+                node: NodeId::from_raw(u16::MAX),
+                tier: TierId::new(15),
+                bucket: BucketId::from_raw(0),
+            },
         ] {
             assert_eq!(Entry::decode(entry.encode()), entry);
         }

@@ -3,6 +3,7 @@
 //!
 //! A thread that dies drops no guard. What it held is stamped with its owner, and is taken over.
 
+use crate::BucketId;
 use crate::crash;
 use crate::entry::Entry;
 use crate::interruption;
@@ -74,7 +75,7 @@ impl Drop for ExclusiveGuard<'_> {
 pub struct BlockGuard<'a> {
     meta: &'a BucketMeta,
     word: u64,
-    bucket: u32,
+    bucket: BucketId,
     tier: TierId,
     release: Release,
 }
@@ -85,7 +86,7 @@ impl<'a> BlockGuard<'a> {
         meta: &'a BucketMeta,
         word: u64,
         tier: TierId,
-        bucket: u32,
+        bucket: BucketId,
         lock: LockGuard<'a>,
     ) -> BlockGuard<'a> {
         BlockGuard { meta, word, bucket, tier, release: lock.into_release() }
@@ -105,7 +106,7 @@ impl<'a> BlockGuard<'a> {
 
     /// The bucket.
     #[inline]
-    pub fn bucket(&self) -> u32 {
+    pub fn bucket(&self) -> BucketId {
         self.bucket
     }
 
@@ -141,7 +142,7 @@ impl Drop for BlockGuard<'_> {
 pub struct FreshBucket<'a> {
     segment: &'a Segment,
     meta: &'a BucketMeta,
-    bucket: u32,
+    bucket: BucketId,
 }
 
 impl<'a> FreshBucket<'a> {
@@ -149,7 +150,7 @@ impl<'a> FreshBucket<'a> {
     pub(crate) fn of(
         segment: &'a Segment,
         meta: &'a BucketMeta,
-        bucket: u32,
+        bucket: BucketId,
         lock: LockGuard<'a>,
     ) -> FreshBucket<'a> {
         lock.into_release();
@@ -164,7 +165,7 @@ impl<'a> FreshBucket<'a> {
 
     /// The bucket.
     #[inline]
-    pub fn bucket(&self) -> u32 {
+    pub fn bucket(&self) -> BucketId {
         self.bucket
     }
 

@@ -3,6 +3,7 @@
 //!
 //! It is made of slices, and knows no segment: see docs/design/views.md.
 
+use crate::BucketId;
 use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{FreeMap, States, USED};
@@ -101,7 +102,12 @@ impl<'a> Index<'a> {
 
     /// The entry of `block` of `file`, if it names `bucket` now. A bucket in which the
     /// block was found a while ago may have become another block's.
-    pub fn place_of(self, file: &'a FileRecord, block: u64, bucket: u32) -> Option<&'a AtomicU64> {
+    pub fn place_of(
+        self,
+        file: &'a FileRecord,
+        block: u64,
+        bucket: BucketId,
+    ) -> Option<&'a AtomicU64> {
         let place = self.entry(file, block)?;
         let entry = Entry::decode(place.load(Ordering::Acquire));
         matches!(entry, Entry::Resident { node: NodeId::LOCAL, bucket: named, .. } if named == bucket)

@@ -1,5 +1,6 @@
 //! Tests of the block index in a segment. Not in index.rs, which the models include.
 
+use crate::BucketId;
 use crate::entry::Entry;
 use crate::index::height_for;
 use crate::layout::Geometry;
@@ -88,14 +89,14 @@ fn a_block_is_not_found_in_a_bucket_that_became_anothers() {
         place.store(word, Ordering::Relaxed);
     };
     let place_of = |block, bucket| segment.index().place_of(segment.file(3), block, bucket);
-    put(1, Entry::resident(TierId::RAM, 5).encode());
-    assert!(place_of(1, 5).is_some());
+    put(1, Entry::resident(TierId::RAM, BucketId::from_raw(5)).encode());
+    assert!(place_of(1, BucketId::from_raw(5)).is_some());
     // The block moved to another bucket, and its old one has block 2 now.
-    put(1, Entry::resident(TierId::RAM, 6).encode());
-    put(2, Entry::resident(TierId::RAM, 5).encode());
-    assert!(place_of(1, 5).is_none());
-    assert!(place_of(2, 5).is_some());
+    put(1, Entry::resident(TierId::RAM, BucketId::from_raw(6)).encode());
+    put(2, Entry::resident(TierId::RAM, BucketId::from_raw(5)).encode());
+    assert!(place_of(1, BucketId::from_raw(5)).is_none());
+    assert!(place_of(2, BucketId::from_raw(5)).is_some());
     put(1, 0);
-    assert!(place_of(1, 5).is_none());
-    assert!(place_of(1 << 30, 5).is_none());
+    assert!(place_of(1, BucketId::from_raw(5)).is_none());
+    assert!(place_of(1 << 30, BucketId::from_raw(5)).is_none());
 }

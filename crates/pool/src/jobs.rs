@@ -1,6 +1,7 @@
 //! Jobs: one `forebay run` each, with all processes that come of it. What they have to themselves:
 //! scratch files, which end with the job, and buckets that are set aside.
 
+use crate::BucketId;
 use crate::free_map::{RESERVED, USED};
 use crate::layout::*;
 use crate::liveness;
@@ -125,7 +126,9 @@ impl Segment {
                 continue;
             }
             let mut buckets = Vec::new();
-            self.free_buckets(tier).take(owner, 0, wanted, |bucket| buckets.push(bucket));
+            self.free_buckets(tier).take(owner, 0, wanted, |bucket| {
+                buckets.push(BucketId::from_raw(bucket));
+            });
             self.header().tier[tier].free.fetch_sub(buckets.len() as u32, Ordering::Relaxed);
             taken.fetch_add(buckets.len() as u32, Ordering::Relaxed);
             for &bucket in &buckets {
@@ -142,7 +145,7 @@ impl Segment {
     }
 
     /// Takes a free bucket of job `number`'s reservation for `owner`, and its tier.
-    pub fn take_reserved(&self, number: u32, owner: Owner) -> Option<(TierId, u32)> {
+    pub fn take_reserved(&self, number: u32, owner: Owner) -> Option<(TierId, BucketId)> {
         let job = self.job(number)?;
         // Not looked for in vain at every block.
         if job.free.load(Ordering::Acquire) == 0 {
@@ -150,7 +153,7 @@ impl Segment {
         }
         let mark = number % JOBS_MAX as u32 + 1;
         let start = job.cursor.load(Ordering::Relaxed).min(self.header().buckets);
-        let mine = |bucket: &u32| {
+        let mine = |bucket: &BucketId| {
             self.bucket(*bucket).is_some_and(|meta| {
                 meta.reserved.load(Ordering::Relaxed) == mark
                     && meta.state.load(Ordering::Relaxed) == RESERVED
@@ -165,14 +168,16 @@ impl Segment {
                         .is_ok()
             })
         };
-        let found = (start..self.header().buckets).chain(0..start).find(mine);
+        let found = BucketId::range(start, self.header().buckets)
+            .chain(BucketId::range(0, start))
+            .find(mine);
         let Some(bucket) = found else {
             job.free.store(0, Ordering::Release);
             return None;
         };
         let one_less = |free: u32| free.checked_sub(1);
         let _ = job.free.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
-        job.cursor.store(bucket + 1, Ordering::Relaxed);
+        job.cursor.store(bucket.raw() + 1, Ordering::Relaxed);
         Some((self.tier_of(bucket), bucket))
     }
 
@@ -182,7 +187,7 @@ impl Segment {
         job.reserved.store(0, Ordering::SeqCst);
         job.free.store(0, Ordering::SeqCst);
         let mark = number % JOBS_MAX as u32 + 1;
-        for bucket in 0..self.header().buckets {
+        for bucket in self.header().bucket_ids() {
             let Some(meta) = self.bucket(bucket) else { continue };
             if meta.reserved.load(Ordering::SeqCst) == mark {
                 meta.reserved.store(0, Ordering::SeqCst);
@@ -196,13 +201,13 @@ impl Segment {
     /// Bytes of job `number`'s reservation that hold blocks.
     pub fn reserved_in_use(&self, number: u32) -> u64 {
         let mark = number % JOBS_MAX as u32 + 1;
-        let used = |&bucket: &u32| {
+        let used = |&bucket: &BucketId| {
             self.bucket(bucket).is_some_and(|meta| {
                 meta.reserved.load(Ordering::Relaxed) == mark
                     && meta.state.load(Ordering::Relaxed) == USED
             })
         };
-        (0..self.header().buckets).filter(used).count() as u64 * self.bucket_bytes() as u64
+        self.header().bucket_ids().filter(used).count() as u64 * self.bucket_bytes() as u64
     }
 
     /// Makes what jobs have set aside agree with the marks of the buckets, after a manager that may
@@ -210,7 +215,7 @@ impl Segment {
     pub fn recover_reservations(&self) {
         let mut by_tier = [0; TIERS_MAX];
         let mut by_job = [0; JOBS_MAX];
-        for bucket in 0..self.header().buckets {
+        for bucket in self.header().bucket_ids() {
             let Some(meta) = self.bucket(bucket) else { continue };
             let Some(place) = meta.reserved.load(Ordering::SeqCst).checked_sub(1) else {
                 // Between mark and state nothing can be lost; without a mark it is everybody's.

@@ -1,6 +1,7 @@
 //! The segment's structures, byte for byte. Every size is pinned: another size is another layout
 //! version, and a pool left by one is refused by the other.
 
+use crate::BucketId;
 use crate::dirty_pages::DirtyPages;
 pub use crate::flags::{AtomicFlags, DescriptionFlags, FileFlags};
 use crate::queue::Queue;
@@ -257,6 +258,13 @@ impl Header {
     #[inline]
     pub fn file_tiers(&self) -> impl DoubleEndedIterator<Item = TierId> + Clone + use<> {
         TierId::RAM.below(self.tiers as usize)
+    }
+
+    /// All buckets, those behind the last of a tier included.
+    pub fn bucket_ids(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = BucketId> + ExactSizeIterator + Clone + use<> {
+        BucketId::range(0, self.buckets)
     }
 
     /// The flush trigger in force.

@@ -20,6 +20,7 @@ pub mod flags;
 pub mod free_map;
 pub mod futex;
 pub mod guards;
+mod ids;
 pub mod index;
 #[cfg(test)]
 mod index_tests;
@@ -53,6 +54,7 @@ pub use descriptions::Marker;
 pub use entry::Entry;
 pub use files::{FoundFile, Identity, SyncState};
 pub use forebay_placement::{NodeId, TierId};
+pub use ids::BucketId;
 pub use owner::Owner;
 pub use page_set::PageSet;
 pub use queue::Queue;

@@ -1,5 +1,6 @@
 //! What of a file waits to be written to the store.
 
+use crate::BucketId;
 use crate::entry::Entry;
 use crate::layout::{BucketMeta, FileRecord};
 use crate::page_set::PageSet;
@@ -89,7 +90,7 @@ pub struct Owed {
 struct OwedBlock {
     block: u64,
     /// Where it lies.
-    bucket: u32,
+    bucket: BucketId,
     pages: u64,
     /// When the bucket became dirty. It becomes so anew only after all its dirty pages were taken to be written, which
     /// happens only when none are being written any more.

@@ -1,5 +1,6 @@
 //! Moving a block from the slot of a file tier to RAM, where the slot cannot be written any more.
 
+use crate::BucketId;
 use crate::guards::BlockGuard;
 use crate::layout::BucketMeta;
 use crate::owner::Owner;
@@ -21,7 +22,12 @@ impl Segment {
     }
 
     /// Copies the pages of slot `from` and what is known of them to RAM bucket `to`. Both are locked.
-    pub(crate) fn copy_up(&self, from: u32, to: u32, files: &impl SlotFiles) -> Result<(), Errno> {
+    pub(crate) fn copy_up(
+        &self,
+        from: BucketId,
+        to: BucketId,
+        files: &impl SlotFiles,
+    ) -> Result<(), Errno> {
         let (old, new) = (self.bucket(from), self.bucket(to));
         let (old, new) = (old.ok_or(Errno::IO)?, new.ok_or(Errno::IO)?);
         let sums = self.sums(from).ok_or(Errno::IO)?;

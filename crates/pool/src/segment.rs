@@ -1,5 +1,6 @@
 //! The segment: made, attached to, and seen as its structures.
 
+use crate::BucketId;
 use crate::clock;
 use crate::crash;
 use crate::entry::Entry;
@@ -282,7 +283,8 @@ impl Segment {
             |&slot: &u32| self.client(slot).state.load(Ordering::Acquire) != slot_state::FREE;
         let file = |&file: &u32| self.file(file).state.load(Ordering::Acquire) != file_state::FREE;
         let bucket = |&bucket: &u32| {
-            self.bucket(bucket).is_some_and(|meta| meta.state.load(Ordering::Acquire) != FREE)
+            self.bucket(BucketId::from_raw(bucket))
+                .is_some_and(|meta| meta.state.load(Ordering::Acquire) != FREE)
         };
         let uses: [&dyn Fn(&u32) -> bool; 3] = [&client, &file, &bucket];
         for ((mark, most), used) in self.marks().into_iter().zip(uses) {
@@ -560,8 +562,8 @@ impl Segment {
 
     /// Bucket `bucket` of any tier, or `None` when the id is not one.
     #[inline]
-    pub fn bucket(&self, bucket: u32) -> Option<&BucketMeta> {
-        (bucket < self.header().buckets).then(|| self.at(self.offsets.buckets, bucket))
+    pub fn bucket(&self, bucket: BucketId) -> Option<&BucketMeta> {
+        (bucket.raw() < self.header().buckets).then(|| self.at(self.offsets.buckets, bucket.raw()))
     }
 
     /// Bytes of a bucket.
@@ -596,10 +598,10 @@ impl Segment {
 
     /// The bytes of RAM bucket `bucket`. Reading or writing them follows the protocol of its lock.
     #[inline]
-    pub fn bucket_data(&self, bucket: u32) -> *mut u8 {
-        debug_assert!(bucket < self.ram_buckets);
+    pub fn bucket_data(&self, bucket: BucketId) -> *mut u8 {
+        debug_assert!(bucket.raw() < self.ram_buckets);
         // SAFETY: RAM bucket ids come first, and the data section holds that many.
-        unsafe { self.base.add(self.offsets.data + bucket as usize * self.bucket_bytes) }
+        unsafe { self.base.add(self.offsets.data + bucket.index() * self.bucket_bytes) }
     }
 
     /// Has the processor fetch the beginning of what is about to be read at `offset` of `file`, if it
@@ -618,7 +620,7 @@ impl Segment {
         };
         let Some(meta) = self.bucket(bucket) else { return };
         prefetch_line(core::ptr::from_ref(meta).cast());
-        let bytes = bucket as usize * self.bucket_bytes + within;
+        let bytes = bucket.index() * self.bucket_bytes + within;
         let first = self.base.wrapping_add(self.offsets.data + bytes).cast_const();
         for line in 0..PREFETCHED_LINES {
             prefetch_line(first.wrapping_add(line * LINE));
@@ -626,27 +628,27 @@ impl Segment {
     }
 
     /// The tier that `bucket` belongs to.
-    pub fn tier_of(&self, bucket: u32) -> TierId {
+    pub fn tier_of(&self, bucket: BucketId) -> TierId {
         let header = self.header();
         header
             .file_tiers()
             .rev()
-            .find(|&tier| bucket >= header.tier[tier].first_bucket)
+            .find(|&tier| bucket.raw() >= header.tier[tier].first_bucket)
             .unwrap_or(TierId::RAM)
     }
 
     /// Byte offset of a file-tier bucket in its tier's file.
-    pub fn slot_offset(&self, bucket: u32) -> u64 {
+    pub fn slot_offset(&self, bucket: BucketId) -> u64 {
         let tier = &self.header().tier[self.tier_of(bucket)];
-        u64::from(bucket - tier.first_bucket) * self.bucket_bytes as u64
+        u64::from(bucket.raw() - tier.first_bucket) * self.bucket_bytes as u64
     }
 
     /// What is known of the pages of a file tier's bucket; `None` for one of RAM.
     #[inline]
-    pub fn sums(&self, bucket: u32) -> Option<&SlotSums> {
+    pub fn sums(&self, bucket: BucketId) -> Option<&SlotSums> {
         let header = self.header();
-        let slot = bucket.checked_sub(self.ram_buckets.next_multiple_of(64))?;
-        (bucket < header.buckets).then(|| self.at(self.offsets.sums, slot))
+        let slot = bucket.raw().checked_sub(self.ram_buckets.next_multiple_of(64))?;
+        (bucket.raw() < header.buckets).then(|| self.at(self.offsets.sums, slot))
     }
 
     /// The number that the next event will have.

@@ -1,6 +1,7 @@
 //! The slot table: one record of 1 KiB for each slot of a file tier, in a file beside the slots. It says
 //! which pages of which file a slot holds, so that they are found again when the segment is gone.
 
+use crate::BucketId;
 use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET};
 use crate::segment::Segment;
 use crate::sums::{Summing, sum_of};
@@ -217,7 +218,7 @@ fn checksum(bytes: &[u8; RECORD_BYTES]) -> u32 {
 impl Segment {
     /// What slot `bucket` holds now; void if the store lacks nothing of it. The caller holds the
     /// bucket's lock and writes it at [`Segment::record_offset`].
-    pub fn slot_record(&self, bucket: u32) -> SlotRecord {
+    pub fn slot_record(&self, bucket: BucketId) -> SlotRecord {
         let mut made = SlotRecord::void(self.next_sequence());
         let (Some(meta), Some(sums)) = (self.bucket(bucket), self.sums(bucket)) else {
             return made;
@@ -260,14 +261,14 @@ impl Segment {
     }
 
     /// Where in its tier's table the record of slot `bucket` is.
-    pub fn record_offset(&self, bucket: u32) -> u64 {
+    pub fn record_offset(&self, bucket: BucketId) -> u64 {
         let tier = &self.header().tier[self.tier_of(bucket)];
-        u64::from(bucket - tier.first_bucket) * RECORD_BYTES as u64
+        u64::from(bucket.raw() - tier.first_bucket) * RECORD_BYTES as u64
     }
 
     /// Pages that the store lacks and that are known to be rotten: file, block and pages.
     pub fn rotten_pages(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        (0..self.header().buckets).filter_map(|bucket| {
+        self.header().bucket_ids().filter_map(|bucket| {
             let (meta, sums) = (self.bucket(bucket)?, self.sums(bucket)?);
             let pages = sums.rotten(meta.pending());
             let file = meta.file.load(Ordering::Relaxed);
@@ -389,7 +390,7 @@ mod tests {
         segment.file(file).set_path(b"/a/b");
         segment.file(file).size.store(77, Ordering::Relaxed);
         let slot = segment.take_slot(TierId::new(1), me, &mut 0).unwrap();
-        assert!(segment.sums(3).is_none());
+        assert!(segment.sums(BucketId::from_raw(3)).is_none());
         core::mem::forget(segment.init_bucket(slot, file, 9, me).unwrap());
         let meta = segment.bucket(slot).unwrap();
         meta.valid.store(0b111, Ordering::Relaxed);
@@ -400,6 +401,7 @@ mod tests {
         assert_eq!((first.device, first.inode, first.block, first.size), (5, 6, 9, 77));
         assert_eq!((first.valid, first.dirty, first.sums[2]), (0b111, 0b011, 99));
         assert_eq!(first.path(), b"/a/b");
-        assert_eq!(segment.record_offset(segment.header().tier[1].first_bucket + 2), 2048);
+        let third = BucketId::from_raw(segment.header().tier[1].first_bucket + 2);
+        assert_eq!(segment.record_offset(third), 2048);
     }
 }

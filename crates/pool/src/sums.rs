@@ -1,6 +1,7 @@
 //! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". Who changes a slot stores 0 for
 //! the pages that it touches, writes them, stores their sums, and writes the slot's record.
 
+use crate::BucketId;
 use crate::crash;
 use crate::layout::{BucketMeta, FileFlags, SlotSums};
 use crate::page_set::PageSet;
@@ -18,17 +19,17 @@ pub trait SlotFiles {
     ///
     /// # Errors
     /// The device's errno; `IO` where the file is too short.
-    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno>;
+    fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno>;
     /// Writes to byte `within` of slot `bucket`.
     ///
     /// # Errors
     /// The device's errno.
-    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno>;
+    fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno>;
     /// Writes the record of slot `bucket`.
     ///
     /// # Errors
     /// The device's errno.
-    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno>;
+    fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno>;
 }
 
 /// A checksum that is computed piece by piece.
@@ -90,7 +91,7 @@ impl SlotSums {
 impl Segment {
     /// Writes the record of slot `bucket`, whose lock the caller holds. The segment stays right
     /// where that fails: only a reboot will not find the slot's data, and nothing new goes there.
-    pub fn record_slot(&self, files: &impl SlotFiles, bucket: u32) {
+    pub fn record_slot(&self, files: &impl SlotFiles, bucket: BucketId) {
         let flag = || {
             if let Some(meta) = self.bucket(bucket)
                 && meta.pending() != 0
@@ -115,7 +116,7 @@ impl Segment {
 
     /// Says in its record that the store lacks nothing of slot `bucket`, whose lock the caller holds
     /// and whose content it is about to drop or has somewhere else.
-    pub fn void_slot(&self, files: &impl SlotFiles, bucket: u32) {
+    pub fn void_slot(&self, files: &impl SlotFiles, bucket: BucketId) {
         let Some(meta) = self.bucket(bucket) else { return };
         let pending = meta.pending();
         if self.sums(bucket).is_some() && pending != 0 {
@@ -136,7 +137,7 @@ impl Segment {
     pub fn judge_pages(
         &self,
         files: &impl SlotFiles,
-        bucket: u32,
+        bucket: BucketId,
         pages: u64,
     ) -> Result<u64, Errno> {
         let (Some(meta), Some(sums)) = (self.bucket(bucket), self.sums(bucket)) else {
@@ -178,7 +179,7 @@ impl Segment {
         &self,
         files: &impl SlotFiles,
         sums: &SlotSums,
-        bucket: u32,
+        bucket: BucketId,
         number: usize,
     ) -> bool {
         let page = self.page_bytes();
@@ -204,7 +205,7 @@ impl Segment {
     pub fn rewrite_page(
         &self,
         files: &impl SlotFiles,
-        bucket: u32,
+        bucket: BucketId,
         number: usize,
         keep: bool,
         mut change: impl FnMut(usize, &mut [u8; CHUNK]) -> Result<(), Errno>,
@@ -239,7 +240,7 @@ impl Segment {
     pub fn zero_in_slot(
         &self,
         files: &impl SlotFiles,
-        bucket: u32,
+        bucket: BucketId,
         from: usize,
         to: usize,
     ) -> Result<(), Errno> {
@@ -283,17 +284,17 @@ mod tests {
     }
 
     impl SlotFiles for Memory {
-        fn read_slot(&self, _: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+        fn read_slot(&self, _: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
             to.copy_from_slice(&self.slot.borrow()[within..within + to.len()]);
             if self.fails { Err(Errno::IO) } else { Ok(()) }
         }
 
-        fn write_slot(&self, _: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+        fn write_slot(&self, _: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
             self.slot.borrow_mut()[within..within + from.len()].copy_from_slice(from);
             if self.fails { Err(Errno::IO) } else { Ok(()) }
         }
 
-        fn write_record(&self, _: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+        fn write_record(&self, _: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
             let record = crate::SlotRecord::decode(record).unwrap().unwrap();
             self.records.borrow_mut().push(record);
             if self.fails { Err(Errno::IO) } else { Ok(()) }
@@ -301,7 +302,7 @@ mod tests {
     }
 
     /// A slot whose page 0 is dirty and whose page 1 is clean, both full of sevens.
-    fn two_pages(page: u32) -> (Segment, OwnedFd, Memory, u32) {
+    fn two_pages(page: u32) -> (Segment, OwnedFd, Memory, BucketId) {
         let bytes = 64 * 64 * u64::from(page);
         let (segment, shared) = anonymous(&Geometry::for_tiers(page, &[bytes, bytes])).unwrap();
         let me = Owner::new(1, 0);

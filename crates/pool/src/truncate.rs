@@ -1,6 +1,7 @@
 //! Cutting and extending a file, and taking a range out of it, as roll-forward operations: the
 //! goal stands in the record, so that whoever finds its owner dead completes it.
 
+use crate::BucketId;
 use crate::backoff::Backoff;
 use crate::crash;
 use crate::guards::BlockGuard;
@@ -165,7 +166,7 @@ impl Segment {
         let Ok(()) = settled.map_err(|(_, never)| never);
     }
 
-    fn rerecord_slot(&self, bucket: u32, outside: &impl Outside) {
+    fn rerecord_slot(&self, bucket: BucketId, outside: &impl Outside) {
         let pending = self.bucket(bucket).map_or(0, BucketMeta::pending_under_lock);
         if pending != 0 && self.sums(bucket).is_some() {
             self.record_slot(outside, bucket);
@@ -181,7 +182,7 @@ impl Segment {
         range: Range<u64>,
         owner: Owner,
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
-        each: impl Fn(u32),
+        each: impl Fn(BucketId),
     ) -> Result<(), (u64, E)> {
         let bytes = self.bucket_bytes() as u64;
         let settle = |place: &AtomicU64| -> Result<(), E> {
@@ -364,15 +365,15 @@ mod tests {
     }
 
     impl SlotFiles for Store {
-        fn read_slot(&self, _: u32, _: usize, _: &mut [u8]) -> Result<(), Errno> {
+        fn read_slot(&self, _: BucketId, _: usize, _: &mut [u8]) -> Result<(), Errno> {
             unreachable!("all blocks are in RAM")
         }
 
-        fn write_slot(&self, _: u32, _: usize, _: &[u8]) -> Result<(), Errno> {
+        fn write_slot(&self, _: BucketId, _: usize, _: &[u8]) -> Result<(), Errno> {
             unreachable!("all blocks are in RAM")
         }
 
-        fn write_record(&self, _: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+        fn write_record(&self, _: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
             let record = SlotRecord::decode(record).unwrap().unwrap();
             let SlotRecord { block, dirty, size, .. } = record;
             self.said.borrow_mut().push(format!("record {block} {:b} {size}", dirty & 0xff));
@@ -488,7 +489,7 @@ mod tests {
     fn records_forget_what_a_truncate_takes_of_pages_that_a_dead_manager_was_writing() {
         let (segment, _memory, me) = full_on(TierId::new(1));
         assert!(!segment.manager_is_alive());
-        for bucket in 0..segment.header().buckets {
+        for bucket in segment.header().bucket_ids() {
             let meta = segment.bucket(bucket).unwrap();
             meta.pages.set(0, meta.pages.dirty());
         }

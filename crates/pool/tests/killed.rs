@@ -13,6 +13,7 @@
 //! The seed is printed, and can be given as FOREBAY_SEED. Both memories are unnamed files: nothing is
 //! left behind, whatever happens to the test.
 
+use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::descriptions::Marker;
 use forebay_pool::free_map::{FREE, USED};
@@ -180,7 +181,7 @@ fn pattern(file: usize, block: usize, sequence: u64, at: usize) -> u64 {
 }
 
 /// The words of a bucket. Whole words are written, so that a kill never tears one.
-fn words(segment: &Segment, bucket: u32) -> &[AtomicU64] {
+fn words(segment: &Segment, bucket: BucketId) -> &[AtomicU64] {
     // SAFETY: the bucket's bytes are mapped and aligned as long as the segment.
     unsafe {
         std::slice::from_raw_parts(
@@ -305,7 +306,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Fills a locked bucket as the client's `write_bucket` does. Returns the sequence number.
-    fn fill(&self, file: usize, block: usize, bucket: u32) -> u64 {
+    fn fill(&self, file: usize, block: usize, bucket: BucketId) -> u64 {
         let meta = self.segment.bucket(bucket).unwrap();
         assert_eq!(meta.lock.holder(), Some(self.owner));
         assert_eq!(meta.file.load(Ordering::Relaxed), self.files[file]);
@@ -414,7 +415,7 @@ impl<'a> Worker<'a> {
         same.then_some(valid != 0)
     }
 
-    fn copy(&mut self, bucket: u32) {
+    fn copy(&mut self, bucket: BucketId) {
         for (to, from) in self.buffer.iter_mut().zip(words(self.segment, bucket)) {
             *to = from.load(Ordering::Relaxed);
         }
@@ -815,14 +816,14 @@ impl Manager {
     }
 
     /// Buckets that bear the stamp of `slot`, as taken or as locked.
-    fn stamped(&self, slot: u32) -> Vec<u32> {
-        let bears = |id: &u32| {
+    fn stamped(&self, slot: u32) -> Vec<BucketId> {
+        let bears = |id: &BucketId| {
             let meta = self.segment.bucket(*id).unwrap();
             let state = meta.state.load(Ordering::SeqCst);
             let taken = Owner::from_raw(state).filter(|_| state != USED);
             [taken, meta.lock.holder()].iter().flatten().any(|owner| owner.slot() == slot)
         };
-        (0..RAM_BUCKETS).filter(bears).collect()
+        BucketId::range(0, RAM_BUCKETS).filter(bears).collect()
     }
 
     fn check_progress(&mut self) {
@@ -843,7 +844,7 @@ impl Manager {
     }
 
     fn describe_locks(&self) {
-        for bucket in 0..RAM_BUCKETS {
+        for bucket in BucketId::range(0, RAM_BUCKETS) {
             if let Some(holder) = self.segment.bucket(bucket).unwrap().lock.holder() {
                 eprintln!("bucket {bucket} is locked by {}/{}", holder.slot(), holder.thread());
             }
@@ -948,7 +949,7 @@ impl Manager {
         for id in 0..segment.header().descriptions {
             assert_eq!(segment.description(id).position.holder(), None, "description {id}");
         }
-        for id in 0..segment.header().buckets {
+        for id in segment.header().bucket_ids() {
             assert_eq!(segment.bucket(id).unwrap().lock.holder(), None, "bucket {id}");
         }
         for file in segment.live_files() {
@@ -978,9 +979,9 @@ impl Manager {
         }
         let map = segment.free_buckets(TierId::RAM);
         let (mut free, mut spare) = (0, 0);
-        for id in 0..RAM_BUCKETS {
+        for id in BucketId::range(0, RAM_BUCKETS) {
             let meta = segment.bucket(id).unwrap();
-            let bit = map.bits[id as usize / 64].load(Ordering::SeqCst) >> (id % 64) & 1 == 1;
+            let bit = map.bits[id.index() / 64].load(Ordering::SeqCst) >> (id.raw() % 64) & 1 == 1;
             match (meta.state.load(Ordering::SeqCst), named.get(&id)) {
                 (FREE, None) => {
                     assert!(bit, "bucket {id} has lost its bit");

@@ -19,6 +19,7 @@
 use dirty_pages::DirtyPages;
 use entry::Entry;
 use forebay_placement::TierId;
+use forebay_pool::BucketId;
 use free_map::{FREE, FreeMap, States, USED};
 use index::{Index, IndexNodes, NodeStates};
 use layout::{CACHED_NODES, FileRecord, IndexNode};
@@ -586,51 +587,51 @@ impl Pool {
         FreeMap { bits: &self.bits, states: self, first: 0, count: self.slots }
     }
 
-    fn bucket(&self, bucket: u32) -> &Bucket {
-        &self.buckets[bucket as usize]
+    fn bucket(&self, bucket: BucketId) -> &Bucket {
+        &self.buckets[bucket.index()]
     }
 
     /// `Segment::take_bucket`, without the cache.
-    fn take(&self, owner: Owner) -> Option<u32> {
+    fn take(&self, owner: Owner) -> Option<BucketId> {
         let mut taken = None;
-        self.map().take(owner, 0, 1, |bucket| taken = Some(bucket));
+        self.map().take(owner, 0, 1, |bucket| taken = Some(BucketId::from_raw(bucket)));
         taken
     }
 
     /// `Segment::dress_bucket`.
-    fn dress(&self, bucket: u32, owner: Owner) {
+    fn dress(&self, bucket: BucketId, owner: Owner) {
         let bucket = self.bucket(bucket);
         lock(&bucket.lock, owner);
         bucket.state.store(USED, Ordering::Release);
     }
 
     /// `Segment::undress_bucket`.
-    fn undress(&self, bucket: u32) {
-        self.map().give(bucket);
+    fn undress(&self, bucket: BucketId) {
+        self.map().give(bucket.raw());
         self.bucket(bucket).lock.unlock_changed();
     }
 
     /// The exchange in the client's `write_new`.
-    fn publish(&self, block: usize, bucket: u32) -> bool {
+    fn publish(&self, block: usize, bucket: BucketId) -> bool {
         let word = Entry::resident(TierId::RAM, bucket).encode();
         self.entry[block]
             .compare_exchange(Entry::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    fn fill(&self, bucket: u32, value: u64) {
+    fn fill(&self, bucket: BucketId, value: u64) {
         for word in &self.bucket(bucket).data {
             word.store(value, Ordering::Relaxed);
         }
     }
 
-    fn copy(&self, bucket: u32) -> [u64; 2] {
+    fn copy(&self, bucket: BucketId) -> [u64; 2] {
         let data = &self.bucket(bucket).data;
         [data[0].load(Ordering::Relaxed), data[1].load(Ordering::Relaxed)]
     }
 
     /// `Segment::lock_resident`. Returns the locked bucket.
-    fn lock_resident(&self, block: usize, owner: Owner) -> Option<u32> {
+    fn lock_resident(&self, block: usize, owner: Owner) -> Option<BucketId> {
         loop {
             let word = self.entry[block].load(Ordering::Acquire);
             let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
@@ -643,9 +644,9 @@ impl Pool {
     }
 
     /// `Segment::discard_resident`.
-    fn discard(&self, block: usize, bucket: u32) {
+    fn discard(&self, block: usize, bucket: BucketId) {
         self.entry[block].store(Entry::EMPTY, Ordering::Release);
-        self.map().give(bucket);
+        self.map().give(bucket.raw());
         self.bucket(bucket).lock.unlock_changed();
     }
 
@@ -696,7 +697,7 @@ impl Pool {
             assert_eq!(bucket.lock.holder(), None, "bucket {id}");
             let names = |entry: &&AtomicU64| {
                 let entry = Entry::decode(entry.load(Ordering::Relaxed));
-                matches!(entry, Entry::Resident { bucket, .. } if bucket == id as u32)
+                matches!(entry, Entry::Resident { bucket, .. } if bucket.index() == id)
             };
             let named = self.entry.iter().filter(names).count();
             let state = bucket.state.load(Ordering::Relaxed);
@@ -789,7 +790,7 @@ fn two_writers_of_a_new_block_make_one() {
 /// A demotion into slot `slot`. Mirrors `snapshot`, `copy` and `switch` of the manager's demoter: copies
 /// without the lock, then locks, and switches the entry only if the version is the one from before
 /// the copy. The slot is locked when the entry begins to name it.
-fn demote(pool: &Pool, block: usize, slot: u32, owner: Owner) -> bool {
+fn demote(pool: &Pool, block: usize, slot: BucketId, owner: Owner) -> bool {
     let word = pool.entry[block].load(Ordering::Acquire);
     let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
         return false;
@@ -814,7 +815,7 @@ fn demote(pool: &Pool, block: usize, slot: u32, owner: Owner) -> bool {
     lock(&to.lock, owner);
     to.state.store(USED, Ordering::Release);
     pool.entry[block].store(Entry::resident(TierId::new(1), slot).encode(), Ordering::Release);
-    pool.map().give(bucket);
+    pool.map().give(bucket.raw());
     from.unlock_changed();
     to.lock.unlock_changed();
     true
@@ -838,12 +839,12 @@ fn write_over_slot(pool: &Pool, block: usize, value: u64, owner: Owner) {
 fn a_reader_accepts_no_half_filled_slot() {
     explore(Some(3), || {
         let pool = Arc::new(Pool::new(1, 1, 1));
-        assert!(pool.write(0, 1, owner(1)) && demote(&pool, 0, 1, owner(0)));
+        assert!(pool.write(0, 1, owner(1)) && demote(&pool, 0, BucketId::from_raw(1), owner(0)));
         let mover = {
             let pool = pool.clone();
             thread::spawn(move || {
                 write_over_slot(&pool, 0, 2, owner(1));
-                assert!(demote(&pool, 0, 1, owner(0)));
+                assert!(demote(&pool, 0, BucketId::from_raw(1), owner(0)));
             })
         };
         if let Some(pair) = pool.read(0) {
@@ -870,7 +871,7 @@ fn a_demotion_loses_no_write() {
                 }
             })
         };
-        demote(&pool, 0, 1, owner(0));
+        demote(&pool, 0, BucketId::from_raw(1), owner(0));
         writer.join().unwrap();
         assert_eq!(pool.settled(0), Some(2));
         pool.check();
@@ -886,7 +887,7 @@ fn a_reader_sees_the_block_before_or_after_its_demotion() {
         let demoter = {
             let pool = pool.clone();
             thread::spawn(move || {
-                assert!(demote(&pool, 0, 1, owner(0)));
+                assert!(demote(&pool, 0, BucketId::from_raw(1), owner(0)));
                 assert!(pool.write(1, 7, owner(0)));
             })
         };

@@ -12,6 +12,7 @@ use crate::measured::{Claim, Measured, Unit};
 use crate::site::Site;
 use crate::systems::{Place, Store, Stream, digits, memcached, redis, single_server};
 use crate::{Options, Scale};
+use forebay_pool::BucketId;
 use forebay_pool::TierId;
 use forebay_pool::layout::Geometry;
 use forebay_pool::{Entry, Identity};
@@ -140,7 +141,7 @@ impl Index {
                         block as u64,
                         owner,
                     );
-                    let resident = Entry::resident(TierId::RAM, 0).encode();
+                    let resident = Entry::resident(TierId::RAM, BucketId::from_raw(0)).encode();
                     entry.map(|entry| entry.store(resident, Ordering::Release)).is_some()
                 })
             });
@@ -167,7 +168,7 @@ impl Index {
                 return Err("a block is nowhere".into());
             };
             if updates {
-                let next = Entry::resident(tier, bucket + 1).encode();
+                let next = Entry::resident(tier, bucket.next()).encode();
                 let changed =
                     entry.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire);
                 changed.map_err(|_| "somebody else changed a client's own block")?;
@@ -310,7 +311,7 @@ mod tests {
             drop(table);
             let entry = segment.entry(segment.file(record), 63).unwrap();
             match Entry::decode(entry.load(Ordering::Acquire)) {
-                Entry::Resident { bucket, .. } => bucket,
+                Entry::Resident { bucket, .. } => bucket.raw(),
                 other => panic!("{other:?}"),
             }
         };

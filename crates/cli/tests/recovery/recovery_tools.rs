@@ -1,6 +1,7 @@
 //! What an administrator has when things went wrong: `forebay fsck`, `salvage`, `recover`, `status`.
 
 use crate::harness::{self, LAZY, LONG, Ran, Setup, Site, TINY, assert_same_bytes, wait_for};
+use forebay_pool::BucketId;
 use forebay_pool::Segment;
 use forebay_pool::layout::file_state;
 use forebay_pool::segment::open_pool;
@@ -86,7 +87,7 @@ impl Left<'_> {
         let (segment, wrong) = Segment::attach_copy(file.as_fd()).unwrap();
         assert!(wrong.is_none());
         let base = std::ptr::from_ref(segment.header()).addr();
-        let tables = segment.bucket_data(0).addr() - base;
+        let tables = segment.bucket_data(BucketId::from_raw(0)).addr() - base;
         let mut unprotected = Vec::new();
         let word = |at: *const u8| at.addr() - base..at.addr() - base + 8;
         for file in 0..segment.header().files {
@@ -99,7 +100,7 @@ impl Left<'_> {
             }
             unprotected.push(word(std::ptr::from_ref(&record.flags).cast()));
         }
-        for bucket in 0..segment.header().buckets {
+        for bucket in segment.header().bucket_ids() {
             let meta = segment.bucket(bucket).unwrap();
             unprotected.push(word(std::ptr::from_ref(&meta.valid).cast()));
             let pages = word(std::ptr::from_ref(&meta.pages).cast());

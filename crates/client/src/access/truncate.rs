@@ -9,6 +9,7 @@ use crate::waits::Wait;
 use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use forebay_pool::BucketId;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::slot_record::RECORD_BYTES;
@@ -19,15 +20,15 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 impl SlotFiles for ExclusiveFile<'_> {
-    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+    fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
         self.session.read_slot(bucket, within, to)
     }
 
-    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+    fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
         SlotFiles::write_slot(self.session, bucket, within, from)
     }
 
-    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+    fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
         self.session.write_record(bucket, record)
     }
 }

@@ -5,6 +5,7 @@ use crate::access::EnteredFile;
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span, Writable};
 use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::*;
 use forebay_pool::{Entry, crash};
@@ -99,7 +100,7 @@ impl EnteredFile<'_> {
     #[inline(always)]
     pub(super) fn write_bucket(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
     ) -> Result<usize, Errno> {

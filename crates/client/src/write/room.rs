@@ -5,6 +5,7 @@ use crate::access::EnteredFile;
 use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_placement::Destination;
+use forebay_pool::BucketId;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::FreshBucket;
 use forebay_pool::layout::*;
@@ -21,13 +22,13 @@ const LOCKED_MOST: usize = 32;
 
 impl EnteredFile<'_> {
     /// A bucket of RAM, with its tier.
-    pub(super) fn ram_bucket(&self) -> Option<(TierId, u32)> {
+    pub(super) fn ram_bucket(&self) -> Option<(TierId, BucketId)> {
         Some((TierId::RAM, self.session.room(self.owner)?))
     }
 
     /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
     /// that has room. `None`: the store.
-    pub(super) fn bucket_for(&self, part: Part, refused: u32) -> Option<(TierId, u32)> {
+    pub(super) fn bucket_for(&self, part: Part, refused: u32) -> Option<(TierId, BucketId)> {
         let takes =
             |tier: TierId| refused >> tier.index() & 1 == 0 && self.session.segment.is_sound(tier);
         if refused == 0
@@ -56,7 +57,7 @@ impl EnteredFile<'_> {
     }
 
     /// A bucket that is set aside for this run, if the file may have one: the fastest first.
-    fn reserved_for(&self) -> Option<(TierId, u32)> {
+    fn reserved_for(&self) -> Option<(TierId, BucketId)> {
         let job = self.session.job()?;
         if job.reserved.load(Ordering::Relaxed) == 0 {
             return None;
@@ -76,7 +77,7 @@ impl EnteredFile<'_> {
     pub(super) fn fresh(
         &self,
         block: u64,
-        mut take: impl FnMut() -> Option<(TierId, u32)>,
+        mut take: impl FnMut() -> Option<(TierId, BucketId)>,
     ) -> Option<(TierId, FreshBucket<'_>)> {
         let (tier, bucket) = take()?;
         match self.session.segment.try_init_bucket(bucket, self.id, block, self.owner) {
@@ -89,9 +90,9 @@ impl EnteredFile<'_> {
     #[cold]
     fn fresh_beside(
         &self,
-        locked: u32,
+        locked: BucketId,
         block: u64,
-        mut take: impl FnMut() -> Option<(TierId, u32)>,
+        mut take: impl FnMut() -> Option<(TierId, BucketId)>,
     ) -> Option<(TierId, FreshBucket<'_>)> {
         let mut kept = [locked; LOCKED_MOST];
         let mut count = 1;
@@ -117,7 +118,7 @@ impl EnteredFile<'_> {
 impl Session {
     /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it
     /// does not.
-    pub(super) fn room(&self, owner: Owner) -> Option<u32> {
+    pub(super) fn room(&self, owner: Owner) -> Option<BucketId> {
         if let Some(bucket) = self.segment.take_bucket(owner) {
             return Some(bucket);
         }
@@ -154,15 +155,15 @@ impl Session {
 
     /// Maps a RAM bucket's pages before they are touched one by one; at most once for each
     /// sixteen buckets.
-    pub(crate) fn populate(&self, bucket: u32) {
-        let Some(word) = self.populated.get(bucket as usize / 16) else { return };
+    pub(crate) fn populate(&self, bucket: BucketId) {
+        let Some(word) = self.populated.get(bucket.index() / 16) else { return };
         if word.load(Ordering::Relaxed) != 0 || word.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
-        let first = bucket / 16 * 16;
+        let first = bucket.raw() / 16 * 16;
         let ready = self.segment.header().ram_ready.load(Ordering::Acquire);
         let count = ready.saturating_sub(first).min(16);
-        let at = self.segment.bucket_data(first);
+        let at = self.segment.bucket_data(BucketId::from_raw(first));
         // SAFETY: part of the segment's mapping; only page tables change.
         let _ = unsafe {
             rustix::mm::madvise(

@@ -5,6 +5,7 @@ use crate::access::{EnteredFile, ExclusiveFile};
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span};
 use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::BucketId;
 use forebay_pool::layout::*;
 use forebay_pool::sums::sum_of;
 use forebay_pool::{Entry, crash};
@@ -23,8 +24,9 @@ impl EnteredFile<'_> {
         let whole = part.bytes == self.session.segment.bucket_bytes();
         // Locked before the block's is: no other thread waits for one that nothing names.
         let fresh = if whole { self.session.segment.take_bucket(self.owner) } else { None };
-        let init =
-            |bucket: u32| self.session.segment.init_bucket(bucket, self.id, part.block, self.owner);
+        let init = |bucket: BucketId| {
+            self.session.segment.init_bucket(bucket, self.id, part.block, self.owner)
+        };
         let fresh = fresh.and_then(init);
         let held = self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
         let Some(mut held) = held.filter(|held| !held.tier().is_ram()) else { return Ok(None) };
@@ -74,7 +76,7 @@ impl EnteredFile<'_> {
     /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
     pub(super) fn write_slot(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
     ) -> Result<usize, Errno> {
@@ -115,7 +117,7 @@ impl EnteredFile<'_> {
     /// Writes bytes of one page of a slot: a part of it, or what lies in several pieces.
     fn write_page(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         cursor: &mut Cursor<'_, Readable>,
         block: u64,
         range: core::ops::Range<usize>,
@@ -170,7 +172,7 @@ impl Session {
     /// Writes whole pages of a slot from one piece of the application's memory.
     fn write_pages(
         &self,
-        bucket: u32,
+        bucket: BucketId,
         within: usize,
         from: Span<'_, Readable>,
     ) -> Result<(), Errno> {

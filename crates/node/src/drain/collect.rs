@@ -4,6 +4,7 @@ use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
 use crate::usage::buckets_of;
 use forebay_placement::schema::Trigger;
+use forebay_pool::BucketId;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{FileFlags, JobRecord};
 use forebay_pool::{Entry, clock};
@@ -61,7 +62,7 @@ impl Flusher {
         let mut found = Vec::new();
         match *which {
             FlushScope::Blocks(file, ref blocks) => {
-                let dirty = |&(block, bucket): &(u64, u32)| BlockRef { file, block, bucket };
+                let dirty = |&(block, bucket): &(u64, BucketId)| BlockRef { file, block, bucket };
                 found.extend(blocks.iter().map(dirty));
             }
             FlushScope::File(file) => segment.for_each_entry(segment.file(file), 0, |block, place| {

@@ -7,6 +7,7 @@ use crate::journal::Checkpoint;
 use crate::node::Node;
 use forebay_device::Batch;
 use forebay_placement::TierId;
+use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::FileFlags;
@@ -63,7 +64,7 @@ pub(crate) enum FlushScope {
     /// All blocks of one file.
     File(u32),
     /// These blocks of one file, with their buckets.
-    Blocks(u32, Vec<(u64, u32)>),
+    Blocks(u32, Vec<(u64, BucketId)>),
 }
 
 impl Flusher {

@@ -6,6 +6,7 @@ use crate::drain::flusher::Flusher;
 use crate::node::Node;
 use forebay_device::{Batch, Span, Transfer};
 use forebay_placement::TierId;
+use forebay_pool::BucketId;
 use forebay_pool::PageSet;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::SlotFiles;
@@ -125,7 +126,7 @@ impl Flusher {
 /// them with their sums.
 pub(super) fn read_slot<'s>(
     node: &Node,
-    bucket: u32,
+    bucket: BucketId,
     pages: u64,
     staging: &'s mut Vec<u8>,
     tiers: &mut [Box<dyn Batch>],

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::store::beneath::handle_of;
 use crate::store::descriptors::Descriptors;
 use forebay_device::Batch;
+use forebay_pool::BucketId;
 use forebay_pool::layout::{FileFlags, PAGES_PER_BUCKET};
 use forebay_pool::{PageSet, Segment, crash};
 use rustix::fd::{AsFd, OwnedFd};
@@ -66,7 +67,7 @@ pub(super) struct Logged {
 
 /// Which content of a block is in the log.
 struct LoggedBlock {
-    bucket: u32,
+    bucket: BucketId,
     version: u32,
     /// Pages that were appended, and what they were like.
     pages: u64,
@@ -76,7 +77,7 @@ struct LoggedBlock {
 /// Pages of a block to be appended.
 pub(crate) struct BlockPages<'a> {
     pub block: u64,
-    pub bucket: u32,
+    pub bucket: BucketId,
     pub version: u32,
     pub pages: u64,
     /// The block's bytes.
@@ -201,7 +202,7 @@ impl State {
     }
 
     /// Whether the log has these pages, as they are, already.
-    pub fn has(&self, file: u32, block: u64, bucket: u32, version: u32, pages: u64) -> bool {
+    pub fn has(&self, file: u32, block: u64, bucket: BucketId, version: u32, pages: u64) -> bool {
         self.files.get(&file).and_then(|logged| logged.blocks.get(&block)).is_some_and(|known| {
             (known.bucket, known.version) == (bucket, version) && pages & !known.pages == 0
         })
@@ -225,7 +226,7 @@ impl State {
         let key = logged.key.clone();
         let known = logged.blocks.remove(&pages.block);
         let mut block = known.unwrap_or_else(|| LoggedBlock {
-            bucket: 0,
+            bucket: BucketId::from_raw(0),
             version: 0,
             pages: 0,
             hashes: Box::new([0; PAGES]),

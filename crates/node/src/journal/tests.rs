@@ -5,6 +5,7 @@ use super::*;
 use crate::node::Node;
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
+use forebay_pool::BucketId;
 use forebay_pool::files::Identity;
 use forebay_pool::layout::Geometry;
 use forebay_pool::segment::anonymous;
@@ -93,7 +94,14 @@ impl World {
         let sequence = self.node.segment.next_sequence();
         let meta = FileMeta { sequence, size: 4096, mtime_ns: 0, path: b"" };
         let data = &sequence.to_le_bytes().repeat(512)[..];
-        let pages = BlockPages { block: 0, bucket: 0, version: 0, pages: 1, data, page: 4096 };
+        let pages = BlockPages {
+            block: 0,
+            bucket: BucketId::from_raw(0),
+            version: 0,
+            pages: 1,
+            data,
+            page: 4096,
+        };
         let appended = state
             .begin(self.node.context(), file)
             .and_then(|()| state.append_pages(file, &meta, &pages, &mut self.io));

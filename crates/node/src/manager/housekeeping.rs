@@ -7,6 +7,7 @@ use crate::node::Node;
 use crate::observe::mappers;
 use crate::store::descriptors;
 use forebay_device::{Span, Transfer};
+use forebay_pool::BucketId;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
@@ -76,15 +77,15 @@ pub(crate) struct FromManager<'a> {
 }
 
 impl SlotFiles for FromManager<'_> {
-    fn read_slot(&self, bucket: u32, within: usize, to: &mut [u8]) -> Result<(), Errno> {
+    fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
         self.node.read_slot(bucket, within, to)
     }
 
-    fn write_slot(&self, bucket: u32, within: usize, from: &[u8]) -> Result<(), Errno> {
+    fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
         self.node.write_slot(bucket, within, from)
     }
 
-    fn write_record(&self, bucket: u32, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+    fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
         self.node.write_record(bucket, record)
     }
 }

@@ -6,6 +6,7 @@ use crate::manager::jobs;
 use crate::node::Node;
 use crate::usage::buckets_of;
 use forebay_placement::TierId;
+use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::slot_record::RECORD_BYTES;
@@ -89,7 +90,7 @@ fn mend_table(node: &Node, tier: TierId) -> Result<(), Errno> {
     let owner = Node::new_owner();
     let mut backoff = Backoff::default();
     let mut piece = vec![0; PIECE * RECORD_BYTES];
-    let slots: Vec<u32> = buckets_of(segment, tier).collect();
+    let slots: Vec<BucketId> = buckets_of(segment, tier).collect();
     for slots in slots.chunks(PIECE) {
         piece.fill(0);
         let mut got = 0;

@@ -111,7 +111,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
     let range = |block: u64| {
         What::Bytes(block.saturating_mul(bytes)..block.saturating_mul(bytes).saturating_add(bytes))
     };
-    for meta in (0..header.buckets).filter_map(|bucket| segment.bucket(bucket)) {
+    for meta in header.bucket_ids().filter_map(|bucket| segment.bucket(bucket)) {
         let file = meta.file.load(Ordering::Relaxed);
         if meta.state.load(Ordering::Acquire) == USED && file < header.files {
             note(meta.lock.holder(), Some(file), range(meta.block.load(Ordering::Relaxed)));

@@ -133,7 +133,7 @@ impl Observer {
                     .count();
                 TierStatus {
                     name: text(&header.tier[tier].name).to_string_lossy().into_owned(),
-                    capacity: u64::from(buckets.end - buckets.start) * bucket,
+                    capacity: buckets.len() as u64 * bucket,
                     configured: u64::from(header.tier[tier].buckets) * bucket,
                     used: used as u64 * bucket,
                     dirty: dirty_bytes(&self.0, tier, |_| true),

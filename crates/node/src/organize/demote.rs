@@ -12,6 +12,7 @@ use forebay_placement::leave::{Fate, WayDown, fate, way_down};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
 use forebay_placement::{Destination, Hierarchy, destination};
+use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
@@ -161,7 +162,7 @@ impl Demoter {
         let eviction = node.config.placement.eviction;
         let found = choose(eviction, &mut self.blocks, want * CHOICE, now);
         for block in &self.blocks {
-            if let Some(meta) = segment.bucket(block.id)
+            if let Some(meta) = segment.bucket(BucketId::from_raw(block.id))
                 && !block.leaves
             {
                 let heat = meta.heat.load(Ordering::Relaxed);
@@ -174,10 +175,13 @@ impl Demoter {
         let below = below.map(|below| Level::of(&below, node.watermarks, 0));
         let mut leaving = Leaving::default();
         for block in &self.blocks[..found] {
-            let Some(meta) = segment.bucket(block.id) else { continue };
+            let Some(meta) = segment.bucket(BucketId::from_raw(block.id)) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
-            let found =
-                BlockRef { file, block: meta.block.load(Ordering::Relaxed), bucket: block.id };
+            let found = BlockRef {
+                file,
+                block: meta.block.load(Ordering::Relaxed),
+                bucket: BucketId::from_raw(block.id),
+            };
             let list = match fate(meta.pages.dirty() != 0, self.hotness(file, now), below.as_ref())
             {
                 Fate::Dirty => &mut leaving.dirty,
@@ -229,7 +233,7 @@ impl Demoter {
                 coldest = score(record, now).min(coldest);
             }
             self.blocks.push(Candidate {
-                id: bucket,
+                id: bucket.raw(),
                 heat: Heat(meta.heat.load(Ordering::Relaxed)),
                 pinned: settings.pin,
                 priority: settings.priority,

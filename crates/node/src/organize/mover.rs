@@ -6,6 +6,7 @@ use forebay_device::{Batch, Span, Transfer};
 use forebay_placement::TierId;
 use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
+use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::PAGES_PER_BUCKET;
@@ -21,7 +22,7 @@ pub(crate) const BATCH_BYTES: usize = 16 << 20;
 /// A block being copied to a bucket of another tier.
 struct Copying {
     found: BlockRef,
-    to: u32,
+    to: BucketId,
     version: u32,
     valid: u64,
     /// The sums of its pages, as they were copied.
@@ -90,7 +91,7 @@ impl Mover {
         moved
     }
 
-    fn take(&mut self, tier: TierId) -> Option<u32> {
+    fn take(&mut self, tier: TierId) -> Option<BucketId> {
         let segment = &self.node.segment;
         if !segment.is_sound(tier) {
             return None;
@@ -101,7 +102,7 @@ impl Mover {
         Some(taken)
     }
 
-    fn snapshot(&self, found: BlockRef, to: u32) -> Option<Copying> {
+    fn snapshot(&self, found: BlockRef, to: BucketId) -> Option<Copying> {
         let meta = self.node.segment.bucket(found.bucket)?;
         let begin = meta.lock.read_begin()?;
         let valid = meta.valid.load(Ordering::Acquire);
@@ -134,7 +135,8 @@ impl Mover {
             let base = unsafe { memory(index, copy).add(first(copy)) };
             vec![Span { base, bytes: end - first(copy) }]
         };
-        let offset = |slot: u32, copy: &Copying| segment.slot_offset(slot) + first(copy) as u64;
+        let offset =
+            |slot: BucketId, copy: &Copying| segment.slot_offset(slot) + first(copy) as u64;
         let file_of = |tier: TierId| node.slots[tier].as_ref().map(store_file);
         if !from.is_ram() {
             let Some(file) = file_of(from) else { return vec![false; copying.len()] };

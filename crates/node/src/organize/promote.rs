@@ -120,7 +120,7 @@ fn blocks(segment: &Segment, tier: TierId) -> impl Iterator<Item = (Block, Block
 
 /// A half-life has passed: the uses of every block count half.
 fn cool(node: &Node, pass: u32) {
-    for bucket in (0..node.segment.header().buckets).filter_map(|id| node.segment.bucket(id)) {
+    for bucket in node.segment.header().bucket_ids().filter_map(|id| node.segment.bucket(id)) {
         let heat = Heat(bucket.heat.load(Ordering::Relaxed));
         let cooled = heat.cooled(pass);
         if cooled != heat {

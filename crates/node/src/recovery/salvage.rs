@@ -9,6 +9,7 @@ mod gaps;
 mod manifest;
 
 pub use crate::recovery::copies::prepare_target;
+use forebay_pool::BucketId;
 pub use manifest::{Saved, Source};
 
 use crate::instance::runtime::Runtime;
@@ -122,7 +123,7 @@ fn stores_of(segment: &Segment, path: &Path) -> Result<Stores, String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct BlockState {
     block: u64,
-    bucket: u32,
+    bucket: BucketId,
     version: u32,
     valid: u64,
 }
@@ -163,7 +164,7 @@ impl<'a> Salvager<'a> {
             salvaged.files.push(saved);
         }
         // Processes at work may hold what no entry names yet.
-        for bucket in (0..self.segment.header().buckets).filter(|_| !self.pool.in_use) {
+        for bucket in self.segment.header().bucket_ids().filter(|_| !self.pool.in_use) {
             if self.is_pending(bucket) && !named.contains(&bucket) && self.is_stray(bucket) {
                 let stray = self
                     .stray(bucket)
@@ -176,7 +177,7 @@ impl<'a> Salvager<'a> {
     }
 
     /// Whether a bucket has pages that the store does not have.
-    fn is_pending(&self, bucket: u32) -> bool {
+    fn is_pending(&self, bucket: BucketId) -> bool {
         self.segment.bucket(bucket).is_some_and(|meta| {
             let pages = meta.pending();
             pages & meta.valid.load(Ordering::Acquire) != 0
@@ -184,13 +185,13 @@ impl<'a> Salvager<'a> {
     }
 
     /// Whether a bucket has data of a file. One that is locked is fresh: its process was killed over it.
-    fn is_stray(&self, bucket: u32) -> bool {
+    fn is_stray(&self, bucket: BucketId) -> bool {
         self.segment.bucket(bucket).is_some_and(|meta| meta.lock.holder().is_none())
     }
 
     /// The blocks of a file that lie in buckets which say so themselves.
     fn blocks(&self, file: u32) -> Vec<BlockState> {
-        let state_of = |(block, bucket): (u64, u32)| {
+        let state_of = |(block, bucket): (u64, BucketId)| {
             let meta = self.segment.bucket(bucket)?;
             let its_own = meta.state.load(Ordering::Acquire) == USED
                 && meta.file.load(Ordering::Relaxed) == file
@@ -282,7 +283,7 @@ impl<'a> Salvager<'a> {
     }
 
     /// Reads a page of a bucket. On a file tier it has to be what was written.
-    fn read_page(&self, bucket: u32, number: usize, bytes: &mut [u8]) -> Result<(), String> {
+    fn read_page(&self, bucket: BucketId, number: usize, bytes: &mut [u8]) -> Result<(), String> {
         let from = number * bytes.len();
         let tier = self.segment.tier_of(bucket);
         if tier.is_ram() {
@@ -367,7 +368,7 @@ impl<'a> Salvager<'a> {
     }
 
     /// Saves a bucket of unclear belonging. Returns what it says of itself.
-    fn stray(&self, bucket: u32) -> Result<String, (PathBuf, io::Error)> {
+    fn stray(&self, bucket: BucketId) -> Result<String, (PathBuf, io::Error)> {
         let (copy, out) =
             create(self.target, &Path::new(UNNAMED).join(format!("bucket-{bucket}")))?;
         let Some(meta) = self.segment.bucket(bucket) else { return Ok(String::new()) };

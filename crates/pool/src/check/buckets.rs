@@ -11,7 +11,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
     let segment: &Segment = findings.segment;
     let header = segment.header();
     let ready = header.ram_ready.load(Ordering::Acquire);
-    for bucket in 0..header.buckets {
+    for bucket in header.bucket_ids() {
         let Some(meta) = segment.bucket(bucket) else { continue };
         let place = format_args!("bucket {bucket}").to_string();
         let state = meta.state.load(Ordering::Acquire);
@@ -19,13 +19,13 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
         let holder = meta.lock.holder();
         findings.holder(&place, holder);
         let tier = &header.tier[segment.tier_of(bucket)];
-        if bucket - tier.first_bucket >= tier.buckets {
+        if bucket.raw() - tier.first_bucket >= tier.buckets {
             if state != FREE {
                 findings.refused(&place, "in use behind the last of its tier");
             }
             continue;
         }
-        if bucket < segment.ram_buckets() && bucket >= ready && state != FREE {
+        if bucket.raw() < segment.ram_buckets() && bucket.raw() >= ready && state != FREE {
             findings.mended(&place, "in use before it was made ready");
         }
         // Whoever holds the lock is in the middle of it.
@@ -33,10 +33,10 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             continue;
         }
         match state {
-            USED if !named.has(bucket) && pending != 0 => {
+            USED if !named.has(bucket.raw()) && pending != 0 => {
                 findings.refused(&place, unflushed(segment, meta, "no index entry leads to it"));
             }
-            USED if !named.has(bucket) => findings.mended(&place, "in use by nobody"),
+            USED if !named.has(bucket.raw()) => findings.mended(&place, "in use by nobody"),
             USED if meta.pages.dirty() & !meta.valid.load(Ordering::Acquire) != 0 => {
                 findings.mended(&place, "has unflushed pages that are not valid");
             }

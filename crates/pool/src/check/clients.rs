@@ -1,6 +1,7 @@
 //! Client slots, and what lies in their caches.
 
 use super::Findings;
+use crate::BucketId;
 use crate::layout::*;
 use crate::segment::Segment;
 use crate::sync::Ordering;
@@ -21,7 +22,9 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         }
         for cached in &client.buckets {
             let bucket = cached.load(Ordering::Acquire);
-            let known = bucket.checked_sub(1).is_none_or(|bucket| segment.bucket(bucket).is_some());
+            let known = bucket
+                .checked_sub(1)
+                .is_none_or(|id| segment.bucket(BucketId::from_raw(id)).is_some());
             if !known {
                 findings.mended(&place, format!("keeps bucket {}, which is none", bucket - 1));
             }

@@ -3,6 +3,7 @@
 
 use super::files::name;
 use super::{Findings, Set};
+use crate::BucketId;
 use crate::entry::Entry;
 use crate::free_map::{FREE, USED};
 use crate::index::{NODE_HEIGHT_MAX, unpack};
@@ -100,16 +101,16 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn resident(&mut self, block: u64, node: NodeId, tier: TierId, bucket: u32) {
+    fn resident(&mut self, block: u64, node: NodeId, tier: TierId, bucket: BucketId) {
         let header = self.segment.header();
         let of_tier = header.tier[..header.tiers as usize].get(tier.index());
         let within = of_tier.is_some_and(|tier| {
-            bucket.checked_sub(tier.first_bucket).is_some_and(|number| number < tier.buckets)
+            bucket.raw().checked_sub(tier.first_bucket).is_some_and(|number| number < tier.buckets)
         });
         let Some(meta) = self.segment.bucket(bucket).filter(|_| within && node.is_local()) else {
             return self.refused(format!("block {block} lies in bucket {bucket}, which is none"));
         };
-        if !self.named.add(bucket) {
+        if !self.named.add(bucket.raw()) {
             self.refused(format!("block {block} lies in bucket {bucket}, as another block does"));
         }
         let agrees = meta.state.load(Ordering::Acquire) == USED
@@ -125,7 +126,7 @@ impl Walk<'_, '_> {
 impl Segment {
     /// The resident blocks of `file` with their buckets, as far as its index can be followed: each
     /// node is entered once, whatever leads to it. For tools that look at damaged pools.
-    pub fn resident_blocks(&self, file: u32) -> Vec<(u64, u32)> {
+    pub fn resident_blocks(&self, file: u32) -> Vec<(u64, BucketId)> {
         let record = self.file(file);
         let mut found = Vec::new();
         let mut seen = Set::below(self.header().nodes);

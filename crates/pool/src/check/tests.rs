@@ -1,6 +1,7 @@
 //! Flipped bits in a small segment: each is found, or does no harm.
 
 use super::*;
+use crate::BucketId;
 use crate::entry::Entry;
 use crate::files::Identity;
 use crate::segment::{SegmentError, anonymous};
@@ -96,20 +97,30 @@ type Damage = fn(&Segment);
 #[test]
 fn damage_that_could_lose_data_is_refused() {
     let damages: [(&str, Damage); 17] = [
-        ("a bucket of another file", |s| s.bucket(0).unwrap().file.store(1, Ordering::Relaxed)),
-        ("a bucket of another block", |s| s.bucket(0).unwrap().block.store(9, Ordering::Relaxed)),
+        ("a bucket of another file", |s| {
+            s.bucket(BucketId::from_raw(0)).unwrap().file.store(1, Ordering::Relaxed)
+        }),
+        ("a bucket of another block", |s| {
+            s.bucket(BucketId::from_raw(0)).unwrap().block.store(9, Ordering::Relaxed)
+        }),
         ("a bucket that counts as free", |s| {
-            s.bucket(0).unwrap().state.store(0, Ordering::Relaxed)
+            s.bucket(BucketId::from_raw(0)).unwrap().state.store(0, Ordering::Relaxed)
         }),
         ("a bucket taken by a process", |s| {
-            s.bucket(0).unwrap().state.store(Owner::new(2, 3).raw(), Ordering::Relaxed)
+            s.bucket(BucketId::from_raw(0))
+                .unwrap()
+                .state
+                .store(Owner::new(2, 3).raw(), Ordering::Relaxed)
         }),
         ("a lock held by nobody", |s| {
-            s.bucket(0).unwrap().lock.try_lock(Owner::new(2, 3)).unwrap();
+            s.bucket(BucketId::from_raw(0)).unwrap().lock.try_lock(Owner::new(2, 3)).unwrap();
         }),
         ("an entry lost", |s| s.file(0).entry0.store(0, Ordering::Relaxed)),
         ("an entry of another bucket", |s| {
-            s.file(0).entry0.store(Entry::resident(TierId::RAM, 1).encode(), Ordering::Relaxed);
+            s.file(0).entry0.store(
+                Entry::resident(TierId::RAM, BucketId::from_raw(1)).encode(),
+                Ordering::Relaxed,
+            );
         }),
         ("an entry of another tier", |s| {
             s.file(0).entry0.fetch_xor(1 << 56, Ordering::Relaxed);
@@ -169,14 +180,18 @@ fn strays_in_free_maps_and_caches_are_mended() {
     // Tier 1 has 100 buckets from 64 on.
     segment.free_buckets(TierId::new(1)).offer(64 + 120);
     segment.client(2).buckets[3].store(u32::MAX, Ordering::Relaxed);
-    assert!(segment.bucket(0).unwrap().pages.dirty() != 0);
+    assert!(segment.bucket(BucketId::from_raw(0)).unwrap().pages.dirty() != 0);
     segment.client(0).buckets[0].store(1, Ordering::Relaxed);
     assert_eq!(segment.check().len(), 2);
     assert!(!refuses(&segment));
     segment.client(2).buckets[3].store(0, Ordering::Relaxed);
     segment.recover(|_, _| ());
     assert_eq!(segment.check(), []);
-    assert_eq!(segment.bucket(0).unwrap().pages.dirty(), 0b0110, "freed in use");
+    assert_eq!(
+        segment.bucket(BucketId::from_raw(0)).unwrap().pages.dirty(),
+        0b0110,
+        "freed in use"
+    );
 }
 
 /// xorshift64*.
@@ -198,16 +213,16 @@ fn random_damage_is_refused_or_costs_nothing() {
     let (segment, file) = filled();
     let base = std::ptr::from_ref(segment.header()).cast::<u8>().cast_mut();
     let at = |field: *const u8| field as usize - base as usize;
-    let tables = at(segment.bucket_data(0));
+    let tables = at(segment.bucket_data(BucketId::from_raw(0)));
     // SAFETY: the test's own segment, which nobody else uses.
     let bytes = unsafe { core::slice::from_raw_parts_mut(base, tables) };
     let used: Vec<usize> = (0..tables).filter(|&at| bytes[at] != 0).collect();
     // Nothing else says which pages are dirty.
-    let words = |bucket: u32| {
+    let words = |bucket: BucketId| {
         let meta = segment.bucket(bucket).unwrap();
         at(std::ptr::from_ref(&meta.valid).cast())..at(std::ptr::from_ref(&meta.written).cast())
     };
-    let unprotected: Vec<_> = (0..segment.header().buckets).map(words).collect();
+    let unprotected: Vec<_> = segment.header().bucket_ids().map(words).collect();
     let (mut refused, mut recovered) = (0, 0);
     for case in 0..600 {
         let mut changed = Vec::new();
