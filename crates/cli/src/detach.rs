@@ -83,7 +83,9 @@ fn reset() {
 /// In a child that is about to execute a program.
 unsafe fn give(end: RawFd) -> io::Result<()> {
     let given = match end == REPORT {
+        // SAFETY: changes a descriptor of the child, which uses no other.
         true => unsafe { libc::fcntl(REPORT, libc::F_SETFD, 0) },
+        // SAFETY: the same.
         false => unsafe { libc::dup2(end, REPORT) },
     };
     if given == -1 {
@@ -91,8 +93,10 @@ unsafe fn give(end: RawFd) -> io::Result<()> {
     }
     let first = REPORT + 1;
     let cloexec = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: marks descriptors, which end with the exec.
     if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, cloexec) } != 0 {
         for fd in first..MARKED_MAX {
+            // SAFETY: the same.
             unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
@@ -104,6 +108,7 @@ unsafe fn give(end: RawFd) -> io::Result<()> {
 /// # Safety
 /// In a child that executes nothing.
 unsafe fn guard(child: libc::pid_t, starter: rustix::process::Pid) -> ! {
+    // SAFETY: system calls in a child that uses no descriptor, and ends here.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if rustix::process::getppid() != Some(starter) {

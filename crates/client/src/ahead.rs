@@ -28,9 +28,8 @@ struct Predictor {
     state: UnsafeCell<(Reader, Touches)>,
 }
 
-// The state is touched only by the thread that set `busy`.
-unsafe impl Sync for Predictors {}
-unsafe impl Send for Predictors {}
+// SAFETY: the state is touched only by the thread that set `busy`.
+unsafe impl Sync for Predictor {}
 
 impl Predictors {
     pub fn new() -> Predictors {

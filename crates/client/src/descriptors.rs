@@ -9,8 +9,9 @@ pub(crate) struct Sparse {
     count: usize,
 }
 
-// Atomics only; the mapping lives as long as the process.
+// SAFETY: atomics only, in a mapping that belongs to the value and no thread.
 unsafe impl Send for Sparse {}
+// SAFETY: the same.
 unsafe impl Sync for Sparse {}
 
 impl Sparse {

@@ -21,9 +21,8 @@ pub(crate) struct Engine {
     memos: UnsafeCell<Vec<Memo>>,
 }
 
-// The memos are touched only by the thread that set `busy`.
+// SAFETY: the memos are touched only by the thread that set `busy`.
 unsafe impl Sync for Engine {}
-unsafe impl Send for Engine {}
 
 impl Engine {
     pub fn new(segment: &Segment) -> Engine {

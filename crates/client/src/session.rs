@@ -222,8 +222,11 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// SAFETY: the caller knows that `fd` is open for as long as the borrow is used.
+/// `fd` for system calls.
 pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: a program may close any descriptor at any time, so that nothing here relies on one being
+    // open: a call on one that is closed fails with EBADF, and one that was closed and opened again is
+    // noticed, see `parting.rs`.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 

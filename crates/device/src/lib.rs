@@ -3,8 +3,6 @@
 //! A [`Batch`] carries out [`Transfer`]s between memory and a [`Target`]; who opened the target
 //! gives the batch that knows it. No type of this crate is a file descriptor.
 
-#![warn(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
-
 mod span;
 mod transfer;
 

@@ -5,8 +5,6 @@
 //! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `node` (the state
 //! that all threads share), `drain`, `organize`, `recovery`, `manager`.
 
-#![warn(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
-
 // First, for its macro.
 #[macro_use]
 mod observe;

@@ -161,13 +161,18 @@ fn resume(thread: &Thread) {
 mod tests {
     use super::*;
 
+    fn end(thread: *const Thread) {
+        // SAFETY: entered by this thread.
+        unsafe { leave(thread) };
+    }
+
     #[test]
     fn a_thread_is_inside_until_it_left_as_often_as_it_entered() {
         assert!(!is_inside());
         let (first, second) = (enter(), enter());
-        unsafe { leave(second) };
+        end(second);
         assert!(is_inside());
-        unsafe { leave(first) };
+        end(first);
         assert!(!is_inside());
     }
 
@@ -177,7 +182,7 @@ mod tests {
         give_up(ends());
         let first = enter();
         assert!(!restarts(), "not while it is inside");
-        unsafe { leave(first) };
+        end(first);
         assert!(restarts());
         assert!(!restarts(), "only once");
         give_up(ends());
@@ -197,13 +202,13 @@ mod tests {
         let before = blocked();
         let (first, second) = (enter(), enter());
         hold_off(before | SIGUSR1);
-        unsafe { leave(second) };
+        end(second);
         assert_eq!(blocked(), before);
-        unsafe { leave(first) };
+        end(first);
         assert_eq!(blocked(), before | SIGUSR1);
         hold_off(before);
         let third = enter();
-        unsafe { leave(third) };
+        end(third);
         assert_eq!(blocked(), before);
     }
 }

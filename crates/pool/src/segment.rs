@@ -118,8 +118,9 @@ pub struct Segment {
     ram_buckets: u32,
 }
 
-// All content is atomics, or bytes guarded by the protocol of the bucket locks.
+// SAFETY: the mapping belongs to the value and no thread.
 unsafe impl Send for Segment {}
+// SAFETY: all content is atomics, or bytes guarded by the protocol of the bucket locks.
 unsafe impl Sync for Segment {}
 
 fn system(what: &'static str) -> impl Fn(Errno) -> SegmentError {

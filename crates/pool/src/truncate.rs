@@ -432,6 +432,7 @@ mod tests {
         let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
         let valid = segment.bucket(bucket)?.valid.load(Ordering::Relaxed);
         assert_eq!(segment.bucket(bucket)?.pages.dirty(), valid);
+        // SAFETY: within the bucket, and no other thread is there.
         let at = |page: usize| unsafe { *segment.bucket_data(bucket).add(page * PAGE as usize) };
         Some((0..64).map(|page| (valid >> page & 1 == 1).then(|| at(page))).collect())
     }

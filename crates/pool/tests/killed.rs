@@ -131,6 +131,7 @@ struct Ledger(*const Shared);
 
 // SAFETY: all content is atomics.
 unsafe impl Send for Ledger {}
+// SAFETY: the same.
 unsafe impl Sync for Ledger {}
 
 impl std::ops::Deref for Ledger {

@@ -301,6 +301,7 @@ impl Items {
         let mut mine = Vec::new();
         self.map().take(owner, 0, most, |item| mine.push(item));
         for &item in &mine {
+            // SAFETY: loom fails the model if another thread is here.
             self.content[item as usize].with_mut(|content| unsafe { *content += 1 });
         }
         mine
@@ -342,6 +343,7 @@ fn an_item_of_the_free_map_has_one_owner_and_is_never_lost() {
                 }
             })
         };
+        // SAFETY: loom fails the model if another thread is here.
         items.content[2].with_mut(|content| unsafe { *content += 1 });
         items.map().give(2);
         let taken = greedy.join().unwrap();
@@ -385,6 +387,7 @@ fn mending_at_any_time_makes_no_second_owner() {
         let giver = {
             let items = items.clone();
             thread::spawn(move || {
+                // SAFETY: loom fails the model if another thread is here.
                 items.content[1].with_mut(|content| unsafe { *content += 1 });
                 items.map().give(1);
                 items.take(owner(2), 1)
@@ -462,6 +465,7 @@ fn writers_exclude_each_other() {
         let guarded = Arc::new((RobustSeqLock::unheld(), UnsafeCell::new(0)));
         let add = |slot: u32, guarded: &(RobustSeqLock, UnsafeCell<u32>)| {
             lock(&guarded.0, owner(slot));
+            // SAFETY: loom fails the model if another thread is here.
             guarded.1.with_mut(|count| unsafe { *count += 1 });
             guarded.0.unlock_changed();
         };
@@ -471,6 +475,7 @@ fn writers_exclude_each_other() {
         };
         add(2, &guarded);
         other.join().unwrap();
+        // SAFETY: loom fails the model if another thread is here.
         guarded.1.with(|count| assert_eq!(unsafe { *count }, 2));
     });
 }
@@ -519,6 +524,7 @@ fn a_dead_holders_lock_goes_to_one_heir() {
             let mine =
                 guarded.0.try_lock(owner(slot)).is_ok() || guarded.0.take_over(dead, owner(slot));
             if mine {
+                // SAFETY: loom fails the model if another thread is here.
                 guarded.1.with_mut(|count| unsafe { *count += 1 });
                 guarded.0.unlock_changed();
             }
@@ -530,6 +536,7 @@ fn a_dead_holders_lock_goes_to_one_heir() {
         });
         let reaped = guarded.0.holder() == Some(dead) && guarded.0.take_over(dead, reaper);
         if reaped {
+            // SAFETY: loom fails the model if another thread is here.
             guarded.1.with_mut(|count| unsafe { *count += 1 });
             guarded.0.unlock_changed();
         }
@@ -539,6 +546,7 @@ fn a_dead_holders_lock_goes_to_one_heir() {
         }
         assert!(heirs > 0);
         assert_eq!(guarded.0.holder(), None);
+        // SAFETY: loom fails the model if another thread is here.
         guarded.1.with(|count| assert_eq!(unsafe { *count }, heirs));
     });
 }
@@ -937,6 +945,7 @@ impl File {
         word.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).unwrap();
         let free = reading(|| self.exclusive.load(Ordering::SeqCst)) == 0;
         if free {
+            // SAFETY: loom fails the model if another thread is here.
             self.content.with(|content| unsafe { *content });
         }
         word.store(0, Ordering::Release);
@@ -955,6 +964,7 @@ impl File {
                 pause();
             }
         }
+        // SAFETY: loom fails the model if another thread is here.
         self.content.with_mut(|content| unsafe { *content += 1 });
         exclusive.store(0, Ordering::SeqCst);
         true
@@ -979,6 +989,7 @@ fn exclusive_use_is_exclusive() {
         let theirs = rival.join().unwrap();
         assert!(mine || theirs);
         let changes = u32::from(mine) + u32::from(theirs);
+        // SAFETY: loom fails the model if another thread is here.
         file.content.with(|content| assert_eq!(unsafe { *content }, changes));
     });
 }

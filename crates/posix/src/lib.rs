@@ -17,8 +17,6 @@
 //! Positional.sync(store_file(&file)).unwrap();
 //! ```
 
-#![warn(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
-
 mod positional;
 
 pub use positional::{Positional, carry_on};

@@ -4,7 +4,8 @@
 //! One file for each family of calls. `docs/posix.md` lists every symbol.
 
 // `real!` is used inside and outside of unsafe blocks.
-#![allow(non_snake_case, unused_unsafe, clippy::missing_safety_doc)]
+#![allow(non_snake_case, unused_unsafe)]
+#![allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
 #![cfg(target_os = "linux")]
 
 mod aio;

@@ -21,8 +21,6 @@
 //! ring.sync(store_file(&file)).unwrap();
 //! ```
 
-#![warn(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
-
 mod faulty;
 mod null;
 pub mod probe;

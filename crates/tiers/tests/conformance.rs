@@ -3,8 +3,6 @@
 //! One without a device keeps nothing: files stay empty and reads give zeros. All else that the
 //! cases ask for, results, batches, buffers and threads, it does like the others.
 
-#![warn(clippy::undocumented_unsafe_blocks)]
-
 use forebay_device::{Batch, Direction, Errno, SPANS_MAX, Span, StoreFile, Transfer};
 use forebay_placement::Speed;
 use forebay_posix::{Positional, store_file};

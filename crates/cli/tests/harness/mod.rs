@@ -465,6 +465,7 @@ impl Site {
         // A shell lets what it starts in the background ignore them, nohup the first; programs inherit that.
         let as_usual = || {
             for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                // SAFETY: no handler is installed.
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
             Ok(())
