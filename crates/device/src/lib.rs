@@ -1,41 +1,28 @@
-//! The seam between Forebay and what it stores bytes on: types and traits, no implementation.
+//! The seam between Forebay and what it stores bytes on: two traits and their types, no
+//! implementation.
 //!
-//! A [`Batch`] carries out [`Transfer`]s between memory and a [`Target`]; who opened the target
-//! gives the batch that knows it. No type of this crate is a file descriptor.
+//! A [`SlotDevice`] has the bytes of a tier, a [`BackingStore`] the files below. Each also gives
+//! [`Batch`]es, which carry out many [`Transfer`]s at once. No type of this crate is a file
+//! descriptor.
 
+mod slots;
 mod span;
+mod store;
 mod transfer;
 
 pub use rustix::io::Errno;
+pub use slots::{Properties, SlotDevice};
 pub use span::Span;
+pub use store::{BackingStore, Identity, Stat, StoreFile};
 pub use transfer::{Direction, SPANS_MAX, Transfer};
-
-/// An open file of a store: a number that the store gave out, and that only it understands.
-///
-/// To a store of POSIX files it is the descriptor. It is valid as long as its holder keeps the
-/// file open; the store refuses a number that it does not know, with `BADF`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreFile(i32);
-
-impl StoreFile {
-    /// A file that no store has.
-    pub const NONE: StoreFile = StoreFile(-1);
-
-    /// The file that its store knows by `number`.
-    pub const fn new(number: i32) -> StoreFile {
-        StoreFile(number)
-    }
-
-    /// The store's number.
-    pub const fn number(self) -> i32 {
-        self.0
-    }
-}
 
 /// What the offsets of a [`Transfer`] count from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A file of a store, or one that lies beside a tier's slots.
+    /// A slot of the tier that the batch is of. No transfer goes beyond its end: it fails with
+    /// `INVAL`, and moves nothing.
+    Slot(u32),
+    /// A file of the store that the batch is of, or one that lies beside a tier's slots.
     File(StoreFile),
 }
 

@@ -3,12 +3,13 @@
 use crate::config::Config;
 use crate::devices::faults::{self, Faults};
 use crate::devices::gauge::{Device, Gauge, Gauged, Gauges};
+use crate::devices::undoable::UndoableBatch;
 use crate::instance::runtime::Runtime;
 use crate::journal::{self, Journal};
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
 use crate::usage::{dirty_bytes, ranges};
-use forebay_device::Batch;
+use forebay_device::{BackingStore, Batch, SlotDevice};
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, occupy, transfer_ns};
 use forebay_pool::BucketId;
@@ -18,7 +19,7 @@ use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::{Entry, Owner, Segment, clock, crash, undo};
-use forebay_tiers::{Throttled, open_batch};
+use forebay_tiers::Throttled;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::path::PathBuf;
@@ -47,6 +48,9 @@ pub(crate) struct Node {
     pub pool_file: OwnedFd,
     pub config: Config,
     pub runtime: Runtime,
+    /// The device of each tier; `None` for RAM, and for a tier that could not be opened.
+    pub devices: Vec<Option<Box<dyn SlotDevice>>>,
+    pub stores: Vec<Box<dyn BackingStore>>,
     /// The file of each file tier's slots; `None` for RAM, and for a tier that could make none.
     pub slots: Vec<Option<OwnedFd>>,
     /// The table of each file tier's slots.
@@ -226,14 +230,20 @@ impl Node {
 
     /// Transfers of tier `tier`'s slots, slowed down if the tier is emulated.
     pub fn tier_client(self: &Arc<Node>, tier: TierId) -> Box<dyn Batch> {
-        let client = throttled(&self.header().tier[tier].emulation, self);
+        let batch = match &self.devices[tier] {
+            Some(device) => device.batch(QUEUE_DEPTH),
+            // The journal may lie where there are no slots.
+            None => UndoableBatch::open(None, QUEUE_DEPTH),
+        };
+        let client = throttled(batch, &self.header().tier[tier].emulation, self);
         let client = faults::around(client, self.faults.as_ref(), self.tier_name(tier));
         Box::new(Gauged::new(client, self, Device::Tier(tier)))
     }
 
     /// Transfers of files of store `store`.
     pub fn store_client(self: &Arc<Node>, store: usize) -> Box<dyn Batch> {
-        let client = throttled(&self.header().store[store % STORES_MAX].emulation, self);
+        let batch = self.stores[store].batch(QUEUE_DEPTH);
+        let client = throttled(batch, &self.header().store[store % STORES_MAX].emulation, self);
         let client = faults::around(client, self.faults.as_ref(), faults::STORE);
         Box::new(Gauged::new(client, self, Device::Store(store % STORES_MAX)))
     }
@@ -292,9 +302,15 @@ impl Node {
         }
     }
 
-    fn slot_file(&self, bucket: BucketId) -> Result<(TierId, &OwnedFd), Errno> {
+    fn device_of(&self, bucket: BucketId) -> Result<(TierId, &dyn SlotDevice), Errno> {
         let tier = self.segment.tier_of(bucket);
-        Ok((tier, self.slots[tier].as_ref().ok_or(Errno::STALE)?))
+        Ok((tier, self.devices[tier].as_deref().ok_or(Errno::STALE)?))
+    }
+
+    /// The store of a file. Programs write the record: what is no store is taken for the last.
+    pub fn store_of(&self, file: u32) -> usize {
+        let store = self.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        store.min(self.stores.len() - 1)
     }
 }
 
@@ -311,33 +327,32 @@ impl Gauges for Node {
 
 impl SlotFiles for Node {
     fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
-        let (tier, file) = self.slot_file(bucket)?;
-        let (offset, bytes) = (self.segment.slot_offset(bucket) + within as u64, to.len());
-        self.note_device(tier, all_of(rustix::io::pread(file, to, offset), bytes))
+        let (tier, device) = self.device_of(bucket)?;
+        self.note_device(tier, device.read(self.segment.slot_in_tier(bucket), within as u64, to))
     }
 
     fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
-        let (tier, file) = self.slot_file(bucket)?;
-        let offset = self.segment.slot_offset(bucket) + within as u64;
-        undo::writing(file.as_fd(), offset, from.len() as u64);
+        let (tier, device) = self.device_of(bucket)?;
         let put = match crash::slot_fault("manager-write") {
             Some(errno) => Err(errno),
-            None => rustix::io::pwrite(file, from, offset),
+            None => device.write(self.segment.slot_in_tier(bucket), within as u64, from),
         };
-        self.note_device(tier, all_of(put, from.len()))
+        self.note_device(tier, put)
     }
 
     fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
-        let index = self.indexes[self.segment.tier_of(bucket)].as_ref().ok_or(Errno::STALE)?;
+        let (tier, device) = self.device_of(bucket)?;
+        if device.properties().is_volatile {
+            return Ok(());
+        }
+        let index = self.indexes[tier].as_ref().ok_or(Errno::STALE)?;
         let offset = self.segment.record_offset(bucket);
         undo::writing(index.as_fd(), offset, RECORD_BYTES as u64);
-        let put = rustix::io::pwrite(index, record, offset);
-        all_of(put, RECORD_BYTES)
+        match rustix::io::pwrite(index, record, offset)? {
+            RECORD_BYTES => Ok(()),
+            _ => Err(Errno::IO),
+        }
     }
-}
-
-fn all_of(done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
-    if done? == bytes { Ok(()) } else { Err(Errno::IO) }
 }
 
 /// The token bucket of an emulated device lies in the segment, which the node keeps mapped.
@@ -358,16 +373,15 @@ impl std::ops::Deref for TokenBucket {
     }
 }
 
-fn throttled(emulation: &Emulation, node: &Arc<Node>) -> Box<dyn Batch> {
+fn throttled(batch: Box<dyn Batch>, emulation: &Emulation, node: &Arc<Node>) -> Box<dyn Batch> {
     let speed = Speed {
         read_bandwidth: emulation.read_bandwidth,
         write_bandwidth: emulation.write_bandwidth,
         latency_ns: emulation.latency_ns,
     };
-    let client = open_batch(QUEUE_DEPTH);
     if speed.read_bandwidth == 0 && speed.write_bandwidth == 0 && speed.latency_ns == 0 {
-        return client;
+        return batch;
     }
     let device = TokenBucket { _node: Arc::clone(node), emulation };
-    Box::new(Throttled::new(client, speed, device))
+    Box::new(Throttled::new(batch, speed, device))
 }

@@ -638,10 +638,14 @@ impl Segment {
             .unwrap_or(TierId::RAM)
     }
 
+    /// The slot of its tier that a bucket below RAM is.
+    pub fn slot_in_tier(&self, bucket: BucketId) -> u32 {
+        bucket.raw() - self.header().tier[self.tier_of(bucket)].first_bucket
+    }
+
     /// Byte offset of a file-tier bucket in its tier's file.
     pub fn slot_offset(&self, bucket: BucketId) -> u64 {
-        let tier = &self.header().tier[self.tier_of(bucket)];
-        u64::from(bucket.raw() - tier.first_bucket) * self.bucket_bytes as u64
+        u64::from(self.slot_in_tier(bucket)) * self.bucket_bytes as u64
     }
 
     /// What is known of the pages of a file tier's bucket; `None` for one of RAM.

@@ -12,17 +12,27 @@
 //! let buffers = vec![Span::of(&mut bytes)];
 //! // SAFETY: `bytes` outlives the run, and nothing else uses it meanwhile.
 //! let mut batch = [unsafe { Transfer::write(store_file(&file), 0, buffers) }];
-//! Positional.run(&mut batch);
+//! let mut positional = Positional::default();
+//! positional.run(&mut batch);
 //! assert_eq!(batch[0].result(), Ok(8));
-//! Positional.sync(store_file(&file)).unwrap();
+//! positional.sync(store_file(&file)).unwrap();
 //! ```
 
 mod positional;
+mod slots;
+mod store;
 
-pub use positional::{Positional, carry_on};
+pub use positional::{Positional, begin, carry_on, locate};
+pub use slots::FileSlots;
+pub use store::PosixStore;
 
-use forebay_device::{Errno, StoreFile};
+use forebay_device::{Batch, Errno, StoreFile};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// What makes batches: of these slots, or of files alone; so many transfers at once.
+///
+/// [`Positional::open`], or one that uses more of the kernel than a program may be made to.
+pub type MakeBatch = fn(Option<FileSlots>, u32) -> Box<dyn Batch>;
 
 /// An open file, as a store of POSIX files knows it; valid as long as `file` is open.
 pub fn store_file(file: impl AsFd) -> StoreFile {

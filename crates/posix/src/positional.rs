@@ -1,6 +1,6 @@
 //! Transfers one after the other, with preadv and pwritev.
 
-use crate::descriptor;
+use crate::{FileSlots, descriptor};
 use forebay_device::{Batch, Direction, Errno, Span, StoreFile, Target, Transfer};
 use std::io::{IoSlice, IoSliceMut};
 use std::slice;
@@ -10,7 +10,16 @@ const _: () = assert!(align_of::<Span>() == align_of::<IoSlice<'_>>());
 
 /// The batch that works everywhere; one system call at a time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Positional;
+pub struct Positional {
+    slots: Option<FileSlots>,
+}
+
+impl Positional {
+    /// A [`MakeBatch`](crate::MakeBatch); its transfers are never under way together.
+    pub fn open(slots: Option<FileSlots>, _depth: u32) -> Box<dyn Batch> {
+        Box::new(Positional { slots })
+    }
+}
 
 impl Batch for Positional {
     fn name(&self) -> &'static str {
@@ -19,8 +28,8 @@ impl Batch for Positional {
 
     fn run(&mut self, transfers: &mut [Transfer]) {
         for transfer in transfers {
-            transfer.begin();
-            carry_on(transfer);
+            begin(transfer, self.slots);
+            carry_on(transfer, self.slots);
         }
     }
 
@@ -30,18 +39,40 @@ impl Batch for Positional {
     }
 }
 
+/// Begins a transfer of files, or of these slots; what is none of them ends at once.
+pub fn begin(transfer: &mut Transfer, slots: Option<FileSlots>) {
+    transfer.begin();
+    if transfer.is_finished() || !matches!(transfer.target(), Target::Slot(_)) {
+        return;
+    }
+    match slots {
+        None => transfer.finish(Err(Errno::BADF)),
+        Some(slots) if slots.has(transfer.offset(), transfer.len()) => {}
+        Some(_) => transfer.finish(Err(Errno::INVAL)),
+    }
+}
+
+/// The file with the rest of a begun transfer, and where in it that is.
+pub fn locate(transfer: &Transfer, slots: Option<FileSlots>) -> (StoreFile, u64) {
+    let position = transfer.position();
+    match (transfer.target(), slots) {
+        (Target::File(file), _) => (file, position),
+        (Target::Slot(slot), Some(slots)) => slots.locate(slot, position),
+        (Target::Slot(_), None) => (StoreFile::NONE, position),
+    }
+}
+
 /// Carries a begun transfer to its end.
-pub fn carry_on(transfer: &mut Transfer) {
+pub fn carry_on(transfer: &mut Transfer, slots: Option<FileSlots>) {
     while !transfer.is_finished() {
-        let answer = step(transfer);
+        let answer = step(transfer, slots);
         transfer.settle(answer);
     }
 }
 
-fn step(transfer: &Transfer) -> Result<usize, Errno> {
-    let Target::File(file) = transfer.target();
+fn step(transfer: &Transfer, slots: Option<FileSlots>) -> Result<usize, Errno> {
+    let (file, position) = locate(transfer, slots);
     let file = descriptor(file)?;
-    let position = transfer.position();
     let spans = transfer.remaining();
     match transfer.direction() {
         Direction::Write => {

@@ -15,7 +15,7 @@
 //! let buffers = vec![Span::of(&mut bytes)];
 //! // SAFETY: `bytes` outlives the run, and nothing else uses it meanwhile.
 //! let mut batch = [unsafe { Transfer::write(store_file(&file), 0, buffers) }];
-//! let mut ring = open_batch(8);
+//! let mut ring = open_batch(None, 8);
 //! ring.run(&mut batch);
 //! assert_eq!(batch[0].result(), Ok(8));
 //! ring.sync(store_file(&file)).unwrap();
@@ -35,13 +35,13 @@ pub use throttled::{Throttled, now_ns, sleep_until};
 pub use uring::Uring;
 
 use forebay_device::Batch;
-use forebay_posix::Positional;
+use forebay_posix::{FileSlots, Positional};
 
-/// The fastest batch of files that this machine allows: io_uring with up to `queue_depth` requests in flight, or
-/// [`Positional`] where it is forbidden, as in many containers.
-pub fn open_batch(queue_depth: u32) -> Box<dyn Batch> {
-    match Uring::new(queue_depth) {
+/// The fastest batch of files and slots that this machine allows: io_uring with up to `queue_depth`
+/// requests in flight, or [`Positional`] where it is forbidden, as in many containers.
+pub fn open_batch(slots: Option<FileSlots>, queue_depth: u32) -> Box<dyn Batch> {
+    match Uring::new(slots, queue_depth) {
         Ok(uring) => Box::new(uring),
-        Err(_) => Box::new(Positional),
+        Err(_) => Positional::open(slots, queue_depth),
     }
 }

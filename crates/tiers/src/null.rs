@@ -1,6 +1,10 @@
-//! The batch without a device: for measuring everything above it.
+//! The device that is none: for measuring everything above it.
 
-use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer};
+use forebay_device::{
+    BackingStore, Batch, Direction, Errno, Identity, Properties, SlotDevice, Stat, StoreFile,
+    Transfer,
+};
+use std::ops::Range;
 
 /// Accepts every write and reads zeros without end; looks at no target.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +30,53 @@ impl Batch for Null {
 
     fn sync(&mut self, _file: StoreFile) -> Result<(), Errno> {
         Ok(())
+    }
+}
+
+impl SlotDevice for Null {
+    fn properties(&self) -> Properties {
+        Properties { is_volatile: true, is_remote: false }
+    }
+
+    fn read(&self, _slot: u32, _from: u64, into: &mut [u8]) -> Result<(), Errno> {
+        into.fill(0);
+        Ok(())
+    }
+
+    fn write(&self, _slot: u32, _from: u64, _bytes: &[u8]) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn batch(&self, _depth: u32) -> Box<dyn Batch> {
+        Box::new(Null)
+    }
+}
+
+/// All files are one, which stays empty.
+impl BackingStore for Null {
+    fn stat(&self, _file: StoreFile) -> Result<Stat, Errno> {
+        let identity = Identity { store: 0, id: 0 };
+        Ok(Stat { identity, size: 0, links: 1, modified_ns: 0, changed_ns: 0 })
+    }
+
+    fn truncate(&self, _file: StoreFile, _size: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn punch(&self, _file: StoreFile, _range: Range<u64>) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn set_modified(&self, _file: StoreFile, _modified_ns: i64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn sync_all(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn batch(&self, _depth: u32) -> Box<dyn Batch> {
+        Box::new(Null)
     }
 }
 

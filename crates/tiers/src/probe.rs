@@ -291,8 +291,9 @@ mod tests {
         for order in [Order::Sequential, Order::Random] {
             for direction in [Direction::Write, Direction::Read] {
                 let probe = probe(order, direction, 16 << 10, 4);
-                let sample =
-                    probe.run(&mut Positional, store_file(&file), bytes, &buffer, MOMENT).unwrap();
+                let sample = probe
+                    .run(&mut Positional::default(), store_file(&file), bytes, &buffer, MOMENT)
+                    .unwrap();
                 assert!(sample.bytes >= 64 << 10 && sample.bandwidth > 0.0, "{sample:?}");
                 assert!(file.metadata().unwrap().len() <= bytes);
             }
@@ -314,7 +315,8 @@ mod tests {
         let read_only = std::fs::File::open("/proc/self/exe").unwrap();
         let buffer = Buffer::new(4096);
         let write = probe(Order::Sequential, Direction::Write, 4096, 1);
-        let result = write.run(&mut Positional, store_file(&read_only), 1 << 20, &buffer, MOMENT);
+        let result =
+            write.run(&mut Positional::default(), store_file(&read_only), 1 << 20, &buffer, MOMENT);
         assert_eq!(result, Err(Errno::BADF));
     }
 

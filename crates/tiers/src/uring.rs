@@ -1,7 +1,7 @@
 //! Transfers through io_uring: many in flight, fed as completions arrive.
 
-use forebay_device::{Batch, Direction, Errno, Span, StoreFile, Target, Transfer};
-use forebay_posix::{Positional, carry_on};
+use forebay_device::{Batch, Direction, Errno, Span, StoreFile, Transfer};
+use forebay_posix::{FileSlots, Positional, begin, carry_on, locate};
 use io_uring::{IoUring, opcode, squeue, types::Fd};
 use libc::iovec;
 use std::collections::VecDeque;
@@ -26,6 +26,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// time. If the kernel ever refuses the ring, this client finishes all work without it.
 pub struct Uring {
     ring: IoUring,
+    slots: Option<FileSlots>,
     /// The most requests in flight; half the completion queue, which so never overflows.
     depth: usize,
     /// Pushed, but not yet taken by the kernel; oldest first.
@@ -36,15 +37,16 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Makes a ring with up to `queue_depth` requests in flight (at least 1, at most 4096).
+    /// Makes a ring for files and these slots, with up to `queue_depth` requests in flight (at least 1,
+    /// at most 4096).
     ///
     /// Fails with the kernel's error, mostly EPERM or ENOSYS, where io_uring is forbidden.
-    pub fn new(queue_depth: u32) -> Result<Self, Errno> {
+    pub fn new(slots: Option<FileSlots>, queue_depth: u32) -> Result<Self, Errno> {
         let entries = queue_depth.clamp(1, DEPTH_MAX);
         let ring = IoUring::new(entries).map_err(errno)?;
         let depth = entries as usize;
         let (queued, unfinished) = (VecDeque::with_capacity(depth), Vec::with_capacity(depth));
-        let mut client = Self { ring, depth, queued, unfinished, broken: false };
+        let mut client = Self { ring, slots, depth, queued, unfinished, broken: false };
         client.try_nop()?;
         Ok(client)
     }
@@ -70,7 +72,7 @@ impl Uring {
                 && let Some(index) = self.unfinished.pop().or_else(|| fresh.next())
             {
                 if !transfers[index].is_finished() {
-                    self.push(index, request(&transfers[index]));
+                    self.push(index, request(&transfers[index], self.slots));
                     in_flight += 1;
                 }
             }
@@ -123,29 +125,27 @@ impl Batch for Uring {
     }
 
     fn run(&mut self, transfers: &mut [Transfer]) {
-        transfers.iter_mut().for_each(Transfer::begin);
+        transfers.iter_mut().for_each(|transfer| begin(transfer, self.slots));
         if !self.broken {
             self.feed(transfers);
         }
-        transfers.iter_mut().for_each(carry_on);
+        transfers.iter_mut().for_each(|transfer| carry_on(transfer, self.slots));
     }
 
     /// A plain system call: with nothing else in flight, a ring has no advantage.
     fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
-        Positional.sync(file)
+        Positional::default().sync(file)
     }
 }
 
-fn request(transfer: &Transfer) -> squeue::Entry {
-    let Target::File(file) = transfer.target();
+fn request(transfer: &Transfer, slots: Option<FileSlots>) -> squeue::Entry {
+    let (file, position) = locate(transfer, slots);
     let fd = Fd(file.number());
     let spans = transfer.remaining();
     let (first, count) = (spans.as_ptr().cast::<iovec>(), spans.len() as u32);
     match transfer.direction() {
-        Direction::Read => opcode::Readv::new(fd, first, count).offset(transfer.position()).build(),
-        Direction::Write => {
-            opcode::Writev::new(fd, first, count).offset(transfer.position()).build()
-        }
+        Direction::Read => opcode::Readv::new(fd, first, count).offset(position).build(),
+        Direction::Write => opcode::Writev::new(fd, first, count).offset(position).build(),
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
 
     /// `None`, and says so past the test harness, where io_uring is forbidden.
     fn client() -> Option<Uring> {
-        Uring::new(3)
+        Uring::new(None, 3)
             .inspect_err(|errno| {
                 let text = format!("SKIPPED, NOT TESTED: no io_uring: {errno}\n");
                 io::stderr().write_all(text.as_bytes()).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn any_depth_is_made_to_fit() {
         for depth in [0, 1, 5, DEPTH_MAX, u32::MAX] {
-            if let Ok(mut client) = Uring::new(depth) {
+            if let Ok(mut client) = Uring::new(None, depth) {
                 assert!((1..=DEPTH_MAX as usize).contains(&client.depth));
                 write_all(&mut client, &tempfile::tempfile().unwrap(), 1);
             }

@@ -329,7 +329,7 @@ fn moves_between_threads(subject: &mut Subject) {
 
 /// `None`, and says so past the test harness, where io_uring is forbidden.
 fn uring() -> Option<Uring> {
-    Uring::new(QUEUE_DEPTH)
+    Uring::new(None, QUEUE_DEPTH)
         .inspect_err(|errno| {
             let text = format!("SKIPPED, NOT TESTED: no io_uring: {errno}\n");
             io::stderr().write_all(text.as_bytes()).unwrap();
@@ -401,13 +401,13 @@ macro_rules! conformance {
 }
 
 conformance! {
-    positional: Files, Some(Box::new(Positional));
+    positional: Files, Some(Box::new(Positional::default()));
     uring: Files, super::uring().map(|client| Box::new(client) as _);
-    throttled_positional: Files, Some(Box::new(throttled(Positional)));
+    throttled_positional: Files, Some(Box::new(throttled(Positional::default())));
     throttled_uring: Files, super::uring().map(|client| Box::new(throttled(client)) as _);
-    faulty_positional: Files, Some(Box::new(faulty(Positional)));
+    faulty_positional: Files, Some(Box::new(faulty(Positional::default())));
     faulty_uring: Files, super::uring().map(|client| Box::new(faulty(client)) as _);
-    default: Files, Some(forebay_tiers::open_batch(QUEUE_DEPTH));
+    default: Files, Some(forebay_tiers::open_batch(None, QUEUE_DEPTH));
     null: Nothing, Some(Box::new(Null));
     throttled_null: Nothing, Some(Box::new(throttled(Null)));
 }

@@ -21,7 +21,7 @@ impl Bench {
     fn new(operation: Operation, when: When, fault: Fault) -> Self {
         let script = FaultScript::new();
         script.add(Rule::new(operation, when, fault));
-        let client = Faulty::new(Positional, script.clone());
+        let client = Faulty::new(Positional::default(), script.clone());
         Self { script, client, file: tempfile::tempfile().unwrap() }
     }
 

@@ -1,7 +1,6 @@
 //! What the devices really do: every batch of transfers corrects the speeds that placement computes
 //! with (Hermes section 3.1.2, the system profiler's part while a job runs).
 
-use crate::devices::undoable::Undoable;
 use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer};
 use forebay_placement::TierId;
 use forebay_placement::observe::Observed;
@@ -67,14 +66,14 @@ pub(crate) trait Gauges: Send + Sync {
 
 /// A batch whose transfers are observed.
 pub(crate) struct Gauged<G> {
-    inner: Undoable,
+    inner: Box<dyn Batch>,
     gauges: Arc<G>,
     device: Device,
 }
 
 impl<G: Gauges> Gauged<G> {
     pub fn new(inner: Box<dyn Batch>, gauges: &Arc<G>, device: Device) -> Gauged<G> {
-        Gauged { inner: Undoable::new(inner), gauges: Arc::clone(gauges), device }
+        Gauged { inner, gauges: Arc::clone(gauges), device }
     }
 }
 

@@ -1,42 +1,118 @@
-//! The writes of node managers, as tests undo them to simulate a loss of power (`forebay_pool::undo`).
+//! The changes that node managers make to files, as tests undo them to simulate a loss of power
+//! (`forebay_pool::undo`). Without debug assertions all of this adds nothing.
 
-use forebay_device::{Batch, Direction, Errno, StoreFile, Target, Transfer};
+use forebay_device::{
+    BackingStore, Batch, Direction, Errno, Properties, SlotDevice, Stat, StoreFile, Target,
+    Transfer,
+};
 use forebay_pool::{clock, undo};
-use forebay_posix::{Positional, descriptor};
+use forebay_posix::{FileSlots, Positional, PosixStore, descriptor};
+use forebay_tiers::open_batch;
+use rustix::fd::AsFd;
+use std::ops::Range;
 
-/// A batch whose writes a test can undo. Without debug assertions it adds nothing.
-pub(crate) struct Undoable(Box<dyn Batch>);
+/// A batch of files, and of slots in one, whose changes a test can undo.
+pub(crate) struct UndoableBatch {
+    inner: Box<dyn Batch>,
+    slots: Option<FileSlots>,
+}
 
-impl Undoable {
-    pub fn new(inner: Box<dyn Batch>) -> Undoable {
-        Undoable(inner)
+impl UndoableBatch {
+    /// The fastest that this machine allows; a [`forebay_posix::MakeBatch`].
+    pub fn open(slots: Option<FileSlots>, depth: u32) -> Box<dyn Batch> {
+        Box::new(UndoableBatch { inner: open_batch(slots, depth), slots })
     }
 
     /// One system call at a time, for what is written rarely.
-    pub fn plain() -> Undoable {
-        Undoable(Box::new(Positional))
+    pub fn plain() -> UndoableBatch {
+        UndoableBatch { inner: Positional::open(None, 1), slots: None }
     }
 }
 
-impl Batch for Undoable {
+impl Batch for UndoableBatch {
     fn name(&self) -> &'static str {
-        self.0.name()
+        self.inner.name()
     }
 
     fn run(&mut self, transfers: &mut [Transfer]) {
         for write in transfers.iter().filter(|transfer| transfer.direction() == Direction::Write) {
-            let Target::File(file) = write.target();
-            if let Ok(file) = descriptor(file) {
-                undo::writing(file, write.offset(), write.len());
-            }
+            let (file, offset) = match (write.target(), self.slots) {
+                (Target::Slot(slot), Some(slots)) => slots.locate(slot, write.offset()),
+                (Target::Slot(_), None) => continue,
+                (Target::File(file), _) => (file, write.offset()),
+            };
+            writing(file, offset, write.len());
         }
-        self.0.run(transfers);
+        self.inner.run(transfers);
     }
 
     fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
         let began = clock::monotonic_ns();
-        self.0.sync(file)?;
+        self.inner.sync(file)?;
         undo::synced(descriptor(file)?, began);
         Ok(())
+    }
+}
+
+/// Before `bytes` are written at `offset`. What is no file is refused by the write itself.
+fn writing(file: StoreFile, offset: u64, bytes: u64) {
+    if let Ok(file) = descriptor(file) {
+        undo::writing(file, offset, bytes);
+    }
+}
+
+/// A tier or a store on POSIX files whose changes a test can undo.
+pub(crate) struct Undoable<D>(pub D);
+
+impl SlotDevice for Undoable<FileSlots> {
+    fn properties(&self) -> Properties {
+        self.0.properties()
+    }
+
+    fn read(&self, slot: u32, from: u64, into: &mut [u8]) -> Result<(), Errno> {
+        self.0.read(slot, from, into)
+    }
+
+    fn write(&self, slot: u32, from: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let (file, offset) = self.0.locate(slot, from);
+        writing(file, offset, bytes.len() as u64);
+        self.0.write(slot, from, bytes)
+    }
+
+    fn batch(&self, depth: u32) -> Box<dyn Batch> {
+        self.0.batch(depth)
+    }
+}
+
+impl BackingStore for Undoable<PosixStore> {
+    fn stat(&self, file: StoreFile) -> Result<Stat, Errno> {
+        self.0.stat(file)
+    }
+
+    fn truncate(&self, file: StoreFile, size: u64) -> Result<(), Errno> {
+        undo::resizing(descriptor(file)?, size);
+        self.0.truncate(file, size)
+    }
+
+    fn punch(&self, file: StoreFile, range: Range<u64>) -> Result<(), Errno> {
+        writing(file, range.start, range.end - range.start);
+        self.0.punch(file, range)
+    }
+
+    fn set_modified(&self, file: StoreFile, modified_ns: i64) -> Result<(), Errno> {
+        self.0.set_modified(file, modified_ns)
+    }
+
+    fn sync_all(&self) -> Result<(), Errno> {
+        let began = clock::monotonic_ns();
+        self.0.sync_all()?;
+        if cfg!(debug_assertions) {
+            undo::synced_all(self.0.open_folder()?.as_fd(), began);
+        }
+        Ok(())
+    }
+
+    fn batch(&self, depth: u32) -> Box<dyn Batch> {
+        self.0.batch(depth)
     }
 }

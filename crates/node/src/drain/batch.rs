@@ -3,14 +3,13 @@
 
 use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
+use crate::store::descriptors::StoreHandle;
 use forebay_device::{Span, StoreFile, Target, Transfer};
 use forebay_placement::TierId;
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{PageSet, clock, crash};
-use forebay_posix::store_file;
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -44,7 +43,10 @@ impl Flusher {
         // A file without a name is dropped with its last descriptor; until then only a want of
         // room, a sync or a drain sends it to the store.
         let draining = self.node.draining.load(Ordering::Acquire);
-        let nameless = |fd: Arc<OwnedFd>| rustix::fs::fstat(&*fd).is_ok_and(|s| s.st_nlink == 0);
+        let store = self.store_of(file);
+        let nameless = |held: Arc<StoreHandle>| {
+            self.node.stores[store].stat(held.file()).is_ok_and(|stat| stat.links == 0)
+        };
         if matches!(which, FlushScope::Due(_))
             && !draining
             && self.node.descriptors.at_hand(&self.node.segment, file).is_some_and(nameless)
@@ -65,8 +67,8 @@ impl Flusher {
         }
         // Only now: while the file has blocks in writeback no thread reconciles it, and closes the
         // descriptor that may be the only one of a file without a name.
-        let fd = match self.descriptor(file) {
-            Ok(fd) => fd,
+        let held = match self.descriptor(file) {
+            Ok(held) => held,
             Err(errno) => {
                 // One that has lost its last name is dropped when it is certain that no process has it open:
                 // that it cannot be written is no error to tell.
@@ -80,11 +82,10 @@ impl Flusher {
                 return None;
             }
         };
-        crate::drain::conflict::vet(&self.node, file, &fd);
+        crate::drain::conflict::vet(&self.node, file, held.file());
         // What cannot be read as it was written is kept, and is never given to the store; the rest is.
         let unread = self.stage(&mut begun);
-        let store = self.store_of(file);
-        let (mut writes, pieces) = self.writes(&begun, store_file(&fd), store);
+        let (mut writes, pieces) = self.writes(&begun, held.file(), store);
         crash::point("flush.writing");
         self.write(file, store, &mut writes);
         let mut bytes = 0;
@@ -277,7 +278,7 @@ impl Flusher {
             return client.run(writes);
         };
         let through = writes.first().map_or(StoreFile::NONE.into(), Transfer::target);
-        let direct = Target::from(store_file(&direct));
+        let direct = Target::from(direct.file());
         writes
             .iter_mut()
             .filter(|write| is_for_direct(write))

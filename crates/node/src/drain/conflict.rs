@@ -6,10 +6,8 @@
 //! to, whether it still has a name or not.
 
 use crate::node::Node;
-use forebay_pool::clock;
+use forebay_device::{Stat, StoreFile};
 use forebay_pool::layout::{FileFlags, FileRecord};
-use rustix::fd::OwnedFd;
-use rustix::fs::Stat;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -17,12 +15,12 @@ use std::sync::atomic::Ordering;
 
 /// Looks at the store's file before the first of `file`'s blocks goes to it. The caller has blocks
 /// in writeback, so that no thread reconciles the file meanwhile.
-pub(crate) fn vet(node: &Node, file: u32, fd: &OwnedFd) {
+pub(crate) fn vet(node: &Node, file: u32, held: StoreFile) {
     let record = node.segment.file(file);
     if record.has(FileFlags::CONFLICT_CHECKED) {
         return;
     }
-    let Ok(stat) = rustix::fs::fstat(fd) else { return };
+    let Ok(stat) = node.stores[node.store_of(file)].stat(held) else { return };
     // In this order: who finds it vetted may write, which is no change by others.
     if record.set(FileFlags::CONFLICT_CHECKED) {
         return;
@@ -55,9 +53,9 @@ fn is_theirs(record: &FileRecord) -> bool {
 }
 
 fn change(record: &FileRecord, stat: &Stat) -> Option<String> {
-    let (size, known) = (stat.st_size as u64, record.store_size.load(Ordering::Acquire));
-    let mtime = clock::joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64);
-    if stat.st_nlink == 0 && !record.has(FileFlags::UNLINKED) && !has_temporary_name(record) {
+    let (size, known) = (stat.size, record.store_size.load(Ordering::Acquire));
+    let mtime = stat.modified_ns as u64;
+    if stat.links == 0 && !record.has(FileFlags::UNLINKED) && !has_temporary_name(record) {
         return Some("it was deleted or replaced; the file that was written to has no name".into());
     }
     match size.cmp(&known) {

@@ -5,6 +5,7 @@
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::node::Node;
+use crate::store::descriptors::StoreHandle;
 use forebay_device::Batch;
 use forebay_placement::TierId;
 use forebay_pool::BucketId;
@@ -12,7 +13,6 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{Owner, futex};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -136,17 +136,16 @@ impl Flusher {
         written
     }
 
-    /// The store of a file. Programs write the record: what is no store is taken for the last.
+    /// The store of a file.
     pub(super) fn store_of(&self, file: u32) -> usize {
-        let store = self.node.segment.file(file).store.load(Ordering::Relaxed) as usize;
-        store.min(self.node.config.backing.len() - 1)
+        self.node.store_of(file)
     }
 
     /// A descriptor of a file, to write it.
     ///
     /// # Errors
     /// Those of [`crate::store::descriptors::Descriptors::of`].
-    pub fn descriptor(&self, file: u32) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn descriptor(&self, file: u32) -> Result<Arc<StoreHandle>, Errno> {
         let record = self.node.segment.file(file);
         let folder = &self.node.config.backing[self.store_of(file)].path;
         let descriptors = &self.node.descriptors;

@@ -1,10 +1,9 @@
 //! Once nothing of a file is dirty, its size and times are reconciled with those of the store's file.
 
 use crate::node::Node;
-use forebay_pool::layout::{FileFlags, FileRecord};
+use forebay_device::StoreFile;
+use forebay_pool::layout::FileFlags;
 use forebay_pool::{Owner, clock, crash};
-use rustix::fd::OwnedFd;
-use rustix::fs::{Timespec, Timestamps};
 use std::sync::atomic::Ordering;
 
 /// If nothing of the file is dirty any more, gives the store its times, ends the state "ahead
@@ -34,7 +33,7 @@ pub(crate) fn reconcile_held(node: &Node, file: u32) {
     }
     let held = node.descriptors.at_hand(&node.segment, file);
     let agrees = !record.has(FileFlags::METADATA_DIRTY)
-        || held.is_some_and(|fd| agree_with_store(node, record, &fd));
+        || held.is_some_and(|held| agree_with_store(node, file, held.file()));
     if agrees && record.clear(FileFlags::CONFLICT) {
         // Clean blocks may hold what another program has changed on the store.
         node.segment.drop_clean_blocks(file, Node::new_owner());
@@ -55,34 +54,29 @@ pub(crate) fn reconcile_held(node: &Node, file: u32) {
 }
 
 /// Gives the store's file its size and times. Returns whether both agree now.
-fn agree_with_store(node: &Node, record: &FileRecord, fd: &OwnedFd) -> bool {
-    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
-    let (size, stored) = (record.size.load(Ordering::Acquire), stat.st_size as u64);
+fn agree_with_store(node: &Node, file: u32, held: StoreFile) -> bool {
+    let record = node.segment.file(file);
+    let store = &node.stores[node.store_of(file)];
+    let Ok(stat) = store.stat(held) else { return false };
+    let (size, stored) = (record.size.load(Ordering::Acquire), stat.size);
     let is_littered = stored > size && record.has_lengtheners();
     if stored < size || is_littered {
-        forebay_pool::undo::resizing(rustix::fd::AsFd::as_fd(fd), size);
-        if rustix::fs::ftruncate(fd, size).is_err() {
+        if store.truncate(held, size).is_err() {
             return false;
         }
         record.clear(FileFlags::SYNCED);
     }
     crash::point("settle.sized");
     node.segment.forget_lengtheners(record);
-    let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
-    let times = Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
-    };
+    let mtime_ns = record.mtime_ns.load(Ordering::Acquire) as i64;
     // Only the owner of a file may set its times; others see the time of the flush.
-    let _ = rustix::fs::futimens(fd, &times);
+    let _ = store.set_modified(held, mtime_ns);
     crash::point("settle.timed");
-    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
-    let mtime = clock::joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64);
-    let changed = clock::joined_ns(stat.st_ctime, stat.st_ctime_nsec as i64);
-    record.store_mtime_ns.store(mtime, Ordering::Release);
-    record.store_changed_ns.store(changed, Ordering::Release);
-    record.store_size.store(stat.st_size as u64, Ordering::Release);
-    record.size.store(stat.st_size as u64, Ordering::Release);
+    let Ok(stat) = store.stat(held) else { return false };
+    record.store_mtime_ns.store(stat.modified_ns as u64, Ordering::Release);
+    record.store_changed_ns.store(stat.changed_ns as u64, Ordering::Release);
+    record.store_size.store(stat.size, Ordering::Release);
+    record.size.store(stat.size, Ordering::Release);
     crash::point("settle.noted");
     record.clear(
         FileFlags::METADATA_DIRTY

@@ -4,13 +4,12 @@
 use crate::drain::batch::InFlight;
 use crate::drain::flusher::Flusher;
 use crate::node::Node;
-use forebay_device::{Batch, Span, Transfer};
+use forebay_device::{Batch, Span, Target, Transfer};
 use forebay_placement::TierId;
 use forebay_pool::BucketId;
 use forebay_pool::PageSet;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::SlotFiles;
-use forebay_posix::store_file;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -38,19 +37,19 @@ impl Flusher {
             let Some(place) = places.next() else { break };
             block.data = place.as_ptr();
             let tier = node.segment.tier_of(block.dirty.bucket);
-            let Some(slots) = node.slots[tier].as_ref() else {
+            if node.devices[tier].is_none() {
                 failed = true;
                 self.give_back(block, block.pages);
                 continue;
-            };
+            }
             let pages = PageSet(block.pages);
             before[index] = sums.of(pages);
             let Range { start: first, end } = pages.bounds();
             let range = &mut place[first * page..end * page];
             let buffer = Span::of(range);
-            let offset = node.segment.slot_offset(block.dirty.bucket) + (first * page) as u64;
+            let slot = Target::Slot(node.segment.slot_in_tier(block.dirty.bucket));
             // SAFETY: the staging buffer outlives the run below, and no other thread has it.
-            let read = unsafe { Transfer::read(store_file(slots), offset, vec![buffer]) };
+            let read = unsafe { Transfer::read(slot, (first * page) as u64, vec![buffer]) };
             let (reads, blocks) = reads.entry(tier).or_default();
             reads.push(read);
             blocks.push(index);
@@ -141,10 +140,12 @@ pub(super) fn read_slot<'s>(
     let Range { start: first, end } = pages.bounds();
     let range = &mut staging[first * page..end * page];
     let buffer = Span::of(range);
-    let file = store_file(node.slots[tier].as_ref().ok_or(Errno::STALE)?);
-    let offset = segment.slot_offset(bucket) + (first * page) as u64;
+    if node.devices[tier].is_none() {
+        return Err(Errno::STALE);
+    }
+    let slot = Target::Slot(segment.slot_in_tier(bucket));
     // SAFETY: the staging buffer outlives the run, and no other thread has it.
-    let mut reads = [unsafe { Transfer::read(file, offset, vec![buffer]) }];
+    let mut reads = [unsafe { Transfer::read(slot, (first * page) as u64, vec![buffer]) }];
     tiers[tier].run(&mut reads);
     let got = match reads[0].result() {
         Ok(got) if got == reads[0].len() => Ok(()),

@@ -4,14 +4,12 @@
 use crate::drain::flusher::{Aside, AwaitedCheckpoint, FlushScope, Flusher};
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
+use crate::store::descriptors::StoreHandle;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, TIERS_MAX};
 use forebay_pool::message::Message;
-use forebay_pool::{clock, crash, futex};
-use forebay_posix::store_file;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use forebay_pool::{crash, futex};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -229,32 +227,21 @@ impl Flusher {
         self.sync_held(file, held)
     }
 
-    fn sync_held(&mut self, file: u32, held: Result<Arc<OwnedFd>, Errno>) -> Result<(), Errno> {
+    fn sync_held(&mut self, file: u32, held: Result<Arc<StoreHandle>, Errno>) -> Result<(), Errno> {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         let store = self.store_of(file);
         // Before: a process that changes the store's file meanwhile takes it away again.
         record.set(FileFlags::SYNCED);
         let result = match held {
-            Ok(fd) => self.stores[store].sync(store_file(&fd)),
+            Ok(held) => self.stores[store].sync(held.file()),
             // Its last writer's descriptor is closed, and it cannot be found by its name.
-            Err(_) => self.sync_all_of(store),
+            Err(_) => self.node.stores[store].sync_all(),
         };
         if result.is_err() {
             record.clear(FileFlags::SYNCED);
         }
         result
-    }
-
-    /// Makes durable all that the store's file system has.
-    fn sync_all_of(&self, store: usize) -> Result<(), Errno> {
-        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-        let began = clock::monotonic_ns();
-        rustix::fs::syncfs(&folder)?;
-        forebay_pool::undo::synced_all(folder.as_fd(), began);
-        Ok(())
     }
 
     pub(super) fn answer(&mut self, file: u32, ticket: u32) {

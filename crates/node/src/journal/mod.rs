@@ -23,7 +23,7 @@ use forebay_placement::TierId;
 pub(crate) use state::{BlockPages, Checkpoint, Context, FileMeta};
 
 use crate::config::Config;
-use crate::devices::undoable::Undoable;
+use crate::devices::undoable::UndoableBatch;
 use crate::instance::runtime::Runtime;
 use forebay_device::Batch;
 use forebay_placement::schema::Durability;
@@ -96,7 +96,7 @@ impl Journal {
     /// # Errors
     /// The device's.
     pub fn make(&self, node: Context<'_>) -> Result<(), Errno> {
-        self.open(&mut self.lock(), node, &mut Undoable::plain())
+        self.open(&mut self.lock(), node, &mut UndoableBatch::plain())
     }
 
     /// Opens the log, unless it is open.
@@ -248,7 +248,7 @@ impl Journal {
     pub fn stop(&self, node: Context<'_>) {
         let mut state = self.lock();
         let sequence = node.segment.next_sequence();
-        let io = &mut Undoable::plain();
+        let io = &mut UndoableBatch::plain();
         if state.log.is_some() {
             let stop = Record { sequence, key: Key::default(), body: Body::Stop };
             let _ = state.append(&stop, io).and_then(|()| state.commit(true, io));

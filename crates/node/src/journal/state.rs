@@ -10,7 +10,7 @@ use forebay_device::Batch;
 use forebay_pool::BucketId;
 use forebay_pool::layout::{FileFlags, PAGES_PER_BUCKET};
 use forebay_pool::{PageSet, Segment, crash};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -334,8 +334,8 @@ impl State {
 }
 
 /// What the kernel says about the file behind `fd`.
-pub(crate) fn identify(fd: &OwnedFd, key: &mut Key) {
-    if let Ok(found) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)
+pub(crate) fn identify(fd: impl AsFd, key: &mut Key) {
+    if let Ok(found) = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)
         && found.stx_mask & StatxFlags::BTIME.bits() != 0
     {
         let born = found.stx_btime;

@@ -61,6 +61,8 @@ impl World {
             pool_file,
             config,
             slots: Vec::new(),
+            devices: Vec::new(),
+            stores: Vec::new(),
             indexes: Vec::new(),
             runtime: Runtime {
                 instance: String::new(),
@@ -77,7 +79,7 @@ impl World {
             flushed_until: AtomicU64::new(0),
             waker,
         };
-        let io = Faulty::new(Positional, script.clone());
+        let io = Faulty::new(Positional::default(), script.clone());
         World { _folder: folder, node, files, script, io }
     }
 

@@ -3,6 +3,7 @@
 use crate::config::{Config, TierKind};
 use crate::devices::faults::Faults;
 use crate::devices::gauge::Gauge;
+use crate::devices::{open_slots, open_store};
 use crate::drain::Flusher;
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
@@ -154,10 +155,14 @@ pub fn serve(
     let header = opened.segment.header();
     let tiers = header.tier.iter().map(|tier| &tier.speed);
     let stores = header.store.iter().map(|store| &store.speed);
+    let slot_bytes = opened.segment.bucket_bytes() as u64;
+    let device = |file: &OwnedFd| open_slots(file, slot_bytes);
     let mut node = Node {
         gauges: tiers.chain(stores).map(Gauge::new).collect(),
         descriptors: Descriptors::new(config.backing.iter().map(|backing| backing.path.as_path())),
         stripes: config.backing.iter().map(stripe_of).collect(),
+        stores: config.backing.iter().map(|backing| open_store(backing.path.clone())).collect(),
+        devices: opened.slots.iter().map(|file| file.as_ref().map(device)).collect(),
         segment: opened.segment,
         pool_file: opened.file,
         config,

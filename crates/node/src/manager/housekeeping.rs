@@ -1,12 +1,12 @@
 //! What the manager looks after between requests: dead clients, descriptions that nobody holds,
 //! files that nobody has open, index nodes below which nothing is left.
 
-use crate::devices::undoable::Undoable;
+use crate::devices::undoable::UndoableBatch;
 use crate::drain::reconcile;
 use crate::node::Node;
 use crate::observe::mappers;
-use crate::store::descriptors;
-use forebay_device::{Span, Transfer};
+use crate::store::descriptors::{self, StoreHandle};
+use forebay_device::{BackingStore, Span, Target, Transfer};
 use forebay_pool::BucketId;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::SharedGuard;
@@ -15,11 +15,9 @@ use forebay_pool::opens::Opens;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::Outside;
-use forebay_pool::{Owner, crash, liveness, undo};
-use forebay_posix::store_file;
+use forebay_pool::{Owner, crash, liveness};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
@@ -92,36 +90,36 @@ impl SlotFiles for FromManager<'_> {
 
 impl Outside for FromManager<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
-        let store = self.node.segment.file(self.file).store.load(Ordering::Relaxed) as usize;
-        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
-        let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
+        let (store, held) = self.held()?;
         self.note_cut()?;
-        undo::resizing(fd.as_fd(), size);
-        rustix::fs::ftruncate(&*fd, size)?;
+        store.truncate(held.file(), size)?;
         self.node.segment.file(self.file).clear(FileFlags::SYNCED);
         Ok(())
     }
 
     fn punch_store(&self, range: std::ops::Range<u64>) -> Result<(), Errno> {
-        let store = self.node.segment.file(self.file).store.load(Ordering::Relaxed) as usize;
-        let folder = &self.node.config.backing.get(store).ok_or(Errno::STALE)?.path;
-        let fd = self.node.descriptors.of(&self.node.segment, self.file, folder)?;
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (store, held) = self.held()?;
         self.note_cut()?;
-        let bytes = range.end - range.start;
-        undo::writing(fd.as_fd(), range.start, bytes);
-        rustix::fs::fallocate(&*fd, mode, range.start, bytes)?;
+        store.punch(held.file(), range)?;
         self.node.segment.file(self.file).clear(FileFlags::SYNCED);
         Ok(())
     }
 }
 
 impl FromManager<'_> {
+    /// The file, open to be written, and its store.
+    fn held(&self) -> Result<(&dyn BackingStore, Arc<StoreHandle>), Errno> {
+        let node = self.node;
+        let store = node.segment.file(self.file).store.load(Ordering::Relaxed) as usize;
+        let folder = &node.config.backing.get(store).ok_or(Errno::STALE)?.path;
+        Ok((&*node.stores[store], node.descriptors.of(&node.segment, self.file, folder)?))
+    }
+
     /// The journal has to know before the store changes.
     fn note_cut(&self) -> Result<(), Errno> {
         let Some(journal) = &self.node.journal else { return Ok(()) };
         journal
-            .log_truncate(self.node.context(), self.file, &mut Undoable::plain())
+            .log_truncate(self.node.context(), self.file, &mut UndoableBatch::plain())
             .map_err(|_| Errno::IO)
     }
 }
@@ -254,9 +252,9 @@ impl Housekeeper {
         let Some(slot) = segment.take_slot(tier, self.owner, &mut 0) else { return false };
         let mut zeros = vec![0u8; bytes];
         let buffer = Span::of(&mut zeros);
+        let target = Target::Slot(segment.slot_in_tier(slot));
         // SAFETY: the buffer outlives the run; the slot was taken and is no other thread's.
-        let mut writes =
-            [unsafe { Transfer::write(store_file(file), segment.slot_offset(slot), vec![buffer]) }];
+        let mut writes = [unsafe { Transfer::write(target, 0, vec![buffer]) }];
         self.node.tier_client(tier).run(&mut writes);
         segment.free_bucket(slot);
         writes[0].result() == Ok(bytes as u64)
@@ -455,7 +453,9 @@ impl Housekeeper {
         let record = segment.file(file);
         // What the kernel says comes first: the inode may belong to a new file by now.
         let nameless = || match self.node.descriptors.at_hand(segment, file) {
-            Some(fd) => rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_nlink == 0),
+            Some(held) => self.node.stores[self.node.store_of(file)]
+                .stat(held.file())
+                .is_ok_and(|stat| stat.links == 0),
             // Noted before the call: it may have failed, or not have come about.
             None => record.has(FileFlags::UNLINKED) && self.is_gone(file),
         };

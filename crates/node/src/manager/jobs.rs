@@ -14,7 +14,7 @@ use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::opens::Opens;
 use forebay_pool::{Entry, Owner, clock, liveness};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsFd, AsRawFd};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -242,13 +242,14 @@ fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
     // It may have been moved, or linked, to another directory of the same file system.
     let stores = Stores::of(node.config.backing.iter().map(|backing| &*backing.path));
     let of_record = Known::of(record);
-    let names = || held.as_ref().and_then(|fd| rustix::fs::fstat(&**fd).ok()).map(|s| s.st_nlink);
+    let store = &node.stores[node.store_of(file)];
+    let names = || held.as_ref().and_then(|held| store.stat(held.file()).ok()).map(|s| s.links);
     for turn in 0..NAMES_MAX {
         if names() == Some(0) {
             return Removed::All;
         }
         let by_descriptor = || {
-            let fd = held.as_ref()?.as_raw_fd();
+            let fd = held.as_ref()?.as_fd().as_raw_fd();
             std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()
         };
         let found = [(turn == 0).then(|| known.clone()), by_descriptor()]
@@ -306,7 +307,7 @@ fn is_scratch_there(node: &Node, file: u32, folder: &Path, path: &Path) -> bool 
 pub(crate) fn lay_down(node: &Node, file: u32) {
     let record = node.segment.file(file);
     if let Some(fd) = node.descriptors.at_hand(&node.segment, file) {
-        let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
         if let Ok(path) = path {
             record.set_path(path.as_os_str().as_bytes());
         }

@@ -2,7 +2,7 @@
 //! wrote meanwhile is seen from the bucket's version when the index is switched over.
 
 use crate::node::{BlockRef, Node};
-use forebay_device::{Batch, Span, Transfer};
+use forebay_device::{Batch, Span, Target, Transfer};
 use forebay_placement::TierId;
 use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
@@ -12,7 +12,6 @@ use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sums::sum_of;
 use forebay_pool::{Entry, Owner, PageSet, clock, crash};
-use forebay_posix::store_file;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -135,11 +134,12 @@ impl Mover {
             let base = unsafe { memory(index, copy).add(first(copy)) };
             vec![Span { base, bytes: end - first(copy) }]
         };
-        let offset =
-            |slot: BucketId, copy: &Copying| segment.slot_offset(slot) + first(copy) as u64;
-        let file_of = |tier: TierId| node.slots[tier].as_ref().map(store_file);
+        let slot = |bucket: BucketId| Target::Slot(segment.slot_in_tier(bucket));
+        let is_there = |tier: TierId| tier.is_ram() || node.devices[tier].is_some();
+        if !is_there(from) || !is_there(to) {
+            return vec![false; copying.len()];
+        }
         if !from.is_ram() {
-            let Some(file) = file_of(from) else { return vec![false; copying.len()] };
             for copy in copying.iter_mut() {
                 let Some(sums) = segment.sums(copy.found.bucket) else { continue };
                 *copy.sums = sums.of(PageSet(copy.valid));
@@ -147,7 +147,7 @@ impl Mover {
             let mut reads: Vec<_> = (copying.iter().enumerate())
                 // SAFETY: the memory is the staging buffer, or buckets that only this mover has.
                 .map(|(i, copy)| unsafe {
-                    Transfer::read(file, offset(copy.found.bucket, copy), buffer((i, copy)))
+                    Transfer::read(slot(copy.found.bucket), first(copy) as u64, buffer((i, copy)))
                 })
                 .collect();
             self.run(from, &mut reads, &mut good);
@@ -168,12 +168,11 @@ impl Mover {
             }
         }
         if !to.is_ram() {
-            let Some(file) = file_of(to) else { return vec![false; copying.len()] };
             let mut writes: Vec<_> = (copying.iter().enumerate())
                 // SAFETY: a bucket's memory stays mapped whatever becomes of the bucket; bytes
                 // that change meanwhile are noticed by the version.
                 .map(|(i, copy)| unsafe {
-                    Transfer::write(file, offset(copy.to, copy), buffer((i, copy)))
+                    Transfer::write(slot(copy.to), first(copy) as u64, buffer((i, copy)))
                 })
                 .collect();
             self.run(to, &mut writes, &mut good);

@@ -4,7 +4,8 @@
 
 use crate::node::{BlockRef, Node};
 use crate::organize::mover::Mover;
-use forebay_device::{Batch, Span, Transfer};
+use crate::store::descriptors::StoreHandle;
+use forebay_device::{Batch, Span, Stat, Transfer};
 use forebay_placement::Destination;
 use forebay_placement::hotness::Heat;
 use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
@@ -15,7 +16,6 @@ use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::{Entry, Identity, Owner, PageSet, Segment, clock};
-use forebay_posix::store_file;
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -43,7 +43,7 @@ pub(crate) struct Request {
     /// Nobody has said that they will be read.
     is_guess: bool,
     /// Can be read.
-    fd: OwnedFd,
+    held: StoreHandle,
 }
 
 impl Request {
@@ -58,7 +58,7 @@ impl Request {
                 blocks,
                 pieces: 1,
                 is_guess: false,
-                fd,
+                held: fd.into(),
             }),
             Message::Expect { file, generation, offset, stride, blocks, pieces } => Some(Request {
                 file,
@@ -69,7 +69,7 @@ impl Request {
                 blocks: u32::from(blocks).min(WINDOW_BLOCKS as u32),
                 pieces: pieces.min(WINDOW_BLOCKS as u16),
                 is_guess: true,
-                fd,
+                held: fd.into(),
             }),
             _ => None,
         }
@@ -162,13 +162,15 @@ impl Stager {
             return false;
         }
         let record = segment.file(request.file);
-        let same = |stat: rustix::fs::Stat| {
-            Identity { device: stat.st_dev, inode: stat.st_ino } == record.identity()
+        let same = |stat: Stat| {
+            Identity { device: stat.identity.store, inode: stat.identity.id } == record.identity()
         };
         record.generation.load(Ordering::Acquire) == request.generation
             && record.state.load(Ordering::Acquire) == file_state::LIVE
             && !record.has(FileFlags::DIRECT)
-            && rustix::fs::fstat(&request.fd).is_ok_and(same)
+            && self.node.stores[self.node.store_of(request.file)]
+                .stat(request.held.file())
+                .is_ok_and(same)
     }
 
     /// False when no more is to be staged for this request.
@@ -215,9 +217,7 @@ impl Stager {
                     let bytes = length(offset) as usize;
                     let piece = Span { base: segment.bucket_data(locked.bucket()), bytes };
                     // SAFETY: the bucket is ours until it is unlocked.
-                    reads.push(unsafe {
-                        Transfer::read(store_file(&request.fd), offset, vec![piece])
-                    });
+                    reads.push(unsafe { Transfer::read(request.held.file(), offset, vec![piece]) });
                     filling.push(Filling { locked, bytes });
                 }
             }

@@ -108,7 +108,7 @@ pub fn measure(
 ) -> Result<Measured, Skipped> {
     let skip = |errno: Errno| Skipped { path: place.path.clone(), why: errno.to_string() };
     let (file, direct) = unnamed_file(&place.path).map_err(skip)?;
-    let mut client = open_batch(16);
+    let mut client = open_batch(None, 16);
     let buffer = Buffer::new(LARGE * LARGE_AT_ONCE);
     let share = time / (steps() + LAYOUT_SHARES) as u32;
     let most = (place.free / FREE_SHARE).min(FILE_MAX);

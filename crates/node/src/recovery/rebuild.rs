@@ -12,7 +12,7 @@ pub use replay::Rebuilt;
 
 use crate::config::Config;
 use crate::devices::faults::{self, Faults};
-use crate::devices::undoable::Undoable;
+use crate::devices::undoable::UndoableBatch;
 use crate::instance::runtime::{Runtime, sync_folder_of};
 use crate::journal::Journal;
 use crate::journal::contents::Contents;
@@ -62,11 +62,10 @@ pub(crate) fn rebuild(
         let why = format!("byte {at}: a record is damaged, of which file is not known");
         recovered.lose_unknown(path, why);
     }
-    let store = faults::around(forebay_tiers::open_batch(1), faults, faults::STORE);
+    let mut store = faults::around(UndoableBatch::open(None, 1), faults, faults::STORE);
     crash::point("rebuild.read");
     let mut keeper = Keeper::of(config, runtime);
-    let io = &mut Undoable::new(store);
-    let mut rebuilt = replay(config, &mut recovered, &contents, &mut keeper, io)?;
+    let mut rebuilt = replay(config, &mut recovered, &contents, &mut keeper, &mut *store)?;
     let kept = keeper.finish();
     rebuilt.kept_in.extend(kept.map_err(|(path, error)| format!("{}: {error}", path.display()))?);
     crash::point("rebuild.applied");

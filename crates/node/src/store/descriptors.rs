@@ -1,9 +1,11 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
 use crate::store::beneath::{Known, Since, Stores, reopen};
+use forebay_device::StoreFile;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{Identity, Marker, Owner, Segment};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use forebay_posix::store_file;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -24,19 +26,42 @@ const TURNS: usize = 64;
 /// and XFS. Both keep the page cache right, and copy nothing that a program may change meanwhile.
 const DIRECT_KINDS: [i64; 2] = [0xEF53, 0x5846_5342];
 
+/// An open file of a store, for as long as this lives.
+pub(crate) struct StoreHandle(OwnedFd);
+
+impl StoreHandle {
+    /// What its store knows it by.
+    pub fn file(&self) -> StoreFile {
+        store_file(&self.0)
+    }
+}
+
+impl From<OwnedFd> for StoreHandle {
+    fn from(fd: OwnedFd) -> StoreHandle {
+        StoreHandle(fd)
+    }
+}
+
+/// For names, handles and locks, which are the kernel's.
+impl AsFd for StoreHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// What is kept of a file.
 struct Kept {
     /// Of the file's record.
     generation: u32,
-    fd: Arc<OwnedFd>,
+    fd: Arc<StoreHandle>,
     /// One that goes past the page cache, once asked for; `Some(None)` where there is none to be had.
-    direct: Option<Option<Arc<OwnedFd>>>,
+    direct: Option<Option<Arc<StoreHandle>>>,
     /// The program's description, if it is that.
     shared: Option<Marker>,
 }
 
 impl Kept {
-    fn new(generation: u32, fd: Arc<OwnedFd>) -> Kept {
+    fn new(generation: u32, fd: Arc<StoreHandle>) -> Kept {
         Kept { generation, fd, direct: None, shared: None }
     }
 }
@@ -131,7 +156,7 @@ impl Descriptors {
             let (fd, shared) = own(fd);
             note_handle(segment, file, generation, &fd, owner);
             forebay_pool::crash::point("announce.received");
-            let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd)) };
+            let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
             self.map().insert(file, kept);
             // It may have been settled since we looked, by somebody who found nothing to close.
@@ -147,7 +172,12 @@ impl Descriptors {
     /// # Errors
     /// The errno of opening it by its path; `STALE` when no file with its identity can be found, and no program has it
     /// open.
-    pub fn of(&self, segment: &Segment, file: u32, store: &Path) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn of(
+        &self,
+        segment: &Segment,
+        file: u32,
+        store: &Path,
+    ) -> Result<Arc<StoreHandle>, Errno> {
         let record = segment.file(file);
         if let Some(fd) = self.at_hand(segment, file) {
             return Ok(fd);
@@ -161,7 +191,7 @@ impl Descriptors {
         let generation = record.generation.load(std::sync::atomic::Ordering::Acquire);
         match open_by_name(record, store, &self.stores) {
             Ok(fd) => {
-                let fd = Arc::new(fd);
+                let fd = Arc::new(StoreHandle::from(fd));
                 self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
                 Ok(fd)
             }
@@ -173,7 +203,7 @@ impl Descriptors {
 
     /// A descriptor of `file` like one that a program has of it: there is no other way to a file without
     /// a name. `None` if no program has it open, or the file may not be written.
-    fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+    fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<StoreHandle>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
         let (identity, known) = (record.identity(), Known::of(record));
@@ -186,13 +216,13 @@ impl Descriptors {
             };
             shown(pid, identity).ok()?.find_map(open)
         });
-        let fd = Arc::new(found.next()?);
+        let fd = Arc::new(StoreHandle::from(found.next()?));
         self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
         Some(fd)
     }
 
     /// A descriptor that is at hand already.
-    pub fn at_hand(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+    pub fn at_hand(&self, segment: &Segment, file: u32) -> Option<Arc<StoreHandle>> {
         let generation = segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);
         let map = self.map();
         map.get(&file).filter(|kept| kept.generation == generation).map(|kept| Arc::clone(&kept.fd))
@@ -200,12 +230,12 @@ impl Descriptors {
 
     /// A description of the same file that goes past the page cache, beside one that is at hand. It is
     /// closed with that one.
-    pub fn direct(&self, segment: &Segment, file: u32) -> Option<Arc<OwnedFd>> {
+    pub fn direct(&self, segment: &Segment, file: u32) -> Option<Arc<StoreHandle>> {
         let generation = segment.file(file).generation.load(Ordering::Acquire);
         let mut map = self.map();
         let kept = map.get_mut(&file).filter(|kept| kept.generation == generation)?;
         let Kept { fd, direct, .. } = kept;
-        direct.get_or_insert_with(|| open_direct(fd).ok().map(Arc::new)).clone()
+        direct.get_or_insert_with(|| open_direct(fd).ok().map(|fd| Arc::new(fd.into()))).clone()
     }
 
     /// Notes that the one that [`direct`](Self::direct) gave does not do.
@@ -241,7 +271,7 @@ impl Descriptors {
         }
         self.are_shared.store(others, Ordering::Release);
         drop(map);
-        ended.iter().for_each(|fd| unlock(fd));
+        ended.iter().for_each(|fd| unlock(fd.as_fd()));
     }
 
     /// Closes the descriptor of a file that is clean and closed.
@@ -267,7 +297,7 @@ fn own(fd: OwnedFd) -> (OwnedFd, Option<Marker>) {
 }
 
 /// Ends all locks that belong to the description of `fd`.
-fn unlock(fd: &OwnedFd) {
+fn unlock(fd: BorrowedFd<'_>) {
     // SAFETY: a struct of numbers.
     let mut whole: libc::flock = unsafe { std::mem::zeroed() };
     whole.l_type = libc::F_UNLCK as _;
@@ -280,11 +310,11 @@ fn unlock(fd: &OwnedFd) {
 ///
 /// # Errors
 /// `OPNOTSUPP` where that is not known to be safe, else the errno of opening it.
-fn open_direct(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+fn open_direct(fd: &StoreHandle) -> Result<OwnedFd, Errno> {
     if !DIRECT_KINDS.contains(&(rustix::fs::fstatfs(fd)?.f_type as i64)) {
         return Err(Errno::OPNOTSUPP);
     }
-    let direct = reopen(fd, OFlags::WRONLY)?;
+    let direct = reopen(&fd.0, OFlags::WRONLY)?;
     rustix::fs::fcntl_setfl(&direct, OFlags::DIRECT)?;
     Ok(direct)
 }

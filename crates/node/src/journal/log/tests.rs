@@ -28,7 +28,7 @@ fn sequences(contents: &Contents, inode: u64) -> Vec<u64> {
 fn what_is_checkpointed_gone_or_of_an_earlier_generation_is_not_applied() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
-    let io = &mut Positional;
+    let io = &mut Positional::default();
     assert!(!Contents::read(&path).unwrap().found);
     let mut log = Log::open(&path, 1 << 20, 8, io).unwrap();
     for (inode, sequence) in [(1, 1), (2, 2), (1, 3), (3, 4)] {
@@ -74,7 +74,7 @@ fn what_is_checkpointed_gone_or_of_an_earlier_generation_is_not_applied() {
 #[test]
 fn a_full_log_has_room_for_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
-    let io = &mut Positional;
+    let io = &mut Positional::default();
     let mut log = Log::open(&folder.path().join("j"), 256 << 10, 8, io).unwrap();
     let bytes = vec![1; 30_000];
     let taken = (0..100).take_while(|&n| log.append(&data(1, n, &bytes), io).is_ok()).count();
@@ -89,9 +89,9 @@ fn a_full_log_has_room_for_checkpoints() {
 fn a_second_superblock_copy_that_could_not_be_written_is_written_with_the_first_commit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
-    let mut log = Log::open(&path, 1 << 20, 8, &mut Positional).unwrap();
+    let mut log = Log::open(&path, 1 << 20, 8, &mut Positional::default()).unwrap();
     let script = FaultScript::new();
-    let io = &mut Faulty::new(Positional, script.clone());
+    let io = &mut Faulty::new(Positional::default(), script.clone());
     let fail = |writes: &[Fault]| {
         let rules = writes.iter().map(|&fault| Rule::new(Operation::Write, When::Next(1), fault));
         script.replace(rules.collect());
@@ -112,7 +112,7 @@ fn a_second_superblock_copy_that_could_not_be_written_is_written_with_the_first_
 fn a_corrupt_superblock_copy_is_made_again_when_the_journal_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
-    let io = &mut Positional;
+    let io = &mut Positional::default();
     let mut log = Log::open(&path, 1 << 20, 8, io).unwrap();
     log.append(&data(1, 1, b"bytes"), io).unwrap();
     log.commit(true, io).unwrap();
@@ -124,7 +124,7 @@ fn a_corrupt_superblock_copy_is_made_again_when_the_journal_is_opened() {
         let script = FaultScript::new();
         let failing = Rule::new(Operation::Sync, When::Next(1), Fault::Fail(Errno::IO));
         script.add(failing);
-        let opened = Log::open(&path, 1 << 20, 8, &mut Faulty::new(Positional, script));
+        let opened = Log::open(&path, 1 << 20, 8, &mut Faulty::new(Positional::default(), script));
         assert_eq!(opened.err(), Some(Errno::IO));
         Log::open(&path, 1 << 20, 8, io).unwrap();
         assert!(std::fs::read(&path).unwrap() == sound);
@@ -135,7 +135,7 @@ fn a_corrupt_superblock_copy_is_made_again_when_the_journal_is_opened() {
 fn a_journal_of_another_version_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
-    let io = &mut Positional;
+    let io = &mut Positional::default();
     drop(Log::open(&path, 1 << 20, 8, io).unwrap());
     let mut bytes = std::fs::read(&path).unwrap();
     // One corrupt byte is another thing.
@@ -172,7 +172,7 @@ fn a_journal_of_another_version_is_left_alone() {
 fn corruption_is_told_from_what_was_not_finished() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
-    let io = &mut Positional;
+    let io = &mut Positional::default();
     let mut log = Log::open(&path, 64 << 20, 1, io).unwrap();
     let mut starts = Vec::new();
     // The last ones lie across what is read at a time.
@@ -207,7 +207,7 @@ fn corruption_is_told_from_what_was_not_finished() {
 #[test]
 fn a_journal_within_the_data_is_none() {
     let folder = tempfile::tempdir().unwrap();
-    let io = &mut Positional;
+    let io = &mut Positional::default();
     let paths = ["other", "journal"].map(|name| folder.path().join(name));
     let [other, path] = &paths;
     let mut inner = Log::open(other, 1 << 20, 1, io).unwrap();
@@ -245,7 +245,7 @@ fn damage_never_makes_records() {
     let mut random = seeded();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
-    let io = &mut Positional;
+    let io = &mut Positional::default();
     for _ in 0..60 {
         let _ = std::fs::remove_file(&path);
         let mut log = Log::open(&path, 1 << 20, 1, io).unwrap();

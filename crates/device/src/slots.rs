@@ -1,0 +1,48 @@
+//! The bytes of a tier.
+
+use crate::{Batch, Errno};
+
+/// What may be expected of a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// A loss of power takes everything: nothing that is to outlast one is noted about it, and no
+    /// sync may count on it.
+    pub is_volatile: bool,
+    /// Another node has the bytes: only the node manager reaches them, and may wait for that.
+    pub is_remote: bool,
+}
+
+impl Properties {
+    /// Of RAM, which has no [`SlotDevice`]: its buckets are memory.
+    pub const RAM: Properties = Properties { is_volatile: true, is_remote: false };
+
+    /// Whether a journal can lie there: it is written by this node, and outlasts a loss of power.
+    pub fn keeps_journal(self) -> bool {
+        !self.is_volatile && !self.is_remote
+    }
+}
+
+/// The bytes of one tier below RAM, in slots of one bucket each, numbered from 0.
+///
+/// What a slot holds, its checksums, and who may use it when is decided above; a device only moves
+/// bytes. Its methods wait for them, and may be called by any thread. A new implementation passes
+/// `crates/tiers/tests/devices.rs`.
+pub trait SlotDevice: Send + Sync {
+    /// What may be expected of it; always the same.
+    fn properties(&self) -> Properties;
+
+    /// Reads bytes of `slot` from its byte `from` on, all that there is room for.
+    ///
+    /// # Errors
+    /// The device's; `IO` where it has fewer, `INVAL` beyond the slot's end.
+    fn read(&self, slot: u32, from: u64, into: &mut [u8]) -> Result<(), Errno>;
+
+    /// Writes all of `bytes` to `slot` from its byte `from` on.
+    ///
+    /// # Errors
+    /// The device's, after which any part may have been written; `INVAL` beyond the slot's end.
+    fn write(&self, slot: u32, from: u64, bytes: &[u8]) -> Result<(), Errno>;
+
+    /// Transfers of slots, with up to `depth` under way at once.
+    fn batch(&self, depth: u32) -> Box<dyn Batch>;
+}
