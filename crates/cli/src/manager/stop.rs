@@ -1,0 +1,118 @@
+//! `forebay stop`.
+
+use super::orphans::{await_answer, overlap};
+use crate::drain::{self, Ended};
+use crate::instance::InstanceArguments;
+use forebay_node::Config;
+use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
+use std::fs;
+use std::process::ExitCode;
+
+/// Whether an instance of `config` shares a directory with another's.
+pub(super) fn serves_the_same(runtime: &Runtime, config: &Config) -> bool {
+    runtime.backing().is_some_and(|theirs| overlap(config, &theirs))
+}
+
+/// Says that no manager serves what was named, what does run, and what to do.
+pub(super) fn nothing_to_stop(config: &Config, named: &Runtime) -> Result<String, String> {
+    let wanted: Vec<_> =
+        config.backing.iter().map(|backing| backing.path.display().to_string()).collect();
+    let mut said = format!(
+        "no node manager serves {} with this configuration and these options (instance {})",
+        wanted.join(", "),
+        named.instance
+    );
+    if named.has_left() {
+        said.push_str("; an earlier one has left data, which `forebay recover` drains");
+    }
+    let mut running = 0;
+    for runtime in Runtime::all()? {
+        let Ok(observer) = Observer::of(&runtime.pool) else { continue };
+        if !observer.is_served() {
+            continue;
+        }
+        running += 1;
+        let (instance, pid) = (&runtime.instance, observer.manager());
+        said.push_str(&format!(
+            "\n  instance {instance} runs (node manager {pid}): {}",
+            observer.stores().join(", ")
+        ));
+        if serves_the_same(&runtime, config) {
+            said.push_str(", with another configuration or other options");
+        }
+    }
+    said.push_str(match running {
+        0 => "\nNone runs.",
+        _ => "\n`forebay stop` without options ends all of them.",
+    });
+    Ok(said)
+}
+
+/// Says which programs go on without the manager that they had.
+pub(super) fn mention_processes(observer: &Observer, ended: &Ended) {
+    /// Processes that are named.
+    const NAMED: usize = 10;
+    let left = observer.processes();
+    if left.is_empty() {
+        return;
+    }
+    let name = |pid: &u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("{pid} ({})", name.trim_end())
+    };
+    let named: Vec<_> = left.iter().take(NAMED).map(name).collect();
+    let more = if left.len() > NAMED { ", ..." } else { "" };
+    eprintln!(
+        "forebay: {} processes run on, without buffering: they read and write the backing store directly \
+         from now on: {}{more}{}",
+        left.len(),
+        named.join(", "),
+        match ended {
+            Ended::InUse => "; the node manager ends with the last of them",
+            _ => "",
+        }
+    );
+}
+
+/// `forebay stop`.
+pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
+    let instances = match arguments.is_given() {
+        true => vec![arguments.runtime()?.1],
+        false => Runtime::all()?,
+    };
+    let (mut found, mut stopped, mut failures) = (0, 0, Vec::new());
+    for runtime in &instances {
+        // One that takes over what was left answers only when it has.
+        let Some(connection) = await_answer(runtime) else { continue };
+        found += 1;
+        // Its pool is gone when it has ended.
+        let observer = drain::observe(runtime);
+        let instance = &runtime.instance;
+        match connection.and_then(|connection| drain::stop(&connection, runtime)) {
+            Ok(ended @ (Ended::Gone | Ended::InUse)) => {
+                stopped += 1;
+                observer.iter().for_each(|observer| mention_processes(observer, &ended));
+            }
+            Ok(Ended::Joined) => failures.push(format!(
+                "instance {instance}: another run has joined; its node manager goes on. `forebay status` shows it"
+            )),
+            Ok(Ended::Replaced) => {
+                stopped += 1;
+                failures.push(format!(
+                    "instance {instance}: its node manager has ended, and another run has started one, which goes on. \
+                     `forebay status` shows it"
+                ));
+            }
+            Err(message) => failures.push(message),
+        }
+    }
+    if found == 0 && arguments.is_given() {
+        return Err(nothing_to_stop(&arguments.load()?, &instances[0])?);
+    }
+    println!("stopped {stopped} node managers");
+    match failures.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(failures.join("\n")),
+    }
+}
