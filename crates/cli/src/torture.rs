@@ -20,26 +20,25 @@ mod place;
 mod player;
 mod points;
 mod report;
+mod rounds;
 mod script;
 mod shadow;
 mod stranger;
 mod system;
 mod trouble;
+mod verdict;
 mod worker;
 mod workload;
 
 pub use worker::WorkerArguments;
 
 use clap::Args;
-use counts::{Counts, Fates, WordsFile, sum};
+use counts::WordsFile;
 use forebay_placement::Random;
 use goals::Goals;
-use history::History;
 use lists::{Scenario, Slice};
-use log::Past;
-use place::{Place, Tiers};
+use place::Place;
 use report::Report;
-use shadow::{FILES, Shadow};
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
@@ -318,35 +317,6 @@ impl Torture {
         Ok(())
     }
 
-    /// The mixture on full tiers, as long as it is to take, or until a tenth of the goals is reached.
-    fn full_tiers(&mut self) -> Result<(), String> {
-        self.place.configure(Tiers::Full)?;
-        self.crowded = 0;
-        let goals = if self.scenarios.contains(&Scenario::Mixture) {
-            self.goals.tenth()
-        } else {
-            self.goals
-        };
-        self.mixture(goals)?;
-        self.report.crowded = Some(self.crowded);
-        if !self.has_lost() {
-            self.place.configure(Tiers::Busy)?;
-        }
-        Ok(())
-    }
-
-    fn mixture(&mut self, goals: Goals) -> Result<(), String> {
-        self.mixed = Instant::now();
-        let has_reached_all =
-            |torture: &Torture| goals.are_given() && goals.are_met(&torture.report.reached());
-        while self.mixed.elapsed() < self.time && !self.is_over() && !has_reached_all(self) {
-            self.random = Random::new(self.seed ^ Random::new(self.report.rounds).next_u64());
-            self.report.rounds += 1;
-            self.round()?;
-        }
-        Ok(())
-    }
-
     fn has_reached_all(&self) -> bool {
         self.goals.are_given() && self.goals.are_met(&self.report.reached())
     }
@@ -376,115 +346,6 @@ impl Torture {
         0..self.runs.len() as u64
     }
 
-    /// Some seconds of work and trouble, an end in peace or not, and a look at the store.
-    fn round(&mut self) -> Result<(), String> {
-        self.begin_round()?;
-        let left = self.time.saturating_sub(self.mixed.elapsed()).as_millis() as u64;
-        let length = (1_500 + self.random.below(6_000)).min(left.max(500));
-        let end = Instant::now() + Duration::from_millis(length);
-        while Instant::now() < end && !self.is_over() && !self.has_reached_all() {
-            self.start_stranger()?;
-            self.start_workers()?;
-            let pause = 20 + self.random.below(150);
-            self.wait(pause);
-            self.trouble()?;
-            self.gather();
-            self.report.progress(self.since.elapsed());
-        }
-        self.thaw(true);
-        if self.has_lost() {
-            return Ok(());
-        }
-        // Who interrupts wants to know what was right until now.
-        let choice = if self.is_interrupted() { 9 } else { self.random.below(5) };
-        self.end_round(choice)
-    }
-
-    fn begin_round(&self) -> Result<(), String> {
-        let _ = std::fs::remove_file(self.place.stop());
-        self.begin_logs()
-    }
-
-    /// Ends all in peace, or not, as `choice` says, and looks at the store.
-    fn end_round(&mut self, choice: u64) -> Result<(), String> {
-        match choice {
-            0 if self.may(Kind::Everything) => {
-                self.kill_everything()?;
-                self.calm()?;
-            }
-            1 if self.may(Kind::Memory) => {
-                self.kill_everything()?;
-                self.place.lose_memory()?;
-                self.report.memory_lost += 1;
-                self.calm()?;
-                self.recover(&[DAMAGED])?;
-                self.gather();
-                return self.survive();
-            }
-            _ => {
-                self.calm()?;
-                self.end_in_peace()?;
-            }
-        }
-        if !self.place.pools().is_empty() && !self.is_urgent() {
-            self.recover(&[])?;
-        }
-        self.gather();
-        self.gather_logs();
-        self.compare()
-    }
-
-    fn kill_everything(&mut self) -> Result<(), String> {
-        let at_work = self
-            .workers()
-            .any(|worker| self.place.keeper(worker).is_some_and(|(_, program)| program.is_some()));
-        self.report.all.sent += 1;
-        self.report.all.hit += u64::from(at_work);
-        self.place.kill_all(&mut self.runs)
-    }
-
-    fn wait(&mut self, milliseconds: u64) {
-        let end = Instant::now() + Duration::from_millis(milliseconds);
-        while Instant::now() < end && !self.is_over() {
-            self.thaw(false);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Lets all workers end and their files drain.
-    fn end_in_peace(&mut self) -> Result<(), String> {
-        std::fs::write(self.place.stop(), "")
-            .map_err(|error| format!("{}: {error}", self.place.stop().display()))?;
-        let since = Instant::now();
-        for worker in 0..self.runs.len() {
-            let Some(mut child) = self.runs[worker].take() else { continue };
-            let status = self.await_end(&mut child, since)?;
-            self.report.kept += u64::from(status == Some(crate::FAILED.into()));
-            if status.is_none() {
-                self.report.losses.push(format!("the run of worker {worker} hangs"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The exit code of a command, -1 for a signal; `None` if it hangs.
-    fn await_end(&mut self, child: &mut Child, since: Instant) -> Result<Option<i32>, String> {
-        loop {
-            self.thaw(false);
-            match child.try_wait() {
-                Ok(Some(status)) => return Ok(Some(status.code().unwrap_or(-1))),
-                Ok(None) if since.elapsed() > PATIENCE => return Ok(None),
-                Ok(None) if self.is_urgent() => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return Ok(Some(0));
-                }
-                Ok(None) => std::thread::sleep(Duration::from_millis(3)),
-                Err(error) => return Err(format!("waiting for a command: {error}")),
-            }
-        }
-    }
-
     /// Runs a command to its end; its exit code, and what it said.
     fn command(&mut self, name: &str, words: &[&str]) -> Result<(Option<i32>, String), String> {
         let path = self.place.root().join(name);
@@ -499,172 +360,6 @@ impl Torture {
             self.report.losses.push(format!("{} hangs: {}", words.join(" "), last.join("; ")));
         }
         Ok((code, said))
-    }
-
-    /// Drains whatever is left. It may fail with a message that says one of `excuses`.
-    fn recover(&mut self, excuses: &[&str]) -> Result<(), String> {
-        self.report.recoveries += 1;
-        // What the user has elsewhere is none of ours.
-        let config = self.place.config().display().to_string();
-        let mut done = self.command("recover", &["recover", "--config", &config])?;
-        if done.0 == Some(-1) && self.has_just_aimed() {
-            done = self.command("recover", &["recover", "--config", &config])?;
-        }
-        match done {
-            (Some(0) | None, _) => Ok(()),
-            (_, said) if excuses.iter().any(|excuse| said.contains(excuse)) => {
-                self.place.remove_lost()
-            }
-            (Some(code), said) => {
-                let last = said.lines().rev().take(5).collect::<Vec<_>>().join("; ");
-                self.report.losses.push(format!("recover ended with {code}: {last}"));
-                Ok(())
-            }
-        }
-    }
-
-    fn shadow(&self, worker: u64) -> Result<Shadow, String> {
-        let folder = self.place.of_worker(worker);
-        Shadow::open(&folder, &self.place.store(), self.seed, worker).map_err(explain)
-    }
-
-    /// Compares the store, without Forebay, with what all workers have written.
-    fn compare(&mut self) -> Result<(), String> {
-        if self.has_lost() || self.is_urgent() {
-            return Ok(());
-        }
-        for worker in self.workers() {
-            let shadow = self.shadow(worker)?;
-            let mut found: Vec<String> = shadow.settle().map_err(explain)?.into_iter().collect();
-            for file in 0..FILES {
-                let (bytes, wrong) = shadow.verify(file).map_err(explain)?;
-                self.report.compared += bytes;
-                if wrong.is_none() {
-                    // Nothing of it is in memory any more.
-                    shadow.synced(file).map_err(explain)?;
-                }
-                found.extend(wrong);
-            }
-            for what in found {
-                self.lose(worker, format!("on the store: {what}"));
-            }
-        }
-        self.compare_log(Past::Whole)?;
-        self.report.comparisons += 1;
-        self.compared_at = self.report.counts.operations;
-        self.report.uncompared = 0;
-        Ok(())
-    }
-
-    fn compare_log(&mut self, past: Past) -> Result<(), String> {
-        let acks = |worker| std::fs::read(self.place.of_worker(worker).join("acks"));
-        let acks: Vec<_> = self.workers().map(|worker| acks(worker).unwrap_or_default()).collect();
-        let store = self.place.store();
-        match log::verify(&store, &acks, past) {
-            Ok(bytes) => self.report.compared += bytes,
-            Err(wrong) => self.report.losses.push(format!("on the store: {wrong}")),
-        }
-        let size = std::fs::metadata(log::path(&store)).map_or(0, |found| found.len());
-        if !self.has_lost() && (past == Past::Lost || size > LOG_MAX) {
-            let kept = self.workers().map(|worker| self.place.of_worker(worker).join("acks"));
-            for path in kept.chain([log::path(&store)]).filter(|path| path.exists()) {
-                std::fs::remove_file(path).map_err(explain)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Compares the store, after memory was lost, with what syncs have acknowledged. Workers go on with
-    /// what is there, and with a new log.
-    fn survive(&mut self) -> Result<(), String> {
-        if self.has_lost() || self.is_urgent() {
-            return Ok(());
-        }
-        self.gather_logs();
-        for worker in self.workers() {
-            let shadow = self.shadow(worker)?;
-            shadow.settle_names().map_err(explain)?;
-            for file in 0..FILES {
-                let (bytes, wrong) = shadow.survive(file).map_err(explain)?;
-                self.report.compared += bytes;
-                if let Some(what) = wrong {
-                    self.lose(worker, format!("after a loss of memory: {what}"));
-                }
-            }
-            shadow.forget_intent().map_err(explain)?;
-        }
-        self.compare_log(Past::Lost)
-    }
-
-    /// Something of a worker is wrong: it is told with what the worker did to the file.
-    fn lose(&mut self, worker: u64, what: String) {
-        let file = history::named(&what).and_then(|(_, file)| file);
-        let history = History::open(&self.place.of_worker(worker));
-        let lines = history.map(|history| history.last(file.as_deref())).unwrap_or_default();
-        let about = file.map_or("all files".to_owned(), |file| format!("file {file}"));
-        let mut text =
-            format!("{what}\n      the last of worker {worker} on {about} (number, process):");
-        for line in lines {
-            text.push_str(&format!("\n      {line}"));
-        }
-        let lives = std::fs::read_to_string(self.place.of_worker(worker).join("lives"));
-        let lives = lives.unwrap_or_default();
-        text.push_str("\n      its last processes:");
-        for life in lives.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev() {
-            text.push_str(&format!("\n      {life}"));
-        }
-        self.report.losses.push(text);
-    }
-
-    /// Sums what all have counted, and takes over what they found wrong.
-    fn gather(&mut self) {
-        let folders: Vec<_> = self.workers().map(|worker| self.place.of_worker(worker)).collect();
-        let read = |path: PathBuf| WordsFile::open(&path);
-        let counts =
-            folders.iter().filter_map(|folder| read(folder.join("counts")).ok()?.read().ok());
-        self.report.counts = sum::<Counts>(counts);
-        let fates =
-            folders.iter().filter_map(|folder| read(folder.join("fates")).ok()?.read().ok());
-        self.report.fates = sum::<Fates>(fates);
-        self.report.uncompared =
-            self.report.counts.operations - self.compared_at.min(self.report.counts.operations);
-        self.report.pauses.gather(&self.place.root().join("pauses"));
-        self.name_missed();
-        self.report.crashes.gather(&self.place.root().join("crashes"));
-        if !self.has_lost() {
-            let told: Vec<_> = self
-                .workers()
-                .filter_map(|worker| {
-                    let loss = self.place.of_worker(worker).join("loss");
-                    Some((worker, std::fs::read_to_string(loss).ok()?))
-                })
-                .collect();
-            for (worker, loss) in told {
-                self.lose(worker, loss);
-            }
-            self.gather_breaches();
-        }
-        self.notice_manager();
-    }
-
-    /// What another user got at is a loss.
-    fn gather_breaches(&mut self) {
-        let breaches = std::fs::read_to_string(self.place.root().join("breach"));
-        let breaches = breaches.unwrap_or_default();
-        self.report.losses.extend(breaches.lines().take(5).map(str::to_owned));
-    }
-
-    fn notice_manager(&mut self) {
-        // A short torture may never come to look while a manager serves: they are killed all the time.
-        self.report.intercepted = self.report.intercepted.max(self.place.intercepted());
-        if let Some(manager) = self.place.manager() {
-            self.crowded = self.crowded.max(manager.crowded);
-            if manager.pid != self.last_manager {
-                self.last_manager = manager.pid;
-                self.report.starts += 1;
-            }
-        }
-        self.name_files();
     }
 
     /// Ends everything, whatever came of it.
