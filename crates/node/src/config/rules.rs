@@ -3,7 +3,7 @@
 //! The readers of TOML and XML give a `RawRule`: keys, values and where they stand. What they mean,
 //! and which values are allowed, is decided here, so that a rule is the same in both.
 
-use super::types::{ConfigError, Result, Rule, Tier, TierKind, quoted};
+use super::types::{ConfigError, Result, Rule, Tier, quoted};
 use super::units::{TIME_UNITS, quantity, size_of};
 use forebay_placement::schema::{
     self, Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX, RankRange, Trigger,
@@ -272,8 +272,10 @@ pub(crate) fn interpret(raw: &RawRule, tiers: &[Tier]) -> Result<Rule> {
             "reserve" => set.reserve = item.size()?,
             "durability" => {
                 set.durability = Some(item.one_of(Durability::ALL)?);
-                let on_file = |tier: &Tier| matches!(tier.kind, TierKind::File { .. });
-                if set.durability == Some(Durability::NonVolatile) && !tiers.iter().any(on_file) {
+                let keeps_journal = |tier: &Tier| tier.properties().keeps_journal();
+                if set.durability == Some(Durability::NonVolatile)
+                    && !tiers.iter().any(keeps_journal)
+                {
                     return Err(item.error(format_args!(
                         "\"nonvolatile\" needs a file tier; add one, or give \"store\""
                     )));
@@ -472,7 +474,7 @@ fn user_id(name: &CStr) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::Speed;
+    use super::super::types::{Speed, TierKind};
     use super::*;
 
     #[test]

@@ -1,9 +1,11 @@
 //! What a configuration says, and how it is written as text.
 
 use super::units::Size;
+use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
 use forebay_placement::schema::{Durability, RankRange, Settings, Trigger};
 use forebay_placement::{Costs, Model, PolicyId, TIERS_MAX};
+use forebay_posix::FileSlots;
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -153,6 +155,16 @@ pub enum TierKind {
         /// The directory; canonical once [`Config::check_directories`] has passed.
         path: PathBuf,
     },
+}
+
+impl Tier {
+    /// What may be expected of its device.
+    pub fn properties(&self) -> Properties {
+        match self.kind {
+            TierKind::Ram => Properties::RAM,
+            TierKind::File { .. } => FileSlots::PROPERTIES,
+        }
+    }
 }
 
 /// The speed of a device that is imitated on a faster one.
@@ -397,8 +409,8 @@ impl Config {
 
     /// Bytes of the journal, which lies on the fastest file tier that takes it.
     pub fn journal_bytes(&self) -> u64 {
-        let on_file = |tier: &&Tier| matches!(tier.kind, TierKind::File { .. });
-        let capacity = self.tiers.iter().find(on_file).map_or(0, |tier| tier.capacity);
+        let takes_it = self.tiers.iter().find(|tier| tier.properties().keeps_journal());
+        let capacity = takes_it.map_or(0, |tier| tier.capacity);
         let automatic = (capacity / 8).clamp(JOURNAL_MIN, JOURNAL_MAX);
         if self.flush.journal > 0 { self.flush.journal } else { automatic }
     }
@@ -408,8 +420,8 @@ impl Config {
     /// # Errors
     /// `place` wants a file tier, and there is none.
     pub(super) fn check_durability(&self, durability: Durability, place: &str) -> Result<()> {
-        let on_file = |tier: &Tier| matches!(tier.kind, TierKind::File { .. });
-        if durability == Durability::NonVolatile && !self.tiers.iter().any(on_file) {
+        let keeps_journal = |tier: &Tier| tier.properties().keeps_journal();
+        if durability == Durability::NonVolatile && !self.tiers.iter().any(keeps_journal) {
             let problem = "\"nonvolatile\" needs a file tier; add [[tier]] with kind = \"file\", or give \"store\"";
             return Err(ConfigError::new(place, problem));
         }

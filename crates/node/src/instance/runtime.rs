@@ -432,11 +432,13 @@ impl Runtime {
         config.tiers.iter().filter_map(of_tier).collect()
     }
 
-    /// Where the journal can be: on each file tier, with its number.
+    /// Where the journal can be: on each tier that keeps one, with its number.
     pub(crate) fn journals(&self, config: &Config) -> impl Iterator<Item = (TierId, PathBuf)> {
         let path_on = |(number, tier): (usize, &Tier)| match &tier.kind {
-            TierKind::File { path } => Some((TierId::new(number), self.journal(path, &tier.name))),
-            TierKind::Ram => None,
+            TierKind::File { path } if tier.properties().keeps_journal() => {
+                Some((TierId::new(number), self.journal(path, &tier.name)))
+            }
+            _ => None,
         };
         config.tiers.iter().enumerate().filter_map(path_on)
     }
