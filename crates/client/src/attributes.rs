@@ -89,7 +89,7 @@ impl OpenFile<'_> {
         if record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT) {
             return Ok(record.size.load(Ordering::Acquire));
         }
-        Ok(rustix::fs::fstat(crate::session::borrow(self.fd))?.st_size as u64)
+        Ok(rustix::fs::fstat(crate::fd::borrow(self.fd))?.st_size as u64)
     }
 
     /// Whether implicit-offset calls on the descriptor go to the kernel: a program without
@@ -142,7 +142,7 @@ impl EnteredFile<'_> {
     #[cold]
     pub(crate) fn clear_set_id(&self, offset: u64) {
         self.record.clear(FileFlags::SET_ID);
-        let fd = crate::session::borrow(self.fd);
+        let fd = crate::fd::borrow(self.fd);
         let Ok(stat) = rustix::fs::fstat(fd) else { return };
         // Without the group's right to execute, the bit once meant mandatory locking.
         let group = if stat.st_mode & 0o010 != 0 { 0o2000 } else { 0 };

@@ -3,6 +3,23 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
+// A word of the table of descriptors: the description plus one, and while a thread closes or replaces the
+// descriptor the bit and that thread's number, so that nothing is taken for that thread's mark that is another's.
+pub(crate) const PARTING: u32 = 1 << 31;
+pub(crate) const THREAD_SHIFT: u32 = 17;
+pub(crate) const DESCRIPTION: u32 = (1 << THREAD_SHIFT) - 1;
+
+#[inline(always)]
+pub(crate) fn is_parting(bound: u32) -> bool {
+    bound & PARTING != 0
+}
+
+/// The description in a word of the table.
+#[inline(always)]
+pub(crate) fn description_of(bound: u32) -> Option<u32> {
+    (bound & DESCRIPTION).checked_sub(1)
+}
+
 /// A map from small numbers to words, in memory that costs nothing until it is used.
 pub(crate) struct Sparse {
     words: *const AtomicU32,

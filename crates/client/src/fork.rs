@@ -1,6 +1,7 @@
 //! What a fork needs before, and in the child after.
 
-use crate::session::{Session, StartError, check_namespace};
+use crate::attach::{StartError, check_namespace};
+use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_pool::{crash, liveness};
 

@@ -1,8 +1,9 @@
 //! Descriptors that go to the node manager, and the locks that must not stay with it: those of flock and
 //! of F_OFD_SETLK belong to the open file description, and last as long as anybody has it.
 
+use crate::fd::borrow;
 use crate::open_file::OpenFile;
-use crate::session::{Session, borrow};
+use crate::session::Session;
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::Marker;
 use forebay_pool::layout::{DescriptionFlags, FileFlags};
@@ -24,7 +25,7 @@ impl OpenFile<'_> {
         let own = match self.record.has(FileFlags::FCNTL_LOCKED) {
             true => None,
             // It may have a lease.
-            false => crate::store::reopen(self.fd, access | OFlags::NONBLOCK).ok(),
+            false => crate::fd::reopen(self.fd, access | OFlags::NONBLOCK).ok(),
         };
         let fd = own.as_ref().map_or(self.fd, AsRawFd::as_raw_fd);
         if own.is_none() {

@@ -82,8 +82,8 @@ impl OpenFile<'_> {
         }
         // A description of its own: the program's offset carries the marker.
         let flags = rustix::fs::OFlags::RDONLY;
-        let other = crate::store::reopen(self.fd, flags)
-            .or_else(|_| crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY))?;
+        let other = crate::fd::reopen(self.fd, flags)
+            .or_else(|_| crate::fd::reopen(self.fd, rustix::fs::OFlags::WRONLY))?;
         let possible = |size| rustix::fs::seek(&other, rustix::fs::SeekFrom::Start(size)).is_ok();
         let (mut low, mut high) = (ALWAYS_POSSIBLE, i64::MAX as u64);
         while low < high {

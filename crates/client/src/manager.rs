@@ -1,6 +1,6 @@
 //! The link to the node manager: a socket, made when first needed and made again when it broke.
 
-use crate::session::{Session, borrow};
+use crate::fd::{borrow, hide};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use forebay_pool::clock::Timer;
 use forebay_pool::message::Message;
@@ -162,7 +162,7 @@ impl ManagerLink {
         let patience = Some(patience.as_duration());
         let _ = rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, patience);
         rustix::net::connect(&socket, &address)?;
-        let socket = Session::hide(socket);
+        let socket = hide(socket);
         self.socket.store(socket, Ordering::Relaxed);
         Ok(socket)
     }

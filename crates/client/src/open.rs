@@ -1,9 +1,10 @@
 //! What happens after the real open.
 
 use crate::dir_cache;
+use crate::fd::borrow;
+use crate::fd::descriptor_path;
 use crate::open_file::OpenFile;
-use crate::session::{Session, borrow};
-use crate::store::descriptor_path;
+use crate::session::Session;
 use crate::waits::surely;
 use core::ffi::CStr;
 use core::sync::atomic::{Ordering, fence};
@@ -509,7 +510,7 @@ fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
     record.store_mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
     record.changed_ns.store(ctime_ns(stat), Ordering::Relaxed);
     record.store_changed_ns.store(ctime_ns(stat), Ordering::Relaxed);
-    crate::rules::start_without_rule(record);
+    start_without_rule(record);
 }
 
 /// readlink of /proc/self/fd/N without allocating.
@@ -522,6 +523,14 @@ fn link_of(fd: RawFd, buffer: &mut core::mem::MaybeUninit<[u8; 4096]>) -> Option
     let link: &[u8] = link;
     // A file without a name any more is still the file it was.
     Some(link.strip_suffix(b" (deleted)").unwrap_or(link))
+}
+
+/// A record that no rule has been looked up for.
+fn start_without_rule(record: &FileRecord) {
+    record.rule.store(0, Ordering::Relaxed);
+    record.mode.store(0, Ordering::Relaxed);
+    record.trigger.store(0, Ordering::Relaxed);
+    record.rule_review.store(u64::MAX, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! One open file of this process, as one call found it.
 
-use crate::parting::{description_of, is_parting};
+use crate::descriptors::{description_of, is_parting};
 use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::{Description, DescriptionFlags, FileRecord};

@@ -1,8 +1,9 @@
 //! The calls that open a file, or change one by its path, around the system calls that a front end
 //! makes: which flags the kernel gets, what is truncated by us, what becomes of an error.
 
+use crate::fd::borrow;
 use crate::open::{InKnownFolder, OpenFlags};
-use crate::session::{Session, borrow};
+use crate::session::Session;
 use crate::user_memory::UserPath;
 use core::ffi::CStr;
 use forebay_pool::Identity;

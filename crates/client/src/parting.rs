@@ -7,8 +7,10 @@
 //! leaves, and who has not is told `BADF`, and looks the descriptor up again. Who finds the mark waits: at no
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
+use crate::descriptors::{DESCRIPTION, PARTING, THREAD_SHIFT, description_of, is_parting};
+use crate::fd::borrow;
 use crate::open_file::OpenFile;
-use crate::session::{Session, THREADS, borrow};
+use crate::session::{Session, THREADS};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_pool::backoff::Backoff;
@@ -18,23 +20,6 @@ use forebay_pool::layout::DescriptionFlags;
 use forebay_pool::{Marker, Owner, crash};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-
-// A word of the table of descriptors: the description plus one, and while a thread closes or replaces the
-// descriptor the bit and that thread's number, so that nothing is taken for that thread's mark that is another's.
-const PARTING: u32 = 1 << 31;
-const THREAD_SHIFT: u32 = 17;
-const DESCRIPTION: u32 = (1 << THREAD_SHIFT) - 1;
-
-#[inline(always)]
-pub(crate) fn is_parting(bound: u32) -> bool {
-    bound & PARTING != 0
-}
-
-/// The description in a word of the table.
-#[inline(always)]
-pub(crate) fn description_of(bound: u32) -> Option<u32> {
-    (bound & DESCRIPTION).checked_sub(1)
-}
 
 /// Whether this process has more than one thread, as far as /proc tells.
 fn has_other_threads() -> bool {

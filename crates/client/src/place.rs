@@ -1,6 +1,5 @@
 //! Where a new block goes: the placement engine (Hermes section 3.2.2), asked by the program itself.
 
-use crate::open_file::OpenFile;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forebay_placement::hotness::{HALF_LIFE_MS, Score};
@@ -34,7 +33,8 @@ impl Engine {
         Engine { busy: AtomicBool::new(false), memos: UnsafeCell::new(memos) }
     }
 
-    fn first(&self, policy: PolicyId, hierarchy: &Hierarchy, request: &Request) -> Destination {
+    /// Where the first part of what is requested goes.
+    pub fn first(&self, policy: PolicyId, hierarchy: &Hierarchy, request: &Request) -> Destination {
         if self.busy.swap(true, Ordering::Acquire) {
             return policy.policy().plan(hierarchy, request).first();
         }
@@ -51,19 +51,6 @@ impl Engine {
     /// In a forked child: a thread of the parent may have been deciding.
     pub fn forked(&self) {
         self.busy.store(false, Ordering::Release);
-    }
-}
-
-impl OpenFile<'_> {
-    /// Where the next block of a write goes that has `ahead` bytes to go.
-    pub(crate) fn destination(&self, ahead: u64) -> Destination {
-        let record = self.record;
-        let seed = self.session.counters().writes.load(Ordering::Relaxed);
-        let settings = self.session.settings(record);
-        let (policy, request) = question(&self.session.segment, Some(record), settings, ahead);
-        let request = Request { seed, ..request };
-        let store = record.store.load(Ordering::Relaxed) as usize;
-        self.session.engine.first(policy, &hierarchy(&self.session.segment, store), &request)
     }
 }
 

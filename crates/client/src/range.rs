@@ -2,9 +2,9 @@
 //! what will be read.
 
 use crate::access::{EnteredFile, ExclusiveFile};
+use crate::fd::borrow;
 use crate::open::{ctime_ns, mtime_ns};
 use crate::open_file::OpenFile;
-use crate::session::borrow;
 use crate::write::raise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;

@@ -1,8 +1,9 @@
 //! The names that files get and lose. Identity decides which file is meant; by its name a manager finds
 //! one of which it has no descriptor.
 
+use crate::fd::borrow;
 use crate::opening::PathAt;
-use crate::session::{Session, borrow};
+use crate::session::Session;
 use crate::user_memory::UserPath;
 use crate::waits::surely;
 use core::ffi::CStr;

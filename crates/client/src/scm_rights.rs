@@ -5,8 +5,9 @@
 //! concluded: the peer is a client of this pool, and no program without the library was started
 //! with a socket that it could receive from.
 
+use crate::fd::borrow;
 use crate::open_file::OpenFile;
-use crate::session::{Session, borrow};
+use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_pool::{Marker, clock, liveness};
 use rustix::fd::RawFd;
@@ -69,7 +70,7 @@ impl Session {
                     .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
         };
         let mut found = false;
-        if !crate::session::each_descriptor(|fd| found |= inherited(fd)) || found {
+        if !crate::fd::each_descriptor(|fd| found |= inherited(fd)) || found {
             strangers.store(1, Ordering::SeqCst);
         }
     }

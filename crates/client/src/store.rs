@@ -1,8 +1,9 @@
 //! Real I/O by the application itself: the backing store through its own descriptor, and slots of file tiers.
 //! Where a tier or a store is emulated, the caller sleeps as long as the device would take.
 
+use crate::fd::{borrow, hide, reopen};
 use crate::open_file::OpenFile;
-use crate::session::{Session, borrow};
+use crate::session::Session;
 use crate::span::{Readable, Span, Writable};
 use core::sync::atomic::Ordering;
 use forebay_pool::BucketId;
@@ -15,7 +16,7 @@ use forebay_pool::slot_head::Foreign;
 use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, RECORD_BYTES, SLOTS_END};
 use forebay_pool::sums::SlotFiles;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -192,7 +193,7 @@ impl Session {
             Foreign::System(errno) => errno,
             _ => Errno::STALE,
         })?;
-        let fd = Session::hide(file);
+        let fd = hide(file);
         match place.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(fd),
             Err(theirs) => {
@@ -267,23 +268,4 @@ impl SlotFiles for Session {
         let put = pwrite_full(fd, record[..].into(), offset)?;
         if put == record.len() { Ok(()) } else { Err(Errno::IO) }
     }
-}
-
-/// The path under which a process finds its own descriptor `fd`.
-pub(crate) fn descriptor_path(fd: RawFd, buffer: &mut [u8; 32]) -> &core::ffi::CStr {
-    let folder = b"/proc/self/fd/";
-    let number = rustix::path::DecInt::new(fd);
-    let digits = number.as_bytes();
-    buffer[..folder.len()].copy_from_slice(folder);
-    buffer[folder.len()..folder.len() + digits.len()].copy_from_slice(digits);
-    core::ffi::CStr::from_bytes_until_nul(buffer).unwrap_or(c"")
-}
-
-/// A new description of the file behind `fd`.
-pub(crate) fn reopen(fd: RawFd, flags: OFlags) -> Result<rustix::fd::OwnedFd, Errno> {
-    if crash::refused("descriptor") {
-        return Err(Errno::MFILE);
-    }
-    let path = &mut [0; 32];
-    rustix::fs::open(descriptor_path(fd, path), flags | OFlags::CLOEXEC, Mode::empty())
 }

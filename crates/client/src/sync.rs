@@ -4,7 +4,7 @@ use crate::access::EnteredFile;
 use crate::open_file::OpenFile;
 use crate::session::Session;
 use crate::vigil::Seen;
-use crate::waits::Wait;
+use crate::waits::{Wait, surely};
 use crate::write::raise;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::STOPPED_PATIENCE;
@@ -20,6 +20,22 @@ use rustix::io::Errno;
 pub(crate) const WORK_LOOK: Timer = Timer::ms(50);
 
 impl OpenFile<'_> {
+    /// Does what a close of the last descriptor of a description asks for.
+    pub(crate) fn closing(&self) {
+        let written = self.may(DescriptionFlags::WRITE) && self.record.has(FileFlags::DIRTY);
+        if !written {
+            return;
+        }
+        // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
+        if self.record.has(FileFlags::EXECUTABLE) {
+            let _ = surely(|| self.flush(false));
+        } else if !self.record.has(FileFlags::SCRATCH)
+            && self.session.trigger(self.record) == Trigger::PerFile
+        {
+            self.session.segment.request_sync(self.id, Some(self.session.owner()), false);
+        }
+    }
+
     /// Makes what was written so far safe, and reports an error that this description has not learned
     /// of. Safe is on the store, or, if `durable`, where the file's durability says.
     ///

@@ -1,8 +1,8 @@
 //! Making a file clean for calls that go through the kernel, or direct for as long as it is open.
 
 use super::ExclusiveFile;
+use crate::fd::borrow;
 use crate::open_file::OpenFile;
-use crate::session::borrow;
 use crate::waits::surely;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;

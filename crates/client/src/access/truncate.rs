@@ -1,8 +1,8 @@
 //! Truncating a file, and making store and record agree about its size.
 
 use super::ExclusiveFile;
+use crate::fd::borrow;
 use crate::open_file::OpenFile;
-use crate::session::borrow;
 use crate::sync::WORK_LOOK;
 use crate::vigil::Seen;
 use crate::waits::Wait;
@@ -47,7 +47,7 @@ impl Outside for ExclusiveFile<'_> {
         forebay_pool::undo::writing(borrow(self.fd), range.start, bytes);
         let result = match rustix::fs::fallocate(borrow(self.fd), mode, range.start, bytes) {
             Err(Errno::BADF) => {
-                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
+                let writable = crate::fd::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
                 rustix::fs::fallocate(writable, mode, range.start, bytes)
             }
             other => other,
@@ -148,7 +148,7 @@ impl ExclusiveFile<'_> {
         forebay_pool::undo::resizing(borrow(self.fd), size);
         let result = match rustix::fs::ftruncate(borrow(self.fd), size) {
             Err(Errno::INVAL | Errno::BADF) => {
-                let writable = crate::store::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
+                let writable = crate::fd::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
                 rustix::fs::ftruncate(writable, size)
             }
             other => other,

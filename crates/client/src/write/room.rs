@@ -2,9 +2,10 @@
 
 use super::Part;
 use crate::access::EnteredFile;
+use crate::place::{hierarchy, question};
 use crate::session::Session;
 use core::sync::atomic::Ordering;
-use forebay_placement::Destination;
+use forebay_placement::{Destination, Request};
 use forebay_pool::BucketId;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::FreshBucket;
@@ -54,6 +55,17 @@ impl EnteredFile<'_> {
             }
         }
         self.ram_bucket()
+    }
+
+    /// Where the next block of a write goes that has `ahead` bytes to go.
+    fn destination(&self, ahead: u64) -> Destination {
+        let record = self.record;
+        let seed = self.session.counters().writes.load(Ordering::Relaxed);
+        let settings = self.session.settings(record);
+        let (policy, request) = question(&self.session.segment, Some(record), settings, ahead);
+        let request = Request { seed, ..request };
+        let store = record.store.load(Ordering::Relaxed) as usize;
+        self.session.engine.first(policy, &hierarchy(&self.session.segment, store), &request)
     }
 
     /// A bucket that is set aside for this run, if the file may have one: the fastest first.

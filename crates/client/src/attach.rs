@@ -1,0 +1,339 @@
+//! The start of a session: a slot in the pool, and the files that the process has inherited; and its end.
+
+use crate::attachment::Attachment;
+use crate::descriptors::Sparse;
+use crate::fd::{borrow, each_descriptor};
+use crate::limits::limits_changed;
+use crate::manager::ManagerLink;
+use crate::open::Seen;
+use crate::place::Engine;
+use crate::predictors::Predictors;
+use crate::process::process_for;
+use crate::session::{READERS, Session};
+use crate::vigil::Vigil;
+use crate::waits::surely;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use forebay_placement::schema::Mode;
+use forebay_pool::clock::{self, Timer};
+use forebay_pool::layout::*;
+use forebay_pool::private::Wrong;
+use forebay_pool::{Identity, Marker, Segment, crash, liveness, segment};
+use rustix::fd::{AsFd, RawFd};
+use rustix::io::Errno;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Descriptor numbers that can be managed; the map costs nothing until it is used.
+const DESCRIPTORS: usize = 1 << 22;
+
+/// How long a process waits for a slot when all are in use, after which part of that it says so, and how often it
+/// looks for one.
+const SLOT_PATIENCE: Timer = Timer::seconds(30);
+const SLOT_SILENCE: Timer = Timer::seconds(5);
+const SLOT_LOOK: Timer = Timer::ms(10);
+/// How often a process that goes on after an exec looks whether what it held before can be taken back.
+const REAP_LOOK: Timer = Timer::ms(1);
+
+/// Why a process has no session. But for `NoPool` it must not run: it would not see what other processes have in the
+/// tiers alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// There is no pool any more, or it is not for this process.
+    NoPool,
+    /// This process has a session of the pool already.
+    Attached,
+    /// So many slots are there, and all are in use.
+    Slots(u32),
+    /// It has inherited a file, and all descriptions are in use.
+    Descriptions,
+    /// It has inherited a file that it uses through the kernel, which does not have what is buffered: the store fails.
+    Store(Errno),
+    /// It was forked, and taken for dead before it could say that it lives.
+    Taken,
+    /// It is in another PID namespace than the node manager.
+    Namespace,
+    /// The pool is there, but cannot be opened for now.
+    Pool(Errno),
+}
+
+impl core::fmt::Display for StartError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NoPool => f.write_str("there is no pool"),
+            Self::Attached => f.write_str("this process uses the pool already"),
+            Self::Slots(slots) => write!(
+                f,
+                "all {slots} processes that can use this node's pool at a time are there; end some of them, or run \
+                 fewer at a time (docs/posix.md#limits)"
+            ),
+            Self::Descriptions => f.write_str(
+                "it has inherited open files, and all open-file descriptions of this node's pool are in use \
+                 (docs/posix.md#limits)",
+            ),
+            Self::Store(errno) => write!(
+                f,
+                "it has inherited an open file, and what is buffered of that cannot be brought to the store: {errno}"
+            ),
+            Self::Taken => f.write_str("the node manager has taken it for dead"),
+            Self::Namespace => f.write_str(
+                "it is in another PID namespace than the node manager, which could not tell whether it lives; run all \
+                 programs that use a directory in one namespace, with `forebay run` inside of it (docs/posix.md#limits)",
+            ),
+            Self::Pool(errno) => write!(f, "the pool cannot be opened: {errno}"),
+        }
+    }
+}
+
+/// Says `text` on the program's standard error, unless that is a file that is buffered: the kernel has the marker for
+/// its offset.
+pub fn say(text: &str) {
+    let stderr = borrow(2);
+    if rustix::fs::tell(stderr).ok().and_then(Marker::decode).is_none() {
+        let _ = rustix::io::write(stderr, text.as_bytes());
+    }
+}
+
+/// Whether the numbers of processes in the pool's slots are what they are here.
+///
+/// # Errors
+/// [`StartError::Namespace`].
+pub(crate) fn check_namespace(segment: &Segment) -> Result<(), StartError> {
+    let is_over = segment.header().retired.load(Ordering::SeqCst) == retirement::GONE;
+    match segment.has_numbers_of_here() || is_over {
+        true => Ok(()),
+        false => Err(StartError::Namespace),
+    }
+}
+
+/// A slot; `NoPool` if the node manager has ended meanwhile.
+fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartError> {
+    let slots = StartError::Slots(segment.header().clients - 1);
+    let since = clock::monotonic_ns();
+    let mut silent = true;
+    loop {
+        if let Some(slot) = segment.claim_slot(pid, start) {
+            return Ok(slot);
+        }
+        if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
+            return Err(StartError::NoPool);
+        }
+        let waited = clock::monotonic_ns().saturating_sub(since);
+        if waited >= SLOT_PATIENCE.as_ns() {
+            segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
+            return Err(slots);
+        }
+        if silent && waited >= SLOT_SILENCE.as_ns() {
+            silent = false;
+            let wait = SLOT_PATIENCE.as_ns() / 1_000_000_000;
+            say(&format!("forebay: waiting up to {wait} s to start: {slots}\n"));
+        }
+        clock::sleep_ns(SLOT_LOOK.as_ns());
+    }
+}
+
+impl Session {
+    /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
+    /// over the managed descriptors it inherited. `job` is the number of the run that it belongs to.
+    /// `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description has.
+    ///
+    /// # Errors
+    /// [`StartError::NoPool`] where the process may go on without buffering; after any other error
+    /// it would see other bytes than the processes that have a session.
+    pub fn start(
+        pool: &CStr,
+        socket: &CStr,
+        job: Option<&CStr>,
+        unlock: fn(RawFd),
+    ) -> Result<Session, StartError> {
+        let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
+        let job = job.and_then(|job| job.to_str().ok()?.parse().ok()).unwrap_or(0);
+        let file = match segment::open_pool(pool) {
+            Ok(file) => file,
+            // For want of something that other processes have.
+            Err(Wrong::System(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM))) => {
+                return Err(StartError::Pool(errno));
+            }
+            Err(_) => return Err(StartError::NoPool),
+        };
+        let attachment = Attachment::to(file.as_fd()).map_err(StartError::Pool)?;
+        let attachment = attachment.ok_or(StartError::Attached)?;
+        let segment = Segment::attach(file.as_fd()).map_err(|_| StartError::NoPool)?;
+        // What is said below is not to go into it, should it have the number of the standard error.
+        drop(file);
+        Session::join(segment, attachment, socket.to_bytes(), job, unlock)
+    }
+
+    fn join(
+        segment: Segment,
+        attachment: Attachment,
+        socket: &[u8],
+        job: u32,
+        unlock: fn(RawFd),
+    ) -> Result<Session, StartError> {
+        let pid = std::process::id();
+        check_namespace(&segment)?;
+        // Unknown without /proc, or descriptors; the manager will fill it in.
+        let start = liveness::start_time(pid).unwrap_or(0);
+        let slot = match segment.slot_of(pid, start) {
+            // The same process before its exec: its other threads ended inside whatever they did.
+            Some(slot) => {
+                let mut left = Ok(());
+                let mut unfinished = |file, reaper| {
+                    // A truncate or a punch, of which the store may have one half already.
+                    match wait_for_slot(&segment, pid, start) {
+                        Ok(heir) => segment.bequeath(file, reaper, heir),
+                        Err(StartError::NoPool) => {}
+                        Err(error) => left = Err(error),
+                    }
+                };
+                while segment.reap_holdings(slot, &mut unfinished).is_none() {
+                    clock::sleep_ns(REAP_LOOK.as_ns());
+                }
+                if left.is_err() {
+                    // This process ends now, and is reaped as one that died in the middle of it.
+                    segment.seem_inside(slot);
+                }
+                left.map(|()| slot)?
+            }
+            None => wait_for_slot(&segment, pid, start)?,
+        };
+        // Looked at after the slot was claimed: the manager looks at the slots after it has said so.
+        if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
+            segment.cancel_slot(slot);
+            return Err(StartError::NoPool);
+        }
+        // An exec keeps the slot, and the job with it.
+        if segment.client(slot).job.load(Ordering::Relaxed) == 0 {
+            segment.join_job(slot, job);
+        }
+        let buckets = segment.ram_buckets();
+        let descriptions = segment.header().descriptions;
+        let files = segment.header().files;
+        let engine = Engine::new(&segment);
+        let process = process_for(&segment);
+        let scratch = |rule: &RuleRecord| rule.settings().mode == Some(Mode::Scratch);
+        let has_scratch_rules = segment.rules().iter().any(scratch);
+        let session = Session {
+            segment,
+            attachment,
+            process,
+            has_scratch_rules,
+            slot: AtomicU32::new(slot),
+            table: Sparse::new(DESCRIPTORS),
+            references: Sparse::new(descriptions as usize),
+            mapped: Sparse::new(files as usize),
+            populated: Sparse::new(buckets as usize / 16 + 1),
+            waited_in_vain: AtomicU64::new(u64::MAX),
+            manager: ManagerLink::new(socket),
+            vigil: Vigil::default(),
+            engine,
+            predictors: Predictors::new(),
+            tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],
+            readers: [const { AtomicU64::new(0) }; READERS],
+            readers_high: AtomicU32::new(0),
+            highest: AtomicU32::new(0),
+            largest: [const { AtomicU64::new(0) }; STORES_MAX],
+            kernel_only: AtomicBool::new(false),
+            lending: AtomicU32::new(0),
+            unlock,
+        };
+        limits_changed();
+        match session.adopt_inherited() {
+            Ok(()) => Ok(session),
+            Err(error) => {
+                // This process ends now, and is reaped. To end the session would take the files that it
+                // shares with its parent away from the tiers.
+                core::mem::forget(session);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes over descriptors that were managed before an exec, by the marker in their offset.
+    fn adopt_inherited(&self) -> Result<(), StartError> {
+        let mut keep = [0u64; 1024];
+        let mut refused = None;
+        each_descriptor(|fd| {
+            match self.adopt(fd).map_or_else(|| self.opened_raw(fd), |id| Ok(Some(id))) {
+                Ok(Some(description)) => {
+                    keep[description as usize / 64] |= 1 << (description % 64);
+                }
+                Ok(None) => {}
+                Err(Errno::NFILE) => refused = Some(StartError::Descriptions),
+                Err(errno) => refused = Some(StartError::Store(errno)),
+            }
+        });
+        // What the image before the exec held and this one has not inherited.
+        for word in 0..self.segment.header().descriptions / 64 {
+            let held = self.segment.held(self.slot(), word);
+            if held.load(Ordering::Relaxed) & !keep[word as usize] != 0 {
+                held.fetch_and(keep[word as usize], Ordering::SeqCst);
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Takes over `fd` if its offset carries a marker of a managed file. Returns the description.
+    pub fn adopt(&self, fd: RawFd) -> Option<u32> {
+        let offset = rustix::fs::tell(borrow(fd)).ok()?;
+        let marker = Marker::decode(offset)?;
+        let names = self.segment.name_changes();
+        let seen = Seen::of(fd)?;
+        let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
+        if marker.description >= self.segment.header().descriptions {
+            return None;
+        }
+        let owner = self.owner();
+        // It may not have been held by anybody for a while, and the file's record removed: so it is as an open.
+        let take_part = |file| {
+            let adopted = self.segment.adopt(marker, owner);
+            if adopted {
+                let description = self.segment.description(marker.description);
+                description.file.store(file, Ordering::Release);
+                crash::point("description.adopted");
+            }
+            adopted
+        };
+        let adopted = surely(|| {
+            let inside = self.segment.enter_table(owner);
+            let known = self.segment.reopen_file(identity, owner, take_part);
+            drop(inside);
+            match known? {
+                Some(adopted) => Ok(Some(adopted)),
+                None => self.find_or_insert(&seen, fd, None, None, |file, _| take_part(file)),
+            }
+        });
+        if adopted != Ok(Some(true)) {
+            return None;
+        }
+        self.bind(fd, marker.description);
+        if self.segment.name_changes() != names {
+            self.look_for_name(fd);
+        }
+        Some(marker.description)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for file in self.files() {
+            // It may have been closed where that could not be seen.
+            if !file.uses_kernel_offset() && self.is_bound_so(file.fd, file.bound) {
+                // An error stays with the file.
+                let _ = file.release_to_kernel();
+            }
+            self.forget(file.fd);
+        }
+        for place in &self.tier_files {
+            if let Some(fd) = place.load(Ordering::Relaxed).checked_sub(1) {
+                // SAFETY: the session's own descriptor, and no other thread has the session.
+                unsafe { rustix::io::close(fd as RawFd) };
+            }
+        }
+        self.manager.disconnect();
+        while self.segment.reap_slot(self.slot(), |_, _| {}).is_none() {
+            clock::sleep_ns(REAP_LOOK.as_ns());
+        }
+    }
+}

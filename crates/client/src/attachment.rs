@@ -1,0 +1,40 @@
+//! Which pools this process has sessions of: one of each.
+
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use std::sync::{Mutex, PoisonError};
+
+/// The pools (device and inode) that this process has sessions of: it has one slot in each.
+static ATTACHED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+/// An entry of [`ATTACHED`].
+pub(crate) struct Attachment((u64, u64));
+
+impl Attachment {
+    /// Notes that this process has a session of `pool`. `None` if it had one.
+    ///
+    /// # Errors
+    /// That of looking at the pool's file.
+    pub fn to(pool: BorrowedFd<'_>) -> Result<Option<Attachment>, Errno> {
+        let stat = rustix::fs::fstat(pool)?;
+        let pool = (stat.st_dev, stat.st_ino);
+        let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        if attached.contains(&pool) {
+            return Ok(None);
+        }
+        attached.push(pool);
+        Ok(Some(Attachment(pool)))
+    }
+
+    /// What tells the sessions of a process apart.
+    pub fn number(&self) -> u64 {
+        self.0.1
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.retain(|pool| *pool != self.0);
+    }
+}

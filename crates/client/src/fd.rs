@@ -1,0 +1,100 @@
+//! Descriptors of this process: numbers for system calls, and where Forebay's own lie.
+
+use core::sync::atomic::{AtomicI32, Ordering};
+use forebay_pool::crash;
+use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Forebay's own descriptors go above this, out of the way of programs that count theirs.
+const OWN_DESCRIPTORS: RawFd = 900;
+/// Or above the program's limit, if that is not higher than this: the kernel's table of
+/// descriptors grows with the highest.
+const LIMIT_MAX: u64 = 4096;
+/// The lowest of them.
+static LOWEST_OWN: AtomicI32 = AtomicI32::new(RawFd::MAX);
+/// `fd` for system calls.
+pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: a program may close any descriptor at any time, so that nothing here relies on one being
+    // open: a call on one that is closed fails with EBADF, and one that was closed and opened again is
+    // noticed, see `parting.rs`.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Whether `fd` has a number that one of Forebay's own may have.
+pub(crate) fn may_be_own(fd: RawFd) -> bool {
+    fd >= LOWEST_OWN.load(Ordering::Relaxed)
+}
+
+/// Moves a descriptor of Forebay's own out of the program's way.
+pub(crate) fn hide(fd: OwnedFd) -> RawFd {
+    let hidden = match above_limit(&fd) {
+        Some(high) => high.into_raw_fd(),
+        None => match rustix::io::fcntl_dupfd_cloexec(&fd, OWN_DESCRIPTORS) {
+            Ok(high) => high.into_raw_fd(),
+            Err(_) => fd.into_raw_fd(),
+        },
+    };
+    LOWEST_OWN.fetch_min(hidden, Ordering::Relaxed);
+    hidden
+}
+
+/// Another number, out of the program's way, for what `fd` is open for. `None` where no more is to be had.
+pub(crate) fn duplicate_hidden(fd: RawFd) -> Option<RawFd> {
+    let other = rustix::io::fcntl_dupfd_cloexec(borrow(fd), OWN_DESCRIPTORS).ok()?.into_raw_fd();
+    LOWEST_OWN.fetch_min(other, Ordering::Relaxed);
+    Some(other)
+}
+
+/// Calls `act` with each descriptor of this process. False if they cannot be listed.
+pub(crate) fn each_descriptor(mut act: impl FnMut(RawFd)) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else {
+        return false;
+    };
+    let mut buffer = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
+        if let Ok(fd) = name.parse::<RawFd>() {
+            act(fd);
+        }
+    }
+    true
+}
+
+/// A duplicate of `fd` that no program under the present limit can have asked for.
+fn above_limit(fd: &OwnedFd) -> Option<OwnedFd> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    /// Numbers that are searched for a free one.
+    const ROOM: u64 = 64;
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.current.filter(|&current| current <= LIMIT_MAX)?;
+    let raised = current + ROOM;
+    if limit.maximum.is_some_and(|maximum| maximum < raised) {
+        return None;
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit }).ok()?;
+    let other = rustix::io::fcntl_dupfd_cloexec(fd, current as RawFd);
+    let _ = setrlimit(Resource::Nofile, limit);
+    other.ok()
+}
+
+/// The path under which a process finds its own descriptor `fd`.
+pub(crate) fn descriptor_path(fd: RawFd, buffer: &mut [u8; 32]) -> &core::ffi::CStr {
+    let folder = b"/proc/self/fd/";
+    let number = rustix::path::DecInt::new(fd);
+    let digits = number.as_bytes();
+    buffer[..folder.len()].copy_from_slice(folder);
+    buffer[folder.len()..folder.len() + digits.len()].copy_from_slice(digits);
+    core::ffi::CStr::from_bytes_until_nul(buffer).unwrap_or(c"")
+}
+
+/// A new description of the file behind `fd`.
+pub(crate) fn reopen(fd: RawFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    if crash::refused("descriptor") {
+        return Err(Errno::MFILE);
+    }
+    let path = &mut [0; 32];
+    rustix::fs::open(descriptor_path(fd, path), flags | OFlags::CLOEXEC, Mode::empty())
+}

@@ -1,0 +1,55 @@
+//! The prefetch predictors of `placement` for the threads of one process.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+use forebay_placement::mix;
+use forebay_placement::prefetch::{Ahead, Touches};
+
+/// Readers that a process's predictors follow at a time: more than it has threads that read one
+/// after the other. Two that share a place begin anew at each other's reads.
+const READERS: usize = 64;
+
+/// Whom a predictor follows: a description (with its generation), and a thread, for those that share a
+/// description read different parts.
+type Reader = (u64, u32);
+
+/// The predictors of one process: 6 KiB.
+pub(crate) struct Predictors([Predictor; READERS]);
+
+#[derive(Default)]
+struct Predictor {
+    /// A thread that finds it in use goes without: it may be a signal handler that interrupted its user.
+    busy: AtomicBool,
+    state: UnsafeCell<(Reader, Touches)>,
+}
+
+// SAFETY: the state is touched only by the thread that set `busy`.
+unsafe impl Sync for Predictor {}
+
+impl Predictors {
+    pub fn new() -> Predictors {
+        Predictors(core::array::from_fn(|_| Predictor::default()))
+    }
+
+    /// Notes a read, and says what `reader` will probably read next.
+    pub fn touch(&self, reader: Reader, offset: u64, bytes: u64, block: u64) -> Option<Ahead> {
+        let place = mix(reader.0 ^ u64::from(reader.1).rotate_left(32)) as usize % READERS;
+        let predictor = &self.0[place];
+        if predictor.busy.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: see `busy`.
+        let (whose, touches) = unsafe { &mut *predictor.state.get() };
+        if *whose != reader {
+            (*whose, *touches) = (reader, Touches::default());
+        }
+        let ahead = touches.on_touch(offset, bytes, block);
+        predictor.busy.store(false, Ordering::Release);
+        ahead
+    }
+
+    /// In a forked child: a thread of the parent may have been at it.
+    pub fn forked(&self) {
+        self.0.iter().for_each(|predictor| predictor.busy.store(false, Ordering::Release));
+    }
+}
