@@ -11,8 +11,7 @@ mod slots;
 pub use replay::Rebuilt;
 
 use crate::config::Config;
-use crate::devices::faults::{self, Faults};
-use crate::devices::undoable::UndoableBatch;
+use crate::devices::faults::Faults;
 use crate::instance::runtime::{Runtime, sync_folder_of};
 use crate::journal::Journal;
 use crate::journal::contents::Contents;
@@ -21,7 +20,7 @@ use crate::journal::superblock::reason;
 use crate::recovery::removed::Keeper;
 use aside::set_aside;
 use forebay_pool::{crash, private, undo};
-use replay::replay;
+use replay::{Writers, replay};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -62,10 +61,10 @@ pub(crate) fn rebuild(
         let why = format!("byte {at}: a record is damaged, of which file is not known");
         recovered.lose_unknown(path, why);
     }
-    let mut store = faults::around(UndoableBatch::open(None, 1), faults, faults::STORE);
+    let mut writers = Writers::of(config, faults);
     crash::point("rebuild.read");
     let mut keeper = Keeper::of(config, runtime);
-    let mut rebuilt = replay(config, &mut recovered, &contents, &mut keeper, &mut *store)?;
+    let mut rebuilt = replay(config, &mut recovered, &contents, &mut keeper, &mut writers)?;
     let kept = keeper.finish();
     rebuilt.kept_in.extend(kept.map_err(|(path, error)| format!("{}: {error}", path.display()))?);
     crash::point("rebuild.applied");

@@ -3,16 +3,16 @@
 use super::locate::{Location, find_files, stores_of};
 use super::recovered::{FileHint, Lost, RecoveredData, Step};
 use crate::config::Config;
+use crate::devices::faults::{self, Faults};
+use crate::devices::open_store;
 use crate::journal::contents::{Change, Contents};
 use crate::journal::record::FileIdentity;
-use crate::journal::replay::{redo, write_bytes};
-use crate::recovery::copies::set_modified;
+use crate::journal::replay::StoreWriter;
 use crate::recovery::removed::Keeper;
 use crate::store::beneath::{Since, sum_of_handle};
-use forebay_device::Batch;
+use forebay_device::StoreFile;
 use forebay_pool::crash;
 use forebay_posix::store_file;
-use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -20,6 +20,7 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What was brought to the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,32 @@ impl Rebuilt {
     }
 }
 
+/// The stores of a configuration, as recovery writes to them.
+pub(super) struct Writers {
+    stores: Vec<StoreWriter>,
+    /// Where what has no file any more is kept.
+    copies: StoreWriter,
+}
+
+impl Writers {
+    /// With the faults that a tester wants of stores.
+    pub fn of(config: &Config, faults: Option<&Arc<Faults>>) -> Writers {
+        let writer = |folder: PathBuf| {
+            let store = open_store(folder);
+            let batch = faults::around(store.batch(1), faults, faults::STORE);
+            StoreWriter::new(store, batch)
+        };
+        let stores = config.backing.iter().map(|backing| writer(backing.path.clone()));
+        Writers { stores: stores.collect(), copies: writer(PathBuf::new()) }
+    }
+
+    /// That of store `store`. Records name it: what is no store is taken for the last.
+    fn store(&mut self, store: usize) -> &mut StoreWriter {
+        let last = self.stores.len() - 1;
+        &mut self.stores[store.min(last)]
+    }
+}
+
 /// Replays to each file what slots and journal have of it, in the order in which it was written, and
 /// makes it durable.
 ///
@@ -59,7 +86,7 @@ pub(super) fn replay(
     recovered: &mut RecoveredData,
     contents: &Contents,
     keeper: &mut Keeper,
-    io: &mut dyn Batch,
+    writers: &mut Writers,
 ) -> Result<Rebuilt, String> {
     let mut rebuilt = Rebuilt::default();
     let mut work: HashMap<FileIdentity, Vec<(u64, Step<'_>)>> = HashMap::new();
@@ -104,7 +131,7 @@ pub(super) fn replay(
             }
             Some(Location::Removed) => {
                 rebuilt.kept += 1;
-                match keep(config, keeper, hint, key, &steps, io) {
+                match keep(config, keeper, hint, key, &steps, &mut writers.copies) {
                     Ok(failed) => {
                         for (range, why) in failed {
                             let what = hint.path.display().to_string();
@@ -130,9 +157,10 @@ pub(super) fn replay(
         };
         let known = hint.known(key);
         let fd = stores.open(path, OFlags::WRONLY, &known, Since::Ever).map_err(fail)?;
+        let (writer, file) = (writers.store(hint.store), store_file(&fd));
         for (_, step) in &steps {
             crash::point("rebuild.step");
-            if let Some(why) = replay_step(io, &fd, step).map_err(fail)? {
+            if let Some(why) = replay_step(writer, file, step).map_err(fail)? {
                 let (what, range) = (name.clone(), step.range());
                 recovered.lost.push(Lost { file: Some(key), what, range, why });
                 continue;
@@ -140,10 +168,10 @@ pub(super) fn replay(
             rebuilt.bytes += step.range().map_or(0, |range| range.end - range.start);
         }
         if hint.mtime_ns != 0 {
-            set_modified(&fd, hint.mtime_ns);
+            writer.set_modified(file, hint.mtime_ns);
         }
         crash::point("rebuild.written");
-        io.sync(store_file(&fd)).map_err(fail)?;
+        writer.sync(file).map_err(fail)?;
         rebuilt.files += 1;
     }
     Ok(rebuilt)
@@ -153,11 +181,15 @@ pub(super) fn replay(
 ///
 /// # Errors
 /// The store's.
-fn replay_step(io: &mut dyn Batch, fd: &OwnedFd, step: &Step<'_>) -> Result<Option<String>, Errno> {
+fn replay_step(
+    writer: &mut StoreWriter,
+    file: StoreFile,
+    step: &Step<'_>,
+) -> Result<Option<String>, Errno> {
     let done = match step {
-        Step::Log(change) => redo(io, fd, change),
+        Step::Log(change) => writer.redo(file, change),
         Step::Slot(piece) => match piece.read() {
-            Ok(bytes) => write_bytes(io, fd, piece.offset, &bytes),
+            Ok(bytes) => writer.write(file, piece.offset, &bytes),
             Err(error) => return Ok(Some(error.to_string())),
         },
     };
@@ -180,7 +212,7 @@ fn keep(
     hint: &FileHint,
     key: FileIdentity,
     steps: &[(u64, Step<'_>)],
-    io: &mut dyn Batch,
+    writer: &mut StoreWriter,
 ) -> Result<Failed, String> {
     let store = config.backing.get(hint.store).map_or(Path::new(""), |backing| &backing.path);
     let why = |what: &dyn std::fmt::Display| {
@@ -188,14 +220,15 @@ fn keep(
     };
     let made = keeper.make(&hint.path, store, key.inode);
     let fd = made.map_err(|(path, error)| why(&format_args!("{}: {error}", path.display())))?;
+    let file = store_file(&fd);
     let mut failed = Failed::new();
     for (_, step) in steps {
         crash::point("rebuild.keeping");
-        let done = replay_step(io, &fd, step).map_err(|errno| why(&errno))?;
+        let done = replay_step(writer, file, step).map_err(|errno| why(&errno))?;
         failed.extend(done.map(|why| (step.range(), why)));
     }
     if hint.mtime_ns != 0 {
-        set_modified(&fd, hint.mtime_ns);
+        writer.set_modified(file, hint.mtime_ns);
     }
     Ok(failed)
 }
