@@ -12,9 +12,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::schema::Lifetime;
 use forebay_pool::BucketId;
+use forebay_pool::checksum::Checksum;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
-use forebay_pool::sums::Summing;
 use forebay_pool::{Entry, interruption};
 use rustix::io::Errno;
 
@@ -614,7 +614,7 @@ impl Session {
         let page = self.segment.page_bytes();
         let number = range.start / page;
         let before = sums.get(number);
-        let (mut sum, mut chunk) = (Summing::default(), [0u8; 4096]);
+        let (mut sum, mut chunk) = (Checksum::default(), [0u8; 4096]);
         for at in (number * page..(number + 1) * page).step_by(chunk.len()) {
             self.slot_read(bucket, at, (&mut chunk[..]).into())?;
             sum.add(&chunk);

@@ -1,6 +1,7 @@
 //! The file table: records found by identity, and exclusive use of a file.
 
 use crate::backoff::Backoff;
+use crate::checksum::checksum_of;
 use crate::crash;
 use crate::futex;
 use crate::guards::{ExclusiveGuard, SharedGuard};
@@ -10,7 +11,6 @@ use crate::message::Message;
 use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::segment::Segment;
-use crate::sums::sum_of;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use core::ffi::CStr;
 use rustix::fd::AsFd;
@@ -665,7 +665,7 @@ impl Segment {
     pub fn name_changed(&self, before: u64, path: &[u8]) -> bool {
         let header = self.header();
         let seen = header.name_changes.fetch_add(1, Ordering::SeqCst);
-        let change = seen << 32 | u64::from(sum_of(last_part(path)));
+        let change = seen << 32 | u64::from(checksum_of(last_part(path)));
         header.changed_names[seen as usize % CHANGED_NAMES].store(change, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         seen != before
@@ -679,7 +679,7 @@ impl Segment {
         if changes <= own {
             return false;
         }
-        let sum = sum_of(last_part(path));
+        let sum = checksum_of(last_part(path));
         let is_like = |number: u64| {
             let change =
                 self.header().changed_names[number as usize % CHANGED_NAMES].load(Ordering::SeqCst);

@@ -7,6 +7,7 @@
 pub mod backoff;
 pub mod buckets;
 pub mod check;
+pub mod checksum;
 pub mod clients;
 pub mod clock;
 pub mod crash;

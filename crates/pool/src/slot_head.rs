@@ -2,10 +2,10 @@
 //! the last 1 KiB of the file, behind all slots, or records: so it is found whatever the version, and with or without
 //! the pool. It is there twice, so that a bit that rots is no loss.
 
+use crate::checksum::checksum_of;
 use crate::layout::{MAKER, MAKER_BYTES};
 use crate::segment::{Segment, set_text, text};
 use crate::slot_record::RECORD_BYTES;
-use crate::sums::sum_of;
 use crate::undo;
 use forebay_placement::TierId;
 use rustix::fd::BorrowedFd;
@@ -67,7 +67,7 @@ impl SlotHead {
             copy[FORMAT_AT..][..4].copy_from_slice(&self.format.to_le_bytes());
             copy[POOL_AT..][..8].copy_from_slice(&self.pool.to_le_bytes());
             copy[MAKER_AT..][..MAKER_BYTES].copy_from_slice(&self.maker);
-            let sum = sum_of(&copy[..SUM_AT]);
+            let sum = checksum_of(&copy[..SUM_AT]);
             copy[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         }
         bytes
@@ -81,7 +81,7 @@ impl SlotHead {
 
     fn decode_copy(copy: &[u8]) -> Option<SlotHead> {
         let half = |at: usize| Some(u32::from_le_bytes(*copy.get(at..)?.first_chunk()?));
-        if copy[..8] != MAGIC || half(SUM_AT)? != sum_of(&copy[..SUM_AT]) {
+        if copy[..8] != MAGIC || half(SUM_AT)? != checksum_of(&copy[..SUM_AT]) {
             return None;
         }
         Some(SlotHead {

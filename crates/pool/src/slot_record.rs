@@ -2,9 +2,9 @@
 //! which pages of which file a slot holds, so that they are found again when the segment is gone.
 
 use crate::BucketId;
+use crate::checksum::{Checksum, checksum_of};
 use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET};
 use crate::segment::Segment;
-use crate::sums::{Summing, sum_of};
 use crate::sync::Ordering;
 use core::fmt;
 
@@ -126,7 +126,7 @@ impl SlotRecord {
     /// Whether `bytes`, read from page `page` of the slot, are what the record is about, as far as that is known.
     pub fn page_agrees(&self, page: usize, bytes: &[u8]) -> bool {
         let known = self.sums[page % self.sums.len()];
-        known == 0 || known == sum_of(bytes)
+        known == 0 || known == checksum_of(bytes)
     }
 
     /// Whether both say the same of what the store lacks, whenever they were written.
@@ -210,9 +210,9 @@ impl SlotRecord {
 }
 
 fn checksum(bytes: &[u8; RECORD_BYTES]) -> u32 {
-    let mut summing = Summing::default();
-    summing.add(&bytes[..SUM_AT]);
-    summing.sum()
+    let mut checksum = Checksum::default();
+    checksum.add(&bytes[..SUM_AT]);
+    checksum.sum()
 }
 
 impl Segment {

@@ -2,6 +2,7 @@
 //! the pages that it touches, writes them, stores their sums, and writes the slot's record.
 
 use crate::BucketId;
+use crate::checksum::{Checksum, checksum_of};
 use crate::crash;
 use crate::layout::{BucketMeta, FileFlags, SlotSums};
 use crate::page_set::PageSet;
@@ -30,29 +31,6 @@ pub trait SlotFiles {
     /// # Errors
     /// The device's errno.
     fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno>;
-}
-
-/// A checksum that is computed piece by piece.
-#[derive(Clone, Copy, Default)]
-pub struct Summing(u32);
-
-impl Summing {
-    /// Takes the next bytes.
-    pub fn add(&mut self, bytes: &[u8]) {
-        self.0 = crc32c::crc32c_append(self.0, bytes);
-    }
-
-    /// The sum of all bytes; never 0.
-    pub fn sum(self) -> u32 {
-        self.0.max(1)
-    }
-}
-
-/// The sum of a page, or of other bytes; never 0.
-pub fn sum_of(bytes: &[u8]) -> u32 {
-    let mut summing = Summing::default();
-    summing.add(bytes);
-    summing.sum()
 }
 
 impl SlotSums {
@@ -84,7 +62,7 @@ impl SlotSums {
     /// Whether `bytes`, read from page `page`, are what was written. They are, too, where somebody
     /// began to write the page meanwhile: `before` is its sum as it was before they were read.
     pub fn agrees(&self, page: usize, before: u32, bytes: &[u8]) -> bool {
-        before == 0 || sum_of(bytes) == before || self.get(page) != before
+        before == 0 || checksum_of(bytes) == before || self.get(page) != before
     }
 }
 
@@ -183,7 +161,7 @@ impl Segment {
         number: usize,
     ) -> bool {
         let page = self.page_bytes();
-        let (mut sum, mut chunk) = (Summing::default(), [0; CHUNK]);
+        let (mut sum, mut chunk) = (Checksum::default(), [0; CHUNK]);
         for at in (number * page..(number + 1) * page).step_by(CHUNK) {
             if files.read_slot(bucket, at, &mut chunk).is_err() {
                 return false;
@@ -213,12 +191,12 @@ impl Segment {
         let sums = self.sums(bucket).ok_or(Errno::IO)?;
         let page = self.page_bytes();
         let known = sums.get(number);
-        let mut sum = Summing::default();
+        let mut sum = Checksum::default();
         for at in (number * page..(number + 1) * page).step_by(CHUNK) {
             let mut chunk = [0; CHUNK];
             if keep {
                 files.read_slot(bucket, at, &mut chunk)?;
-                if page == CHUNK && known != 0 && sum_of(&chunk) != known {
+                if page == CHUNK && known != 0 && checksum_of(&chunk) != known {
                     self.bucket(bucket).map(|meta| self.mark_rotten(meta, sums, 1 << number));
                     return Err(Errno::IO);
                 }
@@ -318,7 +296,7 @@ mod tests {
         let (meta, sums) = (segment.bucket(bucket).unwrap(), segment.sums(bucket).unwrap());
         meta.valid.store(0b11, Ordering::Relaxed);
         meta.pages.reset(0b01);
-        let sum = sum_of(&vec![7; page as usize]);
+        let sum = checksum_of(&vec![7; page as usize]);
         sums.set(0, sum);
         sums.set(1, sum);
         (segment, shared, memory, bucket)

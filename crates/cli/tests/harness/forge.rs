@@ -1,7 +1,7 @@
 //! Journals, slot tables and pools as a hostile writer makes them: every field at will, and all checksums
 //! right. What lies where is said in `node/src/journal/superblock.rs` and `record.rs`.
 
-use forebay_pool::sums::sum_of;
+use forebay_pool::checksum::checksum_of;
 use std::fs;
 use std::path::Path;
 
@@ -142,7 +142,7 @@ impl Record {
             out.extend_from_slice(part);
         }
         out.resize(begin + length, 0);
-        let sum = sum_of(&out[begin + 12..]);
+        let sum = checksum_of(&out[begin + 12..]);
         out[begin + 8..begin + 12].copy_from_slice(&sum.to_le_bytes());
         sum
     }
@@ -154,7 +154,7 @@ pub fn set_head(file: &mut [u8], number: usize, value: u64) {
         let Some(head) = file.get_mut(at..at + HEAD_BYTES) else { continue };
         head[16 + number * 8..][..8].copy_from_slice(&value.to_le_bytes());
         let count = (word(head, 48) as usize).min((HEAD_BYTES - HEAD_FIXED) / 32);
-        let sum = sum_of(&head[16..HEAD_FIXED + count * 32]);
+        let sum = checksum_of(&head[16..HEAD_FIXED + count * 32]);
         head[12..16].copy_from_slice(&sum.to_le_bytes());
     }
 }

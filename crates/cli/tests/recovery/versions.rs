@@ -5,8 +5,8 @@ use crate::harness::forge::{Identity, Log};
 use crate::harness::{LIMIT, Setup, Site, tree, wait_for};
 use forebay_node::Config;
 use forebay_pool::SlotRecord;
+use forebay_pool::checksum::checksum_of;
 use forebay_pool::slot_record::RECORD_BYTES;
-use forebay_pool::sums::sum_of;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -203,7 +203,7 @@ fn slots_and_records_of_a_later_version_are_refused_with_their_maker() {
             copy[8..12].copy_from_slice(&77u32.to_le_bytes());
             copy[24..30].copy_from_slice(b"7.7.7\0");
             let (said, sum) = copy.split_last_chunk_mut::<4>().unwrap();
-            *sum = sum_of(said).to_le_bytes();
+            *sum = checksum_of(said).to_le_bytes();
         }
         put_back(&path, &later);
         assert_refused(&site, "made by another version of Forebay: 7.7.7 (format 77");
@@ -213,7 +213,7 @@ fn slots_and_records_of_a_later_version_are_refused_with_their_maker() {
     let bytes = fs::read(&path).unwrap();
     let mut later = bytes.clone();
     later[80..84].copy_from_slice(&77u32.to_le_bytes());
-    let sum = sum_of(&later[..RECORD_BYTES - 4]);
+    let sum = checksum_of(&later[..RECORD_BYTES - 4]);
     later[RECORD_BYTES - 4..RECORD_BYTES].copy_from_slice(&sum.to_le_bytes());
     put_back(&path, &later);
     assert_refused(&site, "made by another version of Forebay (slot records 77");

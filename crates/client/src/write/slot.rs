@@ -6,8 +6,8 @@ use crate::session::Session;
 use crate::span::{Cursor, Readable, Span};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::BucketId;
+use forebay_pool::checksum::checksum_of;
 use forebay_pool::layout::*;
-use forebay_pool::sums::sum_of;
 use forebay_pool::{Entry, crash};
 use rustix::io::Errno;
 
@@ -184,11 +184,11 @@ impl Session {
         sums.forget(pages(within, within + from.len(), self.segment.page_shift()));
         let mut before = [0u32; PAGES_PER_BUCKET as usize];
         for (sum, page) in before.iter_mut().zip(memory.chunks_exact(page)) {
-            *sum = sum_of(page);
+            *sum = checksum_of(page);
         }
         self.slot_write(bucket, within, from)?;
         for (index, content) in memory.chunks_exact(page).enumerate() {
-            if sum_of(content) == before[index] {
+            if checksum_of(content) == before[index] {
                 sums.set(first + index, before[index]);
                 continue;
             }

@@ -8,9 +8,9 @@ use forebay_placement::hotness::Heat;
 use forebay_placement::promote::promoted;
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
+use forebay_pool::checksum::checksum_of;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::PAGES_PER_BUCKET;
-use forebay_pool::sums::sum_of;
 use forebay_pool::{Entry, Owner, PageSet, clock, crash};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -160,7 +160,7 @@ impl Mover {
                     let at = memory(index, copy).add(number * page);
                     std::slice::from_raw_parts(at, page)
                 };
-                let sum = sum_of(bytes);
+                let sum = checksum_of(bytes);
                 let before = std::mem::replace(&mut copy.sums[number], sum);
                 let rotten = from
                     .is_some_and(|sums| before != 0 && sum != before && sums.get(number) == before);

@@ -1,0 +1,24 @@
+//! CRC-32C of pages, slot records and other bytes in shared memory and on file tiers; 0 stands for "not known".
+
+/// A checksum that is computed piece by piece.
+#[derive(Clone, Copy, Default)]
+pub struct Checksum(u32);
+
+impl Checksum {
+    /// Takes the next bytes.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0 = crc32c::crc32c_append(self.0, bytes);
+    }
+
+    /// The sum of all bytes; never 0.
+    pub fn sum(self) -> u32 {
+        self.0.max(1)
+    }
+}
+
+/// The sum of a page, or of other bytes; never 0.
+pub fn checksum_of(bytes: &[u8]) -> u32 {
+    let mut checksum = Checksum::default();
+    checksum.add(bytes);
+    checksum.sum()
+}
