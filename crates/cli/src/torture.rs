@@ -21,6 +21,7 @@ mod player;
 mod points;
 mod report;
 mod rounds;
+mod scenario;
 mod script;
 mod shadow;
 mod stranger;
@@ -36,9 +37,10 @@ use clap::Args;
 use counts::WordsFile;
 use forebay_placement::Random;
 use goals::Goals;
-use lists::{Scenario, Slice};
+use lists::Slice;
 use place::Place;
 use report::Report;
+use scenario::Scenario;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
@@ -176,9 +178,9 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
     let given = arguments.without.iter();
     report.left_out.extend(given.map(|kind| format!("{kind:?}: by --without").to_lowercase()));
     let scenarios = match &arguments.scenario[..] {
-        [] if goals.release => lists::ALL.to_vec(),
+        [] if goals.release => scenario::ALL.to_vec(),
         [] => vec![Scenario::Mixture],
-        some => lists::ALL.into_iter().filter(|one| some.contains(one)).collect(),
+        some => scenario::ALL.into_iter().filter(|one| some.contains(one)).collect(),
     };
     let has_lists = scenarios.iter().any(|scenario| scenario.cases().is_some());
     let lists = if has_lists { FOREVER } else { Duration::ZERO };

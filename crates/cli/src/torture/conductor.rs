@@ -9,11 +9,11 @@ mod tally;
 pub use tally::Tally;
 
 use super::counts::WordsFile;
-use super::lists::{ListArguments, Scenario};
 use super::model::{Course, Story, World};
 use super::pairs::{Before, Case, Form, NAMES};
 use super::place::Place;
 use super::player::{Inherited, Player, Signs};
+use super::scenario::{ListArguments, Scenario};
 use super::script::{Files, Script, Step};
 use super::worker::WorkerArguments;
 use super::workload;

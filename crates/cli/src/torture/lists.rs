@@ -6,9 +6,9 @@ use super::conductor::Tally;
 use super::counts::{WordsFile, sum};
 use super::pairs;
 use super::points::Seen;
+use super::scenario::Scenario;
 use super::workload;
 use super::{DAMAGED, Kind, Torture, explain};
-use clap::{Args, ValueEnum};
 use forebay_placement::Random;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,39 +22,7 @@ const BATCH: usize = 24;
 /// A batch without a finished case for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a torture does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Scenario {
-    /// Every ordered pair of operations on a file, with kills and pauses
-    Pairs,
-    /// Every transfer of the node manager to the store and the file tier failed, once and for ever
-    BackendCalls,
-    /// Every allocation of what all processes share refused, once and for ever
-    Allocations,
-    /// Each point at which processes can be stopped or killed, with a pause and with a kill there
-    Points,
-    /// The mixture on tiers that are full all the time
-    FullTiers,
-    /// Random operations and troubles, for a time or until goals are reached
-    Mixture,
-}
-
-/// All, in the order in which a release does them.
-pub const ALL: [Scenario; 6] = [
-    Scenario::Pairs,
-    Scenario::BackendCalls,
-    Scenario::Allocations,
-    Scenario::Points,
-    Scenario::FullTiers,
-    Scenario::Mixture,
-];
-
 impl Scenario {
-    /// How users call it.
-    pub fn name(self) -> String {
-        self.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
-    }
-
     /// Number of its cases; `None` if it is no list.
     pub fn cases(self) -> Option<u64> {
         match self {
@@ -91,29 +59,6 @@ impl Slice {
     fn cases(self, count: u64) -> Vec<u64> {
         (self.first..=count).step_by(self.of as usize).collect()
     }
-}
-
-/// Hidden options of those who play cases.
-#[derive(Args, Clone)]
-pub struct ListArguments {
-    /// Play cases of this list
-    #[arg(long)]
-    pub list: Option<Scenario>,
-    /// Their numbers
-    #[arg(long, value_delimiter = ',')]
-    pub cases: Vec<u64>,
-    /// Be a program of the first of them: first, second, or both
-    #[arg(long)]
-    pub play: Option<String>,
-    /// What names of its files begin with
-    #[arg(long, default_value = "")]
-    pub stem: String,
-    /// Go on with this step
-    #[arg(long)]
-    pub from: Option<usize>,
-    /// With these descriptors
-    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
-    pub slots: Vec<i32>,
 }
 
 /// What came of a list.
@@ -388,6 +333,6 @@ mod tests {
             assert!(wrong.parse::<Slice>().is_err(), "{wrong}");
         }
         let names = ["pairs", "backend-calls", "allocations", "points", "full-tiers", "mixture"];
-        assert_eq!(ALL.map(Scenario::name), names);
+        assert_eq!(crate::torture::scenario::ALL.map(Scenario::name), names);
     }
 }

@@ -1,8 +1,8 @@
 //! The rounds of torture: what is begun, how long it goes on, how it ends.
 
 use super::goals::Goals;
-use super::lists::Scenario;
 use super::place::Tiers;
+use super::scenario::Scenario;
 use super::{DAMAGED, Kind, PATIENCE, Torture};
 use forebay_placement::Random;
 use std::process::Child;

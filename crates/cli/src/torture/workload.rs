@@ -1,9 +1,9 @@
 //! The lists `allocations` and `backend-calls`: one short program that uses everything that it can run short of,
 //! and everything on which a device can fail, again and again while one thing fails once, or for ever.
 
-use super::lists::Scenario;
 use super::model::World;
 use super::pairs::Before;
+use super::scenario::Scenario;
 use super::script::{Files, How, Script, Step};
 use forebay_placement::Random;
 
