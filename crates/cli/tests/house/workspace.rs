@@ -337,8 +337,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     // For fsck, salvage, a starting and an ending manager: they wait for the real progress of another.
     ("pool/src/check.rs", "LOOK_NS: u64"),
     ("node/src/recovery/salvage.rs", "LOCK_WAIT_MAX: Duration"),
-    ("node/src/manager/daemon.rs", "ENDING: Duration"),
-    ("node/src/manager/daemon.rs", "thread::sleep(Duration::from_millis(50))"),
+    ("node/src/manager/daemon/neighbours.rs", "ENDING: Duration"),
+    ("node/src/manager/daemon/neighbours.rs", "thread::sleep(Duration::from_millis(50))"),
     ("node/src/instance/guard.rs", "PATIENCE: Duration"),
     ("node/src/drain/complete.rs", "FADING: Duration"),
     ("node/src/instance/guard.rs", "ENDING: Duration"),

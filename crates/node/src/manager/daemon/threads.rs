@@ -1,0 +1,112 @@
+//! The process around the threads of a manager: its limits, its threads, its signals.
+
+use crate::drain::Flusher;
+use crate::node::Node;
+use crate::organize::demote::Demoter;
+use crate::organize::promote::Promoter;
+use crate::organize::stage::{Requests, Stager};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Resource, Rlimit};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// Bytes of the RAM tier that are reserved and collapsed at a time.
+pub(super) const PIECE: u64 = 16 << 20;
+
+/// Descriptors without which a manager does not start: with 7 tiers and 8 directories about 50 are its
+/// own, each process of the program takes one, and each file that is being drained one or two.
+pub(super) const DESCRIPTORS_MIN: u64 = 128;
+
+/// The limits that a program was given are not meant for the manager: it keeps a descriptor of
+/// every file that is being drained, maps all of RAM, and writes what all programs wrote.
+///
+/// # Errors
+/// A message when so few descriptors are left that no file could be drained.
+pub(super) fn raise_limits() -> Result<(), String> {
+    for resource in [Resource::Nofile, Resource::Fsize, Resource::As, Resource::Data, Resource::Cpu]
+    {
+        let limit = rustix::process::getrlimit(resource);
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        let without = Rlimit { current: None, maximum: None };
+        // Only the administrator may lift a hard limit; without that less can be buffered.
+        let lifted = !matches!(resource, Resource::Nofile)
+            && rustix::process::setrlimit(resource, without).is_ok();
+        if !lifted {
+            let _ = rustix::process::setrlimit(resource, raised);
+        }
+    }
+    // A file that is too large is an error to report, not the end.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    match rustix::process::getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < DESCRIPTORS_MIN => Err(format!(
+            "the node manager may open only {limit} files; raise the hard limit (ulimit -Hn) to at \
+             least {DESCRIPTORS_MIN}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn start_workers(
+    node: &Arc<Node>,
+    requests: Arc<Requests>,
+) -> Result<Vec<JoinHandle<()>>, String> {
+    let start = |name: String, work: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new()
+            .name(name)
+            .spawn(work)
+            .map_err(|error| format!("starting a thread: {error}"))
+    };
+    let mut workers = Vec::new();
+    for tier in node.tiers() {
+        let name = node.tier_name(tier);
+        let flusher = Flusher::new(node);
+        workers.push(start(format!("flush {name}"), Box::new(move || flusher.run(tier)))?);
+        let demoter = Demoter::new(node, tier);
+        workers.push(start(format!("demote {name}"), Box::new(move || demoter.run()))?);
+    }
+    let promoter = Promoter::new(node);
+    workers.push(start("promote".into(), Box::new(move || promoter.run()))?);
+    let syncer = Flusher::new(node);
+    workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
+    let stager = Stager::new(node, requests);
+    workers.push(start("stage".into(), Box::new(move || stager.run()))?);
+    let growing = Arc::clone(node);
+    workers.push(start("grow".into(), Box::new(move || grow(&growing)))?);
+    Ok(workers)
+}
+
+/// Reserves the rest of the RAM tier in the background.
+pub(super) fn grow(node: &Node) {
+    while !node.stopping() {
+        match node.segment.grow(node.pool_file.as_fd(), PIECE) {
+            Ok(0) => return,
+            Ok(_) => node.announce_room(),
+            Err(errno) => {
+                let ready = node.header().ram_ready.load(Ordering::Acquire);
+                let mib =
+                    |buckets: u32| (u64::from(buckets) * node.segment.bucket_bytes() as u64) >> 20;
+                eprintln!(
+                    "the RAM tier stays at {} MiB of {} MiB: /dev/shm: {errno}",
+                    mib(ready),
+                    mib(node.segment.ram_buckets()),
+                );
+                return;
+            }
+        }
+    }
+}
+
+/// A stream that becomes readable at SIGTERM, SIGINT or SIGHUP.
+pub(super) fn signal_pipe() -> Result<OwnedFd, String> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let fail = |error: std::io::Error| format!("setting up signals: {error}");
+    let (receiver, sender) = UnixStream::pair().map_err(fail)?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        let sender = sender.try_clone().map_err(fail)?;
+        signal_hook::low_level::pipe::register(signal, sender).map_err(fail)?;
+    }
+    receiver.set_nonblocking(true).map_err(fail)?;
+    Ok(receiver.into())
+}

@@ -1,0 +1,225 @@
+//! Descriptions and file records that no process has any more: closed, flushed, dropped.
+
+use super::Housekeeper;
+use crate::drain::reconcile;
+use crate::store::descriptors;
+use forebay_pool::clock::Timer;
+use forebay_pool::crash;
+use forebay_pool::guards::SharedGuard;
+use forebay_pool::layout::*;
+use forebay_pool::opens::Opens;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How long a description that nobody holds can still be adopted by an exec under way.
+pub(super) const ADOPTION: Timer = Timer::seconds(1);
+
+pub(super) const SHORT_ADOPTION: Timer = Timer::ms(50);
+
+/// How long a description may be on its way through a socket; when descriptions are short, how
+/// long it still may.
+pub(super) const FLIGHT: Timer = Timer::seconds(600);
+
+pub(super) const SHORT_FLIGHT: Timer = Timer::seconds(10);
+
+/// How long some open may be under way until the kernel is asked which files that process has open.
+pub(super) const OPENING: Timer = Timer::seconds(1);
+
+/// Records up to which those are kept that only tell the time of change, see [`Housekeeper::keeps_time`]. Each is looked
+/// at in each sweep.
+pub(super) const KEPT_RECORDS: usize = 8192;
+
+/// Files without a name that some process may be about to open: the generation of the record, and since when.
+pub(super) type Awaited = HashMap<u32, (u32, u32)>;
+
+impl Housekeeper {
+    /// Frees descriptions that nobody holds, and records of files that nobody has open.
+    pub(super) fn sweep(&mut self, now: u32) {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        // Before the descriptions are looked at. What may be being opened now is left for the next time.
+        let counted = |file| segment.count_opens(file).map(|opens| (file, opens));
+        let files: Vec<(u32, Opens)> = segment.live_files().filter_map(counted).collect();
+        self.crowded = files.len() > KEPT_RECORDS.min(segment.header().files as usize / 2);
+        let mut open = vec![false; segment.header().files as usize];
+        // When they are short, those that were closed wait less for an exec that wants them.
+        let (grace, flight) = match self.used > segment.header().descriptions / 2 {
+            true => (SHORT_ADOPTION, SHORT_FLIGHT),
+            false => (ADOPTION, FLIGHT),
+        };
+        let (grace, flight) = (grace.as_stamp(), flight.as_stamp());
+        let mut used = 0;
+        segment.sweep_descriptions(now, grace, flight, |description| {
+            used += 1;
+            let description = segment.description(description);
+            if let Some(open) = open.get_mut(description.file.load(Ordering::Acquire) as usize) {
+                *open = true;
+            }
+        });
+        self.used = used;
+        segment.forget_unrecorded();
+        crate::manager::jobs::end_lifetimes(&node, self.owner, &files, &open);
+        let table = segment.enter_table(self.owner);
+        let mut awaited = Awaited::new();
+        for &(file, opens) in &files {
+            if !open[file as usize] {
+                self.look_at_closed(&table, file, opens, &mut awaited);
+            }
+        }
+        self.awaited = awaited;
+        self.prune(&table, &files);
+    }
+
+    /// A file without an open description: forgotten once nothing of it is buffered, and its blocks
+    /// dropped if it has no name any more.
+    pub(super) fn look_at_closed(
+        &self,
+        table: &SharedGuard<'_>,
+        file: u32,
+        opens: Opens,
+        awaited: &mut Awaited,
+    ) {
+        let segment = &self.node.segment;
+        let try_exclusive = || segment.try_lock_exclusive(table, file, self.owner);
+        let record = segment.file(file);
+        // What the kernel says comes first: the inode may belong to a new file by now.
+        let nameless = || match self.node.descriptors.at_hand(segment, file) {
+            Some(held) => self.node.stores[self.node.store_of(file)]
+                .stat(held.file())
+                .is_ok_and(|stat| stat.links == 0),
+            // Noted before the call: it may have failed, or not have come about.
+            None => record.has(FileFlags::UNLINKED) && self.is_gone(file),
+        };
+        let unchanged = || opens.are_still(&record.opens);
+        let mut dropped = false;
+        if self.is_spent(file) {
+            if let Some(_exclusive) = try_exclusive()
+                && unchanged()
+                && self.is_spent(file)
+            {
+                segment.drop_clean_blocks(file, self.owner);
+            }
+        } else if nameless()
+            && !self.may_be_being_opened(file, awaited)
+            && let Some(_exclusive) = try_exclusive()
+        {
+            // No process can come to have it open any more.
+            if unchanged() && nameless() {
+                crate::drain::conflict::vet_dropped(&self.node, file);
+                crash::point("housekeeping.dropping");
+                if let Some(journal) = &self.node.journal {
+                    journal.gone(self.node.context(), file);
+                }
+                segment.drop_all_blocks(file, self.owner, &*self.node);
+                crash::point("housekeeping.dropped");
+                record.clear(FileFlags::METADATA_DIRTY | FileFlags::DIRTY | FileFlags::FAILING);
+                dropped = true;
+            }
+        }
+        reconcile(&self.node, file, self.owner);
+        if record.has(FileFlags::SCRATCH) && !dropped {
+            // It ends with its job, empty or not.
+            let held = self.node.descriptors.at_hand(segment, file).is_some();
+            if (held || record.has(FileFlags::DIRECT))
+                && let Some(_exclusive) = try_exclusive()
+                && unchanged()
+            {
+                crate::manager::jobs::lay_down(&self.node, file);
+            }
+            return;
+        }
+        let empty = || {
+            let mut empty = true;
+            segment.for_each_entry(record, 0, |_, _| {
+                empty = false;
+                false
+            });
+            empty && (!record.has(FileFlags::METADATA_DIRTY) || dropped) && !record.is_tracked()
+        };
+        if self.keeps_time(record) || !empty() {
+            return;
+        }
+        crash::point("housekeeping.removing");
+        // Whoever stages or flushes is inside the file without having it open.
+        let Some(exclusive) = try_exclusive() else { return };
+        if segment.remove_file(file, exclusive, self.owner, opens, empty) {
+            segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
+            self.node.descriptors.close(file);
+        }
+    }
+
+    /// Whether a record of which nothing is buffered any more is kept for the time of change that programs saw before
+    /// the flush. Without it, that of the flush would appear at some later time, and tools that ask whether a file is still
+    /// the one they looked at (git, rsync, backups) would take it for changed. Only while there is room for records, and if
+    /// the time of birth tells the file from a later one with the inode.
+    pub(super) fn keeps_time(&self, record: &FileRecord) -> bool {
+        let seen = record.changed_ns.load(Ordering::Acquire);
+        !self.crowded
+            && seen < record.store_changed_ns.load(Ordering::Acquire)
+            && record.born_ns.load(Ordering::Acquire) != 0
+            && !record.has(FileFlags::UNLINKED)
+            && !record.has(FileFlags::DIRECT)
+            && !record.has_untold_error()
+    }
+
+    /// Whether some process may have opened a file, as far as the kernel knows, and not come to its record yet. The file was
+    /// seen to have no name before.
+    pub(super) fn may_be_being_opened(&self, file: u32, awaited: &mut Awaited) -> bool {
+        let segment = &self.node.segment;
+        let openers: Vec<u32> = segment.openers().collect();
+        if openers.is_empty() {
+            return false;
+        }
+        let (record, now) = (segment.file(file), self.node.now());
+        let generation = record.generation.load(Ordering::Acquire);
+        let known = self.awaited.get(&file).filter(|(known, _)| *known == generation);
+        let since = known.map_or(now, |(_, since)| *since);
+        // An open can take long: of another file, a FIFO for one.
+        if forebay_pool::clock::stamp_age(now, since) >= OPENING.as_stamp()
+            && !openers.iter().any(|&pid| descriptors::may_have_open(pid, record.identity()))
+        {
+            return false;
+        }
+        awaited.insert(file, (generation, since));
+        true
+    }
+
+    /// Whether the last name of a file was to be removed, and the store has all of it: wherever it may
+    /// be, nothing is lost with its blocks.
+    pub(super) fn is_spent(&self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        record.has(FileFlags::UNLINKED)
+            && !record.has(FileFlags::METADATA_DIRTY)
+            && !record.has(FileFlags::SCRATCH)
+            && !record.is_tracked()
+            && !self.node.is_pending(file)
+    }
+
+    /// Whether a file of which its last name was to be removed cannot be found any more.
+    pub(super) fn is_gone(&self, file: u32) -> bool {
+        let record = self.node.segment.file(file);
+        let store = record.store.load(Ordering::Relaxed) as usize;
+        let Some(backing) = self.node.config.backing.get(store) else { return false };
+        match self.node.descriptors.of(&self.node.segment, file, &backing.path) {
+            Err(Errno::STALE) => true,
+            Err(_) => false,
+            Ok(fd) => !record.note_whether_named(&*fd),
+        }
+    }
+
+    /// When index nodes become scarce, frees those below which nothing is left.
+    pub(super) fn prune(&self, table: &SharedGuard<'_>, files: &[(u32, Opens)]) {
+        let segment = &self.node.segment;
+        let nodes = segment.index_nodes(self.owner.slot()).free();
+        if nodes.available() > nodes.count / 4 {
+            return;
+        }
+        for &(file, _) in files {
+            if let Some(_exclusive) = segment.try_lock_exclusive(table, file, self.owner) {
+                segment.index_nodes(self.owner.slot()).prune(segment.file(file));
+            }
+        }
+    }
+}
