@@ -1,11 +1,9 @@
 //! Large reads of streams: glibc fills the buffer of a cookie stream over and over, where it reads
 //! straight to the program's memory for its own streams. So do we.
 
+use crate::file_layout::*;
 use crate::real::real;
-use crate::stdio::{
-    Cookie, EOF_SEEN, ERROR_SEEN, IN_BACKUP, Locked, NO_READS, READ_BASE_AT, READ_END_AT,
-    READ_POINTER_AT, WRITING, field, flags_place, ours,
-};
+use crate::stdio::{Cookie, Locked, ours};
 use libc::{FILE, c_void, size_t};
 
 /// What is read straight is a multiple of this, in bytes: glibc's usual buffer.

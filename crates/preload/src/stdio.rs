@@ -5,14 +5,15 @@
 //! stdin, stdout and stderr are cookie streams from the start, whatever their descriptors are:
 //! whoever keeps their pointers has streams that follow every later dup2.
 
+use crate::file_layout::*;
 use crate::real::real;
 use crate::session;
-use crate::wide::Wide;
 use crate::{descriptors, errno, files, managed, restore_errno, set_errno};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
+use std::sync::OnceLock;
 
 /// glibc's `cookie_io_functions_t`.
 #[repr(C)]
@@ -32,47 +33,11 @@ unsafe extern "C" {
     pub(crate) static mut stderr: *mut FILE;
 }
 
-// Places in `struct _IO_FILE`, which is public in <bits/types/struct_FILE.h>, and the same on every
-// 64-bit glibc.
-/// The flags, and some of them.
-pub(crate) const FLAGS_AT: usize = 0;
-/// The buffer is not glibc's to free.
-const USER_BUFFER: u32 = 0x1;
-const UNBUFFERED: u32 = 0x2;
-pub(crate) const NO_READS: u32 = 0x4;
-pub(crate) const NO_WRITES: u32 = 0x8;
-pub(crate) const EOF_SEEN: u32 = 0x10;
-pub(crate) const ERROR_SEEN: u32 = 0x20;
-/// What is read next was pushed back.
-pub(crate) const IN_BACKUP: u32 = 0x100;
-const LINE_BUFFERED: u32 = 0x200;
-pub(crate) const WRITING: u32 = 0x800;
-const APPENDING: u32 = 0x1000;
-/// Begin and end of what was read and not yet taken.
-pub(crate) const READ_POINTER_AT: usize = 8;
-pub(crate) const READ_END_AT: usize = 16;
-/// All eight pointers, of which the last two are the buffer itself.
-const POINTERS_AT: usize = 8;
-pub(crate) const READ_BASE_AT: usize = 24;
-const WRITE_BASE_AT: usize = 32;
-const BUFFER_AT: usize = 56;
-/// `_fileno`.
-const FILENO_AT: usize = 112;
-/// `_flags2`, and in it: the lock is needed; it was opened with `e`, which holds when it is reopened, too.
-const FLAGS2_AT: usize = 116;
-const NEEDS_LOCK: u32 = 0x80;
-const CLOSED_AT_EXEC: u32 = 0x40;
-/// `_offset`, the position that glibc remembers; -1 is none.
-const OFFSET_AT: usize = 144;
-/// `_wide_data`, which ours do not have.
-const WIDE_DATA_AT: usize = 160;
-/// `_mode`, the orientation: bytes if negative, none yet if zero.
-pub(crate) const ORIENTATION_AT: usize = 192;
-/// The function table, behind the 216 bytes of the structure.
-const JUMPS_AT: usize = 216;
-/// In a cookie stream the cookie follows, and its functions, of which the first reads.
-const COOKIE_AT: usize = 224;
-const READER_AT: usize = 232;
+/// glibc's `struct _IO_wide_data`, and some bytes more: its size differs from version to version.
+type WideData = [u64; 48];
+
+/// That of a stream without any operation so far.
+static WIDE_DATA: OnceLock<WideData> = OnceLock::new();
 
 /// What belongs to one of our streams. It is used by whoever holds the stream's lock.
 pub(crate) struct Cookie {
@@ -86,8 +51,8 @@ pub(crate) struct Cookie {
     by_terminal: bool,
     /// The buffer that was chosen for it; null if it is glibc's.
     buffer: *mut u8,
-    /// What wide characters need.
-    pub(crate) wide: Wide,
+    /// `_wide_data` of the stream, for when it becomes one of glibc's own.
+    wide: WideData,
 }
 
 impl Cookie {
@@ -141,14 +106,10 @@ unsafe extern "C" fn cookie_seek(
     offset: *mut off64_t,
     whence: c_int,
 ) -> c_int {
-    let asks_only = whence == libc::SEEK_CUR && unsafe { *offset } == 0;
     match unsafe { libc::lseek64(descriptor(cookie), *offset, whence) } {
         -1 => -1,
         now => {
             unsafe { *offset = now };
-            if !asks_only {
-                unsafe { &mut *cookie.cast::<Cookie>() }.wide.moved();
-            }
             0
         }
     }
@@ -156,11 +117,7 @@ unsafe extern "C" fn cookie_seek(
 
 unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
     let result = unsafe { descriptors::close(descriptor(cookie)) };
-    unsafe {
-        libc::free((*cookie.cast::<Cookie>()).buffer.cast());
-        cookie.cast::<Cookie>().drop_in_place();
-        libc::free(cookie);
-    }
+    unsafe { free_cookie(cookie.cast()) };
     result
 }
 
@@ -182,7 +139,7 @@ unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut 
         standard,
         by_terminal: false,
         buffer: core::ptr::null_mut(),
-        wide: Wide::default(),
+        wide: WIDE_DATA.get().copied().unwrap_or([0; 48]),
     };
     unsafe { cookie.write(fresh) };
     let stream = real!(c"fopencookie"(cookie.cast() => *mut c_void, mode => *const c_char, functions => CookieFunctions) -> usize)
@@ -196,7 +153,7 @@ unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut 
         field::<c_int>(stream, FILENO_AT).write(fd);
         // A cookie stream is one of bytes; ours become so by their first use, as others do.
         field::<c_int>(stream, ORIENTATION_AT).write(0);
-        field::<*mut u8>(stream, WIDE_DATA_AT).write(core::ptr::null_mut());
+        field::<*mut WideData>(stream, WIDE_DATA_AT).write(&raw mut (*cookie).wide);
         COOKIE_READER.store(field::<usize>(stream, READER_AT).read(), Ordering::Relaxed);
         COOKIE_JUMPS.store(field::<usize>(stream, JUMPS_AT).read(), Ordering::Release);
         share_need_of_locks(stream);
@@ -220,20 +177,6 @@ unsafe fn share_need_of_locks(stream: *mut FILE) {
             flags.write(flags.read() & !NEEDS_LOCK | needs);
         }
     }
-}
-
-/// A field of the stream's structure.
-pub(crate) unsafe fn field<T>(stream: *mut FILE, at: usize) -> *mut T {
-    unsafe { stream.cast::<u8>().add(at).cast() }
-}
-
-/// The stream's descriptor; negative if it has none. errno stays as it is.
-unsafe fn number(stream: *mut FILE) -> c_int {
-    unsafe { field::<c_int>(stream, FILENO_AT).read() }
-}
-
-pub(crate) unsafe fn flags_place<'a>(stream: *mut FILE) -> &'a mut u32 {
-    unsafe { &mut *field::<u32>(stream, FLAGS_AT) }
 }
 
 /// glibc's function table of cookie streams, and our reading function as they have it: by these ours
@@ -384,9 +327,9 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
         return core::ptr::null_mut();
     }
     to_the_end(fd, flags);
-    let charset = charset_of(text);
-    // glibc's fdopen knows no character sets.
-    let stream = if managed(fd).is_some() || charset.is_some() {
+    let stream = if charset_of(text).is_some() {
+        unsafe { charset_stream(fd, flags, text) }
+    } else if managed(fd).is_some() {
         unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr(), false) }
     } else {
         unsafe { foreign_stream(fd, mode) }
@@ -396,21 +339,90 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
         return stream;
     }
     unsafe { note_at_exec(stream, flags) };
-    if let (Some(charset), Some(cookie)) = (charset, unsafe { ours(stream) })
-        && !cookie.wide.choose(charset)
-    {
-        set_errno(Errno::INVAL);
-        let before = errno();
-        unsafe { fclose(stream) };
-        restore_errno(before);
-        return core::ptr::null_mut();
-    }
     stream
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     unsafe { fopen64(path, mode) }
+}
+
+/// A stream of glibc's own over `fd` in the character set that `mode` names: its fdopen knows none, and
+/// ours are of bytes.
+unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
+    const NAME: usize = 80;
+    let mut own = [0u8; NAME + 8];
+    let plain = plain_mode(flags, mode[0]).to_bytes();
+    let charset = charset_of(mode).unwrap_or_default();
+    let parts = [plain, b",ccs=", &charset[..charset.len().min(NAME)]].concat();
+    own[..parts.len()].copy_from_slice(&parts);
+    let (null, own) = (c"/dev/null".as_ptr(), own.as_ptr().cast::<c_char>());
+    if let Some(file) = managed(fd)
+        && let Err(errno) = file.release_to_kernel()
+    {
+        set_errno(errno);
+        return core::ptr::null_mut();
+    }
+    let stream =
+        real!(c"fopen64"(null => *const c_char, own => *const c_char) -> usize) as *mut FILE;
+    if stream.is_null() {
+        return stream;
+    }
+    unsafe {
+        // On `fd` in the place of what it was made with.
+        let at_exec = if flags & libc::O_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+        libc::dup3(fd, number(stream), at_exec);
+        descriptors::close(fd);
+        carries(stream, true);
+    }
+    stream
+}
+
+/// Before an operation on wide characters: glibc's cookie streams are of bytes only. One of ours without
+/// an orientation becomes a stream of glibc's own, and its file is used through the kernel by everybody.
+pub(crate) unsafe fn hand_back(stream: *mut FILE) {
+    // SAFETY: a stream of the program's.
+    let Some(cookie) = (unsafe { ours(stream) }) else { return };
+    // SAFETY: ours, and locked; glibc's own stream has the function table of files.
+    unsafe {
+        let _locked = Locked::new(stream);
+        let fd = cookie.fd.load(Ordering::Relaxed);
+        if field::<c_int>(stream, ORIENTATION_AT).read() != 0 || ours(stream).is_none() {
+            return;
+        }
+        if let Some(file) = managed(fd) {
+            // What fails of it fails again in the operation that follows.
+            let _ = file.release_to_kernel();
+        }
+        // Nothing is in the buffer yet. glibc takes one of its own, and makes that of wide characters as large.
+        if !cookie.buffer.is_null() && field::<*mut u8>(stream, BUFFER_AT).read() == cookie.buffer {
+            field::<[usize; 8]>(stream, POINTERS_AT).write([0; 8]);
+            *flags_place(stream) &= !USER_BUFFER;
+            libc::free(cookie.buffer.cast());
+            cookie.buffer = core::ptr::null_mut();
+        }
+        if cookie.by_terminal {
+            *flags_place(stream) &= !LINE_BUFFERED;
+        }
+        let files = field::<usize>(GLIBC_STDIN.load(Ordering::Acquire), JUMPS_AT).read();
+        *flags_place(stream) |= FILE_BUFFER;
+        field::<usize>(stream, JUMPS_AT).write(files);
+        carries(stream, true);
+    }
+}
+
+/// What belongs to a stream that was one of ours before [`hand_back`].
+unsafe fn formerly_ours<'a>(stream: *mut FILE) -> Option<&'a mut Cookie> {
+    let reader = COOKIE_READER.load(Ordering::Relaxed);
+    if stream.is_null() || reader == 0 {
+        return None;
+    }
+    // SAFETY: glibc's own streams are longer than a cookie stream.
+    unsafe {
+        let cookie = field::<*mut Cookie>(stream, COOKIE_AT).read();
+        let is_ours = field::<usize>(stream, READER_AT).read() == reader && !cookie.is_null();
+        (is_ours && (*cookie).stream == stream).then(|| &mut *cookie)
+    }
 }
 
 /// glibc's own stream.
@@ -526,13 +538,9 @@ unsafe fn reopen_ours(
         *place = *place & !(state | LINE_BUFFERED | UNBUFFERED) | allowed | append;
         field::<i64>(stream, OFFSET_AT).write(-1);
         field::<c_int>(stream, ORIENTATION_AT).write(0);
-        cookie.wide = Wide::default();
         cookie.by_terminal = false;
         to_the_end(cookie.fd.load(Ordering::Relaxed), flags);
         choose_buffer(stream);
-    }
-    if let Some(charset) = charset_of(text) {
-        cookie.wide.choose(charset);
     }
     stream
 }
@@ -614,6 +622,9 @@ unsafe extern "C" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
+    if unsafe { files::text_at(mode) }.is_some_and(|mode| charset_of(mode.to_bytes()).is_some()) {
+        unsafe { hand_back(stream) };
+    }
     if let Some(cookie) = unsafe { ours(stream) } {
         return unsafe { reopen_ours(path, mode, stream, cookie) };
     }
@@ -639,7 +650,12 @@ pub(crate) fn start() {
     if session().is_none() {
         return;
     }
-    GLIBC_STDIN.store(unsafe { stdin }, Ordering::Release);
+    // SAFETY: glibc's own stream, which no program has used yet.
+    let wide = unsafe {
+        GLIBC_STDIN.store(stdin, Ordering::Release);
+        field::<*const WideData>(stdin, WIDE_DATA_AT).read().read()
+    };
+    let _ = WIDE_DATA.set(wide);
     let all = [
         (0, &raw mut stdin, c"r"),
         (1, &raw mut stdout, c"w"),
@@ -703,6 +719,13 @@ unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
         Some(cookie) if cookie.standard => unsafe { close_standard(stream, cookie) },
         Some(_) => call(),
         None => {
+            // SAFETY: a stream of the program's, which ends here.
+            let former = unsafe { formerly_ours(stream) };
+            if let Some(cookie) = &former
+                && cookie.standard
+            {
+                return unsafe { close_standard_foreign(stream) };
+            }
             if let (Some(session), false) = (session(), stream.is_null()) {
                 unsafe { carries(stream, false) };
                 // glibc closes the descriptor of a stream of its own inside itself.
@@ -712,8 +735,40 @@ unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
                     session.forget(fd);
                 }
             }
-            call()
+            let result = call();
+            if let Some(cookie) = former {
+                // SAFETY: the stream that used it is gone.
+                unsafe { free_cookie(cookie) };
+            }
+            result
         }
+    }
+}
+
+/// As [`close_standard`], of one that was handed back.
+unsafe fn close_standard_foreign(stream: *mut FILE) -> c_int {
+    // SAFETY: a stream of the program's, locked.
+    unsafe {
+        let _locked = Locked::new(stream);
+        let fd = number(stream);
+        if fd < 0 {
+            set_errno(Errno::BADF);
+            return libc::EOF;
+        }
+        carries(stream, false);
+        let flushed = libc::fflush(stream);
+        field::<c_int>(stream, FILENO_AT).write(-1);
+        *flags_place(stream) |= NO_READS | NO_WRITES;
+        if descriptors::close(fd) == 0 && flushed == 0 { 0 } else { libc::EOF }
+    }
+}
+
+/// Frees what belonged to a stream.
+unsafe fn free_cookie(cookie: *mut Cookie) {
+    // SAFETY: both from malloc, and not used any more.
+    unsafe {
+        libc::free((*cookie).buffer.cast());
+        libc::free(cookie.cast());
     }
 }
 

@@ -93,19 +93,6 @@ SCANNER(forebay_, )
 SCANNER(forebay_isoc99_, __isoc99_)
 SCANNER(forebay_isoc23_, __isoc23_)
 
-/* The pointer at a place of a list of pointers, which stays as it is. */
-void *forebay_pointer_at(va_list arguments, unsigned index)
-{
-	va_list list;
-	va_copy(list, arguments);
-	void *pointer;
-	do
-		pointer = va_arg(list, void *);
-	while (index-- > 0);
-	va_end(list);
-	return pointer;
-}
-
 /* Collects the arguments of an execl call up to its null pointer. */
 #define COLLECT(first)                                                          \
 	va_list list, counted;                                                  \
