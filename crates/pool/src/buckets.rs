@@ -1,279 +1,197 @@
-//! Taking, locking, publishing and discarding buckets.
+//! The buckets of all tiers: their states, their locks and the maps of the free ones.
+//!
+//! They are slices, and know no segment: see docs/design/views.md.
 
 use crate::BucketId;
-use crate::backoff::Backoff;
+use crate::block_guard::BlockGuard;
 use crate::crash;
 use crate::entry::Entry;
-use crate::free_map::{RESERVED, USED};
-use crate::futex;
-use crate::guards::{BlockGuard, FreshBucket};
-use crate::layout::*;
+use crate::free_map::{FREE, FreeMap, RESERVED, States, USED};
+use crate::layout::{BucketMeta, JobRecord, SlotSums, TierHeader};
 use crate::owner::Owner;
-use crate::segment::{MANAGER_SLOT, Segment};
 use crate::seq_lock::LockGuard;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use forebay_placement::TierId;
 use forebay_placement::hotness::Heat;
-use rustix::io::Errno;
 
-/// Buckets a client takes from the free map at once: 4 MiB of 256 KiB buckets.
-pub const REFILL: u32 = 16;
+/// The buckets of a node, as slices of shared memory. All threads of all processes may use them at once.
+#[derive(Clone, Copy)]
+pub struct Buckets<'a> {
+    /// All buckets, tier after tier.
+    pub metas: &'a [BucketMeta],
+    /// What is known of the pages of those that lie in files, the first of them first.
+    pub sums: &'a [SlotSums],
+    /// A bit for each bucket that is probably free.
+    pub bits: &'a [AtomicU64],
+    /// The tiers in use.
+    pub tiers: &'a [TierHeader],
+    /// The jobs for which buckets may be set aside.
+    pub jobs: &'a [JobRecord],
+}
 
-impl Segment {
-    /// Takes a RAM bucket for `owner`: from its process's cache, else from the free map.
-    pub fn take_bucket(&self, owner: Owner) -> Option<BucketId> {
-        if crash::refused("bucket") {
-            return None;
-        }
-        let slot = self.client(owner.slot());
-        for place in &slot.buckets {
-            if place.load(Ordering::Relaxed) != 0
-                && let Some(bucket) = place.swap(0, Ordering::Acquire).checked_sub(1)
-            {
-                crash::point("bucket.uncached");
-                return Some(BucketId::from_raw(bucket));
-            }
-        }
-        self.refill(owner, slot)
+/// What locking a block needs besides the buckets: how long other threads are waited for, whether they
+/// live, and what the index says.
+pub trait Locking {
+    /// Why a wait has ended without the lock.
+    type End;
+
+    /// Takes the lock of `bucket`, which another thread had a moment ago.
+    ///
+    /// # Errors
+    /// The wait has ended.
+    fn lock<'m>(
+        &mut self,
+        bucket: &'m BucketMeta,
+        owner: Owner,
+    ) -> Result<LockGuard<'m>, Self::End>;
+
+    /// Waits a moment for `holder`, which writes a block around the tiers. Whether it is dead.
+    ///
+    /// # Errors
+    /// The wait has ended.
+    fn wait_for_busy(&mut self, holder: Owner) -> Result<bool, Self::End>;
+
+    /// Whether the index entry of the block that `bucket` says it has names `bucket`.
+    fn is_indexed(&self, bucket: BucketId) -> bool;
+}
+
+/// The state words of buckets.
+pub struct BucketStates<'a>(&'a [BucketMeta]);
+
+impl States for BucketStates<'_> {
+    fn state(&self, item: u32) -> &AtomicU32 {
+        &self.0[(item as usize).min(self.0.len() - 1)].state
+    }
+}
+
+impl<'a> Buckets<'a> {
+    /// Bucket `bucket`, or `None` when the id is not one.
+    #[inline(always)]
+    pub fn meta(self, bucket: BucketId) -> Option<&'a BucketMeta> {
+        self.metas.get(bucket.index())
     }
 
-    fn refill(&self, owner: Owner, slot: &ClientSlot) -> Option<BucketId> {
-        // A small pool is not to be hoarded by the first process that comes.
-        let most = REFILL.min(self.ram_buckets() / 32).max(1);
-        let mut first = None;
-        let hint = slot.bucket_hint.load(Ordering::Relaxed);
-        let (found, next) = self.free_buckets(TierId::RAM).take(owner, hint, most, |bucket| {
-            let bucket = BucketId::from_raw(bucket);
-            if first.is_none() {
-                first = Some(bucket);
-            } else {
-                self.cache_bucket(bucket, slot);
-            }
-        });
-        slot.bucket_hint.store(next, Ordering::Relaxed);
-        crash::point("bucket.refilled");
-        if self.count_taken(TierId::RAM, found) || found == 0 {
-            self.want_room();
-        }
-        first
+    /// What is known of the pages of a file tier's bucket; `None` for one of RAM.
+    #[inline]
+    pub fn sums(self, bucket: BucketId) -> Option<&'a SlotSums> {
+        let first = self.tiers.get(1)?.first_bucket;
+        self.sums.get(bucket.raw().checked_sub(first)? as usize)
     }
 
-    /// Notes that `count` buckets of tier `tier` were taken. True if it is short of them since.
-    fn count_taken(&self, tier: TierId, count: u32) -> bool {
-        let header = &self.header().tier[tier];
-        let before = header.free.fetch_sub(count, Ordering::Relaxed);
-        let low = header.low.load(Ordering::Relaxed);
-        before >= low && before.saturating_sub(count) < low
+    /// The tier that `bucket` belongs to.
+    pub fn tier_of(self, bucket: BucketId) -> TierId {
+        TierId::RAM
+            .below(self.tiers.len())
+            .rev()
+            .find(|&tier| bucket.raw() >= self.tiers[tier].first_bucket)
+            .unwrap_or(TierId::RAM)
     }
 
-    /// About how many buckets of tier `tier` are free.
-    pub fn free_in(&self, tier: TierId) -> u32 {
-        let header = &self.header().tier[tier];
-        let free = header.free.load(Ordering::Relaxed);
-        // Takers count after the fact: for a moment it may stand below zero.
-        if free > header.buckets { 0 } else { free }
+    /// The free buckets of `tier`.
+    pub fn free_map(self, tier: TierId) -> FreeMap<'a, BucketStates<'a>> {
+        let TierHeader { first_bucket, buckets, .. } = self.tiers[tier];
+        FreeMap {
+            bits: self.bits,
+            states: BucketStates(self.metas),
+            first: first_bucket,
+            count: buckets,
+        }
     }
 
-    /// Takes one bucket of tier `tier`, past the cache, for `owner`; `hint` is where the search begins, and
-    /// is set to where the next one should.
-    pub fn take_slot(&self, tier: TierId, owner: Owner, hint: &mut u32) -> Option<BucketId> {
-        if crash::refused("slot") {
-            return None;
+    /// Gives back a bucket that no index entry names. If its lock is held, the holder releases it
+    /// afterwards; the next taker waits a moment for that, and takes another.
+    pub fn free(self, bucket: BucketId) {
+        let Some(meta) = self.meta(bucket) else { return };
+        meta.valid.store(0, Ordering::Relaxed);
+        meta.pages.reset(0);
+        if let Some(sums) = self.sums(bucket) {
+            sums.rotten.store(0, Ordering::Relaxed);
         }
-        let mut slot = None;
-        let (found, next) = self
-            .free_buckets(tier)
-            .take(owner, *hint, 1, |taken| slot = Some(BucketId::from_raw(taken)));
-        *hint = next;
-        if self.count_taken(tier, found) || found == 0 {
-            self.want_room();
+        if self.give_to_job(bucket, meta) {
+            return;
         }
-        slot
+        let tier = self.tier_of(bucket);
+        crash::point("bucket.cleared");
+        self.free_map(tier).give(bucket.raw());
+        crash::point("bucket.freed");
+        self.tiers[tier].free.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Gives a bucket that is set aside for a job back to its reservation. False if it is not, or the
     /// reservation was released meanwhile.
-    fn give_to_job(&self, bucket: BucketId, meta: &BucketMeta) -> bool {
+    fn give_to_job(self, bucket: BucketId, meta: &BucketMeta) -> bool {
         if meta.reserved.load(Ordering::SeqCst) == 0 {
             return false;
         }
         let place = meta.reserved.load(Ordering::SeqCst).wrapping_sub(1) as usize;
         meta.state.store(RESERVED, Ordering::SeqCst);
-        if let Some(job) = self.header().job.get(place) {
+        if let Some(job) = self.jobs.get(place) {
             job.free.fetch_add(1, Ordering::Release);
         }
-        // Whoever releases the reservation clears the mark first, and then looks at the state.
+        // A thread that releases the reservation clears the mark first, and then looks at the state.
         if meta.reserved.load(Ordering::SeqCst) == 0 {
             self.free_reserved(bucket, meta);
         }
         true
     }
 
-    /// Lets everybody have a free bucket whose reservation was released.
-    pub(crate) fn free_reserved(&self, bucket: BucketId, meta: &BucketMeta) {
-        let free = crate::free_map::FREE;
+    /// Lets every process have a free bucket whose reservation was released.
+    pub fn free_reserved(self, bucket: BucketId, meta: &BucketMeta) {
         let state = &meta.state;
-        if state.compare_exchange(RESERVED, free, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+        if state.compare_exchange(RESERVED, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             let tier = self.tier_of(bucket);
-            self.free_buckets(tier).offer(bucket.raw());
-            self.header().tier[tier].free.fetch_add(1, Ordering::Relaxed);
+            self.free_map(tier).offer(bucket.raw());
+            self.tiers[tier].free.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn cache_bucket(&self, bucket: BucketId, slot: &ClientSlot) {
-        for place in &slot.buckets {
-            let put =
-                place.compare_exchange(0, bucket.raw() + 1, Ordering::Release, Ordering::Relaxed);
-            if put.is_ok() {
-                crash::point("bucket.cached");
-                return;
-            }
-        }
-        self.free_bucket(bucket);
-    }
-
-    /// Wakes whoever makes room in RAM.
-    pub fn want_room(&self) {
-        let wanted = &self.header().room_wanted;
-        wanted.fetch_add(1, Ordering::Relaxed);
-        futex::wake_all(wanted);
-    }
-
-    /// Gives back a bucket that no index entry names. If its lock is held, the holder releases it
-    /// afterwards; the next taker waits a moment for that, and takes another.
-    pub fn free_bucket(&self, bucket: BucketId) {
-        if let Some(meta) = self.bucket(bucket) {
-            meta.valid.store(0, Ordering::Relaxed);
-            meta.pages.reset(0);
-            if let Some(sums) = self.sums(bucket) {
-                sums.rotten.store(0, Ordering::Relaxed);
-            }
-            if self.give_to_job(bucket, meta) {
-                return;
-            }
-            let tier = self.tier_of(bucket);
-            crash::point("bucket.cleared");
-            self.free_buckets(tier).give(bucket.raw());
-            crash::point("bucket.freed");
-            self.header().tier[tier].free.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes a taken bucket the home of `block` of `file`: locks it, marks it empty and used. The
-    /// caller then fills it and publishes it in the index. `None`, and the bucket is given back, where
-    /// a thread that gave it back, or took it for another block's, has been stopped before letting go of it.
-    pub fn init_bucket(
-        &self,
-        bucket: BucketId,
-        file: u32,
-        block: u64,
-        owner: Owner,
-    ) -> Option<FreshBucket<'_>> {
-        let fresh = self.try_init_bucket(bucket, file, block, owner);
-        if fresh.is_none() {
-            self.free_bucket(bucket);
-        }
-        fresh
-    }
-
-    /// [`Segment::init_bucket`], where the caller keeps what cannot be locked until it has another one: it would be
-    /// given the same again.
-    pub fn try_init_bucket(
-        &self,
-        bucket: BucketId,
-        file: u32,
-        block: u64,
-        owner: Owner,
-    ) -> Option<FreshBucket<'_>> {
-        let meta = self.bucket(bucket)?;
-        let lock = self.lock_within(&meta.lock, owner, &mut Backoff::default(), || ()).ok()?;
+    /// Makes a taken and locked bucket the home of `block` of `file`: empty, and in use from `now_ms` on.
+    #[inline]
+    pub fn init(self, meta: &BucketMeta, file: u32, block: u64, now_ms: u32) {
         crash::point("bucket.dressing");
         meta.file.store(file, Ordering::Relaxed);
         meta.block.store(block, Ordering::Relaxed);
         meta.valid.store(0, Ordering::Relaxed);
         meta.pages.reset(0);
-        let now = self.header().now_ms.load(Ordering::Relaxed);
-        let heat = Heat::arriving(now, false);
+        let heat = Heat::arriving(now_ms, false);
         // A thread that dies before the write is noted leaves no time of the bucket's last use, which
         // could lie in the future: a drain would not wait for it.
-        meta.written.store(now, Ordering::Relaxed);
-        meta.dirtied.store(now, Ordering::Relaxed);
+        meta.written.store(now_ms, Ordering::Relaxed);
+        meta.dirtied.store(now_ms, Ordering::Relaxed);
         meta.heat.store(heat.0, Ordering::Relaxed);
         meta.state.store(USED, Ordering::Release);
         crash::point("bucket.dressed");
-        Some(FreshBucket::of(self, meta, bucket, lock))
     }
 
     /// Locks the bucket that `place` names, if it still names one once it is locked. Waits while the
     /// block is written around.
-    #[inline]
-    pub fn lock_block(&self, place: &AtomicU64, owner: Owner) -> Option<BlockGuard<'_>> {
-        let Ok(block) = self.lock_block_looking(place, owner, Segment::waits_on);
-        block
-    }
-
-    /// [`Segment::lock_block`] for a program's thread, as [`Segment::lock_position`] does.
     ///
     /// # Errors
-    /// As of [`Segment::ends_wait_in_time`].
-    #[inline]
-    pub fn lock_block_unless_interrupted(
-        &self,
+    /// A wait has ended.
+    pub fn lock<L: Locking>(
+        self,
         place: &AtomicU64,
         owner: Owner,
-    ) -> Result<Option<BlockGuard<'_>>, Errno> {
-        self.lock_block_looking(place, owner, Segment::ends_wait_in_time)
-    }
-
-    #[inline]
-    pub(crate) fn lock_block_looking<E>(
-        &self,
-        place: &AtomicU64,
-        owner: Owner,
-        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
-    ) -> Result<Option<BlockGuard<'_>>, E> {
-        let word = place.load(Ordering::Acquire);
-        if let Entry::Resident { tier, bucket, .. } = Entry::decode(word)
-            && let Some(meta) = self.bucket(bucket)
-            && let Some(lock) = meta.lock.guard(owner)
-        {
-            meta.pages.repair(&meta.valid);
-            crash::point("bucket.locked");
-            if place.load(Ordering::Acquire) == word {
-                return Ok(Some(BlockGuard::of(meta, word, tier, bucket, lock)));
-            }
-        }
-        self.lock_block_slow(place, owner, look)
-    }
-
-    #[cold]
-    fn lock_block_slow<E>(
-        &self,
-        place: &AtomicU64,
-        owner: Owner,
-        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
-    ) -> Result<Option<BlockGuard<'_>>, E> {
-        let mut backoff = Backoff::default();
+        mut locking: L,
+    ) -> Result<Option<BlockGuard<'a>>, L::End> {
         loop {
             let word = place.load(Ordering::Acquire);
             match Entry::decode(word) {
                 Entry::Empty => return Ok(None),
+                Entry::Busy(holder) if holder == owner => return Ok(None),
                 Entry::Busy(holder) => {
-                    if holder == owner {
-                        return Ok(None);
-                    }
-                    if backoff.wait() {
-                        self.free_entry_of_dead(place, word, holder);
-                        look(self, holder, &backoff)?;
+                    if locking.wait_for_busy(holder)? {
+                        free_entry(place, word);
                     }
                 }
                 Entry::Resident { tier, bucket, .. } => {
-                    let Some(meta) = self.bucket(bucket) else { return Ok(None) };
-                    let lock = self.lock_bucket_looking(meta, owner, &look)?;
+                    let Some(meta) = self.meta(bucket) else { return Ok(None) };
+                    let lock = locking.lock(meta, owner)?;
                     crash::point("bucket.locked");
                     if place.load(Ordering::Acquire) == word {
                         return Ok(Some(BlockGuard::of(meta, word, tier, bucket, lock)));
                     }
-                    self.unlock_left(bucket, meta, lock);
+                    self.unlock_left(bucket, meta, lock, &locking);
                 }
             }
         }
@@ -281,99 +199,68 @@ impl Segment {
 
     /// Unlocks a bucket that was locked for an entry which has another by now. It is in use by no block if the thread that
     /// was discarding it has died over that, and its lock was taken from it.
-    fn unlock_left(&self, bucket: BucketId, meta: &BucketMeta, mut lock: LockGuard<'_>) {
-        if lock.is_taken() && meta.state.load(Ordering::Acquire) == USED && !self.is_indexed(bucket)
-        {
-            self.free_bucket(bucket);
+    fn unlock_left(
+        self,
+        bucket: BucketId,
+        meta: &BucketMeta,
+        mut lock: LockGuard<'_>,
+        locking: &impl Locking,
+    ) {
+        let is_used = lock.is_taken() && meta.state.load(Ordering::Acquire) == USED;
+        if is_used && !locking.is_indexed(bucket) {
+            self.free(bucket);
         }
         lock.changed();
     }
 
-    /// Takes the entry back that a dead `holder` was writing around; `word` says so.
-    pub fn free_entry_of_dead(&self, place: &AtomicU64, word: u64, holder: Owner) {
-        if self.owner_is_dead(holder) {
-            let empty = Entry::EMPTY;
-            let _ = place.compare_exchange(word, empty, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
-
-    /// [`Segment::lock_block`], as `Segment::lock_within` does.
-    ///
-    /// # Errors
-    /// The thread that holds the bucket, or writes the block around.
-    pub fn lock_block_within(
-        &self,
-        place: &AtomicU64,
-        owner: Owner,
-        backoff: &mut Backoff,
-    ) -> Result<Option<BlockGuard<'_>>, Owner> {
-        loop {
-            let word = place.load(Ordering::Acquire);
-            let (tier, bucket) = match Entry::decode(word) {
-                Entry::Resident { tier, bucket, .. } => (tier, bucket),
-                Entry::Busy(holder) if holder != owner => {
-                    if !backoff.is_spent() {
-                        backoff.wait();
-                        continue;
-                    }
-                    if !self.owner_is_dead(holder) {
-                        return Err(holder);
-                    }
-                    self.free_entry_of_dead(place, word, holder);
-                    continue;
-                }
-                _ => return Ok(None),
-            };
-            let Some(meta) = self.bucket(bucket) else { return Ok(None) };
-            let lock = self.lock_bucket_within(meta, owner, backoff)?;
-            if place.load(Ordering::Acquire) == word {
-                return Ok(Some(BlockGuard::of(meta, word, tier, bucket, lock)));
-            }
-            self.unlock_left(bucket, meta, lock);
-        }
-    }
-
-    /// Waits until no flush reads `meta`'s bytes. The caller holds its lock, so none begins; a
-    /// flush ends without the lock.
-    pub fn wait_for_writeback(&self, meta: &BucketMeta) {
-        let Ok(()) = self.wait_for_writeback_looking(meta, Segment::waits_on);
-    }
-
-    /// [`Segment::wait_for_writeback`], as [`Segment::lock_position`] does.
-    ///
-    /// # Errors
-    /// As of [`Segment::ends_wait_in_time`].
-    pub fn wait_for_writeback_unless_interrupted(&self, meta: &BucketMeta) -> Result<(), Errno> {
-        self.wait_for_writeback_looking(meta, Segment::ends_wait_in_time)
-    }
-
-    pub(crate) fn wait_for_writeback_looking<E>(
-        &self,
-        meta: &BucketMeta,
-        look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut backoff = Backoff::default();
-        while meta.pages.writeback() != 0 {
-            if backoff.wait() {
-                // A manager that is dead writes nothing more; its successor is alive only after it
-                // has counted these pages as dirty again.
-                if !self.manager_is_alive() {
-                    break;
-                }
-                look(self, Owner::new(MANAGER_SLOT, 0), &backoff)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes a locked block from the index and frees its bucket; its bytes are gone.
-    pub fn discard_block(&self, place: &AtomicU64, mut block: BlockGuard<'_>) {
-        self.wait_for_writeback(block.meta());
+    /// Removes a locked block, of which no flush is under way, from the index and frees its bucket; its bytes
+    /// are gone.
+    pub fn discard(self, place: &AtomicU64, mut block: BlockGuard<'_>) {
         crash::point("discard.begin");
         place.store(Entry::EMPTY, Ordering::Release);
         crash::point("discard.unpublished");
-        self.free_bucket(block.bucket());
+        self.free(block.bucket());
         crash::point("discard.freed");
         block.changed();
     }
+
+    /// Lets `place` say `word`, another home of the block that `old` has, and frees that one.
+    pub fn replace(self, place: &AtomicU64, word: u64, mut old: BlockGuard<'_>) {
+        place.store(word, Ordering::Release);
+        crash::point("replace.published");
+        self.free(old.bucket());
+        crash::point("replace.freed");
+        old.changed();
+    }
+}
+
+/// Locks the bucket that `place` names if that succeeds at once, which is the usual case; else does what `slow`
+/// says, which is [`Buckets::lock`]. `meta` finds a bucket.
+///
+/// # Errors
+/// Those of `slow`.
+#[inline(always)]
+pub fn lock_or<'a, E>(
+    place: &AtomicU64,
+    owner: Owner,
+    meta: impl FnOnce(BucketId) -> Option<&'a BucketMeta>,
+    slow: impl FnOnce() -> Result<Option<BlockGuard<'a>>, E>,
+) -> Result<Option<BlockGuard<'a>>, E> {
+    let word = place.load(Ordering::Acquire);
+    if let Entry::Resident { tier, bucket, .. } = Entry::decode(word)
+        && let Some(meta) = meta(bucket)
+        && let Some(lock) = meta.lock.guard(owner)
+    {
+        meta.pages.repair(&meta.valid);
+        crash::point("bucket.locked");
+        if place.load(Ordering::Acquire) == word {
+            return Ok(Some(BlockGuard::of(meta, word, tier, bucket, lock)));
+        }
+    }
+    slow()
+}
+
+/// Empties an entry that says `word`: its owner, which was writing the block around, is dead.
+pub fn free_entry(place: &AtomicU64, word: u64) {
+    let _ = place.compare_exchange(word, Entry::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
 }

@@ -2,6 +2,7 @@
 
 use crate::BucketId;
 use crate::owner::Owner;
+use crate::sync::{AtomicU64, Ordering};
 use forebay_placement::{NodeId, TierId};
 
 /// What an index entry says. Encoded in one atomic word:
@@ -54,6 +55,15 @@ impl Entry {
                     | u64::from(bucket.raw())
             }
         }
+    }
+
+    /// Lets the empty index entry `place` say this: the word that is there then. `None` if another thread
+    /// was faster.
+    #[inline]
+    pub fn publish(self, place: &AtomicU64) -> Option<u64> {
+        let word = self.encode();
+        let put = place.compare_exchange(Self::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed);
+        put.is_ok().then_some(word)
     }
 
     /// The entry in a word. A word that no encoder made reads as empty.

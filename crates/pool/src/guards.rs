@@ -4,13 +4,14 @@
 //! A thread that dies drops no guard. What it held is stamped with its owner, and is taken over.
 
 use crate::BucketId;
+pub use crate::block_guard::BlockGuard;
 use crate::crash;
 use crate::entry::Entry;
 use crate::interruption;
 use crate::layout::{BucketMeta, FileRecord};
 use crate::owner::Owner;
 use crate::segment::Segment;
-use crate::seq_lock::{LockGuard, Release};
+use crate::seq_lock::LockGuard;
 use crate::sums::SlotFiles;
 use crate::sync::{AtomicU64, Ordering};
 use forebay_placement::TierId;
@@ -69,73 +70,6 @@ impl Drop for ExclusiveGuard<'_> {
     }
 }
 
-/// A block of a file whose bucket the calling thread has locked. Readers look again only if it was
-/// told that the bucket has [changed](BlockGuard::changed).
-#[must_use]
-pub struct BlockGuard<'a> {
-    meta: &'a BucketMeta,
-    word: u64,
-    bucket: BucketId,
-    tier: TierId,
-    release: Release,
-}
-
-impl<'a> BlockGuard<'a> {
-    #[inline(always)]
-    pub(crate) fn of(
-        meta: &'a BucketMeta,
-        word: u64,
-        tier: TierId,
-        bucket: BucketId,
-        lock: LockGuard<'a>,
-    ) -> BlockGuard<'a> {
-        BlockGuard { meta, word, bucket, tier, release: lock.into_release() }
-    }
-
-    /// The bucket's state.
-    #[inline]
-    pub fn meta(&self) -> &'a BucketMeta {
-        self.meta
-    }
-
-    /// The index entry's word.
-    #[inline]
-    pub fn word(&self) -> u64 {
-        self.word
-    }
-
-    /// The bucket.
-    #[inline]
-    pub fn bucket(&self) -> BucketId {
-        self.bucket
-    }
-
-    /// The bucket's tier.
-    #[inline]
-    pub fn tier(&self) -> TierId {
-        self.tier
-    }
-
-    /// Whether the thread did not have the lock before.
-    #[inline]
-    pub fn is_taken(&self) -> bool {
-        self.release != Release::Kept
-    }
-
-    /// Notes that the bucket has changed.
-    #[inline]
-    pub fn changed(&mut self) {
-        self.release = self.release.changed();
-    }
-}
-
-impl Drop for BlockGuard<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.release.run(&self.meta.lock);
-    }
-}
-
 /// A bucket that the calling thread has locked for a block, and that no index entry names yet. It is given back
 /// unless it is published.
 #[must_use]
@@ -173,11 +107,8 @@ impl<'a> FreshBucket<'a> {
     /// another thread was faster.
     #[inline]
     pub fn publish(self, place: &AtomicU64, tier: TierId) -> Option<BlockGuard<'a>> {
-        let word = Entry::resident(tier, self.bucket).encode();
-        place
-            .compare_exchange(Entry::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-            .then(|| self.published(word, tier))
+        let word = Entry::resident(tier, self.bucket).publish(place)?;
+        Some(self.published(word, tier))
     }
 
     /// The entry names it: the guard of the block that it has.
@@ -185,7 +116,7 @@ impl<'a> FreshBucket<'a> {
     fn published(self, word: u64, tier: TierId) -> BlockGuard<'a> {
         let (meta, bucket) = (self.meta, self.bucket);
         core::mem::forget(self);
-        BlockGuard { meta, word, bucket, tier, release: Release::Changed }
+        BlockGuard::published(meta, word, tier, bucket)
     }
 
     /// Makes it, a bucket of RAM that has the block's bytes, the block's home in place of `old`, which is freed
@@ -193,20 +124,15 @@ impl<'a> FreshBucket<'a> {
     pub fn publish_instead(
         self,
         place: &AtomicU64,
-        mut old: BlockGuard<'_>,
+        old: BlockGuard<'_>,
         files: &impl SlotFiles,
     ) -> BlockGuard<'a> {
         let segment = self.segment;
         // The old copy must not reach the store after the new one, not even after a reboot.
-        segment.void_slot(files, old.bucket);
+        segment.void_slot(files, old.bucket());
         crash::point("replace.filled");
         let word = Entry::resident(TierId::RAM, self.bucket).encode();
-        place.store(word, Ordering::Release);
-        crash::point("replace.published");
-        segment.free_bucket(old.bucket);
-        crash::point("replace.freed");
-        old.changed();
-        drop(old);
+        segment.buckets().replace(place, word, old);
         self.published(word, TierId::RAM)
     }
 
@@ -222,7 +148,7 @@ impl<'a> FreshBucket<'a> {
         files: &impl SlotFiles,
     ) -> Result<BlockGuard<'a>, (Errno, BlockGuard<'b>)> {
         let segment = self.segment;
-        if let Err(errno) = segment.copy_up(old.bucket, self.bucket, files) {
+        if let Err(errno) = segment.copy_up(old.bucket(), self.bucket, files) {
             return Err((errno, old));
         }
         segment.note_raised(self.meta);

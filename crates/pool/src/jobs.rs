@@ -193,7 +193,7 @@ impl Segment {
                 meta.reserved.store(0, Ordering::SeqCst);
                 let taken = &self.header().set_aside[self.tier_of(bucket)];
                 taken.fetch_sub(1, Ordering::Relaxed);
-                self.free_reserved(bucket, meta);
+                self.buckets().free_reserved(bucket, meta);
             }
         }
     }
@@ -219,13 +219,13 @@ impl Segment {
             let Some(meta) = self.bucket(bucket) else { continue };
             let Some(place) = meta.reserved.load(Ordering::SeqCst).checked_sub(1) else {
                 // Between mark and state nothing can be lost; without a mark it is everybody's.
-                self.free_reserved(bucket, meta);
+                self.buckets().free_reserved(bucket, meta);
                 continue;
             };
             let job = self.header().job.get(place as usize);
             if job.is_none_or(|job| job.state.load(Ordering::SeqCst) == job_state::FREE) {
                 meta.reserved.store(0, Ordering::SeqCst);
-                self.free_reserved(bucket, meta);
+                self.buckets().free_reserved(bucket, meta);
                 continue;
             }
             by_tier[self.tier_of(bucket)] += 1;

@@ -5,6 +5,8 @@
 //! once; whatever a killed process can leave behind carries its owner's stamp, see [`owner`].
 
 pub mod backoff;
+mod block_guard;
+pub mod blocks;
 pub mod buckets;
 pub mod check;
 pub mod checksum;

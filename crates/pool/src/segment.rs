@@ -1,10 +1,11 @@
 //! The segment: made, attached to, and seen as its structures.
 
 use crate::BucketId;
+use crate::buckets::{BucketStates, Buckets};
 use crate::clock;
 use crate::crash;
 use crate::entry::Entry;
-use crate::free_map::{FREE, FreeMap, States};
+use crate::free_map::{FREE, FreeMap};
 use crate::index::{Index, IndexNodes, NodeStates};
 use crate::layout::*;
 use crate::liveness;
@@ -561,10 +562,27 @@ impl Segment {
         self.index().for_each_entry(file, first, visit);
     }
 
-    /// Bucket `bucket` of any tier, or `None` when the id is not one.
+    /// The buckets of all tiers.
+    #[inline(always)]
+    pub fn buckets(&self) -> Buckets<'_> {
+        let header = self.header();
+        let (tiers, buckets) = (header.tiers as usize, header.buckets);
+        let slots = buckets - self.ram_buckets.next_multiple_of(64).min(buckets);
+        Buckets {
+            metas: self.slice(self.offsets.buckets, buckets as usize),
+            sums: self.slice(self.offsets.sums, slots as usize),
+            bits: self.words(self.offsets.bucket_bits, buckets),
+            tiers: header.tier.get(..tiers).unwrap_or(&header.tier),
+            jobs: &header.job,
+        }
+    }
+
+    /// [`Buckets::meta`], without what else belongs to the view: with debug assertions that takes instructions
+    /// although it is not used.
     #[inline]
     pub fn bucket(&self, bucket: BucketId) -> Option<&BucketMeta> {
-        (bucket.raw() < self.header().buckets).then(|| self.at(self.offsets.buckets, bucket.raw()))
+        let number = bucket.raw();
+        (number < self.header().buckets).then(|| self.at(self.offsets.buckets, number))
     }
 
     /// Bytes of a bucket.
@@ -628,14 +646,9 @@ impl Segment {
         }
     }
 
-    /// The tier that `bucket` belongs to.
+    /// [`Buckets::tier_of`].
     pub fn tier_of(&self, bucket: BucketId) -> TierId {
-        let header = self.header();
-        header
-            .file_tiers()
-            .rev()
-            .find(|&tier| bucket.raw() >= header.tier[tier].first_bucket)
-            .unwrap_or(TierId::RAM)
+        self.buckets().tier_of(bucket)
     }
 
     /// The slot of its tier that a bucket below RAM is.
@@ -648,12 +661,10 @@ impl Segment {
         u64::from(self.slot_in_tier(bucket)) * self.bucket_bytes as u64
     }
 
-    /// What is known of the pages of a file tier's bucket; `None` for one of RAM.
+    /// [`Buckets::sums`].
     #[inline]
     pub fn sums(&self, bucket: BucketId) -> Option<&SlotSums> {
-        let header = self.header();
-        let slot = bucket.raw().checked_sub(self.ram_buckets.next_multiple_of(64))?;
-        (bucket.raw() < header.buckets).then(|| self.at(self.offsets.sums, slot))
+        if bucket.raw() < self.ram_buckets { None } else { self.buckets().sums(bucket) }
     }
 
     /// The number that the next event will have.
@@ -707,15 +718,9 @@ impl Segment {
         self.header().failed_tiers.fetch_and(!(1 << tier.index()), Ordering::AcqRel);
     }
 
-    /// The free buckets of tier `tier`.
+    /// [`Buckets::free_map`].
     pub fn free_buckets(&self, tier: TierId) -> FreeMap<'_, BucketStates<'_>> {
-        let header = self.header();
-        FreeMap {
-            bits: self.words(self.offsets.bucket_bits, header.buckets),
-            states: BucketStates(self),
-            first: header.tier[tier].first_bucket,
-            count: header.tier[tier].buckets,
-        }
+        self.buckets().free_map(tier)
     }
 
     #[inline(always)]
@@ -856,16 +861,6 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
         ram_buckets: header.tier[0].buckets,
         bucket_bytes: u64::from(page) * u64::from(PAGES_PER_BUCKET),
     })
-}
-
-/// The state words of buckets.
-pub struct BucketStates<'a>(&'a Segment);
-
-impl States for BucketStates<'_> {
-    fn state(&self, item: u32) -> &AtomicU32 {
-        let buckets = self.0.header().buckets;
-        &self.0.at::<BucketMeta>(self.0.offsets.buckets, item.min(buckets - 1)).state
-    }
 }
 
 /// Opens the pool file at `path` for a client or a manager, if it is ours alone.

@@ -1,7 +1,7 @@
 //! Model checking of the lock-free protocols with loom, in plain `cargo test`.
 //!
-//! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`, `index.rs`, `opens.rs` and `queue.rs` are compiled again here, against
-//! the [`sync`] module below instead of the crate's. What cannot be included because it needs a
+//! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`, `block_guard.rs`, `buckets.rs`,
+//! `index.rs`, `opens.rs` and `queue.rs` are compiled again here, against the [`sync`] module below instead of the crate's. What cannot be included because it needs a
 //! mapped segment is written out with the same operations and orderings, and names the function that
 //! it mirrors.
 //!
@@ -16,13 +16,15 @@
 //! twice: as it is, and with all loads but those of lock-free readers made exchanges (that fail), so
 //! that no interleaving is overlooked.
 
+use block_guard::BlockGuard;
+use buckets::{Buckets, Locking};
 use dirty_pages::DirtyPages;
 use entry::Entry;
 use forebay_placement::TierId;
 use forebay_pool::BucketId;
 use free_map::{FREE, FreeMap, States, USED};
 use index::{Index, IndexNodes, NodeStates};
-use layout::{CACHED_NODES, FileRecord, IndexNode};
+use layout::{BucketMeta, CACHED_NODES, FileRecord, IndexNode, SlotSums, TierHeader};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -30,7 +32,7 @@ use message::Message;
 use opens::Opens;
 use owner::Owner;
 use queue::Queue;
-use seq_lock::RobustSeqLock;
+use seq_lock::{LockGuard, RobustSeqLock};
 use std::cell::Cell;
 use sync::{AtomicU32, AtomicU64, Ordering, fence, pause};
 
@@ -41,6 +43,12 @@ mod crash {
         false
     }
 }
+#[allow(dead_code)]
+#[path = "../src/block_guard.rs"]
+mod block_guard;
+#[allow(dead_code)]
+#[path = "../src/buckets.rs"]
+mod buckets;
 #[allow(dead_code)]
 #[path = "../src/dirty_pages.rs"]
 mod dirty_pages;
@@ -69,10 +77,12 @@ mod queue;
 #[path = "../src/seq_lock.rs"]
 mod seq_lock;
 
-/// Nodes of two entries, and the words of a file record that the index is about: what `index.rs` needs of
-/// the layout. Eight levels are enough for the blocks of a model.
+/// Nodes of two entries, the words of a file record that the index is about, and buckets: what `index.rs` and
+/// `buckets.rs` need of the layout. Eight levels are enough for the blocks of a model.
 mod layout {
-    use crate::sync::AtomicU64;
+    use crate::dirty_pages::DirtyPages;
+    use crate::seq_lock::RobustSeqLock;
+    use crate::sync::{AtomicU32, AtomicU64};
 
     pub const NODE_BITS: u32 = 1;
     pub const NODE_ENTRIES: usize = 1 << NODE_BITS;
@@ -85,6 +95,33 @@ mod layout {
     pub struct FileRecord {
         pub entry0: AtomicU64,
         pub root: AtomicU64,
+    }
+
+    pub struct BucketMeta {
+        pub lock: RobustSeqLock,
+        pub state: AtomicU32,
+        pub file: AtomicU32,
+        pub block: AtomicU64,
+        pub valid: AtomicU64,
+        pub pages: DirtyPages,
+        pub written: AtomicU32,
+        pub dirtied: AtomicU32,
+        pub reserved: AtomicU32,
+        pub heat: AtomicU32,
+    }
+
+    pub struct SlotSums {
+        pub rotten: AtomicU64,
+    }
+
+    pub struct TierHeader {
+        pub first_bucket: u32,
+        pub buckets: u32,
+        pub free: AtomicU32,
+    }
+
+    pub struct JobRecord {
+        pub free: AtomicU32,
     }
 }
 
@@ -554,126 +591,135 @@ fn a_dead_holders_lock_goes_to_one_heir() {
 // ---------------------------------------------------------------------------------------------
 // Blocks: entries, buckets and the free map together.
 
-/// A bucket with two words of data.
-struct Bucket {
-    lock: RobustSeqLock,
-    state: AtomicU32,
-    data: [AtomicU64; 2],
-}
+/// First bucket of the second tier. Those between the tiers are no model's: nothing touches them.
+const SLOTS: u32 = 64;
 
-/// Entries of a few blocks, and buckets 0 .. n. Every bucket is on tier 0 except those from
-/// `slots` on, which are on tier 1 and not in the free map.
+/// Entries of a few blocks, buckets of two tiers, and two words of data for each.
 struct Pool {
     entry: Vec<AtomicU64>,
-    buckets: Vec<Bucket>,
-    bits: [AtomicU64; 1],
-    slots: u32,
-}
-
-impl States for &Pool {
-    fn state(&self, item: u32) -> &AtomicU32 {
-        &self.buckets[item as usize].state
-    }
+    metas: Vec<BucketMeta>,
+    data: Vec<[AtomicU64; 2]>,
+    sums: Vec<SlotSums>,
+    bits: [AtomicU64; 2],
+    tiers: Vec<TierHeader>,
 }
 
 impl Pool {
+    /// `buckets` of RAM, all free, and `slots` that the free map of the second tier does not offer.
     fn new(blocks: usize, buckets: u32, slots: u32) -> Pool {
-        let bucket = |_| Bucket {
+        let meta = || BucketMeta {
             lock: RobustSeqLock::unheld(),
             state: AtomicU32::new(FREE),
-            data: [AtomicU64::new(0), AtomicU64::new(0)],
+            file: AtomicU32::new(0),
+            block: AtomicU64::new(0),
+            valid: AtomicU64::new(0),
+            pages: DirtyPages::new(0),
+            written: AtomicU32::new(0),
+            dirtied: AtomicU32::new(0),
+            reserved: AtomicU32::new(0),
+            heat: AtomicU32::new(0),
+        };
+        let data = || [AtomicU64::new(0), AtomicU64::new(0)];
+        let in_use = |id: u32| id < buckets || (SLOTS..SLOTS + slots).contains(&id);
+        let last = if slots > 0 { SLOTS + slots } else { buckets };
+        let (mut metas, mut all_data) = (Vec::new(), Vec::new());
+        for id in 0..last {
+            let in_model = IN_MODEL.replace(IN_MODEL.get() && in_use(id));
+            metas.push(meta());
+            all_data.push(data());
+            IN_MODEL.set(in_model);
+        }
+        let tier = |first_bucket, buckets| TierHeader {
+            first_bucket,
+            buckets,
+            free: AtomicU32::new(buckets),
         };
         Pool {
             entry: (0..blocks).map(|_| AtomicU64::new(Entry::EMPTY)).collect(),
-            buckets: (0..buckets + slots).map(bucket).collect(),
-            bits: [AtomicU64::new((1 << buckets) - 1)],
-            slots: buckets,
+            metas,
+            data: all_data,
+            sums: (0..slots).map(|_| SlotSums { rotten: AtomicU64::new(0) }).collect(),
+            bits: [AtomicU64::new((1 << buckets) - 1), AtomicU64::new(0)],
+            tiers: vec![tier(0, buckets), tier(SLOTS, slots)],
         }
     }
 
-    fn map(&self) -> FreeMap<'_, &Pool> {
-        FreeMap { bits: &self.bits, states: self, first: 0, count: self.slots }
+    fn view(&self) -> Buckets<'_> {
+        Buckets {
+            metas: &self.metas,
+            sums: &self.sums,
+            bits: &self.bits,
+            tiers: &self.tiers,
+            jobs: &[],
+        }
     }
 
-    fn bucket(&self, bucket: BucketId) -> &Bucket {
-        &self.buckets[bucket.index()]
+    fn bucket(&self, bucket: BucketId) -> &BucketMeta {
+        self.view().meta(bucket).unwrap()
     }
 
     /// `Segment::take_bucket`, without the cache.
     fn take(&self, owner: Owner) -> Option<BucketId> {
         let mut taken = None;
-        self.map().take(owner, 0, 1, |bucket| taken = Some(BucketId::from_raw(bucket)));
+        let map = self.view().free_map(TierId::RAM);
+        map.take(owner, 0, 1, |bucket| taken = Some(BucketId::from_raw(bucket)));
         taken
     }
 
-    /// `Segment::dress_bucket`.
-    fn dress(&self, bucket: BucketId, owner: Owner) {
-        let bucket = self.bucket(bucket);
-        lock(&bucket.lock, owner);
-        bucket.state.store(USED, Ordering::Release);
+    /// `Segment::try_init_bucket`.
+    fn init(&self, bucket: BucketId, block: usize, owner: Owner) {
+        let meta = self.bucket(bucket);
+        lock(&meta.lock, owner);
+        self.view().init(meta, 0, block as u64, 0);
     }
 
-    /// `Segment::undress_bucket`.
-    fn undress(&self, bucket: BucketId) {
-        self.map().give(bucket.raw());
-        self.bucket(bucket).lock.unlock_changed();
-    }
-
-    /// The exchange in the client's `write_new`.
+    /// `FreshBucket::publish`, and its end if another thread was faster.
     fn publish(&self, block: usize, bucket: BucketId) -> bool {
-        let word = Entry::resident(TierId::RAM, bucket).encode();
-        self.entry[block]
-            .compare_exchange(Entry::EMPTY, word, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        let published = Entry::resident(TierId::RAM, bucket).publish(&self.entry[block]).is_some();
+        if !published {
+            self.view().free(bucket);
+            self.bucket(bucket).lock.unlock_changed();
+        }
+        published
     }
 
     fn fill(&self, bucket: BucketId, value: u64) {
-        for word in &self.bucket(bucket).data {
+        for word in &self.data[bucket.index()] {
             word.store(value, Ordering::Relaxed);
         }
     }
 
     fn copy(&self, bucket: BucketId) -> [u64; 2] {
-        let data = &self.bucket(bucket).data;
+        let data = &self.data[bucket.index()];
         [data[0].load(Ordering::Relaxed), data[1].load(Ordering::Relaxed)]
     }
 
-    /// `Segment::lock_resident`. Returns the locked bucket.
-    fn lock_resident(&self, block: usize, owner: Owner) -> Option<BucketId> {
-        loop {
-            let word = self.entry[block].load(Ordering::Acquire);
-            let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
-            lock(&self.bucket(bucket).lock, owner);
-            if self.entry[block].load(Ordering::Acquire) == word {
-                return Some(bucket);
-            }
-            self.bucket(bucket).lock.unlock_unchanged();
-        }
+    fn lock(&self, block: usize, owner: Owner) -> Option<BlockGuard<'_>> {
+        let place = &self.entry[block];
+        let slow = || self.view().lock(place, owner, Patient(self));
+        let Ok(locked) = buckets::lock_or(place, owner, |id| self.view().meta(id), slow);
+        locked
     }
 
-    /// `Segment::discard_resident`.
-    fn discard(&self, block: usize, bucket: BucketId) {
-        self.entry[block].store(Entry::EMPTY, Ordering::Release);
-        self.map().give(bucket.raw());
-        self.bucket(bucket).lock.unlock_changed();
+    fn discard(&self, block: usize, locked: BlockGuard<'_>) {
+        self.view().discard(&self.entry[block], locked);
     }
 
     /// The client's `write_part` for a whole block. Returns whether there was a bucket for it.
     fn write(&self, block: usize, value: u64, owner: Owner) -> bool {
         loop {
-            if let Some(bucket) = self.lock_resident(block, owner) {
-                self.fill(bucket, value);
-                self.bucket(bucket).lock.unlock_changed();
+            if let Some(mut locked) = self.lock(block, owner) {
+                self.fill(locked.bucket(), value);
+                locked.changed();
                 return true;
             }
             let Some(bucket) = self.take(owner) else { return false };
-            self.dress(bucket, owner);
+            self.init(bucket, block, owner);
             if self.publish(block, bucket) {
                 self.fill(bucket, value);
                 self.bucket(bucket).lock.unlock_changed();
                 return true;
             }
-            self.undress(bucket);
         }
     }
 
@@ -700,22 +746,50 @@ impl Pool {
 
     /// Every bucket is either named by one entry, used and unlocked, or free with its bit.
     fn check(&self) {
-        let bits = self.bits[0].load(Ordering::Relaxed);
-        for (id, bucket) in self.buckets.iter().enumerate() {
+        let ids = |tier: &TierHeader| {
+            BucketId::range(tier.first_bucket, tier.first_bucket + tier.buckets)
+        };
+        for id in self.tiers.iter().flat_map(ids) {
+            let bucket = self.bucket(id);
             assert_eq!(bucket.lock.holder(), None, "bucket {id}");
             let names = |entry: &&AtomicU64| {
                 let entry = Entry::decode(entry.load(Ordering::Relaxed));
-                matches!(entry, Entry::Resident { bucket, .. } if bucket.index() == id)
+                matches!(entry, Entry::Resident { bucket, .. } if bucket == id)
             };
             let named = self.entry.iter().filter(names).count();
             let state = bucket.state.load(Ordering::Relaxed);
-            if id < self.slots as usize {
-                let free = state == FREE && bits >> id & 1 == 1;
-                assert!(named == 1 && state == USED || named == 0 && free, "bucket {id}");
-            } else {
-                assert!(named == 1 && state == USED || named == 0 && state == FREE, "slot {id}");
-            }
+            let word = self.bits[id.index() / 64].load(Ordering::Relaxed);
+            let is_offered = word >> (id.raw() % 64) & 1 == 1 || id.raw() >= SLOTS;
+            let free = state == FREE && is_offered;
+            assert!(named == 1 && state == USED || named == 0 && free, "bucket {id}");
         }
+    }
+}
+
+/// Waits for others, which all live.
+struct Patient<'a>(&'a Pool);
+
+impl Locking for Patient<'_> {
+    type End = std::convert::Infallible;
+
+    fn lock<'m>(
+        &mut self,
+        bucket: &'m BucketMeta,
+        owner: Owner,
+    ) -> Result<LockGuard<'m>, Self::End> {
+        lock(&bucket.lock, owner);
+        bucket.pages.repair(&bucket.valid);
+        Ok(LockGuard::of(&bucket.lock, true))
+    }
+
+    fn wait_for_busy(&mut self, _: Owner) -> Result<bool, Self::End> {
+        unreachable!("no block is written around here")
+    }
+
+    fn is_indexed(&self, bucket: BucketId) -> bool {
+        let block = self.0.bucket(bucket).block.load(Ordering::Relaxed);
+        let entry = Entry::decode(self.0.entry[block as usize].load(Ordering::Acquire));
+        matches!(entry, Entry::Resident { bucket: named, .. } if named == bucket)
     }
 }
 
@@ -730,8 +804,8 @@ fn a_reader_accepts_no_foreign_bytes_when_the_bucket_comes_back() {
             let pool = pool.clone();
             thread::spawn(move || {
                 for (from, to, value) in [(0, 1, 21), (1, 0, 12)] {
-                    let bucket = pool.lock_resident(from, owner(1)).unwrap();
-                    pool.discard(from, bucket);
+                    let locked = pool.lock(from, owner(1)).unwrap();
+                    pool.discard(from, locked);
                     assert!(pool.write(to, value, owner(1)));
                 }
             })
@@ -755,8 +829,8 @@ fn a_reader_accepts_no_foreign_bytes_when_another_takes_the_bucket() {
         let discarder = {
             let pool = pool.clone();
             thread::spawn(move || {
-                let bucket = pool.lock_resident(0, owner(1)).unwrap();
-                pool.discard(0, bucket);
+                let locked = pool.lock(0, owner(1)).unwrap();
+                pool.discard(0, locked);
                 pool.write(0, 12, owner(1));
             })
         };
@@ -764,8 +838,8 @@ fn a_reader_accepts_no_foreign_bytes_when_another_takes_the_bucket() {
             let pool = pool.clone();
             thread::spawn(move || {
                 if pool.write(1, 21, owner(2)) {
-                    let bucket = pool.lock_resident(1, owner(2)).unwrap();
-                    pool.discard(1, bucket);
+                    let locked = pool.lock(1, owner(2)).unwrap();
+                    pool.discard(1, locked);
                 }
             })
         };
@@ -809,7 +883,7 @@ fn demote(pool: &Pool, block: usize, slot: BucketId, owner: Owner) -> bool {
     if from.read_retry(begin) || pool.entry[block].load(Ordering::Acquire) != word {
         return false;
     }
-    for (place, value) in pool.bucket(slot).data.iter().zip(pool.copy(bucket)) {
+    for (place, value) in pool.data[slot.index()].iter().zip(pool.copy(bucket)) {
         place.store(value, Ordering::Relaxed);
     }
     if from.try_lock(owner).is_err() {
@@ -823,7 +897,7 @@ fn demote(pool: &Pool, block: usize, slot: BucketId, owner: Owner) -> bool {
     lock(&to.lock, owner);
     to.state.store(USED, Ordering::Release);
     pool.entry[block].store(Entry::resident(TierId::new(1), slot).encode(), Ordering::Release);
-    pool.map().give(bucket.raw());
+    pool.view().free(bucket);
     from.unlock_changed();
     to.lock.unlock_changed();
     true
@@ -832,12 +906,11 @@ fn demote(pool: &Pool, block: usize, slot: BucketId, owner: Owner) -> bool {
 /// Mirrors the client's `write_over_slot` for a whole block: a fresh bucket replaces the slot.
 fn write_over_slot(pool: &Pool, block: usize, value: u64, owner: Owner) {
     let fresh = pool.take(owner).unwrap();
-    let slot = pool.lock_resident(block, owner).unwrap();
-    pool.dress(fresh, owner);
+    let slot = pool.lock(block, owner).unwrap();
+    pool.init(fresh, block, owner);
     pool.fill(fresh, value);
-    pool.entry[block].store(Entry::resident(TierId::RAM, fresh).encode(), Ordering::Release);
-    pool.bucket(slot).state.store(FREE, Ordering::Release);
-    pool.bucket(slot).lock.unlock_changed();
+    let word = Entry::resident(TierId::RAM, fresh).encode();
+    pool.view().replace(&pool.entry[block], word, slot);
     pool.bucket(fresh).lock.unlock_changed();
 }
 
@@ -847,12 +920,14 @@ fn write_over_slot(pool: &Pool, block: usize, value: u64, owner: Owner) {
 fn a_reader_accepts_no_half_filled_slot() {
     explore(Some(3), || {
         let pool = Arc::new(Pool::new(1, 1, 1));
-        assert!(pool.write(0, 1, owner(1)) && demote(&pool, 0, BucketId::from_raw(1), owner(0)));
+        assert!(
+            pool.write(0, 1, owner(1)) && demote(&pool, 0, BucketId::from_raw(SLOTS), owner(0))
+        );
         let mover = {
             let pool = pool.clone();
             thread::spawn(move || {
                 write_over_slot(&pool, 0, 2, owner(1));
-                assert!(demote(&pool, 0, BucketId::from_raw(1), owner(0)));
+                assert!(demote(&pool, 0, BucketId::from_raw(SLOTS), owner(0)));
             })
         };
         if let Some(pair) = pool.read(0) {
@@ -879,7 +954,7 @@ fn a_demotion_loses_no_write() {
                 }
             })
         };
-        demote(&pool, 0, BucketId::from_raw(1), owner(0));
+        demote(&pool, 0, BucketId::from_raw(SLOTS), owner(0));
         writer.join().unwrap();
         assert_eq!(pool.settled(0), Some(2));
         pool.check();
@@ -895,7 +970,7 @@ fn a_reader_sees_the_block_before_or_after_its_demotion() {
         let demoter = {
             let pool = pool.clone();
             thread::spawn(move || {
-                assert!(demote(&pool, 0, BucketId::from_raw(1), owner(0)));
+                assert!(demote(&pool, 0, BucketId::from_raw(SLOTS), owner(0)));
                 assert!(pool.write(1, 7, owner(0)));
             })
         };
