@@ -430,7 +430,7 @@ impl Forebay {
     pub fn writes(&self) -> Result<u64, String> {
         let status = server::run(&mut self.forebay("status"))?;
         let line = status.lines().find_map(|line| line.trim().strip_prefix("count writes "));
-        line.and_then(|count| count.trim().parse().ok())
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok())
             .ok_or_else(|| format!("no count of writes in {status}"))
     }
 }

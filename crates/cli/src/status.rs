@@ -4,7 +4,7 @@ use crate::drain::bytes;
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
 use forebay_node::runtime::{Runtime, newest_last_log};
-use forebay_node::status::{FileStatus, Observer, TierStatus};
+use forebay_node::status::{Count, FileStatus, Observer, TierStatus};
 use serde_core::Serialize as _;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
@@ -92,8 +92,11 @@ fn json(runtime: &Runtime) -> Value {
         }
     };
     let is_served = observer.is_served();
-    let counters: Map<_, _> =
-        observer.counters().iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
+    let counters: Map<_, _> = observer
+        .counters()
+        .iter()
+        .map(|count| (count.name.to_owned(), json!(count.value)))
+        .collect();
     object["manager"] = json!(is_served.then(|| observer.manager()));
     object["manager_stopped"] = json!(is_served && stopped(observer.manager()).is_some());
     object["orphaned"] = json!(!is_served);
@@ -214,8 +217,8 @@ fn show(runtime: &Runtime, observer: &Observer) {
         };
         println!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}", job.number);
     }
-    for (name, value) in observer.counters() {
-        println!("  count {name:12} {value}");
+    for Count { name, unit, help, value } in observer.counters() {
+        println!("  count {name:12} {value} {unit} {help}");
     }
     if observer.refused() > 0 {
         println!(

@@ -308,8 +308,8 @@ impl Segment {
 
     fn add_to_past(&self, counters: &Counters) {
         let past = self.header().past.all();
-        for ((_, total), (_, value)) in past.iter().zip(counters.all()) {
-            total.fetch_add(value.swap(0, Ordering::AcqRel), Ordering::Relaxed);
+        for (total, counter) in past.iter().zip(counters.all()) {
+            total.value.fetch_add(counter.value.swap(0, Ordering::AcqRel), Ordering::Relaxed);
         }
     }
 

@@ -435,42 +435,70 @@ pub struct StoreHeader {
     pub path: [u8; LONG_PATH_BYTES],
 }
 
-/// What clients count. Tests use them to prove that interception was live.
+/// What clients count, from the start of their pool. Tests use it to prove that interception was live.
 #[repr(C)]
 pub struct Counters {
-    /// Files opened for buffering.
+    /// Calls: files opened for buffering.
     pub opens: AtomicU64,
-    /// Write calls served from the tiers.
+    /// Calls: writes served from the tiers.
     pub writes: AtomicU64,
-    /// Bytes of them.
+    /// Bytes: written by them.
     pub write_bytes: AtomicU64,
-    /// Read calls served at least in part from the tiers.
+    /// Calls: reads served at least in part from the tiers.
     pub reads: AtomicU64,
-    /// Bytes of all buffered reads.
+    /// Bytes: read by them.
     pub read_bytes: AtomicU64,
-    /// Writes that went around the tiers, block by block.
-    pub arounds: AtomicU64,
-    /// Times a writer waited for room.
-    pub waits: AtomicU64,
-    /// Calls passed through after the file was made clean.
-    pub passed: AtomicU64,
-    /// Bytes read from the store by programs that waited for them.
+    /// Blocks: written to the store past the tiers, which had no room.
+    pub write_around: AtomicU64,
+    /// Waits: of a writer, for room in the tiers.
+    pub backpressure: AtomicU64,
+    /// Calls: passed to the kernel after the file was made clean.
+    pub passthrough: AtomicU64,
+    /// Bytes: read from the store by programs that waited for them.
     pub missed_bytes: AtomicU64,
 }
 
+/// One of the [`Counters`].
+pub struct Counter<'a> {
+    /// Its name, as `forebay status` has it.
+    pub name: &'static str,
+    /// What is counted.
+    pub unit: &'static str,
+    /// Which of that: a line for people.
+    pub help: &'static str,
+    /// The count.
+    pub value: &'a AtomicU64,
+}
+
 impl Counters {
-    /// All counters with their names.
-    pub fn all(&self) -> [(&'static str, &AtomicU64); 9] {
+    /// All counters, always in the same order.
+    pub fn all(&self) -> [Counter<'_>; 9] {
+        let of = |name, unit, help, value| Counter { name, unit, help, value };
         [
-            ("opens", &self.opens),
-            ("writes", &self.writes),
-            ("write_bytes", &self.write_bytes),
-            ("reads", &self.reads),
-            ("read_bytes", &self.read_bytes),
-            ("arounds", &self.arounds),
-            ("waits", &self.waits),
-            ("passed", &self.passed),
-            ("missed_bytes", &self.missed_bytes),
+            of("opens", "calls", "files opened for buffering", &self.opens),
+            of("writes", "calls", "writes served from the tiers", &self.writes),
+            of("write_bytes", "bytes", "written by them", &self.write_bytes),
+            of("reads", "calls", "reads served at least in part from the tiers", &self.reads),
+            of("read_bytes", "bytes", "read by them", &self.read_bytes),
+            of(
+                "write_around",
+                "blocks",
+                "written to the store past the tiers, which had no room",
+                &self.write_around,
+            ),
+            of("backpressure", "waits", "of a writer, for room in the tiers", &self.backpressure),
+            of(
+                "passthrough",
+                "calls",
+                "passed to the kernel after the file was made clean",
+                &self.passthrough,
+            ),
+            of(
+                "missed_bytes",
+                "bytes",
+                "read from the store by programs that waited for them",
+                &self.missed_bytes,
+            ),
         ]
     }
 }

@@ -280,8 +280,8 @@ impl Place {
     pub fn intercepted(&self) -> u64 {
         let observer = self.pools().first().and_then(|pool| Observer::of(pool).ok());
         let counters = observer.map(|observer| observer.counters()).unwrap_or_default();
-        let wanted = counters.iter().filter(|(name, _)| ["opens", "writes"].contains(name));
-        wanted.map(|(_, count)| count).sum()
+        let wanted = counters.iter().filter(|count| ["opens", "writes"].contains(&count.name));
+        wanted.map(|count| count.value).sum()
     }
 
     /// The node manager, if one serves.
@@ -289,13 +289,13 @@ impl Place {
         let observer = Observer::of(self.pools().first()?).ok()?;
         let counters = observer.counters();
         let sum = |wanted: [&str; 2]| {
-            let counters = counters.iter().filter(|(name, _)| wanted.contains(name));
-            counters.map(|(_, count)| count).sum()
+            let counters = counters.iter().filter(|count| wanted.contains(&count.name));
+            counters.map(|count| count.value).sum()
         };
         observer.is_served().then(|| Manager {
             pid: observer.manager(),
             dirty: observer.dirty(),
-            crowded: sum(["waits", "arounds"]),
+            crowded: sum(["backpressure", "write_around"]),
         })
     }
 

@@ -297,7 +297,7 @@ impl Status {
         for line in text.lines() {
             let words: Vec<_> = line.split_whitespace().collect();
             match words[..] {
-                ["count", name, value] => {
+                ["count", name, value, ..] => {
                     *status.counters.entry(name.to_owned()).or_default() +=
                         value.parse::<u64>().unwrap();
                 }
@@ -315,7 +315,7 @@ impl Status {
 
     /// Interception was live: files were opened under management, and data went through Forebay.
     pub fn assert_live(&self) {
-        let moved = ["writes", "reads", "arounds", "passed"].map(|name| self.count(name));
+        let moved = ["writes", "reads", "write_around", "passthrough"].map(|name| self.count(name));
         assert!(self.count("opens") > 0, "no open was intercepted: {}", self.text);
         assert!(moved.iter().sum::<u64>() > 0, "no data was intercepted: {}", self.text);
     }

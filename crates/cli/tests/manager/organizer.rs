@@ -105,5 +105,5 @@ fn a_rule_puts_a_file_on_the_tier_it_names() {
     assert_eq!(places.len(), 3, "{said}");
     assert!(places[0].contains(" nvme ") && places[1].contains(" store "), "{said}");
     assert!(places[2].contains(" ram "), "{said}");
-    assert!(status.count("arounds") >= 4, "{}", status.text);
+    assert!(status.count("write_around") >= 4, "{}", status.text);
 }

@@ -14,7 +14,7 @@ fn python(setup: &Setup, script: &str) -> Option<Status> {
 /// Nothing was flushed for a call, and nothing went around the tiers.
 fn assert_buffered(status: Option<Status>) {
     if let Some(status) = status {
-        let counts = ["passed", "arounds"].map(|name| status.count(name));
+        let counts = ["passthrough", "write_around"].map(|name| status.count(name));
         assert_eq!(counts, [0, 0], "{}", status.text);
     }
 }

@@ -17,7 +17,7 @@ impl OpenFile<'_> {
     /// # Errors
     /// The errno of the flush; `act` is not called then.
     pub fn with_clean<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.session.counters().passed.fetch_add(1, Ordering::Relaxed);
+        self.session.counters().passthrough.fetch_add(1, Ordering::Relaxed);
         let mut act = Some(act);
         self.session.restarting(|| self.with_clean_once(&mut act))
     }

@@ -18,7 +18,7 @@ impl OpenFile<'_> {
         offset: u64,
         bytes: usize,
     ) -> Result<usize, Errno> {
-        self.session.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
         self.exclusively(|file| {
             let block = offset / self.session.segment.bucket_bytes() as u64;
             let record = self.record;
@@ -67,7 +67,7 @@ impl EnteredFile<'_> {
             self.session.segment.end_lengthening(lengthens);
         }
         place.store(Entry::EMPTY, Ordering::Release);
-        self.session.counters().arounds.fetch_add(1, Ordering::Relaxed);
+        self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
         result.map(Some)
     }
 

@@ -140,7 +140,7 @@ impl Session {
         if self.waited_in_vain.load(Ordering::Relaxed) == u64::from(made) {
             return None;
         }
-        self.counters().waits.fetch_add(1, Ordering::Relaxed);
+        self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
         let mut idle_ms = 0;
         while idle_ms < ROOM_PATIENCE.as_ms() {
             made = header.room_made.load(Ordering::Acquire);

@@ -4,7 +4,7 @@ use crate::observe::holders::Holder;
 use crate::usage::{buckets_of, dirty_bytes, ranges, scratch_bytes};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{FileFlags, JobRecord, retirement};
+use forebay_pool::layout::{Counter, FileFlags, JobRecord, retirement};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{Segment, SegmentError, clock};
 use rustix::fd::AsFd;
@@ -15,7 +15,20 @@ use std::sync::atomic::Ordering;
 /// Rotten ranges that are named.
 pub const ROTTEN_MAX: usize = 100;
 
-/// A look at a pool that somebody else serves.
+/// One of the things that clients count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Its name.
+    pub name: &'static str,
+    /// What is counted.
+    pub unit: &'static str,
+    /// Which of that.
+    pub help: &'static str,
+    /// The count since the pool was made.
+    pub value: u64,
+}
+
+/// A look at a pool that another process serves.
 pub struct Observer(Segment);
 
 /// One tier now.
@@ -233,18 +246,19 @@ impl Observer {
     }
 
     /// What clients have counted, those that are gone and those that live.
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+    pub fn counters(&self) -> Vec<Count> {
         let header = self.0.header();
-        let mut sums: Vec<(&'static str, u64)> = header
-            .past
-            .all()
-            .iter()
-            .map(|(name, value)| (*name, value.load(Ordering::Relaxed)))
-            .collect();
+        let of = |counter: &Counter<'_>| Count {
+            name: counter.name,
+            unit: counter.unit,
+            help: counter.help,
+            value: counter.value.load(Ordering::Relaxed),
+        };
+        let mut sums: Vec<_> = header.past.all().iter().map(of).collect();
         for slot in 1..header.clients_high.load(Ordering::Acquire) {
-            for (sum, (_, value)) in sums.iter_mut().zip(self.0.client(slot).counters.all()) {
+            for (sum, counter) in sums.iter_mut().zip(self.0.client(slot).counters.all()) {
                 // Programs write them: whatever stands there is shown.
-                sum.1 = sum.1.wrapping_add(value.load(Ordering::Relaxed));
+                sum.value = sum.value.wrapping_add(counter.value.load(Ordering::Relaxed));
             }
         }
         sums

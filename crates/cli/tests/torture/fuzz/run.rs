@@ -225,7 +225,8 @@ fn run_both(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
     if let (Some(mismatch), false) = (&mut mismatch, log.is_empty()) {
         mismatch.text += &format!("\n    node manager: {}", log.trim().replace('\n', "\n    "));
     }
-    let buffered = ["reads", "writes", "passed", "arounds"].map(|name| status.count(name));
+    let buffered =
+        ["reads", "writes", "passthrough", "write_around"].map(|name| status.count(name));
     Outcome {
         mismatch,
         operations: wanted_log.lines().count(),

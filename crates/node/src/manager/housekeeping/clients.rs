@@ -29,7 +29,9 @@ impl Housekeeper {
             client.generation.load(Ordering::Relaxed).hash(&mut look);
             client.presence.iter().for_each(|word| word.load(Ordering::Relaxed).hash(&mut look));
             let counters = client.counters.all();
-            counters.iter().for_each(|(_, value)| value.load(Ordering::Relaxed).hash(&mut look));
+            counters
+                .iter()
+                .for_each(|counter| counter.value.load(Ordering::Relaxed).hash(&mut look));
             let look = look.finish();
             match self.standing.insert(slot, (look, now)) {
                 Some((before, since)) if before == look => {
