@@ -399,7 +399,7 @@ pub fn describe(files: &[FileStatus]) -> String {
         text.push_str(&format!("\n  and {} more; see `forebay status`", files.len() - 20));
     }
     text.push_str(
-        "\nFree space or mend the store, then run `forebay recover`; or save the data to another \
+        "\nFree space or repair the store, then run `forebay recover`; or save the data to another \
          place with `forebay salvage --to DIR`.",
     );
     text

@@ -126,7 +126,7 @@ fn show_findings(place: &Path, findings: &[Finding], has_pool: bool) {
     let name = place.display();
     for finding in findings {
         let remedy = match finding.remedy {
-            Remedy::Mended => "`forebay recover` puts it right, or can do without",
+            Remedy::Repaired => "`forebay recover` puts it right, or can do without",
             Remedy::Kept => "`forebay recover` keeps its data in the pool; use `forebay salvage`",
             Remedy::Lost => "`forebay recover` brings back the rest, and says what is lost",
             Remedy::Refused if has_pool => {

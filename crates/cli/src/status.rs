@@ -229,9 +229,9 @@ fn show(runtime: &Runtime, observer: &Observer) {
     for holder in observer.holders() {
         println!("  HELD     {holder}");
     }
-    for (path, range) in observer.rotten() {
+    for (path, range) in observer.corrupt() {
         println!(
-            "  ROTTEN   {path}: bytes {}..{} cannot be read from their tier",
+            "  CORRUPT  {path}: bytes {}..{} cannot be read from their tier",
             range.start, range.end
         );
     }

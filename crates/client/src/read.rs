@@ -465,7 +465,7 @@ impl EnteredFile<'_> {
             }
             cursor.rewind(start);
             if same {
-                // Rot, or a device that fails: to be looked at while nobody writes.
+                // A corrupt page, or a device that fails: to be looked at while nobody writes.
                 break;
             }
         }
@@ -501,7 +501,7 @@ impl EnteredFile<'_> {
         let meta = held.meta();
         let touched =
             pages(part.within, part.within + part.bytes, self.session.segment.page_shift());
-        self.session.segment.judge_pages(self.session, held.bucket(), touched)?;
+        self.session.segment.verify_pages(self.session, held.bucket(), touched)?;
         let valid = meta.valid.load(Ordering::Acquire);
         self.copy_bucket(held.tier(), held.bucket(), valid, cursor, part)
     }

@@ -222,7 +222,7 @@ impl EnteredFile<'_> {
         let mut at = number * page;
         let mut offset = start;
         let mut chunk = [0u8; 4096];
-        self.session.segment.judge_pages(self.session, held.bucket(), 1 << number)?;
+        self.session.segment.verify_pages(self.session, held.bucket(), 1 << number)?;
         while left > 0 {
             let count = left.min(chunk.len());
             let from = if held.tier().is_ram() {

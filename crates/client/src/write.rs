@@ -391,7 +391,7 @@ impl EnteredFile<'_> {
         let stamp = clock::stamp(now);
         let part = Part { block, within, bytes: piece.len(), ahead: piece.len() as u64, stamp };
         meta.mark_dirty(touched, stamp);
-        crash::point("write.soiled");
+        crash::point("write.marked");
         self.session.ram(held.bucket()).after(within).copy_from(*piece);
         crash::point("write.filled");
         self.mark_written(TierId::RAM, held.bucket(), meta, touched, part);

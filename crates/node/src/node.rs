@@ -283,8 +283,8 @@ impl Node {
 
     /// Marks dirty pages of a slot as not what was written. Says so where it is new, or where it makes
     /// the flush of the file fail.
-    pub fn name_rotten(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64, flushes: bool) {
-        let mut new = self.segment.mark_rotten(meta, sums, pages);
+    pub fn report_corrupt(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64, flushes: bool) {
+        let mut new = self.segment.mark_corrupt(meta, sums, pages);
         let file = meta.file.load(Ordering::Relaxed);
         if file >= self.header().files {
             return;

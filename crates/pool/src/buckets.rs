@@ -105,7 +105,7 @@ impl<'a> Buckets<'a> {
         meta.valid.store(0, Ordering::Relaxed);
         meta.pages.reset(0);
         if let Some(sums) = self.sums(bucket) {
-            sums.rotten.store(0, Ordering::Relaxed);
+            sums.corrupt.store(0, Ordering::Relaxed);
         }
         if self.give_to_job(bucket, meta) {
             return;
@@ -148,7 +148,7 @@ impl<'a> Buckets<'a> {
     /// Makes a taken and locked bucket the home of `block` of `file`: empty, and in use from `now_ms` on.
     #[inline]
     pub fn init(self, meta: &BucketMeta, file: u32, block: u64, now_ms: u32) {
-        crash::point("bucket.dressing");
+        crash::point("bucket.initializing");
         meta.file.store(file, Ordering::Relaxed);
         meta.block.store(block, Ordering::Relaxed);
         meta.valid.store(0, Ordering::Relaxed);
@@ -160,7 +160,7 @@ impl<'a> Buckets<'a> {
         meta.dirtied.store(now_ms, Ordering::Relaxed);
         meta.heat.store(heat.0, Ordering::Relaxed);
         meta.state.store(USED, Ordering::Release);
-        crash::point("bucket.dressed");
+        crash::point("bucket.initialized");
     }
 
     /// Locks the bucket that `place` names, if it still names one once it is locked. Waits while the

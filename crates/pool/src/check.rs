@@ -28,7 +28,7 @@ const LOOK_NS: u64 = 20_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remedy {
     /// Nothing is lost by it, and recovery puts it right.
-    Mended,
+    Repaired,
     /// Recovery leaves the data of this file in the pool, and brings the others to the store.
     Kept,
     /// Recovery brings back the rest, and says that this is lost.
@@ -65,8 +65,8 @@ impl Findings<'_> {
         self.add(place, what.into(), Remedy::Refused);
     }
 
-    fn mended(&mut self, place: impl fmt::Display, what: impl Into<String>) {
-        self.add(place, what.into(), Remedy::Mended);
+    fn repaired(&mut self, place: impl fmt::Display, what: impl Into<String>) {
+        self.add(place, what.into(), Remedy::Repaired);
     }
 
     fn add(&mut self, place: impl fmt::Display, what: String, remedy: Remedy) {

@@ -261,8 +261,8 @@ impl Segment {
         if inside {
             self.reap_nodes(slot);
             // Bits whose items were not taken any more.
-            self.free_buckets(TierId::RAM).mend(self.header().ram_ready.load(Ordering::Acquire));
-            nodes.free().mend(self.header().nodes);
+            self.free_buckets(TierId::RAM).repair(self.header().ram_ready.load(Ordering::Acquire));
+            nodes.free().repair(self.header().nodes);
             // Last: whoever completes an interrupted reaping starts again.
             for word in &client.presence {
                 word.store(0, Ordering::Release);
@@ -371,7 +371,7 @@ impl Segment {
                 .is_some_and(|owner| owner.slot() == slot && !is_state(owner.raw()));
             let holder = meta.lock.holder().filter(|holder| holder.slot() == slot);
             if holder.is_some() {
-                self.note_soiled(meta);
+                self.note_dirty_tail(meta);
             }
             if let Some(holder) = holder
                 && let Some(mut lock) = meta.lock.guard_of_dead(holder, Owner::reaper(slot))
@@ -454,10 +454,10 @@ impl Segment {
             } else {
                 map.count
             };
-            map.mend(ready);
+            map.repair(ready);
             self.header().tier[tier].free.store(map.available(), Ordering::Relaxed);
         }
-        self.index_nodes(MANAGER_SLOT).free().mend(self.header().nodes);
+        self.index_nodes(MANAGER_SLOT).free().repair(self.header().nodes);
         found
     }
 
@@ -524,7 +524,7 @@ impl Segment {
                 return;
             }
         }
-        // A live client may be dressing it, or at work in it, and stopped over that; its lock is then held.
+        // A live client may be initializing it, or at work in it, and stopped over that; its lock is then held.
         let Ok(mut lock) = self.lock_bucket_within(meta, manager, backoff) else {
             if meta.state.load(Ordering::Acquire) == USED && self.is_indexed(bucket) {
                 self.take_back_writeback(meta, found);

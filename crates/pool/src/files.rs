@@ -139,7 +139,7 @@ impl FileRecord {
             &self.placed,
             &self.job,
             &self.handle,
-            &self.soiled,
+            &self.dirty_tails,
         ];
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.flags.store(FileFlags::NONE, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //!
 //! Taking an item is one compare and swap on its state, Free -> Cached(owner), so at no instant
 //! does an item belong to nobody. A bit that a killed process cleared without taking the item is
-//! set again by [`FreeMap::mend`]. Bits are taken up to sixteen at a time from one word, which gives
+//! set again by [`FreeMap::repair`]. Bits are taken up to sixteen at a time from one word, which gives
 //! neighbouring items to one client.
 
 use crate::owner::Owner;
@@ -135,7 +135,7 @@ impl<S: States> FreeMap<'_, S> {
 
     /// Sets the bit of each of the first `ready` items whose state is `FREE`, and clears those that
     /// belong to no item. Safe at any time.
-    pub fn mend(&self, ready: u32) {
+    pub fn repair(&self, ready: u32) {
         if !self.count.is_multiple_of(64) {
             let last = (self.first + self.count) as usize / 64;
             self.bits[last].fetch_and((1 << (self.count % 64)) - 1, Ordering::Relaxed);

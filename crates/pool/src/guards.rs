@@ -160,7 +160,7 @@ impl Drop for FreshBucket<'_> {
     #[inline]
     fn drop(&mut self) {
         self.segment.free_bucket(self.bucket);
-        crash::point("bucket.undressed");
+        crash::point("bucket.aborted");
         self.meta.lock.unlock_changed();
     }
 }

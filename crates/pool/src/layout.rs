@@ -692,7 +692,7 @@ pub struct FileRecord {
     pub handle: AtomicU32,
     /// Locks of buckets with bytes behind the end that were taken from dead processes since nothing was
     /// left there, see [`crate::tail`].
-    pub soiled: AtomicU32,
+    pub dirty_tails: AtomicU32,
     /// Owners that are giving the store's file bytes behind its end, before the record says so, or
     /// [`LENGTHENER_LEFT`]; 0 is a free place, see [`crate::tail`].
     pub lengtheners: [AtomicU32; LENGTHENERS],
@@ -805,7 +805,7 @@ pub struct SlotSums {
     /// The checksum of each page, or 0: not known.
     pub sum: [AtomicU32; PAGES_PER_BUCKET as usize],
     /// Dirty pages whose bytes are not the ones that were written: the store is never given them.
-    pub rotten: AtomicU64,
+    pub corrupt: AtomicU64,
 }
 
 /// A node of the block index.

@@ -188,7 +188,7 @@ impl Segment {
         owner: Owner,
         backoff: &mut Backoff,
     ) -> Result<LockGuard<'a>, Owner> {
-        let taking = || self.note_soiled(bucket);
+        let taking = || self.note_dirty_tail(bucket);
         let guard = self.lock_within(&bucket.lock, owner, backoff, taking)?;
         bucket.pages.repair(&bucket.valid);
         Ok(guard)
@@ -236,7 +236,7 @@ impl Segment {
     ) -> Result<LockGuard<'a>, E> {
         let guard = match bucket.lock.guard(owner) {
             Some(guard) => guard,
-            None => self.lock_slow(&bucket.lock, owner, || self.note_soiled(bucket), look)?,
+            None => self.lock_slow(&bucket.lock, owner, || self.note_dirty_tail(bucket), look)?,
         };
         if guard.is_taken() {
             bucket.pages.repair(&bucket.valid);

@@ -43,7 +43,7 @@ impl Segment {
             let read = sums.read_page(number, content, |to| files.read_slot(from, at, to));
             let right = read == Ok(true);
             if !right && pending >> number & 1 == 1 {
-                self.mark_rotten(old, sums, 1 << number);
+                self.mark_corrupt(old, sums, 1 << number);
                 return Err(read.err().unwrap_or(Errno::IO));
             }
             if !right {

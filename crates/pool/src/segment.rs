@@ -200,10 +200,10 @@ impl Segment {
         }
         for tier in TierId::RAM.below(geometry.tier_buckets.len()) {
             let map = segment.free_buckets(tier);
-            map.mend(map.count);
+            map.repair(map.count);
             segment.header().tier[tier].free.store(map.count, Ordering::Relaxed);
         }
-        segment.index_nodes(MANAGER_SLOT).free().mend(counts.nodes);
+        segment.index_nodes(MANAGER_SLOT).free().repair(counts.nodes);
         segment.header().checksum.store(segment.sum(), Ordering::Release);
         segment.header().magic.store(MAGIC, Ordering::Release);
         Ok(segment)
@@ -222,11 +222,11 @@ impl Segment {
         }
     }
 
-    /// The same for a node manager without a live predecessor, which also mends what can be.
+    /// The same for a node manager without a live predecessor, which also repairs what can be.
     ///
     /// # Errors
     /// Those of [`Segment::attach`].
-    pub fn attach_mending(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
+    pub fn attach_repairing(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
         let segment = Segment::attach_unsummed(file, MapFlags::SHARED)?;
         segment.check_sum()?;
         segment.bound_marks();

@@ -266,11 +266,11 @@ impl Segment {
         u64::from(bucket.raw() - tier.first_bucket) * RECORD_BYTES as u64
     }
 
-    /// Pages that the store lacks and that are known to be rotten: file, block and pages.
-    pub fn rotten_pages(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+    /// Pages that the store lacks and that are known to be corrupt: file, block and pages.
+    pub fn corrupt_pages(&self) -> impl Iterator<Item = (u32, u64, u64)> {
         self.header().bucket_ids().filter_map(|bucket| {
             let (meta, sums) = (self.bucket(bucket)?, self.sums(bucket)?);
-            let pages = sums.rotten(meta.pending());
+            let pages = sums.corrupt(meta.pending());
             let file = meta.file.load(Ordering::Relaxed);
             (pages != 0 && file < self.header().files && self.is_indexed(bucket))
                 .then(|| (file, meta.block.load(Ordering::Relaxed), pages))

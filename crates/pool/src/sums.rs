@@ -43,7 +43,7 @@ impl SlotSums {
     /// Notes a page's sum.
     pub fn set(&self, page: usize, sum: u32) {
         self.sum[page % 64].store(sum, Ordering::SeqCst);
-        self.rotten.fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
+        self.corrupt.fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
     }
 
     /// The bytes of `pages` are about to change: who reads them meanwhile cannot compare.
@@ -51,12 +51,12 @@ impl SlotSums {
         for page in PageSet(pages).pages() {
             self.sum[page].store(0, Ordering::SeqCst);
         }
-        self.rotten.fetch_and(!pages, Ordering::Relaxed);
+        self.corrupt.fetch_and(!pages, Ordering::Relaxed);
     }
 
-    /// Pages of `pages` known to be rotten.
-    pub fn rotten(&self, pages: u64) -> u64 {
-        self.rotten.load(Ordering::Acquire) & pages
+    /// Pages of `pages` known to be corrupt.
+    pub fn corrupt(&self, pages: u64) -> u64 {
+        self.corrupt.load(Ordering::Acquire) & pages
     }
 
     /// Whether `bytes`, read from page `page`, are what was written. They are, too, where somebody
@@ -110,9 +110,9 @@ impl Segment {
     /// clean is no longer valid: the store has it. Returns those pages.
     ///
     /// # Errors
-    /// `IO` if a dirty page is wrong or cannot be read: it is marked as rotten, and whoever syncs
+    /// `IO` if a dirty page is wrong or cannot be read: it is marked as corrupt, and whoever syncs
     /// the file learns of it.
-    pub fn judge_pages(
+    pub fn verify_pages(
         &self,
         files: &impl SlotFiles,
         bucket: BucketId,
@@ -124,7 +124,7 @@ impl Segment {
         let (mut invalid, mut result) = (0, Ok(()));
         for number in PageSet(pages & meta.valid.load(Ordering::Acquire)).pages() {
             if self.is_page_right(files, sums, bucket, number) {
-                sums.rotten.fetch_and(!(1 << number), Ordering::Relaxed);
+                sums.corrupt.fetch_and(!(1 << number), Ordering::Relaxed);
                 continue;
             }
             let bit = 1 << number;
@@ -132,7 +132,7 @@ impl Segment {
             if pending & bit == 0 {
                 invalid |= bit;
             } else {
-                self.mark_rotten(meta, sums, bit);
+                self.mark_corrupt(meta, sums, bit);
                 result = Err(Errno::IO);
             }
         }
@@ -144,8 +144,8 @@ impl Segment {
     }
 
     /// Notes that dirty pages of a slot are not what was written. Returns those not known before.
-    pub fn mark_rotten(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64) -> u64 {
-        let new = pages & !sums.rotten.fetch_or(pages, Ordering::AcqRel);
+    pub fn mark_corrupt(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64) -> u64 {
+        let new = pages & !sums.corrupt.fetch_or(pages, Ordering::AcqRel);
         let file = meta.file.load(Ordering::Relaxed);
         if new != 0 && file < self.header().files {
             self.file(file).report(Errno::IO.raw_os_error() as u32);
@@ -179,7 +179,7 @@ impl Segment {
     ///
     /// # Errors
     /// The device's errno, or that of `change`; the page's content is then not known. `IO` for a page
-    /// of one piece that is rotten.
+    /// of one piece that is corrupt.
     pub fn rewrite_page(
         &self,
         files: &impl SlotFiles,
@@ -197,7 +197,7 @@ impl Segment {
             if keep {
                 files.read_slot(bucket, at, &mut chunk)?;
                 if page == CHUNK && known != 0 && checksum_of(&chunk) != known {
-                    self.bucket(bucket).map(|meta| self.mark_rotten(meta, sums, 1 << number));
+                    self.bucket(bucket).map(|meta| self.mark_corrupt(meta, sums, 1 << number));
                     return Err(Errno::IO);
                 }
             }
@@ -214,7 +214,7 @@ impl Segment {
     /// holds. The caller writes the slot's record afterwards.
     ///
     /// # Errors
-    /// The device's errno; `IO` if the page is dirty and rotten.
+    /// The device's errno; `IO` if the page is dirty and corrupt.
     pub fn zero_in_slot(
         &self,
         files: &impl SlotFiles,
@@ -223,7 +223,7 @@ impl Segment {
         to: usize,
     ) -> Result<(), Errno> {
         let number = from / self.page_bytes();
-        if self.judge_pages(files, bucket, 1 << number)? != 0 {
+        if self.verify_pages(files, bucket, 1 << number)? != 0 {
             // The store has it, and has its zeros already.
             return Ok(());
         }
@@ -303,18 +303,18 @@ mod tests {
     }
 
     #[test]
-    fn rot_in_a_clean_page_makes_it_invalid_and_in_a_dirty_one_it_is_an_error() {
+    fn a_corrupt_page_becomes_invalid_where_it_is_clean_and_an_error_where_it_is_dirty() {
         for page in [4096u32, 16384] {
             let (segment, _shared, memory, bucket) = two_pages(page);
             let (meta, sums) = (segment.bucket(bucket).unwrap(), segment.sums(bucket).unwrap());
-            assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Ok(0));
+            assert_eq!(segment.verify_pages(&memory, bucket, u64::MAX), Ok(0));
             memory.slot.borrow_mut()[2 * page as usize - 1] ^= 1;
-            assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Ok(0b10));
+            assert_eq!(segment.verify_pages(&memory, bucket, u64::MAX), Ok(0b10));
             assert_eq!(meta.valid.load(Ordering::Relaxed), 0b01);
             assert_eq!(memory.records.borrow().last().unwrap().valid, 0b01);
             memory.slot.borrow_mut()[5] ^= 64;
-            assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Err(Errno::IO));
-            assert_eq!((meta.valid.load(Ordering::Relaxed), sums.rotten(u64::MAX)), (1, 1));
+            assert_eq!(segment.verify_pages(&memory, bucket, u64::MAX), Err(Errno::IO));
+            assert_eq!((meta.valid.load(Ordering::Relaxed), sums.corrupt(u64::MAX)), (1, 1));
             let file = meta.file.load(Ordering::Relaxed);
             assert_eq!(segment.file(file).error.load(Ordering::Relaxed) & 0xffff, 5);
             if page == 4096 {
@@ -323,8 +323,8 @@ mod tests {
             }
             // Written anew as a whole it is good again.
             segment.rewrite_page(&memory, bucket, 0, false, |_, _| Ok(())).unwrap();
-            assert_eq!(segment.judge_pages(&memory, bucket, u64::MAX), Ok(0));
-            assert_eq!(sums.rotten(u64::MAX), 0);
+            assert_eq!(segment.verify_pages(&memory, bucket, u64::MAX), Ok(0));
+            assert_eq!(sums.corrupt(u64::MAX), 0);
         }
     }
 
@@ -357,7 +357,7 @@ mod tests {
             let (segment, _shared, memory, bucket) = two_pages(page);
             let end = page as usize;
             segment.zero_in_slot(&memory, bucket, end - 5000.min(end - 1), end).unwrap();
-            assert_eq!(segment.judge_pages(&memory, bucket, 1), Ok(0));
+            assert_eq!(segment.verify_pages(&memory, bucket, 1), Ok(0));
             let slot = memory.slot.borrow();
             assert_eq!(slot.iter().filter(|&&byte| byte == 0).count(), 5000.min(end - 1));
             assert_eq!((slot[0], slot[end - 1], slot[end]), (7, 0, 7));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_in_the_middle_of_a_write_is_not_rotten() {
+    fn a_page_in_the_middle_of_a_write_is_not_corrupt() {
         let (segment, _shared, memory, bucket) = two_pages(4096);
         let sums = segment.sums(bucket).unwrap();
         let before = sums.get(0);
@@ -382,8 +382,8 @@ mod tests {
         let memory = Memory { fails: true, ..memory };
         assert!(segment.is_sound(TierId::new(1)));
         // What the store has is read from there; what it has not is an error.
-        assert_eq!(segment.judge_pages(&memory, bucket, 0b10), Ok(0b10));
-        assert_eq!(segment.judge_pages(&memory, bucket, 0b01), Err(Errno::IO));
+        assert_eq!(segment.verify_pages(&memory, bucket, 0b10), Ok(0b10));
+        assert_eq!(segment.verify_pages(&memory, bucket, 0b01), Err(Errno::IO));
         assert!(!segment.is_sound(TierId::new(1)) && segment.is_sound(TierId::RAM));
     }
 }

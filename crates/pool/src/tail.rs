@@ -26,7 +26,7 @@ impl Segment {
     /// Notes that the lock of `bucket` is about to be taken from a dead process: before it is, so that it can
     /// always be seen from the lock or from the record. One time too many does no harm.
     #[cold]
-    pub(crate) fn note_soiled(&self, bucket: &BucketMeta) {
+    pub(crate) fn note_dirty_tail(&self, bucket: &BucketMeta) {
         let file = bucket.file.load(Ordering::Relaxed);
         if file >= self.header().files {
             return;
@@ -35,7 +35,7 @@ impl Segment {
         let after = bucket.block.load(Ordering::Relaxed).saturating_add(1);
         let end = after.saturating_mul(self.bucket_bytes() as u64);
         if end > record.size.load(Ordering::Acquire) {
-            record.soiled.fetch_add(1, Ordering::AcqRel);
+            record.dirty_tails.fetch_add(1, Ordering::AcqRel);
         }
     }
 
@@ -57,15 +57,15 @@ impl Segment {
             return Ok(());
         }
         self.take_tail_over(file, start, owner)?;
-        let soiled = record.soiled.load(Ordering::Acquire);
-        if soiled == 0 {
+        let dirty = record.dirty_tails.load(Ordering::Acquire);
+        if dirty == 0 {
             return Ok(());
         }
-        crash::point("tail.soiled");
+        crash::point("tail.dirty");
         if self.zero_tail(file, owner, files)? {
             // Unless there was another one meanwhile.
             let (relaxed, done) = (Ordering::Relaxed, Ordering::AcqRel);
-            let _ = record.soiled.compare_exchange(soiled, 0, done, relaxed);
+            let _ = record.dirty_tails.compare_exchange(dirty, 0, done, relaxed);
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Segment {
 
     /// Store and record agree about the size. The caller has the file exclusively.
     pub fn forget_lengtheners(&self, record: &FileRecord) {
-        crash::point("lengthen.mended");
+        crash::point("lengthen.repaired");
         record.lengtheners.iter().for_each(|place| place.store(0, Ordering::Release));
     }
 

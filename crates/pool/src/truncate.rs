@@ -247,7 +247,7 @@ impl Segment {
         let rest = within..keep * page;
         let (block, result) = self.zero_in_block(place, block, rest, owner, files);
         if result.is_err() {
-            self.note_soiled(meta);
+            self.note_dirty_tail(meta);
         }
         self.unlock_cut(block, files);
         result

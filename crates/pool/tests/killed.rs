@@ -961,7 +961,7 @@ impl Manager {
         }
     }
 
-    /// Every bucket is free with its bit, or in use by the one entry that names it. (Mending while
+    /// Every bucket is free with its bit, or in use by the one entry that names it. (Repairing while
     /// others take may leave a bit too many; who takes it finds the state and moves on.)
     fn examine_buckets(&self) {
         let segment = &self.segment;

@@ -111,7 +111,7 @@ mod layout {
     }
 
     pub struct SlotSums {
-        pub rotten: AtomicU64,
+        pub corrupt: AtomicU64,
     }
 
     pub struct TierHeader {
@@ -389,9 +389,9 @@ fn an_item_of_the_free_map_has_one_owner_and_is_never_lost() {
     });
 }
 
-/// (b) A taker killed between clearing the bit and taking the item: mending restores the bit.
+/// (b) A taker killed between clearing the bit and taking the item: a repair restores the bit.
 #[test]
-fn mending_brings_back_what_a_killed_taker_lost() {
+fn a_repair_brings_back_what_a_killed_taker_lost() {
     explore(None, || {
         let items = Items::new(2, &[]);
         // The first half of `FreeMap::take_from_word`, and no second half.
@@ -406,15 +406,15 @@ fn mending_brings_back_what_a_killed_taker_lost() {
             thread::spawn(move || items.take(owner(1), 1))
         };
         killed.join().unwrap();
-        items.map().mend(2);
+        items.map().repair(2);
         let taken = taker.join().unwrap();
         items.check(&[(owner(1), taken)]);
     });
 }
 
-/// (b) Mending while others take and give: still one owner, and nothing is lost.
+/// (b) A repair while others take and give: still one owner, and nothing is lost.
 #[test]
-fn mending_at_any_time_makes_no_second_owner() {
+fn a_repair_at_any_time_makes_no_second_owner() {
     explore(Some(3), || {
         let items = Items::new(2, &[(1, owner(2))]);
         let taker = {
@@ -430,7 +430,7 @@ fn mending_at_any_time_makes_no_second_owner() {
                 items.take(owner(2), 1)
             })
         };
-        items.map().mend(2);
+        items.map().repair(2);
         let taken = taker.join().unwrap();
         let again = giver.join().unwrap();
         items.check(&[(owner(1), taken), (owner(2), again)]);
@@ -638,7 +638,7 @@ impl Pool {
             entry: (0..blocks).map(|_| AtomicU64::new(Entry::EMPTY)).collect(),
             metas,
             data: all_data,
-            sums: (0..slots).map(|_| SlotSums { rotten: AtomicU64::new(0) }).collect(),
+            sums: (0..slots).map(|_| SlotSums { corrupt: AtomicU64::new(0) }).collect(),
             bits: [AtomicU64::new((1 << buckets) - 1), AtomicU64::new(0)],
             tiers: vec![tier(0, buckets), tier(SLOTS, slots)],
         }

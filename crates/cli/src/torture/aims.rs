@@ -49,7 +49,7 @@ const OF_CLIENTS: &[&str] = &[
     "slot.bequeathed",
     "slot.reserved",
     "tail.dead",
-    "tail.soiled",
+    "tail.dirty",
     "tail.zeroed",
     "truncate.cut",
     "truncate.done",
@@ -83,7 +83,7 @@ const OF_NODES: &[&str] = &[
 /// Points of the pool that a node manager passes, too, but in a race so narrow that no case leads there.
 const SELDOM_IN_NODES: &[&str] = &[
     // A program has written the very block that is being fetched ahead.
-    "bucket.undressed",
+    "bucket.aborted",
 ];
 
 /// Points of a second line of defence, to which no death leads any more.
@@ -155,10 +155,10 @@ fn lead(aim: &Aim) -> Lead {
     match (family, step) {
         ("bucket", "cached" | "uncached") => Lead { tiers: Tiers::Wide, ..PLAIN },
         ("reap", "cache") => Lead { tiers: Tiers::Wide, victims: "write.published", ..PLAIN },
-        ("bucket", "undressed") => Lead {
+        ("bucket", "aborted") => Lead {
             tiers: Tiers::Full,
             often: &[Whole, Common, ReadCommon, Read, Verify],
-            held: "bucket.dressed",
+            held: "bucket.initialized",
             events: &[Freeze],
             ..PLAIN
         },
@@ -180,7 +180,7 @@ fn lead(aim: &Aim) -> Lead {
             ..PLAIN
         },
         ("replace", _) => Lead { tiers: Tiers::Full, often: &[Whole], ..PLAIN },
-        ("lengthen", "mending" | "mended") => {
+        ("lengthen", "repairing" | "repaired") => {
             let events = &[Absence];
             let (tiers, victims) = (Tiers::Full, "lengthen.ending");
             Lead { tiers, often: LENGTHENING, victims, events, ..PLAIN }
@@ -202,7 +202,7 @@ fn lead(aim: &Aim) -> Lead {
         ("punch", _) if in_node => Lead { often: &[Punch], victims: "punch.intent", ..PLAIN },
         ("punch" | "cut-range", _) => Lead { often: &[Punch], ..PLAIN },
         ("truncate" | "cut" | "clean", _) => Lead { often: CUTS, ..PLAIN },
-        ("reap", "bucket") => Lead { often: &[Write], victims: "write.soiled", ..PLAIN },
+        ("reap", "bucket") => Lead { often: &[Write], victims: "write.marked", ..PLAIN },
         ("reap", _) => Lead { victims: "write.dirty", ..PLAIN },
         ("takeover", "unfinished") => {
             Lead { often: CUTS, victims: "truncate.settled", events: &[Absence], ..PLAIN }

@@ -449,7 +449,7 @@ fn kill_writers_behind_the_end(rule: &str, points: &[&str]) {
 
 #[test]
 fn what_a_killed_writer_left_behind_the_end_is_never_seen_in_ram() {
-    let points = ["write.soiled", "write.filled", "write.dirty", "write.valid"];
+    let points = ["write.marked", "write.filled", "write.dirty", "write.valid"];
     kill_writers_behind_the_end("", &points);
 }
 
@@ -483,7 +483,7 @@ match sys.argv[1]:
     case 'map': mmap.mmap(fd, 0)
 '''
 POINTS = {
-    'write': 'write.touched write.ahead write.soiled write.dirty write.size write.copied',
+    'write': 'write.touched write.ahead write.marked write.dirty write.size write.copied',
     'cut': 'truncate.intent truncate.settled truncate.store truncate.size truncate.cut truncate.done',
     'extend': 'truncate.intent truncate.store truncate.size truncate.done',
     'allocate': 'lengthen.begun allocate.store lengthen.ending',

@@ -147,8 +147,8 @@ fn rot_in_a_clean_page_is_read_from_the_store() {
     steps.at("written");
     site.end(site.forebay(&["flush", "file"])).expect(0);
     let before = site.status().count("missed_bytes");
-    let rotten = [0, 70, 146].map(|page: usize| offset_of(&site, &data[page * PAGE..]));
-    rotten.iter().for_each(|&at| flip(&tier_file(&site, ".slots"), at + 77, 3));
+    let corrupt = [0, 70, 146].map(|page: usize| offset_of(&site, &data[page * PAGE..]));
+    corrupt.iter().for_each(|&at| flip(&tier_file(&site, ".slots"), at + 77, 3));
     steps.past("written");
     steps.at("read");
     let missed = site.status().count("missed_bytes") - before;
@@ -192,7 +192,7 @@ fn rot_in_a_dirty_page_is_an_error_and_never_reaches_the_store() {
         let got = fs::read(site.out.join(format!("page-{page}"))).unwrap();
         assert_same_bytes("a page beside", &got, &data[page * PAGE..(page + 1) * PAGE]);
     }
-    // All but the rotten page came to the store.
+    // All but the corrupt page came to the store.
     let mut wanted = data.clone();
     wanted[7 * PAGE..8 * PAGE].fill(0);
     sees(&site, "file", &wanted);
@@ -208,7 +208,7 @@ fn rot_in_a_dirty_page_is_an_error_and_never_reaches_the_store() {
 }
 
 #[test]
-fn a_rotten_page_that_is_written_anew_as_a_whole_is_good_again() {
+fn a_corrupt_page_that_is_written_anew_as_a_whole_is_good_again() {
     let site = site();
     let data = Numbers::new().bytes(10 * PAGE);
     fs::write(site.out.join("data"), &data).unwrap();

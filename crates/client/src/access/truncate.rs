@@ -124,7 +124,7 @@ impl ExclusiveFile<'_> {
         if !record.has_lengtheners() {
             return Ok(());
         }
-        crash::point("lengthen.mending");
+        crash::point("lengthen.repairing");
         let stored = rustix::fs::fstat(borrow(self.fd))?.st_size as u64;
         let is_ahead = record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT);
         let size = if is_ahead { record.size.load(Ordering::Acquire) } else { stored };

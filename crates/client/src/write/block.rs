@@ -115,7 +115,7 @@ impl EnteredFile<'_> {
         }
         // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
         meta.mark_dirty(valid & touched, part.stamp);
-        crash::point("write.soiled");
+        crash::point("write.marked");
         cursor.copy_out(data.after(part.within).first(part.bytes));
         crash::point("write.filled");
         self.mark_written(TierId::RAM, bucket, meta, touched, part);

@@ -90,7 +90,7 @@ impl EnteredFile<'_> {
         // the usual size are looked at when they are read anyway.
         let dirty = meta.pending_under_lock();
         let seen = if page == 4096 { dirty } else { 0 };
-        self.session.segment.judge_pages(self.session, bucket, touched & !whole & !seen)?;
+        self.session.segment.verify_pages(self.session, bucket, touched & !whole & !seen)?;
         meta.mark_dirty(meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
         let mut at = part.within;
         while at < end {

@@ -84,10 +84,10 @@ impl Flusher {
         let bytes =
             unsafe { std::slice::from_raw_parts(block.data, self.node.segment.bucket_bytes()) };
         let wrong = sums.corrupt_pages(PageSet(block.pages), before, bytes).0;
-        let known = sums.rotten(block.pages & !wrong);
+        let known = sums.corrupt(block.pages & !wrong);
         if known != 0 {
             // It could not be read before, and can be now.
-            sums.rotten.fetch_and(!known, Ordering::AcqRel);
+            sums.corrupt.fetch_and(!known, Ordering::AcqRel);
         }
         wrong
     }
@@ -114,7 +114,7 @@ impl Flusher {
         let segment = &self.node.segment;
         let bucket = block.dirty.bucket;
         if let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) {
-            self.node.name_rotten(meta, sums, pages, true);
+            self.node.report_corrupt(meta, sums, pages, true);
             meta.pages.end_writeback(pages, true);
         }
         block.pages &= !pages;
@@ -158,7 +158,7 @@ pub(super) fn read_slot<'s>(
     };
     let wrong = sums.corrupt_pages(pages, &sums.of(pages), &staging[..bytes]);
     if !wrong.is_empty() {
-        node.name_rotten(meta, sums, wrong.0, true);
+        node.report_corrupt(meta, sums, wrong.0, true);
         return Err(Errno::IO);
     }
     Ok(&staging[..bytes])

@@ -92,7 +92,7 @@ struct Drain {
 }
 
 impl Drain {
-    /// Files that could not be written are tried again at once: their store may be mended.
+    /// Files that could not be written are tried again at once: their store may be repaired.
     fn asked_now(node: &Node, stop: bool) -> Drain {
         for file in node.segment.live_files() {
             node.segment.file(file).retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);

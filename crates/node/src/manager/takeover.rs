@@ -67,7 +67,7 @@ pub(crate) fn take_over(node: &Node) {
     mark_pending_files(node);
     jobs::take_over(node);
     for tier in node.file_tiers() {
-        if let Err(errno) = mend_table(node, tier) {
+        if let Err(errno) = repair_table(node, tier) {
             let _ = node.note_device(tier, Err(errno));
             eprintln!("tier {}: the table of its slots: {errno}", node.tier_name(tier));
         }
@@ -82,7 +82,7 @@ pub(crate) fn take_over(node: &Node) {
 
 /// Writes the records of slots anew that do not say what the segment says: who changed the slot was
 /// killed before it came to that, or the record is damaged.
-fn mend_table(node: &Node, tier: TierId) -> Result<(), Errno> {
+fn repair_table(node: &Node, tier: TierId) -> Result<(), Errno> {
     /// Records that are read at a time: 1 MiB.
     const PIECE: usize = 1024;
     let segment = &node.segment;
@@ -122,7 +122,7 @@ fn mend_table(node: &Node, tier: TierId) -> Result<(), Errno> {
             };
             let now = now();
             if !agrees(&now) {
-                crash::point("table.mending");
+                crash::point("table.repairing");
                 node.write_record(slot, &now.encode())?;
             }
         }

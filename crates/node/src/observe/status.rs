@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Rotten ranges that are named.
-pub const ROTTEN_MAX: usize = 100;
+/// Corrupt ranges that are named.
+pub const CORRUPT_MAX: usize = 100;
 
 /// One of the things that clients count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,8 +232,8 @@ impl Observer {
     }
 
     /// Bytes on file tiers that are not on the store and cannot be read as they were written, by file: the
-    /// first [`ROTTEN_MAX`] ranges.
-    pub fn rotten(&self) -> Vec<(String, Range<u64>)> {
+    /// first [`CORRUPT_MAX`] ranges.
+    pub fn corrupt(&self) -> Vec<(String, Range<u64>)> {
         let bucket = self.0.bucket_bytes() as u64;
         let page = self.0.page_bytes() as u64;
         let of_block = |(file, block, pages): (u32, u64, u64)| {
@@ -242,7 +242,7 @@ impl Observer {
             ranges(pages, page)
                 .map(move |range| (path.clone(), start + range.start..start + range.end))
         };
-        self.0.rotten_pages().flat_map(of_block).take(ROTTEN_MAX).collect()
+        self.0.corrupt_pages().flat_map(of_block).take(CORRUPT_MAX).collect()
     }
 
     /// What clients have counted, those that are gone and those that live.

@@ -27,7 +27,7 @@ struct Copying {
     /// The sums of its pages, as they were copied.
     sums: Box<[u32; PAGES_PER_BUCKET as usize]>,
     /// Pages that are not what was written to the slot that they were read from.
-    rotten: u64,
+    corrupt: u64,
 }
 
 /// A worker's means to move blocks.
@@ -107,7 +107,7 @@ impl Mover {
         let valid = meta.valid.load(Ordering::Acquire);
         let version = meta.lock.version();
         (!meta.lock.read_retry(begin) && valid != 0 && self.node.place(&found).is_some())
-            .then(|| Copying { found, to, version, valid, sums: Box::new([0; 64]), rotten: 0 })
+            .then(|| Copying { found, to, version, valid, sums: Box::new([0; 64]), corrupt: 0 })
     }
 
     /// Copies the blocks' bytes, without holding any lock. Returns which arrived.
@@ -162,9 +162,9 @@ impl Mover {
                 };
                 let sum = checksum_of(bytes);
                 let before = std::mem::replace(&mut copy.sums[number], sum);
-                let rotten = from
+                let corrupt = from
                     .is_some_and(|sums| before != 0 && sum != before && sums.get(number) == before);
-                copy.rotten |= u64::from(rotten) << number;
+                copy.corrupt |= u64::from(corrupt) << number;
             }
         }
         if !to.is_ram() {
@@ -208,16 +208,16 @@ impl Mover {
                 && old.valid.load(Ordering::Acquire) == copy.valid
         });
         let Some(place) = place else { return false };
-        // What is rotten stays: the store has it, or the program's bytes are lost.
+        // What is corrupt stays: the store has it, or the program's bytes are lost.
         let dirty = old.pages.dirty();
-        let lost = copy.rotten & dirty;
+        let lost = copy.corrupt & dirty;
         if lost != 0 {
             if let Some(sums) = segment.sums(copy.found.bucket) {
-                self.node.name_rotten(old, sums, lost, false);
+                self.node.report_corrupt(old, sums, lost, false);
             }
             return false;
         }
-        let valid = copy.valid & !copy.rotten;
+        let valid = copy.valid & !copy.corrupt;
         // An entry begins to name a bucket while that is locked: a reader that found the block in the
         // same bucket long ago must not accept what it saw of the filling.
         let locked = segment.lock_bucket_within(new, self.owner, &mut Backoff::default());
@@ -238,7 +238,7 @@ impl Mover {
             PageSet(valid).pages().for_each(|page| sums.set(page, copy.sums[page]));
             segment.record_slot(&*self.node, copy.to);
         }
-        crash::point("move.dressed");
+        crash::point("move.initialized");
         // The new record first: killed in between, the block is found once at least.
         segment.void_slot(&*self.node, copy.found.bucket);
         segment.file(copy.found.file).note_tier(to);

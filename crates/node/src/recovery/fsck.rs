@@ -36,7 +36,7 @@ pub struct Checked {
 pub fn is_sound(path: &Path) -> bool {
     inspect(path).is_ok_and(|pool| {
         pool.wrong.is_none()
-            && pool.segment.check().iter().all(|finding| finding.remedy == Remedy::Mended)
+            && pool.segment.check().iter().all(|finding| finding.remedy == Remedy::Repaired)
     })
 }
 

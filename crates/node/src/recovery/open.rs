@@ -106,7 +106,7 @@ pub(crate) fn open(
     let unfinished = !found || Segment::is_unfinished(file.as_fd()).map_err(explain)?;
     let (mut fresh, mut refused) = (None, Vec::new());
     let segment = if !unfinished {
-        Segment::attach_mending(file.as_fd()).map_err(explain)?
+        Segment::attach_repairing(file.as_fd()).map_err(explain)?
     } else {
         refused = claim(today, runtime).inspect_err(|_| {
             unclaim(today, runtime);

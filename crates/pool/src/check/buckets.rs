@@ -26,7 +26,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             continue;
         }
         if bucket.raw() < segment.ram_buckets() && bucket.raw() >= ready && state != FREE {
-            findings.mended(&place, "in use before it was made ready");
+            findings.repaired(&place, "in use before it was made ready");
         }
         // Whoever holds the lock is in the middle of it.
         if holder.is_some() {
@@ -36,15 +36,15 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             USED if !named.has(bucket.raw()) && pending != 0 => {
                 findings.refused(&place, unflushed(segment, meta, "no index entry leads to it"));
             }
-            USED if !named.has(bucket.raw()) => findings.mended(&place, "in use by nobody"),
+            USED if !named.has(bucket.raw()) => findings.repaired(&place, "in use by nobody"),
             USED if meta.pages.dirty() & !meta.valid.load(Ordering::Acquire) != 0 => {
-                findings.mended(&place, "has unflushed pages that are not valid");
+                findings.repaired(&place, "has unflushed pages that are not valid");
             }
             FREE | RESERVED if pending != 0 => {
                 findings.refused(&place, unflushed(segment, meta, "it counts as free"));
             }
             RESERVED if meta.reserved.load(Ordering::Acquire) == 0 => {
-                findings.mended(&place, "set aside for nobody");
+                findings.repaired(&place, "set aside for nobody");
             }
             FREE | USED | FILLING | RESERVED => {}
             stamp => {
@@ -59,11 +59,11 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
     for tier in header.tiers_in_use() {
         let map = segment.free_buckets(tier);
         if map.has_stray_bits() {
-            findings.mended(format_args!("tier {tier}"), "offers buckets that do not exist");
+            findings.repaired(format_args!("tier {tier}"), "offers buckets that do not exist");
         }
     }
     if segment.index_nodes(crate::segment::MANAGER_SLOT).free().has_stray_bits() {
-        findings.mended("block index", "offers nodes that do not exist");
+        findings.repaired("block index", "offers nodes that do not exist");
     }
 }
 

@@ -15,10 +15,10 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         let place = format_args!("client {slot}").to_string();
         let state = client.state.load(Ordering::Acquire);
         if state > slot_state::REAPING {
-            findings.mended(&place, format!("unknown state {state}"));
+            findings.repaired(&place, format!("unknown state {state}"));
         }
         if slot >= high && state != slot_state::FREE {
-            findings.mended(&place, "in use behind the mark of those that are");
+            findings.repaired(&place, "in use behind the mark of those that are");
         }
         for cached in &client.buckets {
             let bucket = cached.load(Ordering::Acquire);
@@ -26,14 +26,14 @@ pub(super) fn check(findings: &mut Findings<'_>) {
                 .checked_sub(1)
                 .is_none_or(|id| segment.bucket(BucketId::from_raw(id)).is_some());
             if !known {
-                findings.mended(&place, format!("keeps bucket {}, which is none", bucket - 1));
+                findings.repaired(&place, format!("keeps bucket {}, which is none", bucket - 1));
             }
         }
         for cached in &client.nodes {
             let node = cached.load(Ordering::Acquire);
             let known = node.checked_sub(1).is_none_or(|node| segment.index().node(node).is_some());
             if !known {
-                findings.mended(&place, format!("keeps index node {}, which is none", node - 1));
+                findings.repaired(&place, format!("keeps index node {}, which is none", node - 1));
             }
         }
     }

@@ -24,7 +24,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         }
         let place = name(segment, file);
         if file >= high {
-            findings.mended(&place, "in use behind the mark of those that are");
+            findings.repaired(&place, "in use behind the mark of those that are");
         }
         if state != file_state::LIVE {
             findings.holder(&place, Owner::from_raw(state));
@@ -34,7 +34,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
             findings.refused(&place, "belongs to a store that does not exist");
         }
         if record.path_length.load(Ordering::Acquire) as usize > PATH_BYTES {
-            findings.mended(&place, "its path is longer than there is room for");
+            findings.repaired(&place, "its path is longer than there is room for");
         }
         if record.size.load(Ordering::Acquire) > i64::MAX as u64 {
             findings.refused(&place, "its size is no size");

@@ -50,7 +50,7 @@ pub(super) fn check(findings: &mut Findings<'_>) -> Set {
         for cached in &segment.client(slot).nodes {
             let node = cached.load(Ordering::Acquire).checked_sub(1);
             if node.is_some_and(|node| walk.linked.has(node)) {
-                walk.findings.mended(format_args!("client {slot}"), "keeps an index node in use");
+                walk.findings.repaired(format_args!("client {slot}"), "keeps an index node in use");
             }
         }
     }

@@ -71,7 +71,7 @@ fn each_flipped_bit_of_what_never_changes_is_found() {
 }
 
 #[test]
-fn marks_beyond_their_tables_are_refused_or_mended() {
+fn marks_beyond_their_tables_are_refused_or_repaired() {
     let (segment, file) = filled();
     for mark in
         [&segment.header().clients_high, &segment.header().files_high, &segment.header().ram_ready]
@@ -82,7 +82,7 @@ fn marks_beyond_their_tables_are_refused_or_mended() {
         let (copy, wrong) = Segment::attach_copy(file.as_fd()).unwrap();
         assert!(wrong.is_none() && copy.check().is_empty());
         assert!(mark.load(Ordering::Relaxed) > 1 << 29, "a copy has changed what it copies");
-        assert!(Segment::attach_mending(file.as_fd()).unwrap().check().is_empty());
+        assert!(Segment::attach_repairing(file.as_fd()).unwrap().check().is_empty());
         mark.store(before, Ordering::Relaxed);
     }
     // One that is too low hides records until recovery looks for them.
@@ -175,7 +175,7 @@ fn what_a_killed_process_leaves_is_no_finding() {
 }
 
 #[test]
-fn strays_in_free_maps_and_caches_are_mended() {
+fn strays_in_free_maps_and_caches_are_repaired() {
     let (segment, _file) = filled();
     // Tier 1 has 100 buckets from 64 on.
     segment.free_buckets(TierId::new(1)).offer(64 + 120);

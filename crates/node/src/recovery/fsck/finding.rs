@@ -7,6 +7,6 @@ pub(super) fn refused(place: impl fmt::Display, what: impl fmt::Display) -> Find
     Finding { place: place.to_string(), what: what.to_string(), remedy: Remedy::Refused }
 }
 
-pub(super) fn mended(place: impl fmt::Display, what: impl fmt::Display) -> Finding {
-    Finding { place: place.to_string(), what: what.to_string(), remedy: Remedy::Mended }
+pub(super) fn repaired(place: impl fmt::Display, what: impl fmt::Display) -> Finding {
+    Finding { place: place.to_string(), what: what.to_string(), remedy: Remedy::Repaired }
 }

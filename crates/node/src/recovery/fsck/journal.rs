@@ -1,6 +1,6 @@
 //! The journal: superblock, checksums and sequence numbers, and what a recovery would take from it.
 
-use super::finding::{mended, refused};
+use super::finding::{refused, repaired};
 use crate::config::Config;
 use crate::instance::runtime::Runtime;
 use crate::journal::Journal;
@@ -48,14 +48,14 @@ pub(super) fn check(
     if let Some(last) = log.last_sequence.filter(|&last| last >= segment.sequence()) {
         let next = segment.sequence();
         let what = format!("has a record with number {last}; the pool's next one is {next}");
-        findings.push(mended(&place, what));
+        findings.push(repaired(&place, what));
     }
     // A manager may be writing there.
     if let Some(at) = log.orphan.filter(|_| !in_use) {
         let end = log.end;
         let why = if log.is_damaged { "is damaged" } else { "was never finished" };
         let what = format!("ends at byte {end}, but has a record at {at}: one between {why}");
-        findings.push(mended(&place, what));
+        findings.push(repaired(&place, what));
     }
     Some(state)
 }
@@ -74,7 +74,7 @@ pub fn check_left(runtime: &Runtime, config: &Config) -> (Option<JournalState>, 
     } else if let Some(at) = log.orphan {
         let what =
             format!("ends at byte {end}, but has a record at {at}: one between was not synced");
-        findings.push(mended(place, what));
+        findings.push(repaired(place, what));
     }
     (Some(state), findings)
 }
@@ -98,7 +98,7 @@ fn look(
         }
     };
     match (log.copies, log.damaged_copies) {
-        (0, 2) if has_pool => findings.push(mended(
+        (0, 2) if has_pool => findings.push(repaired(
             &place,
             "both copies of its superblock are damaged: if the pool were lost, recovery would refuse \
              what is left",
@@ -108,7 +108,7 @@ fn look(
         },
         (1, 1) => {
             let what = "one of the two copies of its superblock is damaged, the other holds";
-            findings.push(mended(&place, what));
+            findings.push(repaired(&place, what));
         }
         _ => {}
     }

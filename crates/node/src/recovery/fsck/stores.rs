@@ -1,6 +1,6 @@
 //! The stores: there, and the file systems that they were.
 
-use super::finding::mended;
+use super::finding::repaired;
 use crate::usage::path_of;
 use forebay_pool::Segment;
 use forebay_pool::check::Finding;
@@ -15,10 +15,10 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
         match std::fs::metadata(path) {
             Ok(found) if found.is_dir() && found.dev() == store.device => {}
             Ok(found) if found.is_dir() => {
-                findings.push(mended(&place, "is on another device than it was: is it mounted?"));
+                findings.push(repaired(&place, "is on another device than it was: is it mounted?"));
             }
-            Ok(_) => findings.push(mended(&place, "is not a directory")),
-            Err(error) => findings.push(mended(&place, error)),
+            Ok(_) => findings.push(repaired(&place, "is not a directory")),
+            Err(error) => findings.push(repaired(&place, error)),
         }
     }
 }

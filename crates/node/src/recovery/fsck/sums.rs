@@ -1,6 +1,6 @@
 //! Checksums of the pages in slots: what was written is what is there.
 
-use super::finding::{mended, refused};
+use super::finding::{refused, repaired};
 use crate::recovery::inspect::Inspected;
 use crate::usage::{buckets_of, path_of};
 use forebay_pool::PageSet;
@@ -37,14 +37,14 @@ pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
             let version = meta.lock.version();
             let valid = meta.valid.load(Ordering::Acquire);
             let pending = meta.pending() & valid;
-            let (mut rotten, mut clean) = (0, 0);
+            let (mut corrupt, mut clean) = (0, 0);
             for number in PageSet(valid).pages() {
                 let is_known = sums.get(number) != 0;
                 let offset = segment.slot_offset(bucket) + (number * bytes.len()) as u64;
                 let read = |to: &mut [u8]| slots.read_exact_at(to, offset);
                 if is_known && !matches!(sums.read_page(number, &mut bytes, read), Ok(true)) {
                     match pending >> number & 1 {
-                        1 => rotten += 1,
+                        1 => corrupt += 1,
                         _ => clean += 1,
                     }
                 }
@@ -60,13 +60,14 @@ pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
                 false => format!("file {file}"),
             };
             let block = meta.block.load(Ordering::Relaxed);
-            if rotten > 0 {
-                let what = format!("{rotten} unflushed pages of block {block} of {of} are rotten");
+            if corrupt > 0 {
+                let what =
+                    format!("{corrupt} unflushed pages of block {block} of {of} are corrupt");
                 findings.push(refused(&place, what));
             }
             if clean > 0 {
-                let what = format!("{clean} clean pages of block {block} of {of} are rotten");
-                findings.push(mended(&place, what));
+                let what = format!("{clean} clean pages of block {block} of {of} are corrupt");
+                findings.push(repaired(&place, what));
             }
         }
     }

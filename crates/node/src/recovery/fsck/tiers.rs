@@ -1,6 +1,6 @@
 //! The files of file tiers: there, and long enough for what lies in their slots.
 
-use super::finding::{mended, refused};
+use super::finding::{refused, repaired};
 use crate::recovery::inspect::check_head;
 use crate::usage::{buckets_of, path_of};
 use forebay_pool::check::Finding;
@@ -54,7 +54,8 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
                 format!("has {length} bytes; unflushed ones end at {unflushed}"),
             ));
         } else if length < used {
-            findings.push(mended(&place, format!("has {length} bytes; clean ones end at {used}")));
+            findings
+                .push(repaired(&place, format!("has {length} bytes; clean ones end at {used}")));
         }
     }
 }

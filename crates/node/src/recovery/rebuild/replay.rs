@@ -153,7 +153,7 @@ pub(super) fn replay(
         };
         let name = path.display().to_string();
         let fail = |errno: Errno| {
-            format!("{name}: {errno}; the tiers keep what it lacks: mend the store and try again")
+            format!("{name}: {errno}; the tiers keep what it lacks: repair the store and try again")
         };
         let known = hint.known(key);
         let fd = stores.open(path, OFlags::WRONLY, &known, Since::Ever).map_err(fail)?;
