@@ -325,8 +325,8 @@ impl Drop for Session {
             }
             self.forget(file.fd);
         }
-        for place in &self.tier_files {
-            if let Some(fd) = place.load(Ordering::Relaxed).checked_sub(1) {
+        for file in &self.tier_files {
+            if let Some(fd) = file.load(Ordering::Relaxed).checked_sub(1) {
                 // SAFETY: the session's own descriptor, and no other thread has the session.
                 unsafe { rustix::io::close(fd as RawFd) };
             }

@@ -122,15 +122,15 @@ impl OpenFile<'_> {
     pub fn set_hidden_flags(&self, flags: rustix::fs::OFlags) {
         let owner = self.session.owner();
         let Ok(_inside) = self.enter_beside(owner) else { return };
-        let place = &self.description.flags;
+        let kept = &self.description.flags;
         for (flag, ours) in [
             (rustix::fs::OFlags::APPEND, DescriptionFlags::APPEND),
             (rustix::fs::OFlags::DIRECT, DescriptionFlags::UNCACHED),
         ] {
             if flags.contains(flag) {
-                place.set(ours, Ordering::AcqRel);
+                kept.set(ours, Ordering::AcqRel);
             } else {
-                place.clear(ours, Ordering::AcqRel);
+                kept.clear(ours, Ordering::AcqRel);
             }
         }
     }

@@ -96,14 +96,14 @@ pub(crate) fn remember(session: u64, path: &[u8], store: usize) {
         if known.find(session, folder, now).is_none() {
             let next = known.next.get();
             known.next.set((next + 1) % FOLDERS);
-            let place = &known.folder[next % FOLDERS];
+            let slot = &known.folder[next % FOLDERS];
             let mut bytes = [0; FOLDER_BYTES];
             bytes[..folder.len()].copy_from_slice(folder);
-            place.path.set(bytes);
-            place.length.set(folder.len());
-            place.store.set(store);
-            place.session.set(session);
-            place.since_ns.set(now);
+            slot.path.set(bytes);
+            slot.length.set(folder.len());
+            slot.store.set(store);
+            slot.session.set(session);
+            slot.since_ns.set(now);
         }
         known.busy.set(false);
     });

@@ -75,8 +75,8 @@ impl OpenFile<'_> {
     /// The largest size that the store can have, found by seeking.
     fn largest(&self) -> Result<u64, Errno> {
         let store = self.record.store.load(Ordering::Relaxed) as usize;
-        let place = &self.session.largest[store % STORES_MAX];
-        let known = place.load(Ordering::Relaxed);
+        let known_largest = &self.session.largest[store % STORES_MAX];
+        let known = known_largest.load(Ordering::Relaxed);
         if known != 0 {
             return Ok(known);
         }
@@ -94,7 +94,7 @@ impl OpenFile<'_> {
                 high = middle - 1;
             }
         }
-        place.store(low, Ordering::Relaxed);
+        known_largest.store(low, Ordering::Relaxed);
         Ok(low)
     }
 }

@@ -78,13 +78,13 @@ impl Session {
     /// Calls `close`, which closes `fd`. Returns what it returns, and the errno that a flush of the file
     /// reported and this description has not yet learned of.
     pub fn while_closing<R>(&self, fd: RawFd, close: impl FnOnce() -> R) -> (R, Option<Errno>) {
-        let Some(place) = self.table.get(fd as usize) else { return (close(), None) };
-        if place.load(Ordering::Relaxed) == 0 {
+        let Some(cell) = self.table.get(fd as usize) else { return (close(), None) };
+        if cell.load(Ordering::Relaxed) == 0 {
             return (close(), None);
         }
-        self.parting(fd, place, |mark, error| {
+        self.parting(fd, cell, |mark, error| {
             let result = close();
-            self.unmark(place, mark, 0);
+            self.unmark(cell, mark, 0);
             (result, error)
         })
     }
@@ -98,17 +98,17 @@ impl Session {
         };
         let owner = self.owner();
         let result = without_handlers(|| {
-            for (fd, place) in managed().filter(|(_, place)| place.load(Ordering::Relaxed) != 0) {
+            for (fd, cell) in managed().filter(|(_, cell)| cell.load(Ordering::Relaxed) != 0) {
                 // Handlers wait for all of it.
-                while !is_parting(place.load(Ordering::Acquire))
-                    && self.part_from(fd, place, owner, None).is_none()
+                while !is_parting(cell.load(Ordering::Acquire))
+                    && self.part_from(fd, cell, owner, None).is_none()
                 {}
             }
             let result = close();
-            for (_, place) in managed() {
-                let word = place.load(Ordering::Relaxed);
+            for (_, cell) in managed() {
+                let word = cell.load(Ordering::Relaxed);
                 if word & !DESCRIPTION == mark_of(owner) {
-                    self.unmark(place, word, 0);
+                    self.unmark(cell, word, 0);
                 }
             }
             result
@@ -147,11 +147,11 @@ impl Session {
     /// Forgets descriptor `fd`, which was closed where it could not be seen, or is about to be. Returns the
     /// errno that a flush of its file reported and this description has not yet learned of.
     pub fn forget(&self, fd: RawFd) -> Option<Errno> {
-        let place = self.table.get(fd as usize)?;
-        let seen = place.load(Ordering::Acquire);
+        let cell = self.table.get(fd as usize)?;
+        let seen = cell.load(Ordering::Acquire);
         if is_parting(seen) {
             // By a thread that has closed it, but has not said so.
-            self.unmark(place, seen, 0);
+            self.unmark(cell, seen, 0);
         }
         self.while_closing(fd, || ()).1
     }
@@ -166,8 +166,8 @@ impl Session {
         is_done: impl FnOnce(&R) -> bool,
     ) -> R {
         let source = self.file(old);
-        let Some(place) = self.table.get(new as usize) else { return call() };
-        let unmanaged = place.load(Ordering::Relaxed) == 0;
+        let Some(cell) = self.table.get(new as usize) else { return call() };
+        let unmanaged = cell.load(Ordering::Relaxed) == 0;
         if source.is_none() && unmanaged {
             let result = call();
             if is_done(&result) && self.table.load(old as usize) != 0 {
@@ -183,7 +183,7 @@ impl Session {
             // A thread that has just found `new` unmanaged gives it to the kernel, and nothing tells when it has.
             let _ = source.release_to_kernel();
         }
-        self.parting(new, place, |mark, _| {
+        self.parting(new, cell, |mark, _| {
             crash::point("descriptor.replacing");
             let result = call();
             crash::point("descriptor.replaced");
@@ -196,7 +196,7 @@ impl Session {
             } else if self.table.load(old as usize) != 0 {
                 self.take_in(new);
             }
-            self.unmark(place, mark, next);
+            self.unmark(cell, mark, next);
             result
         })
     }
@@ -212,9 +212,9 @@ impl Session {
         // Whatever had this number was closed where it could not be seen.
         self.forget(new);
         match (source, self.table.get(new as usize)) {
-            (Some(source), Some(place)) => {
+            (Some(source), Some(cell)) => {
                 let bound = self.share(source, new);
-                self.set_bound(place, new, bound);
+                self.set_bound(cell, new, bound);
             }
             // Another thread has replaced it meanwhile.
             (None, Some(_)) if self.table.load(old as usize) != 0 => self.take_in(new),
@@ -239,14 +239,14 @@ impl Session {
     fn parting<R>(
         &self,
         fd: RawFd,
-        place: &AtomicU32,
+        cell: &AtomicU32,
         act: impl FnOnce(u32, Option<Errno>) -> R,
     ) -> R {
         let mut act = Some(act);
         loop {
             let foreseen = self.foresee_closing(fd);
             let done = without_handlers(|| {
-                let (mark, error) = self.part_from(fd, place, self.owner(), foreseen)?;
+                let (mark, error) = self.part_from(fd, cell, self.owner(), foreseen)?;
                 Some(act.take()?(mark, error))
             });
             if let Some(result) = done {
@@ -261,16 +261,16 @@ impl Session {
     fn part_from(
         &self,
         fd: RawFd,
-        place: &AtomicU32,
+        cell: &AtomicU32,
         owner: Owner,
         foreseen: Option<OpenFile<'_>>,
     ) -> Option<(u32, Option<Errno>)> {
         let mut backoff = Backoff::default();
         let (seen, mark) = loop {
-            let seen = place.load(Ordering::SeqCst);
+            let seen = cell.load(Ordering::SeqCst);
             let mark = mark_of(owner) | seen & DESCRIPTION;
             let exchange =
-                || place.compare_exchange(seen, mark, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+                || cell.compare_exchange(seen, mark, Ordering::SeqCst, Ordering::Relaxed).is_ok();
             if !is_parting(seen) && exchange() {
                 break (seen, mark);
             }
@@ -286,7 +286,7 @@ impl Session {
         };
         // A thread that has no number yet gets one before it looks at the mark.
         if THREADS.load(Ordering::SeqCst) > 1 && !self.segment.wait_for_users(file.id, owner) {
-            self.unmark(place, mark, seen);
+            self.unmark(cell, mark, seen);
             return None;
         }
         // As with the kernel's, a descriptor that only reads is told at fsync, not at close.
@@ -297,18 +297,18 @@ impl Session {
     }
 
     /// Puts `next` in the place of a mark, if that is still there.
-    fn unmark(&self, place: &AtomicU32, mark: u32, next: u32) {
-        let _ = place.compare_exchange(mark, next, Ordering::SeqCst, Ordering::Relaxed);
+    fn unmark(&self, cell: &AtomicU32, mark: u32, next: u32) {
+        let _ = cell.compare_exchange(mark, next, Ordering::SeqCst, Ordering::Relaxed);
     }
 
     /// In a forked child: the threads that were closing or replacing descriptors are not here, and what became
     /// of these the kernel knows.
     pub(crate) fn end_partings(&self) {
         let highest = self.highest.load(Ordering::Acquire);
-        let places =
+        let cells =
             || (0..=highest).filter_map(|fd| Some((fd as RawFd, self.table.get(fd as usize)?)));
-        let parting = |(_, place): &(RawFd, &AtomicU32)| is_parting(place.load(Ordering::Relaxed));
-        if !places().any(|place| parting(&place)) {
+        let parting = |(_, cell): &(RawFd, &AtomicU32)| is_parting(cell.load(Ordering::Relaxed));
+        if !cells().any(|cell| parting(&cell)) {
             return;
         }
         // Whether they had given their part up cannot be told: all are counted again.
@@ -319,15 +319,15 @@ impl Session {
                 references.store(0, Ordering::Relaxed);
             }
         }
-        for (_, place) in places().filter(|place| !parting(place)) {
-            if let Some(id) = description_of(place.load(Ordering::Relaxed))
+        for (_, cell) in cells().filter(|cell| !parting(cell)) {
+            if let Some(id) = description_of(cell.load(Ordering::Relaxed))
                 && let Some(references) = self.references.get(id as usize)
             {
                 references.fetch_add(1, Ordering::Relaxed);
             }
         }
-        for (fd, place) in places().filter(parting) {
-            let before = description_of(place.swap(0, Ordering::SeqCst));
+        for (fd, cell) in cells().filter(parting) {
+            let before = description_of(cell.swap(0, Ordering::SeqCst));
             self.adopt(fd);
             if let Some(id) = before
                 && self.references.load(id as usize) == 0
@@ -362,13 +362,13 @@ impl Session {
         if let Some(references) = self.references.get(description as usize) {
             references.fetch_add(1, Ordering::SeqCst);
         }
-        if let Some(place) = self.table.get(fd as usize) {
-            self.set_bound(place, fd, description + 1);
+        if let Some(cell) = self.table.get(fd as usize) {
+            self.set_bound(cell, fd, description + 1);
         }
     }
 
-    fn set_bound(&self, place: &AtomicU32, fd: RawFd, bound: u32) {
-        place.store(bound, Ordering::SeqCst);
+    fn set_bound(&self, cell: &AtomicU32, fd: RawFd, bound: u32) {
+        cell.store(bound, Ordering::SeqCst);
         self.highest.fetch_max(fd as u32, Ordering::AcqRel);
     }
 }

@@ -6,7 +6,7 @@ use forebay_placement::mix;
 use forebay_placement::prefetch::{Ahead, Touches};
 
 /// Readers that a process's predictors follow at a time: more than it has threads that read one
-/// after the other. Two that share a place begin anew at each other's reads.
+/// after the other. Two that share an index begin anew at each other's reads.
 const READERS: usize = 64;
 
 /// Whom a predictor follows: a description (with its generation), and a thread, for those that share a
@@ -33,8 +33,8 @@ impl Predictors {
 
     /// Notes a read, and says what `reader` will probably read next.
     pub fn touch(&self, reader: Reader, offset: u64, bytes: u64, block: u64) -> Option<Ahead> {
-        let place = mix(reader.0 ^ u64::from(reader.1).rotate_left(32)) as usize % READERS;
-        let predictor = &self.0[place];
+        let index = mix(reader.0 ^ u64::from(reader.1).rotate_left(32)) as usize % READERS;
+        let predictor = &self.0[index];
         if predictor.busy.swap(true, Ordering::Acquire) {
             return None;
         }

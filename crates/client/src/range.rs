@@ -272,21 +272,21 @@ impl EnteredFile<'_> {
         let record = self.record;
         let end = to.min(record.size.load(Ordering::Acquire).next_multiple_of(bucket));
         let mut dirty = false;
-        self.session.segment.for_each_entry(record, from.div_ceil(bucket), |block, place| {
+        self.session.segment.for_each_entry(record, from.div_ceil(bucket), |block, entry| {
             if (block + 1) * bucket > end {
                 return false;
             }
-            if matches!(Entry::decode(place.load(Ordering::Acquire)), Entry::Busy(_)) {
+            if matches!(Entry::decode(entry.load(Ordering::Acquire)), Entry::Busy(_)) {
                 return true;
             }
-            let held = match self.session.segment.lock_block_unless_interrupted(place, self.owner) {
+            let held = match self.session.segment.lock_block_unless_interrupted(entry, self.owner) {
                 Ok(Some(held)) => held,
                 Ok(None) => return true,
                 Err(_) => return false,
             };
             let pending = held.meta().pending();
             if pending == 0 && held.is_taken() {
-                self.session.segment.discard_block(place, held);
+                self.session.segment.discard_block(entry, held);
                 return true;
             }
             dirty |= pending != 0;

@@ -253,8 +253,8 @@ impl EnteredFile<'_> {
         if unusual {
             return false;
         }
-        let Some(place) = self.session.segment.entry(record, block) else { return false };
-        let word = place.load(Ordering::Acquire);
+        let Some(entry) = self.session.segment.entry(record, block) else { return false };
+        let word = entry.load(Ordering::Acquire);
         let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
             return false;
         };
@@ -266,7 +266,7 @@ impl EnteredFile<'_> {
         }
         piece.copy_from(self.session.ram(bucket).after(within).readable());
         // Equal entry first, equal version second: see the design page.
-        if place.load(Ordering::Acquire) != word || meta.lock.read_retry(first) {
+        if entry.load(Ordering::Acquire) != word || meta.lock.read_retry(first) {
             return false;
         }
         if self.used(TierId::RAM, bucket, meta) {
@@ -310,8 +310,8 @@ impl EnteredFile<'_> {
             let at = offset + done as u64;
             let (block, within) = self.session.segment.block_at(at);
             let part = Part { block, within, bytes: (bucket_bytes - within).min(length - done) };
-            let mut place = self.session.segment.entry(record, part.block);
-            let absent = place.is_none_or(|place| place.load(Ordering::Acquire) == Entry::EMPTY);
+            let mut entry = self.session.segment.entry(record, part.block);
+            let absent = entry.is_none_or(|entry| entry.load(Ordering::Acquire) == Entry::EMPTY);
             if absent {
                 self.foresee(at, length - done, Destination::Store);
             }
@@ -320,11 +320,11 @@ impl EnteredFile<'_> {
                     self.want_staged(part.block + 1, READ_AHEAD_BLOCKS);
                 }
                 if self.stage_in(part.block) {
-                    place = self.session.segment.entry(record, part.block);
+                    entry = self.session.segment.entry(record, part.block);
                 }
             }
-            let resident = match place {
-                Some(place) => self.read_resident(place, &mut cursor, part, length - done),
+            let resident = match entry {
+                Some(entry) => self.read_resident(entry, &mut cursor, part, length - done),
                 None => Ok(false),
             };
             let result = match resident {
@@ -362,14 +362,14 @@ impl EnteredFile<'_> {
         if length() == 0 {
             return false;
         }
-        let Some(place) = self.session.segment.entry_or_insert(record, block, self.owner) else {
+        let Some(entry) = self.session.segment.entry_or_insert(record, block, self.owner) else {
             return false;
         };
         let Some(bucket) = self.session.segment.take_bucket(self.owner) else { return false };
         let fresh = self.session.segment.init_bucket(bucket, self.id, block, self.owner);
         let Some(fresh) = fresh else { return false };
         // Another thread may be faster.
-        let Some(held) = fresh.publish(place, TierId::RAM) else { return true };
+        let Some(held) = fresh.publish(entry, TierId::RAM) else { return true };
         record.note_tier(TierId::RAM);
         self.session.populate(bucket);
         let data = self.session.ram(bucket);
@@ -432,19 +432,19 @@ impl EnteredFile<'_> {
         Ok(())
     }
 
-    /// Reads a part, with which a read of `left` bytes goes on, from the bucket that `place` names; false
+    /// Reads a part, with which a read of `left` bytes goes on, from the bucket that `entry` names; false
     /// when the store has it.
     #[inline]
     fn read_resident(
         &self,
-        place: &AtomicU64,
+        entry: &AtomicU64,
         cursor: &mut Cursor<'_, Writable>,
         part: Part,
         left: usize,
     ) -> Result<bool, Errno> {
         let start = cursor.position();
         for _ in 0..GLANCES {
-            let word = place.load(Ordering::Acquire);
+            let word = entry.load(Ordering::Acquire);
             let Entry::Resident { tier, bucket, .. } = Entry::decode(word) else {
                 return Ok(false);
             };
@@ -456,7 +456,7 @@ impl EnteredFile<'_> {
             let valid = meta.valid.load(Ordering::Acquire);
             let result = self.copy_bucket(tier, bucket, valid, cursor, part);
             // Equal entry first, equal version second: see the design page.
-            let same = place.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
+            let same = entry.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
             if same && (result.is_ok() || tier.is_ram()) {
                 if self.used(tier, bucket, meta) {
                     self.foresee_after(tier, part, left);
@@ -469,7 +469,7 @@ impl EnteredFile<'_> {
                 break;
             }
         }
-        let held = self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
+        let held = self.session.segment.lock_block_unless_interrupted(entry, self.owner)?;
         let Some(mut held) = held else { return Ok(false) };
         let valid = held.meta().valid.load(Ordering::Acquire);
         let result = self.copy_locked(&held, cursor, part);

@@ -20,8 +20,8 @@ impl OpenFile<'_> {
         &self,
         act: impl FnOnce(RawFd) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        for place in &self.session.readers {
-            let word = place.load(Ordering::Acquire);
+        for reader in &self.session.readers {
+            let word = reader.load(Ordering::Acquire);
             if word as u32 != self.description_id() + 1 {
                 continue;
             }
@@ -29,7 +29,7 @@ impl OpenFile<'_> {
             if self.session.is_of(fd, self.id) {
                 return act(fd);
             }
-            let _ = place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = reader.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         let flags = OFlags::RDONLY;
         let own = reopen(self.fd, flags)?;
@@ -39,9 +39,9 @@ impl OpenFile<'_> {
             false => hide(own),
         };
         let word = (fd as u64) << 32 | u64::from(self.description_id() + 1);
-        let keeps = self.session.readers.iter().zip(1..).any(|(place, number)| {
+        let keeps = self.session.readers.iter().zip(1..).any(|(reader, number)| {
             self.session.readers_high.fetch_max(number, Ordering::SeqCst);
-            place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            reader.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         let result = act(fd);
         if !keeps {
@@ -56,10 +56,10 @@ impl Session {
     /// Closes what [`OpenFile::reader`] has opened for a description of `file` that is given up.
     pub(crate) fn close_readers(&self, description: u32, file: u32) {
         let high = self.readers_high.load(Ordering::SeqCst) as usize;
-        for place in &self.readers[..high.min(READERS)] {
-            let word = place.load(Ordering::Relaxed);
+        for reader in &self.readers[..high.min(READERS)] {
+            let word = reader.load(Ordering::Relaxed);
             if word as u32 == description + 1
-                && place.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                && reader.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
                 && self.is_of((word >> 32) as RawFd, file)
             {
                 // SAFETY: our own descriptor, which nobody uses any more.

@@ -167,8 +167,8 @@ impl Session {
 
     /// The descriptor of the table of tier `tier`'s slots, which lies beside them.
     pub(crate) fn index_file(&self, tier: TierId) -> Result<RawFd, Errno> {
-        let place = TIERS_MAX + tier.index();
-        if let Some(fd) = self.tier_files[place].load(Ordering::Acquire).checked_sub(1) {
+        let index = TIERS_MAX + tier.index();
+        if let Some(fd) = self.tier_files[index].load(Ordering::Acquire).checked_sub(1) {
             return Ok(fd as RawFd);
         }
         let slots = text(&self.segment.header().tier[tier].path).to_bytes();
@@ -176,13 +176,13 @@ impl Session {
         let mut path = [0u8; LONG_PATH_BYTES];
         path[..stem.len()].copy_from_slice(stem);
         path[stem.len()..stem.len() + INDEX_END.len()].copy_from_slice(INDEX_END.as_bytes());
-        self.open_tier(place, text(&path), self.segment.records_end(tier))
+        self.open_tier(index, text(&path), self.segment.records_end(tier))
     }
 
     /// Opens a file of the pool, with its head at `end`.
-    fn open_tier(&self, place: usize, path: &core::ffi::CStr, end: u64) -> Result<RawFd, Errno> {
-        let place = &self.tier_files[place];
-        if let Some(fd) = place.load(Ordering::Acquire).checked_sub(1) {
+    fn open_tier(&self, index: usize, path: &core::ffi::CStr, end: u64) -> Result<RawFd, Errno> {
+        let known = &self.tier_files[index];
+        if let Some(fd) = known.load(Ordering::Acquire).checked_sub(1) {
             return Ok(fd as RawFd);
         }
         if crash::refused("descriptor") {
@@ -194,7 +194,7 @@ impl Session {
             _ => Errno::STALE,
         })?;
         let fd = hide(file);
-        match place.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
+        match known.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(fd),
             Err(theirs) => {
                 // SAFETY: just opened here, known to nobody else.

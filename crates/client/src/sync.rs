@@ -180,8 +180,8 @@ impl EnteredFile<'_> {
     /// Brings the dirty pages to the store.
     fn write_back(&self) -> Result<(), Errno> {
         let mut result = Ok(());
-        self.session.segment.for_each_entry(self.record, 0, |block, place| {
-            let held = match self.session.segment.lock_block_unless_interrupted(place, self.owner) {
+        self.session.segment.for_each_entry(self.record, 0, |block, entry| {
+            let held = match self.session.segment.lock_block_unless_interrupted(entry, self.owner) {
                 Ok(Some(held)) => held,
                 Ok(None) => return true,
                 Err(errno) => {

@@ -375,13 +375,13 @@ impl EnteredFile<'_> {
         if known & telling != FileFlags::ANNOUNCED | FileFlags::METADATA_DIRTY || elsewhere {
             return false;
         }
-        let Some(place) = self.session.segment.entry(record, block) else { return false };
-        let entry = Entry::decode(place.load(Ordering::Acquire));
-        if !matches!(entry, Entry::Resident { tier: TierId::RAM, .. }) {
+        let Some(entry) = self.session.segment.entry(record, block) else { return false };
+        let seen = Entry::decode(entry.load(Ordering::Acquire));
+        if !matches!(seen, Entry::Resident { tier: TierId::RAM, .. }) {
             return false;
         }
         let now = clock::realtime_coarse_ns();
-        let locked = self.session.segment.lock_block_unless_interrupted(place, self.owner);
+        let locked = self.session.segment.lock_block_unless_interrupted(entry, self.owner);
         let Ok(Some(mut held)) = locked else { return false };
         let touched = pages(within, end, self.session.segment.page_shift());
         let meta = held.meta();

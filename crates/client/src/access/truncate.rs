@@ -106,10 +106,10 @@ impl ExclusiveFile<'_> {
     /// Calls `act`, which may give the store's file another size, and notes the one that follows. The caller has the file
     /// exclusively, and has cleaned up after others.
     pub(crate) fn lengthening<R>(&self, act: impl FnOnce() -> R) -> R {
-        let place = self.session.segment.begin_lengthening(self.record, self.owner);
+        let lengthener = self.session.segment.begin_lengthening(self.record, self.owner);
         let result = act();
-        if let Ok(Some(place)) = place {
-            self.session.segment.end_lengthening(place);
+        if let Ok(Some(lengthener)) = lengthener {
+            self.session.segment.end_lengthening(lengthener);
         }
         result
     }

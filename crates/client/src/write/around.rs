@@ -10,7 +10,7 @@ use forebay_pool::{Entry, clock, crash};
 use rustix::io::Errno;
 
 impl OpenFile<'_> {
-    /// Writes to the store of a block that the index has no place for, with the file for itself.
+    /// Writes to the store of a block that the index has no entry for, with the file for itself.
     #[inline(never)]
     pub(super) fn write_exclusively(
         &self,
@@ -37,12 +37,12 @@ impl EnteredFile<'_> {
     /// Writes a part straight to the store while the entry keeps everybody else off the block.
     pub(super) fn write_around(
         &self,
-        place: &AtomicU64,
+        entry: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
     ) -> Result<Option<usize>, Errno> {
         let busy = Entry::Busy(self.owner).encode();
-        if place.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        if entry.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             return Ok(None);
         }
@@ -56,7 +56,7 @@ impl EnteredFile<'_> {
             match self.session.segment.begin_lengthening(record, self.owner) {
                 Ok(Some(begun)) => lengthens = Some(begun),
                 other => {
-                    place.store(Entry::EMPTY, Ordering::Release);
+                    entry.store(Entry::EMPTY, Ordering::Release);
                     return other.map(|_| None);
                 }
             }
@@ -66,7 +66,7 @@ impl EnteredFile<'_> {
         if let Some(lengthens) = lengthens {
             self.session.segment.end_lengthening(lengthens);
         }
-        place.store(Entry::EMPTY, Ordering::Release);
+        entry.store(Entry::EMPTY, Ordering::Release);
         self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
         result.map(Some)
     }

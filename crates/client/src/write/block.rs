@@ -19,29 +19,29 @@ impl EnteredFile<'_> {
         part: Part,
     ) -> Result<Outcome, Errno> {
         let record = self.record;
-        let Some(place) = self.session.segment.entry_or_insert(record, part.block, self.owner)
+        let Some(entry) = self.session.segment.entry_or_insert(record, part.block, self.owner)
         else {
             return Ok(Outcome::NoEntry);
         };
         let mut backoff = Backoff::default();
         let mut refused = 0;
         loop {
-            let word = place.load(Ordering::Acquire);
+            let word = entry.load(Ordering::Acquire);
             let done = match Entry::decode(word) {
                 Entry::Empty if self.session.is_littered(record, part) => {
                     return Ok(Outcome::Littered);
                 }
-                Entry::Empty => self.write_new(place, cursor, part, &mut refused)?,
+                Entry::Empty => self.write_new(entry, cursor, part, &mut refused)?,
                 Entry::Busy(holder) => {
                     if backoff.wait() {
-                        self.session.segment.free_entry_of_dead(place, word, holder);
+                        self.session.segment.free_entry_of_dead(entry, word, holder);
                         self.session.segment.ends_wait_in_time(holder, &backoff)?;
                     }
                     None
                 }
                 Entry::Resident { tier: TierId::RAM, .. } => {
                     let held =
-                        self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
+                        self.session.segment.lock_block_unless_interrupted(entry, self.owner)?;
                     let Some(mut held) = held else { continue };
                     let result = if held.tier().is_ram() {
                         self.write_bucket(held.bucket(), cursor, part).map(Some)
@@ -53,7 +53,7 @@ impl EnteredFile<'_> {
                     }
                     result?
                 }
-                Entry::Resident { .. } => self.write_over_slot(place, cursor, part)?,
+                Entry::Resident { .. } => self.write_over_slot(entry, cursor, part)?,
             };
             if let Some(bytes) = done {
                 return Ok(Outcome::Written(bytes));
@@ -68,16 +68,16 @@ impl EnteredFile<'_> {
     #[inline(never)]
     fn write_new(
         &self,
-        place: &AtomicU64,
+        entry: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
         refused: &mut u32,
     ) -> Result<Option<usize>, Errno> {
         let take = || self.bucket_for(part, *refused);
         let Some((tier, fresh)) = self.fresh(part.block, take) else {
-            return self.write_around(place, cursor, part);
+            return self.write_around(entry, cursor, part);
         };
-        let Some(held) = fresh.publish(place, tier) else { return Ok(None) };
+        let Some(held) = fresh.publish(entry, tier) else { return Ok(None) };
         crash::point("write.published");
         self.record.note_tier(tier);
         if tier.is_ram() {
@@ -90,7 +90,7 @@ impl EnteredFile<'_> {
             Err(_) => {
                 *refused |= 1 << tier.index();
                 cursor.rewind(start);
-                self.session.segment.discard_block(place, held);
+                self.session.segment.discard_block(entry, held);
                 Ok(None)
             }
         }

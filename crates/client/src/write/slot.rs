@@ -17,7 +17,7 @@ impl EnteredFile<'_> {
     #[inline(never)]
     pub(super) fn write_over_slot(
         &self,
-        place: &AtomicU64,
+        entry: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
     ) -> Result<Option<usize>, Errno> {
@@ -28,7 +28,7 @@ impl EnteredFile<'_> {
             self.session.segment.init_bucket(bucket, self.id, part.block, self.owner)
         };
         let fresh = fresh.and_then(init);
-        let held = self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
+        let held = self.session.segment.lock_block_unless_interrupted(entry, self.owner)?;
         let Some(mut held) = held.filter(|held| !held.tier().is_ram()) else { return Ok(None) };
         // It could not be freed while the manager, which may be stopped, brings some of it to the store.
         let fresh = fresh.filter(|_| held.meta().pages.writeback() == 0);
@@ -41,7 +41,7 @@ impl EnteredFile<'_> {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(errno) => {
                     cursor.rewind(start);
-                    self.bring_up(place, part.block).map_err(|failed| match failed {
+                    self.bring_up(entry, part.block).map_err(|failed| match failed {
                         Errno::INTR | Errno::TIMEDOUT => failed,
                         _ => errno,
                     })?;
@@ -51,7 +51,7 @@ impl EnteredFile<'_> {
         };
         self.session.populate(fresh.bucket());
         let result = self.write_bucket(fresh.bucket(), cursor, part);
-        drop(fresh.publish_instead(place, held, self.session));
+        drop(fresh.publish_instead(entry, held, self.session));
         result.map(Some)
     }
 
@@ -61,16 +61,16 @@ impl EnteredFile<'_> {
     /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free; the device's, or `IO`, if bytes that only the slot has cannot be
     /// read as they were written.
     #[cold]
-    fn bring_up(&self, place: &AtomicU64, block: u64) -> Result<(), Errno> {
+    fn bring_up(&self, entry: &AtomicU64, block: u64) -> Result<(), Errno> {
         let take = || self.ram_bucket();
         let fresh = self.fresh(block, take);
         let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
-        let held = self.session.segment.lock_block_unless_interrupted(place, self.owner)?;
+        let held = self.session.segment.lock_block_unless_interrupted(entry, self.owner)?;
         let Some(held) = held.filter(|held| !held.tier().is_ram() && held.is_taken()) else {
             return Ok(());
         };
         self.session.segment.wait_for_writeback_unless_interrupted(held.meta())?;
-        fresh.raise(place, held, self.session).map(drop).map_err(|(errno, _)| errno)
+        fresh.raise(entry, held, self.session).map(drop).map_err(|(errno, _)| errno)
     }
 
     /// Writes a part into a slot that is locked and indexed: whole pages, so that each has its sum.
@@ -153,12 +153,12 @@ impl ExclusiveFile<'_> {
         if offset.is_multiple_of(self.session.segment.page_bytes() as u64) {
             return Ok(());
         }
-        let Some(place) = self.session.segment.entry(record, block) else { return Ok(()) };
-        match Entry::decode(place.load(Ordering::Acquire)) {
+        let Some(entry) = self.session.segment.entry(record, block) else { return Ok(()) };
+        match Entry::decode(entry.load(Ordering::Acquire)) {
             Entry::Resident { tier, .. }
                 if !tier.is_ram() && !self.session.segment.is_sound(tier) =>
             {
-                match self.bring_up(place, block) {
+                match self.bring_up(entry, block) {
                     Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
                     _ => Ok(()),
                 }
