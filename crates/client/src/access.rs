@@ -4,7 +4,7 @@ mod clean;
 mod truncate;
 
 use crate::open_file::OpenFile;
-use crate::waits::Wait;
+use crate::waiting::Wait;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;

@@ -5,13 +5,13 @@ use crate::descriptors::Sparse;
 use crate::fd::{borrow, each_descriptor};
 use crate::limits::limits_changed;
 use crate::manager::ManagerLink;
-use crate::open::Seen;
-use crate::place::Engine;
+use crate::manager_watch::ManagerWatch;
+use crate::open::OpenStat;
+use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
 use crate::session::{READERS, Session};
-use crate::vigil::Vigil;
-use crate::waits::surely;
+use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
 use forebay_pool::clock::{self, Timer};
@@ -226,7 +226,7 @@ impl Session {
             populated: Sparse::new(buckets as usize / 16 + 1),
             waited_in_vain: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
-            vigil: Vigil::default(),
+            manager_watch: ManagerWatch::default(),
             engine,
             predictors: Predictors::new(),
             tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],
@@ -279,7 +279,7 @@ impl Session {
         let offset = rustix::fs::tell(borrow(fd)).ok()?;
         let marker = Marker::decode(offset)?;
         let names = self.segment.name_changes();
-        let seen = Seen::of(fd)?;
+        let seen = OpenStat::of(fd)?;
         let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
         if marker.description >= self.segment.header().descriptions {
             return None;

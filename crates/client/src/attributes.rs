@@ -4,7 +4,7 @@ use crate::access::EnteredFile;
 use crate::open::SET_ID_BITS;
 use crate::open_file::OpenFile;
 use crate::session::Session;
-use crate::waits::surely;
+use crate::waiting::surely;
 use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;

@@ -5,7 +5,7 @@ use crate::fd::borrow;
 use crate::fd::descriptor_path;
 use crate::open_file::OpenFile;
 use crate::session::Session;
-use crate::waits::surely;
+use crate::waiting::surely;
 use core::ffi::CStr;
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::clock::Timer;
@@ -33,20 +33,20 @@ pub(crate) fn lies_under(path: &[u8], folder: &[u8]) -> bool {
 }
 
 /// What the kernel says of an open file.
-pub(crate) struct Seen {
+pub(crate) struct OpenStat {
     pub stat: Stat,
     /// When the file was born; 0 where the file system does not know.
     born_ns: u64,
 }
 
-impl Seen {
+impl OpenStat {
     /// One system call for everything.
-    pub fn of(fd: RawFd) -> Option<Seen> {
+    pub fn of(fd: RawFd) -> Option<OpenStat> {
         use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let Ok(found) = statx(borrow(fd), c"", AtFlags::EMPTY_PATH, wanted) else {
             // Where statx is not allowed.
-            return Some(Seen { stat: rustix::fs::fstat(borrow(fd)).ok()?, born_ns: 0 });
+            return Some(OpenStat { stat: rustix::fs::fstat(borrow(fd)).ok()?, born_ns: 0 });
         };
         let (born, mtime, ctime) = (found.stx_btime, found.stx_mtime, found.stx_ctime);
         // SAFETY: integers only.
@@ -60,7 +60,7 @@ impl Seen {
         (stat.st_ctime, stat.st_ctime_nsec) = (ctime.tv_sec, ctime.tv_nsec.into());
         let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
         let born_ns = clock::joined_ns(born.tv_sec, born.tv_nsec.into());
-        Some(Seen { stat, born_ns: if known { born_ns } else { 0 } })
+        Some(OpenStat { stat, born_ns: if known { born_ns } else { 0 } })
     }
 }
 
@@ -163,7 +163,7 @@ impl Session {
         }
         let names = known.map_or_else(|| self.segment.name_changes(), |known| known.names);
         forebay_pool::crash::point("open.opened");
-        let Some(seen) = Seen::of(fd) else { return Ok(false) };
+        let Some(seen) = OpenStat::of(fd) else { return Ok(false) };
         if FileType::from_raw_mode(seen.stat.st_mode) == FileType::RegularFile
             && self.is_store_device(seen.stat.st_dev)
         {
@@ -188,7 +188,7 @@ impl Session {
         &self,
         fd: RawFd,
         flags: OpenFlags,
-        seen: &Seen,
+        seen: &OpenStat,
         known: Option<InKnownFolder<'_>>,
         path: Option<&CStr>,
     ) -> Result<bool, Errno> {
@@ -272,7 +272,7 @@ impl Session {
     fn has_left(
         &self,
         identity: Identity,
-        seen: &Seen,
+        seen: &OpenStat,
         owner: forebay_pool::Owner,
     ) -> Result<bool, Errno> {
         self.segment.with_file(identity, owner, |file| {
@@ -288,7 +288,7 @@ impl Session {
     /// `INTR`; `then` was not called.
     pub(crate) fn find_or_insert<R>(
         &self,
-        seen: &Seen,
+        seen: &OpenStat,
         fd: RawFd,
         known: Option<InKnownFolder<'_>>,
         named: Option<&CStr>,
@@ -373,7 +373,7 @@ impl Session {
     /// does not have what is buffered.
     pub fn opened_raw(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
         let names = self.segment.name_changes();
-        let Some(seen) = Seen::of(fd) else { return Ok(None) };
+        let Some(seen) = OpenStat::of(fd) else { return Ok(None) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile
             || !self.is_store_device(seen.stat.st_dev)
         {
@@ -441,7 +441,7 @@ impl OpenFile<'_> {
 
     /// A record of a file that was deleted while no manager held it open may meet a new file with
     /// the same inode: the time of birth tells.
-    fn part_from_namesake(&self, seen: &Seen) -> Result<(), Errno> {
+    fn part_from_namesake(&self, seen: &OpenStat) -> Result<(), Errno> {
         let (record, session, stat) = (self.record, self.session, &seen.stat);
         let (known, born) = (record.born_ns.load(Ordering::Acquire), seen.born_ns);
         if known == born {

@@ -44,14 +44,14 @@ impl OpenFile<'_> {
     }
 
     /// Gives up this descriptor's part in its description.
-    fn give_up(&self, foreseen: bool) {
+    fn give_up(&self, prepared: bool) {
         let last = self
             .session
             .references
             .get(self.description_id() as usize)
             .is_some_and(|references| references.fetch_sub(1, Ordering::SeqCst) == 1);
         if last {
-            if !foreseen {
+            if !prepared {
                 self.closing();
             }
             self.session.close_readers(self.description_id(), self.id);
@@ -225,7 +225,7 @@ impl Session {
 
     /// Does what is to be done, and may wait, before the process gives up its last descriptor of a description. Returns
     /// the file for which it was.
-    fn foresee_closing(&self, fd: RawFd) -> Option<OpenFile<'_>> {
+    fn prepare_closing(&self, fd: RawFd) -> Option<OpenFile<'_>> {
         let file = self.file(fd)?;
         let last = self.references.load(file.description_id() as usize) == 1;
         last.then(|| {
@@ -244,9 +244,9 @@ impl Session {
     ) -> R {
         let mut act = Some(act);
         loop {
-            let foreseen = self.foresee_closing(fd);
+            let prepared = self.prepare_closing(fd);
             let done = without_handlers(|| {
-                let (mark, error) = self.part_from(fd, cell, self.owner(), foreseen)?;
+                let (mark, error) = self.part_from(fd, cell, self.owner(), prepared)?;
                 Some(act.take()?(mark, error))
             });
             if let Some(result) = done {
@@ -263,7 +263,7 @@ impl Session {
         fd: RawFd,
         cell: &AtomicU32,
         owner: Owner,
-        foreseen: Option<OpenFile<'_>>,
+        prepared: Option<OpenFile<'_>>,
     ) -> Option<(u32, Option<Errno>)> {
         let mut backoff = Backoff::default();
         let (seen, mark) = loop {
@@ -280,8 +280,8 @@ impl Session {
             }
         };
         crash::point("descriptor.parting");
-        let foreseen = foreseen.map(|file| file.bound_as(mark)).filter(OpenFile::is_current);
-        let Some(file) = foreseen.or_else(|| self.file_bound(fd, mark)) else {
+        let prepared = prepared.map(|file| file.bound_as(mark)).filter(OpenFile::is_current);
+        let Some(file) = prepared.or_else(|| self.file_bound(fd, mark)) else {
             return Some((mark, None));
         };
         // A thread that has no number yet gets one before it looks at the mark.
@@ -292,7 +292,7 @@ impl Session {
         // As with the kernel's, a descriptor that only reads is told at fsync, not at close.
         let writes = file.may(DescriptionFlags::WRITE);
         let error = writes.then(|| file.unreported_error()).flatten();
-        file.give_up(foreseen.is_some());
+        file.give_up(prepared.is_some());
         Some((mark, error))
     }
 

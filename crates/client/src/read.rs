@@ -19,7 +19,7 @@ use forebay_pool::{Entry, interruption};
 use rustix::io::Errno;
 
 /// Tries without the lock before a reader takes it.
-const GLANCES: u32 = 16;
+const LOCKLESS_TRIES: u32 = 16;
 
 /// Bytes from which a read has its beginning fetched ahead: as many as are.
 const PREFETCH_FROM: usize = 512;
@@ -271,7 +271,7 @@ impl EnteredFile<'_> {
         }
         if self.used(TierId::RAM, bucket, meta) {
             let part = Part { block, within, bytes: piece.len() };
-            self.foresee_after(TierId::RAM, part, piece.len());
+            self.predict_after(TierId::RAM, part, piece.len());
         }
         let counters = self.session.counters();
         self.session.count_up(&counters.reads, 1);
@@ -298,7 +298,7 @@ impl EnteredFile<'_> {
             if unbuffered && !record.has(FileFlags::DIRECT) {
                 let known = record.store_size.load(Ordering::Acquire).saturating_sub(offset);
                 let within = (length as u64).min(known) as usize;
-                self.foresee(offset, within, Destination::Store);
+                self.predict(offset, within, Destination::Store);
             }
             return self.read_through(&mut cursor, offset, length);
         }
@@ -313,7 +313,7 @@ impl EnteredFile<'_> {
             let mut entry = self.session.segment.entry(record, part.block);
             let absent = entry.is_none_or(|entry| entry.load(Ordering::Acquire) == Entry::EMPTY);
             if absent {
-                self.foresee(at, length - done, Destination::Store);
+                self.predict(at, length - done, Destination::Store);
             }
             if absent && wanted() {
                 if self.may(DescriptionFlags::SEQUENTIAL) {
@@ -443,7 +443,7 @@ impl EnteredFile<'_> {
         left: usize,
     ) -> Result<bool, Errno> {
         let start = cursor.position();
-        for _ in 0..GLANCES {
+        for _ in 0..LOCKLESS_TRIES {
             let word = entry.load(Ordering::Acquire);
             let Entry::Resident { tier, bucket, .. } = Entry::decode(word) else {
                 return Ok(false);
@@ -459,7 +459,7 @@ impl EnteredFile<'_> {
             let same = entry.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
             if same && (result.is_ok() || tier.is_ram()) {
                 if self.used(tier, bucket, meta) {
-                    self.foresee_after(tier, part, left);
+                    self.predict_after(tier, part, left);
                 }
                 return result.map(|()| true);
             }
@@ -481,14 +481,14 @@ impl EnteredFile<'_> {
 
     /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`.
     #[inline(never)]
-    fn foresee_after(&self, tier: TierId, part: Part, left: usize) {
+    fn predict_after(&self, tier: TierId, part: Part, left: usize) {
         // What was brought up to RAM came from where it takes long to read.
         let from = match tier {
             TierId::RAM => Destination::Store,
             tier => Destination::Tier(tier.index()),
         };
         let offset = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
-        self.foresee(offset, left, from);
+        self.predict(offset, left, from);
     }
 
     #[inline(never)]

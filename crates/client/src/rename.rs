@@ -5,7 +5,7 @@ use crate::fd::borrow;
 use crate::opening::PathAt;
 use crate::session::Session;
 use crate::user_memory::UserPath;
-use crate::waits::surely;
+use crate::waiting::surely;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;

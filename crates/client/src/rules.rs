@@ -4,7 +4,7 @@ use crate::open_file::OpenFile;
 use crate::process::Process;
 use crate::session::Session;
 use core::sync::atomic::Ordering;
-use forebay_placement::schema::{Facts, Mode, Settings, first_match, next_review};
+use forebay_placement::schema::{FileMeta, Mode, Settings, first_match, next_review};
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
 
@@ -33,7 +33,7 @@ impl OpenFile<'_> {
         let (path, store) = self.session.managed_path(self.fd, &mut buffer);
         let store = store.unwrap_or(record.store.load(Ordering::Relaxed) as usize % STORES_MAX);
         let size = record.size.load(Ordering::Acquire);
-        let facts = Facts {
+        let file_meta = FileMeta {
             path,
             directory: text(&header.store[store].path).to_bytes(),
             size,
@@ -44,7 +44,7 @@ impl OpenFile<'_> {
             rank: process.rank,
         };
         let rules = || self.session.segment.rules().iter().map(RuleRecord::rule);
-        let found = first_match(rules(), &facts);
+        let found = first_match(rules(), &file_meta);
         forebay_pool::crash::point("rule.found");
         record.rule.store(found.map_or(0, |rule| rule as u16 + 1), Ordering::Release);
         record.rule_review.store(next_review(rules(), size), Ordering::Release);
@@ -163,7 +163,7 @@ impl Session {
             let nobody = Process::default();
             let process = self.process.as_ref().unwrap_or(&nobody);
             let directory = directory(&stores[store]);
-            let facts = Facts {
+            let file_meta = FileMeta {
                 path,
                 directory: &directory,
                 size: 0,
@@ -173,7 +173,7 @@ impl Session {
                 program: &process.program,
                 rank: process.rank,
             };
-            let rule = first_match(self.segment.rules().iter().map(RuleRecord::rule), &facts);
+            let rule = first_match(self.segment.rules().iter().map(RuleRecord::rule), &file_meta);
             let rule = rule.and_then(|rule| self.segment.rules()[rule].settings().mode);
             let job = self.segment.job(record.job.load(Ordering::Acquire));
             let of_job = job.and_then(|job| Mode::from_code(job.mode.load(Ordering::Relaxed)));

@@ -4,10 +4,10 @@ use crate::attachment::Attachment;
 use crate::descriptors::Sparse;
 use crate::fd::{borrow, duplicate_hidden, may_be_own};
 use crate::manager::ManagerLink;
-use crate::place::Engine;
+use crate::manager_watch::ManagerWatch;
+use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::Process;
-use crate::vigil::Vigil;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
@@ -35,7 +35,7 @@ pub struct Session {
     /// `room_made` of the header when somebody here had waited in vain for room.
     pub(crate) waited_in_vain: AtomicU64,
     pub(crate) manager: ManagerLink,
-    pub(crate) vigil: Vigil,
+    pub(crate) manager_watch: ManagerWatch,
     pub(crate) engine: Engine,
     pub(crate) predictors: Predictors,
     /// The slots of each tier, and behind [`TIERS_MAX`] their tables.

@@ -1,10 +1,10 @@
 //! Bringing what was written to the store, or to where it is durable.
 
 use crate::access::EnteredFile;
+use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
 use crate::session::Session;
-use crate::vigil::Seen;
-use crate::waits::{Wait, surely};
+use crate::waiting::{Wait, surely};
 use crate::write::raise;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::STOPPED_PATIENCE;
@@ -282,7 +282,7 @@ impl Session {
                     break;
                 }
                 futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
-                if self.vigil.look(&self.segment) != Seen::AtWork
+                if self.manager_watch.look(&self.segment) != ManagerState::AtWork
                     || is_late() && self.segment.is_held_by_stopped(found.file)
                 {
                     all &= !waits();
@@ -317,10 +317,10 @@ impl Session {
             if header.work_done.load(Ordering::Acquire) != done {
                 continue;
             }
-            match self.vigil.look(&self.segment) {
-                Seen::AtWork => {}
-                Seen::Gone => return Ok(false),
-                Seen::Stopped => return Err(Errno::TIMEDOUT),
+            match self.manager_watch.look(&self.segment) {
+                ManagerState::AtWork => {}
+                ManagerState::Gone => return Ok(false),
+                ManagerState::Stopped => return Err(Errno::TIMEDOUT),
             }
         }
     }

@@ -207,7 +207,7 @@ fn ask(known: &Ranges, start: usize, bytes: usize, advice: Advice) -> bool {
 /// Has the kernel copy a byte of each page, and, to see whether it can be written, copy it back.
 /// An error means that it could not be found out.
 fn touch(start: usize, end: usize, advice: Advice) -> Result<bool, Errno> {
-    let scratch = rustix::fs::memfd_create("forebay-probe", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let scratch = rustix::fs::memfd_create("forebay-user-memory", rustix::fs::MemfdFlags::CLOEXEC)?;
     let pages = (start / PAGE + 1..end.div_ceil(PAGE)).map(|page| page * PAGE);
     for at in core::iter::once(start).chain(pages) {
         // SAFETY: only passed to the kernel, which checks it.

@@ -5,13 +5,13 @@
 //! at open. Nothing here allocates.
 //!
 //! ```
-//! use forebay_placement::schema::{Conditions, Facts, Rule, Settings, first_match};
+//! use forebay_placement::schema::{Conditions, FileMeta, Rule, Settings, first_match};
 //!
 //! let when = Conditions { path: b"**/*.tmp", ..Conditions::default() };
 //! let rule = Rule { when, set: Settings::default() };
-//! let facts = |path| Facts { path, ..Facts::default() };
-//! assert!(first_match([rule], &facts(b"/pfs/a.tmp")).is_some());
-//! assert!(first_match([rule], &facts(b"/pfs/a.h5")).is_none());
+//! let file_meta = |path| FileMeta { path, ..FileMeta::default() };
+//! assert!(first_match([rule], &file_meta(b"/pfs/a.tmp")).is_some());
+//! assert!(first_match([rule], &file_meta(b"/pfs/a.h5")).is_none());
 //! ```
 
 use crate::{PolicyId, glob};
@@ -189,7 +189,7 @@ pub struct Rule<'a> {
 
 /// What is known of a file when it is opened, and of the process that opens it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Facts<'a> {
+pub struct FileMeta<'a> {
     /// The file's canonical path.
     pub path: &'a [u8],
     /// The managed directory it lies in, without a `/` at its end.
@@ -208,52 +208,52 @@ pub struct Facts<'a> {
     pub rank: Option<u32>,
 }
 
-/// Whether a rule applies to these facts.
-pub fn matches(when: &Conditions<'_>, facts: &Facts<'_>) -> bool {
-    mismatch(when, facts).is_none()
+/// Whether a rule applies to a file.
+pub fn matches(when: &Conditions<'_>, file_meta: &FileMeta<'_>) -> bool {
+    mismatch(when, file_meta).is_none()
 }
 
 /// The first condition that does not hold, by its key in the schema.
-pub fn mismatch(when: &Conditions<'_>, facts: &Facts<'_>) -> Option<&'static str> {
+pub fn mismatch(when: &Conditions<'_>, file_meta: &FileMeta<'_>) -> Option<&'static str> {
     // The cheap ones first.
-    if facts.size < when.size_min {
+    if file_meta.size < when.size_min {
         return Some("size-min");
     }
-    if facts.size > when.size_max {
+    if file_meta.size > when.size_max {
         return Some("size-max");
     }
-    if when.user.is_some_and(|user| user != facts.user) {
+    if when.user.is_some_and(|user| user != file_meta.user) {
         return Some("user");
     }
     let in_ranks = |rank| when.ranks.iter().any(|range| range.has(rank));
-    if !when.ranks.is_empty() && !facts.rank.is_some_and(in_ranks) {
+    if !when.ranks.is_empty() && !file_meta.rank.is_some_and(in_ranks) {
         return Some("ranks");
     }
     let of_dataset = |dataset| glob::matches(when.dataset, dataset);
-    if !when.dataset.is_empty() && !facts.dataset.is_some_and(of_dataset) {
+    if !when.dataset.is_empty() && !file_meta.dataset.is_some_and(of_dataset) {
         return Some("dataset");
     }
     let called = |name| glob::matches(when.process, name);
-    if !when.process.is_empty() && !called(facts.program) && !called(facts.command) {
+    if !when.process.is_empty() && !called(file_meta.program) && !called(file_meta.command) {
         return Some("process");
     }
-    (!when.path.is_empty() && !path_matches(when.path, facts)).then_some("path")
+    (!when.path.is_empty() && !path_matches(when.path, file_meta)).then_some("path")
 }
 
-fn path_matches(pattern: &[u8], facts: &Facts<'_>) -> bool {
+fn path_matches(pattern: &[u8], file_meta: &FileMeta<'_>) -> bool {
     if pattern[0] == b'/' {
-        return glob::matches(pattern, facts.path);
+        return glob::matches(pattern, file_meta.path);
     }
-    let rest = facts.path.strip_prefix(facts.directory).unwrap_or(facts.path);
+    let rest = file_meta.path.strip_prefix(file_meta.directory).unwrap_or(file_meta.path);
     glob::matches(pattern, rest.strip_prefix(b"/").unwrap_or(rest))
 }
 
 /// The position of the rule that holds: the first that matches.
 pub fn first_match<'a>(
     rules: impl IntoIterator<Item = Rule<'a>>,
-    facts: &Facts<'_>,
+    file_meta: &FileMeta<'_>,
 ) -> Option<usize> {
-    rules.into_iter().position(|rule| matches(&rule.when, facts))
+    rules.into_iter().position(|rule| matches(&rule.when, file_meta))
 }
 
 /// The least size above `size` at which another rule may hold; `u64::MAX` if there is none. Whoever
@@ -271,8 +271,8 @@ pub fn next_review<'a>(rules: impl IntoIterator<Item = Rule<'a>>, size: u64) -> 
 mod tests {
     use super::*;
 
-    fn facts() -> Facts<'static> {
-        Facts {
+    fn file_meta() -> FileMeta<'static> {
+        FileMeta {
             path: b"/lustre/me/run/a.h5",
             directory: b"/lustre/me",
             size: 100,
@@ -287,12 +287,12 @@ mod tests {
     fn when(change: impl FnOnce(&mut Conditions<'static>)) -> bool {
         let mut conditions = Conditions::default();
         change(&mut conditions);
-        matches(&conditions, &facts())
+        matches(&conditions, &file_meta())
     }
 
     #[test]
     fn a_rule_without_conditions_matches_everything() {
-        assert!(when(|_| ()) && matches(&Conditions::default(), &Facts::default()));
+        assert!(when(|_| ()) && matches(&Conditions::default(), &FileMeta::default()));
     }
 
     #[test]
@@ -305,12 +305,12 @@ mod tests {
         assert!(when(|c| c.process = b"long-name-of-program"));
         assert!(when(|c| c.process = b"long-name-of-pr") && !when(|c| c.process = b"long"));
         assert!(!when(|c| c.dataset = b"**"), "a plain file has no dataset");
-        let why = |when: Conditions<'_>| mismatch(&when, &facts());
+        let why = |when: Conditions<'_>| mismatch(&when, &file_meta());
         let never = Conditions { path: b"x", process: b"x", ..Conditions::default() };
         assert_eq!(why(never), Some("process"));
         assert_eq!(why(Conditions { process: b"", ..never }), Some("path"));
         assert_eq!(why(Conditions { size_max: 0, user: Some(1), ..never }), Some("size-max"));
-        let with = Facts { dataset: Some(b"/fields/rho"), ..facts() };
+        let with = FileMeta { dataset: Some(b"/fields/rho"), ..file_meta() };
         let fields = Conditions { dataset: b"/fields/*", ..Conditions::default() };
         assert!(matches(&fields, &with));
     }
@@ -323,14 +323,14 @@ mod tests {
             RankRange { first: 65, last: u32::MAX, step: 0 },
         ];
         assert!(when(|c| c.ranks = EVERY_32ND) && !when(|c| c.ranks = OTHERS));
-        let serial = Facts { rank: None, ..facts() };
+        let serial = FileMeta { rank: None, ..file_meta() };
         assert!(!matches(&Conditions { ranks: EVERY_32ND, ..Conditions::default() }, &serial));
         assert!(OTHERS[1].has(u32::MAX) && OTHERS[1].has(66));
     }
 
     #[test]
     fn the_whole_store_can_be_managed() {
-        let root = Facts { path: b"/a/b", directory: b"/", ..facts() };
+        let root = FileMeta { path: b"/a/b", directory: b"/", ..file_meta() };
         assert!(matches(&Conditions { path: b"a/b", ..Conditions::default() }, &root));
     }
 
@@ -341,7 +341,7 @@ mod tests {
             ..Rule::default()
         };
         let rules = [sizes(200, 299), sizes(0, 149), sizes(0, u64::MAX)];
-        let at = |size| first_match(rules, &Facts { size, ..facts() });
+        let at = |size| first_match(rules, &FileMeta { size, ..file_meta() });
         assert_eq!([0, 149, 150, 199, 200, 299, 300].map(at), [1, 1, 2, 2, 0, 0, 2].map(Some));
         assert_eq!(next_review(rules, 0), 150);
         assert_eq!(next_review(rules, 150), 200);
@@ -356,7 +356,7 @@ mod tests {
             }
             assert_eq!(at(size), expected, "{size}");
         }
-        assert_eq!(first_match([], &facts()), None);
+        assert_eq!(first_match([], &file_meta()), None);
     }
 
     #[test]

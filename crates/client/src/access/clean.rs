@@ -3,7 +3,7 @@
 use super::ExclusiveFile;
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
-use crate::waits::surely;
+use crate::waiting::surely;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;
 use forebay_pool::{clock, crash};

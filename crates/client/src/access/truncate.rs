@@ -2,10 +2,10 @@
 
 use super::ExclusiveFile;
 use crate::fd::borrow;
+use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
 use crate::sync::WORK_LOOK;
-use crate::vigil::Seen;
-use crate::waits::Wait;
+use crate::waiting::Wait;
 use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -181,13 +181,13 @@ impl ExclusiveFile<'_> {
                 record.clear(FileFlags::TO_CUT);
                 return Err(errno);
             }
-            match self.session.vigil.look(&self.session.segment) {
-                Seen::AtWork => {}
-                Seen::Gone => {
+            match self.session.manager_watch.look(&self.session.segment) {
+                ManagerState::AtWork => {}
+                ManagerState::Gone => {
                     record.clear(FileFlags::TO_CUT);
                     return self.flush_here(true);
                 }
-                Seen::Stopped => {
+                ManagerState::Stopped => {
                     record.clear(FileFlags::TO_CUT);
                     return Err(Errno::TIMEDOUT);
                 }

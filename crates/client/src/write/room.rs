@@ -2,7 +2,7 @@
 
 use super::Part;
 use crate::access::EnteredFile;
-use crate::place::{hierarchy, question};
+use crate::placement::{hierarchy, question};
 use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_placement::{Destination, Request};

@@ -5,7 +5,7 @@
 use crate::observe::status::Observer;
 use forebay_client::{hierarchy, question};
 use forebay_placement::cost::Speeds;
-use forebay_placement::schema::{Facts, Mode, Settings, mismatch};
+use forebay_placement::schema::{FileMeta, Mode, Settings, mismatch};
 use forebay_placement::{Destination, Plan};
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
@@ -217,15 +217,16 @@ fn judge(
     directory: &Path,
     size: u64,
 ) -> (Vec<RuleVerdict>, Settings) {
-    let facts = Facts {
+    let file_meta = FileMeta {
         path: path.as_os_str().as_bytes(),
         directory: directory.as_os_str().as_bytes(),
         size,
         user: rustix::process::geteuid().as_raw(),
-        ..Facts::default()
+        ..FileMeta::default()
     };
     let rules = segment.rules();
-    let mismatches: Vec<_> = rules.iter().map(|rule| mismatch(&rule.rule().when, &facts)).collect();
+    let mismatches: Vec<_> =
+        rules.iter().map(|rule| mismatch(&rule.rule().when, &file_meta)).collect();
     let holds = match record {
         Some(record) => usize::from(record.rule.load(Ordering::Acquire)).checked_sub(1),
         None => mismatches.iter().position(Option::is_none),

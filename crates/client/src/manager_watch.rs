@@ -7,7 +7,7 @@ use forebay_pool::clock;
 
 /// What is seen of the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Seen {
+pub(crate) enum ManagerState {
     /// It goes on, or may do so in a moment.
     AtWork,
     /// There is none.
@@ -19,15 +19,15 @@ pub(crate) enum Seen {
 /// Looks at the manager now and then, for all waits of this process: one that begins again, after a signal, goes on
 /// where the last one ended, and of many files only the first is waited for.
 #[derive(Default)]
-pub(crate) struct Vigil {
+pub(crate) struct ManagerWatch {
     /// The manager's clock when that was last seen to move, in the upper half, and ours then; 0 if it was never
     /// looked at.
     seen: AtomicU64,
 }
 
-impl Vigil {
+impl ManagerWatch {
     /// To be called while nothing comes.
-    pub fn look(&self, segment: &Segment) -> Seen {
+    pub fn look(&self, segment: &Segment) -> ManagerState {
         let (beat, now) =
             (segment.header().now_ms.load(Ordering::Relaxed), clock::stamp(clock::monotonic_ns()));
         let seen = self.seen.load(Ordering::Relaxed);
@@ -37,12 +37,12 @@ impl Vigil {
             since = now;
         }
         if !segment.manager_is_alive() {
-            return Seen::Gone;
+            return ManagerState::Gone;
         }
         let stands = clock::stamp_age(now, since) > STOPPED_PATIENCE.as_stamp();
         match stands && segment.manager_is_stopped() {
-            true => Seen::Stopped,
-            false => Seen::AtWork,
+            true => ManagerState::Stopped,
+            false => ManagerState::AtWork,
         }
     }
 }

@@ -13,7 +13,7 @@ impl EnteredFile<'_> {
     /// Notes that `bytes` at `offset` are read and that the first of them lie in `from`, or have come
     /// up from below; asks for what will probably be read next, where waiting for it would take long.
     #[inline(never)]
-    pub(crate) fn foresee(&self, offset: u64, bytes: usize, from: Destination) {
+    pub(crate) fn predict(&self, offset: u64, bytes: usize, from: Destination) {
         let header = self.session.segment.header();
         let description = self.description;
         // Who has said how it will read is answered by `Session::advise`.
@@ -32,7 +32,7 @@ impl EnteredFile<'_> {
         let record = self.record;
         let store = record.store.load(Ordering::Relaxed) as usize;
         if ahead.offset >= record.size.load(Ordering::Relaxed)
-            || !pays(&crate::place::hierarchy(&self.session.segment, store), from, block)
+            || !pays(&crate::placement::hierarchy(&self.session.segment, store), from, block)
         {
             return;
         }

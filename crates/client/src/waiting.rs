@@ -5,8 +5,8 @@
 //! ([`Session::restarting`]); what must not be left undone is tried again in any case, after the handler has run
 //! ([`surely`]).
 
+use crate::manager_watch::ManagerState;
 use crate::session::Session;
-use crate::vigil::Seen;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::{Identity, Owner, interruption};
 use rustix::io::Errno;
@@ -65,7 +65,7 @@ impl Session {
 
     #[cold]
     fn is_manager_given_up(&self) -> bool {
-        self.vigil.look(&self.segment) == Seen::Stopped
+        self.manager_watch.look(&self.segment) == ManagerState::Stopped
     }
 
     /// [`Wait::look`], of a wait for `holder`.
