@@ -290,7 +290,7 @@ impl Session {
         }
         if let Some(file) = self.file(fd) {
             // An error stays with the file; the program will not run, and the writer learns why.
-            let _ = file.let_go();
+            let _ = file.release_descriptor();
         }
         if !managed {
             self.forget(fd);

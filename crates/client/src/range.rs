@@ -193,7 +193,7 @@ impl OpenFile<'_> {
         let dirty = inside.drop_clean_blocks(from, to);
         drop(inside);
         if dirty {
-            self.announce();
+            self.register();
             self.session.segment.request_sync(self.id, Some(self.session.owner()), false);
         }
     }

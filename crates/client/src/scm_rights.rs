@@ -16,13 +16,13 @@ use rustix::fs::FileType;
 impl OpenFile<'_> {
     /// Whether the descriptor stays buffered if it is sent to process `peer`.
     pub fn may_pass(&self, peer: u32) -> bool {
-        self.session.segment.header().strangers.load(Ordering::SeqCst) == 0
+        self.session.segment.header().unmanaged_peers.load(Ordering::SeqCst) == 0
             && liveness::start_time(peer)
                 .is_some_and(|start| self.session.segment.slot_of(peer, start).is_some())
     }
 
     /// Notes that a descriptor is about to be sent.
-    pub fn passing(&self) {
+    pub fn sending(&self) {
         let now = clock::stamp(clock::realtime_coarse_ns());
         self.session.segment.take_off(self.description_id(), now);
     }
@@ -58,8 +58,8 @@ impl Session {
     /// A program without the library is about to start: if it inherits a socket, descriptors
     /// are from now on sent for use through the kernel.
     pub fn stranger_starts(&self) {
-        let strangers = &self.segment.header().strangers;
-        if strangers.load(Ordering::Relaxed) != 0 {
+        let unmanaged_peers = &self.segment.header().unmanaged_peers;
+        if unmanaged_peers.load(Ordering::Relaxed) != 0 {
             return;
         }
         let inherited = |fd: RawFd| {
@@ -71,7 +71,7 @@ impl Session {
         };
         let mut found = false;
         if !crate::fd::each_descriptor(|fd| found |= inherited(fd)) || found {
-            strangers.store(1, Ordering::SeqCst);
+            unmanaged_peers.store(1, Ordering::SeqCst);
         }
     }
 }

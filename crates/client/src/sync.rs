@@ -82,7 +82,7 @@ impl OpenFile<'_> {
         if self.is_on_store() {
             return crate::store::fsync(self.fd);
         }
-        self.announce();
+        self.register();
         match self.session.await_sync(self.id, FileFlags::TO_LOG)? {
             true => Ok(()),
             false => self.flush_here(true),
@@ -109,7 +109,7 @@ impl OpenFile<'_> {
         if !durable && (unbuffered || record.has(FileFlags::DIRECT)) {
             return Ok(());
         }
-        self.announce();
+        self.register();
         let durably = FileFlags::DURABLE.when(durable);
         match self.session.await_sync(self.id, FileFlags::TO_FLUSH | durably)? {
             true => Ok(()),
@@ -130,12 +130,12 @@ impl OpenFile<'_> {
             return Ok(());
         }
         crate::store::fsync(self.fd)?;
-        if tracked { self.mark_settled(sequence) } else { Ok(()) }
+        if tracked { self.write_checkpoint_mark(sequence) } else { Ok(()) }
     }
 
     /// Says in the journal's file that what journal and slots have of a file up to `sequence` counts no
     /// more, for a recovery that comes before another node manager.
-    fn mark_settled(&self, sequence: u64) -> Result<(), Errno> {
+    fn write_checkpoint_mark(&self, sequence: u64) -> Result<(), Errno> {
         let record = self.record;
         let identity = record.identity();
         let mark = Mark {

@@ -287,7 +287,7 @@ impl OpenFile<'_> {
     fn note_failed_write(&self) {
         let owner = self.session.owner();
         let Ok(_inside) = self.enter(owner) else { return };
-        self.announce();
+        self.register();
         self.touch(clock::realtime_coarse_ns());
     }
 
@@ -314,24 +314,24 @@ impl OpenFile<'_> {
 
     /// Sends the node manager a descriptor of the file, once for all of its writers.
     #[inline]
-    pub(crate) fn announce(&self) {
-        if !self.record.has(FileFlags::ANNOUNCED) {
-            self.announce_first();
+    pub(crate) fn register(&self) {
+        if !self.record.has(FileFlags::REGISTERED) {
+            self.register_first();
         }
     }
 
     #[cold]
-    fn announce_first(&self) {
+    fn register_first(&self) {
         let record = self.record;
-        if !self.may(DescriptionFlags::WRITE) || record.set(FileFlags::ANNOUNCED) {
+        if !self.may(DescriptionFlags::WRITE) || record.set(FileFlags::REGISTERED) {
             return;
         }
-        crash::point("announce.marked");
+        crash::point("register.marked");
         let generation = record.generation.load(Ordering::Relaxed);
-        let message = Message::Announce { file: self.id, generation };
+        let message = Message::Register { file: self.id, generation };
         let send = |fd| self.session.manager.send_descriptor(message, fd);
         if self.lend(rustix::fs::OFlags::WRONLY, send).is_err() {
-            record.clear(FileFlags::ANNOUNCED);
+            record.clear(FileFlags::REGISTERED);
         }
     }
 }
@@ -365,14 +365,14 @@ impl EnteredFile<'_> {
         let (telling, known) = (
             FileFlags::DIRECT
                 | FileFlags::SET_ID
-                | FileFlags::ANNOUNCED
+                | FileFlags::REGISTERED
                 | FileFlags::METADATA_DIRTY,
             record.flags.load(Ordering::Acquire),
         );
         // A write that leaves a gap has to look at what is behind the end.
         let leaves_gap = offset > record.size.load(Ordering::Relaxed);
         let elsewhere = end > self.session.segment.bucket_bytes() || leaves_gap;
-        if known & telling != FileFlags::ANNOUNCED | FileFlags::METADATA_DIRTY || elsewhere {
+        if known & telling != FileFlags::REGISTERED | FileFlags::METADATA_DIRTY || elsewhere {
             return false;
         }
         let Some(entry) = self.session.segment.entry(record, block) else { return false };
@@ -417,7 +417,7 @@ impl EnteredFile<'_> {
         let bucket_bytes = self.session.segment.bucket_bytes();
         if !record.has(FileFlags::DIRECT) {
             // First, because a write larger than RAM is flushed before it returns.
-            self.announce();
+            self.register();
             if record.has(FileFlags::SET_ID) {
                 self.clear_set_id(offset);
             }

@@ -693,7 +693,7 @@ impl Segment {
 
     /// Tells the node manager something through the queue. If that is full, or `owner` is nobody,
     /// the manager looks for itself.
-    pub fn tell(&self, owner: Option<Owner>, message: &Message) {
+    pub fn post(&self, owner: Option<Owner>, message: &Message) {
         let told = owner.is_some_and(|owner| {
             let _inside = self.enter_table(owner);
             self.queue().push(owner, message)
@@ -716,7 +716,7 @@ impl Segment {
         record.set(flags);
         let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         crash::point("sync.requested");
-        self.tell(owner, &Message::Sync { file });
+        self.post(owner, &Message::Sync { file });
         ticket
     }
 

@@ -131,7 +131,7 @@ impl FileFlags {
     /// Some block may be dirty. Set by writers, cleared by the flusher before it looks.
     pub const DIRTY: FileFlags = FileFlags(4);
     /// A descriptor was sent to the node manager.
-    pub const ANNOUNCED: FileFlags = FileFlags(8);
+    pub const REGISTERED: FileFlags = FileFlags(8);
     /// The next sync shall also make the store durable.
     pub const DURABLE: FileFlags = FileFlags(16);
     /// A flush of this file failed and has not succeeded since.
@@ -140,7 +140,7 @@ impl FileFlags {
     pub const UNLINKED: FileFlags = FileFlags(64);
     /// The next sync shall also see to it that the manager has no descriptor of it, nor one on
     /// its way.
-    pub const LET_GO: FileFlags = FileFlags(128);
+    pub const RELEASE: FileFlags = FileFlags(128);
     /// Its times were looked at since the last write: the next write must show in them.
     pub const LOOKED_AT: FileFlags = FileFlags(256);
     /// Has a set-user-id or set-group-id bit that a write has to clear.

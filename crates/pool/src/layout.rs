@@ -166,7 +166,7 @@ pub struct Header {
     pub store: [StoreHeader; STORES_MAX],
     /// A program without the library may be at the other end of a socket: descriptors that are
     /// sent are used through the kernel.
-    pub strangers: AtomicU32,
+    pub unmanaged_peers: AtomicU32,
     /// Bit n: the device of file tier n has failed. Nothing new goes there.
     pub failed_tiers: AtomicU32,
     /// The next number for slot records, journal records and syncs: what happens later has a higher one.

@@ -9,7 +9,7 @@ pub const MESSAGE_BYTES: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
     /// A descriptor of `file` comes with it; the manager flushes through it.
-    Announce {
+    Register {
         /// File record.
         file: u32,
         /// Its generation.
@@ -107,7 +107,7 @@ impl Message {
     pub fn encode(self) -> [u8; MESSAGE_BYTES] {
         let (mut e, mut f) = (0, 0);
         let (kind, a, b, c, d) = match self {
-            Message::Announce { file, generation } => (1, file, generation, 0, 0),
+            Message::Register { file, generation } => (1, file, generation, 0, 0),
             Message::Hold => (2, 0, 0, 0, 0),
             Message::Drain => (3, 0, 0, 0, 0),
             Message::Stop => (4, 0, 0, 0, 0),
@@ -159,7 +159,7 @@ impl Message {
             return None;
         }
         Some(match u16::from_le_bytes([packet[2], packet[3]]) {
-            1 => Message::Announce { file: word(4).ok()?, generation: word(8).ok()? },
+            1 => Message::Register { file: word(4).ok()?, generation: word(8).ok()? },
             2 => Message::Hold,
             3 => Message::Drain,
             4 => Message::Stop,
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn messages_survive_their_packet_and_rubbish_does_not_become_one() {
         let all = [
-            Message::Announce { file: 7, generation: u32::MAX },
+            Message::Register { file: 7, generation: u32::MAX },
             Message::Hold,
             Message::Drain,
             Message::Stop,

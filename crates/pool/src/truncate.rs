@@ -14,7 +14,7 @@ use core::ops::Range;
 use rustix::io::Errno;
 
 /// What a truncate needs from outside shared memory.
-pub trait Outside: SlotFiles {
+pub trait StoreOps: SlotFiles {
     /// Sets the size of the file on the backing store.
     ///
     /// # Errors
@@ -40,29 +40,29 @@ impl Segment {
         file: u32,
         size: u64,
         owner: Owner,
-        outside: &impl Outside,
+        store: &impl StoreOps,
     ) -> Result<(), Errno> {
         let record = self.file(file);
-        self.clear_tail(file, size, owner, outside)?;
+        self.clear_tail(file, size, owner, store)?;
         // From here on flushes are cut at the goal.
         record.intent.store(size.wrapping_add(1), Ordering::Release);
         crash::point("truncate.intent");
-        let settled = self.settle_beyond(file, size, owner, outside, Segment::ends_wait_in_time);
+        let settled = self.settle_beyond(file, size, owner, store, Segment::ends_wait_in_time);
         crash::point("truncate.settled");
         // A block that was waited for in vain has its record as it was.
         let upto = settled.map_or_else(|(block, _)| block, |()| u64::MAX);
         let settled = settled.map_err(|(_, errno)| errno);
-        if let Err(errno) = settled.and_then(|()| outside.truncate_store(size)) {
+        if let Err(errno) = settled.and_then(|()| store.truncate_store(size)) {
             record.intent.store(0, Ordering::Release);
             // The records of slots have it again.
-            self.rerecord(file, size, upto, owner, outside);
+            self.rerecord(file, size, upto, owner, store);
             return Err(errno);
         }
         crash::point("truncate.store");
         record.store_size.store(size, Ordering::Release);
         let before = record.size.swap(size, Ordering::AcqRel);
         crash::point("truncate.size");
-        let result = if size < before { self.cut(file, size, owner, outside) } else { Ok(()) };
+        let result = if size < before { self.cut(file, size, owner, store) } else { Ok(()) };
         crash::point("truncate.cut");
         record.intent.store(0, Ordering::Release);
         crash::point("truncate.done");
@@ -79,7 +79,7 @@ impl Segment {
         file: u32,
         range: Range<u64>,
         owner: Owner,
-        outside: &impl Outside,
+        store: &impl StoreOps,
         on_store: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let record = self.file(file);
@@ -93,12 +93,12 @@ impl Segment {
         let settled = settled.map_err(|(_, errno)| errno);
         let result = settled.and_then(|()| on_store()).and_then(|()| {
             crash::point("punch.store");
-            self.cut_range(file, range.clone(), owner, outside)?;
+            self.cut_range(file, range.clone(), owner, store)?;
             crash::point("punch.cut");
             let size = record.size.load(Ordering::Acquire);
             if range.end >= size && record.store_size.load(Ordering::Acquire) < size {
                 // No flush of a last page will give the store's file its size.
-                outside.truncate_store(size)?;
+                store.truncate_store(size)?;
                 record.store_size.store(size, Ordering::Release);
             }
             Ok(())
@@ -117,24 +117,24 @@ impl Segment {
         &self,
         file: u32,
         owner: Owner,
-        outside: &impl Outside,
+        store: &impl StoreOps,
     ) -> Result<(), Errno> {
         let record = self.file(file);
         if let Some(range) = record.punched() {
-            self.punch(file, range.clone(), owner, outside, || outside.punch_store(range))?;
+            self.punch(file, range.clone(), owner, store, || store.punch_store(range))?;
         }
         let Some(size) = record.intent.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(());
         };
-        let settled = self.settle_beyond(file, size, owner, outside, Segment::waits_on);
+        let settled = self.settle_beyond(file, size, owner, store, Segment::waits_on);
         let Ok(()) = settled.map_err(|(_, never)| never);
         crash::point("complete.settled");
         // Left for somebody who may: what is behind the goal stays until then.
-        outside.truncate_store(size)?;
+        store.truncate_store(size)?;
         crash::point("complete.store");
         record.store_size.store(size, Ordering::Release);
         record.size.store(size, Ordering::Release);
-        let cut = self.cut(file, size, owner, outside);
+        let cut = self.cut(file, size, owner, store);
         crash::point("complete.cut");
         record.intent.store(0, Ordering::Release);
         cut
@@ -147,29 +147,29 @@ impl Segment {
         file: u32,
         size: u64,
         owner: Owner,
-        outside: &impl Outside,
+        store: &impl StoreOps,
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), (u64, E)> {
-        let rerecord = |bucket| self.rerecord_slot(bucket, outside);
+        let rerecord = |bucket| self.rerecord_slot(bucket, store);
         self.settle_range(file, size..u64::MAX, owner, look, rerecord)
     }
 
     /// Writes the records of the slots that have blocks of `file` from `size` on, and before block `upto`.
-    fn rerecord(&self, file: u32, size: u64, upto: u64, owner: Owner, outside: &impl Outside) {
+    fn rerecord(&self, file: u32, size: u64, upto: u64, owner: Owner, store: &impl StoreOps) {
         let bytes = self.bucket_bytes() as u64;
         if upto <= size / bytes {
             return;
         }
-        let rerecord = |bucket| self.rerecord_slot(bucket, outside);
+        let rerecord = |bucket| self.rerecord_slot(bucket, store);
         let range = size..upto.saturating_mul(bytes);
         let settled = self.settle_range(file, range, owner, Segment::waits_on, rerecord);
         let Ok(()) = settled.map_err(|(_, never)| never);
     }
 
-    fn rerecord_slot(&self, bucket: BucketId, outside: &impl Outside) {
+    fn rerecord_slot(&self, bucket: BucketId, store: &impl StoreOps) {
         let pending = self.bucket(bucket).map_or(0, BucketMeta::pending_under_lock);
         if pending != 0 && self.sums(bucket).is_some() {
-            self.record_slot(outside, bucket);
+            self.record_slot(store, bucket);
         }
     }
 
@@ -205,7 +205,7 @@ impl Segment {
 
     /// Discards what lies behind `size`, and zeroes the rest of the last page. While the intent is set the
     /// records of slots have nothing of it.
-    fn cut(&self, file: u32, size: u64, owner: Owner, outside: &impl Outside) -> Result<(), Errno> {
+    fn cut(&self, file: u32, size: u64, owner: Owner, store: &impl StoreOps) -> Result<(), Errno> {
         let bytes = self.bucket_bytes() as u64;
         let (last, within) = (size / bytes, (size % bytes) as usize);
         let mut result = Ok(());
@@ -215,7 +215,7 @@ impl Segment {
                 self.discard_block(place, locked);
                 return true;
             }
-            if let Err(errno) = self.cut_bucket(place, locked, within, owner, outside) {
+            if let Err(errno) = self.cut_bucket(place, locked, within, owner, store) {
                 result = Err(errno);
             }
             true
@@ -268,7 +268,7 @@ impl Segment {
         file: u32,
         range: Range<u64>,
         owner: Owner,
-        outside: &impl Outside,
+        store: &impl StoreOps,
     ) -> Result<(), Errno> {
         let (bytes, page) = (self.bucket_bytes() as u64, self.page_bytes());
         let mut result = Ok(());
@@ -285,7 +285,7 @@ impl Segment {
             let upto = |n: usize| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
             let whole = if first < end { upto(end) & !upto(first) } else { 0 };
             if meta.valid.load(Ordering::Relaxed) & !whole == 0 {
-                self.abandon(place, locked, outside);
+                self.abandon(place, locked, store);
                 return true;
             }
             // Not valid first: what is dirty and not valid is nothing.
@@ -296,10 +296,10 @@ impl Segment {
             let tail = (end * page).max(head.end)..to;
             for part in [head, tail] {
                 let zeroed;
-                (locked, zeroed) = self.zero_in_block(place, locked, part, owner, outside);
+                (locked, zeroed) = self.zero_in_block(place, locked, part, owner, store);
                 result = zeroed.and(result);
             }
-            self.unlock_cut(locked, outside);
+            self.unlock_cut(locked, store);
             true
         });
         result
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    impl Outside for Store {
+    impl StoreOps for Store {
         fn truncate_store(&self, size: u64) -> Result<(), Errno> {
             self.said.borrow_mut().push(format!("size {size}"));
             if self.refuses { Err(Errno::IO) } else { Ok(()) }

@@ -95,7 +95,7 @@ impl End {
     }
 
     /// Notes where the copy ended.
-    unsafe fn settle(self, offset: *mut off64_t, at: i64) {
+    unsafe fn set_position(self, offset: *mut off64_t, at: i64) {
         match offset.is_null() {
             true => drop(unsafe { libc::lseek64(self.fd, at, libc::SEEK_SET) }),
             false => unsafe { *offset = at },
@@ -225,8 +225,8 @@ unsafe fn copy_range(
     }
     let done = copy(from, at, to, Some(to_at), length)?;
     unsafe {
-        from.settle(from_offset, at + done as i64);
-        to.settle(to_offset, to_at + done as i64);
+        from.set_position(from_offset, at + done as i64);
+        to.set_position(to_offset, to_at + done as i64);
     }
     Ok(done)
 }
@@ -264,7 +264,7 @@ unsafe fn send(to: c_int, from: c_int, offset: *mut off64_t, bytes: usize) -> Re
         return Err(Errno::INVAL);
     }
     let done = copy(from, at, to, None, bytes)?;
-    unsafe { from.settle(offset, at + done as i64) };
+    unsafe { from.set_position(offset, at + done as i64) };
     Ok(done)
 }
 
@@ -385,7 +385,7 @@ unsafe fn splice_range(
         }
         let at = from_start(unsafe { from.position(from_offset) }?, bytes)?;
         let done = fill_pipe(from, at, to, bytes, waits(to))?;
-        unsafe { from.settle(from_offset, at + done as i64) };
+        unsafe { from.set_position(from_offset, at + done as i64) };
         Ok(done)
     } else if from.kind == FileType::Fifo {
         if !from_offset.is_null() {
@@ -396,7 +396,7 @@ unsafe fn splice_range(
             return Err(Errno::INVAL);
         }
         let done = empty_pipe(from, to, at, bytes, waits(from))?;
-        unsafe { to.settle(to_offset, at + done as i64) };
+        unsafe { to.set_position(to_offset, at + done as i64) };
         Ok(done)
     } else {
         Err(Errno::INVAL)

@@ -54,7 +54,7 @@ unsafe fn before(socket: c_int, message: *const msghdr) {
                 && !file.uses_kernel_offset()
             {
                 if *shared.get_or_insert_with(|| file.may_pass(peer(socket))) {
-                    file.passing();
+                    file.sending();
                 } else {
                     // An error stays with the file.
                     let _ = file.release_to_kernel();

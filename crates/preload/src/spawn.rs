@@ -329,7 +329,7 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
     if let Some(file) = managed(fd) {
-        let _ = file.let_go();
+        let _ = file.release_descriptor();
     }
     let environment = unsafe { Environment::with_ours(variables) };
     let list = environment.list;

@@ -44,7 +44,7 @@ const SMALL_JOURNAL: Setup = Setup {
 
 /// The beginnings of the names of a manager's points.
 const ROOMS: [&str; 19] = [
-    "announce",
+    "register",
     "bucket",
     "description",
     "discard",

@@ -276,7 +276,7 @@ fn a_descriptor_of_something_else_is_refused() {
         segment.live_files().find(is_it).unwrap()
     };
     let file = of("file");
-    assert!(segment.file(file).has(FileFlags::ANNOUNCED));
+    assert!(segment.file(file).has(FileFlags::REGISTERED));
     let generation = segment.file(file).generation.load(Ordering::Relaxed);
     let fifo = target.site.out.join("fifo");
     assert!(works(&["mkfifo", fifo.to_str().unwrap()]));
@@ -299,7 +299,7 @@ fn a_descriptor_of_something_else_is_refused() {
     ];
     for (name, fd) in &wrong {
         let stream = target.connect();
-        let announce = Message::Announce { file, generation }.encode();
+        let announce = Message::Register { file, generation }.encode();
         assert!(send(&stream, &announce, &[fd.as_fd()]), "{name}");
         assert_eq!(answer(&stream), Some(Message::Refused), "{name}");
         // Only a hint: it is forgotten, and never waited for.
@@ -310,7 +310,7 @@ fn a_descriptor_of_something_else_is_refused() {
     let stream = target.connect();
     for (file, generation) in [(u32::MAX, generation), (1 << 20, 0), (file, generation + 1)] {
         let good = File::options().write(true).open(target.site.store.join("file")).unwrap();
-        let announce = Message::Announce { file, generation }.encode();
+        let announce = Message::Register { file, generation }.encode();
         assert!(send(&stream, &announce, &[good.as_fd()]));
         assert_eq!(answer(&stream), Some(Message::Refused));
         let stage = Message::Stage { file, generation, first: u64::MAX, blocks: u32::MAX }.encode();
@@ -324,7 +324,7 @@ fn a_descriptor_of_something_else_is_refused() {
             assert!(send(&stream, &expect.encode(), &[good.as_fd()]));
         }
     }
-    assert_eq!(ask(&stream, Message::Announce { file, generation }), Some(Message::Refused));
+    assert_eq!(ask(&stream, Message::Register { file, generation }), Some(Message::Refused));
     target.assert_at_work("after wrong descriptors");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     target.end();
@@ -387,7 +387,7 @@ fn no_message_brings_the_manager_down() {
                             blocks: few,
                             pieces,
                         },
-                        1 => Message::Announce { file, generation },
+                        1 => Message::Register { file, generation },
                         2 => Message::Stage { file, generation, first: random.next(), blocks },
                         _ => Message::Drained { failing: file, bytes: random.next() },
                     };

@@ -24,7 +24,7 @@ fn a_program_that_is_killed_with_its_message_under_way_loses_nothing() {
     if !cfg!(debug_assertions) {
         return skip("crash points are only in builds with debug assertions");
     }
-    for point in ["announce.marked", "message.sending", "message.sent"] {
+    for point in ["register.marked", "message.sending", "message.sent"] {
         for change in ["", "mv file other; ln other file", "mkdir sub; mv file sub/file"] {
             let site = Site::new(&LAZY);
             // The first write is acknowledged; the second descriptor's program dies in its own.

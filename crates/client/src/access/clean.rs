@@ -26,7 +26,7 @@ impl OpenFile<'_> {
     fn with_clean_once<R, F: FnOnce() -> R>(&self, act: &mut Option<F>) -> Result<R, Errno> {
         self.exclusively(|file| {
             file.clean()?;
-            file.settle()?;
+            file.checkpoint()?;
             file.clean_up_store()?;
             file.restore_times();
             let record = self.record;
@@ -94,9 +94,9 @@ impl OpenFile<'_> {
     ///
     /// # Errors
     /// The errno of the flush.
-    pub fn let_go(&self) -> Result<(), Errno> {
+    pub fn release_descriptor(&self) -> Result<(), Errno> {
         surely(|| self.with_clean(|| ()))?;
-        surely(|| self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::LET_GO))?;
+        surely(|| self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::RELEASE))?;
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl OpenFile<'_> {
     /// be expected to follow it.
     pub fn may_change(&self) -> bool {
         self.may(DescriptionFlags::WRITE)
-            || self.record.has(FileFlags::ANNOUNCED)
+            || self.record.has(FileFlags::REGISTERED)
                 && self.session.segment.is_open_for_writing(self.id)
     }
 
@@ -149,7 +149,7 @@ impl ExclusiveFile<'_> {
 
     /// Before the kernel changes a file in ways of its own: what journal and slots have of it counts
     /// no more. The caller has it exclusively, and clean.
-    fn settle(&self) -> Result<(), Errno> {
+    fn checkpoint(&self) -> Result<(), Errno> {
         let record = self.record;
         if !record.is_tracked() {
             return Ok(());

@@ -14,7 +14,7 @@ use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
-use forebay_pool::truncate::Outside;
+use forebay_pool::truncate::StoreOps;
 use forebay_pool::{clock, crash, futex};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ impl SlotFiles for ExclusiveFile<'_> {
 }
 
 /// What a truncate needs: this process's descriptor of the file, and the tier files.
-impl Outside for ExclusiveFile<'_> {
+impl StoreOps for ExclusiveFile<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         self.note_cut()?;
         self.resize_store(size)
@@ -166,7 +166,7 @@ impl ExclusiveFile<'_> {
         }
         let header = self.session.segment.header();
         record.set(FileFlags::TO_CUT);
-        self.session.segment.tell(Some(self.session.owner()), &Message::Sync { file: self.id });
+        self.session.segment.post(Some(self.session.owner()), &Message::Sync { file: self.id });
         let wait = Wait::begin();
         while record.has(FileFlags::TO_CUT) {
             let done = header.work_done.load(Ordering::Acquire);

@@ -12,7 +12,7 @@ pub(crate) fn reconcile(node: &Node, file: u32, owner: Owner) {
     let segment = &node.segment;
     let record = segment.file(file);
     let settled = !record.has(FileFlags::METADATA_DIRTY)
-        && !record.has(FileFlags::ANNOUNCED)
+        && !record.has(FileFlags::REGISTERED)
         && !record.is_tracked()
         && node.descriptors.at_hand(segment, file).is_none();
     if settled || node.is_pending(file) {
@@ -47,7 +47,7 @@ pub(crate) fn reconcile_held(node: &Node, file: u32) {
         }
     } else if agrees {
         // A program that is open for writing cannot be executed. The next writer sends his own.
-        record.clear(FileFlags::ANNOUNCED);
+        record.clear(FileFlags::REGISTERED);
         crash::point("settle.closing");
         node.descriptors.close(file);
     }

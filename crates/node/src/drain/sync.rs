@@ -90,8 +90,10 @@ impl Flusher {
             // First: who asks for more from here on is answered the next time.
             let ticket = record.sync_wanted.load(Ordering::Acquire);
             let wanted = record.flags.load(Ordering::Acquire);
-            let store =
-                FileFlags::DURABLE | FileFlags::TO_FLUSH | FileFlags::TO_SETTLE | FileFlags::LET_GO;
+            let store = FileFlags::DURABLE
+                | FileFlags::TO_FLUSH
+                | FileFlags::TO_SETTLE
+                | FileFlags::RELEASE;
             if !wanted.contains(FileFlags::TO_LOG) || wanted.intersects(store) {
                 self.sync(file);
                 continue;
@@ -133,7 +135,7 @@ impl Flusher {
             return;
         }
         let all = FileFlags::DURABLE
-            | FileFlags::LET_GO
+            | FileFlags::RELEASE
             | FileFlags::TO_LOG
             | FileFlags::TO_FLUSH
             | FileFlags::TO_SETTLE;
@@ -159,7 +161,7 @@ impl Flusher {
         let record = node.segment.file(file);
         // The store has it, then, and a process that asked for the journal has more than that.
         let durable = wanted.intersects(FileFlags::DURABLE | FileFlags::TO_LOG);
-        let let_go = wanted.contains(FileFlags::LET_GO);
+        let release = wanted.contains(FileFlags::RELEASE);
         let born = record.born_ns.load(Ordering::Acquire);
         let errors = record.errors();
         let only_clean = wanted == FileFlags::TO_SETTLE;
@@ -211,10 +213,10 @@ impl Flusher {
             self.end_checkpoint(file, result, true);
         }
         crash::point("sync.synced");
-        if let_go {
+        if release {
             node.await_messages();
         }
-        if let_go || settles {
+        if release || settles {
             reconcile(&node, file, self.owner);
         }
         self.answer(file, ticket);

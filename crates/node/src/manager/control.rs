@@ -378,7 +378,7 @@ impl Receiver<'_> {
             forebay_pool::crash::point("message.received");
             self.has_descriptors |= !sent.is_empty();
             let done = match message {
-                Message::Announce { file, generation } => sent.pop().is_some_and(|fd| {
+                Message::Register { file, generation } => sent.pop().is_some_and(|fd| {
                     node.descriptors.offer(&node.segment, file, generation, fd, self.owner)
                 }),
                 Message::Stage { file, .. } | Message::Expect { file, .. } => {

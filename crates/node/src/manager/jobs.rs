@@ -211,7 +211,7 @@ pub(crate) fn delete_held(node: &Node, file: u32, owner: Owner, open: bool) {
             record.set(FileFlags::UNLINKED);
             if !open {
                 segment.drop_all_blocks(file, owner, node);
-                record.clear(FileFlags::METADATA_DIRTY | FileFlags::ANNOUNCED);
+                record.clear(FileFlags::METADATA_DIRTY | FileFlags::REGISTERED);
                 record.clear(FileFlags::DIRTY | FileFlags::FAILING);
                 node.descriptors.close(file);
             }
@@ -311,7 +311,7 @@ pub(crate) fn lay_down(node: &Node, file: u32) {
         if let Ok(path) = path {
             record.set_path(path.as_os_str().as_bytes());
         }
-        record.clear(FileFlags::ANNOUNCED);
+        record.clear(FileFlags::REGISTERED);
         node.descriptors.close(file);
     }
     if !node.segment.is_unrecorded(record.identity()) {

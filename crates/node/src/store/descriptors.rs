@@ -145,7 +145,7 @@ impl Descriptors {
             let record = segment.file(file);
             // A file that was settled before the message came is not to be held open.
             record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
-                && record.has(FileFlags::ANNOUNCED)
+                && record.has(FileFlags::REGISTERED)
                 && self.is_file_of(record, &fd)
                 && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
                     !matches!(flags & OFlags::RWMODE, OFlags::RDONLY)
@@ -155,12 +155,12 @@ impl Descriptors {
         if fits {
             let (fd, shared) = own(fd);
             note_handle(segment, file, generation, &fd, owner);
-            forebay_pool::crash::point("announce.received");
+            forebay_pool::crash::point("register.received");
             let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
             self.map().insert(file, kept);
             // It may have been settled since we looked, by somebody who found nothing to close.
-            if !segment.file(file).has(FileFlags::ANNOUNCED) {
+            if !segment.file(file).has(FileFlags::REGISTERED) {
                 self.close(file);
             }
         }

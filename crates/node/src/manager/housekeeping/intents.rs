@@ -8,7 +8,7 @@ use forebay_pool::BucketId;
 use forebay_pool::layout::*;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
-use forebay_pool::truncate::Outside;
+use forebay_pool::truncate::StoreOps;
 use forebay_pool::{Owner, crash};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl SlotFiles for FromManager<'_> {
     }
 }
 
-impl Outside for FromManager<'_> {
+impl StoreOps for FromManager<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         let (store, held) = self.held()?;
         self.note_cut()?;
