@@ -89,7 +89,7 @@ impl OpenFile<'_> {
         if record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT) {
             return Ok(record.size.load(Ordering::Acquire));
         }
-        Ok(rustix::fs::fstat(crate::fd::borrow(self.fd))?.st_size as u64)
+        Ok(crate::store::stat(self.fd)?.size)
     }
 
     /// Whether implicit-offset calls on the descriptor go to the kernel: a program without

@@ -5,6 +5,7 @@ use crate::fd::borrow;
 use crate::fd::descriptor_path;
 use crate::open_file::OpenFile;
 use crate::session::Session;
+use crate::store;
 use crate::waiting::surely;
 use core::ffi::CStr;
 use core::sync::atomic::{Ordering, fence};
@@ -230,7 +231,7 @@ impl Session {
             forebay_pool::crash::point("open.named");
             self.look_for_name(fd);
         }
-        file.refresh(stat)?;
+        file.refresh(stat.st_size as u64, mtime_ns(stat))?;
         file.used_file();
         // Only the kernel can say that no process was faster.
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
@@ -406,19 +407,18 @@ impl Session {
 impl OpenFile<'_> {
     /// Looks whether a file that is not ahead of the store was changed there.
     pub(crate) fn look_again(&self) -> Result<(), Errno> {
-        match rustix::fs::fstat(borrow(self.fd)) {
-            Ok(stat) => self.refresh(&stat),
+        match store::stat(self.fd) {
+            Ok(stat) => self.refresh(stat.size, stat.modified_ns as u64),
             Err(_) => Ok(()),
         }
     }
 
     /// Makes a known file agree with the store when nothing of it is buffered ahead of the store:
     /// another node may have changed it since it was last open here.
-    fn refresh(&self, stat: &Stat) -> Result<(), Errno> {
+    fn refresh(&self, size: u64, modified_ns: u64) -> Result<(), Errno> {
         let (record, session) = (self.record, self.session);
-        let size = stat.st_size as u64;
         let differs = record.size.load(Ordering::Acquire) != size
-            || record.store_mtime_ns.load(Ordering::Acquire) != mtime_ns(stat);
+            || record.store_mtime_ns.load(Ordering::Acquire) != modified_ns;
         if !differs || record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY) {
             return Ok(());
         }
@@ -427,12 +427,11 @@ impl OpenFile<'_> {
                 return Ok(());
             }
             // Looked at again: it may have been written and flushed since.
-            let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) else { return Ok(()) };
-            let size = stat.st_size as u64;
+            let Ok(stat) = store::stat(self.fd) else { return Ok(()) };
             if session.segment.drop_clean_blocks(self.id, file.owner) {
-                record.size.store(size, Ordering::Release);
-                record.store_size.store(size, Ordering::Release);
-                record.store_mtime_ns.store(mtime_ns(&stat), Ordering::Release);
+                record.size.store(stat.size, Ordering::Release);
+                record.store_size.store(stat.size, Ordering::Release);
+                record.store_mtime_ns.store(stat.modified_ns as u64, Ordering::Release);
                 record.clear(FileFlags::STORE_WRITTEN | FileFlags::CONFLICT_CHECKED);
             }
             Ok(())

@@ -3,8 +3,8 @@
 
 use crate::access::{EnteredFile, ExclusiveFile};
 use crate::fd::borrow;
-use crate::open::{ctime_ns, mtime_ns};
 use crate::open_file::OpenFile;
+use crate::store;
 use crate::write::raise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -93,21 +93,21 @@ impl OpenFile<'_> {
 
     /// Makes a call that changes the store's file, and takes over the times that it gives it.
     pub(crate) fn on_store(&self, call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        let before = rustix::fs::fstat(borrow(self.fd));
+        let before = store::stat(self.fd);
         let record = self.record;
         record.set(FileFlags::STORE_WRITTEN);
         call()?;
         record.clear(FileFlags::SYNCED);
-        if let (Ok(before), Ok(after)) = (before, rustix::fs::fstat(borrow(self.fd))) {
-            if mtime_ns(&before) != mtime_ns(&after) {
-                record.mtime_ns.store(mtime_ns(&after), Ordering::Relaxed);
+        if let (Ok(before), Ok(after)) = (before, store::stat(self.fd)) {
+            if before.modified_ns != after.modified_ns {
+                record.mtime_ns.store(after.modified_ns as u64, Ordering::Relaxed);
             }
-            if ctime_ns(&before) != ctime_ns(&after) {
-                record.changed_ns.fetch_max(ctime_ns(&after), Ordering::Relaxed);
+            if before.changed_ns != after.changed_ns {
+                record.changed_ns.fetch_max(after.changed_ns as u64, Ordering::Relaxed);
             }
             if !record.has(FileFlags::METADATA_DIRTY) {
                 // Our own change is no reason to look for another's.
-                record.store_mtime_ns.store(mtime_ns(&after), Ordering::Release);
+                record.store_mtime_ns.store(after.modified_ns as u64, Ordering::Release);
             }
         }
         Ok(())

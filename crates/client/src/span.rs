@@ -45,6 +45,12 @@ impl<A> Span<'_, A> {
         self.length
     }
 
+    /// The same for a device.
+    #[inline(always)]
+    pub fn raw(&self) -> forebay_device::Span {
+        forebay_device::Span { base: self.base, bytes: self.length }
+    }
+
     /// What is left without the first `bytes`.
     #[inline(always)]
     pub fn after(&self, bytes: usize) -> Self {

@@ -5,7 +5,9 @@ use crate::fd::{borrow, hide, reopen};
 use crate::open_file::OpenFile;
 use crate::session::Session;
 use crate::span::{Readable, Span, Writable};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
+use forebay_device::{BackingStore, SlotDevice, Stat, StoreFile};
 use forebay_pool::BucketId;
 use forebay_pool::clock;
 use forebay_pool::crash;
@@ -15,6 +17,8 @@ use forebay_pool::segment::text;
 use forebay_pool::slot_head::Foreign;
 use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, RECORD_BYTES, SLOTS_END};
 use forebay_pool::sums::SlotFiles;
+use forebay_pool::undo;
+use forebay_posix::{FileSlots, Positional, PosixStore};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -43,40 +47,28 @@ fn occupy(device: &Emulation, direction: Direction, bytes: usize) {
     }
 }
 
+/// All stores, by the descriptors that the program has of their files.
+static STORE: PosixStore = PosixStore::of_descriptors();
+
 /// Reads to `to` from `offset`, up to the end of the file. Returns the bytes read.
-fn pread_full(fd: RawFd, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
-    let mut done = 0;
-    while done < to.len() {
-        let rest = to.after(done);
-        let base = rest.base().cast::<core::mem::MaybeUninit<u8>>();
-        // SAFETY: a writable span; the slice goes to the kernel alone.
-        let rest = unsafe { core::slice::from_raw_parts_mut(base, rest.len()) };
-        match rustix::io::pread(borrow(fd), rest, offset + done as u64) {
-            Ok(([], _)) => break,
-            Ok((got, _)) => done += got.len(),
-            Err(Errno::INTR) => {}
-            Err(_) if done > 0 => break,
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
+fn read(fd: RawFd, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
+    // SAFETY: a writable span, which others may write, too.
+    unsafe { STORE.read(StoreFile::new(fd), offset, to.raw()) }
 }
 
 /// Writes `from` at `offset`; on an error after some bytes, their number.
-fn pwrite_full(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<usize, Errno> {
-    forebay_pool::undo::writing(borrow(fd), offset, from.len() as u64);
-    let mut done = 0;
-    while done < from.len() {
-        let rest = from.after(done).bytes();
-        match rustix::io::pwrite(borrow(fd), rest, offset + done as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(written) => done += written,
-            Err(Errno::INTR) => {}
-            Err(_) if done > 0 => break,
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
+fn write(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<usize, Errno> {
+    undo::writing(borrow(fd), offset, from.len() as u64);
+    // SAFETY: a readable span, which others may write.
+    unsafe { STORE.write(StoreFile::new(fd), offset, from.raw()) }
+}
+
+/// What the store says of the file.
+///
+/// # Errors
+/// The store's errno.
+pub(crate) fn stat(fd: RawFd) -> Result<Stat, Errno> {
+    STORE.stat(StoreFile::new(fd))
 }
 
 /// Makes the file durable on its store.
@@ -85,9 +77,35 @@ fn pwrite_full(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<usize
 /// The store's errno.
 pub(crate) fn fsync(fd: RawFd) -> Result<(), Errno> {
     let began = clock::monotonic_ns();
-    rustix::fs::fsync(borrow(fd))?;
-    forebay_pool::undo::synced(borrow(fd), began);
+    STORE.sync(StoreFile::new(fd))?;
+    undo::synced(borrow(fd), began);
     Ok(())
+}
+
+/// Gives the store's file a size.
+///
+/// # Errors
+/// The store's errno; `INVAL` or `BADF` if the descriptor may not write.
+pub(crate) fn truncate(fd: RawFd, size: u64) -> Result<(), Errno> {
+    undo::resizing(borrow(fd), size);
+    STORE.truncate(StoreFile::new(fd), size)
+}
+
+/// Lets a range of the store's file be zeros.
+///
+/// # Errors
+/// The store's errno; `BADF` if the descriptor may not write.
+pub(crate) fn punch(fd: RawFd, range: Range<u64>) -> Result<(), Errno> {
+    undo::writing(borrow(fd), range.start, range.end - range.start);
+    STORE.punch(StoreFile::new(fd), range)
+}
+
+/// Gives the store's file a modification time, in nanoseconds as in its record.
+///
+/// # Errors
+/// The store's errno; `PERM` where the file is another user's.
+pub(crate) fn set_modified(fd: RawFd, modified_ns: u64) -> Result<(), Errno> {
+    STORE.set_modified(StoreFile::new(fd), modified_ns as i64)
 }
 
 impl OpenFile<'_> {
@@ -95,9 +113,9 @@ impl OpenFile<'_> {
     /// not read is opened again for it, as far as the file's permissions allow.
     pub(crate) fn store_read(&self, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
         let result = if self.may(DescriptionFlags::READ) {
-            pread_full(self.fd, to, offset)
+            read(self.fd, to, offset)
         } else {
-            self.reader(|fd| pread_full(fd, to, offset))
+            self.reader(|fd| read(fd, to, offset))
         };
         occupy(self.session.store_device(self.record), Direction::Read, to.len());
         if let Ok(got) = result {
@@ -114,9 +132,9 @@ impl OpenFile<'_> {
         offset: u64,
     ) -> Result<usize, Errno> {
         let result = if self.may(DescriptionFlags::WRITE) {
-            pwrite_full(self.fd, from, offset)
+            write(self.fd, from, offset)
         } else {
-            reopen(self.fd, OFlags::WRONLY).and_then(|fd| pwrite_full(fd.as_raw_fd(), from, offset))
+            reopen(self.fd, OFlags::WRONLY).and_then(|fd| write(fd.as_raw_fd(), from, offset))
         };
         occupy(self.session.store_device(self.record), Direction::Write, from.len());
         self.record.clear(FileFlags::SYNCED);
@@ -157,6 +175,12 @@ impl Session {
             }
         }
         Err(Errno::NOENT)
+    }
+
+    /// The slots of tier `tier`, as this process reaches them.
+    fn slots(&self, tier: TierId) -> Result<FileSlots, Errno> {
+        let (file, bytes) = (self.tier_file(tier)?, self.segment.bucket_bytes() as u64);
+        Ok(FileSlots::new(StoreFile::new(file), bytes, Positional::open))
     }
 
     /// The descriptor of the file that holds tier `tier`'s slots.
@@ -212,13 +236,16 @@ impl Session {
         to: Span<'_, Writable>,
     ) -> Result<(), Errno> {
         let tier = self.segment.tier_of(bucket);
-        let offset = self.segment.slot_offset(bucket) + within as u64;
+        let slot = self.segment.slot_in_tier(bucket);
         let got = match crash::slot_fault("read") {
             Some(errno) => Err(errno),
-            None => self.tier_file(tier).and_then(|fd| pread_full(fd, to, offset)),
+            // SAFETY: a writable span, which others may write, too.
+            None => self
+                .slots(tier)
+                .and_then(|slots| unsafe { slots.read(slot, within as u64, to.raw()) }),
         };
         occupy(&self.segment.header().tier[tier].emulation, Direction::Read, to.len());
-        self.all_of(tier, got, to.len())
+        self.note_device(tier, got)
     }
 
     /// Writes `from` to byte `within` of a file tier's bucket.
@@ -229,22 +256,22 @@ impl Session {
         from: Span<'_, Readable>,
     ) -> Result<(), Errno> {
         let tier = self.segment.tier_of(bucket);
-        let offset = self.segment.slot_offset(bucket) + within as u64;
+        let slot = self.segment.slot_in_tier(bucket);
         let put = match crash::slot_fault("write") {
             Some(errno) => Err(errno),
-            None => self.tier_file(tier).and_then(|fd| pwrite_full(fd, from, offset)),
+            None => self.slots(tier).and_then(|slots| {
+                let (file, offset) = slots.locate(slot, within as u64);
+                undo::writing(borrow(file.number()), offset, from.len() as u64);
+                // SAFETY: a readable span, which others may write.
+                unsafe { slots.write(slot, within as u64, from.raw()) }
+            }),
         };
         occupy(&self.segment.header().tier[tier].emulation, Direction::Write, from.len());
-        self.all_of(tier, put, from.len())
+        self.note_device(tier, put)
     }
 
-    /// A device that does less than it is asked to has failed, as has one that says so, or is full.
-    fn all_of(&self, tier: TierId, done: Result<usize, Errno>, bytes: usize) -> Result<(), Errno> {
-        let result = match done {
-            Ok(done) if done == bytes => Ok(()),
-            Ok(_) => Err(Errno::IO),
-            Err(errno) => Err(errno),
-        };
+    /// A device that says that it fails, or is full, takes nothing new.
+    fn note_device(&self, tier: TierId, result: Result<(), Errno>) -> Result<(), Errno> {
         if let Err(errno) = result {
             self.segment.fail_tier(tier, errno);
         }
@@ -265,7 +292,7 @@ impl SlotFiles for Session {
     fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
         let fd = self.index_file(self.segment.tier_of(bucket))?;
         let offset = self.segment.record_offset(bucket);
-        let put = pwrite_full(fd, record[..].into(), offset)?;
+        let put = write(fd, record[..].into(), offset)?;
         if put == record.len() { Ok(()) } else { Err(Errno::IO) }
     }
 }

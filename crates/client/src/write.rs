@@ -228,7 +228,7 @@ impl OpenFile<'_> {
             self.exclusively(|file| file.clean_up_store())?;
         };
         let start = if record.has(FileFlags::DIRECT) {
-            rustix::fs::fstat(crate::fd::borrow(self.fd)).map(|stat| stat.st_size as u64)
+            crate::store::stat(self.fd).map(|stat| stat.size)
         } else {
             Ok(record.size.load(Ordering::Acquire))
         };

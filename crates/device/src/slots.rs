@@ -1,6 +1,6 @@
 //! The bytes of a tier.
 
-use crate::{Batch, Errno};
+use crate::{Batch, Errno, Span};
 
 /// What may be expected of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +33,23 @@ pub trait SlotDevice: Send + Sync {
 
     /// Reads bytes of `slot` from its byte `from` on, all that there is room for.
     ///
+    /// # Safety
+    /// `into` is valid for writes. Others may write it at the same time, if no thread holds a
+    /// reference to it.
+    ///
     /// # Errors
     /// The device's; `IO` where it has fewer, `INVAL` beyond the slot's end.
-    fn read(&self, slot: u32, from: u64, into: &mut [u8]) -> Result<(), Errno>;
+    unsafe fn read(&self, slot: u32, from: u64, into: Span) -> Result<(), Errno>;
 
     /// Writes all of `bytes` to `slot` from its byte `from` on.
     ///
+    /// # Safety
+    /// `bytes` are valid for reads. Others may write them at the same time, if no thread holds a
+    /// reference to them.
+    ///
     /// # Errors
     /// The device's, after which any part may have been written; `INVAL` beyond the slot's end.
-    fn write(&self, slot: u32, from: u64, bytes: &[u8]) -> Result<(), Errno>;
+    unsafe fn write(&self, slot: u32, from: u64, bytes: Span) -> Result<(), Errno>;
 
     /// Transfers of slots, with up to `depth` under way at once.
     fn batch(&self, depth: u32) -> Box<dyn Batch>;

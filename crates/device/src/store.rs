@@ -1,6 +1,6 @@
 //! The files below all tiers.
 
-use crate::{Batch, Errno};
+use crate::{Batch, Errno, Span};
 use std::ops::Range;
 
 /// An open file of a store: a number that the store gave out, and that only it understands.
@@ -61,6 +61,34 @@ pub trait BackingStore: Send + Sync {
     /// The store's.
     fn stat(&self, file: StoreFile) -> Result<Stat, Errno>;
 
+    /// Reads bytes of a file from `offset` on, up to its end. Returns how many: fewer than there is
+    /// room for also where the store failed after some.
+    ///
+    /// # Safety
+    /// `into` is valid for writes. Others may write it at the same time, if no thread holds a
+    /// reference to it.
+    ///
+    /// # Errors
+    /// The store's, if there were none.
+    unsafe fn read(&self, file: StoreFile, offset: u64, into: Span) -> Result<usize, Errno>;
+
+    /// Writes `from` to a file from `offset` on. Returns how many bytes: fewer where the store failed
+    /// after some.
+    ///
+    /// # Safety
+    /// `from` is valid for reads. Others may write it at the same time, if no thread holds a
+    /// reference to it.
+    ///
+    /// # Errors
+    /// The store's, if there were none.
+    unsafe fn write(&self, file: StoreFile, offset: u64, from: Span) -> Result<usize, Errno>;
+
+    /// Returns when what was written to a file, its size and its times outlast a loss of power.
+    ///
+    /// # Errors
+    /// The store's.
+    fn sync(&self, file: StoreFile) -> Result<(), Errno>;
+
     /// Lets a file end at byte `size`; what it gains are zeros.
     ///
     /// # Errors
@@ -80,7 +108,6 @@ pub trait BackingStore: Send + Sync {
     fn set_modified(&self, file: StoreFile, modified_ns: i64) -> Result<(), Errno>;
 
     /// Returns when everything that was written to any file of the store outlasts a loss of power.
-    /// A [`Batch`] does the same for one file.
     ///
     /// # Errors
     /// The store's.

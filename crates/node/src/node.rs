@@ -9,7 +9,7 @@ use crate::journal::{self, Journal};
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
 use crate::usage::{dirty_bytes, ranges};
-use forebay_device::{BackingStore, Batch, SlotDevice};
+use forebay_device::{BackingStore, Batch, SlotDevice, Span};
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, occupy, transfer_ns};
 use forebay_pool::BucketId;
@@ -328,14 +328,21 @@ impl Gauges for Node {
 impl SlotFiles for Node {
     fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
         let (tier, device) = self.device_of(bucket)?;
-        self.note_device(tier, device.read(self.segment.slot_in_tier(bucket), within as u64, to))
+        let slot = self.segment.slot_in_tier(bucket);
+        // SAFETY: the bytes are the caller's alone.
+        let got = unsafe { device.read(slot, within as u64, Span::of(to)) };
+        self.note_device(tier, got)
     }
 
     fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
         let (tier, device) = self.device_of(bucket)?;
         let put = match crash::slot_fault("manager-write") {
             Some(errno) => Err(errno),
-            None => device.write(self.segment.slot_in_tier(bucket), within as u64, from),
+            // SAFETY: the bytes are borrowed from the caller, and only read.
+            None => unsafe {
+                let from = Span { base: from.as_ptr().cast_mut(), bytes: from.len() };
+                device.write(self.segment.slot_in_tier(bucket), within as u64, from)
+            },
         };
         self.note_device(tier, put)
     }

@@ -21,6 +21,7 @@
 mod positional;
 mod slots;
 mod store;
+pub mod whole;
 
 pub use positional::{Positional, begin, carry_on, locate};
 pub use slots::FileSlots;
@@ -35,6 +36,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 pub type MakeBatch = fn(Option<FileSlots>, u32) -> Box<dyn Batch>;
 
 /// An open file, as a store of POSIX files knows it; valid as long as `file` is open.
+#[inline]
 pub fn store_file(file: impl AsFd) -> StoreFile {
     StoreFile::new(file.as_fd().as_raw_fd())
 }
@@ -43,6 +45,7 @@ pub fn store_file(file: impl AsFd) -> StoreFile {
 ///
 /// # Errors
 /// `BADF` where it is none. One that is not open is refused by the system call that it is lent to.
+#[inline]
 pub fn descriptor<'fd>(file: StoreFile) -> Result<BorrowedFd<'fd>, Errno> {
     if file.number() < 0 {
         return Err(Errno::BADF);

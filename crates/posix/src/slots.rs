@@ -1,8 +1,7 @@
 //! Slots one after the other in a file.
 
-use crate::{MakeBatch, descriptor};
-use forebay_device::{Batch, Errno, Properties, SlotDevice, StoreFile};
-use rustix::io::{pread, pwrite, retry_on_intr};
+use crate::{MakeBatch, whole};
+use forebay_device::{Batch, Errno, Properties, SlotDevice, Span, StoreFile};
 
 /// The slots of a tier in one local file, from its beginning on.
 ///
@@ -24,11 +23,13 @@ impl FileSlots {
     }
 
     /// The file, and the byte of it that is byte `from` of `slot`.
+    #[inline]
     pub fn locate(&self, slot: u32, from: u64) -> (StoreFile, u64) {
         (self.file, u64::from(slot) * self.slot_bytes + from)
     }
 
     /// Whether a slot has `bytes` from its byte `from` on.
+    #[inline]
     pub fn has(&self, from: u64, bytes: u64) -> bool {
         from.checked_add(bytes).is_some_and(|end| end <= self.slot_bytes)
     }
@@ -39,22 +40,24 @@ impl SlotDevice for FileSlots {
         Self::PROPERTIES
     }
 
-    fn read(&self, slot: u32, from: u64, into: &mut [u8]) -> Result<(), Errno> {
-        if !self.has(from, into.len() as u64) {
+    #[inline]
+    unsafe fn read(&self, slot: u32, from: u64, into: Span) -> Result<(), Errno> {
+        if !self.has(from, into.bytes as u64) {
             return Err(Errno::INVAL);
         }
         let (file, offset) = self.locate(slot, from);
-        let file = descriptor(file)?;
-        all(retry_on_intr(|| pread(file, &mut *into, offset))?, into.len())
+        // SAFETY: as the caller promises.
+        all(unsafe { whole::read(file, offset, into) }?, into.bytes)
     }
 
-    fn write(&self, slot: u32, from: u64, bytes: &[u8]) -> Result<(), Errno> {
-        if !self.has(from, bytes.len() as u64) {
+    #[inline]
+    unsafe fn write(&self, slot: u32, from: u64, bytes: Span) -> Result<(), Errno> {
+        if !self.has(from, bytes.bytes as u64) {
             return Err(Errno::INVAL);
         }
         let (file, offset) = self.locate(slot, from);
-        let file = descriptor(file)?;
-        all(retry_on_intr(|| pwrite(file, bytes, offset))?, bytes.len())
+        // SAFETY: as the caller promises.
+        all(unsafe { whole::write(file, offset, bytes) }?, bytes.bytes)
     }
 
     fn batch(&self, depth: u32) -> Box<dyn Batch> {
@@ -62,7 +65,7 @@ impl SlotDevice for FileSlots {
     }
 }
 
-/// A slot is at most a few megabytes: the kernel moves it at once, or the device fails.
+/// A device that does less than it is asked to has failed.
 fn all(moved: usize, bytes: usize) -> Result<(), Errno> {
     if moved == bytes { Ok(()) } else { Err(Errno::IO) }
 }

@@ -1,7 +1,7 @@
 //! A directory's files.
 
-use crate::{MakeBatch, descriptor};
-use forebay_device::{BackingStore, Batch, Errno, Identity, Stat, StoreFile};
+use crate::{MakeBatch, Positional, descriptor, whole};
+use forebay_device::{BackingStore, Batch, Errno, Identity, Span, Stat, StoreFile};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::ops::Range;
@@ -12,27 +12,33 @@ const NS: i64 = 1_000_000_000;
 /// The files of a directory that is mounted: to it, a [`StoreFile`] is a descriptor.
 #[derive(Clone, Debug)]
 pub struct PosixStore {
-    folder: PathBuf,
+    folder: Option<PathBuf>,
     make_batch: MakeBatch,
 }
 
 impl PosixStore {
     /// The store of `folder`, with the batches that `make_batch` makes.
     pub fn new(folder: PathBuf, make_batch: MakeBatch) -> PosixStore {
-        PosixStore { folder, make_batch }
+        PosixStore { folder: Some(folder), make_batch }
+    }
+
+    /// The store of files that are open, wherever they lie: it cannot be synced as a whole.
+    pub const fn of_descriptors() -> PosixStore {
+        PosixStore { folder: None, make_batch: Positional::open }
     }
 
     /// Opens the directory.
     ///
     /// # Errors
-    /// The errno of opening it.
+    /// The errno of opening it; `BADF` if it is not known.
     pub fn open_folder(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(&self.folder, flags, Mode::empty())
+        rustix::fs::open(self.folder.as_ref().ok_or(Errno::BADF)?, flags, Mode::empty())
     }
 }
 
 impl BackingStore for PosixStore {
+    #[inline]
     fn stat(&self, file: StoreFile) -> Result<Stat, Errno> {
         let found = rustix::fs::fstat(descriptor(file)?)?;
         let ns = |seconds: i64, rest: i64| seconds.wrapping_mul(NS).wrapping_add(rest);
@@ -45,15 +51,35 @@ impl BackingStore for PosixStore {
         })
     }
 
+    #[inline]
+    unsafe fn read(&self, file: StoreFile, offset: u64, into: Span) -> Result<usize, Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { whole::read(file, offset, into) }
+    }
+
+    #[inline]
+    unsafe fn write(&self, file: StoreFile, offset: u64, from: Span) -> Result<usize, Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { whole::write(file, offset, from) }
+    }
+
+    #[inline]
+    fn sync(&self, file: StoreFile) -> Result<(), Errno> {
+        rustix::fs::fsync(descriptor(file)?)
+    }
+
+    #[inline]
     fn truncate(&self, file: StoreFile, size: u64) -> Result<(), Errno> {
         rustix::fs::ftruncate(descriptor(file)?, size)
     }
 
+    #[inline]
     fn punch(&self, file: StoreFile, range: Range<u64>) -> Result<(), Errno> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(descriptor(file)?, mode, range.start, range.end - range.start)
     }
 
+    #[inline]
     fn set_modified(&self, file: StoreFile, modified_ns: i64) -> Result<(), Errno> {
         let (seconds, rest) = (modified_ns.div_euclid(NS), modified_ns.rem_euclid(NS));
         let times = Timestamps {

@@ -1,7 +1,7 @@
 //! The device that is none: for measuring everything above it.
 
 use forebay_device::{
-    BackingStore, Batch, Direction, Errno, Identity, Properties, SlotDevice, Stat, StoreFile,
+    BackingStore, Batch, Direction, Errno, Identity, Properties, SlotDevice, Span, Stat, StoreFile,
     Transfer,
 };
 use std::ops::Range;
@@ -38,12 +38,13 @@ impl SlotDevice for Null {
         Properties { is_volatile: true, is_remote: false }
     }
 
-    fn read(&self, _slot: u32, _from: u64, into: &mut [u8]) -> Result<(), Errno> {
-        into.fill(0);
+    unsafe fn read(&self, _slot: u32, _from: u64, into: Span) -> Result<(), Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { into.base.write_bytes(0, into.bytes) };
         Ok(())
     }
 
-    fn write(&self, _slot: u32, _from: u64, _bytes: &[u8]) -> Result<(), Errno> {
+    unsafe fn write(&self, _slot: u32, _from: u64, _bytes: Span) -> Result<(), Errno> {
         Ok(())
     }
 
@@ -57,6 +58,18 @@ impl BackingStore for Null {
     fn stat(&self, _file: StoreFile) -> Result<Stat, Errno> {
         let identity = Identity { store: 0, id: 0 };
         Ok(Stat { identity, size: 0, links: 1, modified_ns: 0, changed_ns: 0 })
+    }
+
+    unsafe fn read(&self, _file: StoreFile, _offset: u64, _into: Span) -> Result<usize, Errno> {
+        Ok(0)
+    }
+
+    unsafe fn write(&self, _file: StoreFile, _offset: u64, from: Span) -> Result<usize, Errno> {
+        Ok(from.bytes)
+    }
+
+    fn sync(&self, _file: StoreFile) -> Result<(), Errno> {
+        Ok(())
     }
 
     fn truncate(&self, _file: StoreFile, _size: u64) -> Result<(), Errno> {
@@ -83,7 +96,6 @@ impl BackingStore for Null {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_device::Span;
 
     #[test]
     fn accepts_writes_and_reads_zeros() {

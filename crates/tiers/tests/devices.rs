@@ -72,6 +72,17 @@ impl Tier {
         Tier { device: Box::new(Null), keeps: false, _file: None }
     }
 
+    fn read(&self, slot: u32, from: usize, into: &mut [u8]) -> Result<(), Errno> {
+        // SAFETY: the bytes are the caller's alone.
+        unsafe { self.device.read(slot, from as u64, Span::of(into)) }
+    }
+
+    fn write(&self, slot: u32, from: usize, bytes: &[u8]) -> Result<(), Errno> {
+        let bytes = Span { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() };
+        // SAFETY: borrowed from the caller, and only read.
+        unsafe { self.device.write(slot, from as u64, bytes) }
+    }
+
     /// What slots have after `written` was.
     fn kept(&self, written: &[u8]) -> Vec<u8> {
         if self.keeps { written.to_vec() } else { vec![0; written.len()] }
@@ -79,7 +90,7 @@ impl Tier {
 
     fn assert_has(&self, slot: u32, from: usize, written: &[u8]) {
         let mut found = vec![9; written.len()];
-        assert_eq!(self.device.read(slot, from as u64, &mut found), Ok(()));
+        assert_eq!(self.read(slot, from, &mut found), Ok(()));
         assert!(found == self.kept(written), "slot {slot} has other bytes");
     }
 }
@@ -87,22 +98,22 @@ impl Tier {
 fn slots_are_kept_apart(tier: &Tier) {
     let content = |slot: u32| pattern(SLOT, slot as usize * 31);
     for slot in (0..SLOTS).rev() {
-        assert_eq!(tier.device.write(slot, 0, &content(slot)), Ok(()));
+        assert_eq!(tier.write(slot, 0, &content(slot)), Ok(()));
     }
     for slot in 0..SLOTS {
         tier.assert_has(slot, 0, &content(slot));
     }
-    assert_eq!(tier.device.write(3, 0, &[7; SLOT]), Ok(()));
+    assert_eq!(tier.write(3, 0, &[7; SLOT]), Ok(()));
     tier.assert_has(2, 0, &content(2));
     tier.assert_has(3, 0, &[7; SLOT]);
     tier.assert_has(4, 0, &content(4));
 }
 
 fn parts_of_slots(tier: &Tier) {
-    assert_eq!(tier.device.write(1, 0, &[1; SLOT]), Ok(()));
+    assert_eq!(tier.write(1, 0, &[1; SLOT]), Ok(()));
     for (from, bytes) in [(0, 1), (SLOT - 1, 1), (4096, 4096), (SLOT, 0), (17, 0)] {
         let part = pattern(bytes, from);
-        assert_eq!(tier.device.write(1, from as u64, &part), Ok(()));
+        assert_eq!(tier.write(1, from, &part), Ok(()));
         tier.assert_has(1, from, &part);
     }
     tier.assert_has(1, 1, &[1; 4095]);
@@ -116,7 +127,7 @@ fn batches_and_calls_agree(tier: &Tier) {
         let target = Target::Slot(slot);
         assert_eq!(write(&mut batch, target, 100, &mut bytes), Ok(bytes.len() as u64));
         tier.assert_has(slot, 100, &bytes);
-        assert_eq!(tier.device.write(slot, 50, &[5; 100]), Ok(()));
+        assert_eq!(tier.write(slot, 50, &[5; 100]), Ok(()));
         let mut found = vec![9; 200];
         assert_eq!(read(&mut batch, target, 50, &mut found), Ok(200));
         assert!(found[..100] == tier.kept(&[5; 100]) && found[100..] == tier.kept(&bytes[50..150]));
@@ -140,12 +151,11 @@ fn many_slots_in_one_batch(tier: &Tier) {
 }
 
 fn any_thread_may_use_it(tier: &Tier) {
-    let device = &*tier.device;
     thread::scope(|scope| {
         for slot in 0..SLOTS {
             scope.spawn(move || {
                 for _ in 0..50 {
-                    device.write(slot, 0, &[slot as u8; SLOT]).unwrap();
+                    tier.write(slot, 0, &[slot as u8; SLOT]).unwrap();
                 }
             });
         }
@@ -157,19 +167,19 @@ fn any_thread_may_use_it(tier: &Tier) {
 
 fn properties_do_not_change(tier: &Tier) {
     let properties = tier.device.properties();
-    assert_eq!(tier.device.write(0, 0, &[1]), Ok(()));
+    assert_eq!(tier.write(0, 0, &[1]), Ok(()));
     assert_eq!(tier.device.properties(), properties);
     assert_eq!(properties.keeps_journal(), tier.keeps, "what keeps nothing keeps no journal");
 }
 
 fn nothing_goes_beyond_a_slot(tier: &Tier) {
-    assert_eq!(tier.device.write(1, 0, &[1; SLOT]), Ok(()));
+    assert_eq!(tier.write(1, 0, &[1; SLOT]), Ok(()));
     let ends = [(1, SLOT), (SLOT, 1), (usize::MAX, 1)];
     for (from, bytes) in ends {
         let mut bytes = vec![2; bytes];
         let refused = Err(Errno::INVAL);
-        assert_eq!(tier.device.write(0, from as u64, &bytes), refused);
-        assert_eq!(tier.device.read(0, from as u64, &mut bytes), refused);
+        assert_eq!(tier.write(0, from, &bytes), refused);
+        assert_eq!(tier.read(0, from, &mut bytes), refused);
         for mut batch in wraps(|| tier.device.batch(DEPTH)) {
             let target = Target::Slot(0);
             assert_eq!(write(&mut batch, target, from as u64, &mut bytes), Err(Errno::INVAL));
@@ -211,6 +221,16 @@ impl Store {
         assert_eq!(write(&mut batch, file.into(), offset, bytes), Ok(bytes.len() as u64));
     }
 
+    fn read_now(&self, file: StoreFile, at: u64, into: &mut [u8]) -> Result<usize, Errno> {
+        // SAFETY: the bytes are the caller's alone.
+        unsafe { self.store.read(file, at, Span::of(into)) }
+    }
+
+    fn write_now(&self, file: StoreFile, at: u64, from: &mut [u8]) -> Result<usize, Errno> {
+        // SAFETY: the bytes are the caller's alone.
+        unsafe { self.store.write(file, at, Span::of(from)) }
+    }
+
     /// What a file has, up to its end.
     fn content(&self, file: StoreFile) -> Vec<u8> {
         let mut found = vec![9; self.size(file) as usize];
@@ -223,6 +243,29 @@ impl Store {
         let expected = if self.keeps { expected } else { &[] };
         assert!(self.content(file) == expected, "the file has other bytes");
     }
+}
+
+/// Single calls and batches see each other's bytes; a read ends at the end of the file.
+fn calls_and_batches_agree(store: &Store) {
+    let file = store.make("a");
+    let file = store_file(&file);
+    let mut bytes = pattern(9000, 4);
+    assert_eq!(store.write_now(file, 0, &mut bytes), Ok(9000));
+    store.assert_has(file, &bytes);
+    store.write(file, 100, &mut [3; 50]);
+    bytes[100..150].fill(3);
+    for (offset, expected) in [(0, 9000), (8999, 1), (9000, 0), (1 << 40, 0)] {
+        let mut found = vec![9; 10_000];
+        let got = store.read_now(file, offset, &mut found);
+        let expected = if store.keeps { expected } else { 0 };
+        assert_eq!(got, Ok(expected), "at {offset}");
+        let (read, untouched) = found.split_at(expected);
+        assert!(expected == 0 || read == &bytes[offset as usize..]);
+        assert!(untouched.iter().all(|&byte| byte == 9), "bytes beyond the end were touched");
+    }
+    assert_eq!(store.write_now(file, 0, &mut []), Ok(0));
+    assert_eq!(store.read_now(file, 0, &mut []), Ok(0));
+    assert_eq!(store.store.sync(file), Ok(()));
 }
 
 fn sizes_follow_writes_and_truncates(store: &Store) {
@@ -306,6 +349,9 @@ fn files_that_it_does_not_know(store: &Store) {
     for file in [StoreFile::NONE, StoreFile::new(1 << 20)] {
         assert_eq!(store.store.stat(file), Err(Errno::BADF));
         assert_eq!(store.store.truncate(file, 0), Err(Errno::BADF));
+        assert_eq!(store.store.sync(file), Err(Errno::BADF));
+        assert_eq!(store.write_now(file, 0, &mut [1]), Err(Errno::BADF));
+        assert_eq!(store.read_now(file, 0, &mut [1]), Err(Errno::BADF));
         assert_eq!(store.store.punch(file, 0..1), Err(Errno::BADF));
         assert_eq!(store.store.set_modified(file, 0), Err(Errno::BADF));
         assert_eq!(store.store.batch(DEPTH).sync(file), Err(Errno::BADF));
@@ -322,6 +368,7 @@ fn a_store_that_is_gone_cannot_be_synced() {
     let Store { store, folder, .. } = Store::of_folder(Positional::open);
     folder.close().unwrap();
     assert_eq!(store.sync_all(), Err(Errno::NOENT));
+    assert_eq!(PosixStore::of_descriptors().sync_all(), Err(Errno::BADF));
 }
 
 /// Makes a module of the cases for each implementation.
@@ -348,15 +395,15 @@ devices! {
         slots_are_kept_apart parts_of_slots batches_and_calls_agree many_slots_in_one_batch
         any_thread_may_use_it properties_do_not_change;
     files: Store::of_folder(open_batch) =>
-        sizes_follow_writes_and_truncates punched_ranges_are_zeros times_come_back
+        calls_and_batches_agree sizes_follow_writes_and_truncates punched_ranges_are_zeros times_come_back
         identities_are_of_files_and_not_of_names everything_can_be_synced
         batches_with_what_is_laid_around files_that_it_does_not_know;
     files_positional: Store::of_folder(Positional::open) =>
-        sizes_follow_writes_and_truncates punched_ranges_are_zeros times_come_back
+        calls_and_batches_agree sizes_follow_writes_and_truncates punched_ranges_are_zeros times_come_back
         identities_are_of_files_and_not_of_names everything_can_be_synced
         batches_with_what_is_laid_around files_that_it_does_not_know;
     files_of_nothing: Store::nothing() =>
-        sizes_follow_writes_and_truncates punched_ranges_are_zeros times_come_back
+        calls_and_batches_agree sizes_follow_writes_and_truncates punched_ranges_are_zeros times_come_back
         identities_are_of_files_and_not_of_names everything_can_be_synced
         batches_with_what_is_laid_around;
 }

@@ -13,7 +13,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("device", &[], &["rustix"]),
     ("posix", &["device"], &["rustix"]),
     ("tiers", &["placement", "device", "posix"], &["*"]),
-    ("client", &["pool", "placement"], &["rustix"]),
+    ("client", &["pool", "placement", "device", "posix"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),
     ("node", &["placement", "pool", "device", "posix", "tiers", "client"], &["*"]),
     ("simulator", &["placement"], &[]),

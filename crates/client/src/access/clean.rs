@@ -3,11 +3,11 @@
 use super::ExclusiveFile;
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
+use crate::store;
 use crate::waiting::surely;
 use core::sync::atomic::Ordering;
+use forebay_pool::crash;
 use forebay_pool::layout::*;
-use forebay_pool::{clock, crash};
-use rustix::fs::{Timespec, Timestamps};
 use rustix::io::Errno;
 
 impl OpenFile<'_> {
@@ -171,25 +171,21 @@ impl ExclusiveFile<'_> {
         if !record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRECT) {
             return;
         }
-        let (seconds, nanoseconds) = clock::parted_ns(record.mtime_ns.load(Ordering::Acquire));
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-            last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ },
-        };
+        let modified_ns = record.mtime_ns.load(Ordering::Acquire);
         // Only the owner of a file may set its times; others see the time of the flush.
-        let _ = rustix::fs::futimens(borrow(self.fd), &times);
-        if let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) {
-            record.store_changed_ns.store(crate::open::ctime_ns(&stat), Ordering::Release);
+        let _ = store::set_modified(self.fd, modified_ns);
+        if let Ok(stat) = store::stat(self.fd) {
+            record.store_changed_ns.store(stat.changed_ns as u64, Ordering::Release);
         }
     }
 
     fn resize_from_store(&self) {
         let record = self.record;
-        if let Ok(stat) = rustix::fs::fstat(borrow(self.fd)) {
-            record.size.store(stat.st_size as u64, Ordering::Release);
-            record.store_size.store(stat.st_size as u64, Ordering::Release);
-            record.store_mtime_ns.store(crate::open::mtime_ns(&stat), Ordering::Release);
-            let changed = crate::open::ctime_ns(&stat);
+        if let Ok(stat) = store::stat(self.fd) {
+            record.size.store(stat.size, Ordering::Release);
+            record.store_size.store(stat.size, Ordering::Release);
+            record.store_mtime_ns.store(stat.modified_ns as u64, Ordering::Release);
+            let changed = stat.changed_ns as u64;
             if record.store_changed_ns.swap(changed, Ordering::AcqRel) != changed {
                 record.changed_ns.store(changed, Ordering::Release);
             }

@@ -1,9 +1,9 @@
 //! Truncating a file, and making store and record agree about its size.
 
 use super::ExclusiveFile;
-use crate::fd::borrow;
 use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
+use crate::store;
 use crate::sync::WORK_LOOK;
 use crate::waiting::Wait;
 use crate::write::{raise, time_of_change};
@@ -16,7 +16,7 @@ use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::StoreOps;
 use forebay_pool::{clock, crash, futex};
-use rustix::fs::FallocateFlags;
+use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 
 impl SlotFiles for ExclusiveFile<'_> {
@@ -42,13 +42,10 @@ impl StoreOps for ExclusiveFile<'_> {
 
     fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
         self.note_cut()?;
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let bytes = range.end - range.start;
-        forebay_pool::undo::writing(borrow(self.fd), range.start, bytes);
-        let result = match rustix::fs::fallocate(borrow(self.fd), mode, range.start, bytes) {
+        let result = match store::punch(self.fd, range.clone()) {
             Err(Errno::BADF) => {
                 let writable = crate::fd::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
-                rustix::fs::fallocate(writable, mode, range.start, bytes)
+                store::punch(writable.as_raw_fd(), range)
             }
             other => other,
         };
@@ -125,7 +122,7 @@ impl ExclusiveFile<'_> {
             return Ok(());
         }
         crash::point("lengthen.repairing");
-        let stored = rustix::fs::fstat(borrow(self.fd))?.st_size as u64;
+        let stored = store::stat(self.fd)?.size;
         let is_ahead = record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT);
         let size = if is_ahead { record.size.load(Ordering::Acquire) } else { stored };
         if stored > size {
@@ -145,11 +142,10 @@ impl ExclusiveFile<'_> {
 
     /// Gives the store's file a size, also through a descriptor that may only read.
     fn resize_store(&self, size: u64) -> Result<(), Errno> {
-        forebay_pool::undo::resizing(borrow(self.fd), size);
-        let result = match rustix::fs::ftruncate(borrow(self.fd), size) {
+        let result = match store::truncate(self.fd, size) {
             Err(Errno::INVAL | Errno::BADF) => {
                 let writable = crate::fd::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
-                rustix::fs::ftruncate(writable, size)
+                store::truncate(writable.as_raw_fd(), size)
             }
             other => other,
         };

@@ -2,7 +2,7 @@
 //! (`forebay_pool::undo`). Without debug assertions all of this adds nothing.
 
 use forebay_device::{
-    BackingStore, Batch, Direction, Errno, Properties, SlotDevice, Stat, StoreFile, Target,
+    BackingStore, Batch, Direction, Errno, Properties, SlotDevice, Span, Stat, StoreFile, Target,
     Transfer,
 };
 use forebay_pool::{clock, undo};
@@ -69,14 +69,16 @@ impl SlotDevice for Undoable<FileSlots> {
         self.0.properties()
     }
 
-    fn read(&self, slot: u32, from: u64, into: &mut [u8]) -> Result<(), Errno> {
-        self.0.read(slot, from, into)
+    unsafe fn read(&self, slot: u32, from: u64, into: Span) -> Result<(), Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.read(slot, from, into) }
     }
 
-    fn write(&self, slot: u32, from: u64, bytes: &[u8]) -> Result<(), Errno> {
+    unsafe fn write(&self, slot: u32, from: u64, bytes: Span) -> Result<(), Errno> {
         let (file, offset) = self.0.locate(slot, from);
-        writing(file, offset, bytes.len() as u64);
-        self.0.write(slot, from, bytes)
+        writing(file, offset, bytes.bytes as u64);
+        // SAFETY: as the caller promises.
+        unsafe { self.0.write(slot, from, bytes) }
     }
 
     fn batch(&self, depth: u32) -> Box<dyn Batch> {
@@ -87,6 +89,24 @@ impl SlotDevice for Undoable<FileSlots> {
 impl BackingStore for Undoable<PosixStore> {
     fn stat(&self, file: StoreFile) -> Result<Stat, Errno> {
         self.0.stat(file)
+    }
+
+    unsafe fn read(&self, file: StoreFile, offset: u64, into: Span) -> Result<usize, Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.read(file, offset, into) }
+    }
+
+    unsafe fn write(&self, file: StoreFile, offset: u64, from: Span) -> Result<usize, Errno> {
+        writing(file, offset, from.bytes as u64);
+        // SAFETY: as the caller promises.
+        unsafe { self.0.write(file, offset, from) }
+    }
+
+    fn sync(&self, file: StoreFile) -> Result<(), Errno> {
+        let began = clock::monotonic_ns();
+        self.0.sync(file)?;
+        undo::synced(descriptor(file)?, began);
+        Ok(())
     }
 
     fn truncate(&self, file: StoreFile, size: u64) -> Result<(), Errno> {

@@ -1,0 +1,61 @@
+//! Reads and writes that are continued where the kernel answers short: mostly one system call.
+
+use crate::descriptor;
+use forebay_device::{Errno, Span, StoreFile};
+use rustix::io::{pread, pwrite};
+use std::mem::MaybeUninit;
+use std::slice;
+
+/// Reads a file from `offset` on, up to its end. Returns how many bytes: fewer than there is room for
+/// also where the kernel failed after some.
+///
+/// # Safety
+/// `into` is valid for writes.
+///
+/// # Errors
+/// The kernel's, if there were none.
+#[inline]
+pub unsafe fn read(file: StoreFile, offset: u64, into: Span) -> Result<usize, Errno> {
+    let file = descriptor(file)?;
+    let mut done = 0;
+    while done < into.bytes {
+        let base = into.base.wrapping_add(done).cast::<MaybeUninit<u8>>();
+        // SAFETY: the rest of `into`; the slice goes to the kernel alone.
+        let rest = unsafe { slice::from_raw_parts_mut(base, into.bytes - done) };
+        match pread(file, rest, offset + done as u64) {
+            Ok(([], _)) => break,
+            Ok((got, _)) => done += got.len(),
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes `from` to a file from `offset` on. Returns how many bytes: fewer where the kernel failed after
+/// some.
+///
+/// # Safety
+/// `from` is valid for reads.
+///
+/// # Errors
+/// The kernel's, if there were none; `IO` where it writes nothing.
+#[inline]
+pub unsafe fn write(file: StoreFile, offset: u64, from: Span) -> Result<usize, Errno> {
+    let file = descriptor(file)?;
+    let mut done = 0;
+    while done < from.bytes {
+        let base = from.base.wrapping_add(done).cast_const();
+        // SAFETY: the rest of `from`; the slice goes to the kernel alone.
+        let rest = unsafe { slice::from_raw_parts(base, from.bytes - done) };
+        match pwrite(file, rest, offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
