@@ -49,7 +49,7 @@ impl<'e> Deref for ExclusiveFile<'e> {
 }
 
 impl OpenFile<'_> {
-    /// Enters the file, waiting while somebody has it exclusively.
+    /// Enters the file, waiting while another thread has it exclusively.
     ///
     /// # Errors
     /// `INTR`; `BADF` if the descriptor is not what it was.
@@ -97,7 +97,7 @@ impl OpenFile<'_> {
                         continue;
                     }
                     if self.session.segment.owner_is_dead(holder) {
-                        // Completes what the dead owner left, and lets everybody in again.
+                        // Completes what the dead owner left, and lets others in again.
                         self.exclusively(|_| Ok(()))?;
                     }
                     self.session.look(&wait, holder, &backoff)?;

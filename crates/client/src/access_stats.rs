@@ -17,7 +17,7 @@ impl OpenFile<'_> {
         let now = self.session.segment.header().now_ms.load(Ordering::Relaxed);
         let heat = &self.record.heat;
         let score = Score(heat.load(Ordering::Relaxed));
-        // Who comes in between has counted a use as well.
+        // A thread that comes in between has counted a use as well.
         let after = score.touch(now, HALF_LIFE_MS).0;
         let _ = heat.compare_exchange(score.0, after, Ordering::Relaxed, Ordering::Relaxed);
     }

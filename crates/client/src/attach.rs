@@ -285,7 +285,7 @@ impl Session {
             return None;
         }
         let owner = self.owner();
-        // It may not have been held by anybody for a while, and the file's record removed: so it is as an open.
+        // It may not have been held by any process for a while, and the file's record removed: so it is as an open.
         let take_part = |file| {
             let adopted = self.segment.adopt(marker, owner);
             if adopted {

@@ -60,7 +60,7 @@ fn folder_of(path: &[u8]) -> Option<&[u8]> {
 impl Folders {
     fn find(&self, session: u64, folder: &[u8], now_ns: u64) -> Option<&Folder> {
         self.folder.iter().find(|known| {
-            // SAFETY: this thread's, and nobody changes it while `busy` is set.
+            // SAFETY: this thread's, and not changed while `busy` is set.
             let path = unsafe { &*known.path.as_ptr() };
             known.length.get() == folder.len()
                 && known.session.get() == session

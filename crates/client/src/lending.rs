@@ -1,5 +1,5 @@
 //! Descriptors that go to the node manager, and the locks that must not stay with it: those of flock and
-//! of F_OFD_SETLK belong to the open file description, and last as long as anybody has it.
+//! of F_OFD_SETLK belong to the open file description, and last as long as a process has it.
 
 use crate::fd::borrow;
 use crate::open_file::OpenFile;

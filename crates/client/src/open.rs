@@ -157,7 +157,7 @@ impl Session {
         known: Option<InKnownFolder<'_>>,
         path: Option<&CStr>,
     ) -> Result<bool, Errno> {
-        // Whoever had this number before closed it where we could not see.
+        // What had this number before was closed where it could not be seen.
         self.forget(fd);
         if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
             return Ok(false);
@@ -469,7 +469,7 @@ impl OpenFile<'_> {
             record.intent.store(0, Ordering::Release);
             record.range_end.store(0, Ordering::Release);
             session.segment.forget_lengtheners(record);
-            // What failed of the old one is no news to those who open the new one, of whom others may be as far as this.
+            // Errors of the old file are not for processes that open the new one; others may be as far as this.
             session.with_record(record.identity(), |_| {
                 session.segment.have_errors_seen(self.id);
             })?;

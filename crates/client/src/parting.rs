@@ -3,8 +3,8 @@
 //! A thread looks a descriptor up, enters the file, or the table beside it, and then looks whether the descriptor is
 //! still what it was. A thread that closes or replaces it first marks it in the table, and then waits until no other
 //! thread is inside the file or beside it; only then does this process give the description up, and the kernel the
-//! descriptor. So who has found its file unchanged keeps description, record and kernel's descriptor until it
-//! leaves, and who has not is told `BADF`, and looks the descriptor up again. Who finds the mark waits: at no
+//! descriptor. So a thread that has found its file unchanged keeps description, record and kernel's descriptor until it
+//! leaves, and one that has not is told `BADF`, and looks the descriptor up again. One that finds the mark waits: at no
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
 use crate::descriptors::{DESCRIPTION, PARTING, THREAD_SHIFT, description_of, is_parting};

@@ -98,7 +98,7 @@ pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
     let mut tiers = [TierSnapshot::default(); TIERS_MAX];
     for (id, snapshot) in TierId::all(count).zip(&mut tiers) {
         let tier = &header.tier[id];
-        // What the store has is as good as free: it is dropped when somebody wants its room.
+        // What the store has is as good as free: it is dropped when a block needs its room.
         let (free, clean) = (segment.free_in(id), tier.clean.load(Ordering::Relaxed));
         let (free, clean) = if segment.is_sound(id) { (free, clean) } else { (0, 0) };
         // What is set aside for jobs they find themselves.

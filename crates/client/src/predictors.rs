@@ -9,7 +9,7 @@ use forebay_placement::prefetch::{Ahead, Touches};
 /// after the other. Two that share an index begin anew at each other's reads.
 const READERS: usize = 64;
 
-/// Whom a predictor follows: a description (with its generation), and a thread, for those that share a
+/// The reader that a predictor follows: a description (with its generation), and a thread, for those that share a
 /// description read different parts.
 type Reader = (u64, u32);
 

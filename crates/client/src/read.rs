@@ -118,7 +118,7 @@ impl OpenFile<'_> {
             .filter(|&end| end <= i64::MAX as u64)
             .ok_or(Errno::INVAL)?;
         if end > record.size.load(Ordering::Acquire) && !record.has(FileFlags::METADATA_DIRTY) {
-            // Somebody else may be appending to it.
+            // Another node may be appending to it.
             self.look_again()?;
         }
         let owner = self.session.owner();
@@ -236,7 +236,7 @@ impl EnteredFile<'_> {
         Some(result)
     }
 
-    /// The usual read, inside the file: one piece of one block that lies in RAM and that nobody is
+    /// The usual read, inside the file: one piece of one block that lies in RAM and that no thread is
     /// writing. False, and nothing was done that shows, where it is not that.
     #[inline(always)]
     fn read_at_once(&self, piece: &Span<'_, Writable>, offset: u64) -> bool {
@@ -373,7 +373,7 @@ impl EnteredFile<'_> {
         record.note_tier(TierId::RAM);
         self.session.populate(bucket);
         let data = self.session.ram(bucket);
-        // Now that the block is ours: before, somebody may still have written to the store.
+        // Now that the block is ours: before, another process may still have written to the store.
         let got = self.store_read(data.first(length()), start).unwrap_or(0);
         let page = self.session.segment.page_bytes();
         let end = got.next_multiple_of(page);
@@ -465,7 +465,7 @@ impl EnteredFile<'_> {
             }
             cursor.rewind(start);
             if same {
-                // A corrupt page, or a device that fails: to be looked at while nobody writes.
+                // A corrupt page, or a device that fails: to be looked at while no thread writes.
                 break;
             }
         }

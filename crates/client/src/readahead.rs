@@ -16,7 +16,7 @@ impl EnteredFile<'_> {
     pub(crate) fn predict(&self, offset: u64, bytes: usize, from: Destination) {
         let header = self.session.segment.header();
         let description = self.description;
-        // Who has said how it will read is answered by `Session::advise`.
+        // A program that has said how it will read is served by `OpenFile::advise`.
         let told = DescriptionFlags::RANDOM | DescriptionFlags::SEQUENTIAL;
         if header.prefetch.load(Ordering::Relaxed) == 0
             || description.flags.load(Ordering::Relaxed).intersects(told)

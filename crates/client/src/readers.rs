@@ -62,7 +62,7 @@ impl Session {
                 && reader.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
                 && self.is_of((word >> 32) as RawFd, file)
             {
-                // SAFETY: our own descriptor, which nobody uses any more.
+                // SAFETY: our own descriptor, which no thread uses any more.
                 unsafe { rustix::io::close((word >> 32) as RawFd) };
             }
         }

@@ -71,7 +71,7 @@ impl OpenFile<'_> {
         );
         record.trigger.store(trigger, Ordering::Relaxed);
         let mode = match mode {
-            // What was there before is nobody's scratch, whatever is said of its name.
+            // What was there before is no job's scratch file, whatever the rules say of its name.
             Mode::Scratch if created && job.is_some() && !record.has(FileFlags::SCRATCH) => {
                 let number = job.map_or(0, |job| job.number.load(Ordering::Relaxed));
                 record.job.store(number, Ordering::Release);
@@ -160,8 +160,8 @@ impl Session {
         let directory = |store: &StoreHeader| text(&store.path).to_bytes().to_vec();
         let store = stores.iter().position(|s| crate::open::lies_under(path, &directory(s)));
         let stays = store.is_some_and(|store| {
-            let nobody = Process::default();
-            let process = self.process.as_ref().unwrap_or(&nobody);
+            let unknown = Process::default();
+            let process = self.process.as_ref().unwrap_or(&unknown);
             let directory = directory(&stores[store]);
             let file_meta = FileMeta {
                 path,

@@ -37,7 +37,7 @@ impl Session {
     /// Takes over `fd`, which was just received; `again` if it will be received once more. False
     /// if it was on its way for so long that its offset is lost, or no description is to be had: it must not be used.
     pub fn received(&self, fd: RawFd, again: bool) -> bool {
-        // Whoever had this number before closed it where we could not see.
+        // What had this number before was closed where it could not be seen.
         self.forget(fd);
         let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return true };
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile

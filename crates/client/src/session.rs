@@ -32,7 +32,7 @@ pub struct Session {
     pub(crate) mapped: Sparse,
     /// RAM bucket / 16 -> whether its pages are mapped here.
     pub(crate) populated: Sparse,
-    /// `room_made` of the header when somebody here had waited in vain for room.
+    /// `room_made` of the header when a thread here had waited in vain for room.
     pub(crate) waited_in_vain: AtomicU64,
     pub(crate) manager: ManagerLink,
     pub(crate) manager_watch: ManagerWatch,

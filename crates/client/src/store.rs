@@ -221,7 +221,7 @@ impl Session {
         match known.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(fd),
             Err(theirs) => {
-                // SAFETY: just opened here, known to nobody else.
+                // SAFETY: just opened here, known to no other thread.
                 unsafe { rustix::io::close(fd) };
                 Ok(theirs as RawFd - 1)
             }

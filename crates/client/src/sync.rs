@@ -16,7 +16,7 @@ use forebay_pool::{FoundFile, Identity, SyncState, clock, crash, futex};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
-/// How often one who waits for the node manager looks whether there is one.
+/// How often a thread that waits for the node manager looks whether there is one.
 pub(crate) const WORK_LOOK: Timer = Timer::ms(50);
 
 impl OpenFile<'_> {
@@ -50,7 +50,7 @@ impl OpenFile<'_> {
         let flushed = match durable.then(|| self.session.durability(record)) {
             // What ends with its job needs no safety beyond it.
             _ if record.has(FileFlags::SCRATCH) => Ok(()),
-            // Who uses it through the kernel means the kernel's.
+            // A program that uses it through the kernel means the kernel's.
             Some(Durability::Memory) if !record.has(FileFlags::DIRECT) => Ok(()),
             Some(Durability::NonVolatile) => self.log(),
             _ => self.flush(durable),
@@ -124,7 +124,7 @@ impl OpenFile<'_> {
         let tracked = record.is_tracked();
         let sequence = if tracked { self.session.segment.next_sequence() } else { 0 };
         record.set(FileFlags::STORE_WRITTEN);
-        // Not while somebody truncates or punches: it must not come to the store after that.
+        // Not while another process truncates or punches: it must not come to the store after that.
         self.enter(owner)?.write_back()?;
         if !durable {
             return Ok(());

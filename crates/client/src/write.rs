@@ -160,8 +160,8 @@ impl OpenFile<'_> {
     }
 
     /// The usual write at the description's offset, with one presence for the offset's lock and for the
-    /// file. `None`, and nothing was done, where more is needed. Nobody waits for that lock inside a
-    /// file: who has it may want the file exclusively.
+    /// file. `None`, and nothing was done, where more is needed. That lock is not waited for inside a
+    /// file: its holder may want the file exclusively.
     #[inline(never)]
     fn write_on(&self, pieces: &[Span<'_, Readable>]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
@@ -527,7 +527,7 @@ impl EnteredFile<'_> {
     }
 }
 
-/// The time of a change that happens at `now`, coarsely: later than what somebody has seen, and than
+/// The time of a change that happens at `now`, coarsely: later than what a process has seen, and than
 /// the change before.
 pub(crate) fn time_of_change(record: &FileRecord, now: u64) -> u64 {
     let mut now = now;

@@ -1,7 +1,7 @@
 //! Copies inside the kernel between descriptors, done here when one of them is managed.
 
 use crate::files::borrow;
-use crate::real::{real, without_cancellation};
+use crate::real::{aliases, real, without_cancellation};
 use crate::{count, last_error, managed};
 use forebay_client::user_memory::is_writable;
 use libc::{c_int, c_uint, off64_t, size_t, ssize_t};
@@ -282,16 +282,6 @@ unsafe extern "C" fn sendfile64(
     without_cancellation(|| count(unsafe { send(to, from, offset, bytes) }))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(
-    to: c_int,
-    from: c_int,
-    offset: *mut off64_t,
-    bytes: size_t,
-) -> ssize_t {
-    unsafe { sendfile64(to, from, offset, bytes) }
-}
-
 /// Fills a pipe from a file, up to `length` bytes: waits for room only while nothing has moved, and
 /// never for a reader to make more.
 fn fill_pipe(from: End, at: i64, pipe: End, length: usize, waits: bool) -> Result<usize, Errno> {
@@ -419,4 +409,8 @@ unsafe extern "C" fn splice(
     without_cancellation(|| {
         count(unsafe { splice_range((from, from_offset), (to, to_offset), bytes, flags) })
     })
+}
+
+aliases! {
+    "C" sendfile = sendfile64(to: c_int, from: c_int, offset: *mut off64_t, bytes: size_t) -> ssize_t;
 }

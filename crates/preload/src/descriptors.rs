@@ -1,6 +1,6 @@
 //! close, dup and fcntl.
 
-use crate::real::{real, without_cancellation};
+use crate::real::{aliases, real, without_cancellation};
 use crate::session;
 use crate::{managed, set_errno, status};
 use forebay_client::{OpenFlags, Session};
@@ -170,16 +170,6 @@ unsafe extern "C" fn lockf64(fd: c_int, command: c_int, length: libc::off64_t) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn lockf(fd: c_int, command: c_int, length: libc::off_t) -> c_int {
-    unsafe { lockf64(fd, command, length) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-    unsafe { fcntl64(fd, command, argument) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, number: c_int) -> libc::off_t {
     use forebay_client::Whence;
     let call =
@@ -210,7 +200,8 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, number: c_int) -> l
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn lseek(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
-    unsafe { lseek64(fd, offset, whence) }
+aliases! {
+    "C" lockf = lockf64(fd: c_int, command: c_int, length: libc::off_t) -> c_int;
+    "C" fcntl = fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int;
+    "C" lseek = lseek64(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t;
 }

@@ -1,6 +1,6 @@
 //! open and its forms, temporary files, sizes and syncs.
 
-use crate::real::real;
+use crate::real::{aliases, real};
 use crate::session;
 use crate::{managed, status};
 use core::ffi::CStr;
@@ -85,16 +85,6 @@ pub(crate) unsafe extern "C" fn openat64(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn openat(
-    folder: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mode: mode_t,
-) -> c_int {
-    unsafe { openat64(folder, path, flags, mode) }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     unsafe {
         open_by(
@@ -107,18 +97,8 @@ pub(crate) unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    unsafe { open64(path, flags, mode) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn creat(path: *const c_char, mode: mode_t) -> c_int {
     unsafe { open64(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn creat64(path: *const c_char, mode: mode_t) -> c_int {
-    unsafe { creat(path, mode) }
 }
 
 #[unsafe(no_mangle)]
@@ -179,22 +159,12 @@ unsafe extern "C" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ftruncate(fd: c_int, size: off_t) -> c_int {
-    unsafe { ftruncate64(fd, size) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
     let here = unsafe { path_here(path) };
     match session().and_then(|session| session.truncate_path(here.path, size)) {
         Some(result) => status(result),
         None => real!(c"truncate64"(path => *const c_char, size => off_t) -> c_int),
     }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn truncate(path: *const c_char, size: off_t) -> c_int {
-    unsafe { truncate64(path, size) }
 }
 
 #[unsafe(no_mangle)]
@@ -264,11 +234,6 @@ unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: o
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int {
-    unsafe { fallocate64(fd, mode, offset, bytes) }
-}
-
 /// This one returns its error. Where the store cannot allocate, the C library writes zeros, behind
 /// our back: the file is clean then.
 #[unsafe(no_mangle)]
@@ -281,11 +246,6 @@ unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -
         Err(Errno::OPNOTSUPP) => file.with_clean(call).unwrap_or_else(Errno::raw_os_error),
         Err(errno) => errno.raw_os_error(),
     }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
-    unsafe { posix_fallocate64(fd, offset, bytes) }
 }
 
 /// The kernel judges the call, and takes its own share of the advice; then it is ours.
@@ -309,11 +269,6 @@ pub(crate) unsafe extern "C" fn posix_fadvise64(
         file.advise(offset.max(0) as u64, bytes as u64, meant);
     }
     result
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_fadvise(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int {
-    unsafe { posix_fadvise64(fd, offset, bytes, advice) }
 }
 
 #[unsafe(no_mangle)]
@@ -551,4 +506,15 @@ unsafe extern "C" fn renameat2(
         0 => session.rename(from, to, || done(call())),
         _ => session.rename_keeping(from, to, exchanges, || done(call())),
     })
+}
+
+aliases! {
+    "C" pub(crate) openat = openat64(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    "C" open = open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    "C" creat64 = creat(path: *const c_char, mode: mode_t) -> c_int;
+    "C" ftruncate = ftruncate64(fd: c_int, size: off_t) -> c_int;
+    "C" truncate = truncate64(path: *const c_char, size: off_t) -> c_int;
+    "C" fallocate = fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int;
+    "C" posix_fallocate = posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int;
+    "C" posix_fadvise = posix_fadvise64(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int;
 }

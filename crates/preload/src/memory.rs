@@ -1,6 +1,6 @@
 //! Mappings: the file is used behind our back from then on.
 
-use crate::real::real;
+use crate::real::{aliases, real};
 use crate::{managed, set_errno};
 use forebay_client::user_memory::memory_changed;
 use libc::{c_int, c_void, off_t, size_t};
@@ -45,18 +45,6 @@ unsafe extern "C" fn mmap64(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mmap(
-    address: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    unsafe { mmap64(address, length, protection, flags, fd, offset) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
     let result = real!(c"munmap"(address => *mut c_void, length => size_t) -> c_int);
     memory_changed();
@@ -83,4 +71,8 @@ unsafe extern "C" fn mremap(
     let result = real!(c"mremap"(old => *mut c_void, old_length => size_t, new_length => size_t, flags => c_int, new => *mut c_void) -> isize);
     memory_changed();
     result as *mut c_void
+}
+
+aliases! {
+    "C" mmap = mmap64(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
 }

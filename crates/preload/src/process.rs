@@ -1,6 +1,6 @@
 //! fork, and what changes the whole process.
 
-use crate::real::real;
+use crate::real::{aliases, real};
 use crate::session;
 use crate::status;
 use libc::{c_int, pid_t};
@@ -27,18 +27,6 @@ unsafe extern "C" fn fork() -> pid_t {
             child
         }
     }
-}
-
-/// A vforked child shares our memory but not our descriptors, so what it opens and closes would be
-/// noted for the parent. A fork is what vfork is allowed to be.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn vfork() -> pid_t {
-    unsafe { fork() }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _Fork() -> pid_t {
-    unsafe { fork() }
 }
 
 /// glibc's daemon forks and redirects the standard descriptors inside itself.
@@ -172,4 +160,11 @@ parting! {
     seteuid c"seteuid" (user: libc::uid_t);
     setreuid c"setreuid" (real: libc::uid_t, effective: libc::uid_t);
     setresuid c"setresuid" (real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t);
+}
+
+aliases! {
+    /// A vforked child shares our memory but not our descriptors, so what it opens and closes would be
+    /// noted for the parent. A fork is what vfork is allowed to be.
+    "C" vfork = fork() -> pid_t;
+    "C" _Fork = fork() -> pid_t;
 }

@@ -37,8 +37,10 @@ macro_rules! real {
             $crate::set_errno(rustix::io::Errno::NOSYS);
             -1isize as $result
         } else {
+            // SAFETY: the library's definition of the symbol, of which ours has the signature.
             let function: unsafe extern "C" fn($($type),*) -> $result =
                 unsafe { core::mem::transmute(address) };
+            // SAFETY: the arguments are those of the program's call.
             unsafe { function($($argument),*) }
         }
     }};
@@ -55,13 +57,28 @@ macro_rules! cancellable {
             $crate::set_errno(rustix::io::Errno::NOSYS);
             -1isize as $result
         } else {
+            // SAFETY: the library's definition of the symbol, of which ours has the signature.
             let function: unsafe extern "C-unwind" fn($($type),*) -> $result =
                 unsafe { core::mem::transmute(address) };
+            // SAFETY: the arguments are those of the program's call.
             unsafe { function($($argument),*) }
         }
     }};
 }
 pub(crate) use cancellable;
+
+/// Names of the C library's that mean what another one means: on 64 bits all forms of an offset are one.
+macro_rules! aliases {
+    ($($(#[$doc:meta])* $abi:literal $visible:vis $name:ident = $target:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => { $(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        $visible unsafe extern $abi fn $name($($argument: $type),*) $(-> $result)? {
+            // SAFETY: the same call.
+            unsafe { $target($($argument),*) }
+        }
+    )* };
+}
+pub(crate) use aliases;
 
 /// Ends the thread here if it was cancelled. Buffered calls have no other place for that. The
 /// caller is `extern "C-unwind"`, and holds nothing.
@@ -85,6 +102,7 @@ pub fn without_cancellation<R>(act: impl FnOnce() -> R) -> R {
     // SAFETY: changes a word of this thread's.
     unsafe { pthread_setcancelstate(DISABLE, &mut before) };
     let result = act();
+    // SAFETY: the same.
     unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
     result
 }

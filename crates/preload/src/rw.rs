@@ -1,6 +1,6 @@
 //! read, write and their positional, vectored and fortified forms.
 
-use crate::real::{cancellable, cancellation_point};
+use crate::real::{aliases, cancellable, cancellation_point};
 use crate::{count, managed};
 use forebay_client::{OpenFile, UserBuffers};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
@@ -75,16 +75,6 @@ pub(crate) unsafe extern "C-unwind" fn pread64(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pread(
-    fd: c_int,
-    buffer: *mut c_void,
-    bytes: size_t,
-    offset: off_t,
-) -> ssize_t {
-    unsafe { pread64(fd, buffer, bytes, offset) }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn pwrite64(
     fd: c_int,
     buffer: *const c_void,
@@ -101,16 +91,6 @@ pub(crate) unsafe extern "C-unwind" fn pwrite64(
         file.write_placed(&buffers, Some(offset), file.appends())
     });
     count_current(&file, result, || unsafe { pwrite64(fd, buffer, bytes, offset) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwrite(
-    fd: c_int,
-    buffer: *const c_void,
-    bytes: size_t,
-    offset: off_t,
-) -> ssize_t {
-    unsafe { pwrite64(fd, buffer, bytes, offset) }
 }
 
 #[unsafe(no_mangle)]
@@ -165,16 +145,6 @@ unsafe extern "C-unwind" fn preadv64(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv(
-    fd: c_int,
-    pieces: *const iovec,
-    number: c_int,
-    offset: off_t,
-) -> ssize_t {
-    unsafe { preadv64(fd, pieces, number, offset) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pwritev64(
     fd: c_int,
     pieces: *const iovec,
@@ -191,16 +161,6 @@ unsafe extern "C-unwind" fn pwritev64(
         file.write_placed(&buffers, Some(offset), file.appends())
     });
     count_current(&file, result, || unsafe { pwritev64(fd, pieces, number, offset) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev(
-    fd: c_int,
-    pieces: *const iovec,
-    number: c_int,
-    offset: off_t,
-) -> ssize_t {
-    unsafe { pwritev64(fd, pieces, number, offset) }
 }
 
 /// Flags of the second forms that are newer than the libc crate.
@@ -253,17 +213,6 @@ unsafe extern "C-unwind" fn preadv64v2(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv2(
-    fd: c_int,
-    pieces: *const iovec,
-    number: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> ssize_t {
-    unsafe { preadv64v2(fd, pieces, number, offset, flags) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pwritev64v2(
     fd: c_int,
     pieces: *const iovec,
@@ -295,17 +244,6 @@ unsafe extern "C-unwind" fn pwritev64v2(
             cancellable!(c"pwritev64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t)
         }
     }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev2(
-    fd: c_int,
-    pieces: *const iovec,
-    number: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> ssize_t {
-    unsafe { pwritev64v2(fd, pieces, number, offset, flags) }
 }
 
 unsafe extern "C" {
@@ -343,13 +281,12 @@ unsafe extern "C-unwind" fn __pread_chk(
     unsafe { pread64(fd, buffer, bytes, offset) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __pread64_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    bytes: size_t,
-    offset: off_t,
-    room: size_t,
-) -> ssize_t {
-    unsafe { __pread_chk(fd, buffer, bytes, offset, room) }
+aliases! {
+    "C-unwind" pread = pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t;
+    "C-unwind" pwrite = pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t;
+    "C-unwind" preadv = preadv64(fd: c_int, pieces: *const iovec, number: c_int, offset: off_t) -> ssize_t;
+    "C-unwind" pwritev = pwritev64(fd: c_int, pieces: *const iovec, number: c_int, offset: off_t) -> ssize_t;
+    "C-unwind" preadv2 = preadv64v2(fd: c_int, pieces: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    "C-unwind" pwritev2 = pwritev64v2(fd: c_int, pieces: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    "C-unwind" __pread64_chk = __pread_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t;
 }

@@ -4,7 +4,7 @@
 //! The kernel then keeps the signal, and all others, for that thread; nothing is queued here.
 //! Handlers of faults are the program's alone: a fault cannot wait.
 
-use crate::real::real;
+use crate::real::{aliases, real};
 use crate::set_errno;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use forebay_client::interruption;
@@ -136,15 +136,6 @@ unsafe extern "C" fn sigaction(
     result
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __sigaction(
-    number: c_int,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> c_int {
-    unsafe { sigaction(number, new, old) }
-}
-
 /// The older calls, each with flags of its own and the signal itself as the mask or none.
 unsafe fn install(
     number: c_int,
@@ -192,3 +183,7 @@ macro_rules! single {
 }
 
 single! { sysv_signal __sysv_signal }
+
+aliases! {
+    "C" __sigaction = sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+}

@@ -1,7 +1,7 @@
 //! exec and posix_spawn: the new program must find the library and the pool, and if it cannot load
 //! the library, its descriptors must be the kernel's.
 
-use crate::real::real;
+use crate::real::{aliases, real};
 use crate::session;
 use crate::{managed, set_errno};
 use core::arch::naked_asm;
@@ -377,26 +377,6 @@ unsafe extern "C" fn posix_spawnp(
     real!(c"posix_spawnp"(pid => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
 }
 
-/// For the C shim: execl and its kin, their arguments collected.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn forebay_execve(
-    path: *const c_char,
-    arguments: Strings,
-    variables: Strings,
-) -> c_int {
-    unsafe { execve(path, arguments, variables) }
-}
-
-/// For the C shim: execlp, its arguments collected.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn forebay_execvpe(
-    file: *const c_char,
-    arguments: Strings,
-    variables: Strings,
-) -> c_int {
-    unsafe { execvpe(file, arguments, variables) }
-}
-
 /// Exports a public name that jumps to a variadic function of the C shim.
 macro_rules! variadic {
     ($($name:ident -> $target:ident;)*) => { $(
@@ -433,7 +413,7 @@ variadic! {
 }
 
 /// The child of a posix_spawn opens files before it can load us: a file that is buffered now is
-/// used through the kernel by everybody from here on.
+/// used through the kernel by every process from here on.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawn_file_actions_addopen(
     actions: *mut c_void,
@@ -449,4 +429,11 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
         return errno.raw_os_error();
     }
     real!(c"posix_spawn_file_actions_addopen"(actions => *mut c_void, fd => c_int, path => *const c_char, flags => c_int, mode => libc::mode_t) -> c_int)
+}
+
+aliases! {
+    /// For the C shim: execl and its kin, their arguments collected.
+    "C" forebay_execve = execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int;
+    /// For the C shim: execlp, its arguments collected.
+    "C" forebay_execvpe = execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int;
 }

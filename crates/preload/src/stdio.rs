@@ -3,10 +3,10 @@
 //! of stdio (printf, scanf, getline, ungetc, fileno ...) then works on it as it is.
 //!
 //! stdin, stdout and stderr are cookie streams from the start, whatever their descriptors are:
-//! whoever keeps their pointers has streams that follow every later dup2.
+//! a program that keeps their pointers has streams that follow every later dup2.
 
 use crate::file_layout::*;
-use crate::real::real;
+use crate::real::{aliases, real};
 use crate::session;
 use crate::{descriptors, errno, files, managed, restore_errno, set_errno};
 use core::ffi::CStr;
@@ -39,7 +39,7 @@ type WideData = [u64; 48];
 /// That of a stream without any operation so far.
 static WIDE_DATA: OnceLock<WideData> = OnceLock::new();
 
-/// What belongs to one of our streams. It is used by whoever holds the stream's lock.
+/// What belongs to one of our streams. It is used under the stream's lock.
 pub(crate) struct Cookie {
     /// The stream itself.
     stream: *mut FILE,
@@ -162,7 +162,7 @@ unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut 
     stream
 }
 
-/// glibc's own stdin, which nobody uses any more.
+/// glibc's own stdin, which no program uses any more.
 static GLIBC_STDIN: AtomicPtr<FILE> = AtomicPtr::new(core::ptr::null_mut());
 
 /// glibc locks cookie streams even where there is one thread, because their functions might start
@@ -342,11 +342,6 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     stream
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-    unsafe { fopen64(path, mode) }
-}
-
 /// A stream of glibc's own over `fd` in the character set that `mode` names: its fdopen knows none, and
 /// ours are of bytes.
 unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
@@ -379,7 +374,7 @@ unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
 }
 
 /// Before an operation on wide characters: glibc's cookie streams are of bytes only. One of ours without
-/// an orientation becomes a stream of glibc's own, and its file is used through the kernel by everybody.
+/// an orientation becomes a stream of glibc's own, and its file is used through the kernel by every process.
 pub(crate) unsafe fn hand_back(stream: *mut FILE) {
     // SAFETY: a stream of the program's.
     let Some(cookie) = (unsafe { ours(stream) }) else { return };
@@ -483,11 +478,6 @@ unsafe extern "C" fn tmpfile64() -> *mut FILE {
     unsafe { temporary(|| real!(c"tmpfile64"() -> usize) as *mut FILE) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn tmpfile() -> *mut FILE {
-    unsafe { tmpfile64() }
-}
-
 /// A cookie stream stays one: what it reads and writes is what its descriptor refers to.
 unsafe fn reopen_ours(
     path: *const c_char,
@@ -576,7 +566,7 @@ fn own_path(fd: c_int, buffer: &mut [u8; 32]) -> *const c_char {
 }
 
 /// glibc re-opens inside itself, where we cannot follow: the stream's new file is used through
-/// the kernel by everybody.
+/// the kernel by every process.
 unsafe fn reopen_foreign(
     path: *const c_char,
     mode: *const c_char,
@@ -636,16 +626,7 @@ unsafe extern "C" fn freopen64(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn freopen(
-    path: *const c_char,
-    mode: *const c_char,
-    stream: *mut FILE,
-) -> *mut FILE {
-    unsafe { freopen64(path, mode, stream) }
-}
-
-/// Makes the standard streams ours, before anybody can have a copy of their pointers.
+/// Makes the standard streams ours, before a program can have a copy of their pointers.
 pub(crate) fn start() {
     if session().is_none() {
         return;
@@ -831,4 +812,10 @@ unsafe extern "C" fn backtrace_symbols_fd(calls: *const *mut c_void, number: c_i
         at += bytes as u64;
         unsafe { libc::write(fd, buffer.as_ptr().cast(), bytes) };
     }
+}
+
+aliases! {
+    "C" fopen = fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    "C" tmpfile = tmpfile64() -> *mut FILE;
+    "C" freopen = freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
 }

@@ -47,7 +47,7 @@ impl OpenFile<'_> {
         })
     }
 
-    /// Lets everybody use the file through the kernel from now on, until it is closed everywhere:
+    /// Lets all processes use the file through the kernel from now on, until it is closed everywhere:
     /// it is used in a way that outlasts a call. `act` is called once the file is clean.
     ///
     /// # Errors

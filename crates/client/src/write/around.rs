@@ -34,7 +34,7 @@ impl OpenFile<'_> {
 }
 
 impl EnteredFile<'_> {
-    /// Writes a part straight to the store while the entry keeps everybody else off the block.
+    /// Writes a part straight to the store while the entry keeps all other threads off the block.
     pub(super) fn write_around(
         &self,
         entry: &AtomicU64,
