@@ -349,7 +349,8 @@ impl SlotFiles for Node {
 
     fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
         let (tier, device) = self.device_of(bucket)?;
-        if device.properties().is_volatile {
+        // What does not outlive the segment, or is another node's, has no records here.
+        if !device.properties().keeps_journal() {
             return Ok(());
         }
         let index = self.indexes[tier].as_ref().ok_or(Errno::STALE)?;

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 const PAGES: usize = PAGES_PER_BUCKET as usize;
 
@@ -171,12 +171,21 @@ impl State {
     /// Begins to append data of `file`.
     ///
     /// # Errors
-    /// `Full` where there is no log, or no room in it; the device's.
+    /// `Full` where there is no log, or no room in it; `Held` if a truncate is under way; the device's.
     pub fn begin(&mut self, node: Context<'_>, file: u32) -> Result<(), LogError> {
         if self.failed || self.full || self.log.is_none() {
             return Err(LogError::Full);
         }
-        let generation = node.segment.file(file).generation.load(Ordering::Acquire);
+        let record = node.segment.file(file);
+        if !record.set(FileFlags::LOGGED) {
+            // A checkpoint was noted since the caller set it; a truncate that began meanwhile has told
+            // the journal nothing.
+            fence(Ordering::SeqCst);
+            if record.has_intent() {
+                return Err(LogError::Held);
+            }
+        }
+        let generation = record.generation.load(Ordering::Acquire);
         let key = self.key(node, file)?;
         let since = node.segment.sequence();
         self.files

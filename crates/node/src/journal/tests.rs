@@ -179,6 +179,23 @@ fn after_a_restart_that_failed_nothing_is_appended_to_the_generation_before() {
     }
 }
 
+/// A checkpoint of another thread was noted after a sync had set the flag, and before it appended.
+#[test]
+fn a_file_is_logged_when_its_data_are_appended_after_a_checkpoint() {
+    let mut world = World::new();
+    assert!(world.log(0));
+    assert_eq!(world.checkpoint(0), Ok(()));
+    let record = world.node.segment.file(world.files[0]);
+    assert!(!record.is_logged());
+    let begin = || world.journal().lock().begin(world.node.context(), world.files[0]);
+    assert_eq!(begin(), Ok(()));
+    assert!(record.is_logged());
+    // A truncate that has seen no flag has told the journal nothing.
+    record.clear(FileFlags::LOGGED);
+    record.intent.store(1, Ordering::SeqCst);
+    assert_eq!(begin(), Err(LogError::Held));
+}
+
 /// A truncate between the sequence of a sync and its checkpoint: its record would be applied once more, over what
 /// has been written and synced since, if no later sync covered it.
 #[test]
