@@ -8,7 +8,7 @@
  *     micro time              prints the time: microseconds of CLOCK_REALTIME
  *
  * `all` prints a line for each piece of work: its name, how many operations, bytes of each,
- * nanoseconds of all. UNMANAGED is a file that nobody buffers; it is only looked at.
+ * nanoseconds of all. UNMANAGED is a file that is not buffered; it is only looked at.
  */
 #define _GNU_SOURCE
 
@@ -100,7 +100,7 @@ static char *memory(size_t bytes)
     return at;
 }
 
-/* The optimiser must not see that nobody looks at what was copied. */
+/* The optimiser must not see that nothing looks at what was copied. */
 static void copied(void *memory)
 {
     __asm__ volatile("" : : "r"(memory) : "memory");

@@ -492,7 +492,7 @@ mod tests {
                 against: None,
                 ..claim(Wanted::AtMost(0.005))
             },
-            // Nobody measured it.
+            // It was not measured.
             Claim::ratio("w", ("write", "fast"), ("write", "absent"), 1.0),
         ];
         let judged = measured.judged();

@@ -18,7 +18,7 @@ pub(crate) const FOREBAY: &str = "forebay";
 pub(crate) const TMPFS: &str = "tmpfs";
 pub(crate) const PAGE_CACHE: &str = "page cache";
 
-/// A file that nobody buffers.
+/// A file that is not buffered.
 const UNMANAGED: &str = "/etc/passwd";
 /// Bytes of a bucket, of which each small file takes one.
 const BUCKET: u64 = 256 << 10;
@@ -334,7 +334,7 @@ impl Drain<'_> {
     }
 }
 
-/// The share of a core that a process takes while nobody asks it for anything, and the bytes it has
+/// The share of a core that a process takes while no process asks it for anything, and the bytes it has
 /// beside what it shares.
 fn idle_cost(id: u32, over: Duration) -> Result<(f64, f64), String> {
     let process = PathBuf::from(format!("/proc/{id}"));

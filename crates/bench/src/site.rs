@@ -125,7 +125,7 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         if !self.kept.get() {
-            // What cannot be removed is left to whoever cleans up temporary files.
+            // What cannot be removed is left to what cleans up temporary files.
             let _ = fs::remove_dir_all(&self.root);
         }
     }
@@ -147,7 +147,7 @@ fn usual_folder() -> PathBuf {
 pub fn compare(wanted: &Path, found: &Path) -> Result<(), String> {
     let (names, others) = (list(wanted)?, list(found)?);
     if let Some(name) = others.iter().find(|name| !names.contains(name)) {
-        return Err(format!("{}: nobody wrote it", found.join(name).display()));
+        return Err(format!("{}: it was not written", found.join(name).display()));
     }
     for name in names {
         let file = found.join(&name);
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(compared("ab"), Err("a: 2 bytes instead of 3".into()));
         assert_eq!(compared("abcd"), Err("a: 4 bytes instead of 3".into()));
         fs::write(found.join("b"), "").unwrap();
-        assert_eq!(compared("abc"), Err("b: nobody wrote it".into()));
+        assert_eq!(compared("abc"), Err("b: it was not written".into()));
         fs::remove_file(found.join("b")).unwrap();
         fs::remove_file(found.join("a")).unwrap();
         assert!(compare(&wanted, &found).unwrap_err().contains("No such file"));

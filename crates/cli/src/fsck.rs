@@ -110,7 +110,7 @@ fn show_journal(journal: &JournalState, verb: &str) {
 fn show(pool: &Path, checked: &Checked) -> u8 {
     show_findings(pool, &checked.findings, true);
     let name = pool.display();
-    let state = if checked.in_use { "in use" } else { "nobody serves it" };
+    let state = if checked.in_use { "in use" } else { "not served" };
     let (ahead, left) = (checked.ahead, bytes(checked.dirty));
     match checked.findings.len() {
         0 => println!("{name}: clean ({state}; {ahead} files ahead of the store, {left} to drain)"),

@@ -55,7 +55,7 @@ const FOREVER: Duration = Duration::from_secs(7 * 86_400);
 const PATIENCE: Duration = Duration::from_secs(180);
 /// The log of all programs begins anew behind this many bytes.
 const LOG_MAX: u64 = 256 << 10;
-/// What a recovery says that found slots which somebody was writing when he died. What was acknowledged
+/// What a recovery says that found slots that a process was writing when it died. What was acknowledged
 /// is on the store all the same, and nothing else can be told from it.
 const DAMAGED: &str = "data of an earlier run is lost";
 

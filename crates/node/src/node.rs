@@ -118,7 +118,7 @@ impl Node {
                 };
                 // A tier whose device fails takes nothing more.
                 let free = if self.segment.is_sound(tier) { map.available() } else { 0 };
-                // What is set aside is nobody else's to fill or to empty.
+                // What is set aside no other job fills or empties.
                 let count =
                     count.saturating_sub(self.header().set_aside[tier].load(Ordering::Relaxed));
                 TierSnapshot {

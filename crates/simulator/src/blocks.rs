@@ -103,7 +103,7 @@ impl Blocks {
         &mut self.all
     }
 
-    /// Whether somebody has the file open.
+    /// Whether a rank has the file open.
     pub fn is_open(&self, file: u32) -> bool {
         self.files.get(file as usize).is_some_and(|file| file.open > 0)
     }

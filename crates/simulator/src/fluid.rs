@@ -588,8 +588,8 @@ mod tests {
         assert_eq!(ends(&mut fluid), [(1, 3 * S), (3, 3 * S)]);
     }
 
-    /// Random ways over a few devices: no device is overloaded, and nobody could have more without
-    /// somebody at the same or a lower rate having less.
+    /// Random ways over a few devices: no device is overloaded, and no way could have more without
+    /// another at the same or a lower rate having less.
     #[test]
     fn random_shares_are_max_min_fair() {
         for seed in 0..200 {

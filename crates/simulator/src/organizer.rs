@@ -41,7 +41,7 @@ impl Simulation {
     /// node manager has one demoter for each tier.
     pub fn make_room(&mut self, shelf: usize) {
         let state = &self.shelves[shelf];
-        // Nobody needs room any more when all ranks have ended.
+        // No rank needs room any more when all have ended.
         if state.demoting || !state.alive || self.ended {
             return;
         }
@@ -157,7 +157,7 @@ impl Simulation {
         self.shelves[shelf].list.iter().all(is_quiet)
     }
 
-    /// Nobody can make room: those who wait write to the store.
+    /// No room can be made: ranks that wait write to the store.
     pub fn write_around(&mut self, shelf: usize) {
         while let Some(rank) = self.next_waiting(shelf) {
             if let Some(portion) = self.ranks[rank as usize].todo.front_mut() {

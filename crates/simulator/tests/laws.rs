@@ -346,7 +346,7 @@ fn random_runs_keep_the_laws() {
         println!("FOREBAY_SEED={seed}: {run:?}");
         let outcome = simulate(run.clone());
         check(&outcome, &format!("seed {seed}"));
-        // When the last node has died, what is in a shared tier waits for somebody to come back.
+        // When the last node has died, what is in a shared tier waits for a node to come back.
         let nodes = 0..run.cluster.nodes;
         let all_dead = { nodes }
             .all(|node| run.faults.iter().any(|fault| fault.kind == FaultKind::Node(node)));

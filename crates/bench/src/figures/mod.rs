@@ -17,7 +17,7 @@ pub struct Figure {
     pub title: &'static str,
     /// The program: its name, and its source beside `kernel.h`.
     pub(crate) program: (&'static str, &'static str),
-    /// Whether the files are scratch data, which nobody has to flush.
+    /// Whether the files are scratch data, which need not be flushed.
     pub(crate) scratch: bool,
     /// What one of the paper's 32 nodes wrote, in GiB.
     pub(crate) paper_gib: u64,

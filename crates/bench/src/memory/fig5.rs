@@ -171,7 +171,7 @@ impl Index {
                 let next = Entry::resident(tier, bucket.next()).encode();
                 let changed =
                     entry.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire);
-                changed.map_err(|_| "somebody else changed a client's own block")?;
+                changed.map_err(|_| "another client changed a client's own block")?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Forebay's is the queue through which clients tell the node manager what needs no descriptor, here
 //! with room for all messages of a round, so that none waits for the other side. NATS passes messages
-//! on while they are published, and drops those that nobody has subscribed to; the others keep them.
+//! on while they are published, and drops those that have no subscriber; the others keep them.
 //! Messages have 32 bytes everywhere, and are looked at when they arrive.
 
 use super::{CLIENTS, together};
@@ -142,7 +142,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody has it any more.
+        // SAFETY: mapped by `new`, and no thread uses it any more.
         let _ = unsafe { munmap(self.queue.cast(), size_of::<Queue<ROOM>>()) };
     }
 }

@@ -35,7 +35,7 @@ pub struct System {
     pub target: &'static str,
     /// Whether anything is left to be flushed when the program ends.
     pub flushes: bool,
-    /// When its files are moved from there to the store, where somebody other than Forebay does it.
+    /// When its files are moved from there to the store, where another program than Forebay does it.
     pub stage: Option<When>,
 }
 
@@ -175,7 +175,7 @@ pub trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 impl Place {
-    /// A port that nobody listens on now.
+    /// A port that no process listens on now.
     pub fn loopback() -> Result<Place, String> {
         let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| format!("loopback: {e}"))?;
         let port = listener.local_addr().map_err(|e| format!("loopback: {e}"))?.port();

@@ -87,7 +87,7 @@ pub fn verify(store: &Path, workers: &[Vec<u8>], past: Past) -> Result<u64, Stri
             return Err(format!("{name}: record {lost} of worker {worker} is lost"));
         }
     }
-    // Whoever dies in the middle of an append may leave a part of a record.
+    // A worker that dies in the middle of an append may leave a part of a record.
     let begun: usize = workers.iter().map(Vec::len).sum();
     let whole: usize = found.iter().map(BTreeSet::len).sum();
     if past == Past::Whole && torn > (begun - whole) * BYTES {

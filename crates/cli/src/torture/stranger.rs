@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Who nobody is, everywhere.
+/// The user id of nobody, everywhere.
 const NOBODY: u32 = 65_534;
 
 /// What he has tried, all of it in vain.
@@ -130,7 +130,7 @@ impl Stranger {
                 found.push(format!("another user can list {}", folder.display()));
             }
             for path in entries.flatten().map(|entry| entry.path()) {
-                // A torture in /dev/shm has folders there that anybody may list.
+                // A torture in /dev/shm has folders there that any user may list.
                 let is_ours = fs::symlink_metadata(&path)
                     .is_ok_and(|found| found.uid() == 0 && !found.is_dir());
                 if is_ours && is_buffer(&path) {

@@ -183,7 +183,7 @@ fn crash_program(
     let mut running = harness.start(&folder, lines, kills.first());
     let both = kills.len() > 1;
     if both {
-        // Whoever lives longer than the other is killed at once.
+        // The one that lives longer than the other is killed at once.
         running.wait_for_kill();
         harness.kill_manager();
         running.kill();
@@ -488,7 +488,7 @@ fn rebuild(harness: &Harness) {
 }
 
 /// One loss of power in the middle of a script, or at its end. Returns how many pieces were lost, and the
-/// points at which somebody was killed.
+/// points at which a process was killed.
 fn power_loss(
     harness: &Harness,
     rng: &mut Random,

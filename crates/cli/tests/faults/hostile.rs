@@ -1,4 +1,4 @@
-//! Other users, links in the way, and clients of the same user that send rubbish: nobody gets in, no
+//! Other users, links in the way, and clients of the same user that send rubbish: no user gets in, no
 //! other file is touched, and the others go on.
 
 use crate::harness::{
@@ -178,7 +178,7 @@ fn another_user_gets_nowhere() {
     let socket = target.instance().join("socket");
     let connect = || as_other(&[&program, socket.to_str().unwrap()]).expect(0).stdout;
     assert_eq!(connect(), "not connected\n");
-    // Even one whose modes somebody has opened by mistake.
+    // Even one whose modes were opened by mistake.
     for (path, mode) in
         [(site.runtime(), 0o711), (target.instance(), 0o711), (socket.clone(), 0o666)]
     {
@@ -403,7 +403,7 @@ fn no_message_brings_the_manager_down() {
             if random.below(4) == 0 {
                 bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
             }
-            // To stop it is anybody's right.
+            // Any process may stop it.
             let stops = bytes
                 .chunks(MESSAGE_BYTES)
                 .any(|part| Message::decode(part).is_some_and(|message| message == Message::Stop));
@@ -425,7 +425,7 @@ fn no_message_brings_the_manager_down() {
     target.end();
 }
 
-/// The words of a structure in shared memory, which anybody who has it mapped may write.
+/// The words of a structure in shared memory, which any process that has it mapped may write.
 fn words<T>(shared: &T) -> &[AtomicU64] {
     let count = size_of::<T>() / 8;
     // SAFETY: made of atomics in shared memory; a process with a fault may write them in any way.

@@ -104,7 +104,7 @@ fn a_program_goes_on_in_another_root_directory() {
 #[test]
 fn a_program_goes_on_as_another_user() {
     if !rustix::process::geteuid().is_root() {
-        return skip("only root may become somebody else");
+        return skip("only root may become another user");
     }
     for what in ["setuid", "inherited"] {
         let site = Site::new(&LAZY);

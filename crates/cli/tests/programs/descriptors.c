@@ -324,7 +324,7 @@ static void cut(void)
 	where("in the end", fd);
 }
 
-/* A file without a name lives as long as somebody has it open; one with a new name goes on. */
+/* A file without a name lives as long as a process has it open; one with a new name goes on. */
 static void renamed(void)
 {
 	char other[256];

@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     memcpy(memory, "in memory", 10);
     printf("%.10s, %s, %zd\n", file, memory, pwrite(fd, memory, 9, 100));
     munmap(memory, 1 << 20);
-    // Gone: the kernel says so, and so must whoever looks at the buffer first.
+    // Gone: the kernel says so, and so must code that looks at the buffer first.
     printf("%zd\n", pwrite(fd, memory, 9, 50));
     munmap(file, 10);
     printf("%s\n", mapped >= 2 && unmapped >= 2 ? "hooked" : "not hooked");

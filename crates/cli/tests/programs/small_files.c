@@ -63,7 +63,7 @@ int main(void)
     put("b", O_RDWR | O_CREAT | O_EXCL | O_TRUNC, "new");
     show("a");
 
-    /* Cut off while somebody else has it open. */
+    /* Cut off while another process has it open. */
     int other = open(in("a"), O_RDWR);
     write(other, "a long text", 11);
     put("a", fresh, "cut");

@@ -126,7 +126,7 @@ static void modes(void)
         chmod("mode", 06775), look("set-id", fd);
         chown("mode", 0, 0), look("chown", fd);
         chmod("mode", 06775), write(fd, "x", 1), look("written by root", fd);
-        /* As somebody who may not keep the bits. */
+        /* As a user that may not keep the bits. */
         struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
         struct __user_cap_data_struct data[2];
         syscall(SYS_capget, &head, data);
@@ -141,7 +141,7 @@ static void modes(void)
         write(fd, "x", 1), look("written after an open", fd);
         data[0].effective |= 1 << CAP_FSETID;
         syscall(SYS_capset, &head, data);
-        /* As somebody who may not change the mode. */
+        /* As a user that may not change the mode. */
         int modes[] = {06777, 04777, 02777, 02767};
         for (int i = 0; i < 4; i++) {
             fchmod(fd, modes[i]), look("set-id", fd);

@@ -67,7 +67,7 @@ static void open_one(int i)
 	const char *mode = modes[below(8)], *name = names[below(3)];
 	char path[400];
 	snprintf(path, sizeof path, "%s%s%s%d", name[1] ? getenv("OUT") : "", name[1] ? "/turns-" : "", name, i);
-	/* Wide ones so that nobody cuts their characters, and without updates, in which glibc does not find its place. */
+	/* Wide ones so that no reader cuts their characters, and without updates, in which glibc does not find its place. */
 	int same = all[i].stream != NULL && below(16) == 0, wide = same ? all[i].wide : below(3) == 0;
 	if (wide)
 		snprintf(path, sizeof path, "wide%d", i), name = path, mode = modes[below(3)];

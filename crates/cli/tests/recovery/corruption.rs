@@ -42,7 +42,7 @@ impl Numbers {
     }
 }
 
-/// A site all of whose data goes to the NVMe tier, and stays there until somebody wants it flushed.
+/// A site all of whose data goes to the NVMe tier, and stays there until a program wants it flushed.
 fn site() -> Site {
     let site = Site::new(&Setup { nvme_emulate: None, ..LAZY });
     let text = fs::read_to_string(&site.config).unwrap();

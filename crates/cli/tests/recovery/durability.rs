@@ -493,7 +493,7 @@ fn damage_in_the_journal_ends_it_there() {
 #[test]
 fn another_file_never_gets_the_bytes() {
     let Some((world, site)) = with_journal() else { return };
-    // Somebody else's: often the inode number of what was just removed.
+    // Another file's: often the inode number of what was just removed.
     for name in ["a", "b"] {
         fs::remove_file(site.store.join(name)).unwrap();
         fs::write(site.store.join(name), "another").unwrap();
@@ -566,7 +566,7 @@ fn without_a_manager_the_store_has_it_and_the_journal_nothing_older() {
     wait_for("the first half", LIMIT, || {
         (program.run.stdout().lines().count() == before).then_some(())
     });
-    // Nobody starts another.
+    // No process starts another.
     harness::kill(program.run.pid(), rustix::process::Signal::STOP);
     let manager = program.site.status().manager;
     harness::kill(manager, rustix::process::Signal::KILL);

@@ -232,7 +232,7 @@ fn a_left_pool_is_clean_and_rubbish_is_none() {
     let name = site.seen(&pool);
     let name = name.to_str().unwrap();
     let said = site.end(site.forebay(&["fsck"])).expect(0);
-    assert!(said.stdout.contains("clean (nobody serves it; 1 files"), "{said:?}");
+    assert!(said.stdout.contains("clean (not served; 1 files"), "{said:?}");
     let rubbish = site.out.join("rubbish");
     fs::write(&rubbish, vec![7; 1 << 20]).unwrap();
     let rubbish = rubbish.to_str().unwrap();
@@ -596,7 +596,7 @@ fn changes_by_others_are_noticed_and_told() {
     let whole = |head: &[u8], rest: &[u8]| [head, rest].concat();
     let ours = [b'n'; 4096];
     let (told, content) = behind_our_back(|_| ());
-    assert_eq!(told, "", "nobody has changed it");
+    assert_eq!(told, "", "it was not changed");
     assert_eq!(content, whole(&ours, &[b'o'; 20_000 - 4096]));
 
     let (told, content) = behind_our_back(|file| {

@@ -72,7 +72,7 @@ fn fuzz(place: &Place, seed: u64) -> usize {
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{seed}.fuzz", place.name));
     std::fs::write(&kept, &script).unwrap();
     if shrunk.fails == 0 && number_in("FOREBAY_FUZZ_MINUTES").is_none() {
-        // A race, and not one that this change need have made. Whoever hunts for differences fails.
+        // A race, and not one that this change need have made. A hunt for differences fails.
         let kept = kept.display();
         harness::skip(&format!(
             "FOREBAY_SEED={seed} differed once, and not in 5 more runs: {kept}"
@@ -89,8 +89,8 @@ fn fuzz(place: &Place, seed: u64) -> usize {
     );
 }
 
-/// The scripts of the usual run: the same every time, so that whoever changes something learns what
-/// the change broke. FOREBAY_FUZZ_MINUTES looks for what nobody has seen.
+/// The scripts of the usual run: the same every time, so that a change shows what
+/// it broke. FOREBAY_FUZZ_MINUTES looks for what was never seen.
 const USUAL_SEEDS: [u64; 12] = [1, 2, 3, 6, 7, 9, 12, 13, 17, 18, 20, 22];
 
 /// The usual number of operations in one place.

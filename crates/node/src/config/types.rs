@@ -215,7 +215,7 @@ pub struct Rule {
 }
 
 impl Speed {
-    /// A memory bus, as long as nobody has measured it.
+    /// A memory bus, as long as it has not been measured.
     const RAM: Speed = Speed::both_ways(10_000_000_000, 100);
     /// An NVMe device.
     const DEVICE: Speed = Speed::both_ways(2_000_000_000, 50_000);

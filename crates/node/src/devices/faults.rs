@@ -78,7 +78,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Notes what has hit, before anybody can see what came of it: time in nanoseconds since 1970, device,
+    /// Notes what has hit, before a program can see what came of it: time in nanoseconds since 1970, device,
     /// operation, fault, errno or 0.
     fn note_hits(&self, device: &str, script: &FaultScript) {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);

@@ -41,7 +41,7 @@ pub(crate) fn vet_dropped(node: &Node, file: u32) {
         && !has_temporary_name(record)
         && node.is_pending(file)
     {
-        tell(node, file, "it was deleted or replaced; nobody can read what was not yet written");
+        tell(node, file, "it was deleted or replaced; no process can read what was not yet written");
     }
 }
 
@@ -79,7 +79,7 @@ fn tell(node: &Node, file: u32, what: &str) {
     node.header().conflicts.fetch_add(1, Ordering::AcqRel);
     let path = String::from_utf8_lossy(&record.path()).into_owned();
     eprintln!(
-        "conflict: {path}: changed on the store by somebody else: {what}; what is buffered of it is \
+        "conflict: {path}: changed on the store by another program: {what}; what is buffered of it is \
          written over that, the rest stays theirs"
     );
 }

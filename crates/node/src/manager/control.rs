@@ -81,7 +81,7 @@ impl Connection {
     }
 }
 
-/// A drain that somebody waits for.
+/// A drain that a process waits for.
 struct Drain {
     asked: Instant,
     /// What was written up to here is waited for; others may go on writing.
@@ -173,7 +173,7 @@ pub(crate) struct Control {
     requests: Arc<Requests>,
     listener: OwnedFd,
     peers: Vec<Peer>,
-    /// Whether anybody ever held the manager: one that nobody wants any more ends.
+    /// Whether a run ever held the manager: one that no run wants any more ends.
     pub was_held: bool,
     /// Runs that have joined so far.
     pub joined: u64,
@@ -226,7 +226,7 @@ impl Control {
         self.peers.iter().filter(|peer| peer.holds).count()
     }
 
-    /// Whether somebody waits for a drain.
+    /// Whether a process waits for a drain.
     pub fn is_draining(&self) -> bool {
         self.peers.iter().any(|peer| peer.drain.is_some())
     }
@@ -297,7 +297,7 @@ impl Control {
     fn answer_drains(&mut self) -> bool {
         let node = Arc::clone(&self.node);
         let waiting = self.is_draining();
-        // A run that waits for its reservation needs room, whoever has it.
+        // A run that waits for its reservation needs room, of whichever job.
         node.draining.store(waiting || self.is_beginning(), Ordering::Release);
         if !waiting {
             return false;

@@ -37,7 +37,7 @@ use std::time::Instant;
 use threads::{raise_limits, signal_pipe, start_workers};
 /// How often tables and clients are looked at.
 const ROUND: Timer = Timer::ms(100);
-/// The same while somebody waits for a drain.
+/// The same while a process waits for a drain.
 const DRAIN_ROUND: Timer = Timer::ms(10);
 /// How long descriptors from clients are left to pile up.
 const PILE_UP: Timer = Timer::ms(1);
@@ -50,7 +50,7 @@ const LEFTOVER: Timer = Timer::seconds(2);
 /// How to run a node manager.
 #[derive(Default)]
 pub struct Options {
-    /// End when nobody holds it, no client lives and everything is drained.
+    /// End when no run holds it, no client lives and everything is drained.
     pub ephemeral: bool,
     /// End as soon as everything is drained: recovery.
     pub drain_and_end: bool,
@@ -181,7 +181,7 @@ pub fn serve(
     start_journal(&mut node)?;
     let node = Arc::new(node);
     crash::point("manager.took-over");
-    // Before anybody can connect, and tell it to end.
+    // Before a process can connect, and tell it to end.
     let signals = signal_pipe()?;
     let requests = Arc::new(Requests::default());
     let mut control = Control::listen(&node, &requests, &runtime.socket())

@@ -1,5 +1,5 @@
-//! What the manager looks after between requests: dead clients, descriptions that nobody holds,
-//! files that nobody has open, index nodes below which nothing is left.
+//! What the manager looks after between requests: dead clients, descriptions that no process holds,
+//! files that no process has open, index nodes below which nothing is left.
 
 mod clients;
 mod files;

@@ -1,5 +1,5 @@
 //! Jobs: from the start of a run's command to the end of its last process. Their reservations, and
-//! the end of their scratch files and of buffers that nobody needs any more.
+//! the end of their scratch files and of buffers that no process needs any more.
 
 use crate::config;
 use crate::node::Node;
@@ -156,7 +156,7 @@ pub(crate) fn look_at_jobs(node: &Node, owner: Owner) {
             if segment.job_has_clients(number) {
                 job.state.store(job_state::ENDING, Ordering::SeqCst);
             } else {
-                // A file that somebody is in the middle of goes in the next round.
+                // A file that a thread is in the middle of goes in the next round.
                 if !delete_scratch(node, number, owner) {
                     continue;
                 }
@@ -183,7 +183,7 @@ fn delete_scratch(node: &Node, number: u32, owner: Owner) -> bool {
     all
 }
 
-/// Deletes a scratch file. Of one that somebody has `open` only the names go now; what is buffered
+/// Deletes a scratch file. Of one that a process has `open` only the names go now; what is buffered
 /// follows when it is closed, as after any unlink. False: it is in use at this very moment.
 pub(crate) fn delete(node: &Node, file: u32, owner: Owner, open: bool) -> bool {
     let segment = &node.segment;
@@ -229,7 +229,7 @@ pub(crate) fn delete_held(node: &Node, file: u32, owner: Owner, open: bool) {
 enum Removed {
     /// It has none any more.
     All,
-    /// It has one that is nobody's scratch.
+    /// It has one that belongs to no job's scratch.
     Kept,
 }
 
@@ -322,7 +322,7 @@ pub(crate) fn lay_down(node: &Node, file: u32) {
 /// When a file was written, which it is, and how often it had been opened when it was seen to be closed.
 type Version = (u64, (u32, Opens));
 
-/// Ends what rules give a lifetime, of files that nobody has open: scratch files are deleted; of
+/// Ends what rules give a lifetime, of files that no process has open: scratch files are deleted; of
 /// others the buffers go once the store has what is in them.
 pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], open: &[bool]) {
     let segment = &node.segment;

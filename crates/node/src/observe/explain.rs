@@ -189,7 +189,7 @@ fn place_name(segment: &Segment, tier: TierId) -> String {
     }
 }
 
-/// The record of a file. Looked for without the table's locks: who only looks holds nobody up.
+/// The record of a file. Looked for without the table's locks: a tool that only looks holds no process up.
 fn find(segment: &Segment, metadata: &Metadata) -> Option<u32> {
     let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
     segment.live_files().find(|&file| segment.file(file).identity() == identity)

@@ -86,7 +86,7 @@ pub struct FileStatus {
     pub dirty: u64,
     /// The first ranges of them.
     pub ranges: Vec<Range<u64>>,
-    /// Somebody else has changed it on the store meanwhile.
+    /// Another program has changed it on the store meanwhile.
     pub conflict: bool,
 }
 

@@ -31,7 +31,7 @@ const CHOICE: usize = 2;
 /// Blocks that leave a tier, by what becomes of them.
 #[derive(Default)]
 struct Leaving {
-    /// The store has them, and nobody is likely to want them.
+    /// The store has them, and no program is likely to want them.
     dropped: Vec<BlockRef>,
     /// The store has them, but they are wanted again and again.
     kept: Vec<BlockRef>,
@@ -139,7 +139,7 @@ impl Demoter {
         freed
     }
 
-    /// Whether dirty blocks are flushed before anybody needs their room.
+    /// Whether dirty blocks are flushed before a writer needs their room.
     fn flushes_by_itself(&self) -> bool {
         self.node.config.flush.trigger == Trigger::Periodic
     }

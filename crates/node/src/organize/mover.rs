@@ -1,4 +1,4 @@
-//! Moving blocks between tiers, down and up. No lock is held while bytes are copied: whether somebody
+//! Moving blocks between tiers, down and up. No lock is held while bytes are copied: whether a thread
 //! wrote meanwhile is seen from the bucket's version when the index is switched over.
 
 use crate::node::{BlockRef, Node};
@@ -51,7 +51,7 @@ impl Mover {
         }
     }
 
-    /// Moves blocks from tier `from` to tier `to`; returns how many arrived. Those that somebody
+    /// Moves blocks from tier `from` to tier `to`; returns how many arrived. Those that a thread
     /// wrote to meanwhile stay, as do those for which there is no room.
     pub fn shift(&mut self, blocks: &[BlockRef], from: TierId, to: TierId) -> u32 {
         let mut moved = 0;
@@ -193,7 +193,7 @@ impl Mover {
         }
     }
 
-    /// Lets the index name the new bucket instead of the old one, unless somebody wrote meanwhile.
+    /// Lets the index name the new bucket instead of the old one, unless a thread wrote meanwhile.
     fn switch(&self, copy: &Copying, to: TierId) -> bool {
         let segment = &self.node.segment;
         let (Some(old), Some(new)) = (segment.bucket(copy.found.bucket), segment.bucket(copy.to))

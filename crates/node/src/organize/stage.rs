@@ -1,5 +1,5 @@
 //! Stage-in ahead of the reader: blocks that a program has said it will read are brought from the
-//! store to RAM, as long as RAM has room that nobody else wants. So are those that it will probably
+//! store to RAM, as long as RAM has room that no writer wants. So are those that it will probably
 //! read, also from file tiers; they may take the place of what the same reader has left behind.
 
 use crate::node::{BlockRef, Node};
@@ -40,7 +40,7 @@ pub(crate) struct Request {
     /// Blocks of each piece.
     blocks: u32,
     pieces: u16,
-    /// Nobody has said that they will be read.
+    /// No program has said that they will be read.
     is_guess: bool,
     /// Can be read.
     held: StoreHandle,
@@ -65,7 +65,7 @@ impl Request {
                 generation,
                 offset,
                 stride,
-                // Whoever asks for more has not guessed it as `placement` does.
+                // A request for more was not predicted by `placement`.
                 blocks: u32::from(blocks).min(WINDOW_BLOCKS as u32),
                 pieces: pieces.min(WINDOW_BLOCKS as u16),
                 is_guess: true,
@@ -178,7 +178,7 @@ impl Stager {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let start = clock::realtime_ns();
-        // Inside the file: nobody truncates or punches it meanwhile.
+        // Inside the file: no thread truncates or punches it meanwhile.
         let mut backoff = Backoff::default();
         let inside = loop {
             match segment.try_enter(request.file.min(segment.header().files - 1), self.owner) {
@@ -213,7 +213,7 @@ impl Stager {
                     break;
                 }
                 if let Some(locked) = self.claim(segment, request, block) {
-                    // Now that the block is ours: before, somebody may still have written to the store.
+                    // Now that the block is ours: before, a thread may still have written to the store.
                     let bytes = length(offset) as usize;
                     let piece = Span { base: segment.bucket_data(locked.bucket()), bytes };
                     // SAFETY: the bucket is ours until it is unlocked.

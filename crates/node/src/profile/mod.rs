@@ -161,7 +161,7 @@ fn lay_out(
     if bytes == 0 { Err(Errno::NOSPC) } else { Ok(bytes) }
 }
 
-/// A file that nobody else sees, and that ends with its descriptor: without the page cache if the file
+/// A file that no other process sees, and that ends with its descriptor: without the page cache if the file
 /// system can, else with each write waiting for the device.
 fn unnamed_file(folder: &Path) -> Result<(OwnedFd, bool), Errno> {
     let mut last = Errno::OPNOTSUPP;

@@ -234,7 +234,7 @@ fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, S
 fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
     header.instance.copy_from_slice(runtime.instance.as_bytes());
     header.number = crate::instance::discovery::unguessable();
-    // Before anybody can take the pool for finished.
+    // Before a process can take the pool for finished.
     header.set_folder(runtime.folder.as_os_str().as_bytes());
     header.trigger.store(config.flush.trigger as u32, Ordering::Relaxed);
     header.durability.store(config.flush.durability as u32, Ordering::Relaxed);

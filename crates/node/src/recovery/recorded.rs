@@ -14,7 +14,7 @@ use forebay_pool::segment::text;
 use std::sync::atomic::Ordering;
 
 impl Runtime {
-    /// The configuration with which what the instance has left goes on: that of its pool, or that which
+    /// The configuration with which what the instance has left goes on: that of its pool, or the one that
     /// an earlier manager has left in the folder. `None` where there is neither.
     pub fn recorded(&self) -> Option<Config> {
         let kept = self.read_config();

@@ -159,7 +159,7 @@ impl Descriptors {
             let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
             self.map().insert(file, kept);
-            // It may have been settled since we looked, by somebody who found nothing to close.
+            // It may have been checkpointed since we looked, by a thread that found nothing to close.
             if !segment.file(file).has(FileFlags::REGISTERED) {
                 self.close(file);
             }

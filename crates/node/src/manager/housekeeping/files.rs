@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long a description that nobody holds can still be adopted by an exec under way.
+/// How long a description that no process holds can still be adopted by an exec under way.
 pub(super) const ADOPTION: Timer = Timer::seconds(1);
 
 pub(super) const SHORT_ADOPTION: Timer = Timer::ms(50);
@@ -35,7 +35,7 @@ pub(super) const KEPT_RECORDS: usize = 8192;
 pub(super) type Awaited = HashMap<u32, (u32, u32)>;
 
 impl Housekeeper {
-    /// Frees descriptions that nobody holds, and records of files that nobody has open.
+    /// Frees descriptions that no process holds, and records of files that no process has open.
     pub(super) fn sweep(&mut self, now: u32) {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
@@ -142,7 +142,7 @@ impl Housekeeper {
             return;
         }
         crash::point("housekeeping.removing");
-        // Whoever stages or flushes is inside the file without having it open.
+        // A thread that stages or flushes is inside the file without having it open.
         let Some(exclusive) = try_exclusive() else { return };
         if segment.remove_file(file, exclusive, self.owner, opens, empty) {
             segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);

@@ -49,7 +49,7 @@ pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
                     }
                 }
             }
-            // Somebody was at it.
+            // A thread was writing it.
             if meta.lock.version() != version {
                 continue;
             }
