@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a process may take to begin to serve, and to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Lines of a log that an error shows.
 const SHOWN: usize = 5;
 /// Between two looks.
@@ -50,7 +50,7 @@ impl Server {
             let ended = self.child.try_wait().map_err(|e| format!("{}: {e}", self.name))?;
             let why = match ended {
                 Some(status) => format!("ended with {status}"),
-                None if since.elapsed() > PATIENCE => "does not begin to serve".to_owned(),
+                None if since.elapsed() > WAIT_MAX => "does not begin to serve".to_owned(),
                 None => {
                     thread::sleep(LOOK);
                     continue;
@@ -72,7 +72,7 @@ impl Drop for Server {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let since = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > WAIT_MAX {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 return;

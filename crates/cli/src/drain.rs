@@ -330,7 +330,7 @@ impl Stuck {
     /// What is left, and who is in the way, when nothing has changed for [`GIVE_UP`].
     fn look(&mut self, observer: Option<&Observer>) -> Result<(), String> {
         let (bytes, files) =
-            observer.map_or((0, Vec::new()), |observer| (observer.dirty(), observer.unsettled()));
+            observer.map_or((0, Vec::new()), |observer| (observer.dirty(), observer.unfinished()));
         let (since, same) = match self.left {
             Some((b, f, since)) if (b, f) == (bytes, files.len()) => (since, true),
             _ => (Instant::now(), false),
@@ -344,7 +344,7 @@ impl Stuck {
             if files.is_empty() {
                 return "the node manager does not answer".to_owned();
             }
-            let mut text = format!("{} files are not settled:", files.len());
+            let mut text = format!("{} files are not finished:", files.len());
             for (path, pids) in files.iter().take(20) {
                 text.push_str(&format!("\n  {path}"));
                 if !pids.is_empty() {

@@ -7,7 +7,7 @@ mod serve;
 mod start;
 mod stop;
 
-pub use orphans::settle_orphans;
+pub use orphans::drain_orphans;
 pub use recover::recover;
 pub use serve::{NodeArguments, node};
 pub use stop::stop;

@@ -161,7 +161,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let (config, mut runtime) = arguments.instance.runtime()?;
     let library = find_library()?;
     refuse_other_layout(&library)?;
-    manager::settle_orphans(&config, &runtime)?;
+    manager::drain_orphans(&config, &runtime)?;
     if arguments.trace.is_some() {
         manager::await_leftover(&runtime);
     }

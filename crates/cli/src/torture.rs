@@ -52,7 +52,7 @@ const GRACE: Duration = Duration::from_secs(300);
 /// The time of a torture that ends with its goals.
 const FOREVER: Duration = Duration::from_secs(7 * 86_400);
 /// No command may take longer than this; one that does hangs.
-const PATIENCE: Duration = Duration::from_secs(180);
+const WAIT_MAX: Duration = Duration::from_secs(180);
 /// The log of all programs begins anew behind this many bytes.
 const LOG_MAX: u64 = 256 << 10;
 /// What a recovery says that found slots that a process was writing when it died. What was acknowledged

@@ -1,8 +1,8 @@
 //! What all parts of a node manager share.
 
 use crate::config::Config;
+use crate::devices::bandwidth::{BandwidthEstimator, BandwidthEstimators, Device, Observing};
 use crate::devices::faults::{self, Faults};
-use crate::devices::gauge::{Device, Gauge, Gauged, Gauges};
 use crate::devices::undoable::UndoableBatch;
 use crate::instance::runtime::Runtime;
 use crate::journal::{self, Journal};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long a worker waits for messages on their way.
-const MESSAGES_PATIENCE: Timer = Timer::ms(250);
+const MESSAGES_WAIT_MAX: Timer = Timer::ms(250);
 /// Requests in flight in each mover's ring.
 const QUEUE_DEPTH: u32 = 16;
 
@@ -60,7 +60,7 @@ pub(crate) struct Node {
     pub journal: Option<Journal>,
     pub watermarks: Watermarks,
     /// Of each tier, and behind [`TIERS_MAX`] of each store.
-    pub gauges: Vec<Gauge>,
+    pub estimators: Vec<BandwidthEstimator>,
     /// Bytes of each store's stripe, or block.
     pub stripes: Vec<u64>,
     pub trace: Trace,
@@ -208,7 +208,7 @@ impl Node {
         let since = std::time::Instant::now();
         // The round under way may have passed the sender by already.
         let target = self.rounds.load(Ordering::Acquire) + 2;
-        let reads = || !self.stopping() && since.elapsed() < MESSAGES_PATIENCE.as_duration();
+        let reads = || !self.stopping() && since.elapsed() < MESSAGES_WAIT_MAX.as_duration();
         while self.rounds.load(Ordering::Acquire) < target && reads() {
             let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
             clock::sleep_ns(100_000);
@@ -237,7 +237,7 @@ impl Node {
         };
         let client = throttled(batch, &self.header().tier[tier].emulation, self);
         let client = faults::around(client, self.faults.as_ref(), self.tier_name(tier));
-        Box::new(Gauged::new(client, self, Device::Tier(tier)))
+        Box::new(Observing::new(client, self, Device::Tier(tier)))
     }
 
     /// Transfers of files of store `store`.
@@ -245,7 +245,7 @@ impl Node {
         let batch = self.stores[store].batch(QUEUE_DEPTH);
         let client = throttled(batch, &self.header().store[store % STORES_MAX].emulation, self);
         let client = faults::around(client, self.faults.as_ref(), faults::STORE);
-        Box::new(Gauged::new(client, self, Device::Store(store % STORES_MAX)))
+        Box::new(Observing::new(client, self, Device::Store(store % STORES_MAX)))
     }
 
     /// Whether store `store` is slowed down.
@@ -314,12 +314,12 @@ impl Node {
     }
 }
 
-impl Gauges for Node {
-    fn gauge(&self, device: Device) -> (&Gauge, &DeviceSpeed) {
+impl BandwidthEstimators for Node {
+    fn estimator(&self, device: Device) -> (&BandwidthEstimator, &DeviceSpeed) {
         match device {
-            Device::Tier(tier) => (&self.gauges[tier], &self.header().tier[tier].speed),
+            Device::Tier(tier) => (&self.estimators[tier], &self.header().tier[tier].speed),
             Device::Store(store) => {
-                (&self.gauges[TIERS_MAX + store], &self.header().store[store].speed)
+                (&self.estimators[TIERS_MAX + store], &self.header().store[store].speed)
             }
         }
     }

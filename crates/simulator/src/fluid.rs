@@ -251,7 +251,7 @@ impl Fluid {
         if !self.instant.is_empty() {
             return Some(self.now_ns);
         }
-        self.settle();
+        self.update_rates();
         while let Some(&Reverse((at_ns, id, version))) = self.ends.peek() {
             if self.classes[id as usize].version == version {
                 return Some(at_ns);
@@ -266,7 +266,7 @@ impl Fluid {
     pub fn advance(&mut self, to_ns: u64, done: &mut Vec<usize>) {
         assert!(to_ns >= self.now_ns, "the clock went back from {} to {to_ns}", self.now_ns);
         done.append(&mut self.instant);
-        self.settle();
+        self.update_rates();
         self.now_ns = to_ns;
         while let Some(&Reverse((at_ns, id, version))) = self.ends.peek() {
             if at_ns > to_ns {
@@ -342,7 +342,7 @@ impl Fluid {
     }
 
     /// Finds the rates anew wherever something changed.
-    fn settle(&mut self) {
+    fn update_rates(&mut self) {
         if self.changed.is_empty() {
             return;
         }
@@ -606,7 +606,7 @@ mod tests {
                 fluid.start(way, 1000 + random.below(100_000), token);
             }
             while let Some(at) = fluid.next_end_ns() {
-                fluid.settle();
+                fluid.update_rates();
                 check(&fluid, seed);
                 fluid.advance(at, &mut Vec::new());
             }

@@ -241,7 +241,7 @@ pub(super) fn adopt(config: &Config) -> Result<(), String> {
 /// Before a run: drains what an earlier one with another configuration left for the same
 /// directories. What was left with this configuration is taken over by its manager; what was left for
 /// other directories is mentioned.
-pub fn settle_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
+pub fn drain_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
     adopt(config)?;
     for (orphan, keeper) in &pools()? {
         if orphan.instance == runtime.instance || matches!(keeper, Keeper::Manager(_)) {

@@ -1,6 +1,6 @@
 //! `forebay recover`.
 
-use super::orphans::{Keeper, drain_orphan, pools, settle_orphans};
+use super::orphans::{Keeper, drain_orphan, drain_orphans, pools};
 use super::start::write_config;
 use crate::drain;
 use crate::instance::InstanceArguments;
@@ -20,7 +20,7 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
             write_config(&left, &runtime)?;
         }
         // What must come to the store before anything of this one.
-        settle_orphans(&config, &runtime)?;
+        drain_orphans(&config, &runtime)?;
     }
     let mut pools = pools()?;
     if arguments.is_given() {

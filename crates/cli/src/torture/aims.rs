@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a case goes on at most until its point is passed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 /// How long it goes on afterwards: longer than the pause, and than every timer.
 const AFTER_MS: u64 = 150;
 /// How long there is no node manager: longer than every timer.
@@ -330,7 +330,7 @@ impl Torture {
         let before = self.count_at(aim);
         let since = Instant::now();
         let mut hit = false;
-        while !hit && since.elapsed() < PATIENCE && !self.is_over() {
+        while !hit && since.elapsed() < WAIT_MAX && !self.is_over() {
             self.start_stranger()?;
             self.start_workers()?;
             let pause = 20 + self.random.below(60);

@@ -33,24 +33,24 @@ pub fn now_ns() -> u64 {
 pub enum Call {
     /// It tells of everything that failed before.
     Sync,
-    /// What journal and slots have of the file must be settled before: a cut, or one that the kernel does.
-    Settling,
+    /// What journal and slots have of the file must be checkpointed before: a truncate, or a call that the kernel does.
+    Checkpointing,
     /// Any other.
     Plain,
 }
 
-/// The errno of a file whose settlement the journal could not note: EIO, whatever its device said.
-const UNSETTLED: i32 = 5;
+/// The errno of a file whose checkpoint the journal could not log: EIO, whatever its device said.
+const NO_CHECKPOINT: i32 = 5;
 
 /// Whether a fault with this errno has hit `since` this time: one of the store, or a read of a tier, which may
-/// be the only one that has the bytes. That a tier cannot be written concerns only what settles files: where
+/// be the only one that has the bytes. That a tier cannot be written concerns only what makes checkpoints of files: where
 /// the journal cannot note that, a recovery could put old bytes over those on the store. A call that is no
 /// sync is excused only by what was a moment ago.
 pub fn explains(path: &Path, errno: i32, since: u64, call: Call) -> bool {
     let now = now_ns();
     let moment = now.saturating_sub(MOMENT_NS);
     let of_journal = match call {
-        // The round in which its device failed goes on until all files in it are settled.
+        // The generation in which its device failed goes on until all files in it have a checkpoint.
         Call::Sync => since.min(moment),
         _ => moment,
     };
@@ -77,13 +77,13 @@ pub fn explains(path: &Path, errno: i32, since: u64, call: Call) -> bool {
         let (device, operation) = (words.next(), words.next());
         let concerns = matches!(device, Some("store" | "manager")) || operation == Some("read");
         let error = words.nth(1).and_then(|word| word.parse::<i32>().ok());
-        let is_unsettled = errno == UNSETTLED
+        let has_no_checkpoint = errno == NO_CHECKPOINT
             && call != Call::Plain
             && device != Some("store")
             && matches!(operation, Some("write" | "sync"))
             && error.is_some_and(|error| error != 0 && error != STOPPED);
         let is_it = |time| concerns && time >= since && error == Some(errno);
-        time.is_some_and(|time| is_it(time) || is_unsettled && time >= of_journal)
+        time.is_some_and(|time| is_it(time) || has_no_checkpoint && time >= of_journal)
     };
     texts.iter().any(|text| text.lines().rev().any(hit))
 }
@@ -110,12 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_journal_cannot_note_excuses_only_what_settles() {
+    fn what_the_journal_cannot_log_excuses_only_checkpoints() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hits");
         let now = now_ns();
         std::fs::write(&path, format!("{now} nvme write fail 28\n")).unwrap();
-        assert!(explains(&path, 5, 0, Call::Sync) && explains(&path, 5, now + 1, Call::Settling));
+        assert!(
+            explains(&path, 5, 0, Call::Sync) && explains(&path, 5, now + 1, Call::Checkpointing)
+        );
         assert!(!explains(&path, 5, 0, Call::Plain) && !explains(&path, 28, 0, Call::Sync));
         for hit in ["nvme sync delay 0", "store write fail 28", "manager sync stopped 110"] {
             std::fs::write(&path, format!("{now} {hit}\n")).unwrap();

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Cases that one conductor plays in a batch: their files stay until its end.
 const BATCH: usize = 24;
 /// A batch without a finished case for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(300);
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 impl Scenario {
     /// Number of its cases; `None` if it is no list.
@@ -194,7 +194,7 @@ impl Torture {
             if tally.cases != seen {
                 (changed, seen) = (Instant::now(), tally.cases);
             }
-            if changed.elapsed() > PATIENCE {
+            if changed.elapsed() > WAIT_MAX {
                 self.report.losses.push("the cases of a list do not go on".into());
             }
             let mut is_done = true;

@@ -50,7 +50,7 @@ impl Orphan {
         let choice = random.below(8);
         let call = match choice {
             0..4 => Call::Plain,
-            4 => Call::Settling,
+            4 => Call::Checkpointing,
             _ => Call::Sync,
         };
         (call, self.do_one(choice, random, content))

@@ -3,7 +3,7 @@
 use super::goals::Goals;
 use super::place::Tiers;
 use super::scenario::Scenario;
-use super::{DAMAGED, Kind, PATIENCE, Torture};
+use super::{DAMAGED, Kind, Torture, WAIT_MAX};
 use forebay_placement::Random;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -139,7 +139,7 @@ impl Torture {
             self.thaw(false);
             match child.try_wait() {
                 Ok(Some(status)) => return Ok(Some(status.code().unwrap_or(-1))),
-                Ok(None) if since.elapsed() > PATIENCE => return Ok(None),
+                Ok(None) if since.elapsed() > WAIT_MAX => return Ok(None),
                 Ok(None) if self.is_urgent() => {
                     let _ = child.kill();
                     let _ = child.wait();

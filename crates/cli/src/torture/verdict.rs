@@ -42,7 +42,7 @@ impl Torture {
         }
         for worker in self.workers() {
             let shadow = self.shadow(worker)?;
-            let mut found: Vec<String> = shadow.settle().map_err(explain)?.into_iter().collect();
+            let mut found: Vec<String> = shadow.resolve().map_err(explain)?.into_iter().collect();
             for file in 0..FILES {
                 let (bytes, wrong) = shadow.verify(file).map_err(explain)?;
                 self.report.compared += bytes;
@@ -90,7 +90,7 @@ impl Torture {
         self.gather_logs();
         for worker in self.workers() {
             let shadow = self.shadow(worker)?;
-            shadow.settle_names().map_err(explain)?;
+            shadow.resolve_names().map_err(explain)?;
             for file in 0..FILES {
                 let (bytes, wrong) = shadow.survive(file).map_err(explain)?;
                 self.report.compared += bytes;

@@ -35,7 +35,7 @@ const FAR: [u64; 3] = [0, 17 << 20, 40 << 20];
 /// Bytes of one write or read, at most.
 const PIECE_MAX: u64 = 100 << 10;
 /// How long a call is tried again that faults let fail.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// What a program may be told while its store fails on purpose: EIO, ENOSPC, EDQUOT, ESTALE; and while a node
 /// manager is stopped: ETIMEDOUT.
 const INJECTED: [i32; 5] = [5, 28, 122, 116, hits::STOPPED];
@@ -235,9 +235,9 @@ impl Worker {
             }
             match done {
                 Ok(()) => return self.shadow.acknowledge(file, change).map(|()| None),
-                Err(error) if since.elapsed() > PATIENCE => return Err(error),
+                Err(error) if since.elapsed() > WAIT_MAX => return Err(error),
                 Err(error) => {
-                    if let Some(wrong) = self.excused(file, error, Call::Settling)? {
+                    if let Some(wrong) = self.excused(file, error, Call::Checkpointing)? {
                         return Ok(Some(wrong));
                     }
                     std::thread::sleep(Duration::from_millis(20));
@@ -247,11 +247,11 @@ impl Worker {
     }
 
     fn run(&mut self, arguments: &WorkerArguments) -> Found {
-        self.shadow.settle_names()?;
+        self.shadow.resolve_names()?;
         if let Some(wrong) = self.finish_cut()? {
             return Ok(Some(wrong));
         }
-        if let Some(wrong) = self.shadow.settle()? {
+        if let Some(wrong) = self.shadow.resolve()? {
             return Ok(Some(wrong));
         }
         for _ in 0..2 {
@@ -644,7 +644,7 @@ impl Worker {
     /// A change failed: it may have happened in part.
     fn failed(&mut self, file: u64, error: io::Error) -> Found {
         match self.excused(file, error, self.call())? {
-            None => self.shadow.settle(),
+            None => self.shadow.resolve(),
             wrong => Ok(wrong),
         }
     }
@@ -665,7 +665,7 @@ impl Worker {
                 | Op::Exec
                 | Op::Send,
                 _,
-            )) => Call::Settling,
+            )) => Call::Checkpointing,
             _ => Call::Plain,
         }
     }

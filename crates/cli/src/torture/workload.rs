@@ -73,7 +73,7 @@ impl Case {
             let (error, errno) = ERRORS[take(ERRORS.len() as u64) as usize];
             let when = if is_for_ever { "from" } else { "at" };
             let fault = format!("{what} fail {error} {when} {transfer}\n");
-            // A settlement that its device did not take is EIO, whatever that said.
+            // A checkpoint that its device did not take is EIO, whatever that said.
             let mut case = case(None, Some(fault), vec![errno, ERRORS[0].1]);
             // The journal is asked for files that are nonvolatile alone.
             case.is_nonvolatile |= what.starts_with("nvme");

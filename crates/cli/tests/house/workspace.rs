@@ -339,7 +339,7 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/recovery/salvage.rs", "LOCK_WAIT_MAX: Duration"),
     ("node/src/manager/daemon/neighbours.rs", "ENDING: Duration"),
     ("node/src/manager/daemon/neighbours.rs", "thread::sleep(Duration::from_millis(50))"),
-    ("node/src/instance/guard.rs", "PATIENCE: Duration"),
+    ("node/src/instance/guard.rs", "WAIT_MAX: Duration"),
     ("node/src/drain/complete.rs", "FADING: Duration"),
     ("node/src/instance/guard.rs", "ENDING: Duration"),
     ("node/src/instance/guard.rs", "thread::sleep(Duration::from_millis(20"),

@@ -61,12 +61,16 @@ impl Config {
             path.clone_from(&directory.path);
             tiers.push(directory);
         }
-        self.settle_patterns(0..self.rules.len(), &places.rules)
+        self.resolve_patterns(0..self.rules.len(), &places.rules)
     }
 
     /// Follows the symbolic links in the absolute patterns of these rules, as the kernel does in the
     /// paths that they will be compared with, and refuses those that no buffered file can match.
-    pub(super) fn settle_patterns(&mut self, rules: Range<usize>, places: &[String]) -> Result<()> {
+    pub(super) fn resolve_patterns(
+        &mut self,
+        rules: Range<usize>,
+        places: &[String],
+    ) -> Result<()> {
         for (rule, place) in self.rules[rules].iter_mut().zip(places) {
             if !rule.path.starts_with('/') {
                 continue;

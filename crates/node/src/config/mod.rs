@@ -127,7 +127,7 @@ impl Config {
         let (rules, places) = rules::read(&schema::load(file, "--schema")?, &self.tiers)?;
         let added = rules.len();
         self.rules.splice(..0, rules);
-        self.settle_patterns(0..added, &places)?;
+        self.resolve_patterns(0..added, &places)?;
         rules::check_count(self.rules.len(), "--schema")
     }
 

@@ -4,8 +4,8 @@
 //!
 //! May use no other folder of this crate.
 
+pub(crate) mod bandwidth;
 pub(crate) mod faults;
-pub(crate) mod gauge;
 pub(crate) mod undoable;
 
 use forebay_device::{BackingStore, SlotDevice};

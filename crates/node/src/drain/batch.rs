@@ -56,12 +56,12 @@ impl Flusher {
         if matches!(which, FlushScope::Due(_)) {
             self.node.await_turn(self.dirty_bytes(batch));
         }
-        let patient = matches!(which, FlushScope::File(_));
-        if patient && !self.await_cut(file) {
+        let waits = matches!(which, FlushScope::File(_));
+        if waits && !self.await_cut(file) {
             self.was_held = true;
         }
         let mut begun: Vec<_> =
-            batch.iter().filter_map(|&dirty| self.begin(dirty, patient)).collect();
+            batch.iter().filter_map(|&dirty| self.begin(dirty, waits)).collect();
         if begun.is_empty() {
             return Some(0);
         }
@@ -82,7 +82,7 @@ impl Flusher {
                 return None;
             }
         };
-        crate::drain::conflict::vet(&self.node, file, held.file());
+        crate::drain::conflict::check(&self.node, file, held.file());
         // What cannot be read as it was written is kept, and is never given to the store; the rest is.
         let unread = self.stage(&mut begun);
         let (mut writes, pieces) = self.writes(&begun, held.file(), store);
@@ -124,7 +124,7 @@ impl Flusher {
             None => {
                 let record = self.node.segment.file(file);
                 if bytes > 0 && record.clear(FileFlags::FAILING) {
-                    self.backoff.remove(&file);
+                    self.retry_pauses.remove(&file);
                 }
                 Some(bytes)
             }
@@ -132,11 +132,11 @@ impl Flusher {
     }
 
     /// Moves a block's dirty pages to writeback.
-    fn begin(&mut self, dirty: BlockRef, patient: bool) -> Option<InFlight> {
+    fn begin(&mut self, dirty: BlockRef, waits: bool) -> Option<InFlight> {
         let segment = &self.node.segment;
         let meta = segment.bucket(dirty.bucket)?;
-        let _lock = if patient {
-            let locked = segment.lock_bucket_within(meta, self.owner, &mut self.patience);
+        let _lock = if waits {
+            let locked = segment.lock_bucket_within(meta, self.owner, &mut self.backoff);
             let Ok(lock) = locked else {
                 self.was_held = true;
                 return None;

@@ -46,10 +46,10 @@ impl Flusher {
             path: &path,
         };
         let (owner, page) = (self.owner, segment.page_bytes());
-        let Flusher { staging, tiers, patience, .. } = self;
+        let Flusher { staging, tiers, backoff, .. } = self;
         let mut result = Ok(());
         segment.for_each_entry(record, 0, |block, place| {
-            let locked = match segment.lock_block_within(place, owner, patience) {
+            let locked = match segment.lock_block_within(place, owner, backoff) {
                 Ok(Some(locked)) => locked,
                 Ok(None) => return true,
                 Err(_) => {
@@ -104,7 +104,7 @@ impl Flusher {
             && let Err(error) =
                 journal.log_truncate(node.context(), file, &mut *self.tiers[journal.tier])
         {
-            // The next sync goes to the store, and settles the file.
+            // The next sync goes to the store, and checkpoints the file.
             record.clear(FileFlags::SYNCED);
             eprintln!("the journal cannot be told of a truncate: {error:?}");
         }
@@ -123,16 +123,16 @@ impl Flusher {
         while record.has_intent() && !self.node.stopping() {
             // It may wait for this thread.
             self.serve_cut(file);
-            if self.patience.is_spent() {
+            if self.backoff.is_spent() {
                 let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
                 return holder.is_none_or(|holder| node.segment.owner_is_dead(holder));
             }
-            self.patience.wait();
+            self.backoff.wait();
         }
         true
     }
 
-    /// When half of the log is used, or its device failed, settles a file that it has data of. Returns
+    /// When half of the log is used, or its device failed, checkpoints a file that it has data of. Returns
     /// whether there was one.
     pub(super) fn make_room_in_journal(&mut self) -> bool {
         let node = Arc::clone(&self.node);
@@ -148,7 +148,7 @@ impl Flusher {
             return false;
         };
         let ticket = node.segment.file(file).sync_wanted.load(Ordering::Acquire);
-        self.patience = Backoff::default();
+        self.backoff = Backoff::default();
         self.sync_with(file, ticket, FileFlags::DURABLE);
         true
     }
@@ -169,7 +169,7 @@ impl Flusher {
         self.note_checkpoints(&[Checkpoint { file, sequence }])[0]
     }
 
-    /// Slots that hold some of the file are to be settled with it. Returns whether there may be some.
+    /// Slots that hold some of the file need the checkpoint, too. Returns whether there may be some.
     pub(super) fn take_slotted(&self, file: u32) -> bool {
         let record = self.node.segment.file(file);
         if !record.has(FileFlags::SLOTTED) {
@@ -193,8 +193,8 @@ impl Flusher {
         results.map(|result| result.map_err(|_| Errno::IO)).collect()
     }
 
-    /// Notes that a file could be settled, or not. An error of one that no caller waits for reaches no program: the
-    /// store has all of the file, and a later sync finds it unsettled and learns of it.
+    /// Notes that a file got its checkpoint, or not. An error of one that no caller waits for reaches no program: the
+    /// store has all of the file, and a later sync finds it without one and learns of it.
     pub(super) fn end_checkpoint(
         &mut self,
         file: u32,
@@ -204,7 +204,7 @@ impl Flusher {
         match result {
             Ok(()) => {
                 if self.node.segment.file(file).clear(FileFlags::FAILING) {
-                    self.backoff.remove(&file);
+                    self.retry_pauses.remove(&file);
                 }
             }
             Err(errno) if is_awaited => {
@@ -215,7 +215,7 @@ impl Flusher {
         }
     }
 
-    /// Settles the files of which nothing else was wanted in this round.
+    /// Makes the checkpoints of files of which nothing else was wanted in this round.
     pub(super) fn end_checkpoints(&mut self) {
         let node = Arc::clone(&self.node);
         let awaited = std::mem::take(&mut self.checkpoints);

@@ -39,7 +39,7 @@ impl Flusher {
             return;
         }
         // A writer that holds it writes the record itself; one that is stopped is not waited for.
-        let mut patience = Backoff::default();
+        let mut backoff = Backoff::default();
         let mut tries = 0;
         let _lock = loop {
             if let Some(lock) = meta.lock.guard(self.owner) {
@@ -49,7 +49,7 @@ impl Flusher {
             if tries == RECORD_TRIES {
                 return;
             }
-            patience.wait();
+            backoff.wait();
         };
         match meta.state.load(Ordering::Acquire) {
             USED if segment.is_indexed(dirty.bucket) => {
@@ -84,8 +84,8 @@ impl Flusher {
     pub(super) fn postpone(&mut self, file: u32) -> bool {
         let record = self.node.segment.file(file);
         let (first, most) = (RETRY.0.as_stamp(), RETRY.1.as_stamp());
-        let pause = self.backoff.get(&file).map_or(first, |ms| (ms * 2).min(most));
-        self.backoff.insert(file, pause);
+        let pause = self.retry_pauses.get(&file).map_or(first, |ms| (ms * 2).min(most));
+        self.retry_pauses.insert(file, pause);
         record.retry_at.store(self.node.now().wrapping_add(pause), Ordering::Relaxed);
         !record.set(FileFlags::FAILING)
     }

@@ -15,13 +15,13 @@ use std::sync::atomic::Ordering;
 
 /// Looks at the store's file before the first of `file`'s blocks goes to it. The caller has blocks
 /// in writeback, so that no thread reconciles the file meanwhile.
-pub(crate) fn vet(node: &Node, file: u32, held: StoreFile) {
+pub(crate) fn check(node: &Node, file: u32, held: StoreFile) {
     let record = node.segment.file(file);
     if record.has(FileFlags::CONFLICT_CHECKED) {
         return;
     }
     let Ok(stat) = node.stores[node.store_of(file)].stat(held) else { return };
-    // In this order: who finds it vetted may write, which is no change by others.
+    // In this order: a client that finds it checked may write, which is no change by others.
     if record.set(FileFlags::CONFLICT_CHECKED) {
         return;
     }
@@ -34,14 +34,18 @@ pub(crate) fn vet(node: &Node, file: u32, held: StoreFile) {
 }
 
 /// Before what is left of a file without a name and without readers is dropped.
-pub(crate) fn vet_dropped(node: &Node, file: u32) {
+pub(crate) fn check_dropped(node: &Node, file: u32) {
     let record = node.segment.file(file);
     if !record.has(FileFlags::UNLINKED)
         && is_theirs(record)
         && !has_temporary_name(record)
         && node.is_pending(file)
     {
-        tell(node, file, "it was deleted or replaced; no process can read what was not yet written");
+        tell(
+            node,
+            file,
+            "it was deleted or replaced; no process can read what was not yet written",
+        );
     }
 }
 

@@ -33,14 +33,14 @@ pub(crate) struct Flusher {
     /// Copies of blocks that lie on file tiers.
     pub(super) staging: Vec<u8>,
     /// Milliseconds until a failing file is tried again.
-    pub(super) backoff: HashMap<u32, u32>,
+    pub(super) retry_pauses: HashMap<u32, u32>,
     /// For how long clients may hold what the sync that is being served needs.
-    pub(super) patience: Backoff,
+    pub(super) backoff: Backoff,
     /// They have held some of it for longer.
     pub(super) was_held: bool,
     /// Files whose syncs wait for what a client holds, which may be stopped.
     pub(super) aside: HashMap<u32, Aside>,
-    /// Files that are to be settled and nothing else: one commit of the journal notes all of a round.
+    /// Files that need a checkpoint and nothing else: one commit of the journal notes all of a round.
     pub(super) checkpoints: Vec<AwaitedCheckpoint>,
 }
 
@@ -74,8 +74,8 @@ impl Flusher {
             stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
             tiers: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
-            backoff: HashMap::new(),
-            patience: Backoff::default(),
+            retry_pauses: HashMap::new(),
+            backoff: Backoff::default(),
             was_held: false,
             aside: HashMap::new(),
             checkpoints: Vec::new(),
@@ -99,8 +99,8 @@ impl Flusher {
     }
 
     /// Begins to wait anew for what a client holds.
-    pub fn be_patient(&mut self) {
-        self.patience = Backoff::default();
+    pub fn renew_backoff(&mut self) {
+        self.backoff = Backoff::default();
     }
 
     /// Flushes the blocks that `which` names. Returns the bytes written.
@@ -128,7 +128,7 @@ impl Flusher {
         if let FlushScope::File(file) = which {
             let record = self.node.segment.file(file);
             if record.has(FileFlags::METADATA_DIRTY) && !self.node.is_pending(file) {
-                // What is to be settled needs a descriptor, of which no flush has made use.
+                // What needs a checkpoint needs a descriptor, of which no flush has made use.
                 let _ = self.descriptor(file);
             }
             reconcile(&self.node, file, self.owner);

@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering;
 pub(crate) fn reconcile(node: &Node, file: u32, owner: Owner) {
     let segment = &node.segment;
     let record = segment.file(file);
-    let settled = !record.has(FileFlags::METADATA_DIRTY)
+    let agrees = !record.has(FileFlags::METADATA_DIRTY)
         && !record.has(FileFlags::REGISTERED)
         && !record.is_tracked()
         && node.descriptors.at_hand(segment, file).is_none();
-    if settled || node.is_pending(file) {
+    if agrees || node.is_pending(file) {
         return;
     }
     let table = segment.enter_table(owner);

@@ -82,7 +82,7 @@ impl Flusher {
         for &file in files {
             self.serve_cut(file);
             // One that was put aside has been waited for.
-            self.patience = match self.aside.contains_key(&file) {
+            self.backoff = match self.aside.contains_key(&file) {
                 true => Backoff::nearly_spent(),
                 false => Backoff::default(),
             };
@@ -165,12 +165,12 @@ impl Flusher {
         let born = record.born_ns.load(Ordering::Acquire);
         let errors = record.errors();
         let only_clean = wanted == FileFlags::TO_SETTLE;
-        // Slots that are filled from here on are not settled by this, and their file has the flag.
+        // Slots that are filled from here on are not covered by this checkpoint, and their file has the flag.
         let was_logged = record.has(FileFlags::LOGGED);
         let slotted = (durable || only_clean) && self.take_slotted(file);
         let tracked = was_logged || slotted;
         let sequence = if tracked { node.segment.next_sequence() } else { 0 };
-        // Taken now: once the file is settled it may be the only one of a file without a name.
+        // Taken now: once the file is checkpointed it may be the only one of a file without a name.
         let held = (durable || tracked).then(|| self.descriptor(file));
         // What was dirty before is flushed in the first pass, unless its block moved meanwhile, which
         // it can do once for each tier. A file that is written all the time is not waited for.
@@ -194,15 +194,15 @@ impl Flusher {
                 return;
             }
         }
-        let settles = tracked && (durable || only_clean && !self.node.is_pending(file));
-        if (durable || settles && was_logged)
+        let checkpoints = tracked && (durable || only_clean && !self.node.is_pending(file));
+        if (durable || checkpoints && was_logged)
             && let Some(held) = held
             && record.errors() == errors
             && let Err(errno) = self.sync_held(file, held)
         {
             self.failed(file, born, errno);
         }
-        if settles && record.errors() == errors {
+        if checkpoints && record.errors() == errors {
             let checkpoint = Checkpoint { file, sequence };
             if only_clean {
                 self.checkpoints.push(AwaitedCheckpoint { checkpoint, ticket });
@@ -216,7 +216,7 @@ impl Flusher {
         if release {
             node.await_messages();
         }
-        if release || settles {
+        if release || checkpoints {
             reconcile(&node, file, self.owner);
         }
         self.answer(file, ticket);

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const SERVED: i64 = 0x4642_5259_0000;
 const ABOVE: i64 = SERVED + 1;
 /// How long a predecessor may take to be gone: the kernel closes its files when its last I/O has ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long a lock may stay whose holder shows its descriptors no more, because it is ending.
 const ENDING: Duration = Duration::from_millis(500);
 
@@ -101,7 +101,7 @@ pub(crate) fn guard<'a>(
         let goes_on = match own {
             Some(_) => {
                 seen = Instant::now();
-                since.elapsed() < PATIENCE
+                since.elapsed() < WAIT_MAX
             }
             None => seen.elapsed() < ENDING,
         };
@@ -157,7 +157,7 @@ fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> Option<Taken> {
 pub fn is_served(path: &Path) -> bool {
     let since = Instant::now();
     while has_mark(path) {
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > WAIT_MAX {
             return true;
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -55,7 +55,7 @@ impl World {
             descriptors: Descriptors::new(
                 config.backing.iter().map(|backing| backing.path.as_path()),
             ),
-            gauges: Vec::new(),
+            estimators: Vec::new(),
             stripes: Vec::new(),
             segment,
             pool_file,

@@ -5,8 +5,8 @@ mod neighbours;
 mod threads;
 
 use crate::config::{Config, TierKind};
+use crate::devices::bandwidth::BandwidthEstimator;
 use crate::devices::faults::Faults;
-use crate::devices::gauge::Gauge;
 use crate::devices::{open_slots, open_store};
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
@@ -149,7 +149,7 @@ pub fn serve(
     let slot_bytes = opened.segment.bucket_bytes() as u64;
     let device = |file: &OwnedFd| open_slots(file, slot_bytes);
     let mut node = Node {
-        gauges: tiers.chain(stores).map(Gauge::new).collect(),
+        estimators: tiers.chain(stores).map(BandwidthEstimator::new).collect(),
         descriptors: Descriptors::new(config.backing.iter().map(|backing| backing.path.as_path())),
         stripes: config.backing.iter().map(stripe_of).collect(),
         stores: config.backing.iter().map(|backing| open_store(backing.path.clone())).collect(),

@@ -75,7 +75,7 @@ impl Housekeeper {
         self.node.header().now_ms.store(now, Ordering::Relaxed);
         if forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
             self.last_sweep = now;
-            self.look_who_stands(now);
+            self.watch_standing(now);
             self.look_at_tiers(now);
             self.sweep(now);
         }

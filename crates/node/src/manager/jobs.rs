@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// How long a run waits for its reservation while no more room is found.
-const PATIENCE: Timer = Timer::seconds(10);
+const WAIT_MAX: Timer = Timer::seconds(10);
 /// Names of one file that are removed at most.
 const NAMES_MAX: usize = 64;
 
@@ -74,7 +74,7 @@ impl Beginning {
         }
         segment.want_room();
         let hopeless = self.missing > segment.reservable_now();
-        if !hopeless && self.since.elapsed() < PATIENCE.as_duration() {
+        if !hopeless && self.since.elapsed() < WAIT_MAX.as_duration() {
             return None;
         }
         // What could be had, if this had not been asked for.

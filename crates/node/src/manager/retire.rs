@@ -143,9 +143,9 @@ impl Retirement {
             return Progress::Refused(left.len());
         }
         if Instant::now() >= self.again {
-            let patient = waited < LEFT_TO_FLUSHERS.as_duration();
+            let waits = waited < LEFT_TO_FLUSHERS.as_duration();
             let node = Arc::clone(node);
-            let pass = move || pass(&node, &left, direct, patient);
+            let pass = move || pass(&node, &left, direct, waits);
             let started = std::thread::Builder::new().name("retire".to_owned()).spawn(pass);
             self.pass = started.ok();
             self.again = Instant::now() + PAUSE.as_duration();
@@ -208,7 +208,7 @@ fn is_done(node: &Node, file: u32, direct: bool) -> bool {
 }
 
 /// Brings files to the store, one after the other. Returns those that cannot be.
-fn pass(node: &Arc<Node>, files: &[u32], direct: bool, patient: bool) -> HashSet<u32> {
+fn pass(node: &Arc<Node>, files: &[u32], direct: bool, waits: bool) -> HashSet<u32> {
     let mut flusher = Flusher::new(node);
     let owner = Node::new_owner();
     let mut refused = HashSet::new();
@@ -218,7 +218,7 @@ fn pass(node: &Arc<Node>, files: &[u32], direct: bool, patient: bool) -> HashSet
         }
         let outcome = if !flusher.may_try(file, node.now()) {
             Outcome::Refused
-        } else if patient && node.segment.pending_bytes(file) > HELD_BYTES {
+        } else if waits && node.segment.pending_bytes(file) > HELD_BYTES {
             Outcome::Busy
         } else {
             finish(node, &mut flusher, file, owner, direct)
@@ -280,7 +280,7 @@ fn finish_held(
         if !node.is_pending(file) {
             break;
         }
-        flusher.be_patient();
+        flusher.renew_backoff();
         flusher.flush(FlushScope::File(file));
         if record.has(FileFlags::FAILING) {
             break;

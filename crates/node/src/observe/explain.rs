@@ -308,7 +308,7 @@ mod tests {
     use forebay_pool::segment::anonymous;
 
     #[test]
-    fn a_file_that_waits_for_its_settlement_has_no_error() {
+    fn a_file_that_waits_for_its_checkpoint_has_no_error() {
         let geometry = Geometry::for_tiers(4096, &[64 << 18]);
         let (segment, _file) = anonymous(&geometry).unwrap();
         let identity = Identity { device: 1, inode: 1 };

@@ -294,7 +294,7 @@ impl Observer {
 
     /// Files that the manager has still to bring to the store, or, when it was told to end, to make direct, and the
     /// processes that have them open.
-    pub fn unsettled(&self) -> Vec<(String, Vec<u32>)> {
+    pub fn unfinished(&self) -> Vec<(String, Vec<u32>)> {
         let ends = self.is_retiring();
         let left = |&file: &u32| {
             let record = self.0.file(file);

@@ -1,6 +1,6 @@
 //! Files that records name, looked for beneath the stores' directories and nowhere else.
 //!
-//! What pool, journal and slots say may have been changed by others, or have rotted. So a path of theirs
+//! What pool, journal and slots say may have been changed by others, or be corrupt. So a path of theirs
 //! is only where to look: it is resolved from the store's directory without leaving it, what lies there is
 //! looked at before it is opened, and it is opened only if it is the regular file that the record is about.
 

@@ -143,7 +143,7 @@ impl Descriptors {
     ) -> bool {
         let fits = file < segment.header().files && {
             let record = segment.file(file);
-            // A file that was settled before the message came is not to be held open.
+            // A file that was checkpointed before the message came is not to be held open.
             record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
                 && record.has(FileFlags::REGISTERED)
                 && self.is_file_of(record, &fd)

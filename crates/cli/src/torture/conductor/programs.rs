@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// No case may take longer; one that does hangs.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A program of a case, with all that it has forked.
 pub(super) struct Program(Child);
@@ -33,7 +33,7 @@ impl Program {
     pub(super) fn end(mut self) -> io::Result<Option<ExitStatus>> {
         let since = Instant::now();
         while !self.is_over()? {
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > WAIT_MAX {
                 self.kill();
                 self.0.wait()?;
                 return Ok(None);
@@ -103,7 +103,7 @@ impl Conductor<'_> {
         while !first.is_over()?
             && self.signs.count(0) < steps
             && !fs::metadata(&paused).is_ok_and(|log| log.len() > 0)
-            && since.elapsed() < PATIENCE
+            && since.elapsed() < WAIT_MAX
         {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -203,7 +203,7 @@ impl Conductor<'_> {
 
     pub(super) fn await_ready(&self, program: &mut Program) -> io::Result<()> {
         let since = Instant::now();
-        while !self.signs.ready().exists() && !program.is_over()? && since.elapsed() < PATIENCE {
+        while !self.signs.ready().exists() && !program.is_over()? && since.elapsed() < WAIT_MAX {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())

@@ -98,16 +98,16 @@ impl Shadow {
         Ok(found.map(|intent| (intent.file, intent.change)).filter(|(_, change)| is_cut(*change)))
     }
 
-    /// What was being done when memory was lost needs no settling any more.
+    /// What was being done when memory was lost needs no resolving any more.
     pub fn forget_intent(&self) -> io::Result<()> {
         self.note(None)
     }
 
-    /// Settles what was begun and may or may not have happened, by looking at the file.
+    /// Resolves what was begun and may or may not have happened, by looking at the file.
     ///
     /// Returns what is wrong with it, if anything.
-    pub fn settle(&self) -> io::Result<Option<String>> {
-        self.settle_names()?;
+    pub fn resolve(&self) -> io::Result<Option<String>> {
+        self.resolve_names()?;
         let Some(intent) = self.noted()? else { return Ok(None) };
         if intent.acknowledged {
             self.apply(intent)?;
@@ -119,7 +119,7 @@ impl Shadow {
     }
 
     /// Ends renames that were interrupted, and removes what has no name that stays.
-    pub fn settle_names(&self) -> io::Result<()> {
+    pub fn resolve_names(&self) -> io::Result<()> {
         for file in 0..OWN {
             let path = self.path(file);
             for role in [Role::Moved, Role::Link] {

@@ -31,11 +31,11 @@ pub(super) fn refuse_overlap(
     waits: &mut Waits<'_>,
 ) -> Result<(), String> {
     // One without clients is probably ending.
-    let patience = Instant::now() + ENDING;
+    let backoff = Instant::now() + ENDING;
     loop {
         match find_overlap(config, runtime, drains)? {
             None => return Ok(()),
-            Some((true, message)) if Instant::now() < patience => {
+            Some((true, message)) if Instant::now() < backoff => {
                 waits.say(&message);
                 std::thread::sleep(Duration::from_millis(50));
             }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 impl Housekeeper {
     /// Notes which clients do not go on with what they are inside of, so that people can be told of them:
     /// a process may be stopped there, or swapped out.
-    pub(super) fn look_who_stands(&mut self, now: u32) {
+    pub(super) fn watch_standing(&mut self, now: u32) {
         let segment = &self.node.segment;
         for slot in 1..segment.header().clients_high.load(Ordering::Acquire) {
             let client = segment.client(slot);

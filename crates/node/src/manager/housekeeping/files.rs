@@ -107,7 +107,7 @@ impl Housekeeper {
         {
             // No process can come to have it open any more.
             if unchanged() && nameless() {
-                crate::drain::conflict::vet_dropped(&self.node, file);
+                crate::drain::conflict::check_dropped(&self.node, file);
                 crash::point("housekeeping.dropping");
                 if let Some(journal) = &self.node.journal {
                     journal.gone(self.node.context(), file);

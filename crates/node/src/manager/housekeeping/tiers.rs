@@ -58,7 +58,7 @@ impl Housekeeper {
         {
             return false;
         }
-        // Without one nothing that lies in slots could be settled. What it lies on may have been full, too.
+        // Without one nothing that lies in slots could get a checkpoint. What it lies on may have been full, too.
         if self
             .node
             .journal

@@ -17,20 +17,20 @@ pub(crate) enum Device {
 }
 
 /// The estimates of one device.
-pub(crate) struct Gauge {
+pub(crate) struct BandwidthEstimator {
     reads: Mutex<Observed>,
     writes: Mutex<Observed>,
     /// Workers that use it now, and divide what it can do.
     users: AtomicU32,
 }
 
-impl Gauge {
+impl BandwidthEstimator {
     /// Begins with what the configuration says.
-    pub fn new(speed: &DeviceSpeed) -> Gauge {
+    pub fn new(speed: &DeviceSpeed) -> BandwidthEstimator {
         let now = clock::monotonic_ns();
         let latency = speed.latency_ns.load(Ordering::Relaxed);
         let begin = |bandwidth: u64| Mutex::new(Observed::new(bandwidth, latency, now));
-        Gauge {
+        BandwidthEstimator {
             reads: begin(speed.read_bandwidth.load(Ordering::Relaxed)),
             writes: begin(speed.write_bandwidth.load(Ordering::Relaxed)),
             users: AtomicU32::new(0),
@@ -59,42 +59,42 @@ impl Gauge {
 }
 
 /// The estimates of all devices.
-pub(crate) trait Gauges: Send + Sync {
+pub(crate) trait BandwidthEstimators: Send + Sync {
     /// The estimates of a device, and where clients read them.
-    fn gauge(&self, device: Device) -> (&Gauge, &DeviceSpeed);
+    fn estimator(&self, device: Device) -> (&BandwidthEstimator, &DeviceSpeed);
 }
 
 /// A batch whose transfers are observed.
-pub(crate) struct Gauged<G> {
+pub(crate) struct Observing<G> {
     inner: Box<dyn Batch>,
-    gauges: Arc<G>,
+    estimators: Arc<G>,
     device: Device,
 }
 
-impl<G: Gauges> Gauged<G> {
-    pub fn new(inner: Box<dyn Batch>, gauges: &Arc<G>, device: Device) -> Gauged<G> {
-        Gauged { inner, gauges: Arc::clone(gauges), device }
+impl<G: BandwidthEstimators> Observing<G> {
+    pub fn new(inner: Box<dyn Batch>, estimators: &Arc<G>, device: Device) -> Observing<G> {
+        Observing { inner, estimators: Arc::clone(estimators), device }
     }
 }
 
-impl<G: Gauges> Batch for Gauged<G> {
+impl<G: BandwidthEstimators> Batch for Observing<G> {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
 
     fn run(&mut self, transfers: &mut [Transfer]) {
-        let (gauge, speed) = self.gauges.gauge(self.device);
-        let users = gauge.users.fetch_add(1, Ordering::AcqRel) + 1;
+        let (estimator, speed) = self.estimators.estimator(self.device);
+        let users = estimator.users.fetch_add(1, Ordering::AcqRel) + 1;
         let start = clock::monotonic_ns();
         crash::point("io.begin");
         self.inner.run(transfers);
         crash::point("io.end");
         let took = clock::monotonic_ns() - start;
-        gauge.users.fetch_sub(1, Ordering::AcqRel);
+        estimator.users.fetch_sub(1, Ordering::AcqRel);
         let Some(direction) = transfers.first().map(Transfer::direction) else { return };
         if transfers.iter().all(|transfer| transfer.direction() == direction) {
             let bytes = transfers.iter().filter_map(|transfer| transfer.result().ok()).sum();
-            gauge.observe(speed, direction, bytes, took, users);
+            estimator.observe(speed, direction, bytes, took, users);
         }
     }
 
