@@ -366,7 +366,12 @@ unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
     unsafe {
         // On `fd` in the place of what it was made with.
         let at_exec = if flags & libc::O_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-        libc::dup3(fd, number(stream), at_exec);
+        if libc::dup3(fd, number(stream), at_exec) < 0 {
+            let why = errno();
+            real!(c"fclose"(stream => *mut FILE) -> c_int);
+            restore_errno(why);
+            return core::ptr::null_mut();
+        }
         descriptors::close(fd);
         carries(stream, true);
     }
@@ -375,22 +380,38 @@ unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
 
 /// Before an operation on wide characters: glibc's cookie streams are of bytes only. One of ours without
 /// an orientation becomes a stream of glibc's own, and its file is used through the kernel by every process.
-pub(crate) unsafe fn hand_back(stream: *mut FILE) {
+///
+/// False, with errno and the stream's mark of an error, if the file cannot be made clean: then it stays
+/// as it is, and the operation must not be made.
+pub(crate) unsafe fn hand_back(stream: *mut FILE) -> bool {
     // SAFETY: a stream of the program's.
-    let Some(cookie) = (unsafe { ours(stream) }) else { return };
+    let Some(cookie) = (unsafe { ours(stream) }) else { return true };
     // SAFETY: ours, and locked; glibc's own stream has the function table of files.
     unsafe {
         let _locked = Locked::new(stream);
         let fd = cookie.fd.load(Ordering::Relaxed);
         if field::<c_int>(stream, ORIENTATION_AT).read() != 0 || ours(stream).is_none() {
-            return;
+            return true;
         }
-        if let Some(file) = managed(fd) {
-            // What fails of it fails again in the operation that follows.
-            let _ = file.release_to_kernel();
+        // A seek reads ahead, and gives no orientation.
+        let pointer = |at: usize| field::<*mut u8>(stream, at).read();
+        let ahead = pointer(READ_END_AT).addr() - pointer(READ_POINTER_AT).addr();
+        if ahead > 0 && libc::lseek64(fd, -(ahead as off64_t), libc::SEEK_CUR) < 0 {
+            *flags_place(stream) |= ERROR_SEEN;
+            return false;
         }
-        // Nothing is in the buffer yet. glibc takes one of its own, and makes that of wide characters as large.
-        if !cookie.buffer.is_null() && field::<*mut u8>(stream, BUFFER_AT).read() == cookie.buffer {
+        let buffer = pointer(BUFFER_AT);
+        field::<[*mut u8; 6]>(stream, POINTERS_AT).write([buffer; 6]);
+        field::<i64>(stream, OFFSET_AT).write(-1);
+        if let Some(file) = managed(fd)
+            && let Err(errno) = file.release_to_kernel()
+        {
+            set_errno(errno);
+            *flags_place(stream) |= ERROR_SEEN;
+            return false;
+        }
+        // glibc takes a buffer of its own, and makes that of wide characters as large.
+        if !cookie.buffer.is_null() && buffer == cookie.buffer {
             field::<[usize; 8]>(stream, POINTERS_AT).write([0; 8]);
             *flags_place(stream) &= !USER_BUFFER;
             libc::free(cookie.buffer.cast());
@@ -404,6 +425,7 @@ pub(crate) unsafe fn hand_back(stream: *mut FILE) {
         field::<usize>(stream, JUMPS_AT).write(files);
         carries(stream, true);
     }
+    true
 }
 
 /// What belongs to a stream that was one of ours before [`hand_back`].
@@ -613,7 +635,17 @@ unsafe extern "C" fn freopen64(
     stream: *mut FILE,
 ) -> *mut FILE {
     if unsafe { files::text_at(mode) }.is_some_and(|mode| charset_of(mode.to_bytes()).is_some()) {
-        unsafe { hand_back(stream) };
+        // To reopen it ends its orientation, and nothing of the old file stays in its buffer.
+        // SAFETY: a stream of the program's.
+        unsafe {
+            if ours(stream).is_some() && field::<c_int>(stream, ORIENTATION_AT).read() != 0 {
+                libc::fflush(stream);
+                field::<c_int>(stream, ORIENTATION_AT).write(0);
+            }
+            if !hand_back(stream) {
+                return core::ptr::null_mut();
+            }
+        }
     }
     if let Some(cookie) = unsafe { ours(stream) } {
         return unsafe { reopen_ours(path, mode, stream, cookie) };

@@ -10,13 +10,29 @@ type Character = u32;
 /// A `va_list` parameter, which the calling conventions of our platforms pass as a pointer.
 type Arguments = *mut c_void;
 
+/// What a function answers that has failed.
+trait Failing {
+    const FAILURE: Self;
+}
+
+impl Failing for Character {
+    /// `WEOF`.
+    const FAILURE: Character = Character::MAX;
+}
+
+impl Failing for c_int {
+    const FAILURE: c_int = -1;
+}
+
 /// Functions on a stream, which is handed back before.
 macro_rules! wide_functions {
     ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*) on $stream:expr => $result:ty;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             // SAFETY: a stream of the program's.
-            unsafe { hand_back($stream) };
+            if !unsafe { hand_back($stream) } {
+                return <$result as Failing>::FAILURE;
+            }
             real!($symbol($($argument => $type),*) -> $result)
         }
     )* };
@@ -28,7 +44,9 @@ macro_rules! line_functions {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(to: *mut wchar_t, $($size: size_t,)? number: c_int, stream: *mut FILE) -> *mut wchar_t {
             // SAFETY: a stream of the program's.
-            unsafe { hand_back(stream) };
+            if !unsafe { hand_back(stream) } {
+                return core::ptr::null_mut();
+            }
             real!($symbol(to => *mut wchar_t, $($size => size_t,)? number => c_int, stream => *mut FILE) -> usize) as *mut wchar_t
         }
     )* };
@@ -73,9 +91,9 @@ line_functions! {
 /// the wanted one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fwide(stream: *mut FILE, wanted: c_int) -> c_int {
-    if wanted > 0 {
-        // SAFETY: a stream of the program's.
-        unsafe { hand_back(stream) };
+    // SAFETY: a stream of the program's.
+    if wanted > 0 && !unsafe { hand_back(stream) } {
+        return 0;
     }
     real!(c"fwide"(stream => *mut FILE, wanted => c_int) -> c_int)
 }

@@ -91,6 +91,23 @@ fn wide_characters() {
     }
 }
 
+/// Streams on descriptions that are at some offset already, that others share, or that have read ahead.
+#[test]
+fn wide_characters_go_on_where_others_are() {
+    let site = Site::new(&LAZY);
+    if has_utf8() && site.compile("wide_shared.c", &[]) {
+        site.same(
+            "export LC_ALL=C.UTF-8
+            (echo header; $BIN/wide_shared line; echo footer) > one
+            sh -c '$BIN/wide_shared line; $BIN/wide_shared line' > two
+            sh -c '$BIN/wide_shared line; $BIN/wide_shared line' >> two
+            $BIN/wide_shared both > three 2>&1
+            (echo header; $BIN/wide_shared saved) > four
+            $BIN/wide_shared seek; $BIN/wide_shared set; head -50 numbers; cat one two three four",
+        );
+    }
+}
+
 #[test]
 fn fortified_wide_characters() {
     let site = Site::new(&LAZY);

@@ -68,13 +68,16 @@ impl OpenFile<'_> {
     }
 
     /// Hands the descriptor to a program without Forebay: the file turns direct, and the kernel's
-    /// offset becomes the description's.
+    /// offset becomes the description's, where it is not that already.
     ///
     /// # Errors
     /// The errno of the flush.
     pub fn release_to_kernel(&self) -> Result<(), Errno> {
         let release = |offset| {
             self.make_direct(|| {
+                if self.uses_kernel_offset() {
+                    return;
+                }
                 let _ = rustix::fs::seek(borrow(self.fd), rustix::fs::SeekFrom::Start(offset));
                 let flags = &self.description.flags;
                 let flags = flags.set(DescriptionFlags::KERNEL_OFFSET, Ordering::AcqRel);
