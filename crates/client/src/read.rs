@@ -569,7 +569,7 @@ impl Session {
         within: usize,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
+        let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
         let page = self.segment.page_bytes();
         let (mut at, end) = (within, within + bytes);
         while at < end {
@@ -610,7 +610,7 @@ impl Session {
         cursor: &mut Cursor<'_, Writable>,
         range: core::ops::Range<usize>,
     ) -> Result<(), Errno> {
-        let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
+        let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
         let page = self.segment.page_bytes();
         let number = range.start / page;
         let before = sums.get(number);

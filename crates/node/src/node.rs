@@ -13,11 +13,11 @@ use forebay_device::{BackingStore, Batch, SlotDevice, Span};
 use forebay_placement::organizer::Settings;
 use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, occupy, transfer_ns};
 use forebay_pool::BucketId;
+use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
-use forebay_pool::sums::SlotFiles;
 use forebay_pool::{Entry, Owner, Segment, clock, crash, undo};
 use forebay_tiers::Throttled;
 use rustix::fd::{AsFd, OwnedFd};
@@ -283,7 +283,13 @@ impl Node {
 
     /// Marks dirty pages of a slot as not what was written. Says so where it is new, or where it makes
     /// the flush of the file fail.
-    pub fn report_corrupt(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64, flushes: bool) {
+    pub fn report_corrupt(
+        &self,
+        meta: &BucketMeta,
+        sums: &SlotChecksums,
+        pages: u64,
+        flushes: bool,
+    ) {
         let mut new = self.segment.mark_corrupt(meta, sums, pages);
         let file = meta.file.load(Ordering::Relaxed);
         if file >= self.header().files {

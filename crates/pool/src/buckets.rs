@@ -7,7 +7,7 @@ use crate::block_guard::BlockGuard;
 use crate::crash;
 use crate::entry::Entry;
 use crate::free_map::{FREE, FreeMap, RESERVED, States, USED};
-use crate::layout::{BucketMeta, JobRecord, SlotSums, TierHeader};
+use crate::layout::{BucketMeta, JobRecord, SlotChecksums, TierHeader};
 use crate::owner::Owner;
 use crate::seq_lock::LockGuard;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub struct Buckets<'a> {
     /// All buckets, tier after tier.
     pub metas: &'a [BucketMeta],
     /// What is known of the pages of those that lie in files, the first of them first.
-    pub sums: &'a [SlotSums],
+    pub sums: &'a [SlotChecksums],
     /// A bit for each bucket that is probably free.
     pub bits: &'a [AtomicU64],
     /// The tiers in use.
@@ -73,7 +73,7 @@ impl<'a> Buckets<'a> {
 
     /// What is known of the pages of a file tier's bucket; `None` for one of RAM.
     #[inline]
-    pub fn sums(self, bucket: BucketId) -> Option<&'a SlotSums> {
+    pub fn checksums(self, bucket: BucketId) -> Option<&'a SlotChecksums> {
         let first = self.tiers.get(1)?.first_bucket;
         self.sums.get(bucket.raw().checked_sub(first)? as usize)
     }
@@ -104,7 +104,7 @@ impl<'a> Buckets<'a> {
         let Some(meta) = self.meta(bucket) else { return };
         meta.valid.store(0, Ordering::Relaxed);
         meta.pages.reset(0);
-        if let Some(sums) = self.sums(bucket) {
+        if let Some(sums) = self.checksums(bucket) {
             sums.corrupt.store(0, Ordering::Relaxed);
         }
         if self.give_to_job(bucket, meta) {

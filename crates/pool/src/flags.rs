@@ -165,7 +165,7 @@ impl FileFlags {
     /// change, and before pages that a flush wrote count as clean.
     pub const SYNCED: FileFlags = FileFlags(1 << 20);
     /// The journal has records of it that a recovery would apply. Set and cleared by the node
-    /// manager; before a truncate or a punch changes the store, the journal is told (`TO_CUT`).
+    /// manager; before a truncate or a punch changes the store, the journal is told (`TO_RECORD_TRUNCATE`).
     pub const LOGGED: FileFlags = FileFlags(1 << 21);
     /// Slots have bytes of it that a recovery would apply. Set before the first such record is
     /// written, cleared by the node manager before it looks for what is dirty.
@@ -175,9 +175,9 @@ impl FileFlags {
     /// The next sync shall bring it to the store.
     pub const TO_FLUSH: FileFlags = FileFlags(1 << 24);
     /// It is clean: what journal and slots have of it shall count no more.
-    pub const TO_SETTLE: FileFlags = FileFlags(1 << 25);
+    pub const TO_CHECKPOINT: FileFlags = FileFlags(1 << 25);
     /// Whoever truncates or punches waits until the journal has it, and this is cleared.
-    pub const TO_CUT: FileFlags = FileFlags(1 << 26);
+    pub const TO_RECORD_TRUNCATE: FileFlags = FileFlags(1 << 26);
 }
 
 flag_set!(FileFlags);

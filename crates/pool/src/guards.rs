@@ -5,6 +5,7 @@
 
 use crate::BucketId;
 pub use crate::block_guard::BlockGuard;
+use crate::checksums::SlotFiles;
 use crate::crash;
 use crate::entry::Entry;
 use crate::interruption;
@@ -12,7 +13,6 @@ use crate::layout::{BucketMeta, FileRecord};
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::seq_lock::LockGuard;
-use crate::sums::SlotFiles;
 use crate::sync::{AtomicU64, Ordering};
 use forebay_placement::TierId;
 use rustix::io::Errno;

@@ -801,7 +801,7 @@ pub struct BucketMeta {
 
 /// What is known of the pages of a file tier's bucket. Guarded by the bucket's lock.
 #[repr(C)]
-pub struct SlotSums {
+pub struct SlotChecksums {
     /// The checksum of each page, or 0: not known.
     pub sum: [AtomicU32; PAGES_PER_BUCKET as usize],
     /// Dirty pages whose bytes are not the ones that were written: the store is never given them.
@@ -816,7 +816,7 @@ pub struct IndexNode {
 }
 
 pin_size!(BucketMeta, 64);
-pin_size!(SlotSums, 264);
+pin_size!(SlotChecksums, 264);
 pin_size!(Description, 64);
 pin_size!(FileRecord, 1024);
 pin_size!(IndexNode, 512);
@@ -937,7 +937,7 @@ impl Offsets {
         let buckets = section(count(counts.buckets, size_of::<BucketMeta>()));
         let bucket_bits = section(count(counts.buckets.div_ceil(64), 8));
         let slots = counts.buckets - counts.ram_buckets.next_multiple_of(64).min(counts.buckets);
-        let sums = section(count(slots, size_of::<SlotSums>()));
+        let sums = section(count(slots, size_of::<SlotChecksums>()));
         let fixed_end = section(0);
         let data = fixed_end.next_multiple_of(DATA_ALIGN);
         let bytes = u64::from(counts.ram_buckets) * counts.bucket_bytes;

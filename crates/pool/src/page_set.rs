@@ -1,6 +1,6 @@
 //! Sets of pages of one block, and what is read of a slot compared with its checksums.
 
-use crate::layout::{PAGES_PER_BUCKET, SlotSums};
+use crate::layout::{PAGES_PER_BUCKET, SlotChecksums};
 use core::ops::Range;
 
 /// Pages of one block: page 0 is the lowest bit.
@@ -71,7 +71,7 @@ impl core::ops::BitOr for PageSet {
     }
 }
 
-impl SlotSums {
+impl SlotChecksums {
     /// The checksums of `pages`, to be taken before their bytes are read.
     pub fn of(&self, pages: PageSet) -> [u32; PAGES_PER_BUCKET as usize] {
         let mut before = [0; PAGES_PER_BUCKET as usize];

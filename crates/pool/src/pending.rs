@@ -169,7 +169,10 @@ impl Segment {
             // Moved, or written anew: as if it was asked for now.
             return self.owed_block(owed.block, place).map(|anew| *owed = anew).is_some();
         }
-        if self.sums(bucket).is_some_and(|sums| sums.corrupt.load(Ordering::Acquire) & left != 0) {
+        if self
+            .checksums(bucket)
+            .is_some_and(|sums| sums.corrupt.load(Ordering::Acquire) & left != 0)
+        {
             return true;
         }
         let dirtied = meta.dirtied.load(Ordering::Acquire);

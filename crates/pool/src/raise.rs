@@ -1,12 +1,12 @@
 //! Moving a block from the slot of a file tier to RAM, where the slot cannot be written any more.
 
 use crate::BucketId;
+use crate::checksums::SlotFiles;
 use crate::guards::BlockGuard;
 use crate::layout::BucketMeta;
 use crate::owner::Owner;
 use crate::page_set::PageSet;
 use crate::segment::Segment;
-use crate::sums::SlotFiles;
 use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
 use forebay_placement::TierId;
@@ -30,7 +30,7 @@ impl Segment {
     ) -> Result<(), Errno> {
         let (old, new) = (self.bucket(from), self.bucket(to));
         let (old, new) = (old.ok_or(Errno::IO)?, new.ok_or(Errno::IO)?);
-        let sums = self.sums(from).ok_or(Errno::IO)?;
+        let sums = self.checksums(from).ok_or(Errno::IO)?;
         let page = self.page_bytes();
         // A dead manager's writes among them: nothing says that they have arrived.
         let pending = old.pending_under_lock();

@@ -661,10 +661,10 @@ impl Segment {
         u64::from(self.slot_in_tier(bucket)) * self.bucket_bytes as u64
     }
 
-    /// [`Buckets::sums`].
+    /// [`Buckets::checksums`].
     #[inline]
-    pub fn sums(&self, bucket: BucketId) -> Option<&SlotSums> {
-        if bucket.raw() < self.ram_buckets { None } else { self.buckets().sums(bucket) }
+    pub fn checksums(&self, bucket: BucketId) -> Option<&SlotChecksums> {
+        if bucket.raw() < self.ram_buckets { None } else { self.buckets().checksums(bucket) }
     }
 
     /// The number that the next event will have.

@@ -220,7 +220,7 @@ impl Segment {
     /// bucket's lock and writes it at [`Segment::record_offset`].
     pub fn slot_record(&self, bucket: BucketId) -> SlotRecord {
         let mut made = SlotRecord::void(self.next_sequence());
-        let (Some(meta), Some(sums)) = (self.bucket(bucket), self.sums(bucket)) else {
+        let (Some(meta), Some(sums)) = (self.bucket(bucket), self.checksums(bucket)) else {
             return made;
         };
         let file = meta.file.load(Ordering::Relaxed);
@@ -269,7 +269,7 @@ impl Segment {
     /// Pages that the store lacks and that are known to be corrupt: file, block and pages.
     pub fn corrupt_pages(&self) -> impl Iterator<Item = (u32, u64, u64)> {
         self.header().bucket_ids().filter_map(|bucket| {
-            let (meta, sums) = (self.bucket(bucket)?, self.sums(bucket)?);
+            let (meta, sums) = (self.bucket(bucket)?, self.checksums(bucket)?);
             let pages = sums.corrupt(meta.pending());
             let file = meta.file.load(Ordering::Relaxed);
             (pages != 0 && file < self.header().files && self.is_indexed(bucket))
@@ -390,12 +390,12 @@ mod tests {
         segment.file(file).set_path(b"/a/b");
         segment.file(file).size.store(77, Ordering::Relaxed);
         let slot = segment.take_slot(TierId::new(1), me, &mut 0).unwrap();
-        assert!(segment.sums(BucketId::from_raw(3)).is_none());
+        assert!(segment.checksums(BucketId::from_raw(3)).is_none());
         core::mem::forget(segment.init_bucket(slot, file, 9, me).unwrap());
         let meta = segment.bucket(slot).unwrap();
         meta.valid.store(0b111, Ordering::Relaxed);
         meta.pages.set(0b001, 0b010);
-        segment.sums(slot).unwrap().set(2, 99);
+        segment.checksums(slot).unwrap().set(2, 99);
         let (first, second) = (segment.slot_record(slot), segment.slot_record(slot));
         assert!(first.sequence < second.sequence);
         assert_eq!((first.device, first.inode, first.block, first.size), (5, 6, 9, 77));

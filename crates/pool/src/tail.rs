@@ -13,12 +13,12 @@
 //! as the store's file is: before the size is raised, and before the store's file counts as the truth.
 
 use crate::backoff::Backoff;
+use crate::checksums::SlotFiles;
 use crate::crash;
 use crate::entry::Entry;
 use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::{MANAGER_SLOT, Segment};
-use crate::sums::SlotFiles;
 use crate::sync::{AtomicU32, Ordering};
 use rustix::io::Errno;
 

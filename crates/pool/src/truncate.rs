@@ -3,12 +3,12 @@
 
 use crate::BucketId;
 use crate::backoff::Backoff;
+use crate::checksums::SlotFiles;
 use crate::crash;
 use crate::guards::BlockGuard;
 use crate::layout::BucketMeta;
 use crate::owner::Owner;
 use crate::segment::Segment;
-use crate::sums::SlotFiles;
 use crate::sync::{AtomicU64, Ordering};
 use core::ops::Range;
 use rustix::io::Errno;
@@ -47,8 +47,8 @@ impl Segment {
         // From here on flushes are cut at the goal.
         record.intent.store(size.wrapping_add(1), Ordering::Release);
         crash::point("truncate.intent");
-        let settled = self.settle_beyond(file, size, owner, store, Segment::ends_wait_in_time);
-        crash::point("truncate.settled");
+        let settled = self.quiesce_beyond(file, size, owner, store, Segment::ends_wait_in_time);
+        crash::point("truncate.quiesced");
         // A block that was waited for in vain has its record as it was.
         let upto = settled.map_or_else(|(block, _)| block, |()| u64::MAX);
         let settled = settled.map_err(|(_, errno)| errno);
@@ -88,8 +88,8 @@ impl Segment {
         record.range_end.store(range.end, Ordering::Release);
         crash::point("punch.intent");
         let settled =
-            self.settle_range(file, range.clone(), owner, Segment::ends_wait_in_time, |_| {});
-        crash::point("punch.settled");
+            self.quiesce_range(file, range.clone(), owner, Segment::ends_wait_in_time, |_| {});
+        crash::point("punch.quiesced");
         let settled = settled.map_err(|(_, errno)| errno);
         let result = settled.and_then(|()| on_store()).and_then(|()| {
             crash::point("punch.store");
@@ -126,9 +126,9 @@ impl Segment {
         let Some(size) = record.intent.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(());
         };
-        let settled = self.settle_beyond(file, size, owner, store, Segment::waits_on);
+        let settled = self.quiesce_beyond(file, size, owner, store, Segment::waits_on);
         let Ok(()) = settled.map_err(|(_, never)| never);
-        crash::point("complete.settled");
+        crash::point("complete.quiesced");
         // Left for somebody who may: what is behind the goal stays until then.
         store.truncate_store(size)?;
         crash::point("complete.store");
@@ -142,7 +142,7 @@ impl Segment {
 
     /// Waits until no flush that began before the intent was set writes blocks behind `size`, and sees
     /// to it that no slot's record has bytes there: a recovery must not put them behind a cut.
-    fn settle_beyond<E>(
+    fn quiesce_beyond<E>(
         &self,
         file: u32,
         size: u64,
@@ -151,7 +151,7 @@ impl Segment {
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), (u64, E)> {
         let rerecord = |bucket| self.rerecord_slot(bucket, store);
-        self.settle_range(file, size..u64::MAX, owner, look, rerecord)
+        self.quiesce_range(file, size..u64::MAX, owner, look, rerecord)
     }
 
     /// Writes the records of the slots that have blocks of `file` from `size` on, and before block `upto`.
@@ -162,13 +162,13 @@ impl Segment {
         }
         let rerecord = |bucket| self.rerecord_slot(bucket, store);
         let range = size..upto.saturating_mul(bytes);
-        let settled = self.settle_range(file, range, owner, Segment::waits_on, rerecord);
+        let settled = self.quiesce_range(file, range, owner, Segment::waits_on, rerecord);
         let Ok(()) = settled.map_err(|(_, never)| never);
     }
 
     fn rerecord_slot(&self, bucket: BucketId, store: &impl StoreOps) {
         let pending = self.bucket(bucket).map_or(0, BucketMeta::pending_under_lock);
-        if pending != 0 && self.sums(bucket).is_some() {
+        if pending != 0 && self.checksums(bucket).is_some() {
             self.record_slot(store, bucket);
         }
     }
@@ -176,7 +176,7 @@ impl Segment {
     /// Waits until no flush that began before the intent was set writes blocks of `range`, and calls
     /// `each` for their buckets, which are locked meanwhile. `look` may end the wait for a block, which is told with
     /// its error.
-    fn settle_range<E>(
+    fn quiesce_range<E>(
         &self,
         file: u32,
         range: Range<u64>,

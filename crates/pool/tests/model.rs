@@ -24,7 +24,7 @@ use forebay_placement::TierId;
 use forebay_pool::BucketId;
 use free_map::{FREE, FreeMap, States, USED};
 use index::{Index, IndexNodes, NodeStates};
-use layout::{BucketMeta, CACHED_NODES, FileRecord, IndexNode, SlotSums, TierHeader};
+use layout::{BucketMeta, CACHED_NODES, FileRecord, IndexNode, SlotChecksums, TierHeader};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -110,7 +110,7 @@ mod layout {
         pub heat: AtomicU32,
     }
 
-    pub struct SlotSums {
+    pub struct SlotChecksums {
         pub corrupt: AtomicU64,
     }
 
@@ -599,7 +599,7 @@ struct Pool {
     entry: Vec<AtomicU64>,
     metas: Vec<BucketMeta>,
     data: Vec<[AtomicU64; 2]>,
-    sums: Vec<SlotSums>,
+    sums: Vec<SlotChecksums>,
     bits: [AtomicU64; 2],
     tiers: Vec<TierHeader>,
 }
@@ -638,7 +638,7 @@ impl Pool {
             entry: (0..blocks).map(|_| AtomicU64::new(Entry::EMPTY)).collect(),
             metas,
             data: all_data,
-            sums: (0..slots).map(|_| SlotSums { corrupt: AtomicU64::new(0) }).collect(),
+            sums: (0..slots).map(|_| SlotChecksums { corrupt: AtomicU64::new(0) }).collect(),
             bits: [AtomicU64::new((1 << buckets) - 1), AtomicU64::new(0)],
             tiers: vec![tier(0, buckets), tier(SLOTS, slots)],
         }

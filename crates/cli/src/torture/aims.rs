@@ -54,7 +54,7 @@ const OF_CLIENTS: &[&str] = &[
     "truncate.cut",
     "truncate.done",
     "truncate.intent",
-    "truncate.settled",
+    "truncate.quiesced",
     "truncate.size",
     "truncate.store",
 ];
@@ -191,13 +191,13 @@ fn lead(aim: &Aim) -> Lead {
         ("tail", _) => Lead { often: BEHIND, victims: "write.dirty", events: &[Absence], ..PLAIN },
         ("complete" | "finish", _) | ("reap", "exclusive") => {
             let events: &[Event] = if in_node { &[] } else { &[Absence] };
-            Lead { often: CUTS, victims: "truncate.settled", events, ..PLAIN }
+            Lead { often: CUTS, victims: "truncate.quiesced", events, ..PLAIN }
         }
         ("cut", _) if in_node => {
-            Lead { often: &[Truncate, Write], victims: "truncate.settled", ..PLAIN }
+            Lead { often: &[Truncate, Write], victims: "truncate.quiesced", ..PLAIN }
         }
         ("cut-range", _) if in_node => {
-            Lead { often: &[Punch, Write], victims: "punch.settled", ..PLAIN }
+            Lead { often: &[Punch, Write], victims: "punch.quiesced", ..PLAIN }
         }
         ("punch", _) if in_node => Lead { often: &[Punch], victims: "punch.intent", ..PLAIN },
         ("punch" | "cut-range", _) => Lead { often: &[Punch], ..PLAIN },
@@ -205,7 +205,7 @@ fn lead(aim: &Aim) -> Lead {
         ("reap", "bucket") => Lead { often: &[Write], victims: "write.marked", ..PLAIN },
         ("reap", _) => Lead { victims: "write.dirty", ..PLAIN },
         ("takeover", "unfinished") => {
-            Lead { often: CUTS, victims: "truncate.settled", events: &[Absence], ..PLAIN }
+            Lead { often: CUTS, victims: "truncate.quiesced", events: &[Absence], ..PLAIN }
         }
         ("table", _) => {
             Lead { tiers: Tiers::Full, victims: "record.writing", events: &[Absence], ..PLAIN }

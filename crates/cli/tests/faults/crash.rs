@@ -426,7 +426,7 @@ fn truncates_that_were_killed_are_completed_before_a_drain_ends() {
     let contents = script::short_contents();
     let write = Step::Write { file: 0, at: 1000, bytes: 5000, seed: 2, pieces: false };
     let lines = alone(&[write, Step::Truncate { file: 0, size: 1234 }]);
-    for point in ["truncate.intent", "truncate.settled", "truncate.store", "truncate.size"] {
+    for point in ["truncate.intent", "truncate.quiesced", "truncate.store", "truncate.size"] {
         for second in [None, Some("reap.exclusive"), Some("takeover.unfinished")] {
             let first = Kill { role: "client", point: point.into(), number: 1 };
             let mut kills = vec![first];

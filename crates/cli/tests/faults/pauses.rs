@@ -448,7 +448,7 @@ fn a_truncate_that_an_exec_ends_is_completed() {
         return skip("pauses are only in builds with debug assertions");
     }
     for point in
-        ["truncate.intent", "truncate.settled", "truncate.store", "truncate.size", "truncate.cut"]
+        ["truncate.intent", "truncate.quiesced", "truncate.store", "truncate.size", "truncate.cut"]
     {
         let site = Site::new(&LAZY);
         if !site.compile("cut.c", &["-pthread"]) {

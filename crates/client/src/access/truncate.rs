@@ -10,10 +10,10 @@ use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::BucketId;
+use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::slot_record::RECORD_BYTES;
-use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::StoreOps;
 use forebay_pool::{clock, crash, futex};
 use rustix::fd::AsRawFd;
@@ -161,30 +161,30 @@ impl ExclusiveFile<'_> {
             return Ok(());
         }
         let header = self.session.segment.header();
-        record.set(FileFlags::TO_CUT);
+        record.set(FileFlags::TO_RECORD_TRUNCATE);
         self.session.segment.post(Some(self.session.owner()), &Message::Sync { file: self.id });
         let wait = Wait::begin();
-        while record.has(FileFlags::TO_CUT) {
+        while record.has(FileFlags::TO_RECORD_TRUNCATE) {
             let done = header.work_done.load(Ordering::Acquire);
-            if !record.has(FileFlags::TO_CUT) {
+            if !record.has(FileFlags::TO_RECORD_TRUNCATE) {
                 break;
             }
             futex::wait(&header.work_done, done, WORK_LOOK.as_ms());
-            if !record.has(FileFlags::TO_CUT) {
+            if !record.has(FileFlags::TO_RECORD_TRUNCATE) {
                 break;
             }
             if let Err(errno) = wait.look(|| self.session.segment.manager_is_stopped()) {
-                record.clear(FileFlags::TO_CUT);
+                record.clear(FileFlags::TO_RECORD_TRUNCATE);
                 return Err(errno);
             }
             match self.session.manager_watch.look(&self.session.segment) {
                 ManagerState::AtWork => {}
                 ManagerState::Gone => {
-                    record.clear(FileFlags::TO_CUT);
+                    record.clear(FileFlags::TO_RECORD_TRUNCATE);
                     return self.flush_here(true);
                 }
                 ManagerState::Stopped => {
-                    record.clear(FileFlags::TO_CUT);
+                    record.clear(FileFlags::TO_RECORD_TRUNCATE);
                     return Err(Errno::TIMEDOUT);
                 }
             }

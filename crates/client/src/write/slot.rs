@@ -176,7 +176,7 @@ impl Session {
         within: usize,
         from: Span<'_, Readable>,
     ) -> Result<(), Errno> {
-        let sums = self.segment.sums(bucket).ok_or(Errno::IO)?;
+        let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
         let page = self.segment.page_bytes();
         let first = within / page;
         // The application may change it meanwhile: see below.

@@ -92,7 +92,7 @@ impl Flusher {
     pub(super) fn serve_cut(&mut self, file: u32) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
-        if !record.has(FileFlags::TO_CUT) {
+        if !record.has(FileFlags::TO_RECORD_TRUNCATE) {
             return;
         }
         let goal = || {
@@ -110,7 +110,7 @@ impl Flusher {
         }
         // One that was given up while this process was stopped may be followed by another.
         if goal() == before {
-            record.clear(FileFlags::TO_CUT);
+            record.clear(FileFlags::TO_RECORD_TRUNCATE);
         }
         self.announce_done();
     }

@@ -5,10 +5,10 @@ use crate::drain::flusher::Flusher;
 use crate::node::{BlockRef, Node};
 use forebay_pool::SlotRecord;
 use forebay_pool::backoff::Backoff;
+use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
-use forebay_pool::sums::SlotFiles;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Flusher {
     pub(super) fn record(&self, dirty: BlockRef) {
         let segment = &self.node.segment;
         let Some(meta) = segment.bucket(dirty.bucket) else { return };
-        if segment.sums(dirty.bucket).is_none() {
+        if segment.checksums(dirty.bucket).is_none() {
             return;
         }
         // A writer that holds it writes the record itself; one that is stopped is not waited for.

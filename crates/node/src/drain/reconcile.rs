@@ -42,8 +42,8 @@ pub(crate) fn reconcile_held(node: &Node, file: u32) {
         // The sync thread comes back to it when journal and slots count no more.
         let failing = record.has(FileFlags::FAILING)
             && clock::stamp_age(node.now(), record.retry_at.load(Ordering::Relaxed)) == 0;
-        if !record.has(FileFlags::TO_SETTLE) && !failing {
-            node.segment.request(file, Some(Node::new_owner()), FileFlags::TO_SETTLE);
+        if !record.has(FileFlags::TO_CHECKPOINT) && !failing {
+            node.segment.request(file, Some(Node::new_owner()), FileFlags::TO_CHECKPOINT);
         }
     } else if agrees {
         // A program that is open for writing cannot be executed. The next writer sends his own.

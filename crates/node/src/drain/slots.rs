@@ -8,8 +8,8 @@ use forebay_device::{Batch, Span, Target, Transfer};
 use forebay_placement::TierId;
 use forebay_pool::BucketId;
 use forebay_pool::PageSet;
+use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::PAGES_PER_BUCKET;
-use forebay_pool::sums::SlotFiles;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl Flusher {
         let mut staging = std::mem::take(&mut self.staging);
         let mut places = staging.chunks_mut(bucket);
         for (index, block) in begun.iter_mut().enumerate() {
-            let Some(sums) = node.segment.sums(block.dirty.bucket) else { continue };
+            let Some(sums) = node.segment.checksums(block.dirty.bucket) else { continue };
             let Some(place) = places.next() else { break };
             block.data = place.as_ptr();
             let tier = node.segment.tier_of(block.dirty.bucket);
@@ -79,7 +79,7 @@ impl Flusher {
 
     /// Pages of a staged block that are not what was written.
     fn corrupt(&self, block: &InFlight, before: &[u32; PAGES_PER_BUCKET as usize]) -> u64 {
-        let Some(sums) = self.node.segment.sums(block.dirty.bucket) else { return 0 };
+        let Some(sums) = self.node.segment.checksums(block.dirty.bucket) else { return 0 };
         // SAFETY: a block's part of the staging buffer, which is this flusher's.
         let bytes =
             unsafe { std::slice::from_raw_parts(block.data, self.node.segment.bucket_bytes()) };
@@ -95,7 +95,9 @@ impl Flusher {
     /// Pages of a block that cannot be read one by one either; the others are then staged.
     fn unreadable(&self, block: &InFlight) -> u64 {
         let page = self.node.segment.page_bytes();
-        let Some(sums) = self.node.segment.sums(block.dirty.bucket) else { return block.pages };
+        let Some(sums) = self.node.segment.checksums(block.dirty.bucket) else {
+            return block.pages;
+        };
         let wrong = |number: usize| {
             // SAFETY: inside the staging buffer, which is this flusher's.
             let to = unsafe {
@@ -113,7 +115,7 @@ impl Flusher {
     fn give_back(&self, block: &mut InFlight, pages: u64) {
         let segment = &self.node.segment;
         let bucket = block.dirty.bucket;
-        if let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) {
+        if let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.checksums(bucket)) {
             self.node.report_corrupt(meta, sums, pages, true);
             meta.pages.end_writeback(pages, true);
         }
@@ -153,7 +155,7 @@ pub(super) fn read_slot<'s>(
         Err(errno) => Err(errno),
     };
     node.note_device(tier, got)?;
-    let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) else {
+    let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.checksums(bucket)) else {
         return Err(Errno::STALE);
     };
     let wrong = sums.corrupt_pages(pages, &sums.of(pages), &staging[..bytes]);

@@ -69,7 +69,7 @@ impl Flusher {
 
     fn behind(&self, file: u32) -> bool {
         let record = self.node.segment.file(file);
-        record.has(FileFlags::TO_CUT)
+        record.has(FileFlags::TO_RECORD_TRUNCATE)
             || record.sync_wanted.load(Ordering::Acquire)
                 != record.sync_done.load(Ordering::Acquire)
     }
@@ -92,7 +92,7 @@ impl Flusher {
             let wanted = record.flags.load(Ordering::Acquire);
             let store = FileFlags::DURABLE
                 | FileFlags::TO_FLUSH
-                | FileFlags::TO_SETTLE
+                | FileFlags::TO_CHECKPOINT
                 | FileFlags::RELEASE;
             if !wanted.contains(FileFlags::TO_LOG) || wanted.intersects(store) {
                 self.sync(file);
@@ -138,7 +138,7 @@ impl Flusher {
             | FileFlags::RELEASE
             | FileFlags::TO_LOG
             | FileFlags::TO_FLUSH
-            | FileFlags::TO_SETTLE;
+            | FileFlags::TO_CHECKPOINT;
         crash::point("sync.begin");
         let wanted = record.flags.clear(all, Ordering::AcqRel) & all;
         crash::point("sync.taken");
@@ -164,7 +164,7 @@ impl Flusher {
         let release = wanted.contains(FileFlags::RELEASE);
         let born = record.born_ns.load(Ordering::Acquire);
         let errors = record.errors();
-        let only_clean = wanted == FileFlags::TO_SETTLE;
+        let only_clean = wanted == FileFlags::TO_CHECKPOINT;
         // Slots that are filled from here on are not covered by this checkpoint, and their file has the flag.
         let was_logged = record.has(FileFlags::LOGGED);
         let slotted = (durable || only_clean) && self.take_slotted(file);

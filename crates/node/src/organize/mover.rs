@@ -141,7 +141,7 @@ impl Mover {
         }
         if !from.is_ram() {
             for copy in copying.iter_mut() {
-                let Some(sums) = segment.sums(copy.found.bucket) else { continue };
+                let Some(sums) = segment.checksums(copy.found.bucket) else { continue };
                 *copy.sums = sums.of(PageSet(copy.valid));
             }
             let mut reads: Vec<_> = (copying.iter().enumerate())
@@ -153,7 +153,7 @@ impl Mover {
             self.run(from, &mut reads, &mut good);
         }
         for (index, copy) in copying.iter_mut().enumerate().filter(|&(index, _)| good[index]) {
-            let from = segment.sums(copy.found.bucket);
+            let from = segment.checksums(copy.found.bucket);
             for number in PageSet(copy.valid).pages() {
                 // SAFETY: inside the bucket or its copy; bytes that change meanwhile are noticed by the version.
                 let bytes = unsafe {
@@ -212,7 +212,7 @@ impl Mover {
         let dirty = old.pages.dirty();
         let lost = copy.corrupt & dirty;
         if lost != 0 {
-            if let Some(sums) = segment.sums(copy.found.bucket) {
+            if let Some(sums) = segment.checksums(copy.found.bucket) {
                 self.node.report_corrupt(old, sums, lost, false);
             }
             return false;
@@ -234,7 +234,7 @@ impl Mover {
         let heat = if up { promoted(heat, now) } else { heat.stamped(now) };
         new.heat.store(heat.0, Ordering::Relaxed);
         new.state.store(USED, Ordering::Release);
-        if let Some(sums) = segment.sums(copy.to) {
+        if let Some(sums) = segment.checksums(copy.to) {
             PageSet(valid).pages().for_each(|page| sums.set(page, copy.sums[page]));
             segment.record_slot(&*self.node, copy.to);
         }

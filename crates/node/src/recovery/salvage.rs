@@ -297,7 +297,7 @@ impl<'a> Salvager<'a> {
         let slots = self.slots[tier].as_ref().map_err(Clone::clone)?;
         let offset = self.segment.slot_offset(bucket) + from as u64;
         let read = |to: &mut [u8]| slots.read_exact_at(to, offset);
-        let right = match self.segment.sums(bucket) {
+        let right = match self.segment.checksums(bucket) {
             Some(sums) => sums.read_page(number, bytes, read),
             None => read(bytes).map(|()| true),
         };

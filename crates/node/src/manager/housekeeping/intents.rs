@@ -5,9 +5,9 @@ use crate::node::Node;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::BackingStore;
 use forebay_pool::BucketId;
+use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::*;
 use forebay_pool::slot_record::RECORD_BYTES;
-use forebay_pool::sums::SlotFiles;
 use forebay_pool::truncate::StoreOps;
 use forebay_pool::{Owner, crash};
 use rustix::io::Errno;
@@ -88,8 +88,8 @@ pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
 pub(crate) fn complete_intent(node: &Node, file: u32, owner: Owner) -> Result<(), Errno> {
     let record = node.segment.file(file);
     record.set(FileFlags::STORE_WRITTEN);
-    let outside = FromManager { node, file };
-    let result = node.segment.complete_intent(file, owner, &outside);
+    let store = FromManager { node, file };
+    let result = node.segment.complete_intent(file, owner, &store);
     match result {
         // It has lost its last name, as far as is known: what is left of it goes when that is sure.
         Err(Errno::STALE) => {

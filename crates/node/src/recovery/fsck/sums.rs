@@ -28,7 +28,8 @@ pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
             }
         };
         for bucket in buckets_of(segment, tier) {
-            let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.sums(bucket)) else {
+            let (Some(meta), Some(sums)) = (segment.bucket(bucket), segment.checksums(bucket))
+            else {
                 continue;
             };
             if meta.state.load(Ordering::Acquire) != USED || meta.lock.holder().is_some() {

@@ -4,7 +4,7 @@
 use crate::BucketId;
 use crate::checksum::{Checksum, checksum_of};
 use crate::crash;
-use crate::layout::{BucketMeta, FileFlags, SlotSums};
+use crate::layout::{BucketMeta, FileFlags, SlotChecksums};
 use crate::page_set::PageSet;
 use crate::segment::Segment;
 use crate::slot_record::RECORD_BYTES;
@@ -33,7 +33,7 @@ pub trait SlotFiles {
     fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno>;
 }
 
-impl SlotSums {
+impl SlotChecksums {
     /// The sum of page `page`; 0 is not known.
     #[inline]
     pub fn get(&self, page: usize) -> u32 {
@@ -97,7 +97,7 @@ impl Segment {
     pub fn void_slot(&self, files: &impl SlotFiles, bucket: BucketId) {
         let Some(meta) = self.bucket(bucket) else { return };
         let pending = meta.pending();
-        if self.sums(bucket).is_some() && pending != 0 {
+        if self.checksums(bucket).is_some() && pending != 0 {
             let void = crate::SlotRecord::void(self.next_sequence()).encode();
             crash::point("record.voiding");
             if let Err(errno) = files.write_record(bucket, &void) {
@@ -118,7 +118,7 @@ impl Segment {
         bucket: BucketId,
         pages: u64,
     ) -> Result<u64, Errno> {
-        let (Some(meta), Some(sums)) = (self.bucket(bucket), self.sums(bucket)) else {
+        let (Some(meta), Some(sums)) = (self.bucket(bucket), self.checksums(bucket)) else {
             return Ok(0);
         };
         let (mut invalid, mut result) = (0, Ok(()));
@@ -144,7 +144,7 @@ impl Segment {
     }
 
     /// Notes that dirty pages of a slot are not what was written. Returns those not known before.
-    pub fn mark_corrupt(&self, meta: &BucketMeta, sums: &SlotSums, pages: u64) -> u64 {
+    pub fn mark_corrupt(&self, meta: &BucketMeta, sums: &SlotChecksums, pages: u64) -> u64 {
         let new = pages & !sums.corrupt.fetch_or(pages, Ordering::AcqRel);
         let file = meta.file.load(Ordering::Relaxed);
         if new != 0 && file < self.header().files {
@@ -156,7 +156,7 @@ impl Segment {
     fn is_page_right(
         &self,
         files: &impl SlotFiles,
-        sums: &SlotSums,
+        sums: &SlotChecksums,
         bucket: BucketId,
         number: usize,
     ) -> bool {
@@ -188,7 +188,7 @@ impl Segment {
         keep: bool,
         mut change: impl FnMut(usize, &mut [u8; CHUNK]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let sums = self.sums(bucket).ok_or(Errno::IO)?;
+        let sums = self.checksums(bucket).ok_or(Errno::IO)?;
         let page = self.page_bytes();
         let known = sums.get(number);
         let mut sum = Checksum::default();
@@ -293,7 +293,7 @@ mod tests {
             records: RefCell::default(),
             fails: false,
         };
-        let (meta, sums) = (segment.bucket(bucket).unwrap(), segment.sums(bucket).unwrap());
+        let (meta, sums) = (segment.bucket(bucket).unwrap(), segment.checksums(bucket).unwrap());
         meta.valid.store(0b11, Ordering::Relaxed);
         meta.pages.reset(0b01);
         let sum = checksum_of(&vec![7; page as usize]);
@@ -306,7 +306,8 @@ mod tests {
     fn a_corrupt_page_becomes_invalid_where_it_is_clean_and_an_error_where_it_is_dirty() {
         for page in [4096u32, 16384] {
             let (segment, _shared, memory, bucket) = two_pages(page);
-            let (meta, sums) = (segment.bucket(bucket).unwrap(), segment.sums(bucket).unwrap());
+            let (meta, sums) =
+                (segment.bucket(bucket).unwrap(), segment.checksums(bucket).unwrap());
             assert_eq!(segment.verify_pages(&memory, bucket, u64::MAX), Ok(0));
             memory.slot.borrow_mut()[2 * page as usize - 1] ^= 1;
             assert_eq!(segment.verify_pages(&memory, bucket, u64::MAX), Ok(0b10));
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn a_page_in_the_middle_of_a_write_is_not_corrupt() {
         let (segment, _shared, memory, bucket) = two_pages(4096);
-        let sums = segment.sums(bucket).unwrap();
+        let sums = segment.checksums(bucket).unwrap();
         let before = sums.get(0);
         assert!(sums.agrees(0, before, &memory.slot.borrow()[..4096]));
         assert!(!sums.agrees(0, before, &[0; 4096]));
