@@ -1,4 +1,15 @@
 //! How a thread waits for something that another one holds.
+//!
+//! ```
+//! use forebay_pool::backoff::Backoff;
+//!
+//! let mut backoff = Backoff::default();
+//! let lock = std::sync::atomic::AtomicBool::new(false);
+//! while lock.load(std::sync::atomic::Ordering::Acquire) && !backoff.is_spent() {
+//!     backoff.wait();
+//! }
+//! assert!(!backoff.is_spent());
+//! ```
 
 use crate::clock::{self, Timer};
 use crate::sync::pause;

@@ -1,4 +1,13 @@
 //! CRC-32C of pages, slot records and other bytes in shared memory and on file tiers; 0 stands for "not known".
+//!
+//! ```
+//! use forebay_pool::checksum::{Checksum, checksum_of};
+//!
+//! let mut checksum = Checksum::default();
+//! checksum.add(b"a page, ");
+//! checksum.add(b"piece by piece");
+//! assert_eq!(checksum.sum(), checksum_of(b"a page, piece by piece"));
+//! ```
 
 /// A checksum that is computed piece by piece.
 #[derive(Clone, Copy, Default)]

@@ -2,6 +2,15 @@
 //!
 //! By way of the C library: rustix looks for the vDSO itself, and tools that run a program on an
 //! emulated processor (valgrind) have hidden it.
+//!
+//! ```
+//! use forebay_pool::clock::{joined_ns, parted_ns, stamp_age};
+//!
+//! assert_eq!(joined_ns(2, 5), 2_000_000_005);
+//! assert_eq!(parted_ns(2_000_000_005), (2, 5));
+//! // Stamps wrap after 49 days.
+//! assert_eq!(stamp_age(5, u32::MAX - 4), 10);
+//! ```
 
 use rustix::time::{ClockId, Timespec};
 

@@ -1,4 +1,14 @@
 //! Whether a process still runs, by pid and start time, so that a re-used pid is not mistaken.
+//!
+//! ```
+//! use forebay_pool::liveness::{is_alive, start_time};
+//!
+//! let pid = std::process::id();
+//! let start = start_time(pid).expect("/proc tells of this process");
+//! assert!(is_alive(pid, start));
+//! // Another process with the same number, later.
+//! assert!(!is_alive(pid, start + 1));
+//! ```
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

@@ -1,5 +1,13 @@
 //! Marks in a tier's journal: what a client says about a file when no node manager is there to
 //! append to the log.
+//!
+//! ```
+//! use forebay_pool::mark::{MARK_BYTES, Mark};
+//!
+//! let mark = Mark { device: 1, inode: 2, born_ns: 3, sequence: 4 };
+//! assert_eq!(Mark::decode(&mark.encode()), Some(mark));
+//! assert_eq!(Mark::decode(&[0; MARK_BYTES]), None);
+//! ```
 
 /// Where the marks begin in the journal's file.
 pub const MARKS_AT: u64 = 128 << 10;

@@ -1,4 +1,13 @@
 //! The owner of something in shared memory: a client slot and one of its threads.
+//!
+//! ```
+//! use forebay_pool::Owner;
+//!
+//! let owner = Owner::new(3, 7);
+//! assert_eq!(owner.slot(), 3);
+//! assert_eq!(Owner::from_raw(owner.raw()), Some(owner));
+//! assert_eq!(Owner::from_raw(0), None);
+//! ```
 
 /// A client slot (12 bits) and a thread of it (20 bits). Never zero: thread numbers start at one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,15 @@
 //! Files of ours in directories that others may write to, /dev/shm and the folders of file tiers: used
 //! only if no other user can have a hand in them.
+//!
+//! ```
+//! use forebay_pool::private;
+//!
+//! let path = std::env::temp_dir().join(format!("forebay-doc-{}", std::process::id()));
+//! let file = private::open_or_create(&path, rustix::fs::OFlags::RDWR);
+//! assert!(file.is_ok() && private::is_there(&path));
+//! private::remove(&path);
+//! assert!(!private::is_there(&path));
+//! ```
 
 use core::fmt;
 use rustix::fd::{AsFd, OwnedFd};

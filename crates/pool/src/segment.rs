@@ -1,4 +1,19 @@
 //! The segment: made, attached to, and seen as its structures.
+//!
+//! ```
+//! use forebay_pool::Owner;
+//! use forebay_pool::files::Identity;
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//!
+//! // A RAM tier of 16 MiB, in buckets of 64 pages of 4 KiB.
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! assert_eq!(segment.bucket_bytes(), 256 << 10);
+//! let file = Identity { device: 1, inode: 2 };
+//! let made = segment.with_file_or_new(file, Owner::new(1, 0), |_, is_new| is_new);
+//! assert_eq!(made, Some(true));
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::BucketId;
 use crate::buckets::{BucketStates, Buckets};

@@ -1,4 +1,18 @@
 //! The lock of shared memory: exclusive for writers, a sequence lock for readers, and robust.
+//!
+//! ```
+//! use forebay_pool::Owner;
+//! use forebay_pool::seq_lock::RobustSeqLock;
+//!
+//! let lock = RobustSeqLock::unheld();
+//! let begin = lock.read_begin().expect("no writer holds it");
+//! let mut writer = lock.guard(Owner::new(1, 0)).expect("it is free");
+//! assert!(lock.read_begin().is_none());
+//! writer.changed();
+//! drop(writer);
+//! // What was read since `begin` may be of two moments.
+//! assert!(lock.read_retry(begin));
+//! ```
 
 use crate::owner::Owner;
 use crate::sync::{AtomicU64, Ordering};

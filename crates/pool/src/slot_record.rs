@@ -1,5 +1,18 @@
 //! The slot table: one record of 1 KiB for each slot of a file tier, in a file beside the slots. It says
 //! which pages of which file a slot holds, so that they are found again when the segment is gone.
+//!
+//! ```
+//! use forebay_pool::SlotRecord;
+//!
+//! let mut record = SlotRecord::void(4);
+//! (record.device, record.inode, record.block) = (1, 2, 3);
+//! record.set_path(b"/store/file".iter().copied());
+//! let bytes = record.encode();
+//! assert!(SlotRecord::decode(&bytes) == Ok(Some(record)));
+//! let mut damaged = bytes;
+//! damaged[100] ^= 1;
+//! assert!(SlotRecord::decode(&damaged).is_err());
+//! ```
 
 use crate::BucketId;
 use crate::checksum::{Checksum, checksum_of};

@@ -5,6 +5,24 @@
 //! Every error is one message: `FILE:LINE: KEY: what is wrong; what to do`.
 //!
 //! The schema in XML is read here, too. May use no other folder of this crate.
+//!
+//! ```
+//! use forebay_node::Config;
+//!
+//! let text = r#"
+//!     [[backing]]
+//!     path = "/tmp"
+//!
+//!     [[tier]]
+//!     name = "ram"
+//!     kind = "ram"
+//!     capacity = "64MiB"
+//! "#;
+//! let config = Config::parse(text).expect("it is whole");
+//! assert_eq!((config.tiers.len(), config.page_size), (1, 4096));
+//! let wrong = Config::parse(&text.replace("capacity", "capcity")).unwrap_err();
+//! assert!(wrong.to_string().contains("capcity"));
+//! ```
 
 mod machine;
 mod places;

@@ -2,6 +2,8 @@
 //! so that a configuration can be written that says how fast each tier is.
 //!
 //! The paper left this to people. It leaves nothing behind: what it writes to has no name.
+//!
+//! No example runs here: a measurement takes seconds of a quiet machine. `forebay profile` is one.
 
 mod hierarchy;
 mod measured;
