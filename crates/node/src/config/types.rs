@@ -472,7 +472,7 @@ pub(super) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// Paths are UTF-8: [`Directory::open`] refuses others.
+/// Paths are UTF-8: `Directory::open` in `machine.rs` refuses others.
 fn quoted_path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }

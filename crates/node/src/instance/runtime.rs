@@ -48,7 +48,7 @@ impl Runtime {
     /// The names of the instance of this name, which need not be that of today's configuration.
     ///
     /// # Errors
-    /// Those of [`base`], and a message if that is no instance's name.
+    /// Those of [`base()`], and a message if that is no instance's name.
     pub fn of_instance(instance: &str) -> Result<Runtime, String> {
         match is_instance(instance) {
             true => Runtime::find(&base()?, instance),
@@ -59,7 +59,7 @@ impl Runtime {
     /// The same instance, as it is now: its pool may have been made meanwhile, under another name.
     ///
     /// # Errors
-    /// Those of [`base`].
+    /// Those of [`base()`].
     pub fn again(&self) -> Result<Runtime, String> {
         Runtime::find(&base()?, &self.instance)
     }
@@ -97,10 +97,10 @@ impl Runtime {
     }
 
     /// All instances of this user: those that have a pool, wherever they were started, and those that
-    /// have a folder in [`base`].
+    /// have a folder in [`base()`].
     ///
     /// # Errors
-    /// Those of [`base`], and of looking into /dev/shm.
+    /// Those of [`base()`], and of looking into /dev/shm.
     pub fn all() -> Result<Vec<Runtime>, String> {
         let base = base()?;
         let entries = fs::read_dir(&base).map_err(|e| format!("{}: {e}", base.display()))?;

@@ -51,7 +51,7 @@ impl Contents {
     /// Reads the journal at `path`; there may be none.
     ///
     /// # Errors
-    /// The device's; `BADMSG` if both copies of the superblock are damaged, so that no checkpoint is known; [`OTHER_VERSION`].
+    /// The device's; `BADMSG` if both copies of the superblock are damaged, so that no checkpoint is known; [`super::superblock::OTHER_VERSION`].
     pub fn read(path: &Path) -> Result<Contents, Errno> {
         let file = match private::open(path, OFlags::RDONLY) {
             Ok(file) => file,

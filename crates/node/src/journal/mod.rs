@@ -4,7 +4,7 @@
 //! What the log has of a file counts until a *checkpoint* of the file: the store has everything, durably.
 //! When nothing in it counts, the log begins again at its start, as a new *generation*.
 //!
-//! [`file`] reads and writes it, [`superblock`] heads it, [`record`] is the format of its records, [`scan`] finds
+//! [`mod@file`] reads and writes it, [`superblock`] heads it, [`record`] is the format of its records, [`scan`] finds
 //! them; [`log`] appends, [`state`] knows what it has appended; [`contents`] is what recovery takes
 //! from it, and [`replay`] brings that to a file. May use `config`, `devices`, `instance` and `store`.
 

@@ -110,7 +110,7 @@ pub(crate) struct Examined {
 /// Looks at the journal at `path`.
 ///
 /// # Errors
-/// The device's; `NOENT` if there is none; [`OTHER_VERSION`].
+/// The device's; `NOENT` if there is none; [`super::superblock::OTHER_VERSION`].
 pub(crate) fn examine(path: &Path) -> Result<Examined, Errno> {
     let file = private::open(path, OFlags::RDONLY).map_err(Wrong::errno)?;
     let copies = Copies::of(&file)?;

@@ -166,7 +166,7 @@ impl Runtime {
     /// this machine whose folder is gone, and those of other machines.
     ///
     /// # Errors
-    /// Those of [`base`].
+    /// Those of [`base()`].
     pub fn left_beside(config: &Config) -> Result<LeftBeside, String> {
         let base = base()?;
         let own = config.instance_id();

@@ -28,10 +28,10 @@ pub(super) fn last_logs(base: &Path) -> Vec<(PathBuf, SystemTime)> {
         .collect()
 }
 
-/// The log that was kept last of a manager that has ended, in [`base`].
+/// The log that was kept last of a manager that has ended, in [`base()`].
 ///
 /// # Errors
-/// Those of [`base`].
+/// Those of [`base()`].
 pub fn newest_last_log() -> Result<Option<PathBuf>, String> {
     Ok(last_logs(&base()?).into_iter().max_by_key(|(_, at)| *at).map(|(path, _)| path))
 }
