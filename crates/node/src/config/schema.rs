@@ -22,7 +22,7 @@ const ATTRIBUTES_MAX: usize = 8 << 10;
 /// Attributes of this namespace say where the XSD is.
 const INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
 
-/// Reads the rules in an XML file; `asked_by` is who named it.
+/// Reads the rules in an XML file; `asked_by` is the place that named it.
 pub(crate) fn load(path: &Path, asked_by: &str) -> Result<Vec<RawRule>> {
     let name = path.display().to_string();
     let mut content = Vec::new();

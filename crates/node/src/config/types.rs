@@ -428,7 +428,7 @@ impl Config {
         Ok(())
     }
 
-    /// Sets what fsync waits for, of files whose rule does not say; `place` is who asks.
+    /// Sets what fsync waits for, of files whose rule does not say; `place` names the key that asks.
     ///
     /// # Errors
     /// There is no tier for it.

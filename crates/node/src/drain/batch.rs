@@ -104,7 +104,7 @@ impl Flusher {
                 }
             }
         }
-        // Before any page counts as clean, or as not written: who sees that sees the error.
+        // Before any page counts as clean, or as not written: a thread that sees that sees the error.
         self.node.segment.file(file).clear(FileFlags::SYNCED);
         if let Some(errno) = error.or(unread.then_some(Errno::IO)) {
             self.failed(file, born, errno);

@@ -25,7 +25,7 @@ impl Flusher {
         let Some(journal) = node.journal.as_ref().filter(|journal| journal.takes_data()) else {
             return Err(LogError::Full);
         };
-        // Before intents are looked for: who sets one later tells the journal first.
+        // Before intents are looked for: a thread that sets one later tells the journal first.
         let slotted = record.has(FileFlags::SLOTTED);
         let first = !record.set(FileFlags::LOGGED) && !slotted;
         fence(Ordering::SeqCst);

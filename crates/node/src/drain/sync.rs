@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// How often all files are looked at for syncs that no message told of.
 const LOOK_EVERYWHERE: Timer = Timer::seconds(1);
-/// How often one who waits for requests looks whether it shall end.
+/// How often a thread that waits for requests looks whether it shall end.
 const QUEUE_LOOK: Timer = Timer::ms(250);
 
 /// A sync that waits for what a client holds is tried again after this, doubled each time up to the second
@@ -87,7 +87,7 @@ impl Flusher {
                 false => Backoff::default(),
             };
             let record = node.segment.file(file);
-            // First: who asks for more from here on is answered the next time.
+            // First: a process that asks for more from here on is answered the next time.
             let ticket = record.sync_wanted.load(Ordering::Acquire);
             let wanted = record.flags.load(Ordering::Acquire);
             let store = FileFlags::DURABLE

@@ -27,7 +27,7 @@ const ENDING: Duration = Duration::from_millis(500);
 /// After this it is said what a start waits for: one that ends as usual is gone by then.
 const SAY: Timer = Timer::ms(300);
 
-/// What a start waits for, told once to the one who waits for the start.
+/// What a start waits for, told once to the process that waits for the start.
 pub(crate) struct Waits<'a> {
     report: Option<&'a File>,
     since: Option<Instant>,

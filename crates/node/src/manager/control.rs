@@ -270,7 +270,7 @@ impl Control {
         self.answer_drains()
     }
 
-    /// Tells those who wait for the manager's end what has become of it.
+    /// Tells processes that wait for the manager's end what has become of it.
     pub fn answer_end(&mut self, answer: Message) {
         for peer in self.peers.iter_mut().filter(|peer| peer.awaits_end) {
             peer.awaits_end = false;
@@ -363,7 +363,7 @@ impl Receiver<'_> {
     /// Reads what a peer has sent. False when it is gone or talks rubbish.
     fn receive(&mut self, peer: &mut Peer) -> bool {
         let node = self.node;
-        // One who never stops must not keep us from the others.
+        // A client that never stops sending must not keep us from the others.
         for _ in 0..ROUND_MAX {
             let (message, mut sent) = match peer.next() {
                 Ok(Some(next)) => next,

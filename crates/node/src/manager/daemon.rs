@@ -101,7 +101,7 @@ pub fn serve(
     let Some(lock) = lock else {
         return Err(format!("{}: {SERVED}", runtime.folder.display()));
     };
-    // For commands that wait for us, and find no pool yet that says who we are.
+    // For commands that wait for us, and find no pool yet that names this process.
     let _ = rustix::io::pwrite(&lock, format!("{}\n", std::process::id()).as_bytes(), 0);
     // Its pool may be there since, made by a manager with another runtime folder.
     let now = runtime.again()?;

@@ -48,7 +48,7 @@ pub(crate) fn take_over(node: &Node) {
         record.clear(FileFlags::REGISTERED | FileFlags::FAILING);
         record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         if record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire) {
-            // What those who wait were promised the predecessor knew: it took the flags.
+            // What waiting processes were promised the predecessor knew: it took the flags.
             record.set(FileFlags::DURABLE);
         }
         if record.is_tracked() {
@@ -80,7 +80,7 @@ pub(crate) fn take_over(node: &Node) {
     );
 }
 
-/// Writes the records of slots anew that do not say what the segment says: who changed the slot was
+/// Writes the records of slots anew that do not say what the segment says: the process that changed the slot was
 /// killed before it came to that, or the record is damaged.
 fn repair_table(node: &Node, tier: TierId) -> Result<(), Errno> {
     /// Records that are read at a time: 1 MiB.

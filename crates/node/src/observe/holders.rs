@@ -49,7 +49,7 @@ pub enum What {
     Offset,
     /// To open or close some few files.
     Table,
-    /// Only who wants the file for itself waits, as for a truncate.
+    /// Only a thread that wants the file for itself waits, as for a truncate.
     Inside,
 }
 
@@ -136,7 +136,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
     }
     segment.stripes().for_each(|stripe| note(stripe.holder(), None, What::Table));
     for (&slot, holder) in &mut found {
-        // Who is stopped holds at least its place; who merely waits holds nothing.
+        // A process that is stopped holds at least its place; one that merely waits holds nothing.
         if !holder.held.is_empty() || !holder.is_stopped {
             continue;
         }

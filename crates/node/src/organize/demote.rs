@@ -106,7 +106,7 @@ impl Demoter {
         let leaving = self.choose((bytes / unit) as usize, &hierarchy);
         let mut freed = self.evict(&leaving.dropped);
         self.announce(freed);
-        // In pieces: who waits for room goes on with the first, and the next sees what changed. Of a
+        // In pieces: a writer that waits for room goes on with the first, and the next sees what changed. Of a
         // small tier small ones, or its writers wait until half of it has gone down.
         let share = (snapshot.capacity / PIECES) as usize;
         let piece = (BATCH_BYTES.min(share) / unit as usize).max(1);

@@ -245,7 +245,7 @@ impl Descriptors {
         }
     }
 
-    /// Who writes to a file past the page cache has this alone; who writes through it shares it. Where
+    /// A thread that writes to a file past the page cache has this alone; one that writes through it shares it. Where
     /// both touch one large folio at a time, the kernel cannot keep the cache right.
     pub fn turn(&self, file: u32) -> &RwLock<()> {
         &self.turns[file as usize % TURNS]

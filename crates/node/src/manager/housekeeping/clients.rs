@@ -87,7 +87,7 @@ impl Housekeeper {
 
     /// Whether a process lives that may have to confirm `slot`, reserved by process `parent` that is gone: it has
     /// the segment and our library mapped, or may have, no slot of its own, and did not begin before its parent. A process
-    /// that was about to say who it is (`parent` is 0) may have one, for itself. Where /proc does not tell, there may be one.
+    /// that was about to name itself (`parent` is 0) may have one, for itself. Where /proc does not tell, there may be one.
     pub(super) fn has_heir(&mut self, slot: u32, parent: u32) -> bool {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
