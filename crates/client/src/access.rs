@@ -63,23 +63,24 @@ impl OpenFile<'_> {
         }
     }
 
-    /// [`Session::enter`] of a call that has done nothing yet, and waits again where a handler allows it.
+    /// [`OpenFile::enter`] of a call that has done nothing yet, and waits again where a handler allows it.
     ///
     /// # Errors
-    /// As of [`Session::enter`].
+    /// As of [`OpenFile::enter`].
     #[inline(always)]
     pub(crate) fn enter_restarting(&self, owner: Owner) -> Result<EnteredFile<'_>, Errno> {
         crash::point("file.entering");
         match self.session.segment.try_enter_record(self.id, self.record, owner) {
             Ok(guard) if self.is_current() => Ok(EnteredFile { file: self, owner, guard }),
             Ok(guard) => self.turn_back(guard),
-            Err(_) => self.enter_restarting_slow(owner),
+            Err(_) => self.enter_restarting_slow(),
         }
     }
 
     #[cold]
-    fn enter_restarting_slow(&self, owner: Owner) -> Result<EnteredFile<'_>, Errno> {
-        self.session.restarting(|| self.enter_slow(owner))
+    fn enter_restarting_slow(&self) -> Result<EnteredFile<'_>, Errno> {
+        // A handler may have forked, and the child goes on with a slot of its own.
+        self.session.restarting(|| self.enter_slow(self.session.owner()))
     }
 
     #[cold]
@@ -130,14 +131,14 @@ impl OpenFile<'_> {
     /// The same, without completing what a dead owner has left undone.
     ///
     /// # Errors
-    /// Those of [`Session::exclusively`].
+    /// Those of [`OpenFile::exclusively`].
     pub(crate) fn alone<R>(
         &self,
         act: impl FnOnce(&ExclusiveFile<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let owner = self.session.owner();
         let mut act = Some(act);
         self.session.restarting(|| {
+            let owner = self.session.owner();
             let guard = self.enter_beside(owner)?;
             let entered = EnteredFile { file: self, owner, guard };
             let exclusive = entered.exclude()?;
@@ -155,10 +156,10 @@ impl OpenFile<'_> {
         &self,
         act: impl FnOnce(u64) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let owner = self.session.owner();
         let description = self.description;
         let mut act = Some(act);
         self.session.restarting(|| {
+            let owner = self.session.owner();
             let _inside = self.enter_beside(owner)?;
             let _position = self.session.segment.lock_position(description, owner)?;
             // Called once: only the waits above begin again.

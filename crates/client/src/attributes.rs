@@ -278,8 +278,8 @@ impl Session {
         act: impl FnOnce() -> bool,
     ) -> Result<(), Errno> {
         let identity = Identity { device, inode };
-        let owner = self.owner();
         let (table, file, inside) = self.restarting(|| {
+            let owner = self.owner();
             let table = self.segment.enter_table(owner);
             let file = self.segment.with_file(identity, owner, |file| file)?;
             let inside = file.map(|file| self.enter_known(file, owner)).transpose()?;

@@ -386,8 +386,7 @@ impl Session {
             return Ok(None);
         }
         let flags = description_flags(access) | DescriptionFlags::KERNEL_OFFSET;
-        let owner = self.owner();
-        let open = |file, _| self.segment.open_description(file, flags, owner);
+        let open = |file, _| self.segment.open_description(file, flags, self.owner());
         let find = || surely(|| self.find_or_insert(&seen, fd, None, None, open));
         let Some(marker) = self.described(find)? else { return Ok(None) };
         self.bind(fd, marker.description);

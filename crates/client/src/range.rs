@@ -58,16 +58,14 @@ impl OpenFile<'_> {
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let action = mode - FallocateFlags::KEEP_SIZE;
         if action.is_empty() && keeps_size {
-            let owner = self.session.owner();
             self.session.restarting(|| {
-                let _inside = self.enter(owner)?;
+                let _inside = self.enter(self.session.owner())?;
                 self.on_store(call)
             })
         } else if action.is_empty() {
             let extend = |file: &ExclusiveFile<'_>| {
                 file.clean_up_store()?;
-                let owner = self.session.owner();
-                self.session.segment.clear_tail(self.id, range.end, owner, self.session)?;
+                self.session.segment.clear_tail(self.id, range.end, file.owner, self.session)?;
                 file.lengthening(|| {
                     self.on_store(call)?;
                     crash::point("allocate.store");

@@ -185,7 +185,7 @@ impl OpenFile<'_> {
             Ok(inside) => inside,
             Err(errno) => return Some(Err(errno)),
         };
-        let _position = description.position.guard(owner)?;
+        let _position = description.position.guard(inside.owner)?;
         let offset = description.offset.load(Ordering::Acquire);
         let result = if let [piece] = pieces
             && inside.read_at_once(piece, offset)

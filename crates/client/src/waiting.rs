@@ -83,8 +83,8 @@ impl Session {
         identity: Identity,
         mut act: impl FnMut(Option<u32>) -> R,
     ) -> Result<R, Errno> {
-        let owner = self.owner();
         self.restarting(|| {
+            let owner = self.owner();
             let _inside = self.segment.enter_table(owner);
             self.segment.with_file(identity, owner, &mut act)
         })

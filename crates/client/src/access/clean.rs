@@ -119,16 +119,18 @@ impl OpenFile<'_> {
             return;
         }
         let flags = DescriptionFlags::MAPPING;
-        let (identity, owner) = (self.record.identity(), self.session.owner());
+        let identity = self.record.identity();
         // Without a description to spare the file may turn buffered again after its last close,
         // while a mapping still shows what was there before.
         let open = |file| {
+            let owner = self.session.owner();
             let held = self.session.segment.open_description(file, flags, owner);
             if held.is_none() {
                 self.session.segment.note_unrecorded(identity, owner);
             }
         };
         let _ = surely(|| {
+            let owner = self.session.owner();
             let _inside = self.session.segment.enter_table(owner);
             self.session.segment.reopen_file(identity, owner, open)
         });
