@@ -32,13 +32,13 @@ pub struct StatFields {
 }
 
 /// What [`Session::correct`] found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Correction {
+#[derive(Clone, Copy, Default)]
+struct Correction {
     /// Whether a field changed.
-    pub changed: bool,
+    changed: bool,
     /// Whether the kernel may have been asked in the middle of a flush that has ended since: then
     /// what it said is half old, and it has to be asked again.
-    pub doubtful: bool,
+    doubtful: bool,
 }
 
 impl OpenFile<'_> {
@@ -163,12 +163,34 @@ impl EnteredFile<'_> {
 }
 
 impl Session {
-    /// Brings what the kernel said about a regular file up to date. `born` asks the kernel when the file was born: 0
-    /// if that is not known.
+    /// What a stat of a regular file says. `ask` asks the kernel, and is asked again where it may have been in the
+    /// middle of a flush; it returns `None` for what no process here buffers. `born` asks for the time of birth,
+    /// nanoseconds, 0 if that is not known. Returns what differs from the kernel's last answer, or `None`.
     ///
     /// # Errors
     /// `INTR`.
-    pub fn correct(
+    pub fn corrected(
+        &self,
+        mut ask: impl FnMut() -> Option<StatFields>,
+        born: impl Fn(&StatFields) -> u64,
+    ) -> Result<Option<StatFields>, Errno> {
+        let mut before = None;
+        while let Some(said) = ask() {
+            let mut fields = said;
+            let correction = self.correct(&mut fields, || born(&said))?;
+            if correction.doubtful && before.replace(said) != Some(said) {
+                continue;
+            }
+            return Ok(correction.changed.then_some(fields));
+        }
+        Ok(None)
+    }
+
+    /// Brings what the kernel said about a regular file up to date.
+    ///
+    /// # Errors
+    /// `INTR`.
+    fn correct(
         &self,
         fields: &mut StatFields,
         born: impl Fn() -> u64,

@@ -42,7 +42,7 @@ mod waiting;
 mod write;
 
 pub use attach::{StartError, say};
-pub use attributes::{Correction, NewTime, StatFields, Whence};
+pub use attributes::{NewTime, StatFields, Whence};
 pub use forebay_pool::Identity;
 pub use forebay_pool::clock::{joined_ns, parted_ns};
 pub use forebay_pool::interruption;

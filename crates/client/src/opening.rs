@@ -7,8 +7,9 @@ use crate::session::Session;
 use crate::user_memory::UserPath;
 use core::ffi::CStr;
 use forebay_pool::Identity;
+use forebay_pool::clock::joined_ns;
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, Stat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, Stat, StatxFlags, statx};
 use rustix::io::Errno;
 
 /// A path as a call names it.
@@ -189,6 +190,18 @@ impl Session {
     /// What the file at `at` is, if it is in the file table.
     pub fn stat_known(&self, at: PathAt<'_>, flags: AtFlags) -> Option<Stat> {
         self.stat_at(at, flags).filter(|stat| self.is_in_table(stat))
+    }
+
+    /// When the file of a call was born, nanoseconds; 0 if that is not known, or it is not `inode` any more.
+    pub fn born_ns(&self, at: PathAt<'_>, flags: AtFlags, inode: u64) -> u64 {
+        let path = at.path.get().unwrap_or_default();
+        let empty = if path.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
+        let wanted = StatxFlags::BTIME | StatxFlags::INO;
+        let Ok(found) = statx(borrow(at.folder), path, flags | empty, wanted) else { return 0 };
+        if found.stx_mask & wanted.bits() != wanted.bits() || found.stx_ino != inode {
+            return 0;
+        }
+        joined_ns(found.stx_btime.tv_sec, found.stx_btime.tv_nsec.into())
     }
 
     /// What the file behind `fd` is, if it is in the file table.

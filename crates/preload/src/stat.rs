@@ -6,79 +6,71 @@ use crate::session;
 use crate::status;
 use core::ptr::null;
 use forebay_client::user_memory::is_readable;
-use forebay_client::{NewTime, StatFields, joined_ns, parted_ns};
+use forebay_client::{NewTime, PathAt, Session, StatFields, joined_ns, parted_ns};
 use libc::{AT_FDCWD as HERE, AT_SYMLINK_NOFOLLOW as LINK};
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as Statx, timespec, timeval, utimbuf};
 use rustix::fs::AtFlags;
 
 /// Makes the call, and corrects what the kernel says about a buffered file.
-///
-/// SAFETY: the arguments are those of the call, which has read `path`.
-unsafe fn corrected(
+#[inline]
+fn corrected(
     stat: *mut Stat,
     (folder, path, flags): (c_int, *const c_char, c_int),
     call: impl Fn() -> c_int,
 ) -> c_int {
-    let mut before = None;
-    loop {
-        let result = call();
-        let (0, Some(session), false) = (result, session(), stat.is_null()) else { return result };
-        // SAFETY: filled by the call before.
-        let stat = unsafe { &mut *stat };
-        if stat.st_mode & libc::S_IFMT != libc::S_IFREG || !session.knows(stat.st_dev, stat.st_ino)
-        {
-            return result;
+    let result = call();
+    let (0, Some(session), false) = (result, session(), stat.is_null()) else { return result };
+    // SAFETY: the kernel has just filled it.
+    match is_known(session, unsafe { &*stat }) {
+        // SAFETY: the program's path.
+        true => correct(session, stat, unsafe { path_at(folder, path) }, flags, call),
+        false => result,
+    }
+}
+
+fn is_known(session: &Session, said: &Stat) -> bool {
+    said.st_mode & libc::S_IFMT == libc::S_IFREG && session.knows(said.st_dev, said.st_ino)
+}
+
+/// The same, where `stat` has what the kernel has said of a file that may be buffered.
+#[inline(never)]
+fn correct(
+    session: &Session,
+    stat: *mut Stat,
+    at: PathAt<'_>,
+    flags: c_int,
+    call: impl Fn() -> c_int,
+) -> c_int {
+    let (mut asked, mut result) = (true, 0);
+    let ask = || {
+        if !core::mem::take(&mut asked) {
+            result = call();
         }
-        let mut fields = StatFields {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-            size: stat.st_size as u64,
-            blocks: stat.st_blocks as u64,
-            mtime_ns: joined_ns(stat.st_mtime, stat.st_mtime_nsec),
-            changed_ns: joined_ns(stat.st_ctime, stat.st_ctime_nsec),
-        };
-        let said = fields;
-        let born = || unsafe { born_ns(folder, path, flags, stat.st_ino) };
-        let correction = match session.correct(&mut fields, born) {
-            Ok(correction) => correction,
-            Err(errno) => return status(Err(errno)),
-        };
-        if correction.doubtful && before.replace(said) != Some(said) {
-            continue;
-        }
-        if correction.changed {
+        // SAFETY: the kernel has filled it.
+        let said = unsafe { &*stat };
+        (result == 0 && is_known(session, said)).then(|| StatFields {
+            device: said.st_dev,
+            inode: said.st_ino,
+            size: said.st_size as u64,
+            blocks: said.st_blocks as u64,
+            mtime_ns: joined_ns(said.st_mtime, said.st_mtime_nsec),
+            changed_ns: joined_ns(said.st_ctime, said.st_ctime_nsec),
+        })
+    };
+    let flags = AtFlags::from_bits_retain(flags as u32);
+    match session.corrected(ask, |said| session.born_ns(at, flags, said.inode)) {
+        Ok(None) => result,
+        Ok(Some(fields)) => {
+            // SAFETY: the kernel has filled it.
+            let stat = unsafe { &mut *stat };
             stat.st_size = fields.size as i64;
             stat.st_blocks = fields.blocks as i64;
             (stat.st_mtime, stat.st_mtime_nsec) = parted_ns(fields.mtime_ns);
             (stat.st_ctime, stat.st_ctime_nsec) = parted_ns(fields.changed_ns);
+            result
         }
-        return result;
+        Err(errno) => status(Err(errno)),
     }
-}
-
-/// When the file of a call was born, nanoseconds; 0 if that is not known, or it is not `inode` any more.
-///
-/// SAFETY: `path` is null or what the kernel has read.
-unsafe fn born_ns(folder: c_int, path: *const c_char, flags: c_int, inode: u64) -> u64 {
-    use rustix::fs::{StatxFlags, statx};
-    let mut flags = AtFlags::from_bits_retain(flags as u32);
-    let path = match path.is_null() {
-        true => c"",
-        false => unsafe { core::ffi::CStr::from_ptr(path) },
-    };
-    if path.is_empty() {
-        flags |= AtFlags::EMPTY_PATH;
-    }
-    // SAFETY: used for this call alone.
-    let folder = unsafe { rustix::fd::BorrowedFd::borrow_raw(folder) };
-    let Ok(found) = statx(folder, path, flags, StatxFlags::BTIME | StatxFlags::INO) else {
-        return 0;
-    };
-    let known = StatxFlags::BTIME.bits() | StatxFlags::INO.bits();
-    if found.stx_mask & known != known || found.stx_ino != inode {
-        return 0;
-    }
-    joined_ns(found.stx_btime.tv_sec, found.stx_btime.tv_nsec.into())
 }
 
 macro_rules! stats {
@@ -86,7 +78,7 @@ macro_rules! stats {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type,)* stat: *mut Stat $($(, $after: $last)*)?) -> c_int {
             let call = || real!($symbol($($argument => $type,)* stat => *mut Stat $($(, $after => $last)*)?) -> c_int);
-            unsafe { corrected(stat, ($folder, $path, $flags), call) }
+            corrected(stat, ($folder, $path, $flags), call)
         }
     )* };
 }
@@ -118,56 +110,50 @@ unsafe extern "C" fn statx(
     mask: c_uint,
     buffer: *mut Statx,
 ) -> c_int {
-    let mut before = None;
-    loop {
-        let result = real!(c"statx"(folder => c_int, path => *const c_char, flags => c_int, mask => c_uint, buffer => *mut Statx) -> c_int);
-        let Some(session) = session() else { return result };
-        if result != 0 || buffer.is_null() {
-            return result;
+    let call = || real!(c"statx"(folder => c_int, path => *const c_char, flags => c_int, mask => c_uint, buffer => *mut Statx) -> c_int);
+    let (Some(session), false) = (session(), buffer.is_null()) else { return call() };
+    let mut result = 0;
+    let ask = || {
+        result = call();
+        if result != 0 {
+            return None;
         }
-        // SAFETY: filled by the call before.
-        let statx = unsafe { &mut *buffer };
-        let known = libc::STATX_INO | libc::STATX_SIZE;
-        if statx.stx_mask & known != known {
-            return result;
-        }
-        let device = libc::makedev(statx.stx_dev_major, statx.stx_dev_minor);
-        if !session.knows(device, statx.stx_ino) {
-            return result;
-        }
-        let inode = statx.stx_ino;
-        let (mtime, ctime) = (&mut statx.stx_mtime, &mut statx.stx_ctime);
-        let mut fields = StatFields {
+        // SAFETY: the kernel has just filled it.
+        let said = unsafe { &*buffer };
+        let filled = libc::STATX_INO | libc::STATX_SIZE;
+        let device = libc::makedev(said.stx_dev_major, said.stx_dev_minor);
+        let known = said.stx_mask & filled == filled && session.knows(device, said.stx_ino);
+        known.then(|| StatFields {
             device,
-            inode: statx.stx_ino,
-            size: statx.stx_size,
-            blocks: statx.stx_blocks,
-            mtime_ns: joined_ns(mtime.tv_sec, mtime.tv_nsec.into()),
-            changed_ns: joined_ns(ctime.tv_sec, ctime.tv_nsec.into()),
-        };
-        let said = fields;
-        let born = || unsafe { born_ns(folder, path, flags, inode) };
-        let correction = match session.correct(&mut fields, born) {
-            Ok(correction) => correction,
-            Err(errno) => return status(Err(errno)),
-        };
-        if correction.doubtful && before.replace(said) != Some(said) {
-            continue;
-        }
-        if correction.changed {
+            inode: said.stx_ino,
+            size: said.stx_size,
+            blocks: said.stx_blocks,
+            mtime_ns: joined_ns(said.stx_mtime.tv_sec, said.stx_mtime.tv_nsec.into()),
+            changed_ns: joined_ns(said.stx_ctime.tv_sec, said.stx_ctime.tv_nsec.into()),
+        })
+    };
+    // SAFETY: the program's path.
+    let at = unsafe { path_at(folder, path) };
+    let at_flags = AtFlags::from_bits_retain(flags as u32);
+    match session.corrected(ask, |said| session.born_ns(at, at_flags, said.inode)) {
+        Ok(None) => result,
+        Ok(Some(fields)) => {
+            // SAFETY: the kernel has filled it.
+            let statx = unsafe { &mut *buffer };
             statx.stx_size = fields.size;
             statx.stx_blocks = fields.blocks;
             let times = [
-                (mtime, fields.mtime_ns, libc::STATX_MTIME),
-                (ctime, fields.changed_ns, libc::STATX_CTIME),
+                (&mut statx.stx_mtime, fields.mtime_ns, libc::STATX_MTIME),
+                (&mut statx.stx_ctime, fields.changed_ns, libc::STATX_CTIME),
             ];
             // What the kernel did not fill in stays empty.
             for (time, ns, _) in times.into_iter().filter(|(.., bit)| statx.stx_mask & bit != 0) {
                 let (seconds, nanoseconds) = parted_ns(ns);
                 (time.tv_sec, time.tv_nsec) = (seconds, nanoseconds as u32);
             }
+            result
         }
-        return result;
+        Err(errno) => status(Err(errno)),
     }
 }
 
