@@ -11,6 +11,10 @@ const OWN_DESCRIPTORS: RawFd = 900;
 /// Or above the program's limit, if that is not higher than this: the kernel's table of
 /// descriptors grows with the highest.
 const LIMIT_MAX: u64 = 4096;
+/// Numbers above the limit that are searched for a free one.
+const ROOM: u64 = 64;
+/// Forebay's own descriptors have numbers below this, as long as the program leaves some free there.
+pub(crate) const OWN_END: u32 = (LIMIT_MAX + ROOM) as u32;
 /// The lowest of them.
 static LOWEST_OWN: AtomicI32 = AtomicI32::new(RawFd::MAX);
 /// `fd` for system calls.
@@ -66,8 +70,6 @@ pub(crate) fn each_descriptor(mut act: impl FnMut(RawFd)) -> bool {
 /// A duplicate of `fd` that no program under the present limit can have asked for.
 fn above_limit(fd: &OwnedFd) -> Option<OwnedFd> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    /// Numbers that are searched for a free one.
-    const ROOM: u64 = 64;
     let limit = getrlimit(Resource::Nofile);
     let current = limit.current.filter(|&current| current <= LIMIT_MAX)?;
     let raised = current + ROOM;

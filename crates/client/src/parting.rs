@@ -8,7 +8,7 @@
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
 use crate::descriptors::{DESCRIPTION, PARTING, THREAD_SHIFT, description_of, is_parting};
-use crate::fd::borrow;
+use crate::fd::{OWN_END, borrow};
 use crate::open_file::OpenFile;
 use crate::session::{Session, THREADS};
 use core::ops::RangeInclusive;
@@ -89,8 +89,34 @@ impl Session {
         })
     }
 
+    /// Has the descriptors of `range` closed, or marked to be closed by an exec, but for our own: `close` does it
+    /// from one number to another. Returns its first result that is not 0, or 0.
+    pub fn close_range(
+        &self,
+        range: RangeInclusive<u32>,
+        at_exec: bool,
+        mut close: impl FnMut(u32, u32) -> i32,
+    ) -> i32 {
+        let (mut from, last) = (*range.start(), *range.end());
+        let mut pieces = || loop {
+            let own = (from..=last.min(OWN_END)).find(|&fd| self.owns(fd as RawFd));
+            let upto = own.map_or(Some(last), |own| own.checked_sub(1));
+            if let Some(upto) = upto.filter(|&upto| upto >= from) {
+                let result = close(from, upto);
+                if result != 0 {
+                    return result;
+                }
+            }
+            match own {
+                Some(own) if own < last => from = own + 1,
+                _ => return 0,
+            }
+        };
+        if at_exec { pieces() } else { self.while_closing_all(range, pieces) }
+    }
+
     /// Calls `close`, which closes all descriptors of `range` but for our own.
-    pub fn while_closing_all<R>(&self, range: RangeInclusive<u32>, close: impl FnOnce() -> R) -> R {
+    fn while_closing_all<R>(&self, range: RangeInclusive<u32>, close: impl FnOnce() -> R) -> R {
         let highest = self.highest.load(Ordering::Acquire);
         let managed = || {
             let numbers = *range.start()..=(*range.end()).min(highest);
@@ -156,9 +182,30 @@ impl Session {
         self.while_closing(fd, || ()).1
     }
 
+    /// Has `call`, a dup2 or dup3, let descriptor `new` refer to what `old` refers to, in one step. Returns its
+    /// result, negative if nothing was done.
+    ///
+    /// # Errors
+    /// `BADF` if `new` is one of our own, and cannot be another number; `call` was not called.
+    pub fn replace(
+        &self,
+        old: RawFd,
+        new: RawFd,
+        call: impl FnOnce() -> RawFd,
+    ) -> Result<RawFd, Errno> {
+        // A descriptor that is not open replaces nothing.
+        if old == new || old < 0 || new < 0 || rustix::io::fcntl_getfd(borrow(old)).is_err() {
+            return Ok(call());
+        }
+        if self.owns(new) && !self.make_way(new) {
+            return Err(Errno::BADF);
+        }
+        Ok(self.while_replacing(old, new, call, |&result| result >= 0))
+    }
+
     /// Lets descriptor `new` refer to what `old` refers to: `call`, a dup2 or dup3, does it, and says whether
     /// it has. Other threads find the old file or the new one.
-    pub fn while_replacing<R>(
+    fn while_replacing<R>(
         &self,
         old: RawFd,
         new: RawFd,

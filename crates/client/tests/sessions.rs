@@ -202,3 +202,32 @@ fn two_processes_see_each_other_s_writes() {
     assert_eq!(read_at(&session, fd, 0), b"from the second");
     assert_eq!(fs::read(site.store().join("file")).unwrap(), b"", "both have it in memory only");
 }
+
+#[test]
+fn a_close_range_spares_all_own_descriptors_where_the_limit_is_4096() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < 5000) {
+        return;
+    }
+    let site = Site::new();
+    let session = site.session().unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(4096), ..limit }).unwrap();
+    for name in ["one", "other"] {
+        // It may only write, so that looking for data needs a descriptor of our own.
+        let flags = OpenFlags::WRONLY | OpenFlags::CREATE | OpenFlags::CLOEXEC;
+        let fd = site.open(&session, name, flags).unwrap();
+        assert_eq!(write_at(&session, fd, b"bytes", 0), Ok(5));
+        assert_eq!(session.file(fd).unwrap().seek(0, Whence::Data), Ok(0));
+    }
+    let own: Vec<u32> = (0..5000).filter(|&fd| session.owns(fd as RawFd)).collect();
+    assert!(own.iter().filter(|&&fd| fd >= 4096).count() >= 2, "{own:?}");
+    let mut closed = Vec::new();
+    let result = session.close_range(4000..=u32::MAX, true, |from, upto| {
+        closed.push(from..=upto);
+        0
+    });
+    assert_eq!(result, 0);
+    let spared = |fd: &u32| !closed.iter().any(|range| range.contains(fd));
+    assert!(own.iter().all(spared), "{own:?}: {closed:?}");
+}

@@ -67,7 +67,7 @@ impl End {
         if fd < 0 {
             return Err(Errno::BADF);
         }
-        let fd_now = unsafe { borrow(fd) };
+        let fd_now = borrow(fd);
         let flags = rustix::fs::fcntl_getfl(fd_now)?;
         if flags.contains(OFlags::PATH) {
             return Err(Errno::BADF);
@@ -137,7 +137,7 @@ impl End {
     }
 
     fn is_ready(self, events: PollFlags, waits: bool) -> Result<bool, Errno> {
-        let fd = unsafe { borrow(self.fd) };
+        let fd = borrow(self.fd);
         let mut fds = [PollFd::new(&fd, events)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         Ok(poll(&mut fds, if waits { None } else { Some(&now) })? > 0)
@@ -184,7 +184,7 @@ unsafe fn copy_range(
     if flags != 0 {
         let open = |fd: c_int| {
             // SAFETY: only asked about.
-            let flags = (fd >= 0).then(|| rustix::fs::fcntl_getfl(unsafe { borrow(fd) }));
+            let flags = (fd >= 0).then(|| rustix::fs::fcntl_getfl(borrow(fd)));
             flags.is_some_and(|flags| flags.is_ok_and(|flags| !flags.contains(OFlags::PATH)))
         };
         return Err(if open(from) && open(to) { Errno::INVAL } else { Errno::BADF });
@@ -287,7 +287,7 @@ unsafe extern "C" fn sendfile64(
 fn fill_pipe(from: End, at: i64, pipe: End, length: usize, waits: bool) -> Result<usize, Errno> {
     let length = length.min(from.remaining(at));
     let buffer = Buffer::of(length)?;
-    let fd = unsafe { borrow(pipe.fd) };
+    let fd = borrow(pipe.fd);
     let mut done = 0;
     // How much the pipe takes for certain: all that it holds if it is empty, else a page.
     let mut room = match rustix::io::ioctl_fionread(fd)? {
@@ -325,7 +325,7 @@ fn fill_pipe(from: End, at: i64, pipe: End, length: usize, waits: bool) -> Resul
 /// Empties a pipe to a file, up to `length` bytes: waits for bytes only while nothing has moved.
 fn empty_pipe(pipe: End, to: End, at: i64, length: usize, waits: bool) -> Result<usize, Errno> {
     let buffer = Buffer::of(length)?;
-    let fd = unsafe { borrow(pipe.fd) };
+    let fd = borrow(pipe.fd);
     let mut done = 0;
     while done < length {
         if done > 0 && rustix::io::ioctl_fionread(fd)? == 0 {

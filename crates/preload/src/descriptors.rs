@@ -3,7 +3,7 @@
 use crate::real::{aliases, real, without_cancellation};
 use crate::session;
 use crate::{managed, set_errno, status};
-use forebay_client::{OpenFlags, Session};
+use forebay_client::OpenFlags;
 use libc::{c_int, c_uint, c_void};
 use rustix::io::Errno;
 
@@ -37,28 +37,8 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         // The kernel refuses it, and nothing is closed.
         return real!(c"close_range"(first => c_uint, last => c_uint, flags => c_int) -> c_int);
     }
-    let call = || close_pieces(session, first, last, flags);
-    if flags & CLOEXEC == 0 { session.while_closing_all(first..=last, call) } else { call() }
-}
-
-fn close_pieces(session: &Session, first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // Forebay's own descriptors stay; the range is closed in the pieces between them.
-    let mut from = first;
-    loop {
-        let own = (from..=last.min(4096)).find(|&fd| session.owns(fd as c_int));
-        let upto = own.map_or(Some(last), |own| own.checked_sub(1));
-        if let Some(upto) = upto.filter(|&upto| upto >= from) {
-            let result =
-                real!(c"close_range"(from => c_uint, upto => c_uint, flags => c_int) -> c_int);
-            if result != 0 {
-                return result;
-            }
-        }
-        match own {
-            Some(own) if own < last => from = own + 1,
-            _ => return 0,
-        }
-    }
+    let close = |from: c_uint, upto: c_uint| real!(c"close_range"(from => c_uint, upto => c_uint, flags => c_int) -> c_int);
+    session.close_range(first..=last, flags & CLOEXEC != 0, close)
 }
 
 #[unsafe(no_mangle)]
@@ -78,19 +58,15 @@ unsafe extern "C" fn dup(old: c_int) -> c_int {
 /// dup2 and dup3: `new` is replaced by `old` in one step.
 fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let Some(session) = session() else { return call() };
-    // A descriptor that is not open replaces nothing.
-    let open = rustix::io::fcntl_getfd(unsafe { crate::files::borrow(old.max(0)) }).is_ok();
-    if old == new || old < 0 || new < 0 || !open {
-        return call();
+    match session.replace(old, new, call) {
+        Ok(result) => {
+            if result >= 0 && old != new {
+                crate::stdio::redirected(result);
+            }
+            result
+        }
+        Err(errno) => status(Err(errno)),
     }
-    if session.owns(new) && !session.make_way(new) {
-        return status(Err(Errno::BADF));
-    }
-    let result = session.while_replacing(old, new, call, |&result| result >= 0);
-    if result >= 0 {
-        crate::stdio::redirected(result);
-    }
-    result
 }
 
 #[unsafe(no_mangle)]

@@ -62,8 +62,9 @@ fn failed(errno: Errno) -> c_int {
     status(Err(errno))
 }
 
-/// SAFETY: the descriptor is open for the duration of the call.
-pub(crate) unsafe fn borrow<'a>(fd: c_int) -> rustix::fd::BorrowedFd<'a> {
+/// `fd` for system calls.
+pub(crate) fn borrow<'a>(fd: c_int) -> rustix::fd::BorrowedFd<'a> {
+    // SAFETY: used for a call at once. A program may close any descriptor meanwhile: the call then fails.
     unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }
 }
 

@@ -192,7 +192,7 @@ unsafe fn prepare(path: *const c_char, variables: Strings) {
         // It also opens what it likes by name.
         session.sync_all(false);
         for file in session.files() {
-            let fd = unsafe { crate::files::borrow(file.fd) };
+            let fd = crate::files::borrow(file.fd);
             let stays = rustix::io::fcntl_getfd(fd)
                 .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
             if stays && !file.uses_kernel_offset() {

@@ -233,10 +233,10 @@ unsafe fn choose_buffer(stream: *mut FILE) {
     if used || by_program || fd < 0 {
         return;
     }
-    let stat = rustix::fs::fstat(unsafe { files::borrow(fd) }).ok();
+    let stat = rustix::fs::fstat(files::borrow(fd)).ok();
     cookie.by_terminal = stat.is_some_and(|stat| {
         rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice
-            && rustix::termios::isatty(unsafe { files::borrow(fd) })
+            && rustix::termios::isatty(files::borrow(fd))
     });
     *flags &= !(LINE_BUFFERED | USER_BUFFER);
     if cookie.by_terminal {
