@@ -13,22 +13,28 @@ const LARGE: usize = 4 * BLOCK;
 
 /// Reads `wanted` bytes of our locked stream. Returns how many there were.
 unsafe fn read(stream: *mut FILE, cookie: &Cookie, to: *mut u8, wanted: usize) -> usize {
+    // SAFETY: our stream, which is locked.
     let buffered = || unsafe {
         let pointer = |at| field::<usize>(stream, at).read();
         pointer(READ_END_AT) - pointer(READ_POINTER_AT)
     };
+    // SAFETY: our stream, which is locked.
     let flags = || unsafe { *flags_place(stream) };
     let mut reading = flags() & WRITING == 0
+        // SAFETY: our stream, which is locked.
         && !unsafe { field::<*mut u8>(stream, READ_BASE_AT).read() }.is_null();
     let mut done = 0;
     while done < wanted {
         let (left, ready) = (wanted - done, buffered());
+        // SAFETY: `to` has room for `wanted`.
         let to = unsafe { to.add(done) };
         if reading && ready == 0 && left >= BLOCK && flags() & (IN_BACKUP | NO_READS) == 0 {
+            // SAFETY: `to` has room for what is left.
             match unsafe { cookie.read(to, left - left % BLOCK) } {
                 got @ 1.. => done += got as usize,
                 end => {
                     let seen = if end == 0 { EOF_SEEN } else { ERROR_SEEN };
+                    // SAFETY: our stream, which is locked.
                     unsafe { *flags_place(stream) |= seen };
                     break;
                 }
@@ -56,9 +62,12 @@ macro_rules! readers {
         unsafe extern "C" fn $name(to: *mut c_void, $($room: size_t,)? size: size_t, number: size_t, stream: *mut FILE) -> size_t {
             let bytes = size.checked_mul(number).filter(|&bytes| bytes >= LARGE);
             $(let bytes = bytes.filter(|&bytes| bytes <= $room);)?
+            // SAFETY: a stream of the program's.
             match (bytes, unsafe { ours(stream) }) {
                 (Some(bytes), Some(cookie)) => {
+                    // SAFETY: a stream of the program's.
                     let _locked = $locks.then(|| unsafe { Locked::new(stream) });
+                    // SAFETY: the program's buffer; the stream is ours, and locked.
                     unsafe { read(stream, cookie, to.cast(), bytes) / size }
                 }
                 _ => real!($symbol(to => *mut c_void, $($room => size_t,)? size => size_t, number => size_t, stream => *mut FILE) -> size_t),

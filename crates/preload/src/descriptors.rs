@@ -43,6 +43,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: closes what the program says.
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
@@ -168,6 +169,7 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: libc::off_t, number: c_int) -> l
     match file.seek(offset, whence) {
         Ok(offset) => offset as libc::off_t,
         // Closed or replaced by another thread meanwhile.
+        // SAFETY: the program's call, made again.
         Err(Errno::BADF) if !file.is_current() => unsafe { lseek64(fd, offset, number) },
         Err(errno) => {
             set_errno(errno);

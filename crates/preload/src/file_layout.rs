@@ -46,15 +46,28 @@ pub const COOKIE_AT: usize = 224;
 pub const READER_AT: usize = 232;
 
 /// A field of the stream's structure.
+///
+/// # Safety
+/// A stream, open; `at` is one of the places above, and `T` what lies there.
 pub unsafe fn field<T>(stream: *mut FILE, at: usize) -> *mut T {
+    // SAFETY: within the structure.
     unsafe { stream.cast::<u8>().add(at).cast() }
 }
 
 /// The stream's descriptor; negative if it has none. errno stays as it is.
+///
+/// # Safety
+/// A stream, open.
 pub unsafe fn number(stream: *mut FILE) -> c_int {
+    // SAFETY: see above.
     unsafe { field::<c_int>(stream, FILENO_AT).read() }
 }
 
+/// The stream's flags.
+///
+/// # Safety
+/// A stream, open, whose lock the thread holds, or that no other thread knows.
 pub unsafe fn flags_place<'a>(stream: *mut FILE) -> &'a mut u32 {
+    // SAFETY: see above.
     unsafe { &mut *field::<u32>(stream, FLAGS_AT) }
 }

@@ -20,6 +20,7 @@ unsafe fn open_by(
     let Some(session) = session() else { return call(flags) };
     let before = crate::errno();
     let call = |flags: OpenFlags| descriptor(call(flags.bits() as c_int));
+    // SAFETY: the program's path.
     let at = unsafe { path_at(folder, path) };
     match session.open_with(at, OpenFlags::from_bits_retain(flags as u32), call) {
         Ok(fd) => {
@@ -39,11 +40,13 @@ pub(crate) unsafe fn path_at<'a>(folder: c_int, path: *const c_char) -> PathAt<'
 
 /// A path that starts at the current directory.
 pub(crate) unsafe fn path_here<'a>(path: *const c_char) -> PathAt<'a> {
+    // SAFETY: the program's path.
     unsafe { path_at(libc::AT_FDCWD, path) }
 }
 
 /// The text that the program gave; `None` if it is no memory of the program's, or longer than any path.
 pub(crate) unsafe fn text_at<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: the program's path.
     unsafe { path_here(text) }.path.get()
 }
 
@@ -75,6 +78,7 @@ pub(crate) unsafe extern "C" fn openat64(
     flags: c_int,
     mode: mode_t,
 ) -> c_int {
+    // SAFETY: the program's path.
     unsafe {
         open_by(
             folder,
@@ -87,6 +91,7 @@ pub(crate) unsafe extern "C" fn openat64(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the program's path.
     unsafe {
         open_by(
             libc::AT_FDCWD,
@@ -99,26 +104,31 @@ pub(crate) unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn creat(path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the program's call, in another form.
     unsafe { open64(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program's call, in another form.
     unsafe { open64(path, flags, 0) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program's call, in another form.
     unsafe { open64(path, flags, 0) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program's call, in another form.
     unsafe { openat64(folder, path, flags, 0) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program's call, in another form.
     unsafe { openat64(folder, path, flags, 0) }
 }
 
@@ -161,6 +171,7 @@ unsafe extern "C" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn truncate64(path: *const c_char, size: off_t) -> c_int {
+    // SAFETY: the program's path.
     let here = unsafe { path_here(path) };
     match session().and_then(|session| session.truncate_path(here.path, size)) {
         Some(result) => status(result),
@@ -352,6 +363,7 @@ unsafe fn changing(
 ) -> c_int {
     match session() {
         Some(session) => {
+            // SAFETY: the program's path.
             let at = unsafe { path_at(folder, path) };
             status(session.change_status(at, flags, mode, || done(call())))
         }
@@ -369,6 +381,7 @@ fn changing_fd(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chmod(path: *const c_char, mode: mode_t) -> c_int {
     let call = || real!(c"chmod"(path => *const c_char, mode => mode_t) -> c_int);
+    // SAFETY: the program's path.
     unsafe { changing(libc::AT_FDCWD, path, AtFlags::empty(), mode, call) }
 }
 
@@ -380,6 +393,7 @@ unsafe extern "C" fn fchmodat(
     flags: c_int,
 ) -> c_int {
     let call = || real!(c"fchmodat"(folder => c_int, path => *const c_char, mode => mode_t, flags => c_int) -> c_int);
+    // SAFETY: the program's path.
     unsafe { changing(folder, path, link_flags(flags), mode, call) }
 }
 
@@ -401,12 +415,14 @@ unsafe extern "C" fn fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
     let call = || real!(c"chown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
+    // SAFETY: the program's path.
     unsafe { changing(libc::AT_FDCWD, path, AtFlags::empty(), 0, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lchown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
     let call = || real!(c"lchown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
+    // SAFETY: the program's path.
     unsafe { changing(libc::AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW, 0, call) }
 }
 
@@ -419,6 +435,7 @@ unsafe extern "C" fn fchownat(
     flags: c_int,
 ) -> c_int {
     let call = || real!(c"fchownat"(folder => c_int, path => *const c_char, user => uid_t, group => gid_t, flags => c_int) -> c_int);
+    // SAFETY: the program's path.
     unsafe { changing(folder, path, link_flags(flags), 0, call) }
 }
 
@@ -426,6 +443,7 @@ unsafe extern "C" fn fchownat(
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     let call = || real!(c"link"(from => *const c_char, to => *const c_char) -> c_int);
     let Some(session) = session() else { return call() };
+    // SAFETY: the program's paths.
     let (from, to) = unsafe { (path_here(from), path_here(to)) };
     status(session.link(from, to, || done(call())))
 }
@@ -440,12 +458,14 @@ unsafe extern "C" fn linkat(
 ) -> c_int {
     let call = || real!(c"linkat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => c_int) -> c_int);
     let Some(session) = session() else { return call() };
+    // SAFETY: the program's paths.
     let (from, to) = unsafe { (path_at(from_folder, from), path_at(to_folder, to)) };
     status(session.link(from, to, || done(call())))
 }
 
 unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let Some(session) = session() else { return call() };
+    // SAFETY: the program's path.
     let at = unsafe { path_at(folder, path) };
     status(session.unlink(at, || done(call())))
 }
@@ -453,6 +473,7 @@ unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     let call = || real!(c"unlink"(path => *const c_char) -> c_int);
+    // SAFETY: the program's path.
     unsafe { removing(libc::AT_FDCWD, path, call) }
 }
 
@@ -460,12 +481,14 @@ unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
 unsafe extern "C" fn unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
     let call =
         || real!(c"unlinkat"(folder => c_int, path => *const c_char, flags => c_int) -> c_int);
+    // SAFETY: the program's path.
     unsafe { removing(folder, path, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn remove(path: *const c_char) -> c_int {
     let call = || real!(c"remove"(path => *const c_char) -> c_int);
+    // SAFETY: the program's path.
     unsafe { removing(libc::AT_FDCWD, path, call) }
 }
 
@@ -473,6 +496,7 @@ unsafe extern "C" fn remove(path: *const c_char) -> c_int {
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     let call = || real!(c"rename"(from => *const c_char, to => *const c_char) -> c_int);
     let Some(session) = session() else { return call() };
+    // SAFETY: the program's paths.
     let (from, to) = unsafe { (path_here(from), path_here(to)) };
     status(session.rename(from, to, || done(call())))
 }
@@ -486,6 +510,7 @@ unsafe extern "C" fn renameat(
 ) -> c_int {
     let call = || real!(c"renameat"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char) -> c_int);
     let Some(session) = session() else { return call() };
+    // SAFETY: the program's paths.
     let (from, to) = unsafe { (path_at(from_folder, from), path_at(to_folder, to)) };
     status(session.rename(from, to, || done(call())))
 }
@@ -500,6 +525,7 @@ unsafe extern "C" fn renameat2(
 ) -> c_int {
     let call = || real!(c"renameat2"(from_folder => c_int, from => *const c_char, to_folder => c_int, to => *const c_char, flags => libc::c_uint) -> c_int);
     let Some(session) = session() else { return call() };
+    // SAFETY: the program's paths.
     let (from, to) = unsafe { (path_at(from_folder, from), path_at(to_folder, to)) };
     let exchanges = flags & libc::RENAME_EXCHANGE != 0;
     // Without flags the target is replaced; with them it is kept, or refused.

@@ -5,23 +5,30 @@
 
 // `real!` is used inside and outside of unsafe blocks.
 #![allow(non_snake_case, unused_unsafe)]
-#![allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
+#![allow(clippy::missing_safety_doc)]
 #![cfg(target_os = "linux")]
 
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod aio;
 mod bulk;
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod copy;
 mod descriptors;
 mod file_layout;
 mod files;
 mod memory;
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod process;
 mod real;
 mod rw;
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod signals;
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod sockets;
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod spawn;
 mod stat;
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod stdio;
 mod syscall;
 mod wide;
@@ -34,6 +41,7 @@ use rustix::io::Errno;
 /// Attaches the process. Runs before the constructors of every other library, the C library's
 /// included: `environ` is not set yet, so the variables come from the arguments.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
+    // SAFETY: the process's environment, as the loader gives it to each constructor.
     unsafe { spawn::start(variables) };
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);

@@ -37,8 +37,8 @@ macro_rules! real {
             $crate::set_errno(rustix::io::Errno::NOSYS);
             -1isize as $result
         } else {
-            // SAFETY: the library's definition of the symbol, of which ours has the signature.
             let function: unsafe extern "C" fn($($type),*) -> $result =
+                // SAFETY: the library's definition of the symbol, of which ours has the signature.
                 unsafe { core::mem::transmute(address) };
             // SAFETY: the arguments are those of the program's call.
             unsafe { function($($argument),*) }
@@ -57,8 +57,8 @@ macro_rules! cancellable {
             $crate::set_errno(rustix::io::Errno::NOSYS);
             -1isize as $result
         } else {
-            // SAFETY: the library's definition of the symbol, of which ours has the signature.
             let function: unsafe extern "C-unwind" fn($($type),*) -> $result =
+                // SAFETY: the library's definition of the symbol, of which ours has the signature.
                 unsafe { core::mem::transmute(address) };
             // SAFETY: the arguments are those of the program's call.
             unsafe { function($($argument),*) }

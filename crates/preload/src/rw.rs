@@ -33,6 +33,7 @@ unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) 
             // SAFETY: the program's buffer.
             let buffers = unsafe { UserBuffers::at(buffer.cast(), bytes) };
             let result = file.read(&buffers);
+            // SAFETY: the program's call, made again.
             count_current(&file, result, || unsafe { read(fd, buffer, bytes) })
         }
         _ => cancellable!(c"read"(fd => c_int, buffer => *mut c_void, bytes => size_t) -> ssize_t),
@@ -47,6 +48,7 @@ unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_
             // SAFETY: the program's buffer.
             let buffers = unsafe { UserBuffers::at(buffer.cast(), bytes) };
             let result = file.write_placed(&buffers, None, file.appends());
+            // SAFETY: the program's call, made again.
             count_current(&file, result, || unsafe { write(fd, buffer, bytes) })
         }
         _ => {
@@ -71,6 +73,7 @@ pub(crate) unsafe extern "C-unwind" fn pread64(
         let buffers = unsafe { UserBuffers::at(buffer.cast(), bytes) };
         file.pread(&buffers, offset)
     });
+    // SAFETY: the program's call, made again.
     count_current(&file, result, || unsafe { pread64(fd, buffer, bytes, offset) })
 }
 
@@ -90,6 +93,7 @@ pub(crate) unsafe extern "C-unwind" fn pwrite64(
         let buffers = unsafe { UserBuffers::at(buffer.cast(), bytes) };
         file.write_placed(&buffers, Some(offset), file.appends())
     });
+    // SAFETY: the program's call, made again.
     count_current(&file, result, || unsafe { pwrite64(fd, buffer, bytes, offset) })
 }
 
@@ -101,6 +105,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, pieces: *const iovec, number: c_int
             // SAFETY: the program's list and buffers.
             let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
             let result = file.read(&buffers);
+            // SAFETY: the program's call, made again.
             count_current(&file, result, || unsafe { readv(fd, pieces, number) })
         }
         _ => {
@@ -117,6 +122,7 @@ unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const iovec, number: c_in
             // SAFETY: the program's list and buffers.
             let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
             let result = file.write_placed(&buffers, None, file.appends());
+            // SAFETY: the program's call, made again.
             count_current(&file, result, || unsafe { writev(fd, pieces, number) })
         }
         _ => {
@@ -141,6 +147,7 @@ unsafe extern "C-unwind" fn preadv64(
         let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
         file.pread(&buffers, offset)
     });
+    // SAFETY: the program's call, made again.
     count_current(&file, result, || unsafe { preadv64(fd, pieces, number, offset) })
 }
 
@@ -160,6 +167,7 @@ unsafe extern "C-unwind" fn pwritev64(
         let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
         file.write_placed(&buffers, Some(offset), file.appends())
     });
+    // SAFETY: the program's call, made again.
     count_current(&file, result, || unsafe { pwritev64(fd, pieces, number, offset) })
 }
 
@@ -202,6 +210,7 @@ unsafe extern "C-unwind" fn preadv64v2(
                     None => file.read(&buffers),
                 }
             });
+            // SAFETY: the program's call, made again.
             count_current(&file, result, || unsafe {
                 preadv64v2(fd, pieces, number, offset, flags)
             })
@@ -236,6 +245,7 @@ unsafe extern "C-unwind" fn pwritev64v2(
                 }
                 Ok(written)
             });
+            // SAFETY: the program's call, made again.
             count_current(&file, result, || unsafe {
                 pwritev64v2(fd, pieces, number, offset, flags)
             })
@@ -266,6 +276,7 @@ unsafe extern "C-unwind" fn __read_chk(
     room: size_t,
 ) -> ssize_t {
     check(bytes, room);
+    // SAFETY: the program's call; the buffer has room.
     unsafe { read(fd, buffer, bytes) }
 }
 
@@ -278,6 +289,7 @@ unsafe extern "C-unwind" fn __pread_chk(
     room: size_t,
 ) -> ssize_t {
     check(bytes, room);
+    // SAFETY: the program's call; the buffer has room.
     unsafe { pread64(fd, buffer, bytes, offset) }
 }
 

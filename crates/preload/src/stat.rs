@@ -182,6 +182,7 @@ unsafe fn of_timespec(times: *const timespec) -> NewTime {
     if !is_readable(times.cast(), 2 * size_of::<timespec>()) {
         return NewTime::Kept;
     }
+    // SAFETY: just found readable.
     let mtime = unsafe { &*times.add(1) };
     match mtime.tv_nsec {
         libc::UTIME_OMIT => NewTime::Kept,
@@ -198,6 +199,7 @@ unsafe fn of_timeval(times: *const timeval) -> NewTime {
     if !is_readable(times.cast(), 2 * size_of::<timeval>()) {
         return NewTime::Kept;
     }
+    // SAFETY: just found readable.
     let mtime = unsafe { &*times.add(1) };
     NewTime::At(joined_ns(mtime.tv_sec, mtime.tv_usec.wrapping_mul(1000)))
 }
@@ -207,11 +209,13 @@ unsafe fn at(folder: c_int, path: *const c_char, flags: c_int) -> Option<rustix:
     if path.is_null() {
         return known(folder);
     }
+    // SAFETY: the program's path.
     session()?.stat_known(unsafe { path_at(folder, path) }, flags)
 }
 
 /// What the file at `path` is, if it is in the file table.
 unsafe fn here(path: *const c_char, flags: AtFlags) -> Option<rustix::fs::Stat> {
+    // SAFETY: the program's path.
     session()?.stat_known(unsafe { path_here(path) }, flags)
 }
 
@@ -223,6 +227,7 @@ fn known(fd: c_int) -> Option<rustix::fs::Stat> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimens(fd: c_int, times: *const timespec) -> c_int {
     let call = || real!(c"futimens"(fd => c_int, times => *const timespec) -> c_int);
+    // SAFETY: the program's times.
     unsafe { timed(known(fd), of_timespec(times), call) }
 }
 
@@ -234,24 +239,28 @@ unsafe extern "C" fn utimensat(
     flags: c_int,
 ) -> c_int {
     let call = || real!(c"utimensat"(folder => c_int, path => *const c_char, times => *const timespec, flags => c_int) -> c_int);
+    // SAFETY: the program's path and times.
     unsafe { timed(at(folder, path, flags), of_timespec(times), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimes(fd: c_int, times: *const timeval) -> c_int {
     let call = || real!(c"futimes"(fd => c_int, times => *const timeval) -> c_int);
+    // SAFETY: the program's times.
     unsafe { timed(known(fd), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimesat(folder: c_int, path: *const c_char, times: *const timeval) -> c_int {
     let call = || real!(c"futimesat"(folder => c_int, path => *const c_char, times => *const timeval) -> c_int);
+    // SAFETY: the program's path and times.
     unsafe { timed(at(folder, path, 0), of_timeval(times), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn utimes(path: *const c_char, times: *const timeval) -> c_int {
     let call = || real!(c"utimes"(path => *const c_char, times => *const timeval) -> c_int);
+    // SAFETY: the program's path and times.
     unsafe { timed(here(path, AtFlags::empty()), of_timeval(times), call) }
 }
 
@@ -259,6 +268,7 @@ unsafe extern "C" fn utimes(path: *const c_char, times: *const timeval) -> c_int
 unsafe extern "C" fn lutimes(path: *const c_char, times: *const timeval) -> c_int {
     let call = || real!(c"lutimes"(path => *const c_char, times => *const timeval) -> c_int);
     let flags = AtFlags::SYMLINK_NOFOLLOW;
+    // SAFETY: the program's path and times.
     unsafe { timed(here(path, flags), of_timeval(times), call) }
 }
 
@@ -268,7 +278,9 @@ unsafe extern "C" fn utime(path: *const c_char, times: *const utimbuf) -> c_int 
     let mtime = match () {
         () if times.is_null() => NewTime::Now,
         () if !is_readable(times.cast(), size_of::<utimbuf>()) => NewTime::Kept,
+        // SAFETY: just found readable.
         () => NewTime::At(joined_ns(unsafe { (*times).modtime }, 0)),
     };
+    // SAFETY: the program's path and times.
     unsafe { timed(here(path, AtFlags::empty()), mtime, call) }
 }

@@ -17,6 +17,7 @@ unsafe extern "C" fn syscall(
     f: c_long,
 ) -> c_long {
     // Unlike the functions that it goes to, it is no cancellation point.
+    // SAFETY: the program's call.
     without_cancellation(|| unsafe { dispatch(number, a, b, c, d, e, f) })
 }
 
@@ -31,6 +32,7 @@ unsafe fn dispatch(
 ) -> c_long {
     let fd = a as c_int;
     let (pb, pc) = (b as *mut c_void, c as *mut c_void);
+    // SAFETY: the function behind each number takes its arguments as the system call does.
     unsafe {
         match number {
             libc::SYS_read => libc::read(fd, pb, c as usize) as c_long,
