@@ -207,7 +207,7 @@ impl OpenFile<'_> {
         if advice.contains(DescriptionFlags::RANDOM) {
             return false;
         }
-        let low = self.session.segment.header().tier[0].low.load(Ordering::Relaxed);
+        let low = self.session.segment.header().tier[TierId::RAM].low.load(Ordering::Relaxed);
         let again = self.record.opens.load(Ordering::Relaxed) > 1
             || advice.contains(DescriptionFlags::SEQUENTIAL);
         (again || length < self.session.segment.bucket_bytes())

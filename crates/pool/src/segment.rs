@@ -448,7 +448,7 @@ impl Segment {
         for bucket in ready..upto {
             map.offer(bucket);
         }
-        header.tier[0].free.fetch_add(upto - ready, Ordering::Relaxed);
+        header.tier[TierId::RAM].free.fetch_add(upto - ready, Ordering::Relaxed);
         Ok(upto - ready)
     }
 
@@ -873,7 +873,7 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
         files: header.files,
         nodes: header.nodes,
         buckets: header.buckets,
-        ram_buckets: header.tier[0].buckets,
+        ram_buckets: header.tier[TierId::RAM].buckets,
         bucket_bytes: u64::from(page) * u64::from(PAGES_PER_BUCKET),
     })
 }

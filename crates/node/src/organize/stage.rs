@@ -241,7 +241,7 @@ impl Stager {
 
     /// Whether RAM stays above its low mark with so many blocks more.
     fn has_room(&self, blocks: usize) -> bool {
-        let low = self.node.header().tier[0].low.load(Ordering::Relaxed);
+        let low = self.node.header().tier[TierId::RAM].low.load(Ordering::Relaxed);
         self.node.segment.free_in(TierId::RAM) as usize > low as usize + blocks
     }
 
@@ -335,7 +335,7 @@ impl Stager {
         if place.load(Ordering::Acquire) != Entry::EMPTY {
             return None;
         }
-        let bucket = segment.take_slot(TierId::new(0), self.owner, &mut self.hint)?;
+        let bucket = segment.take_slot(TierId::RAM, self.owner, &mut self.hint)?;
         let fresh = segment.init_bucket(bucket, file, block, self.owner)?;
         if request.is_guess {
             let heat = &fresh.meta().heat;
