@@ -168,7 +168,7 @@ impl OpenFile<'_> {
         self.session.restarting(|| self.positioned(read))
     }
 
-    /// The usual read at the description's offset, with one presence for the offset's lock and for the
+    /// The usual read at the description's offset, with one shared lock for the offset's lock and for the
     /// file. `None`, and nothing was done, where more is needed, as in writing.
     #[inline]
     fn read_on(&self, pieces: &[Span<'_, Writable>]) -> Option<Result<usize, Errno>> {

@@ -147,7 +147,7 @@ impl Session {
     /// Waits until each thread that was inside a file has left it: what it looked up before, it
     /// does not use any more.
     fn wait_for_threads(&self) {
-        for place in &self.segment.client(self.slot()).presence {
+        for place in &self.segment.client(self.slot()).shared_locks {
             let seen = place.load(Ordering::SeqCst);
             let mut backoff = forebay_pool::backoff::Backoff::default();
             while seen != 0 && place.load(Ordering::SeqCst) == seen {

@@ -159,7 +159,7 @@ impl OpenFile<'_> {
         }
     }
 
-    /// The usual write at the description's offset, with one presence for the offset's lock and for the
+    /// The usual write at the description's offset, with one shared lock for the offset's lock and for the
     /// file. `None`, and nothing was done, where more is needed. That lock is not waited for inside a
     /// file: its holder may want the file exclusively.
     #[inline(never)]
@@ -202,7 +202,7 @@ impl OpenFile<'_> {
     fn append(&self, pieces: &[Span<'_, Readable>]) -> Result<(u64, usize), Errno> {
         let record = self.record;
         let owner = self.session.owner();
-        // Any lock is held under a presence.
+        // Any lock is held under a shared lock.
         let _inside = self.enter_beside(owner)?;
         let _end = self.session.segment.lock_append(record, owner)?;
         self.append_locked(pieces, owner)

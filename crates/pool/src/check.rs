@@ -2,7 +2,7 @@
 //! before a node manager takes over what another has left. One file for each thing that is checked.
 //!
 //! What a killed process may leave is no violation: what it held is explained by its lock, its
-//! presence or its stamp. While processes are at work, something may look wrong for a moment; see
+//! shared lock or its stamp. While processes are at work, something may look wrong for a moment; see
 //! [`Segment::check_in_use`].
 
 mod buckets;
@@ -76,7 +76,7 @@ impl Findings<'_> {
     }
 
     /// Looks at whoever is stamped as the holder of something: nobody holds anything without a
-    /// presence, but for the manager's own threads.
+    /// shared lock, but for the manager's own threads.
     fn holder(&mut self, place: impl fmt::Display, holder: Option<Owner>) {
         let Some(holder) = holder.filter(|holder| holder.slot() != MANAGER_SLOT) else { return };
         if holder.slot() >= self.segment.header().clients || holder.thread() == 0 {
@@ -88,7 +88,7 @@ impl Findings<'_> {
         }
         let client = self.segment.client(holder.slot());
         let state = client.state.load(Ordering::Acquire);
-        let present = client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
+        let present = client.shared_locks.iter().any(|word| word.load(Ordering::Acquire) != 0);
         if !present || !matches!(state, slot_state::LIVE | slot_state::REAPING) {
             self.refused(place, format!("held by client {}, which is nowhere", holder.slot()));
         }

@@ -191,8 +191,8 @@ impl Segment {
 
     /// Lets the process that reaps `slot` look for what it holds.
     pub fn seem_inside(&self, slot: u32) {
-        let word = Presence { thread: 1, file: Presence::TABLE }.encode();
-        self.client(slot).presence[0].store(word, Ordering::SeqCst);
+        let word = SharedLock { thread: 1, file: SharedLock::TABLE }.encode();
+        self.client(slot).shared_locks[0].store(word, Ordering::SeqCst);
     }
 
     fn release_all(&self, slot: u32) {
@@ -223,11 +223,11 @@ impl Segment {
     /// whether it was inside a file or the table, `None` if this is to be called again.
     pub fn reap_holdings(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> Option<bool> {
         let client = self.client(slot);
-        // A thread that was in the kernel's open had no presence.
+        // A thread that was in the kernel's open had no shared lock.
         client.opening.store(0, Ordering::SeqCst);
-        // The manager's own threads lock buckets without a presence.
+        // The manager's own threads lock buckets without a shared lock.
         let inside = slot == MANAGER_SLOT
-            || client.presence.iter().any(|word| word.load(Ordering::Acquire) != 0);
+            || client.shared_locks.iter().any(|word| word.load(Ordering::Acquire) != 0);
         if inside {
             crash::point("reap.inside");
             if !self.reap_locks(slot, unfinished) {
@@ -264,7 +264,7 @@ impl Segment {
             self.free_buckets(TierId::RAM).repair(self.header().ram_ready.load(Ordering::Acquire));
             nodes.free().repair(self.header().nodes);
             // Last: whoever completes an interrupted reaping starts again.
-            for word in &client.presence {
+            for word in &client.shared_locks {
                 word.store(0, Ordering::Release);
             }
         }

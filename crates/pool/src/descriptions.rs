@@ -93,7 +93,7 @@ impl Segment {
     }
 
     /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when all are in use.
-    /// The caller has a presence, and holds the stripe of the record, see [`crate::opens`], or another description of the file.
+    /// The caller has a shared lock, and holds the stripe of the record, see [`crate::opens`], or another description of the file.
     pub fn open_description(
         &self,
         file: u32,

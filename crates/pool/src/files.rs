@@ -327,26 +327,27 @@ fn take_place(place: &AtomicU64, word: u64) -> bool {
         && place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// A presence for a thread whose first choice is taken: the place, `None` if it needs none, and what to put
+/// A shared lock for a thread whose first choice is taken: the place, `None` if it needs none, and what to put
 /// back. A thread that has one already waits for no other, unless it is in two files: else as many threads
 /// as there are words could all wait for their second.
 #[cold]
 fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (Option<&AtomicU64>, u64) {
-    let places =
-        || (0..PRESENCES).map(|n| &slot.presence[(owner.thread() as usize + n) % PRESENCES]);
-    let word = Presence { thread: owner.thread(), file }.encode();
+    let places = || {
+        (0..SHARED_LOCKS).map(|n| &slot.shared_locks[(owner.thread() as usize + n) % SHARED_LOCKS])
+    };
+    let word = SharedLock { thread: owner.thread(), file }.encode();
     let mine = places().find_map(|place| {
         let held = place.load(Ordering::Relaxed);
-        let seen = Presence::decode(held)?;
+        let seen = SharedLock::decode(held)?;
         (seen.thread == owner.thread()).then_some((place, held, seen.file))
     });
     match mine {
-        Some((_, _, held)) if file == Presence::TABLE || Presence::beside(held) == file => {
+        Some((_, _, held)) if file == SharedLock::TABLE || SharedLock::beside(held) == file => {
             return (None, 0);
         }
         Some((_, _, held)) if held == file => return (None, 0),
         Some((place, held, outer))
-            if outer == Presence::TABLE || outer == Presence::beside(file) =>
+            if outer == SharedLock::TABLE || outer == SharedLock::beside(file) =>
         {
             place.swap(word, Ordering::SeqCst);
             return (Some(place), held);
@@ -365,23 +366,23 @@ fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (Option<&AtomicU64
 }
 
 impl Segment {
-    /// Enters the file table: every lock is held under some presence.
+    /// Enters the file table: every lock is held under some shared lock.
     pub fn enter_table(&self, owner: Owner) -> SharedGuard<'_> {
-        self.claim_presence(owner, Presence::TABLE)
+        self.claim_shared(owner, SharedLock::TABLE)
     }
 
     /// Enters the file table with a descriptor of `file`: see [`Segment::wait_for_users`].
     pub fn enter_beside(&self, file: u32, owner: Owner) -> SharedGuard<'_> {
-        self.claim_presence(owner, Presence::beside(file))
+        self.claim_shared(owner, SharedLock::beside(file))
     }
 
     /// Waits until each other thread of `owner`'s process that may use a descriptor of `file` has left it since.
     /// The caller has taken the descriptor out of its table before, and whoever enters looks there afterwards.
     /// False if that takes more than a moment, and a signal handler waits for this thread.
     pub fn wait_for_users(&self, file: u32, owner: Owner) -> bool {
-        for place in &self.client(owner.slot()).presence {
+        for place in &self.client(owner.slot()).shared_locks {
             let uses = || {
-                Presence::decode(place.load(Ordering::SeqCst))
+                SharedLock::decode(place.load(Ordering::SeqCst))
                     .is_some_and(|seen| seen.thread != owner.thread() && seen.uses(file))
             };
             let mut backoff = Backoff::default();
@@ -415,7 +416,7 @@ impl Segment {
         record: &FileRecord,
         owner: Owner,
     ) -> Result<SharedGuard<'_>, Owner> {
-        let inside = self.claim_presence(owner, file);
+        let inside = self.claim_shared(owner, file);
         match Owner::from_raw(record.exclusive.load(Ordering::SeqCst)) {
             // Who is inside already is waited for.
             Some(holder) if holder != owner && inside.place.is_some() => Err(holder),
@@ -424,11 +425,11 @@ impl Segment {
     }
 
     #[inline]
-    fn claim_presence(&self, owner: Owner, file: u32) -> SharedGuard<'_> {
+    fn claim_shared(&self, owner: Owner, file: u32) -> SharedGuard<'_> {
         let slot = self.client(owner.slot());
-        let word = Presence { thread: owner.thread(), file }.encode();
+        let word = SharedLock { thread: owner.thread(), file }.encode();
         let thread = interruption::enter();
-        let first = &slot.presence[owner.thread() as usize % PRESENCES];
+        let first = &slot.shared_locks[owner.thread() as usize % SHARED_LOCKS];
         let (place, before) = match take_place(first, word) {
             true => (Some(first), 0),
             false => claim_other(slot, owner, file),
@@ -439,7 +440,8 @@ impl Segment {
     /// Leaves `file` for a moment, but stays beside it: the caller may hold a lock.
     pub fn step_out(&self, file: u32, owner: Owner, inside: &SharedGuard<'_>) {
         if let Some(place) = inside.place {
-            let word = Presence { thread: owner.thread(), file: Presence::beside(file) }.encode();
+            let word =
+                SharedLock { thread: owner.thread(), file: SharedLock::beside(file) }.encode();
             place.store(word, Ordering::Release);
         }
     }
@@ -455,7 +457,7 @@ impl Segment {
         inside: &SharedGuard<'_>,
     ) -> Result<(), Owner> {
         let Some(place) = inside.place else { return Ok(()) };
-        place.swap(Presence { thread: owner.thread(), file }.encode(), Ordering::SeqCst);
+        place.swap(SharedLock { thread: owner.thread(), file }.encode(), Ordering::SeqCst);
         match Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst)) {
             Some(holder) if holder != owner => {
                 self.step_out(file, owner, inside);
@@ -554,9 +556,10 @@ impl Segment {
         record.exclusive.compare_exchange(free, mine, Ordering::SeqCst, Ordering::Relaxed).ok()?;
         let exclusive = ExclusiveGuard::of(record, Some(owner));
         let inside = |slot| {
-            let words = &self.client(slot).presence;
+            let words = &self.client(slot).shared_locks;
             words.iter().any(|word| {
-                Presence::decode(word.load(Ordering::SeqCst)).is_some_and(|seen| seen.file == file)
+                SharedLock::decode(word.load(Ordering::SeqCst))
+                    .is_some_and(|seen| seen.file == file)
             })
         };
         let slots = 0..self.header().clients_high.load(Ordering::SeqCst);
@@ -582,10 +585,10 @@ impl Segment {
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), E> {
         for slot in 0..self.header().clients_high.load(Ordering::SeqCst) {
-            for place in &self.client(slot).presence {
+            for place in &self.client(slot).shared_locks {
                 let mut backoff = Backoff::default();
                 loop {
-                    let seen = Presence::decode(place.load(Ordering::SeqCst));
+                    let seen = SharedLock::decode(place.load(Ordering::SeqCst));
                     let Some(seen) = seen.filter(|seen| seen.file == file) else { break };
                     let other = Owner::new(slot, 0);
                     if slot == owner.slot() && seen.thread == owner.thread() {
@@ -607,8 +610,9 @@ impl Segment {
     pub fn is_held_by_stopped(&self, file: u32) -> bool {
         let exclusive = Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst));
         let inside = |slot: &u32| {
-            self.client(*slot).presence.iter().any(|word| {
-                Presence::decode(word.load(Ordering::SeqCst)).is_some_and(|seen| seen.file == file)
+            self.client(*slot).shared_locks.iter().any(|word| {
+                SharedLock::decode(word.load(Ordering::SeqCst))
+                    .is_some_and(|seen| seen.file == file)
             })
         };
         let slots = 0..self.header().clients_high.load(Ordering::SeqCst);
@@ -1161,11 +1165,11 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_are_inside_wait_for_no_second_presence() {
+    fn threads_that_are_inside_wait_for_no_second_shared_lock() {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         let id = Identity { device: 1, inode: 1 };
         segment.header().clients_high.store(2, Ordering::SeqCst);
-        let owners: Vec<_> = (0..PRESENCES as u32).map(|thread| Owner::new(1, thread)).collect();
+        let owners: Vec<_> = (0..SHARED_LOCKS as u32).map(|thread| Owner::new(1, thread)).collect();
         let outer: Vec<_> = owners.iter().map(|&owner| segment.enter_table(owner)).collect();
         let file = segment.with_file_or_new(id, owners[0], |file, _| file).unwrap();
         let other = Owner::new(2, 0);
@@ -1187,7 +1191,7 @@ mod tests {
             assert!(may_exclude());
             drop(table);
         }
-        let words = &segment.client(1).presence;
+        let words = &segment.client(1).shared_locks;
         assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
     }
 

@@ -17,7 +17,7 @@ use crate::sync::{AtomicU64, Ordering};
 use forebay_placement::TierId;
 use rustix::io::Errno;
 
-/// Shared use of a file, or of the file table: a presence of the thread in one of its process's words.
+/// Shared use of a file, or of the file table: a shared lock of the thread, in one of its process's words.
 /// Every lock is held under one. The last one taken ends first.
 #[derive(Debug)]
 #[must_use]

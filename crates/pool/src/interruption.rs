@@ -2,7 +2,7 @@
 //!
 //! A handler of the program's that ran between two steps of its own thread would find that
 //! thread's locks held and a change half made; one that jumped away would leave both for ever. So
-//! every presence is counted here. Whoever is about to call a handler asks [`is_inside`], and if so
+//! every shared lock is counted here. Whoever is about to call a handler asks [`is_inside`], and if so
 //! has the kernel keep the signal and all others until the thread has left, see [`hold_off`].
 //!
 //! A thread that waits inside for a process that does not go on must not keep a handler waiting for
@@ -21,7 +21,7 @@ unsafe extern "C" {
 }
 
 pub(crate) struct Thread {
-    /// Presences.
+    /// Shared locks.
     depth: Cell<u32>,
     /// Whether a handler was held off. A word of its own: a handler may come, and set it, while
     /// the depth is being changed.
@@ -35,7 +35,7 @@ pub(crate) struct Thread {
 }
 
 thread_local! {
-    // One structure: its address is looked up once for each presence.
+    // One structure: its address is looked up once for each shared lock.
     static THREAD: Thread = const {
         Thread {
             depth: Cell::new(0),
@@ -106,7 +106,7 @@ pub fn without_handlers<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Before a presence is claimed. Returns what [`leave`] takes, so that the thread's storage is looked
+/// Before a shared lock is claimed. Returns what [`leave`] takes, so that the thread's storage is looked
 /// up once for both.
 #[inline]
 pub(crate) fn enter() -> *const Thread {
@@ -118,7 +118,7 @@ pub(crate) fn enter() -> *const Thread {
     thread
 }
 
-/// While a thread that has entered, and has no presence yet, waits for one: handlers that are held off run.
+/// While a thread that has entered, and has no shared lock yet, waits for one: handlers that are held off run.
 /// One that jumps away leaves nothing.
 pub(crate) fn run_held_off() {
     THREAD.with(|thread| {

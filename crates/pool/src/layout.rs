@@ -25,7 +25,7 @@ pub const STORES_MAX: usize = 8;
 /// life of their own.
 pub const JOBS_MAX: usize = 32;
 /// Threads of one process that can be inside buffered files at the same instant; more wait.
-pub const PRESENCES: usize = 64;
+pub const SHARED_LOCKS: usize = 64;
 /// Free buckets a process keeps for itself: 16 from one refill, and 16 handed back.
 pub const CACHED_BUCKETS: usize = 32;
 /// Index nodes a process keeps for itself.
@@ -538,8 +538,8 @@ pub struct ClientSlot {
     pub last_bucket: AtomicU32,
     /// What this process did.
     pub counters: Counters,
-    /// For each thread inside a buffered file: the thread and the file, see [`Presence`].
-    pub presence: [AtomicU64; PRESENCES],
+    /// For each thread inside a buffered file: the thread and the file, see [`SharedLock`].
+    pub shared_locks: [AtomicU64; SHARED_LOCKS],
     /// Number of the job that the process belongs to; 0 is none. Inherited by forked children.
     pub job: AtomicU32,
     /// Milliseconds, never 0: since when it has been in one and the same place without doing anything, as
@@ -552,16 +552,16 @@ pub struct ClientSlot {
     pub opening: AtomicU32,
 }
 
-/// A presence word: thread number in the upper half, file id plus one in the lower.
+/// A word of shared locks: thread number in the upper half, file id plus one in the lower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Presence {
+pub struct SharedLock {
     /// Thread number within the slot.
     pub thread: u32,
-    /// File record, or [`Presence::TABLE`].
+    /// File record, or [`SharedLock::TABLE`].
     pub file: u32,
 }
 
-impl Presence {
+impl SharedLock {
     /// "In the file table", no file in particular.
     pub const TABLE: u32 = u32::MAX - 1;
     /// Bit of `file`: "in the file table, with a descriptor of this file".
@@ -570,12 +570,12 @@ impl Presence {
     /// In the file table, with a descriptor of `file`: who wants the file exclusively does not wait for it, but
     /// who closes the descriptor does.
     pub fn beside(file: u32) -> u32 {
-        file | Presence::BESIDE
+        file | SharedLock::BESIDE
     }
 
     /// Whether the thread may use a descriptor of `file`.
     pub fn uses(self, file: u32) -> bool {
-        self.file != Presence::TABLE && self.file & !Presence::BESIDE == file
+        self.file != SharedLock::TABLE && self.file & !SharedLock::BESIDE == file
     }
 
     /// The word.
@@ -583,10 +583,10 @@ impl Presence {
         u64::from(self.thread) << 32 | u64::from(self.file + 1)
     }
 
-    /// The presence in a word; `None` for zero.
-    pub fn decode(word: u64) -> Option<Presence> {
+    /// The shared lock in a word; `None` for zero.
+    pub fn decode(word: u64) -> Option<SharedLock> {
         let file = (word as u32).checked_sub(1)?;
-        Some(Presence { thread: (word >> 32) as u32, file })
+        Some(SharedLock { thread: (word >> 32) as u32, file })
     }
 }
 

@@ -89,7 +89,7 @@ impl<const N: usize> Queue<N> {
     /// Puts `message` at the end and wakes a sleeping consumer. False if the queue is full.
     ///
     /// `owner` is the calling thread's stamp; its process must be able to say so when asked whether
-    /// it lives. A claim is a lock: the caller has a presence, see `docs/design/main-job.md`.
+    /// it lives. A claim is a lock: the caller has a shared lock, see `docs/design/main-job.md`.
     #[inline]
     pub fn push(&self, owner: Owner, message: &Message) -> bool {
         let Some(ticket) = self.claim(owner) else { return false };

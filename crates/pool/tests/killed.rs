@@ -787,7 +787,7 @@ impl Manager {
         let pid = running.child.id();
         let inside = |slot: &u32| {
             let client = self.segment.client(*slot);
-            let present = client.presence.iter().any(|word| word.load(Ordering::SeqCst) != 0);
+            let present = client.shared_locks.iter().any(|word| word.load(Ordering::SeqCst) != 0);
             client.pid.load(Ordering::SeqCst) == pid && present
         };
         self.kills_inside += (1..16).filter(inside).count() as u64;
@@ -862,9 +862,10 @@ impl Manager {
             let client = self.segment.client(slot);
             let state = client.state.load(Ordering::SeqCst);
             let pid = client.pid.load(Ordering::SeqCst);
-            let present = client.presence.iter().filter(|word| word.load(Ordering::SeqCst) != 0);
+            let present =
+                client.shared_locks.iter().filter(|word| word.load(Ordering::SeqCst) != 0);
             let present = present.count();
-            eprintln!("slot {slot}: state {state}, pid {pid}, {present} presences");
+            eprintln!("slot {slot}: state {state}, pid {pid}, {present} shared locks");
         }
     }
 
@@ -937,8 +938,8 @@ impl Manager {
                 self.segment.cancel_slot(slot);
             }
             assert_eq!(client.state.load(Ordering::SeqCst), slot_state::FREE, "slot {slot}");
-            let idle = client.presence.iter().all(|word| word.load(Ordering::SeqCst) == 0);
-            assert!(idle, "slot {slot} has a presence");
+            let idle = client.shared_locks.iter().all(|word| word.load(Ordering::SeqCst) == 0);
+            assert!(idle, "slot {slot} has a shared lock");
             let mut kept = client.buckets.iter().chain(&client.nodes);
             assert!(kept.all(|place| place.load(Ordering::SeqCst) == 0), "slot {slot} has a cache");
         }

@@ -986,13 +986,13 @@ fn a_reader_sees_the_block_before_or_after_its_demotion() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Presence in a file and exclusive use of it.
+// Shared locks of a file and exclusive use of it.
 
-/// The words of `files.rs`: who has the file, a presence word for each client slot, and how many slots
-/// were ever used. The content may be read under presence and changed under exclusion.
+/// The words of `files.rs`: who has the file, a word of shared locks for each client slot, and how many slots
+/// were ever used. The content may be read under a shared lock and changed under exclusion.
 struct File {
     exclusive: AtomicU32,
-    presence: [AtomicU64; 2],
+    shared_locks: [AtomicU64; 2],
     clients_high: AtomicU32,
     content: UnsafeCell<u32>,
 }
@@ -1001,14 +1001,14 @@ impl File {
     fn new(clients_high: u32) -> Arc<File> {
         let file = File {
             exclusive: AtomicU32::new(0),
-            presence: [AtomicU64::new(0), AtomicU64::new(0)],
+            shared_locks: [AtomicU64::new(0), AtomicU64::new(0)],
             clients_high: AtomicU32::new(clients_high),
             content: UnsafeCell::new(0),
         };
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
         file.exclusive.store(0, Ordering::SeqCst);
         file.clients_high.store(clients_high, Ordering::SeqCst);
-        for word in &file.presence {
+        for word in &file.shared_locks {
             word.store(0, Ordering::SeqCst);
         }
         Arc::new(file)
@@ -1016,7 +1016,7 @@ impl File {
 
     /// `Segment::try_enter` and `leave`: reads the content if nobody has the file exclusively.
     fn visit(&self, slot: usize) -> bool {
-        let word = &self.presence[slot];
+        let word = &self.shared_locks[slot];
         word.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).unwrap();
         let free = reading(|| self.exclusive.load(Ordering::SeqCst)) == 0;
         if free {
@@ -1035,7 +1035,7 @@ impl File {
             return false;
         }
         for slot in 0..reading(|| self.clients_high.load(Ordering::SeqCst)) {
-            while reading(|| self.presence[slot as usize].load(Ordering::SeqCst)) != 0 {
+            while reading(|| self.shared_locks[slot as usize].load(Ordering::SeqCst)) != 0 {
                 pause();
             }
         }

@@ -30,7 +30,7 @@ fn eight_processes_append_whole_records() {
     eight_processes(&SLOW_STORE, "append", 1_000, 97);
 }
 
-/// More threads than a process has presence words, each with a description of its own, and with one
+/// More threads than a process has words of shared locks, each with a description of its own, and with one
 /// for all of them.
 #[test]
 fn a_hundred_threads_append_to_one_file() {

@@ -3,7 +3,7 @@
 
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{Presence, slot_state};
+use forebay_pool::layout::{SharedLock, slot_state};
 use forebay_pool::{Entry, Owner, Segment, clock, liveness};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -140,8 +140,8 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
         if !holder.held.is_empty() || !holder.is_stopped {
             continue;
         }
-        let inside = segment.client(slot).presence.iter();
-        let inside = inside.filter_map(|word| Presence::decode(word.load(Ordering::Relaxed)));
+        let inside = segment.client(slot).shared_locks.iter();
+        let inside = inside.filter_map(|word| SharedLock::decode(word.load(Ordering::Relaxed)));
         let held = inside
             .filter(|seen| seen.file < header.files)
             .map(|seen| Held { path: path(seen.file), what: What::Inside });

@@ -19,7 +19,7 @@ impl Housekeeper {
         let segment = &self.node.segment;
         for slot in 1..segment.header().clients_high.load(Ordering::Acquire) {
             let client = segment.client(slot);
-            let inside = client.presence.iter().any(|word| word.load(Ordering::Relaxed) != 0);
+            let inside = client.shared_locks.iter().any(|word| word.load(Ordering::Relaxed) != 0);
             if !inside || client.state.load(Ordering::Acquire) != slot_state::LIVE {
                 self.standing.remove(&slot);
                 client.standing.store(0, Ordering::Relaxed);
@@ -27,7 +27,10 @@ impl Housekeeper {
             }
             let mut look = std::hash::DefaultHasher::new();
             client.generation.load(Ordering::Relaxed).hash(&mut look);
-            client.presence.iter().for_each(|word| word.load(Ordering::Relaxed).hash(&mut look));
+            client
+                .shared_locks
+                .iter()
+                .for_each(|word| word.load(Ordering::Relaxed).hash(&mut look));
             let counters = client.counters.all();
             counters
                 .iter()
