@@ -326,7 +326,7 @@ pub struct Site {
     root: TempDir,
     /// The directory that Forebay buffers.
     pub store: PathBuf,
-    /// Its twin, which Forebay does not know.
+    /// Another one like it, which Forebay does not manage.
     pub plain: PathBuf,
     /// For what programs leave outside.
     pub out: PathBuf,
