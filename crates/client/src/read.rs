@@ -6,6 +6,7 @@ use crate::open_file::OpenFile;
 use crate::range::READ_AHEAD_BLOCKS;
 use crate::session::Session;
 use crate::span::{Cursor, Span, Writable, total};
+use crate::store::elsewhere;
 use crate::user_buffers::UserBuffers;
 use crate::write::pages;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -445,8 +446,10 @@ impl EnteredFile<'_> {
         let start = cursor.position();
         for _ in 0..LOCKLESS_TRIES {
             let word = entry.load(Ordering::Acquire);
-            let Entry::Resident { tier, bucket, .. } = Entry::decode(word) else {
-                return Ok(false);
+            let (tier, bucket) = match Entry::decode(word) {
+                Entry::Resident { tier, bucket } => (tier, bucket),
+                Entry::Elsewhere { node, .. } => return Err(elsewhere(node)),
+                Entry::Empty | Entry::Busy(_) => return Ok(false),
             };
             let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
             let Some(first) = meta.lock.read_begin() else {

@@ -8,6 +8,7 @@ use crate::span::{Readable, Span, Writable};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_device::{BackingStore, SlotDevice, Stat, StoreFile};
+use forebay_placement::NodeId;
 use forebay_pool::BucketId;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock;
@@ -69,6 +70,13 @@ fn write(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<usize, Errn
 /// The store's errno.
 pub(crate) fn stat(fd: RawFd) -> Result<Stat, Errno> {
     STORE.stat(StoreFile::new(fd))
+}
+
+/// What a block answers that lies in a bucket of `node`, which is not this one: the one place from which
+/// a program would ask its node manager for it. No node lends buckets yet, so that the entry is damaged.
+#[cold]
+pub(crate) fn elsewhere(_node: NodeId) -> Errno {
+    Errno::IO
 }
 
 /// Makes the file durable on its store.

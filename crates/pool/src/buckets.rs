@@ -177,7 +177,8 @@ impl<'a> Buckets<'a> {
         loop {
             let word = place.load(Ordering::Acquire);
             match Entry::decode(word) {
-                Entry::Empty => return Ok(None),
+                // What another node has is locked there.
+                Entry::Empty | Entry::Elsewhere { .. } => return Ok(None),
                 Entry::Busy(holder) if holder == owner => return Ok(None),
                 Entry::Busy(holder) => {
                     if locking.wait_for_busy(holder)? {

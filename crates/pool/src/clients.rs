@@ -407,7 +407,7 @@ impl Segment {
         self.entry(self.file(file), block).is_some_and(|place| {
             matches!(
                 Entry::decode(place.load(Ordering::Acquire)),
-                Entry::Resident { node: NodeId::LOCAL, bucket: named, .. } if named == bucket
+                Entry::Resident { bucket: named, .. } if named == bucket
             )
         })
     }

@@ -19,13 +19,21 @@ pub enum Entry {
     Empty,
     /// `owner` writes to the store around the tiers.
     Busy(Owner),
-    /// The block lies in `bucket`, on tier `tier` of `node`.
+    /// The block lies in a bucket of this node.
     Resident {
-        /// Node whose segment holds the bucket.
-        node: NodeId,
         /// The bucket's tier.
         tier: TierId,
         /// Bucket id, counted over all tiers of the node.
+        bucket: BucketId,
+    },
+    /// The block lies in a bucket of another node. No node lends buckets yet: such an entry is damaged,
+    /// is never taken for a bucket of this node, and fails the calls that need its bytes.
+    Elsewhere {
+        /// Node whose segment has the bucket.
+        node: NodeId,
+        /// The bucket's tier there.
+        tier: TierId,
+        /// Bucket id, counted over all tiers of that node.
         bucket: BucketId,
     },
 }
@@ -39,7 +47,7 @@ impl Entry {
 
     /// An entry for a bucket of this node.
     pub fn resident(tier: TierId, bucket: BucketId) -> Entry {
-        Entry::Resident { node: NodeId::LOCAL, tier, bucket }
+        Entry::Resident { tier, bucket }
     }
 
     /// The entry as a word.
@@ -48,7 +56,10 @@ impl Entry {
         match self {
             Entry::Empty => Self::EMPTY,
             Entry::Busy(owner) => KIND_BUSY << 60 | u64::from(owner.raw()),
-            Entry::Resident { node, tier, bucket } => {
+            Entry::Resident { tier, bucket } => {
+                Entry::Elsewhere { node: NodeId::LOCAL, tier, bucket }.encode()
+            }
+            Entry::Elsewhere { node, tier, bucket } => {
                 KIND_RESIDENT << 60
                     | (tier.index() as u64 & 0xf) << 56
                     | u64::from(node.raw()) << 32
@@ -70,11 +81,14 @@ impl Entry {
     #[inline]
     pub fn decode(word: u64) -> Entry {
         match word >> 60 {
-            KIND_RESIDENT => Entry::Resident {
-                node: NodeId::from_raw((word >> 32) as u16),
-                tier: TierId::new((word >> 56 & 0xf) as usize),
-                bucket: BucketId::from_raw(word as u32),
-            },
+            KIND_RESIDENT => {
+                let tier = TierId::new((word >> 56 & 0xf) as usize);
+                let bucket = BucketId::from_raw(word as u32);
+                match NodeId::from_raw((word >> 32) as u16) {
+                    NodeId::LOCAL => Entry::Resident { tier, bucket },
+                    node => Entry::Elsewhere { node, tier, bucket },
+                }
+            }
             KIND_BUSY => Owner::from_raw(word as u32).map_or(Entry::Empty, Entry::Busy),
             _ => Entry::Empty,
         }
@@ -91,7 +105,7 @@ mod tests {
             Entry::Empty,
             Entry::Busy(Owner::new(4095, 0xfffff)),
             Entry::resident(TierId::new(7), BucketId::from_raw(u32::MAX - 1)),
-            Entry::Resident {
+            Entry::Elsewhere {
                 node: NodeId::from_raw(u16::MAX),
                 tier: TierId::new(15),
                 bucket: BucketId::from_raw(0),

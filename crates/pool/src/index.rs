@@ -10,7 +10,6 @@ use crate::free_map::{FreeMap, States, USED};
 use crate::layout::{CACHED_NODES, FileRecord, IndexNode, NODE_BITS, NODE_ENTRIES};
 use crate::owner::Owner;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use forebay_placement::NodeId;
 
 /// Blocks are counted in 46 bits: 2^63 bytes in buckets of 256 KiB. Eight levels of 6 bits.
 pub(crate) const NODE_HEIGHT_MAX: u32 = 8;
@@ -110,8 +109,7 @@ impl<'a> Index<'a> {
     ) -> Option<&'a AtomicU64> {
         let place = self.entry(file, block)?;
         let entry = Entry::decode(place.load(Ordering::Acquire));
-        matches!(entry, Entry::Resident { node: NodeId::LOCAL, bucket: named, .. } if named == bucket)
-            .then_some(place)
+        matches!(entry, Entry::Resident { bucket: named, .. } if named == bucket).then_some(place)
     }
 
     /// Calls `visit` with every non-empty entry from `first` on, in ascending order of blocks,

@@ -970,7 +970,7 @@ impl Manager {
         for file in segment.live_files() {
             segment.for_each_entry(segment.file(file), 0, |block, place| {
                 match Entry::decode(place.load(Ordering::SeqCst)) {
-                    Entry::Resident { node: NodeId::LOCAL, tier: TierId::RAM, bucket } => {
+                    Entry::Resident { tier: TierId::RAM, bucket } => {
                         let before = named.insert(bucket, (file, block));
                         assert_eq!(before, None, "bucket {bucket} is also in {file}:{block}");
                     }

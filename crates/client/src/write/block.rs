@@ -4,6 +4,7 @@ use super::{Outcome, Part, pages};
 use crate::access::EnteredFile;
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span, Writable};
+use crate::store::elsewhere;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -54,6 +55,7 @@ impl EnteredFile<'_> {
                     result?
                 }
                 Entry::Resident { .. } => self.write_over_slot(entry, cursor, part)?,
+                Entry::Elsewhere { node, .. } => return Err(elsewhere(node)),
             };
             if let Some(bytes) = done {
                 return Ok(Outcome::Written(bytes));

@@ -97,18 +97,23 @@ impl Walk<'_, '_> {
                 let place = format!("{}, block {block}", name(self.segment, self.file));
                 self.findings.holder(place, Some(owner));
             }
-            Entry::Resident { node, tier, bucket } => self.resident(block, node, tier, bucket),
+            Entry::Resident { tier, bucket } => self.resident(block, tier, bucket),
+            Entry::Elsewhere { bucket, .. } => self.is_none(block, bucket),
         }
     }
 
-    fn resident(&mut self, block: u64, node: NodeId, tier: TierId, bucket: BucketId) {
+    fn is_none(&mut self, block: u64, bucket: BucketId) {
+        self.refused(format!("block {block} lies in bucket {bucket}, which is none"));
+    }
+
+    fn resident(&mut self, block: u64, tier: TierId, bucket: BucketId) {
         let header = self.segment.header();
         let of_tier = header.tier[..header.tiers as usize].get(tier.index());
         let within = of_tier.is_some_and(|tier| {
             bucket.raw().checked_sub(tier.first_bucket).is_some_and(|number| number < tier.buckets)
         });
-        let Some(meta) = self.segment.bucket(bucket).filter(|_| within && node.is_local()) else {
-            return self.refused(format!("block {block} lies in bucket {bucket}, which is none"));
+        let Some(meta) = self.segment.bucket(bucket).filter(|_| within) else {
+            return self.is_none(block, bucket);
         };
         if !self.named.add(bucket.raw()) {
             self.refused(format!("block {block} lies in bucket {bucket}, as another block does"));
