@@ -27,7 +27,7 @@ impl OpenFile<'_> {
         self.session.segment.take_off(self.description_id(), now);
     }
 
-    /// Takes back [`OpenFile::passing`]: it was not sent.
+    /// Takes back [`OpenFile::sending`]: it was not sent.
     pub fn not_passed(&self) {
         self.session.segment.land(self.description_id());
     }
