@@ -56,7 +56,7 @@ impl Score {
     }
 }
 
-/// What is known of the use of one block, in 32 bits: 0 is a block that nobody knows anything of.
+/// What is known of the use of one block, in 32 bits: 0 is a block of which nothing is known.
 ///
 /// ```text
 /// 31                          8 7     5   4   3 2       0
@@ -68,7 +68,7 @@ impl Score {
 /// `count` accesses (at most 7), `m`: in the main queue of [`crate::evict`], `moves`: promotions
 /// that [`crate::promote`] still holds against it (at most 7), `a`: brought up ahead of a reader by
 /// [`crate::prefetch`], and not used since. A count of three bits needs no time of
-/// its own: whoever looks after the tier calls [`Heat::cooled`] once in a half-life.
+/// its own: the tier's maintenance calls [`Heat::cooled`] once in a half-life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heat(pub u32);
 

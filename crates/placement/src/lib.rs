@@ -1,6 +1,6 @@
 //! Placement decisions as pure functions: no I/O, no clock, no threads.
 //!
-//! Whoever acts (client, node manager, simulator) passes a snapshot by value and carries out the
+//! The caller (client, node manager, simulator) passes a snapshot by value and carries out the
 //! answer; nothing here sees live state.
 
 #![forbid(unsafe_code)]

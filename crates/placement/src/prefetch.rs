@@ -149,7 +149,7 @@ impl Stream {
     }
 }
 
-/// A [`Stream`] for somebody who sees reads only when they come to a block that lies below, or that
+/// A [`Stream`] for a caller that sees reads only when they come to a block that lies below, or that
 /// has come up ahead and is read for the first time: what else is read from the fastest tier is
 /// not worth the time to look.
 ///
@@ -164,7 +164,7 @@ pub struct Touches {
 
 impl Touches {
     /// A read of `bytes` at `offset` was seen. As [`Stream::on_read`], but the bytes that are named
-    /// begin anywhere in a block; whoever brings them up brings whole blocks, counted from that one.
+    /// begin anywhere in a block; the caller brings up whole blocks, counted from that one.
     pub fn on_touch(&mut self, offset: u64, bytes: u64, block_bytes: u64) -> Option<Ahead> {
         let end = offset.checked_add(bytes.checked_sub(1)?)?;
         let (mut first, last) = (offset / block_bytes, end / block_bytes);

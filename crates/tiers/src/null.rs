@@ -20,7 +20,7 @@ impl Batch for Null {
             transfer.begin();
             if transfer.direction() == Direction::Read {
                 for buffer in transfer.buffers() {
-                    // SAFETY: whoever made the transfer promised that its buffers are valid.
+                    // SAFETY: the maker of the transfer promised that its buffers are valid.
                     unsafe { buffer.base.write_bytes(0, buffer.bytes) };
                 }
             }

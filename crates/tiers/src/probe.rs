@@ -239,7 +239,7 @@ impl Probe {
     }
 }
 
-/// Follows pointers around all of the memory in an order that nobody can guess.
+/// Follows pointers around all of the memory in an order that no prefetcher can guess.
 fn chase(memory: &mut [u64], time: Duration) -> Sample {
     // A single cycle through one word of each cache line (Sattolo's shuffle).
     const LINE: usize = 8;

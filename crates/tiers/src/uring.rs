@@ -151,7 +151,7 @@ fn request(transfer: &Transfer, slots: Option<FileSlots>) -> squeue::Entry {
 
 /// Gives the transfer the kernel's answer; whether the ring should carry on with it.
 ///
-/// Nobody here cancels: ECANCELED says that the kernel found no worker thread for a request that has
+/// Nothing here is cancelled: ECANCELED says that the kernel found no worker thread for a request that has
 /// to wait, because of a signal or a limit of threads. It is left, untouched, to be done without.
 fn settle(transfer: &mut Transfer, result: i32) -> bool {
     let answer = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result));

@@ -3,7 +3,7 @@
 //!
 //! Here the program is given a directory on the emulated burst buffer itself, so redirection costs
 //! nothing. The movers are `forebay bench-worker`: several threads, so that reading the burst buffer
-//! and writing the store overlap, in pieces of 1 MiB, on the same emulated devices as everybody else.
+//! and writing the store overlap, in pieces of 1 MiB, on the same emulated devices as the other systems.
 
 use super::{System, staging};
 use crate::stage::When;

@@ -24,7 +24,7 @@ pub struct Attempts {
     pub opens: u64,
     /// Files that he put where ours are to be.
     pub plants: u64,
-    /// Locks that he held on what everybody may open.
+    /// Locks that he held on what every user may open.
     pub locks: u64,
     /// Sockets that he tried to connect to.
     pub connections: u64,

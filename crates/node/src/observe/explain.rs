@@ -49,7 +49,7 @@ pub struct FileState {
     pub store_size: u64,
     /// The store lags behind.
     pub ahead: bool,
-    /// Everybody uses it through the kernel.
+    /// All processes use it through the kernel.
     pub direct: bool,
     /// Its buffering mode; `None` before any program opened it.
     pub mode: Option<Mode>,

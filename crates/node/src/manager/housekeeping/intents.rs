@@ -71,7 +71,7 @@ impl FromManager<'_> {
 }
 
 /// Completes a truncate or a punch that was taken back as `reaper`'s from an owner that died, and lets
-/// everybody in again.
+/// other threads in again.
 pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
     // A client that waits for the file may have been faster, and written since.
     let owner = Node::new_owner();
