@@ -100,7 +100,7 @@ impl Segment {
         self.free_bucket(bucket);
     }
 
-    /// Wakes whoever makes room in RAM.
+    /// Wakes the thread that makes room in RAM.
     pub fn want_room(&self) {
         let wanted = &self.header().room_wanted;
         wanted.fetch_add(1, Ordering::Relaxed);

@@ -75,7 +75,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Looks at whoever is stamped as the holder of something: nobody holds anything without a
+    /// Looks at the owner that is stamped as the holder of something: no thread holds anything without a
     /// shared lock, but for the manager's own threads.
     fn holder(&mut self, place: impl fmt::Display, holder: Option<Owner>) {
         let Some(holder) = holder.filter(|holder| holder.slot() != MANAGER_SLOT) else { return };

@@ -59,7 +59,7 @@ impl SlotChecksums {
         self.corrupt.load(Ordering::Acquire) & pages
     }
 
-    /// Whether `bytes`, read from page `page`, are what was written. They are, too, where somebody
+    /// Whether `bytes`, read from page `page`, are what was written. They are, too, where another thread
     /// began to write the page meanwhile: `before` is its sum as it was before they were read.
     pub fn agrees(&self, page: usize, before: u32, bytes: &[u8]) -> bool {
         before == 0 || checksum_of(bytes) == before || self.get(page) != before
@@ -110,7 +110,7 @@ impl Segment {
     /// clean is no longer valid: the store has it. Returns those pages.
     ///
     /// # Errors
-    /// `IO` if a dirty page is wrong or cannot be read: it is marked as corrupt, and whoever syncs
+    /// `IO` if a dirty page is wrong or cannot be read: it is marked as corrupt, and a process that syncs
     /// the file learns of it.
     pub fn verify_pages(
         &self,

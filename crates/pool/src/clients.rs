@@ -263,7 +263,7 @@ impl Segment {
             // Bits whose items were not taken any more.
             self.free_buckets(TierId::RAM).repair(self.header().ram_ready.load(Ordering::Acquire));
             nodes.free().repair(self.header().nodes);
-            // Last: whoever completes an interrupted reaping starts again.
+            // Last: the thread that completes an interrupted reaping starts again.
             for word in &client.shared_locks {
                 word.store(0, Ordering::Release);
             }
@@ -482,7 +482,7 @@ impl Segment {
                 Ordering::SeqCst,
                 Ordering::Relaxed,
             );
-            // One that nobody held is the manager's now, whose holdings come next.
+            // One that no process held is the manager's now, whose holdings come next.
             if exchange.is_ok() && slot.is_some() {
                 unfinished(file, reaper);
             }

@@ -4,7 +4,7 @@
 //! with SIGKILL when it passes the N-th point of that name (`*`: of any name; `flush.*`: of any name that
 //! begins so), `FOREBAY_CRASH_IN=client|node` only in processes of that role, and
 //! `FOREBAY_CRASH_ONCE=FILE` only if FILE is not there, and names in it the point at which it happened.
-//! `FOREBAY_CRASH_LIST=FILE` adds role and name of each point passed to FILE, which is there, and kills nobody.
+//! `FOREBAY_CRASH_LIST=FILE` adds role and name of each point passed to FILE, which is there, and kills no process.
 //! `FOREBAY_PLANT=NAME` makes an error on purpose, see [`planted`].
 //!
 //! `FOREBAY_PAUSE=NAME:WHEN:HOW_LONG` lets a thread pause when it passes a point of that name (patterns as
@@ -28,7 +28,7 @@
 //! file tiers fail with the error of this number while FILE is there, or what a node manager writes to them itself
 //! (`manager-write`).
 //!
-//! A point stands between two steps whose order matters to whoever finds the first done and the second
+//! A point stands between two steps whose order matters to a thread that finds the first done and the second
 //! not. Where it is off it costs a load.
 
 /// A moment at which the process may die; `name` is `what.step`.

@@ -65,7 +65,7 @@ impl Segment {
         place.fetch_or(bit, Ordering::SeqCst);
     }
 
-    /// Notes that `slot` no longer holds `description`; the manager frees what nobody holds.
+    /// Notes that `slot` no longer holds `description`; the manager frees what no process holds.
     pub fn release(&self, slot: u32, description: u32) {
         let (place, bit) = self.held_bit(slot, description);
         place.fetch_and(!bit, Ordering::SeqCst);
@@ -252,7 +252,7 @@ impl Segment {
         let _ = in_flight.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_less);
     }
 
-    /// Frees descriptions that nobody has held for `grace_ms`, nor sent to anybody for
+    /// Frees descriptions that no process has held for `grace_ms`, nor sent to another for
     /// `flight_ms`: first they become zombies, which an exec under way can still adopt. For the
     /// node manager. `named` is called with each description that is not free, afterwards.
     pub fn sweep_descriptions(
@@ -307,7 +307,7 @@ impl Segment {
                     .word
                     .compare_exchange(seen, swapped, Ordering::SeqCst, Ordering::Relaxed)
                     .is_ok();
-                // Somebody may have taken part between the look at the bitmaps and the exchange.
+                // A process may have taken part between the look at the bitmaps and the exchange.
                 if done && held() >> bit & 1 == 1 {
                     let live = word(generation(seen), description_state::LIVE);
                     let _ = description.word.compare_exchange(

@@ -124,7 +124,7 @@ macro_rules! flag_set {
 pub struct FileFlags(u32);
 
 impl FileFlags {
-    /// Read and written through the kernel by everybody, until its last description is gone.
+    /// Read and written through the kernel by all processes, until its last description is gone.
     pub const DIRECT: FileFlags = FileFlags(1);
     /// `size` and `mtime_ns` are the truth; the store lags behind.
     pub const METADATA_DIRTY: FileFlags = FileFlags(2);
@@ -136,7 +136,7 @@ impl FileFlags {
     pub const DURABLE: FileFlags = FileFlags(16);
     /// A flush of this file failed and has not succeeded since.
     pub const FAILING: FileFlags = FileFlags(32);
-    /// Its last name was removed: what nobody has open any more is dropped.
+    /// Its last name was removed: what no process has open any more is dropped.
     pub const UNLINKED: FileFlags = FileFlags(64);
     /// The next sync shall also see to it that the manager has no descriptor of it, nor one on
     /// its way.
@@ -151,7 +151,7 @@ impl FileFlags {
     /// The store's file was changed by our own processes since it was last known to agree, so that
     /// changes of others cannot be told from ours.
     pub const STORE_WRITTEN: FileFlags = FileFlags(1 << 16);
-    /// Looked at since it last agreed with the store: nobody else had changed it.
+    /// Looked at since it last agreed with the store: no other program had changed it.
     pub const CONFLICT_CHECKED: FileFlags = FileFlags(1 << 17);
     /// Others changed it on the store while Forebay had data for it, see [`crate::layout::Header::conflicts`].
     pub const CONFLICT: FileFlags = FileFlags(1 << 18);
@@ -176,7 +176,7 @@ impl FileFlags {
     pub const TO_FLUSH: FileFlags = FileFlags(1 << 24);
     /// It is clean: what journal and slots have of it shall count no more.
     pub const TO_CHECKPOINT: FileFlags = FileFlags(1 << 25);
-    /// Whoever truncates or punches waits until the journal has it, and this is cleared.
+    /// A thread that truncates or punches waits until the journal has it, and this is cleared.
     pub const TO_RECORD_TRUNCATE: FileFlags = FileFlags(1 << 26);
 }
 

@@ -1,7 +1,7 @@
 //! The shared free list: a bit per item that says "probably free", and a state word that decides.
 //!
 //! Taking an item is one compare and swap on its state, Free -> Cached(owner), so at no instant
-//! does an item belong to nobody. A bit that a killed process cleared without taking the item is
+//! does an item belong to no thread. A bit that a killed process cleared without taking the item is
 //! set again by [`FreeMap::repair`]. Bits are taken up to sixteen at a time from one word, which gives
 //! neighbouring items to one client.
 

@@ -16,7 +16,7 @@ pub(crate) const NODE_HEIGHT_MAX: u32 = 8;
 
 pub(crate) fn unpack(root: u64) -> Option<(u32, u32)> {
     let node = (root as u32).checked_sub(1)?;
-    // A damaged word has no tree: nobody is to follow it out of its bounds.
+    // A damaged word has no tree: no thread is to follow it out of its bounds.
     let height = (root >> 56) as u32;
     (1..=NODE_HEIGHT_MAX).contains(&height).then_some((height, node))
 }

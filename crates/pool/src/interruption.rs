@@ -2,7 +2,7 @@
 //!
 //! A handler of the program's that ran between two steps of its own thread would find that
 //! thread's locks held and a change half made; one that jumped away would leave both for ever. So
-//! every shared lock is counted here. Whoever is about to call a handler asks [`is_inside`], and if so
+//! every shared lock is counted here. The code that is about to call a handler asks [`is_inside`], and if so
 //! has the kernel keep the signal and all others until the thread has left, see [`hold_off`].
 //!
 //! A thread that waits inside for a process that does not go on must not keep a handler waiting for

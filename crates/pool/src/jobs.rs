@@ -9,7 +9,7 @@ use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::Ordering;
 
-/// What is left of RAM for everybody, whatever is reserved: one bucket in so many, and at least
+/// What is left of RAM for all programs, whatever is reserved: one bucket in so many, and at least
 /// [`FOR_ALL_MIN`].
 const FOR_ALL_SHARE: u32 = 8;
 const FOR_ALL_MIN: u32 = 4;
@@ -87,7 +87,7 @@ impl Segment {
         })
     }
 
-    /// Buckets of tier `tier` that can be set aside: of RAM a part is left for everybody.
+    /// Buckets of tier `tier` that can be set aside: of RAM a part is left for all programs.
     fn reservable(&self, tier: TierId) -> u32 {
         let header = self.header();
         match tier {
@@ -181,7 +181,7 @@ impl Segment {
         Some((self.tier_of(bucket), bucket))
     }
 
-    /// Gives everybody what is set aside for job `number`; blocks in it stay. For the node manager.
+    /// Gives all programs what is set aside for job `number`; blocks in it stay. For the node manager.
     pub fn release_reservation(&self, number: u32) {
         let Some(job) = self.job(number) else { return };
         job.reserved.store(0, Ordering::SeqCst);
@@ -218,7 +218,7 @@ impl Segment {
         for bucket in self.header().bucket_ids() {
             let Some(meta) = self.bucket(bucket) else { continue };
             let Some(place) = meta.reserved.load(Ordering::SeqCst).checked_sub(1) else {
-                // Between mark and state nothing can be lost; without a mark it is everybody's.
+                // Between mark and state nothing can be lost; without a mark all programs may take it.
                 self.buckets().free_reserved(bucket, meta);
                 continue;
             };
@@ -263,7 +263,7 @@ mod tests {
         let available = |tier| segment.free_buckets(TierId::new(tier)).available();
         let number = segment.begin_job(1, 0).unwrap();
         assert_eq!(segment.set_aside(number, 60, me), 60);
-        assert_eq!((available(0), available(1)), (8, 60), "an eighth of RAM is everybody's");
+        assert_eq!((available(0), available(1)), (8, 60), "an eighth of RAM is for all programs");
         let other = segment.begin_job(1, 0).unwrap();
         assert_ne!(other, number);
         assert_eq!(segment.set_aside(other, 100, me), 60);

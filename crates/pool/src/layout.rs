@@ -134,7 +134,7 @@ pub struct Header {
     /// The node manager's clock in milliseconds, at most 100 of them late: good enough for hotness,
     /// and free for readers, because the line is in every cache.
     pub now_ms: AtomicU32,
-    /// Futex of the demoters: raised when somebody wants room in RAM.
+    /// Futex of the demoters: raised when a thread wants room in RAM.
     pub room_wanted: AtomicU32,
     /// Futex of waiting clients: raised when RAM buckets became free.
     pub room_made: AtomicU32,
@@ -196,7 +196,7 @@ pub struct Header {
 
 /// States of a job.
 pub mod job_state {
-    /// Nobody's.
+    /// Free.
     pub const FREE: u32 = 0;
     /// Being set up by the node manager.
     pub const STARTING: u32 = 1;
@@ -505,13 +505,13 @@ impl Counters {
 
 /// A client slot's states.
 pub mod slot_state {
-    /// Nobody's.
+    /// Free.
     pub const FREE: u32 = 0;
     /// Taken by a parent for the child it is about to fork.
     pub const RESERVED: u32 = 1;
     /// A running process.
     pub const LIVE: u32 = 2;
-    /// Being cleared by whoever saw the process dead.
+    /// Being cleared by the thread that saw the process dead.
     pub const REAPING: u32 = 3;
 }
 
@@ -605,7 +605,7 @@ pub mod retirement {
 
 /// States of a file record: one of these, or the owner that is about to link or unlink it.
 pub mod file_state {
-    /// Nobody's.
+    /// Free.
     pub const FREE: u32 = 0;
     /// In the table.
     pub const LIVE: u32 = u32::MAX;
@@ -647,7 +647,7 @@ pub struct FileRecord {
     pub root: AtomicU64,
     /// Owner that has the file for itself, or 0.
     pub exclusive: AtomicU32,
-    /// Rule of the schema that holds, plus one; 0 is none. Set by whoever makes the record, and again
+    /// Rule of the schema that holds, plus one; 0 is none. Set by the thread that makes the record, and again
     /// when the file grows to `rule_review`.
     pub rule: AtomicU16,
     /// The buffering mode, all things considered: a code; 0 is asynchronous.
@@ -662,7 +662,7 @@ pub struct FileRecord {
     pub sync_wanted: AtomicU32,
     /// Tickets: syncs done.
     pub sync_done: AtomicU32,
-    /// Last flush error: a count in the upper 16 bits, bit 15 once somebody has learned of it, the
+    /// Last flush error: a count in the upper 16 bits, bit 15 once a program has learned of it, the
     /// errno below.
     pub error: AtomicU32,
     /// Length of `path`; 0 if it did not fit.
@@ -683,8 +683,8 @@ pub struct FileRecord {
     pub range_end: AtomicU64,
     /// Last status change as programs see it, CLOCK_REALTIME nanoseconds.
     pub changed_ns: AtomicU64,
-    /// Status change time of the store's file that is due to our own flush: what is later was
-    /// somebody else.
+    /// Status change time of the store's file that is due to our own flush: what is later was done by
+    /// another program.
     pub store_changed_ns: AtomicU64,
     /// Number of the job whose scratch it is.
     pub job: AtomicU32,
@@ -793,7 +793,7 @@ pub struct BucketMeta {
     pub written: AtomicU32,
     /// Milliseconds of the write that made it dirty.
     pub dirtied: AtomicU32,
-    /// Place of the job that it is set aside for, plus one; 0 is nobody's in particular.
+    /// Place of the job that it is set aside for, plus one; 0 is none's.
     pub reserved: AtomicU32,
     /// How often, and how lately, the block was used: a [`forebay_placement::hotness::Heat`].
     pub heat: AtomicU32,

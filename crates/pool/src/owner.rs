@@ -28,7 +28,7 @@ impl Owner {
     }
 
     /// Who holds what a dead process of `slot` held until it is given back. No thread has this
-    /// number, so that nobody mistakes the reaper for the dead thread.
+    /// number, so that no thread mistakes the reaper for the dead thread.
     pub fn reaper(slot: u32) -> Owner {
         Owner((slot << Self::THREAD_BITS) | Self::REAPER)
     }

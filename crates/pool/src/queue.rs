@@ -2,12 +2,12 @@
 //! manager what needs no descriptor.
 //!
 //! Each place has a state word: the lap in which it may be used, and who is at it. A producer claims
-//! the place at the tail by its [`Owner`] stamp, writes the packet, and publishes it; whoever finds
-//! the tail behind moves it on, so that nobody waits for one who was killed in between. The
+//! the place at the tail by its [`Owner`] stamp, writes the packet, and publishes it; a thread that finds
+//! the tail behind moves it on, so that no thread waits for one that was killed in between. The
 //! consumer passes over places that are claimed and not yet published: one stopped producer does not
 //! hold up the others. What a dead producer claimed is given back by [`Queue::take_back`].
 //!
-//! Zeroed memory is an empty queue. A push is about ten nanoseconds where nobody else pushes, and
+//! Zeroed memory is an empty queue. A push is about ten nanoseconds where no other thread pushes, and
 //! makes no system call unless the consumer sleeps.
 
 use crate::futex;
@@ -18,7 +18,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// Places of the queue in a segment: 64 KiB. One for each client process that may wait for a sync.
 pub const PLACES: usize = 1024;
 
-/// Nobody's, in the lower half of a state word.
+/// No owner, in the lower half of a state word.
 const EMPTY: u32 = 0;
 /// A message lies there. No owner's stamp: slot 4095 has no such thread.
 const READY: u32 = u32::MAX;
@@ -44,7 +44,7 @@ pub struct Queue<const N: usize = PLACES> {
     head: Alone<AtomicU64>,
     /// Futex: 1 while the consumer sleeps, or is about to.
     asleep: Alone<AtomicU32>,
-    /// Somebody found the queue full: what was to be said has to be looked for.
+    /// A thread found the queue full: what was to be said has to be looked for.
     missed: AtomicU32,
     places: [Place; N],
 }
@@ -129,7 +129,7 @@ impl<const N: usize> Queue<N> {
             };
             let ahead = ((seen >> 32) as u32).wrapping_sub(lap) as i32;
             if ahead >= 0 {
-                // Claimed by somebody who has not come to move the tail on.
+                // Claimed by a thread that has not come to move the tail on.
                 ticket = self.pass(tail, ticket);
                 continue;
             }
@@ -244,7 +244,7 @@ impl<const N: usize> Queue<N> {
     }
 
     /// Sleeps until there is a message, at most `timeout_ms`, unless `awake` says that there is
-    /// something else to do. Whoever makes it say so rings afterwards. May return early for no reason.
+    /// something else to do. The thread that makes it say so rings afterwards. May return early for no reason.
     pub fn wait(&self, timeout_ms: u64, awake: impl FnOnce() -> bool) {
         self.asleep.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -183,7 +183,7 @@ impl Segment {
             geometry.bucket_bytes(),
             counts.ram_buckets,
         )?;
-        // SAFETY: nobody else knows the file yet.
+        // SAFETY: no other process knows the file yet.
         let header = unsafe { &mut *segment.base.cast::<Header>() };
         header.layout_version = LAYOUT_VERSION;
         set_text(&mut header.maker, MAKER.as_bytes());
@@ -210,7 +210,7 @@ impl Segment {
         header.rules = rules.len().min(RULES_MAX) as u32;
         let table = segment.offsets.rules;
         for (index, rule) in rules.iter().take(RULES_MAX).enumerate() {
-            // SAFETY: the section holds RULES_MAX records, and nobody else knows the file yet.
+            // SAFETY: the section holds RULES_MAX records, and no other process knows the file yet.
             unsafe { segment.base.add(table).cast::<RuleRecord>().add(index).write(rule.clone()) };
         }
         for tier in TierId::RAM.below(geometry.tier_buckets.len()) {
@@ -248,7 +248,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps a private copy of the segment in `file`, which nobody serves: what is changed in it never
+    /// Maps a private copy of the segment in `file`, which no node manager serves: what is changed in it never
     /// reaches the file. For tools that look at damaged pools: the second value says what is wrong with
     /// a header whose sizes are usable.
     ///
@@ -327,7 +327,7 @@ impl Segment {
     }
 
     /// Whether the header of a pool without a magic number is one that was being made: a manager that
-    /// was killed before it had served anybody left it, and nothing can be in it.
+    /// was killed before it had served a program left it, and nothing can be in it.
     ///
     /// # Errors
     /// The system's.
@@ -440,7 +440,7 @@ impl Segment {
         unsafe {
             let at = self.base.add(start).cast();
             let _ = rustix::mm::madvise(at, end - start, Advice::LinuxPopulateWrite);
-            // One huge page: whoever maps the pool then takes one page fault instead of 512.
+            // One huge page: a process that maps the pool then takes one page fault instead of 512.
             let _ = madvise(at, end - start, MADV_COLLAPSE);
         }
         header.ram_ready.store(upto, Ordering::Release);
@@ -639,7 +639,7 @@ impl Segment {
     }
 
     /// Has the processor fetch the beginning of what is about to be read at `offset` of `file`, if it
-    /// lies in RAM. A hint: whoever calls need not be inside the file.
+    /// lies in RAM. A hint: the caller need not be inside the file.
     ///
     /// To be called first of all: the processor looks only some hundred instructions ahead, so that
     /// lines asked for here still overlap with those that the call before is copying.

@@ -1,5 +1,5 @@
 //! Cutting and extending a file, and taking a range out of it, as roll-forward operations: the
-//! goal stands in the record, so that whoever finds its owner dead completes it.
+//! goal stands in the record, so that a thread that finds its owner dead completes it.
 
 use crate::BucketId;
 use crate::backoff::Backoff;
@@ -129,7 +129,7 @@ impl Segment {
         let settled = self.quiesce_beyond(file, size, owner, store, Segment::waits_on);
         let Ok(()) = settled.map_err(|(_, never)| never);
         crash::point("complete.quiesced");
-        // Left for somebody who may: what is behind the goal stays until then.
+        // Left for a caller that may: what is behind the goal stays until then.
         store.truncate_store(size)?;
         crash::point("complete.store");
         record.store_size.store(size, Ordering::Release);
@@ -329,7 +329,7 @@ impl Segment {
         empty
     }
 
-    /// Drops every block of `file`, dirty or not: nobody can ever read it again. The caller has
+    /// Drops every block of `file`, dirty or not: no process can ever read it again. The caller has
     /// the file exclusively.
     pub fn drop_all_blocks(&self, file: u32, owner: Owner, files: &impl SlotFiles) {
         self.for_each_entry(self.file(file), 0, |_, place| {

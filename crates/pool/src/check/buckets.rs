@@ -28,7 +28,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
         if bucket.raw() < segment.ram_buckets() && bucket.raw() >= ready && state != FREE {
             findings.repaired(&place, "in use before it was made ready");
         }
-        // Whoever holds the lock is in the middle of it.
+        // The holder of the lock is in the middle of it.
         if holder.is_some() {
             continue;
         }

@@ -121,7 +121,7 @@ impl Walk<'_, '_> {
         let agrees = meta.state.load(Ordering::Acquire) == USED
             && meta.file.load(Ordering::Relaxed) == self.file
             && meta.block.load(Ordering::Relaxed) == block;
-        // Whoever holds the lock may be about to make them agree.
+        // The holder of the lock may be about to make them agree.
         if !agrees && meta.lock.holder().is_none() {
             self.refused(format!("block {block} lies in bucket {bucket}, which says otherwise"));
         }

@@ -214,7 +214,7 @@ fn random_damage_is_refused_or_costs_nothing() {
     let base = std::ptr::from_ref(segment.header()).cast::<u8>().cast_mut();
     let at = |field: *const u8| field as usize - base as usize;
     let tables = at(segment.bucket_data(BucketId::from_raw(0)));
-    // SAFETY: the test's own segment, which nobody else uses.
+    // SAFETY: the test's own segment, which no other test uses.
     let bytes = unsafe { core::slice::from_raw_parts_mut(base, tables) };
     let used: Vec<usize> = (0..tables).filter(|&at| bytes[at] != 0).collect();
     // Nothing else says which pages are dirty.

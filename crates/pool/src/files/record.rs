@@ -1,0 +1,274 @@
+//! What a file record says of its file: flags, path, size and errors.
+
+use super::Identity;
+use crate::layout::*;
+use crate::sync::{AtomicU32, Ordering, fence};
+use core::ffi::CStr;
+use rustix::fd::AsFd;
+
+/// The bits of [`FileRecord::error`] that are the errno, and the one that says that a program has
+/// learned of it.
+const ERRNO: u32 = 0xfff;
+const SEEN: u32 = 1 << 15;
+
+/// The last part of a path.
+pub fn last_part(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    &path[start..end]
+}
+
+impl FileRecord {
+    /// Its identity.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            device: self.device.load(Ordering::Relaxed),
+            inode: self.inode.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether all of `flags` are set.
+    #[inline]
+    pub fn has(&self, flags: FileFlags) -> bool {
+        self.flags.load(Ordering::Acquire).contains(flags)
+    }
+
+    /// Sets flags; a plain load when they are set already. Returns whether they were.
+    #[inline]
+    pub fn set(&self, flags: FileFlags) -> bool {
+        self.has(flags) || self.flags.set(flags, Ordering::AcqRel).contains(flags)
+    }
+
+    /// Clears flags; returns whether any was set.
+    pub fn clear(&self, flags: FileFlags) -> bool {
+        self.flags.clear(flags, Ordering::AcqRel).intersects(flags)
+    }
+
+    /// Whether a recovery would apply something of it, from the journal or from slots.
+    pub fn is_tracked(&self) -> bool {
+        self.flags.load(Ordering::Acquire).intersects(FileFlags::LOGGED | FileFlags::SLOTTED)
+    }
+
+    /// Whether the journal has anything of it. A thread that has set an intent sees what was set by those
+    /// who did not see the intent.
+    pub fn is_logged(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.has(FileFlags::LOGGED)
+    }
+
+    /// Notes that tier `tier` holds some of it.
+    #[inline]
+    pub fn note_tier(&self, tier: TierId) {
+        let bit = 1 << tier.index();
+        if self.placed.load(Ordering::Relaxed) & bit == 0 {
+            self.placed.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// The path it was opened by; empty if that was too long to keep.
+    pub fn path(&self) -> Vec<u8> {
+        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
+        self.path[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Leaves the record, which nothing names any more, to another file.
+    pub(super) fn give_up(&self) {
+        self.exclusive.store(0, Ordering::SeqCst);
+        // A process that waits for something of the file sees that there is nothing to wait for.
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.state.store(file_state::FREE, Ordering::Release);
+    }
+
+    /// Makes a record that was used for another file all zero, but for what only ever rises, and what links it
+    /// and says whose it is.
+    pub(super) fn wipe(&self) {
+        let words = [
+            &self.exclusive,
+            &self.retry_at,
+            &self.path_length,
+            &self.error,
+            &self.store,
+            &self.placed,
+            &self.job,
+            &self.handle,
+            &self.dirty_tails,
+        ];
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.flags.store(FileFlags::NONE, Ordering::Relaxed);
+        self.lengtheners.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let wide = [
+            &self.size,
+            &self.store_size,
+            &self.mtime_ns,
+            &self.store_mtime_ns,
+            &self.changed_ns,
+            &self.store_changed_ns,
+            &self.born_ns,
+            &self.entry0,
+            &self.root,
+            &self.heat,
+            &self.rule_review,
+            &self.intent,
+            &self.range_start,
+            &self.range_end,
+        ];
+        wide.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.rule.store(0, Ordering::Relaxed);
+        self.mode.store(0, Ordering::Relaxed);
+        self.trigger.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the note back that the last name was removed, unless `fd`, of this file, has none: it may have lost it just now.
+    /// Returns whether it has one.
+    pub fn note_whether_named(&self, fd: impl AsFd) -> bool {
+        self.clear(FileFlags::UNLINKED);
+        let is_nameless = rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0);
+        if is_nameless {
+            self.set(FileFlags::UNLINKED);
+        }
+        !is_nameless
+    }
+
+    /// Keeps `path`, if it fits.
+    pub fn set_path(&self, path: &[u8]) {
+        let fits = path.len() <= PATH_BYTES;
+        self.path_length.store(0, Ordering::Release);
+        if fits {
+            for (place, &byte) in self.path.iter().zip(path) {
+                place.store(byte, Ordering::Relaxed);
+            }
+            self.path_length.store(path.len() as u32, Ordering::Release);
+        }
+    }
+
+    /// Whether the last part of the path is `name`.
+    pub fn is_called(&self, name: &[u8]) -> bool {
+        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
+        let Some(start) = length.checked_sub(name.len() + 1) else { return false };
+        let byte = |at: usize| self.path[at].load(Ordering::Relaxed);
+        byte(start) == b'/' && (start + 1..length).map(byte).eq(name.iter().copied())
+    }
+
+    /// Copies the path to `to`, with a 0 behind it.
+    pub fn copy_path<'a>(&self, to: &'a mut [u8; PATH_BYTES + 1]) -> Option<&'a CStr> {
+        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
+        for (place, byte) in to.iter_mut().zip(&self.path[..length]) {
+            *place = byte.load(Ordering::Relaxed);
+        }
+        to[length] = 0;
+        CStr::from_bytes_until_nul(to).ok()
+    }
+
+    /// Replaces the last part of the path, if that is `old`, by `new`; returns whether it was, and the
+    /// path is the new one now.
+    pub fn rename_last(&self, old: &[u8], new: &[u8]) -> bool {
+        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
+        let Some(folder) = length.checked_sub(old.len() + 1) else { return false };
+        let place = |from: usize, name: &[u8]| from..from + name.len();
+        let begins = self.path[folder].load(Ordering::Relaxed) == b'/';
+        let is_old = || {
+            let known = &self.path[place(folder + 1, old)];
+            known.iter().zip(old).all(|(known, &byte)| known.load(Ordering::Relaxed) == byte)
+        };
+        if !begins || folder + 1 + new.len() > PATH_BYTES || !is_old() {
+            return false;
+        }
+        self.path_length.store(0, Ordering::Release);
+        for (known, &byte) in self.path[place(folder + 1, new)].iter().zip(new) {
+            known.store(byte, Ordering::Relaxed);
+        }
+        self.path_length.store((folder + 1 + new.len()) as u32, Ordering::Release);
+        true
+    }
+
+    /// Whether a truncate or a punch is under way, or was left undone by a dead owner.
+    pub fn has_intent(&self) -> bool {
+        self.intent.load(Ordering::Acquire) != 0 || self.range_end.load(Ordering::Acquire) != 0
+    }
+
+    /// Up to where the store's file may have bytes. While a process makes it longer, or has died at that, only the
+    /// store's file knows: what is there is there for good, unless it lies behind the file's size.
+    #[inline]
+    pub fn stored(&self) -> u64 {
+        // In this order: a process leaves its place after it has raised the size.
+        match self.has_lengtheners() {
+            true => u64::MAX,
+            false => self.store_size.load(Ordering::Acquire),
+        }
+    }
+
+    /// Whether a process makes the store's file longer, or has died at that.
+    #[inline]
+    pub fn has_lengtheners(&self) -> bool {
+        self.lengtheners.iter().any(|place| place.load(Ordering::Acquire) != 0)
+    }
+
+    /// The size that a truncate under way gives the file: once its goal is noted it happens, whatever becomes of its
+    /// process, unless the store refuses it.
+    #[inline]
+    pub fn truncated_to(&self) -> Option<u64> {
+        self.intent.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// The bytes that a punch under way takes away.
+    pub fn punched(&self) -> Option<core::ops::Range<u64>> {
+        let end = self.range_end.load(Ordering::Acquire);
+        (end != 0).then(|| self.range_start.load(Ordering::Relaxed)..end)
+    }
+
+    /// Notes a flush error for every description to learn of once.
+    pub fn report(&self, errno: u32) {
+        let next = |old: u32| Some((old >> 16).wrapping_add(1) << 16 | (errno & ERRNO));
+        let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+    }
+
+    /// Which error is the last: differs from an earlier value if there was one since. 0 is none ever.
+    pub fn errors(&self) -> u32 {
+        self.error.load(Ordering::Acquire) & !SEEN
+    }
+
+    /// The errno of the last flush that failed, 0 if none ever did.
+    pub fn last_errno(&self) -> i32 {
+        (self.error.load(Ordering::Acquire) & ERRNO) as i32
+    }
+
+    /// The errno of its last flush, if that failed. `None` of a file that only waits for its settlement: the store has all of it.
+    pub fn failing_errno(&self) -> Option<i32> {
+        self.has(FileFlags::FAILING).then(|| self.last_errno()).filter(|&errno| errno != 0)
+    }
+
+    /// Flushes that failed since the file was first opened; the count wraps after 65,535.
+    pub fn failures(&self) -> u32 {
+        self.error.load(Ordering::Acquire) >> 16
+    }
+
+    /// What a new description has seen of the file's errors: as with the kernel's, one that no program
+    /// has learned of yet is still to be told.
+    pub(crate) fn sample_errors(&self) -> u32 {
+        let error = self.error.load(Ordering::Acquire);
+        if error & SEEN != 0 { error & !SEEN } else { 0 }
+    }
+
+    /// Whether a flush has failed of which no description has learned yet.
+    pub fn has_untold_error(&self) -> bool {
+        self.errors() != 0 && self.sample_errors() == 0
+    }
+
+    /// Counts all errors so far as told. Returns what a description has then seen.
+    pub(super) fn have_errors_seen(&self) -> u32 {
+        let mark = |error: u32| (error != 0).then_some(error | SEEN);
+        let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, mark);
+        self.errors()
+    }
+
+    /// The errno to tell through a description that has seen `seen`, which then has seen it.
+    pub fn check_errors(&self, seen: &AtomicU32) -> Option<i32> {
+        let now = self.errors();
+        if now == 0 || seen.swap(now, Ordering::AcqRel) == now {
+            return None;
+        }
+        let mark = |error: u32| (error & !SEEN == now).then_some(error | SEEN);
+        let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, mark);
+        Some((now & ERRNO) as i32)
+    }
+}

@@ -1,0 +1,97 @@
+//! What the node manager is asked to do with a file, and whether it has done it.
+
+use crate::crash;
+use crate::futex;
+use crate::layout::*;
+use crate::message::Message;
+use crate::owner::Owner;
+use crate::segment::Segment;
+use crate::sync::Ordering;
+
+/// A file that was found in the table, for a caller that may not have it open: its record can be given up, and become
+/// another file's.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundFile {
+    /// Its number.
+    pub file: u32,
+    generation: u32,
+}
+
+/// What became of a sync that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncState {
+    /// It is under way.
+    Waiting,
+    /// It is done; it may have failed.
+    Done,
+    /// The file has no record any more: nothing was buffered of it when that was given up.
+    Gone,
+}
+
+impl Segment {
+    /// Tells the node manager something through the queue. If that is full, or there is no `owner`,
+    /// the manager looks for itself.
+    pub fn post(&self, owner: Option<Owner>, message: &Message) {
+        let told = owner.is_some_and(|owner| {
+            let _inside = self.enter_table(owner);
+            self.queue().push(owner, message)
+        });
+        if !told {
+            self.queue().miss();
+        }
+    }
+
+    /// Asks the node manager to bring what is buffered of `file` to the store, and to sync the store
+    /// if `durable`. There is no `owner` where the caller has no slot. Returns the ticket to wait for.
+    pub fn request_sync(&self, file: u32, owner: Option<Owner>, durable: bool) -> u32 {
+        let durably = FileFlags::DURABLE.when(durable);
+        self.request(file, owner, FileFlags::TO_FLUSH | durably)
+    }
+
+    /// Asks the node manager for what `flags` say of `file`. Returns the ticket to wait for.
+    pub fn request(&self, file: u32, owner: Option<Owner>, flags: FileFlags) -> u32 {
+        let record = self.file(file);
+        record.set(flags);
+        let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        crash::point("sync.requested");
+        self.post(owner, &Message::Sync { file });
+        ticket
+    }
+
+    /// Wakes the flushers of all tiers.
+    pub fn want_work(&self) {
+        let wanted = &self.header().work_wanted;
+        wanted.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(wanted);
+    }
+
+    /// The files in the table.
+    pub fn found_files(&self) -> impl Iterator<Item = FoundFile> + '_ {
+        self.live_files().map(|file| self.found(file))
+    }
+
+    /// To be called before it is looked which file it is.
+    pub(super) fn found(&self, file: u32) -> FoundFile {
+        FoundFile { file, generation: self.file(file).generation.load(Ordering::Acquire) }
+    }
+
+    /// What became of the sync of `ticket`.
+    pub fn sync_state(&self, found: FoundFile, ticket: u32) -> SyncState {
+        let FoundFile { file, generation } = found;
+        let record = self.file(file);
+        let is_done = self.is_synced(file, ticket);
+        if record.generation.load(Ordering::Acquire) != generation
+            || record.state.load(Ordering::Acquire) == file_state::FREE
+        {
+            return SyncState::Gone;
+        }
+        if is_done { SyncState::Done } else { SyncState::Waiting }
+    }
+
+    /// Whether the sync of `ticket` is done; it may have failed. For a caller that has the file open, so that it keeps
+    /// its record.
+    pub fn is_synced(&self, file: u32, ticket: u32) -> bool {
+        let behind = ticket.wrapping_sub(self.file(file).sync_done.load(Ordering::Acquire));
+        behind == 0 || behind > u32::MAX / 2
+    }
+}
