@@ -1,5 +1,5 @@
-//! Collects the names of all crash points, for `forebay torture` to say how many of them it has reached, and of all
-//! allocations that it refuses.
+//! Collects the names of all crash points, for `forebay torture` to say how many of them it has
+//! reached, and of all allocations that it refuses.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

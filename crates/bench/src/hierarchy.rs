@@ -1,6 +1,7 @@
 //! The emulated devices: Figure 7 of the Hermes paper, as one of its 32 client nodes sees them.
 //!
-//! Figure 7 measures each device with all client nodes at once; a node's share is 1/32 of that (MB/s):
+//! Figure 7 measures each device with all client nodes at once; a node's share is 1/32 of that
+//! (MB/s):
 //!
 //! | device          |         write |            read | latency  |
 //! |-----------------|---------------|-----------------|----------|

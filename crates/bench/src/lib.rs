@@ -1,12 +1,12 @@
 //! Benchmarks against what users would pick instead, always side by side in one run.
 //!
-//! [`bench()`]: the evaluation of the Hermes paper (HPDC'18, Figures 8 to 11), repeated on emulated tiers
-//! of one machine: unmodified C programs, directly on the store, on two staging systems, and under
-//! Forebay. One file for each figure in `figures`, one for each competitor in `systems`.
+//! [`bench()`]: the evaluation of the Hermes paper (HPDC'18, Figures 8 to 11), repeated on emulated
+//! tiers of one machine: unmodified C programs, directly on the store, on two staging systems, and
+//! under Forebay. One file for each figure in `figures`, one for each competitor in `systems`.
 //!
 //! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`],
-//! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers. [`peers`]: the same
-//! program on other file systems that buffer.
+//! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers.
+//! [`peers`]: the same program on other file systems that buffer.
 
 mod bars;
 mod figures;

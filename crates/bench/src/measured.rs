@@ -1,5 +1,5 @@
-//! What was measured, claims about it, and how they are shown: tables for people and for pages, JSON,
-//! pictures. A figure is always shown beside what it is compared with.
+//! What was measured, claims about it, and how they are shown: tables for people and for pages,
+//! JSON, pictures. A figure is always shown beside what it is compared with.
 
 use crate::bars::{Bar, Bars, Group};
 use crate::machine::Machine;

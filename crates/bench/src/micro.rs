@@ -1,5 +1,5 @@
-//! The hot path: an unmodified program's small pieces of I/O under `forebay run`, on tmpfs and on the
-//! page cache, with memcpy measured in the same process, round by round in the same minutes.
+//! The hot path: an unmodified program's small pieces of I/O under `forebay run`, on tmpfs and on
+//! the page cache, with memcpy measured in the same process, round by round in the same minutes.
 
 use crate::machine::Machine;
 use crate::measured::{Claim, Measured, Unit, Wanted};
@@ -128,7 +128,8 @@ fn measure(
     let before = forebay.writes()?;
     let idle = Duration::from_millis(options.scale.of(5_000, 200));
 
-    // What is first met in a round that does not count: page tables, directories, the disk's caches.
+    // What is first met in a round that does not count: page tables, directories, the disk's
+    // caches.
     let first = options.scale.of(0, 1);
     for round in first..=rounds {
         let counts = round > 0;
@@ -291,8 +292,8 @@ struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    /// Drains a file, and has `dd` write the same bytes to the same store. Both end when the bytes are
-    /// durable.
+    /// Drains a file, and has `dd` write the same bytes to the same store. Both end when the bytes
+    /// are durable.
     fn measure(&self, measured: &mut Measured) -> Result<(), String> {
         let Self { mib, forebay, program, buffered, store, source } = *self;
         let unit = Unit::Bandwidth(MIB);
@@ -334,8 +335,8 @@ impl Drain<'_> {
     }
 }
 
-/// The share of a core that a process takes while no process asks it for anything, and the bytes it has
-/// beside what it shares.
+/// The share of a core that a process takes while no process asks it for anything, and the bytes it
+/// has beside what it shares.
 fn idle_cost(id: u32, over: Duration) -> Result<(f64, f64), String> {
     let process = PathBuf::from(format!("/proc/{id}"));
     let ran_ns = || -> Result<u64, String> {

@@ -1,5 +1,5 @@
-//! The same unmodified program on file systems that buffer: Forebay, iowarp-core, JuiceFS, tmpfs, and
-//! the backing store through the page cache.
+//! The same unmodified program on file systems that buffer: Forebay, iowarp-core, JuiceFS, tmpfs,
+//! and the backing store through the page cache.
 
 use crate::measured::{Claim, Measured};
 use crate::micro::{FOREBAY, Forebay, PAGE_CACHE, PROGRAM, Size, TMPFS, take};
@@ -32,7 +32,8 @@ const COMPARED: [(&str, &str); 5] = [
 /// Runs the program everywhere.
 ///
 /// # Errors
-/// What could not be installed, made or run. The files are removed, mounts undone and processes ended.
+/// What could not be installed, made or run. The files are removed, mounts undone and processes
+/// ended.
 pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, String> {
     let size = Size {
         mib: options.scale.of(256, 8),
@@ -120,7 +121,8 @@ pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, S
     Ok(measured)
 }
 
-/// Whether there is an environment. What lies in it is run, and the usual directory is every user's.
+/// Whether there is an environment. What lies in it is run, and the usual directory is every
+/// user's.
 ///
 /// # Errors
 /// That another user has made it, or can change it.

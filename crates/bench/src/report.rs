@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 /// Seconds of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// What the program waited for its writes; as MPI programs do, for the slowest rank of each phase.
+    /// What the program waited for its writes; as MPI programs do, for the slowest rank of each
+    /// phase.
     pub write: f64,
     /// The same for reads.
     pub read: f64,

@@ -1,4 +1,5 @@
-//! The temporary directory of a figure: devices, configurations, programs, and what they should write.
+//! The temporary directory of a figure: devices, configurations, programs, and what they should
+//! write.
 
 use crate::{Options, hierarchy::Hierarchy};
 use std::env;

@@ -1,8 +1,8 @@
 //! The movers of the staging systems: copy whole files from the burst buffer to the store.
 //!
 //! Runs as a process of its own, `forebay bench-worker`, which starts the program. Both are under
-//! `forebay run` with unbuffered directories, so that what the movers read and write takes as long on
-//! the emulated devices, and gets in the program's way there as much, as it would in reality.
+//! `forebay run` with unbuffered directories, so that what the movers read and write takes as long
+//! on the emulated devices, and gets in the program's way there as much, as it would in reality.
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
@@ -140,8 +140,8 @@ fn move_pieces(queue: &Mutex<Receiver<Piece>>) -> Result<(), String> {
     }
 }
 
-/// Tells which files of a directory have been closed by a writer. A file that several processes write
-/// is complete then: parallel programs close it together.
+/// Tells which files of a directory have been closed by a writer. A file that several processes
+/// write is complete then: parallel programs close it together.
 struct Watch {
     folder: PathBuf,
     notify: OwnedFd,

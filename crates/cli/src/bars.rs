@@ -1,5 +1,5 @@
-//! A bar chart: a group of bars for each case, a bar for each system, which may be stacked from parts, with a
-//! mark where the bar of a paper ends.
+//! A bar chart: a group of bars for each case, a bar for each system, which may be stacked from
+//! parts, with a mark where the bar of a paper ends.
 
 use crate::picture::{self, Anchor, Canvas, Color, Drawn, FAINT, GRID, INK, RED, Type, tick};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `forebay demo`: an ordinary checkpointing program, first directly on an emulated slow file system,
-//! then under `forebay run`.
+//! `forebay demo`: an ordinary checkpointing program, first directly on an emulated slow file
+//! system, then under `forebay run`.
 //!
 //! All of it happens in a temporary directory; only a table and a timeline picture stay.
 

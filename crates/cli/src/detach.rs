@@ -1,5 +1,5 @@
-//! Starting a process that nothing of ours takes down: neither a signal to our process group or session,
-//! nor one to our children, nor what we were started with.
+//! Starting a process that nothing of ours takes down: neither a signal to our process group or
+//! session, nor one to our children, nor what we were started with.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -15,15 +15,15 @@ const SIGNAL_MAX: i32 = 64;
 /// Descriptors that are marked one by one where the kernel cannot mark a range (before 5.11).
 const MARKED_MAX: RawFd = 4096;
 
-/// A process that is starting. Until it is let go, its parent is a *guardian*, a child of ours that tells
-/// us how it ends, and that ends with us.
+/// A process that is starting. Until it is let go, its parent is a *guardian*, a child of ours that
+/// tells us how it ends, and that ends with us.
 pub struct Detached {
     guardian: Child,
 }
 
 impl Detached {
-    /// Lets the process go on by itself: it becomes a child of init, or of the nearest process that takes
-    /// its place.
+    /// Lets the process go on by itself: it becomes a child of init, or of the nearest process that
+    /// takes its place.
     pub fn let_go(mut self) {
         let _ = self.guardian.kill();
         let _ = self.guardian.wait();
@@ -38,8 +38,8 @@ impl Detached {
     }
 }
 
-/// Starts `command`, with `report` as its descriptor [`REPORT`] and no other of ours but the standard ones
-/// as the command has them, in a session of its own, with all signals as by default.
+/// Starts `command`, with `report` as its descriptor [`REPORT`] and no other of ours but the
+/// standard ones as the command has them, in a session of its own, with all signals as by default.
 ///
 /// # Errors
 /// Those of starting a program.
@@ -54,7 +54,8 @@ pub fn spawn(mut command: Command, report: OwnedFd) -> io::Result<Detached> {
             give(end)?;
             match libc::fork() {
                 -1 => Err(io::Error::last_os_error()),
-                // A group that has never been without a parent's is not hung up when it becomes orphaned.
+                // A group that has never been without a parent's is not hung up when it becomes
+                // orphaned.
                 0 => Ok(rustix::process::setsid().map(drop)?),
                 child => guard(child, starter),
             }
@@ -65,8 +66,8 @@ pub fn spawn(mut command: Command, report: OwnedFd) -> io::Result<Detached> {
     Ok(Detached { guardian })
 }
 
-/// Signals that we ignore, and an odd file mode creation mask, are not meant for others: `nohup`, shells
-/// and batch systems leave such things behind. (Rust unblocks the signals.)
+/// Signals that we ignore, and an odd file mode creation mask, are not meant for others: `nohup`,
+/// shells and batch systems leave such things behind. (Rust unblocks the signals.)
 fn reset() {
     for signal in 1..=SIGNAL_MAX {
         // SAFETY: no handler is set. Those that cannot be changed stay.
@@ -76,8 +77,8 @@ fn reset() {
     rustix::process::umask(mask - rustix::fs::Mode::RWXU);
 }
 
-/// Gives the program `end` as [`REPORT`], and none behind it: a pipe to the program's end must not stay open as
-/// long as the detached process lives.
+/// Gives the program `end` as [`REPORT`], and none behind it: a pipe to the program's end must not
+/// stay open as long as the detached process lives.
 ///
 /// # Safety
 /// In a child that is about to execute a program.
@@ -136,8 +137,8 @@ unsafe fn guard(child: libc::pid_t, starter: rustix::process::Pid) -> ! {
     }
 }
 
-/// Reaps `pid` when it ends, if it became our child again: where we are the first process of a container,
-/// nothing else does.
+/// Reaps `pid` when it ends, if it became our child again: where we are the first process of a
+/// container, nothing else does.
 pub fn reap_if_ours(pid: u32) {
     let Some(pid) = rustix::process::Pid::from_raw(pid as i32) else { return };
     let wait = move |options| rustix::process::waitpid(Some(pid), options);

@@ -148,7 +148,8 @@ pub fn drain(connection: &Connection, runtime: &Runtime) -> Result<Drained, Stri
     wait(connection, runtime, Message::Drain)
 }
 
-/// The same, until `leave`, which is asked again and again, gives what to leave it to the manager for.
+/// The same, until `leave`, which is asked again and again, gives what to leave it to the manager
+/// for.
 pub fn drain_unless<L>(
     connection: &Connection,
     runtime: &Runtime,
@@ -174,8 +175,8 @@ fn drained(message: Message, observer: Option<&Observer>) -> Option<Drained> {
     }
 }
 
-/// Sends a request and shows how far the manager is until a message is what `answer` takes for one; `None` when the
-/// manager has ended. Until then `leave` is asked again and again.
+/// Sends a request and shows how far the manager is until a message is what `answer` takes for one;
+/// `None` when the manager has ended. Until then `leave` is asked again and again.
 fn ask<A, L>(
     connection: &Connection,
     runtime: &Runtime,
@@ -249,11 +250,12 @@ fn give_up() -> Duration {
     GIVE_UP.as_duration().max(GIVE_UP_LEAST)
 }
 
-/// Waits until the manager that was told to end has ended, only programs that use its files keep it, or a run has joined
-/// it. `connection` leads to it, unless it has ended.
+/// Waits until the manager that was told to end has ended, only programs that use its files keep
+/// it, or a run has joined it. `connection` leads to it, unless it has ended.
 pub fn wait_for_end(connection: Option<&Connection>, runtime: &Runtime) -> Result<Ended, String> {
     if let Some(connection) = connection {
-        // It is asked: what can be seen of a pool does not tell whether a run without clients has joined.
+        // It is asked: what can be seen of a pool does not tell whether a run without clients has
+        // joined.
         let word = |message, _: Option<&Observer>| match message {
             Message::InUse => Some(Ended::InUse),
             Message::GoesOn => Some(Ended::Joined),
@@ -304,7 +306,8 @@ pub fn wait_for_end(connection: Option<&Connection>, runtime: &Runtime) -> Resul
     }
 }
 
-/// Looks at the instance's pool, under the name that it has now: it may have been made since `runtime` was found.
+/// Looks at the instance's pool, under the name that it has now: it may have been made since
+/// `runtime` was found.
 pub fn observe(runtime: &Runtime) -> Option<Observer> {
     Observer::of(&runtime.again().ok()?.pool).ok()
 }

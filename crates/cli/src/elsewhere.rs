@@ -1,5 +1,5 @@
-//! What `flush` and `wait` cannot know: whether data of a file is in another user's tiers, or in those of a
-//! run whose pool is gone. What they do not know they do not call safe.
+//! What `flush` and `wait` cannot know: whether data of a file is in another user's tiers, or in
+//! those of a run whose pool is gone. What they do not know they do not call safe.
 
 use crate::named::{Named, Pool};
 use forebay_node::is_served;
@@ -26,7 +26,8 @@ pub fn unknown(named: &[Named], pools: &[Pool]) -> Result<Vec<String>, String> {
     let mut messages = left_without_pool(named)?;
     let users: Vec<_> = users_with_pools()?.into_iter().map(user).collect();
     let users = users.join(", ");
-    // What a manager of ours buffers it answers for; of another user's mark on the directory it has warned.
+    // What a manager of ours buffers it answers for; of another user's mark on the directory it has
+    // warned.
     let asked = |named: &Named| pools.iter().any(|pool| pool.buffers(named));
     for named in named.iter().filter(|named| !asked(named)) {
         let path = named.path().display();

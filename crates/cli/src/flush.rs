@@ -24,7 +24,8 @@ pub struct FlushArguments {
 
 /// How often another node manager is started for a pool whose own has died.
 pub(crate) const REVIVALS: usize = 5;
-/// Flushes `files` and waits, with as many node managers as it takes. Adds what went wrong to `errors`.
+/// Flushes `files` and waits, with as many node managers as it takes. Adds what went wrong to
+/// `errors`.
 fn flush_pool(pool: &Pool, files: &[FoundFile], progress: &mut Progress, errors: &mut Vec<String>) {
     // It stays as long as we hold it.
     let mut held = None;

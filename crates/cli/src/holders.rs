@@ -17,8 +17,8 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Names those on standard error that `look` finds, each when it is found and then now and then.
-    /// To be called often.
+    /// Names those on standard error that `look` finds, each when it is found and then now and
+    /// then. To be called often.
     pub fn tell(&mut self, look: impl FnOnce() -> Vec<Holder>) {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return;

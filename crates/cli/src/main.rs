@@ -75,8 +75,8 @@ enum Command {
     Flush(flush::FlushArguments),
     /// Wait until files are on the backing store, without pushing them there
     Wait(wait::WaitArguments),
-    /// Drain what node managers that are gone have left, and end them; with --config or --backing also
-    /// what a reboot has left of that instance's tiers
+    /// Drain what node managers that are gone have left, and end them; with --config or --backing
+    /// also what a reboot has left of that instance's tiers
     Recover(instance::InstanceArguments),
     /// Write what a dead store cannot take to another directory, without changing anything
     Salvage(salvage::SalvageArguments),

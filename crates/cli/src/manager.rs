@@ -1,5 +1,5 @@
-//! Node managers as commands meet them: joined (here), started, served by this process, drained where they
-//! have left something, stopped.
+//! Node managers as commands meet them: joined (here), started, served by this process, drained
+//! where they have left something, stopped.
 
 mod orphans;
 mod recover;
@@ -31,15 +31,16 @@ pub enum Joined {
     Started,
 }
 
-/// Waits for the end of a manager that no program uses: an earlier run's, which is about to end. One
-/// that is joined records no movements.
+/// Waits for the end of a manager that no program uses: an earlier run's, which is about to end.
+/// One that is joined records no movements.
 pub fn await_leftover(runtime: &Runtime) {
     await_release_while(runtime, || {
         Observer::of(&runtime.pool).is_ok_and(|observer| observer.clients() == 0)
     });
 }
 
-/// Makes sure that a node manager serves the instance, and holds it. `runtime` is then that manager's.
+/// Makes sure that a node manager serves the instance, and holds it. `runtime` is then that
+/// manager's.
 pub fn join(
     config: &Config,
     runtime: &mut Runtime,
@@ -98,8 +99,8 @@ pub fn join(
     ))
 }
 
-/// Makes sure that a node manager serves a pool whose own has died, and holds it: it goes on where that
-/// one ended, and drains and ends when no run and no program uses the pool.
+/// Makes sure that a node manager serves a pool whose own has died, and holds it: it goes on where
+/// that one ended, and drains and ends when no run and no program uses the pool.
 ///
 /// # Errors
 /// Why there is none, and what to do.
@@ -119,8 +120,8 @@ pub fn revive(runtime: &Runtime) -> Result<Connection, String> {
     Ok(joined.0)
 }
 
-/// Takes the instance as its pool now tells it: a manager with another runtime folder may have come. Says
-/// whether that is so.
+/// Takes the instance as its pool now tells it: a manager with another runtime folder may have
+/// come. Says whether that is so.
 fn look_again(runtime: &mut Runtime) -> Result<bool, String> {
     let now = runtime.again()?;
     let moved = now.folder != runtime.folder;
@@ -131,7 +132,8 @@ fn look_again(runtime: &mut Runtime) -> Result<bool, String> {
     Ok(moved)
 }
 
-/// Whether the pool of a manager that we hold can be seen: without it programs would run beside what it buffers.
+/// Whether the pool of a manager that we hold can be seen: without it programs would run beside
+/// what it buffers.
 fn is_seen(runtime: &Runtime) -> Result<(), String> {
     match runtime.pool.exists() {
         true => Ok(()),

@@ -1,4 +1,5 @@
-//! Which buffered files a path means, and in whose pools they are: what `flush`, `wait` and `elsewhere` ask.
+//! Which buffered files a path means, and in whose pools they are: what `flush`, `wait` and
+//! `elsewhere` ask.
 
 use crate::drain::bytes;
 use crate::manager;
@@ -33,8 +34,8 @@ impl Named {
         Ok(Named { path: whole, identity, is_folder: found.is_dir() })
     }
 
-    /// Whether it names, or holds, the file of a record that was opened as `path`. A file whose path
-    /// is not certain, because it was moved or has other names, may lie in any directory.
+    /// Whether it names, or holds, the file of a record that was opened as `path`. A file whose
+    /// path is not certain, because it was moved or has other names, may lie in any directory.
     fn means(&self, identity: Identity, path: &Path) -> bool {
         if !self.is_folder {
             return identity == self.identity;
@@ -80,15 +81,16 @@ pub(crate) struct Pool {
     path: PathBuf,
     /// Of the pool's file.
     identity: Identity,
-    /// Without one, no folder of ours tells of it: it counts only for what lies in its own directories.
+    /// Without one, no folder of ours tells of it: it counts only for what lies in its own
+    /// directories.
     runtime: Option<Runtime>,
     pub segment: Segment,
 }
 
 impl Pool {
-    /// All pools of this user that may be of concern to `named`, wherever their managers were started, and a message for
-    /// each that cannot be read, and may hold some of them. One that holds nothing of them, as its folder says, is only
-    /// mentioned.
+    /// All pools of this user that may be of concern to `named`, wherever their managers were
+    /// started, and a message for each that cannot be read, and may hold some of them. One that
+    /// holds nothing of them, as its folder says, is only mentioned.
     ///
     /// # Errors
     /// Those of looking for pools.
@@ -202,7 +204,8 @@ impl Pool {
         !self.segment.manager_is_alive()
     }
 
-    /// Whether the pool was removed, as by a node manager that ends when everything is on the store.
+    /// Whether the pool was removed, as by a node manager that ends when everything is on the
+    /// store.
     pub fn is_gone(&self) -> bool {
         !std::fs::symlink_metadata(&self.path).is_ok_and(|found| {
             Identity { device: found.dev(), inode: found.ino() } == self.identity

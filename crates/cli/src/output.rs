@@ -1,6 +1,6 @@
-//! What the command prints. One writer for each stream: an error is met once, is said, and is in the exit
-//! status; none is a panic, as it is with the macros of the standard library, which these replace in the
-//! whole crate.
+//! What the command prints. One writer for each stream: an error is met once, is said, and is in
+//! the exit status; none is a panic, as it is with the macros of the standard library, which these
+//! replace in the whole crate.
 
 use rustix::io::{Errno, FdFlags};
 use std::fmt;
@@ -16,8 +16,8 @@ static FAILED: OnceLock<io::Error> = OnceLock::new();
 /// Which of the standard descriptors were closed when the process began.
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
-/// Notes which standard descriptors are closed, before the standard library opens /dev/null in their place:
-/// what is written there would count as written.
+/// Notes which standard descriptors are closed, before the standard library opens /dev/null in
+/// their place: what is written there would count as written.
 extern "C" fn note_closed() {
     for (fd, closed) in CLOSED.iter().enumerate() {
         // SAFETY: a call that fails for a number that is no descriptor.
@@ -30,7 +30,8 @@ extern "C" fn note_closed() {
 #[unsafe(link_section = ".init_array")]
 static NOTE_CLOSED: extern "C" fn() = note_closed;
 
-/// Lets programs that this one starts find closed what it was started without. Called first in `main`.
+/// Lets programs that this one starts find closed what it was started without. Called first in
+/// `main`.
 pub fn pass_on_closed() {
     for (fd, closed) in CLOSED.iter().enumerate() {
         if closed.load(Ordering::Relaxed) {
@@ -80,14 +81,15 @@ fn note(written: io::Result<()>) {
     }
 }
 
-/// Writes a line to the standard error, in one piece; a node manager's with the time. An error is not told:
-/// there is no other place.
+/// Writes a line to the standard error, in one piece; a node manager's with the time. An error is
+/// not told: there is no other place.
 pub fn tell(text: fmt::Arguments<'_>) {
     forebay_node::log::tell(text);
 }
 
-/// Writes what is left, and says if anything could not be written. A reader that went away has seen what it
-/// wanted; that is no error. Returns the command's status, given the one that it has otherwise.
+/// Writes what is left, and says if anything could not be written. A reader that went away has seen
+/// what it wanted; that is no error. Returns the command's status, given the one that it has
+/// otherwise.
 pub fn finish(code: ExitCode) -> ExitCode {
     note(io::stdout().flush());
     match FAILED.get() {

@@ -1,5 +1,5 @@
-//! The canvas that all pictures of the command are drawn on: an SVG file, its colours, and the distance of
-//! grid lines.
+//! The canvas that all pictures of the command are drawn on: an SVG file, its colours, and the
+//! distance of grid lines.
 
 use plotters::backend::SVGBackend;
 use plotters::coord::Shift;
@@ -111,7 +111,8 @@ pub fn save(
     fs::write(file, picture).map_err(|e| failed(&e))
 }
 
-/// The distance of the grid lines of an axis: 1, 2 or 5 times a power of ten, for at most `lines` of them.
+/// The distance of the grid lines of an axis: 1, 2 or 5 times a power of ten, for at most `lines`
+/// of them.
 pub fn tick(longest: f64, lines: f64) -> f64 {
     (-6..=18)
         .flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)))

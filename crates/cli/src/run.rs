@@ -69,8 +69,8 @@ fn layout_of(library: &[u8]) -> Option<u32> {
     u32::try_from(number(number(found.checked_add(0x18)?, 8)?, 4)?).ok()
 }
 
-/// A library of another layout could not use the pool: its programs would run without buffering, and
-/// without a word.
+/// A library of another layout could not use the pool: its programs would run without buffering,
+/// and without a word.
 fn refuse_other_layout(library: &Path) -> Result<(), String> {
     let name = library.display();
     let bytes = std::fs::read(library).map_err(|error| format!("{name}: {error}"))?;
@@ -246,8 +246,8 @@ fn describe_left(runtime: &Runtime) -> String {
     )
 }
 
-/// The signal that leaves the drain to the node manager, once it has come. The first interrupt only says what
-/// a second one does.
+/// The signal that leaves the drain to the node manager, once it has come. The first interrupt only
+/// says what a second one does.
 fn may_leave(runtime: &Runtime) -> impl FnMut(&Progress) -> Option<i32> {
     let mut told = false;
     move |progress| {
@@ -340,7 +340,8 @@ fn attend(
     })
 }
 
-/// Waits until a child has ended, and leaves it to be waited for: until then no other process has its id.
+/// Waits until a child has ended, and leaves it to be waited for: until then no other process has
+/// its id.
 fn await_end(child: u32) {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let Some(pid) = Pid::from_raw(child as i32) else { return };

@@ -1,4 +1,5 @@
-//! `forebay salvage`: writes what the tiers hold for a store that cannot take it to another directory.
+//! `forebay salvage`: writes what the tiers hold for a store that cannot take it to another
+//! directory.
 
 use crate::drain::bytes;
 use crate::fsck::PoolArguments;

@@ -1,6 +1,6 @@
-//! What signals mean to `forebay run`. While the command runs they are for the command: those that it does
-//! not get by itself are passed on. In the drain SIGTERM, SIGHUP, or a second SIGINT or SIGQUIT leave the rest
-//! to the node manager.
+//! What signals mean to `forebay run`. While the command runs they are for the command: those that
+//! it does not get by itself are passed on. In the drain SIGTERM, SIGHUP, or a second SIGINT or
+//! SIGQUIT leave the rest to the node manager.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
@@ -16,16 +16,16 @@ static LEFT_AT: AtomicU64 = AtomicU64::new(0);
 /// SIGINT and SIGQUIT since the command has ended.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 
-/// A further signal ends us on the spot if the drain has not been left for so long. Those that come at once
-/// are one: `timeout` signals its child, and then its group.
+/// A further signal ends us on the spot if the drain has not been left for so long. Those that come
+/// at once are one: `timeout` signals its child, and then its group.
 const OBEYED: Duration = Duration::from_secs(1);
 
 /// What is said then: a handler can say no more.
 const ON_THE_SPOT: &[u8] =
     b"forebay: leaving; `forebay status` shows what is not yet on the store, `forebay recover` drains it\n";
 
-/// From now on signals are for the command, until [`command_ended`]. One that is ignored, as `nohup` and
-/// shells without job control leave it, stays so.
+/// From now on signals are for the command, until [`command_ended`]. One that is ignored, as
+/// `nohup` and shells without job control leave it, stays so.
 ///
 /// # Errors
 /// A message when the handlers cannot be installed.
@@ -39,8 +39,8 @@ pub fn attend(command: u32) -> Result<(), String> {
 
 fn install(signal: i32) -> io::Result<()> {
     let done = |result| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-    // SAFETY: structures of plain numbers, for which zeros are good, that live for the calls; the handler
-    // calls only what is async-signal-safe.
+    // SAFETY: structures of plain numbers, for which zeros are good, that live for the calls; the
+    // handler calls only what is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         done(libc::sigaction(signal, std::ptr::null(), &mut action))?;
@@ -77,7 +77,8 @@ extern "C" fn take(signal: i32, info: *const libc::siginfo_t, _context: *const l
     // SAFETY: the address of this thread's errno.
     let errno = unsafe { *libc::__errno_location() };
     match Pid::from_raw(COMMAND.load(Ordering::Acquire)) {
-        // The terminal's goes to its whole process group; one that a process sends may be for us alone.
+        // The terminal's goes to its whole process group; one that a process sends may be for us
+        // alone.
         Some(_) if is_interrupt && is_of_terminal => {}
         Some(command) => {
             if let Some(signal) = Signal::from_named_raw(signal) {

@@ -1,7 +1,7 @@
 //! The timeline picture: what a program and its tiers did, and when, as an SVG file.
 //!
-//! A picture is a column of panels that share one time axis. A panel has a row for each activity, and
-//! a row has a rectangle for each span of time in which that activity went on.
+//! A picture is a column of panels that share one time axis. A panel has a row for each activity,
+//! and a row has a rectangle for each span of time in which that activity went on.
 
 use crate::picture::{
     self, Anchor, BLUE, Canvas, Color, Drawn, FAINT, GREEN, GREY, GRID, INK, ORANGE, SKY, Type,

@@ -1,5 +1,6 @@
-//! `forebay torture`: programs that verify every byte, on small tiers over a store that fails, while
-//! programs, node managers, and now and then everything, are killed, paused, stopped and started.
+//! `forebay torture`: programs that verify every byte, on small tiers over a store that fails,
+//! while programs, node managers, and now and then everything, are killed, paused, stopped and
+//! started.
 
 mod aims;
 mod conductor;
@@ -55,8 +56,8 @@ const FOREVER: Duration = Duration::from_secs(7 * 86_400);
 const WAIT_MAX: Duration = Duration::from_secs(180);
 /// The log of all programs begins anew behind this many bytes.
 const LOG_MAX: u64 = 256 << 10;
-/// What a recovery says that found slots that a process was writing when it died. What was acknowledged
-/// is on the store all the same, and nothing else can be told from it.
+/// What a recovery says that found slots that a process was writing when it died. What was
+/// acknowledged is on the store all the same, and nothing else can be told from it.
 const DAMAGED: &str = "data of an earlier run is lost";
 
 /// Options of `forebay torture`.
@@ -65,13 +66,15 @@ pub struct TortureArguments {
     /// How long, in minutes [default: 1; with goals, until they are reached]
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Where to make a temporary directory for store, tiers and programs [default: that for temporary files]
+    /// Where to make a temporary directory for store, tiers and programs [default: that for
+    /// temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Programs at a time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=shadow::SHARERS))]
     programs: u64,
-    /// A trouble to spare the programs, to find out what a loss comes from; can be given several times
+    /// A trouble to spare the programs, to find out what a loss comes from; can be given several
+    /// times
     #[arg(long, value_name = "KIND")]
     without: Vec<Kind>,
     /// Repeats the choices of an earlier torture, though not its timing

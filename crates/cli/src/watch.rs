@@ -1,4 +1,5 @@
-//! Keeping an eye on a node manager while a command waits for it: one that is stopped does not answer.
+//! Keeping an eye on a node manager while a command waits for it: one that is stopped does not
+//! answer.
 
 use forebay_pool::clock::Timer;
 use forebay_pool::liveness::{self, Halt};
@@ -41,8 +42,9 @@ impl Watch {
         self.halted.is_some()
     }
 
-    /// To be called again and again while the manager with process id `manager` is waited for. Says on
-    /// stderr what keeps it from going on. One that waits for a device is waited for: it has data in hand.
+    /// To be called again and again while the manager with process id `manager` is waited for. Says
+    /// on stderr what keeps it from going on. One that waits for a device is waited for: it has
+    /// data in hand.
     ///
     /// # Errors
     /// That it was stopped and is not continued.

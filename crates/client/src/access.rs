@@ -63,7 +63,8 @@ impl OpenFile<'_> {
         }
     }
 
-    /// [`OpenFile::enter`] of a call that has done nothing yet, and waits again where a handler allows it.
+    /// [`OpenFile::enter`] of a call that has done nothing yet, and waits again where a handler
+    /// allows it.
     ///
     /// # Errors
     /// As of [`OpenFile::enter`].
@@ -117,7 +118,8 @@ impl OpenFile<'_> {
     /// Calls `act` while no other thread of any process is inside the file.
     ///
     /// # Errors
-    /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of `act`.
+    /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of
+    /// `act`.
     pub(crate) fn exclusively<R>(
         &self,
         act: impl FnOnce(&ExclusiveFile<'_>) -> Result<R, Errno>,
@@ -151,7 +153,8 @@ impl OpenFile<'_> {
     /// Calls `act` with the description's offset while no other thread moves it.
     ///
     /// # Errors
-    /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of `act`.
+    /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of
+    /// `act`.
     pub(crate) fn positioned<R>(
         &self,
         act: impl FnOnce(u64) -> Result<R, Errno>,
@@ -170,8 +173,8 @@ impl OpenFile<'_> {
 }
 
 impl EnteredFile<'_> {
-    /// Calls `act` while the thread is not inside the file, and enters it again. After an error it may
-    /// still be outside.
+    /// Calls `act` while the thread is not inside the file, and enters it again. After an error it
+    /// may still be outside.
     ///
     /// # Errors
     /// Those of `act`; as of [`OpenFile::enter`].

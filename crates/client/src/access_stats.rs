@@ -25,8 +25,8 @@ impl OpenFile<'_> {
 
 impl EnteredFile<'_> {
     /// Notes that a block in `bucket` was used. Uses of one bucket that follow each other, as of a
-    /// program that reads in small pieces, count as one. Whether it is worth to see what follows: the
-    /// block lies below RAM, or was brought up ahead.
+    /// program that reads in small pieces, count as one. Whether it is worth to see what follows:
+    /// the block lies below RAM, or was brought up ahead.
     #[inline]
     pub(crate) fn used(&self, tier: TierId, bucket: BucketId, meta: &BucketMeta) -> bool {
         let slot = self.session.segment.client(self.session.slot());

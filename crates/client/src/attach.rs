@@ -1,4 +1,5 @@
-//! The start of a session: a slot in the pool, and the files that the process has inherited; and its end.
+//! The start of a session: a slot in the pool, and the files that the process has inherited; and
+//! its end.
 
 use crate::attachment::Attachment;
 use crate::descriptors::Sparse;
@@ -27,16 +28,17 @@ use std::path::Path;
 /// Descriptor numbers that can be managed; the map costs nothing until it is used.
 const DESCRIPTORS: usize = 1 << 22;
 
-/// How long a process waits for a slot when all are in use, after which part of that it says so, and how often it
-/// looks for one.
+/// How long a process waits for a slot when all are in use, after which part of that it says so,
+/// and how often it looks for one.
 const SLOT_PATIENCE: Timer = Timer::seconds(30);
 const SLOT_SILENCE: Timer = Timer::seconds(5);
 const SLOT_LOOK: Timer = Timer::ms(10);
-/// How often a process that goes on after an exec looks whether what it held before can be taken back.
+/// How often a process that goes on after an exec looks whether what it held before can be taken
+/// back.
 const REAP_LOOK: Timer = Timer::ms(1);
 
-/// Why a process has no session. But for `NoPool` it must not run: it would not see what other processes have in the
-/// tiers alone.
+/// Why a process has no session. But for `NoPool` it must not run: it would not see what other
+/// processes have in the tiers alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError {
     /// There is no pool any more, or it is not for this process.
@@ -47,7 +49,8 @@ pub enum StartError {
     Slots(u32),
     /// It has inherited a file, and all descriptions are in use.
     Descriptions,
-    /// It has inherited a file that it uses through the kernel, which does not have what is buffered: the store fails.
+    /// It has inherited a file that it uses through the kernel, which does not have what is
+    /// buffered: the store fails.
     Store(Errno),
     /// It was forked, and taken for dead before it could say that it lives.
     Taken,
@@ -85,8 +88,8 @@ impl core::fmt::Display for StartError {
     }
 }
 
-/// Says `text` on the program's standard error, unless that is a file that is buffered: the kernel has the marker for
-/// its offset.
+/// Says `text` on the program's standard error, unless that is a file that is buffered: the kernel
+/// has the marker for its offset.
 pub fn say(text: &str) {
     let stderr = borrow(2);
     if rustix::fs::tell(stderr).ok().and_then(Marker::decode).is_none() {
@@ -134,8 +137,8 @@ fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartEr
 
 impl Session {
     /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
-    /// over the managed descriptors it inherited. `job` is the number of the run that it belongs to.
-    /// `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description has.
+    /// over the managed descriptors it inherited. `job` is the number of the run that it belongs
+    /// to. `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description has.
     ///
     /// # Errors
     /// [`StartError::NoPool`] where the process may go on without buffering; after any other error
@@ -198,7 +201,8 @@ impl Session {
             }
             None => wait_for_slot(&segment, pid, start)?,
         };
-        // Looked at after the slot was claimed: the manager looks at the slots after it has said so.
+        // Looked at after the slot was claimed: the manager looks at the slots after it has said
+        // so.
         if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
             segment.cancel_slot(slot);
             return Err(StartError::NoPool);
@@ -242,8 +246,8 @@ impl Session {
         match session.adopt_inherited() {
             Ok(()) => Ok(session),
             Err(error) => {
-                // This process ends now, and is reaped. To end the session would take the files that it
-                // shares with its parent away from the tiers.
+                // This process ends now, and is reaped. To end the session would take the files
+                // that it shares with its parent away from the tiers.
                 core::mem::forget(session);
                 Err(error)
             }
@@ -285,7 +289,8 @@ impl Session {
             return None;
         }
         let owner = self.owner();
-        // It may not have been held by any process for a while, and the file's record removed: so it is as an open.
+        // It may not have been held by any process for a while, and the file's record removed: so
+        // it is as an open.
         let take_part = |file| {
             let adopted = self.segment.adopt(marker, owner);
             if adopted {

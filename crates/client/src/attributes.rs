@@ -98,8 +98,8 @@ impl OpenFile<'_> {
         self.may(DescriptionFlags::KERNEL_OFFSET)
     }
 
-    /// The flags that F_GETFL shall show where the kernel says `flags`: with those kept from it, and
-    /// without what we added.
+    /// The flags that F_GETFL shall show where the kernel says `flags`: with those kept from it,
+    /// and without what we added.
     pub fn shown_flags(&self, flags: rustix::fs::OFlags) -> rustix::fs::OFlags {
         let mut shown = flags | self.hidden_flags();
         shown.set(rustix::fs::OFlags::NOFOLLOW, self.may(DescriptionFlags::NO_FOLLOW));
@@ -137,8 +137,8 @@ impl OpenFile<'_> {
 }
 
 impl EnteredFile<'_> {
-    /// Before a write at `offset` of a file that has a set-id bit: takes the bit away, as the kernel
-    /// does, unless this process may keep it. The caller is inside the file.
+    /// Before a write at `offset` of a file that has a set-id bit: takes the bit away, as the
+    /// kernel does, unless this process may keep it. The caller is inside the file.
     #[cold]
     pub(crate) fn clear_set_id(&self, offset: u64) {
         self.record.clear(FileFlags::SET_ID);
@@ -152,8 +152,9 @@ impl EnteredFile<'_> {
         if doomed != 0 && !kept {
             let mode = rustix::fs::Mode::from_bits_retain(stat.st_mode & 0o7777 & !doomed);
             if rustix::fs::fchmod(fd, mode).is_err() {
-                // Not the owner's process. The kernel does it for any process that changes the file, and an
-                // allocation where the write will need one changes nothing that a process can read.
+                // Not the owner's process. The kernel does it for any process that changes the
+                // file, and an allocation where the write will need one changes nothing that a
+                // process can read.
                 let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
                 let allocate = || rustix::fs::fallocate(fd, keeps_size, offset, 1);
                 let _ = self.on_store(allocate);
@@ -163,9 +164,10 @@ impl EnteredFile<'_> {
 }
 
 impl Session {
-    /// What a stat of a regular file says. `ask` asks the kernel, and is asked again where it may have been in the
-    /// middle of a flush; it returns `None` for what no process here buffers. `born` asks for the time of birth,
-    /// nanoseconds, 0 if that is not known. Returns what differs from the kernel's last answer, or `None`.
+    /// What a stat of a regular file says. `ask` asks the kernel, and is asked again where it may
+    /// have been in the middle of a flush; it returns `None` for what no process here buffers.
+    /// `born` asks for the time of birth, nanoseconds, 0 if that is not known. Returns what differs
+    /// from the kernel's last answer, or `None`.
     ///
     /// # Errors
     /// `INTR`.
@@ -254,8 +256,9 @@ impl Session {
         Ok(Correction { changed: ahead.is_some(), doubtful })
     }
 
-    /// Whether what the record says may be about an older file with the inode: one that was deleted, or whose status the
-    /// store has changed in a way that no flush did. The caller is in the table.
+    /// Whether what the record says may be about an older file with the inode: one that was
+    /// deleted, or whose status the store has changed in a way that no flush did. The caller is in
+    /// the table.
     fn may_be_namesake(
         &self,
         identity: Identity,

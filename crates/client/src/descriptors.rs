@@ -3,8 +3,9 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
-// A word of the table of descriptors: the description plus one, and while a thread closes or replaces the
-// descriptor the bit and that thread's number, so that nothing is taken for that thread's mark that is another's.
+// A word of the table of descriptors: the description plus one, and while a thread closes or
+// replaces the descriptor the bit and that thread's number, so that nothing is taken for that
+// thread's mark that is another's.
 pub(crate) const PARTING: u32 = 1 << 31;
 pub(crate) const THREAD_SHIFT: u32 = 17;
 pub(crate) const DESCRIPTION: u32 = (1 << THREAD_SHIFT) - 1;

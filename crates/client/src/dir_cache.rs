@@ -1,8 +1,8 @@
-//! Folders whose canonical path a thread has just seen: what is opened in one of them by an absolute
-//! path needs no question for its own.
+//! Folders whose canonical path a thread has just seen: what is opened in one of them by an
+//! absolute path needs no question for its own.
 //!
-//! The path of a file is a hint for the manager, and for rules; identity decides. So it does no harm
-//! that a folder may be moved within the time for which one is remembered.
+//! The path of a file is a hint for the manager, and for rules; identity decides. So it does no
+//! harm that a folder may be moved within the time for which one is remembered.
 
 use core::cell::Cell;
 use forebay_pool::clock::{self, Timer};
@@ -70,8 +70,8 @@ impl Folders {
     }
 }
 
-/// The store of a session in which `path` lies, if its folder was seen a moment ago: the path is canonical then,
-/// unless its last part is a symbolic link.
+/// The store of a session in which `path` lies, if its folder was seen a moment ago: the path is
+/// canonical then, unless its last part is a symbolic link.
 pub(crate) fn store_of(session: u64, path: &[u8]) -> Option<usize> {
     let folder = folder_of(path)?;
     KNOWN.with(|known| {

@@ -13,15 +13,16 @@ const OWN_DESCRIPTORS: RawFd = 900;
 const LIMIT_MAX: u64 = 4096;
 /// Numbers above the limit that are searched for a free one.
 const ROOM: u64 = 64;
-/// Forebay's own descriptors have numbers below this, as long as the program leaves some free there.
+/// Forebay's own descriptors have numbers below this, as long as the program leaves some free
+/// there.
 pub(crate) const OWN_END: u32 = (LIMIT_MAX + ROOM) as u32;
 /// The lowest of them.
 static LOWEST_OWN: AtomicI32 = AtomicI32::new(RawFd::MAX);
 /// `fd` for system calls.
 pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: a program may close any descriptor at any time, so that nothing here relies on one being
-    // open: a call on one that is closed fails with EBADF, and one that was closed and opened again is
-    // noticed, see `parting.rs`.
+    // SAFETY: a program may close any descriptor at any time, so that nothing here relies on one
+    // being open: a call on one that is closed fails with EBADF, and one that was closed and opened
+    // again is noticed, see `parting.rs`.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -43,7 +44,8 @@ pub(crate) fn hide(fd: OwnedFd) -> RawFd {
     hidden
 }
 
-/// Another number, out of the program's way, for what `fd` is open for. `None` where no more is to be had.
+/// Another number, out of the program's way, for what `fd` is open for. `None` where no more is to
+/// be had.
 pub(crate) fn duplicate_hidden(fd: RawFd) -> Option<RawFd> {
     let other = rustix::io::fcntl_dupfd_cloexec(borrow(fd), OWN_DESCRIPTORS).ok()?.into_raw_fd();
     LOWEST_OWN.fetch_min(other, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! Descriptors that go to the node manager, and the locks that must not stay with it: those of flock and
-//! of F_OFD_SETLK belong to the open file description, and last as long as a process has it.
+//! Descriptors that go to the node manager, and the locks that must not stay with it: those of
+//! flock and of F_OFD_SETLK belong to the open file description, and last as long as a process has
+//! it.
 
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
@@ -10,15 +11,16 @@ use forebay_pool::layout::{DescriptionFlags, FileFlags};
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::fs::OFlags;
 
-/// How often a thread that is about to take a fcntl lock yields to one that has a descriptor of ours: that
-/// one may have been cancelled.
+/// How often a thread that is about to take a fcntl lock yields to one that has a descriptor of
+/// ours: that one may have been cancelled.
 const TURNS: u32 = 10_000;
 
 impl OpenFile<'_> {
     /// Calls `send` with a descriptor of the file, open for `access`, that is meant for the node
-    /// manager. It is one of a description of its own: whatever becomes of the message, it holds no lock of
-    /// the program's. Where there is none to be had, because the file's permissions refuse it, or to
-    /// close it would end the process's fcntl locks, it is the program's: the description is `SHARED` then.
+    /// manager. It is one of a description of its own: whatever becomes of the message, it holds no
+    /// lock of the program's. Where there is none to be had, because the file's permissions refuse
+    /// it, or to close it would end the process's fcntl locks, it is the program's: the description
+    /// is `SHARED` then.
     pub(crate) fn lend<R>(&self, access: OFlags, send: impl FnOnce(RawFd) -> R) -> R {
         self.session.lending.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -46,7 +48,8 @@ impl OpenFile<'_> {
     pub fn locking_process(&self) {
         self.record.set(FileFlags::FCNTL_LOCKED);
         fence(Ordering::SeqCst);
-        // Another thread may be about to close a descriptor of the file, and the lock would end with it.
+        // Another thread may be about to close a descriptor of the file, and the lock would end
+        // with it.
         for _ in 0..TURNS {
             if self.session.lending.load(Ordering::SeqCst) == 0 {
                 break;
@@ -57,8 +60,8 @@ impl OpenFile<'_> {
 }
 
 impl Session {
-    /// Ends the locks of a description that the node manager shares, after this process has given it up. `fd`,
-    /// the last descriptor of it, is still open.
+    /// Ends the locks of a description that the node manager shares, after this process has given
+    /// it up. `fd`, the last descriptor of it, is still open.
     pub(crate) fn end_locks(&self, fd: RawFd, marker: Marker) {
         let held = DescriptionFlags::LOCKED | DescriptionFlags::SHARED;
         let flags = self.segment.description(marker.description).flags.load(Ordering::SeqCst);

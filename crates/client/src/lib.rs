@@ -1,9 +1,9 @@
 //! What runs inside the application: the session with the node manager's segment, the open
 //! files, and reading, writing, truncating and syncing them.
 //!
-//! Nothing here starts a thread, installs a signal handler or aborts, and nothing prints but the reason why a program does not start; all system calls are raw ones
-//! (rustix), so that an interposing library cannot intercept itself. The paths that copy data
-//! allocate nothing.
+//! Nothing here starts a thread, installs a signal handler or aborts, and nothing prints but the
+//! reason why a program does not start; all system calls are raw ones (rustix), so that an
+//! interposing library cannot intercept itself. The paths that copy data allocate nothing.
 
 mod access;
 mod access_stats;

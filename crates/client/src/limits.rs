@@ -28,7 +28,8 @@ impl OpenFile<'_> {
     /// How many of `length` bytes may be written at `offset`: at least one, if any are asked for.
     ///
     /// # Errors
-    /// `INVAL` if the end is no offset; `FBIG` if none may be; the thread also gets SIGXFSZ where it is RLIMIT_FSIZE that forbids it.
+    /// `INVAL` if the end is no offset; `FBIG` if none may be; the thread also gets SIGXFSZ where
+    /// it is RLIMIT_FSIZE that forbids it.
     #[inline]
     pub fn allowed(&self, offset: u64, length: usize) -> Result<usize, Errno> {
         let end = offset.saturating_add(length as u64);
@@ -46,8 +47,8 @@ impl OpenFile<'_> {
         offset <= ALWAYS_POSSIBLE || self.largest().is_ok_and(|largest| offset <= largest)
     }
 
-    /// How many of `length` bytes from `offset` on a file of this store can have; `None` if it can have none, not even
-    /// no bytes there.
+    /// How many of `length` bytes from `offset` on a file of this store can have; `None` if it can
+    /// have none, not even no bytes there.
     pub fn possible(&self, offset: u64, length: usize) -> Option<usize> {
         let end = offset.saturating_add(length as u64);
         if self.can_have(end) {

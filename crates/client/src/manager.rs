@@ -16,10 +16,11 @@ use rustix::net::{
 /// Longest path of a socket.
 const PATH_MAX: usize = 108;
 
-/// How long a manager that does not read is waited for: without the descriptor it opens the file by its
-/// name, or as the program has it.
+/// How long a manager that does not read is waited for: without the descriptor it opens the file by
+/// its name, or as the program has it.
 const SEND_PATIENCE: Timer = Timer::seconds(2);
-/// How long one is waited for that did not read the last one: as long as it takes a manager that does to accept.
+/// How long one is waited for that did not read the last one: as long as it takes a manager that
+/// does to accept.
 const LATE_PATIENCE: Timer = Timer::ms(50);
 
 pub(crate) struct ManagerLink {
@@ -27,7 +28,8 @@ pub(crate) struct ManagerLink {
     path_length: usize,
     socket: AtomicI32,
     busy: AtomicU32,
-    /// The manager did not read the last message in time: it is not waited for before it has read one.
+    /// The manager did not read the last message in time: it is not waited for before it has read
+    /// one.
     is_late: AtomicBool,
 }
 
@@ -80,8 +82,8 @@ impl ManagerLink {
         Ok(result)
     }
 
-    /// Sends `fd` with `message`. An error means that no manager listens, or reads, or that a signal handler is to
-    /// run before it does.
+    /// Sends `fd` with `message`. An error means that no manager listens, or reads, or that a
+    /// signal handler is to run before it does.
     pub fn send_descriptor(&self, message: Message, fd: RawFd) -> Result<(), Errno> {
         self.alone(|| {
             let result = match self.send_waiting(message, fd) {

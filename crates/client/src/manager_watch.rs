@@ -16,12 +16,12 @@ pub(crate) enum ManagerState {
     Stopped,
 }
 
-/// Looks at the manager now and then, for all waits of this process: one that begins again, after a signal, goes on
-/// where the last one ended, and of many files only the first is waited for.
+/// Looks at the manager now and then, for all waits of this process: one that begins again, after a
+/// signal, goes on where the last one ended, and of many files only the first is waited for.
 #[derive(Default)]
 pub(crate) struct ManagerWatch {
-    /// The manager's clock when that was last seen to move, in the upper half, and ours then; 0 if it was never
-    /// looked at.
+    /// The manager's clock when that was last seen to move, in the upper half, and ours then; 0 if
+    /// it was never looked at.
     seen: AtomicU64,
 }
 

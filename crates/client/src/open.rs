@@ -65,8 +65,8 @@ impl OpenStat {
     }
 }
 
-/// The path of a file that is about to be opened, in a folder that was seen in a store a moment ago.
-/// Unless it is a symbolic link, it is the canonical one.
+/// The path of a file that is about to be opened, in a folder that was seen in a store a moment
+/// ago. Unless it is a symbolic link, it is the canonical one.
 #[derive(Clone, Copy)]
 pub(crate) struct InKnownFolder<'a> {
     path: &'a [u8],
@@ -100,11 +100,12 @@ impl Session {
         self.is_store_device(device) && self.segment.may_have(Identity { device, inode })
     }
 
-    /// Calls `open`, which lets the kernel open a file, and takes that under management: the node manager knows as long
-    /// that the process may have files open of which it has no description yet.
+    /// Calls `open`, which lets the kernel open a file, and takes that under management: the node
+    /// manager knows as long that the process may have files open of which it has no description
+    /// yet.
     ///
-    /// No guard that is dropped: a thread that is cancelled, or leaves by a long jump, may run no destructor. The node
-    /// manager asks the kernel then.
+    /// No guard that is dropped: a thread that is cancelled, or leaves by a long jump, may run no
+    /// destructor. The node manager asks the kernel then.
     #[inline]
     pub fn opening<R>(&self, open: impl FnOnce() -> R) -> R {
         let slot = self.slot();
@@ -121,13 +122,14 @@ impl Session {
     /// managed directory.
     ///
     /// # Errors
-    /// `NFILE` when all open-file descriptions are in use and the file is, or may be, buffered; `INTR`. It is not
-    /// managed then.
+    /// `NFILE` when all open-file descriptions are in use and the file is, or may be, buffered;
+    /// `INTR`. It is not managed then.
     pub fn opened(&self, fd: RawFd, flags: OpenFlags) -> Result<(), Errno> {
         self.opened_as(fd, flags, None, None).map(|_| ())
     }
 
-    /// [`Session::opened`] where the open cannot fail any more: signal handlers run, but end no wait.
+    /// [`Session::opened`] where the open cannot fail any more: signal handlers run, but end no
+    /// wait.
     ///
     /// # Errors
     /// `NFILE`, as of [`Session::opened`].
@@ -226,8 +228,8 @@ impl Session {
             file.record.set(FileFlags::EXECUTABLE);
         }
         if stat.st_nlink > 0 && file.record.has(FileFlags::UNLINKED) {
-            // A new file that got the inode in the clock tick in which the old one was made; or the name is
-            // being removed.
+            // A new file that got the inode in the clock tick in which the old one was made; or the
+            // name is being removed.
             forebay_pool::crash::point("open.named");
             self.look_for_name(fd);
         }
@@ -241,7 +243,8 @@ impl Session {
         Ok(made && fresh && stat.st_size == 0)
     }
 
-    /// Calls `open`, which takes a description of a file if that has a record, until there is one to be had.
+    /// Calls `open`, which takes a description of a file if that has a record, until there is one
+    /// to be had.
     ///
     /// # Errors
     /// `NFILE` if all were in use all the time; those of `open`.
@@ -366,12 +369,12 @@ impl Session {
     }
 
     /// Notes that `fd` is used by code that cannot be intercepted (glibc's own, for instance): if
-    /// the file would be managed, every process uses it through the kernel until this process ends or
-    /// closes `fd`. Returns its description, if it has one.
+    /// the file would be managed, every process uses it through the kernel until this process ends
+    /// or closes `fd`. Returns its description, if it has one.
     ///
     /// # Errors
-    /// It must not be used: `NFILE` if it would have to have one, and all are in use; the errno of the flush if the kernel
-    /// does not have what is buffered.
+    /// It must not be used: `NFILE` if it would have to have one, and all are in use; the errno of
+    /// the flush if the kernel does not have what is buffered.
     pub fn opened_raw(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
         let names = self.segment.name_changes();
         let Some(seen) = OpenStat::of(fd) else { return Ok(None) };
@@ -468,12 +471,14 @@ impl OpenFile<'_> {
             record.intent.store(0, Ordering::Release);
             record.range_end.store(0, Ordering::Release);
             session.segment.forget_lengtheners(record);
-            // Errors of the old file are not for processes that open the new one; others may be as far as this.
+            // Errors of the old file are not for processes that open the new one; others may be as
+            // far as this.
             session.with_record(record.identity(), |_| {
                 session.segment.have_errors_seen(self.id);
             })?;
             forebay_pool::crash::point("open.parted");
-            // Last: what is left of the old file by a process that dies here must not reach the new one.
+            // Last: what is left of the old file by a process that dies here must not reach the new
+            // one.
             record.born_ns.store(born, Ordering::Release);
             Ok(())
         })

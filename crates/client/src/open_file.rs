@@ -6,12 +6,12 @@ use core::sync::atomic::Ordering;
 use forebay_pool::layout::{Description, DescriptionFlags, FileRecord};
 use rustix::fd::RawFd;
 
-/// An open file at the time of a call. Whether its descriptor still is what it was is looked at again
-/// once the thread is inside the file, or beside it: from then on it stays so until the thread leaves,
-/// see `parting.rs`.
+/// An open file at the time of a call. Whether its descriptor still is what it was is looked at
+/// again once the thread is inside the file, or beside it: from then on it stays so until the
+/// thread leaves, see `parting.rs`.
 ///
-/// It holds nothing. The thread's stamp is not in it: until the file is entered a signal handler may
-/// fork, and the child has another client slot.
+/// It holds nothing. The thread's stamp is not in it: until the file is entered a signal handler
+/// may fork, and the child has another client slot.
 #[derive(Clone, Copy)]
 pub struct OpenFile<'a> {
     pub(crate) session: &'a Session,

@@ -63,8 +63,8 @@ impl Session {
         self.open_with(at, flags, call)
     }
 
-    /// Opens the file at `at` through `call`, which lets the kernel open it with the flags given, and takes it under
-    /// management.
+    /// Opens the file at `at` through `call`, which lets the kernel open it with the flags given,
+    /// and takes it under management.
     ///
     /// A file that is buffered already is not truncated by the kernel but by us, so that no other
     /// process sees its old blocks again.
@@ -112,8 +112,8 @@ impl Session {
         }
     }
 
-    /// The same for a path in a folder that is known to be managed: the file is truncated when it is
-    /// seen that there is something to truncate, and no symbolic link is followed.
+    /// The same for a path in a folder that is known to be managed: the file is truncated when it
+    /// is seen that there is something to truncate, and no symbolic link is followed.
     #[inline]
     fn open_known(
         &self,
@@ -171,7 +171,8 @@ impl Session {
         error.map_or(Ok(()), Err)
     }
 
-    /// Takes `fd` over, which was opened with `flags` where it could not be seen; closes it if that is not possible.
+    /// Takes `fd` over, which was opened with `flags` where it could not be seen; closes it if that
+    /// is not possible.
     ///
     /// # Errors
     /// As of [`Session::opened`].
@@ -192,7 +193,8 @@ impl Session {
         self.stat_at(at, flags).filter(|stat| self.is_in_table(stat))
     }
 
-    /// When the file of a call was born, nanoseconds; 0 if that is not known, or it is not `inode` any more.
+    /// When the file of a call was born, nanoseconds; 0 if that is not known, or it is not `inode`
+    /// any more.
     pub fn born_ns(&self, at: PathAt<'_>, flags: AtFlags, inode: u64) -> u64 {
         let path = at.path.get().unwrap_or_default();
         let empty = if path.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
@@ -215,8 +217,8 @@ impl Session {
         is_regular(stat) && self.is_store_device(stat.st_dev)
     }
 
-    /// Whether the file table has the file. What is no regular file may have got the inode number of
-    /// one whose record is still there.
+    /// Whether the file table has the file. What is no regular file may have got the inode number
+    /// of one whose record is still there.
     pub fn is_in_table(&self, stat: &Stat) -> bool {
         is_regular(stat) && self.knows(stat.st_dev, stat.st_ino)
     }
@@ -289,8 +291,8 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a file that may be executed, or loaded as a library, what it is on the store: the kernel
-    /// and the loader read it there, at a time we cannot see.
+    /// Makes a file that may be executed, or loaded as a library, what it is on the store: the
+    /// kernel and the loader read it there, at a time we cannot see.
     pub fn make_clean(&self, fd: RawFd) {
         let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
         if !self.knows(stat.st_dev, stat.st_ino) {
@@ -310,8 +312,8 @@ impl Session {
         }
     }
 
-    /// Lets all processes use the file at `path` through the kernel for as long as this one may have it open where
-    /// that cannot be seen: a child opens it before it can have a session.
+    /// Lets all processes use the file at `path` through the kernel for as long as this one may
+    /// have it open where that cannot be seen: a child opens it before it can have a session.
     ///
     /// # Errors
     /// The errno of the flush; `NFILE` when all open-file descriptions are in use.
@@ -331,8 +333,9 @@ impl Session {
         turned
     }
 
-    /// Files are found again by their names. A scratch file that got another one may be kept for it; what
-    /// leaves the managed directories turns direct, because no later manager would look for it there.
+    /// Files are found again by their names. A scratch file that got another one may be kept for
+    /// it; what leaves the managed directories turns direct, because no later manager would look
+    /// for it there.
     pub(crate) fn note_named(&self, file: Option<Stat>, old: Option<UserPath<'_>>, at: PathAt<'_>) {
         let (Some(file), Some(path)) = (file, at.path.get()) else { return };
         let identity = Identity { device: file.st_dev, inode: file.st_ino };

@@ -1,10 +1,11 @@
 //! Closing and replacing descriptors while other threads may use them.
 //!
-//! A thread looks a descriptor up, enters the file, or the table beside it, and then looks whether the descriptor is
-//! still what it was. A thread that closes or replaces it first marks it in the table, and then waits until no other
-//! thread is inside the file or beside it; only then does this process give the description up, and the kernel the
-//! descriptor. So a thread that has found its file unchanged keeps description, record and kernel's descriptor until it
-//! leaves, and one that has not is told `BADF`, and looks the descriptor up again. One that finds the mark waits: at no
+//! A thread looks a descriptor up, enters the file, or the table beside it, and then looks whether
+//! the descriptor is still what it was. A thread that closes or replaces it first marks it in the
+//! table, and then waits until no other thread is inside the file or beside it; only then does this
+//! process give the description up, and the kernel the descriptor. So a thread that has found its
+//! file unchanged keeps description, record and kernel's descriptor until it leaves, and one that
+//! has not is told `BADF`, and looks the descriptor up again. One that finds the mark waits: at no
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
 use crate::descriptors::{DESCRIPTION, PARTING, THREAD_SHIFT, description_of, is_parting};
@@ -75,8 +76,8 @@ impl Session {
         }
     }
 
-    /// Calls `close`, which closes `fd`. Returns what it returns, and the errno that a flush of the file
-    /// reported and this description has not yet learned of.
+    /// Calls `close`, which closes `fd`. Returns what it returns, and the errno that a flush of the
+    /// file reported and this description has not yet learned of.
     pub fn while_closing<R>(&self, fd: RawFd, close: impl FnOnce() -> R) -> (R, Option<Errno>) {
         let Some(cell) = self.table.get(fd as usize) else { return (close(), None) };
         if cell.load(Ordering::Relaxed) == 0 {
@@ -89,8 +90,8 @@ impl Session {
         })
     }
 
-    /// Has the descriptors of `range` closed, or marked to be closed by an exec, but for our own: `close` does it
-    /// from one number to another. Returns its first result that is not 0, or 0.
+    /// Has the descriptors of `range` closed, or marked to be closed by an exec, but for our own:
+    /// `close` does it from one number to another. Returns its first result that is not 0, or 0.
     pub fn close_range(
         &self,
         range: RangeInclusive<u32>,
@@ -165,13 +166,15 @@ impl Session {
     /// Takes `fd` over, which was made of a descriptor that became a managed one at this moment.
     fn take_in(&self, fd: RawFd) {
         if self.adopt(fd).is_none() {
-            // An error is that of a full table, or of the store, and nothing can be done about it here.
+            // An error is that of a full table, or of the store, and nothing can be done about it
+            // here.
             let _ = self.opened_raw(fd);
         }
     }
 
-    /// Forgets descriptor `fd`, which was closed where it could not be seen, or is about to be. Returns the
-    /// errno that a flush of its file reported and this description has not yet learned of.
+    /// Forgets descriptor `fd`, which was closed where it could not be seen, or is about to be.
+    /// Returns the errno that a flush of its file reported and this description has not yet learned
+    /// of.
     pub fn forget(&self, fd: RawFd) -> Option<Errno> {
         let cell = self.table.get(fd as usize)?;
         let seen = cell.load(Ordering::Acquire);
@@ -182,8 +185,8 @@ impl Session {
         self.while_closing(fd, || ()).1
     }
 
-    /// Has `call`, a dup2 or dup3, let descriptor `new` refer to what `old` refers to, in one step. Returns its
-    /// result, negative if nothing was done.
+    /// Has `call`, a dup2 or dup3, let descriptor `new` refer to what `old` refers to, in one step.
+    /// Returns its result, negative if nothing was done.
     ///
     /// # Errors
     /// `BADF` if `new` is one of our own, and cannot be another number; `call` was not called.
@@ -203,8 +206,8 @@ impl Session {
         Ok(self.while_replacing(old, new, call, |&result| result >= 0))
     }
 
-    /// Lets descriptor `new` refer to what `old` refers to: `call`, a dup2 or dup3, does it, and says whether
-    /// it has. Other threads find the old file or the new one.
+    /// Lets descriptor `new` refer to what `old` refers to: `call`, a dup2 or dup3, does it, and
+    /// says whether it has. Other threads find the old file or the new one.
     fn while_replacing<R>(
         &self,
         old: RawFd,
@@ -227,7 +230,8 @@ impl Session {
             && has_other_threads()
             && rustix::io::fcntl_getfd(borrow(new)).is_ok()
         {
-            // A thread that has just found `new` unmanaged gives it to the kernel, and nothing tells when it has.
+            // A thread that has just found `new` unmanaged gives it to the kernel, and nothing
+            // tells when it has.
             let _ = source.release_to_kernel();
         }
         self.parting(new, cell, |mark, _| {
@@ -248,7 +252,8 @@ impl Session {
         })
     }
 
-    /// Calls `call`, which makes a new descriptor, if it is one, that refers to what `old` refers to.
+    /// Calls `call`, which makes a new descriptor, if it is one, that refers to what `old` refers
+    /// to.
     pub fn while_duplicating(&self, old: RawFd, call: impl FnOnce() -> RawFd) -> RawFd {
         let source = self.file(old);
         crash::point("descriptor.duplicating");
@@ -270,8 +275,8 @@ impl Session {
         new
     }
 
-    /// Does what is to be done, and may wait, before the process gives up its last descriptor of a description. Returns
-    /// the file for which it was.
+    /// Does what is to be done, and may wait, before the process gives up its last descriptor of a
+    /// description. Returns the file for which it was.
     fn prepare_closing(&self, fd: RawFd) -> Option<OpenFile<'_>> {
         let file = self.file(fd)?;
         let last = self.references.load(file.description_id() as usize) == 1;
@@ -281,8 +286,9 @@ impl Session {
         })
     }
 
-    /// Parts from descriptor `fd` and calls `act` with the mark, which it is to take away, and an error as of
-    /// [`Session::while_closing`]. No handler of the program's runs meanwhile: it would wait for its own thread.
+    /// Parts from descriptor `fd` and calls `act` with the mark, which it is to take away, and an
+    /// error as of [`Session::while_closing`]. No handler of the program's runs meanwhile: it would
+    /// wait for its own thread.
     fn parting<R>(
         &self,
         fd: RawFd,
@@ -302,9 +308,9 @@ impl Session {
         }
     }
 
-    /// Marks descriptor `fd`, and gives up what it refers to once no other thread may use it. Returns the mark, and
-    /// an error as of [`Session::while_closing`]; `None`, and nothing was done, if a handler has waited for more than
-    /// a moment.
+    /// Marks descriptor `fd`, and gives up what it refers to once no other thread may use it.
+    /// Returns the mark, and an error as of [`Session::while_closing`]; `None`, and nothing was
+    /// done, if a handler has waited for more than a moment.
     fn part_from(
         &self,
         fd: RawFd,
@@ -348,8 +354,8 @@ impl Session {
         let _ = cell.compare_exchange(mark, next, Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// In a forked child: the threads that were closing or replacing descriptors are not here, and what became
-    /// of these the kernel knows.
+    /// In a forked child: the threads that were closing or replacing descriptors are not here, and
+    /// what became of these the kernel knows.
     pub(crate) fn end_partings(&self) {
         let highest = self.highest.load(Ordering::Acquire);
         let cells =
@@ -384,8 +390,8 @@ impl Session {
         }
     }
 
-    /// Counts `new`, which the kernel has just made to refer to what `source`'s descriptor refers to. Returns what to
-    /// put into the table.
+    /// Counts `new`, which the kernel has just made to refer to what `source`'s descriptor refers
+    /// to. Returns what to put into the table.
     fn share(&self, source: OpenFile<'_>, new: RawFd) -> u32 {
         let more = |count: u32| (count > 0).then_some(count + 1);
         let counted =
@@ -400,7 +406,8 @@ impl Session {
                 file.give_up(false);
             }
         }
-        // Another thread has closed or replaced the other one meanwhile: only the kernel knows what this one is.
+        // Another thread has closed or replaced the other one meanwhile: only the kernel knows what
+        // this one is.
         self.adopt(new).map_or(0, |description| description + 1)
     }
 

@@ -1,4 +1,5 @@
-//! Where a new block goes: the placement engine (Hermes section 3.2.2), asked by the program itself.
+//! Where a new block goes: the placement engine (Hermes section 3.2.2), asked by the program
+//! itself.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -9,8 +9,8 @@ use forebay_placement::prefetch::{Ahead, Touches};
 /// after the other. Two that share an index begin anew at each other's reads.
 const READERS: usize = 64;
 
-/// The reader that a predictor follows: a description (with its generation), and a thread, for those that share a
-/// description read different parts.
+/// The reader that a predictor follows: a description (with its generation), and a thread, for
+/// those that share a description read different parts.
 type Reader = (u64, u32);
 
 /// The predictors of one process: 6 KiB.
@@ -18,7 +18,8 @@ pub(crate) struct Predictors([Predictor; READERS]);
 
 #[derive(Default)]
 struct Predictor {
-    /// A thread that finds it in use goes without: it may be a signal handler that interrupted its user.
+    /// A thread that finds it in use goes without: it may be a signal handler that interrupted its
+    /// user.
     busy: AtomicBool,
     state: UnsafeCell<(Reader, Touches)>,
 }

@@ -1,10 +1,11 @@
-//! What rules of the buffering schema ask about the process: its command, its program, its rank in a parallel job.
+//! What rules of the buffering schema ask about the process: its command, its program, its rank in
+//! a parallel job.
 
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
 
-/// Where launchers of parallel jobs tell a process its rank. The batch system's comes last: in a job
-/// that starts its ranks with mpirun it is that of the script.
+/// Where launchers of parallel jobs tell a process its rank. The batch system's comes last: in a
+/// job that starts its ranks with mpirun it is that of the script.
 const RANK_VARIABLES: [&[u8]; 7] = [
     b"PMIX_RANK=",
     b"PMI_RANK=",

@@ -43,8 +43,9 @@ impl OpenFile<'_> {
     /// the file is clean.
     ///
     /// # Errors
-    /// The kernel's errno, which has then changed nothing; a tier's; `BADF` if the descriptor is not what it was; as of
-    /// [`OpenFile::sync`] where a node manager that is stopped would have to take part.
+    /// The kernel's errno, which has then changed nothing; a tier's; `BADF` if the descriptor is
+    /// not what it was; as of [`OpenFile::sync`] where a node manager that is stopped would have to
+    /// take part.
     pub fn allocate(&self, mode: AllocateMode, offset: i64, bytes: i64) -> Result<(), Errno> {
         let call = || {
             forebay_pool::undo::writing(borrow(self.fd), offset as u64, bytes as u64);

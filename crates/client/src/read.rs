@@ -34,11 +34,12 @@ struct Part {
 }
 
 impl OpenFile<'_> {
-    /// Reads into `buffers` from `offset`. Returns the bytes read, fewer than were asked for at the end of the
-    /// file only, or before memory that cannot be used.
+    /// Reads into `buffers` from `offset`. Returns the bytes read, fewer than were asked for at the
+    /// end of the file only, or before memory that cannot be used.
     ///
     /// # Errors
-    /// The store's or a tier's errno if nothing was read; `FAULT` or `INVAL` where `buffers` are none.
+    /// The store's or a tier's errno if nothing was read; `FAULT` or `INVAL` where `buffers` are
+    /// none.
     #[inline]
     pub fn pread(&self, buffers: &UserBuffers<'_, Writable>, offset: u64) -> Result<usize, Errno> {
         match buffers.pieces() {
@@ -65,8 +66,8 @@ impl OpenFile<'_> {
         }
     }
 
-    /// A read to buffers that cannot be used, because of `refused`. Whether the descriptor may be read
-    /// at all comes first, and at the end of the file nothing is copied, wherever to.
+    /// A read to buffers that cannot be used, because of `refused`. Whether the descriptor may be
+    /// read at all comes first, and at the end of the file nothing is copied, wherever to.
     fn read_nothing(
         &self,
         refused: Errno,
@@ -169,8 +170,8 @@ impl OpenFile<'_> {
         self.session.restarting(|| self.positioned(read))
     }
 
-    /// The usual read at the description's offset, with one shared lock for the offset's lock and for the
-    /// file. `None`, and nothing was done, where more is needed, as in writing.
+    /// The usual read at the description's offset, with one shared lock for the offset's lock and
+    /// for the file. `None`, and nothing was done, where more is needed, as in writing.
     #[inline]
     fn read_on(&self, pieces: &[Span<'_, Writable>]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
@@ -237,8 +238,8 @@ impl EnteredFile<'_> {
         Some(result)
     }
 
-    /// The usual read, inside the file: one piece of one block that lies in RAM and that no thread is
-    /// writing. False, and nothing was done that shows, where it is not that.
+    /// The usual read, inside the file: one piece of one block that lies in RAM and that no thread
+    /// is writing. False, and nothing was done that shows, where it is not that.
     #[inline(always)]
     fn read_at_once(&self, piece: &Span<'_, Writable>, offset: u64) -> bool {
         let record = self.record;
@@ -433,8 +434,8 @@ impl EnteredFile<'_> {
         Ok(())
     }
 
-    /// Reads a part, with which a read of `left` bytes goes on, from the bucket that `entry` names; false
-    /// when the store has it.
+    /// Reads a part, with which a read of `left` bytes goes on, from the bucket that `entry` names;
+    /// false when the store has it.
     #[inline]
     fn read_resident(
         &self,

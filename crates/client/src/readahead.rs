@@ -1,6 +1,6 @@
 //! Reading ahead of programs that do not say what they will read: the prefetch predictors of
-//! `placement` see the reads that do not come from RAM, and the first ones of blocks that were brought
-//! up ahead; the node manager brings up what they expect.
+//! `placement` see the reads that do not come from RAM, and the first ones of blocks that were
+//! brought up ahead; the node manager brings up what they expect.
 
 use crate::access::EnteredFile;
 use core::sync::atomic::Ordering;
@@ -10,8 +10,9 @@ use forebay_pool::layout::DescriptionFlags;
 use forebay_pool::message::Message;
 
 impl EnteredFile<'_> {
-    /// Notes that `bytes` at `offset` are read and that the first of them lie in `from`, or have come
-    /// up from below; asks for what will probably be read next, where waiting for it would take long.
+    /// Notes that `bytes` at `offset` are read and that the first of them lie in `from`, or have
+    /// come up from below; asks for what will probably be read next, where waiting for it would
+    /// take long.
     #[inline(never)]
     pub(crate) fn predict(&self, offset: u64, bytes: usize, from: Destination) {
         let header = self.session.segment.header();

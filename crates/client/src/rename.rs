@@ -1,5 +1,5 @@
-//! The names that files get and lose. Identity decides which file is meant; by its name a manager finds
-//! one of which it has no descriptor.
+//! The names that files get and lose. Identity decides which file is meant; by its name a manager
+//! finds one of which it has no descriptor.
 
 use crate::fd::borrow;
 use crate::opening::PathAt;
@@ -26,8 +26,8 @@ impl Session {
         self.segment.name_changes()
     }
 
-    /// Notes that a call has changed the name `path`, before it is looked whether the file is known. Returns whether other
-    /// calls have since [`Session::name_changes`] was `before`.
+    /// Notes that a call has changed the name `path`, before it is looked whether the file is
+    /// known. Returns whether other calls have since [`Session::name_changes`] was `before`.
     pub(crate) fn name_changed(&self, before: u64, path: &CStr) -> bool {
         crash::point("name.changed");
         let have_others = self.segment.name_changed(before, path.to_bytes());
@@ -35,9 +35,10 @@ impl Session {
         have_others
     }
 
-    /// To be called at the end of each call that has changed the name `path`, once the file is noted that has it now. If other
-    /// processes have changed it, too, since [`Session::name_changes`] was `before`, the file that lost it may be another than
-    /// was there before the call. The one of them that looks last finds what the kernel has replaced.
+    /// To be called at the end of each call that has changed the name `path`, once the file is
+    /// noted that has it now. If other processes have changed it, too, since
+    /// [`Session::name_changes`] was `before`, the file that lost it may be another than was there
+    /// before the call. The one of them that looks last finds what the kernel has replaced.
     pub(crate) fn look_for_replaced(&self, before: u64, path: &CStr) {
         // Which name the file has now was noted before.
         if self.segment.may_others_have_changed(before, path.to_bytes()) {
@@ -45,8 +46,8 @@ impl Session {
         }
     }
 
-    /// Notes of all files that are known as `name`, and are not there, that they were removed: the manager looks
-    /// whether it is true.
+    /// Notes of all files that are known as `name`, and are not there, that they were removed: the
+    /// manager looks whether it is true.
     #[cold]
     fn note_replaced(&self, name: &[u8]) {
         for file in self.segment.live_files() {
@@ -67,8 +68,8 @@ impl Session {
         }
     }
 
-    /// Notes that a name of a file, which `stat` describes, is about to be removed, if it is the last one: who is killed
-    /// after the call has no time to. The manager looks whether it is true.
+    /// Notes that a name of a file, which `stat` describes, is about to be removed, if it is the
+    /// last one: who is killed after the call has no time to. The manager looks whether it is true.
     pub(crate) fn unlinking(&self, stat: &Stat) {
         if stat.st_nlink == 1 {
             self.note_unlinked(stat);
@@ -76,9 +77,9 @@ impl Session {
         crash::point("unlink.noted");
     }
 
-    /// Notes that the name `path` of a file, which `stat` described after [`Session::name_changes`] was `before`, was removed. Again:
-    /// a process that has opened the file until then has found that it still had its name. And of several names all
-    /// others may have been removed meanwhile.
+    /// Notes that the name `path` of a file, which `stat` described after [`Session::name_changes`]
+    /// was `before`, was removed. Again: a process that has opened the file until then has found
+    /// that it still had its name. And of several names all others may have been removed meanwhile.
     pub(crate) fn unlinked(&self, stat: &Stat, before: u64, path: &CStr) {
         if self.name_changed(before, path) || stat.st_nlink == 1 {
             self.note_unlinked(stat);
@@ -100,9 +101,9 @@ impl Session {
         }
     }
 
-    /// Notes that a file got the name `path`, which starts at `folder`; `old` is the name that it lost,
-    /// if that started there, too. Returns whether the file is known, and its name lies in no managed
-    /// directory: no later manager would find it there.
+    /// Notes that a file got the name `path`, which starts at `folder`; `old` is the name that it
+    /// lost, if that started there, too. Returns whether the file is known, and its name lies in no
+    /// managed directory: no later manager would find it there.
     pub(crate) fn named(
         &self,
         identity: Identity,
@@ -112,9 +113,9 @@ impl Session {
     ) -> bool {
         let note = |file: Option<u32>| {
             let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
-            // That it was unlinked stays: another process may have removed this name, too, by now. Who opens it, or
-            // finds it, takes that back.
-            // Most programs rename within one directory: that costs no system call.
+            // That it was unlinked stays: another process may have removed this name, too, by now.
+            // Who opens it, or finds it, takes that back. Most programs rename within one
+            // directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
             let same = names.is_some_and(|(old, new)| record.rename_last(old, new));
             same && !record.has(FileFlags::SCRATCH)
@@ -131,7 +132,8 @@ impl Session {
         self.is_named(identity, path, store) && store.is_none()
     }
 
-    /// Notes that `path`, canonical, in `store`, is a file's name. Returns whether the file is known.
+    /// Notes that `path`, canonical, in `store`, is a file's name. Returns whether the file is
+    /// known.
     fn is_named(&self, identity: Identity, path: &[u8], store: Option<usize>) -> bool {
         let note = |file: Option<u32>| {
             if let Some(file) = file {
@@ -150,8 +152,8 @@ impl Session {
         known.is_some()
     }
 
-    /// Looks again which name the file behind `fd` has, and whether it has any: one was changed by a process that may not
-    /// have found the record, which was not in the table yet.
+    /// Looks again which name the file behind `fd` has, and whether it has any: one was changed by
+    /// a process that may not have found the record, which was not in the table yet.
     #[cold]
     pub(crate) fn look_for_name(&self, fd: RawFd) {
         let Some(file) = self.file(fd) else { return };
@@ -200,8 +202,8 @@ impl Session {
         opened.ok().map(|fd| self.managed_path(fd.as_raw_fd(), buffer)).unwrap_or_default()
     }
 
-    /// Notes the canonical path of a file, and the store that it lies in, by which a manager finds it
-    /// that has no descriptor of it. One outside of the stores is no place to look.
+    /// Notes the canonical path of a file, and the store that it lies in, by which a manager finds
+    /// it that has no descriptor of it. One outside of the stores is no place to look.
     pub(crate) fn note_name(&self, record: &FileRecord, path: &[u8], store: Option<usize>) {
         if let Some(store) = store {
             record.store.store(store as u32, Ordering::Release);
@@ -253,7 +255,8 @@ impl Session {
         }
     }
 
-    /// At the end of a call that has changed the name `path`, before which names had been changed so often.
+    /// At the end of a call that has changed the name `path`, before which names had been changed
+    /// so often.
     fn end_of_change(&self, names: u64, path: UserPath<'_>) {
         if let Some(path) = path.get() {
             self.look_for_replaced(names, path);
@@ -313,8 +316,8 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a call that renames `from` to `to`, which takes the name away from what was there, unless both are names
-    /// of one file.
+    /// Makes a call that renames `from` to `to`, which takes the name away from what was there,
+    /// unless both are names of one file.
     ///
     /// # Errors
     /// Those of `call`.
@@ -341,8 +344,8 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a call that renames `from` to `to` where that is no file yet, or, if it `exchanges`, is one that gets the
-    /// name `from`.
+    /// Makes a call that renames `from` to `to` where that is no file yet, or, if it `exchanges`,
+    /// is one that gets the name `from`.
     ///
     /// # Errors
     /// Those of `call`.

@@ -56,8 +56,8 @@ impl OpenFile<'_> {
         self.apply(rule, created);
     }
 
-    /// Notes mode and trigger of a file for which a rule sets `rule`. Where it says nothing, what the
-    /// run was told holds, then what the managed directory says, then the configuration.
+    /// Notes mode and trigger of a file for which a rule sets `rule`. Where it says nothing, what
+    /// the run was told holds, then what the managed directory says, then the configuration.
     fn apply(&self, rule: Settings, created: bool) {
         let (record, header) = (self.record, self.session.segment.header());
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
@@ -152,8 +152,8 @@ impl Session {
         })
     }
 
-    /// After a scratch file got the name `path`, canonical: one that is not said to be scratch there
-    /// is kept, and persistent from now on.
+    /// After a scratch file got the name `path`, canonical: one that is not said to be scratch
+    /// there is kept, and persistent from now on.
     pub(crate) fn renamed(&self, file: u32, path: &[u8]) {
         let (record, header) = (self.segment.file(file), self.segment.header());
         let stores = &header.store[..header.stores as usize];

@@ -34,8 +34,9 @@ impl OpenFile<'_> {
 }
 
 impl Session {
-    /// Takes over `fd`, which was just received; `again` if it will be received once more. False
-    /// if it was on its way for so long that its offset is lost, or no description is to be had: it must not be used.
+    /// Takes over `fd`, which was just received; `again` if it will be received once more. False if
+    /// it was on its way for so long that its offset is lost, or no description is to be had: it
+    /// must not be used.
     pub fn received(&self, fd: RawFd, again: bool) -> bool {
         // What had this number before was closed where it could not be seen.
         self.forget(fd);

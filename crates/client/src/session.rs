@@ -18,8 +18,8 @@ use rustix::fd::RawFd;
 /// writing only, mostly. More are made and closed at each use.
 pub(crate) const READERS: usize = 64;
 
-/// This process's part in a pool, of which it has one at most. When it is dropped, the files that are
-/// still open are used through the kernel.
+/// This process's part in a pool, of which it has one at most. When it is dropped, the files that
+/// are still open are used through the kernel.
 pub struct Session {
     pub(crate) segment: Segment,
     pub(crate) attachment: Attachment,

@@ -1,4 +1,5 @@
-//! Memory that other threads may use meanwhile: buffers of the program, and buckets of the RAM tier.
+//! Memory that other threads may use meanwhile: buffers of the program, and buckets of the RAM
+//! tier.
 //!
 //! It is never borrowed as Rust data, but copied, or given to the kernel.
 
@@ -12,8 +13,8 @@ pub struct Readable;
 #[derive(Clone, Copy, Debug)]
 pub struct Writable;
 
-/// A piece of memory that is valid for `'m`, to be read, or to be written as well, as `A` says. Laid out
-/// like `struct iovec`.
+/// A piece of memory that is valid for `'m`, to be read, or to be written as well, as `A` says.
+/// Laid out like `struct iovec`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Span<'m, A> {

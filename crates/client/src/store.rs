@@ -1,5 +1,6 @@
-//! Real I/O by the application itself: the backing store through its own descriptor, and slots of file tiers.
-//! Where a tier or a store is emulated, the caller sleeps as long as the device would take.
+//! Real I/O by the application itself: the backing store through its own descriptor, and slots of
+//! file tiers. Where a tier or a store is emulated, the caller sleeps as long as the device would
+//! take.
 
 use crate::fd::{borrow, hide, reopen};
 use crate::open_file::OpenFile;
@@ -72,8 +73,9 @@ pub(crate) fn stat(fd: RawFd) -> Result<Stat, Errno> {
     STORE.stat(StoreFile::new(fd))
 }
 
-/// What a block answers that lies in a bucket of `node`, which is not this one: the one place from which
-/// a program would ask its node manager for it. No node lends buckets yet, so that the entry is damaged.
+/// What a block answers that lies in a bucket of `node`, which is not this one: the one place from
+/// which a program would ask its node manager for it. No node lends buckets yet, so that the entry
+/// is damaged.
 #[cold]
 pub(crate) fn elsewhere(_node: NodeId) -> Errno {
     Errno::IO
@@ -132,8 +134,8 @@ impl OpenFile<'_> {
         result
     }
 
-    /// Writes to the backing store through the application's descriptor. One that may not write, of a
-    /// program that syncs what another one has written, is opened again for it.
+    /// Writes to the backing store through the application's descriptor. One that may not write, of
+    /// a program that syncs what another one has written, is opened again for it.
     pub(crate) fn store_write(
         &self,
         from: Span<'_, Readable>,

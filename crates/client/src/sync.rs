@@ -36,8 +36,8 @@ impl OpenFile<'_> {
         }
     }
 
-    /// Makes what was written so far safe, and reports an error that this description has not learned
-    /// of. Safe is on the store, or, if `durable`, where the file's durability says.
+    /// Makes what was written so far safe, and reports an error that this description has not
+    /// learned of. Safe is on the store, or, if `durable`, where the file's durability says.
     ///
     /// # Errors
     /// The store's errno, once for each description and error.
@@ -64,9 +64,10 @@ impl OpenFile<'_> {
         }
     }
 
-    /// [`OpenFile::sync`] at the end of a write. That another thread has closed the descriptor since is not said as
-    /// `BADF`, nor that a signal has ended the wait as `INTR`: the write is done, and a program that made it again
-    /// would append twice, or write over what others have written since.
+    /// [`OpenFile::sync`] at the end of a write. That another thread has closed the descriptor
+    /// since is not said as `BADF`, nor that a signal has ended the wait as `INTR`: the write is
+    /// done, and a program that made it again would append twice, or write over what others have
+    /// written since.
     ///
     /// # Errors
     /// As of [`OpenFile::sync`].
@@ -89,8 +90,8 @@ impl OpenFile<'_> {
         }
     }
 
-    /// Whether nothing that was written is missing on the store, so that the kernel knows how to make it
-    /// durable; nor would a recovery write something else over it.
+    /// Whether nothing that was written is missing on the store, so that the kernel knows how to
+    /// make it durable; nor would a recovery write something else over it.
     fn is_on_store(&self) -> bool {
         let record = self.record;
         let unbuffered =
@@ -133,8 +134,8 @@ impl OpenFile<'_> {
         if tracked { self.write_checkpoint_mark(sequence) } else { Ok(()) }
     }
 
-    /// Says in the journal's file that what journal and slots have of a file up to `sequence` counts no
-    /// more, for a recovery that comes before another node manager.
+    /// Says in the journal's file that what journal and slots have of a file up to `sequence`
+    /// counts no more, for a recovery that comes before another node manager.
     fn write_checkpoint_mark(&self, sequence: u64) -> Result<(), Errno> {
         let record = self.record;
         let identity = record.identity();
@@ -190,9 +191,11 @@ impl EnteredFile<'_> {
                 }
             };
             let meta = held.meta();
-            // A manager may have come since. What it is writing must stay marked: a truncate waits for that.
+            // A manager may have come since. What it is writing must stay marked: a truncate waits
+            // for that.
             self.session.segment.wait_for_writeback(meta);
-            // What a dead manager was writing may or may not have arrived. What was cut or punched since is not valid.
+            // What a dead manager was writing may or may not have arrived. What was cut or punched
+            // since is not valid.
             let valid = meta.valid.load(Ordering::Acquire);
             meta.take_back_writeback();
             let dirty = meta.pages.dirty() & valid;
@@ -248,10 +251,10 @@ impl Session {
         })
     }
 
-    /// Brings everything that is buffered in this segment to the store, whichever process wrote it, and makes
-    /// it durable if asked; scratch files only if not: another program is about to read them on the store.
-    /// Signals do not end it, as in the kernel. False if some of it did not come there: what stopped processes
-    /// hold is waited for only as long as [`STOPPED_PATIENCE`] says.
+    /// Brings everything that is buffered in this segment to the store, whichever process wrote it,
+    /// and makes it durable if asked; scratch files only if not: another program is about to read
+    /// them on the store. Signals do not end it, as in the kernel. False if some of it did not come
+    /// there: what stopped processes hold is waited for only as long as [`STOPPED_PATIENCE`] says.
     pub fn sync_all(&self, durable: bool) -> bool {
         let ahead = |found: &FoundFile| {
             let record = self.segment.file(found.file);
@@ -293,12 +296,13 @@ impl Session {
         all
     }
 
-    /// Has the node manager do what `flags` say for a file, and waits. False if no manager is there to
-    /// do it.
+    /// Has the node manager do what `flags` say for a file, and waits. False if no manager is there
+    /// to do it.
     ///
     /// # Errors
-    /// `INTR` if the manager, or a process that holds some of the file, is stopped, and a signal ends the wait for it.
-    /// `TIMEDOUT` if the manager is not continued. It does what it was asked for when it goes on.
+    /// `INTR` if the manager, or a process that holds some of the file, is stopped, and a signal
+    /// ends the wait for it. `TIMEDOUT` if the manager is not continued. It does what it was asked
+    /// for when it goes on.
     pub(crate) fn await_sync(&self, file: u32, flags: FileFlags) -> Result<bool, Errno> {
         let header = self.segment.header();
         let ticket = self.segment.request(file, Some(self.owner()), flags);

@@ -45,8 +45,8 @@ impl Access for Writable {
 /// The caller's memory, checked once: at most what one call moves, as far as it can be used.
 #[derive(Debug)]
 pub struct UserBuffers<'b, A> {
-    /// The only piece, as far as it can be used. Where there are several its length is that of all of
-    /// them, as far as they can be used.
+    /// The only piece, as far as it can be used. Where there are several its length is that of all
+    /// of them, as far as they can be used.
     one: Span<'b, A>,
     /// Where there are several: all of them, whole.
     list: &'b [Span<'b, A>],
@@ -60,8 +60,8 @@ impl<A: Access> UserBuffers<'_, A> {
     /// The `bytes` at `base`, wherever that is.
     ///
     /// # Safety
-    /// As far as the memory can be used it is the caller's to give: no Rust reference says that it does
-    /// not change, and no thread takes it away while the buffers are used.
+    /// As far as the memory can be used it is the caller's to give: no Rust reference says that it
+    /// does not change, and no thread takes it away while the buffers are used.
     #[inline]
     pub unsafe fn at(base: *const u8, bytes: usize) -> Self {
         if !is_possible(base, bytes) {
@@ -104,7 +104,8 @@ impl<A: Access> UserBuffers<'_, A> {
             }
             asked += length;
         }
-        // SAFETY: as long as is usable if it is the only one, and else only its length is looked at.
+        // SAFETY: as long as is usable if it is the only one, and else only its length is looked
+        // at.
         let one = unsafe { Span::new(list[0].base(), usable) };
         let list = if number == 1 { &[] } else { list };
         UserBuffers { one, list, asked, refused: None }

@@ -1,8 +1,8 @@
 //! Whether the application's buffers are its memory. Programs pass bad pointers on purpose and
 //! expect EFAULT, and we may install no signal handler to catch a fault.
 //!
-//! The kernel is asked once for each buffer: the ranges that a thread used last are remembered until
-//! the program unmaps or protects something.
+//! The kernel is asked once for each buffer: the ranges that a thread used last are remembered
+//! until the program unmaps or protects something.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_char};
@@ -181,7 +181,8 @@ fn ask(known: &Ranges, start: usize, bytes: usize, advice: Advice) -> bool {
     let from = start / PAGE * PAGE;
     let to = end.next_multiple_of(PAGE);
     let further = from.saturating_add(AHEAD).min(USER_END);
-    // Asking for write access gives the page memory, so only what is about to be written is asked for.
+    // Asking for write access gives the page memory, so only what is about to be written is asked
+    // for.
     let ahead = matches!(advice, Advice::LinuxPopulateRead) && further > to;
     for to in ahead.then_some(further).into_iter().chain([to]) {
         let last = to != further || !ahead;

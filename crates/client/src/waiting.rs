@@ -1,9 +1,9 @@
 //! Waits that a signal ends: for what a process holds that is stopped.
 //!
-//! Everything that waits for another process returns EINTR when a signal handler has to run and that process does
-//! not go on. Calls that a program has made are then made again, or fail, as the handler asks
-//! ([`Session::restarting`]); what must not be left undone is tried again in any case, after the handler has run
-//! ([`surely`]).
+//! Everything that waits for another process returns EINTR when a signal handler has to run and
+//! that process does not go on. Calls that a program has made are then made again, or fail, as the
+//! handler asks ([`Session::restarting`]); what must not be left undone is tried again in any case,
+//! after the handler has run ([`surely`]).
 
 use crate::manager_watch::ManagerState;
 use crate::session::Session;
@@ -31,8 +31,8 @@ impl Wait {
         Wait { ends: interruption::ends() }
     }
 
-    /// Fails if a handler has ended the wait, or is held off by it, and `stands` says that what is waited for may
-    /// never come.
+    /// Fails if a handler has ended the wait, or is held off by it, and `stands` says that what is
+    /// waited for may never come.
     pub fn look(&self, stands: impl FnOnce() -> bool) -> Result<(), Errno> {
         let ended = interruption::ends() != self.ends || interruption::is_held_off();
         if !ended || !stands() {
@@ -44,8 +44,9 @@ impl Wait {
 }
 
 impl Session {
-    /// Makes a call that waits again while all handlers that ended its waits have SA_RESTART. However many come, a node
-    /// manager that is stopped is not waited for longer than without them: the call fails with TIMEDOUT then.
+    /// Makes a call that waits again while all handlers that ended its waits have SA_RESTART.
+    /// However many come, a node manager that is stopped is not waited for longer than without
+    /// them: the call fails with TIMEDOUT then.
     #[inline]
     pub(crate) fn restarting<R>(
         &self,

@@ -34,8 +34,8 @@ enum Outcome {
     Written(usize),
     /// The index is full: the caller takes the file exclusively and writes to the store.
     NoEntry,
-    /// The store's file has what a killed process left behind its end: the caller takes the file exclusively and cleans
-    /// up first.
+    /// The store's file has what a killed process left behind its end: the caller takes the file
+    /// exclusively and cleans up first.
     Littered,
 }
 
@@ -87,8 +87,8 @@ impl OpenFile<'_> {
         }
     }
 
-    /// A write from buffers that cannot be used, because of `refused`. Whether the descriptor may be
-    /// written at all comes first.
+    /// A write from buffers that cannot be used, because of `refused`. Whether the descriptor may
+    /// be written at all comes first.
     fn write_nothing(
         &self,
         refused: Errno,
@@ -159,9 +159,9 @@ impl OpenFile<'_> {
         }
     }
 
-    /// The usual write at the description's offset, with one shared lock for the offset's lock and for the
-    /// file. `None`, and nothing was done, where more is needed. That lock is not waited for inside a
-    /// file: its holder may want the file exclusively.
+    /// The usual write at the description's offset, with one shared lock for the offset's lock and
+    /// for the file. `None`, and nothing was done, where more is needed. That lock is not waited
+    /// for inside a file: its holder may want the file exclusively.
     #[inline(never)]
     fn write_on(&self, pieces: &[Span<'_, Readable>]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
@@ -208,8 +208,8 @@ impl OpenFile<'_> {
         self.append_locked(pieces, owner)
     }
 
-    /// The file ends where it does once it is entered: until then another process may truncate it, and what a dead
-    /// process left undone is not done.
+    /// The file ends where it does once it is entered: until then another process may truncate it,
+    /// and what a dead process left undone is not done.
     fn append_locked(
         &self,
         pieces: &[Span<'_, Readable>],
@@ -263,8 +263,8 @@ impl OpenFile<'_> {
         inside.write_inside(pieces, offset, length)
     }
 
-    /// What the file's rule, its mode and the description ask for behind each write. The caller holds nothing, so that
-    /// others write meanwhile, and handlers run.
+    /// What the file's rule, its mode and the description ask for behind each write. The caller
+    /// holds nothing, so that others write meanwhile, and handlers run.
     #[inline]
     fn after_write(&self) -> Result<(), Errno> {
         self.review_rule();
@@ -355,8 +355,8 @@ impl EnteredFile<'_> {
         self.write_blocks(&mut cursor, offset, length)
     }
 
-    /// The usual write, inside the file: one piece to valid pages of one block that lies in RAM. False,
-    /// and nothing was done, where it is not that.
+    /// The usual write, inside the file: one piece to valid pages of one block that lies in RAM.
+    /// False, and nothing was done, where it is not that.
     #[inline(always)]
     fn write_at_once(&self, piece: &Span<'_, Readable>, offset: u64) -> bool {
         let record = self.record;
@@ -441,7 +441,8 @@ impl EnteredFile<'_> {
                 continue;
             }
             if turns_ahead {
-                // Before the first byte: whatever this process dies at, the record says what the file is.
+                // Before the first byte: whatever this process dies at, the record says what the
+                // file is.
                 self.touch(now);
             }
             if leaves_gap
@@ -494,8 +495,8 @@ impl EnteredFile<'_> {
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
 
-    /// Cleans up after killed processes while this thread is not inside the file. After an error it may still be
-    /// outside.
+    /// Cleans up after killed processes while this thread is not inside the file. After an error it
+    /// may still be outside.
     #[cold]
     fn clean_up_outside(&self) -> Result<(), Errno> {
         self.outside(|file| file.exclusively(|file| file.clean_up_store()))
@@ -527,8 +528,8 @@ impl EnteredFile<'_> {
     }
 }
 
-/// The time of a change that happens at `now`, coarsely: later than what a process has seen, and than
-/// the change before.
+/// The time of a change that happens at `now`, coarsely: later than what a process has seen, and
+/// than the change before.
 pub(crate) fn time_of_change(record: &FileRecord, now: u64) -> u64 {
     let mut now = now;
     if record.has(FileFlags::LOOKED_AT) {

@@ -1,5 +1,5 @@
-//! Sessions as values: everything that a front end does with one, in this process, on pools without a
-//! node manager. What a manager would do for a sync the session does itself then.
+//! Sessions as values: everything that a front end does with one, in this process, on pools without
+//! a node manager. What a manager would do for a sync the session does itself then.
 
 use forebay_client::{OpenFlags, Session, StartError, Whence};
 use forebay_pool::layout::Geometry;

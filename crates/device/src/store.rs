@@ -72,8 +72,8 @@ pub trait BackingStore: Send + Sync {
     /// The store's, if there were none.
     unsafe fn read(&self, file: StoreFile, offset: u64, into: Span) -> Result<usize, Errno>;
 
-    /// Writes `from` to a file from `offset` on. Returns how many bytes: fewer where the store failed
-    /// after some.
+    /// Writes `from` to a file from `offset` on. Returns how many bytes: fewer where the store
+    /// failed after some.
     ///
     /// # Safety
     /// `from` is valid for reads. Others may write it at the same time, if no thread holds a

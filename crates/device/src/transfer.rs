@@ -44,8 +44,8 @@ pub struct Transfer {
     result: Option<Result<u64, Errno>>,
 }
 
-// SAFETY: the pointers are only followed while the transfer is run, and its maker promised that they
-// stay valid until then, on whichever thread that is.
+// SAFETY: the pointers are only followed while the transfer is run, and its maker promised that
+// they stay valid until then, on whichever thread that is.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
@@ -250,7 +250,8 @@ mod tests {
         assert_eq!(transfer.result(), Err(Errno::INPROGRESS));
     }
 
-    /// Short answers of every size: each byte is asked for once, in order, and all ends as it began.
+    /// Short answers of every size: each byte is asked for once, in order, and all ends as it
+    /// began.
     #[test]
     fn continues_after_short_answers_and_can_run_again() {
         let lens = [0, 3, 0, 0, 5, 1, 0];

@@ -162,8 +162,8 @@ impl Node {
         }
     }
 
-    /// The index entry of a block, if it still names the bucket that the block was found in: that may
-    /// have become another block's since.
+    /// The index entry of a block, if it still names the bucket that the block was found in: that
+    /// may have become another block's since.
     pub fn place(&self, found: &BlockRef) -> Option<&AtomicU64> {
         let segment = &self.segment;
         if found.file >= segment.header().files || !segment.is_indexed(found.bucket) {
@@ -272,8 +272,8 @@ impl Node {
         }
     }
 
-    /// Takes a tier out of the hierarchy if `result` says that its device fails, or is full. Housekeeping
-    /// tells of it.
+    /// Takes a tier out of the hierarchy if `result` says that its device fails, or is full.
+    /// Housekeeping tells of it.
     pub fn note_device(&self, tier: TierId, result: Result<(), Errno>) -> Result<(), Errno> {
         if let Err(errno) = result {
             self.segment.fail_tier(tier, errno);
@@ -281,8 +281,8 @@ impl Node {
         result
     }
 
-    /// Marks dirty pages of a slot as not what was written. Says so where it is new, or where it makes
-    /// the flush of the file fail.
+    /// Marks dirty pages of a slot as not what was written. Says so where it is new, or where it
+    /// makes the flush of the file fail.
     pub fn report_corrupt(
         &self,
         meta: &BucketMeta,

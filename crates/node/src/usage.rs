@@ -1,5 +1,5 @@
-//! Questions about a segment that several folders ask: which buckets can be in use, how much of them
-//! is dirty, what the header's texts say.
+//! Questions about a segment that several folders ask: which buckets can be in use, how much of
+//! them is dirty, what the header's texts say.
 
 use forebay_placement::TierId;
 use forebay_pool::BucketId;

@@ -1,5 +1,5 @@
-//! Configurations and schemas that are cut, mixed and spoilt at random: a message with file and line,
-//! never a panic. The seed is printed; FOREBAY_SEED repeats it, FOREBAY_FUZZ_MINUTES goes on.
+//! Configurations and schemas that are cut, mixed and spoilt at random: a message with file and
+//! line, never a panic. The seed is printed; FOREBAY_SEED repeats it, FOREBAY_FUZZ_MINUTES goes on.
 
 use forebay_node::Config;
 use forebay_placement::Random;

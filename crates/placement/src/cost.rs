@@ -5,7 +5,11 @@
 //! use forebay_placement::{Hierarchy, TierSnapshot};
 //!
 //! // Of a tier whose speed is not known, the one above says what to expect.
-//! let known = TierSnapshot { write_bandwidth: 8_000_000_000, latency_ns: 100, ..TierSnapshot::default() };
+//! let known = TierSnapshot {
+//!     write_bandwidth: 8_000_000_000,
+//!     latency_ns: 100,
+//!     ..TierSnapshot::default()
+//! };
 //! let tiers = Hierarchy::new(&[known, TierSnapshot::default()]).unwrap();
 //! let speeds = Speeds::of(&tiers);
 //! assert_eq!(speeds.paces()[0].write_ns, 0.125);

@@ -1,15 +1,15 @@
 //! Which blocks leave a tier.
 //!
 //! The default is S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: "FIFO queues are all you need for cache
-//! eviction", SOSP 2023). A block that arrives is on probation. Probation is a FIFO queue of a tenth
-//! of the tier: who reaches its end unused leaves, so a scan passes through that tenth and displaces
-//! nothing else; who was used twice goes to the main queue. There, who reaches the end unused leaves,
-//! and who was used goes round again, at most three times. A use only counts, up to a limit, and
-//! moves nothing: a hot block is not written to. Who left not long ago and comes back (a *ghost*)
-//! skips probation.
+//! eviction", SOSP 2023). A block that arrives is on probation. Probation is a FIFO queue of a
+//! tenth of the tier: who reaches its end unused leaves, so a scan passes through that tenth and
+//! displaces nothing else; who was used twice goes to the main queue. There, who reaches the end
+//! unused leaves, and who was used goes round again, at most three times. A use only counts, up to
+//! a limit, and moves nothing: a hot block is not written to. Who left not long ago and comes back
+//! (a *ghost*) skips probation.
 //!
-//! Queues are not linked lists: a block's place is its [`Heat`], that is the time when it joined its
-//! queue and one bit for which, so there is nothing to repair after a crash.
+//! Queues are not linked lists: a block's place is its [`Heat`], that is the time when it joined
+//! its queue and one bit for which, so there is nothing to repair after a crash.
 //!
 //! ```
 //! use forebay_placement::evict::{Candidate, Eviction, choose};
@@ -170,8 +170,8 @@ fn s3_fifo(blocks: &mut [Candidate], want: usize, now_ms: u32) -> usize {
     victims + first(blocks, want - victims)
 }
 
-/// Blocks that left not long ago: the ghost queue of S3-FIFO, as a table of fingerprints. One that is
-/// forgotten too early only costs a second probation.
+/// Blocks that left not long ago: the ghost queue of S3-FIFO, as a table of fingerprints. One that
+/// is forgotten too early only costs a second probation.
 #[derive(Debug)]
 pub struct Ghosts {
     /// Fingerprint, and the number of the departure; 0 is empty.
@@ -181,8 +181,8 @@ pub struct Ghosts {
 }
 
 impl Ghosts {
-    /// Remembers about the last `blocks` departures, usually as many as the tier has blocks: 16 bytes
-    /// for each, allocated now.
+    /// Remembers about the last `blocks` departures, usually as many as the tier has blocks: 16
+    /// bytes for each, allocated now.
     pub fn new(blocks: usize) -> Self {
         let places = (2 * blocks).next_power_of_two();
         let window = u32::try_from(blocks).unwrap_or(u32::MAX);

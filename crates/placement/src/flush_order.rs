@@ -1,5 +1,5 @@
-//! In what order, and in which pieces, dirty bytes go to the store: neighbours together, ascending in
-//! each file, with borders on those of the store's stripes.
+//! In what order, and in which pieces, dirty bytes go to the store: neighbours together, ascending
+//! in each file, with borders on those of the store's stripes.
 //!
 //! ```
 //! use forebay_placement::flush_order::{Extent, Limits, order};
@@ -44,16 +44,16 @@ pub struct Write {
     pub offset: u64,
     /// How long it is.
     pub bytes: u64,
-    /// The extents it takes its bytes from, in the order of the slice; the first and the last perhaps
-    /// only in part.
+    /// The extents it takes its bytes from, in the order of the slice; the first and the last
+    /// perhaps only in part.
     pub extents: Range<usize>,
 }
 
 /// Sorts extents by file and offset, and cuts them into writes. Extents must not overlap.
 ///
 /// Adjacent extents are joined up to the limit. A write that would end inside a run of them ends at
-/// the last border of a stripe before that, if there is one; so of a long run only the first and the
-/// last write touch part of a stripe.
+/// the last border of a stripe before that, if there is one; so of a long run only the first and
+/// the last write touch part of a stripe.
 pub fn order(extents: &mut [Extent], limits: Limits) -> impl Iterator<Item = Write> + '_ {
     extents.sort_unstable();
     let most = limits.most.max(1);

@@ -1,8 +1,8 @@
 //! Path patterns: `**`, `*`, `?`, `[a-z]`, `{a,b}`, matched without allocating, in time that is
 //! bounded by the product of both lengths.
 //!
-//! A pattern is run as a nondeterministic automaton: one bit for each of its bytes says whether what
-//! was read so far can end there. So no pattern, however hostile, backtracks.
+//! A pattern is run as a nondeterministic automaton: one bit for each of its bytes says whether
+//! what was read so far can end there. So no pattern, however hostile, backtracks.
 //!
 //! ```
 //! use forebay_placement::glob::{check, matches};

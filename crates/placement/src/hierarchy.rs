@@ -2,8 +2,8 @@
 
 use crate::cost::Costs;
 
-/// The most tiers a hierarchy has above its backing store: real machines have two to four. All other
-/// limits of tiers follow from this one.
+/// The most tiers a hierarchy has above its backing store: real machines have two to four. All
+/// other limits of tiers follow from this one.
 pub const TIERS_MAX: usize = 8;
 
 /// One tier at one moment: its space in bytes, and what the system profiler or observation

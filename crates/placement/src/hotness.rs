@@ -3,8 +3,8 @@
 //!
 //! A score is the number of accesses, each counting half as much for every half-life that has
 //! passed since. Under a steady rate of r accesses in a half-life it settles near 1.44 r. All
-//! arithmetic is in integers, so that every process computes the same. Times are
-//! milliseconds of a clock that wraps after 49 days; what seems older than 24 days is taken to be new.
+//! arithmetic is in integers, so that every process computes the same. Times are milliseconds of a
+//! clock that wraps after 49 days; what seems older than 24 days is taken to be new.
 //!
 //! ```
 //! use forebay_placement::hotness::Score;

@@ -1,5 +1,5 @@
-//! What becomes of the blocks that leave a tier (Hermes section 3.1.2: the data organizer moves data down
-//! "to free space"; section 3.2.2: it does so periodically, or when triggered).
+//! What becomes of the blocks that leave a tier (Hermes section 3.1.2: the data organizer moves
+//! data down "to free space"; section 3.2.2: it does so periodically, or when triggered).
 //!
 //! ```
 //! use forebay_placement::leave::{Fate, WayDown, fate, way_down};
@@ -32,8 +32,8 @@ pub enum Fate {
     Dirty,
 }
 
-/// Decides about a block of a file of this hotness. `below` is the next tier; without it, clean blocks
-/// are dropped whatever their hotness.
+/// Decides about a block of a file of this hotness. `below` is the next tier; without it, clean
+/// blocks are dropped whatever their hotness.
 pub fn fate(is_dirty: bool, file_hotness: f32, below: Option<&Level>) -> Fate {
     match below {
         _ if is_dirty => Fate::Dirty,
@@ -57,8 +57,8 @@ pub enum WayDown {
 ///
 /// `moves_down`: blocks may move to a lower tier, because the policy fills tiers from the top
 /// ([`Policy::moves_down`](crate::Policy::moves_down)) or because a write waits for their room.
-/// `is_flushed`: dirty blocks are flushed before their room is needed, as with the periodic trigger;
-/// a writer that begins to wait meanwhile shall not wait for the store.
+/// `is_flushed`: dirty blocks are flushed before their room is needed, as with the periodic
+/// trigger; a writer that begins to wait meanwhile shall not wait for the store.
 pub fn way_down(
     hierarchy: &Hierarchy,
     from: usize,

@@ -9,9 +9,9 @@ const WAYS: usize = 4;
 
 /// A policy with a memory of its latest decisions, for one thread.
 ///
-/// Before anything is decided, free space is rounded down to the granularity, pinned space up to it,
-/// and hotness and file sizes to three significant bits. So an answer holds until a tier's free space
-/// has changed by the granularity, and never overfills a tier. Its size is fixed: nothing is
+/// Before anything is decided, free space is rounded down to the granularity, pinned space up to
+/// it, and hotness and file sizes to three significant bits. So an answer holds until a tier's free
+/// space has changed by the granularity, and never overfills a tier. Its size is fixed: nothing is
 /// allocated after [`Memo::new`]. A change of a tier's capacity or speed, or of the costs, forgets
 /// everything.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! The data organizer's decisions (Hermes section 3.1.2: "an event-based component"): an event and a
-//! snapshot in, tasks out. The caller may run all tasks at the same time.
+//! The data organizer's decisions (Hermes section 3.1.2: "an event-based component"): an event and
+//! a snapshot in, tasks out. The caller may run all tasks at the same time.
 //!
 //! ```
 //! use forebay_placement::organizer::{Event, Settings, Task, organize};

@@ -22,7 +22,8 @@ pub struct Paced {
     pub wake_ns: u64,
 }
 
-/// Lets `bytes` pass at `bandwidth` bytes per second (0 = not limited) as soon as the device is free.
+/// Lets `bytes` pass at `bandwidth` bytes per second (0 = not limited) as soon as the device is
+/// free.
 ///
 /// The device is occupied only while bytes move, so the latencies of concurrent transfers overlap.
 /// Saturates instead of overflowing.
@@ -31,8 +32,9 @@ pub fn pace(now_ns: u64, next_free_ns: u64, bytes: u64, bandwidth: u64, latency_
     Paced { next_free_ns: end_ns, wake_ns: end_ns.saturating_add(latency_ns) }
 }
 
-/// Books a transfer on a device that many threads or processes share, as [`pace`] has it. `next_free` is
-/// when the device is free again: a word that all of them see, in memory or in shared memory.
+/// Books a transfer on a device that many threads or processes share, as [`pace`] has it.
+/// `next_free` is when the device is free again: a word that all of them see, in memory or in
+/// shared memory.
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;

@@ -1,8 +1,8 @@
 //! What will be read next: one detector for each open-file description.
 //!
 //! As in Linux' readahead (mm/readahead.c), a window doubles while reading goes on as expected, and
-//! the next window is asked for when reading enters the latest one, so that it arrives while that is
-//! still being read. Unlike there, reads at a constant distance from each other (a column of a
+//! the next window is asked for when reading enters the latest one, so that it arrives while that
+//! is still being read. Unlike there, reads at a constant distance from each other (a column of a
 //! matrix, one variable of many) are followed too, in both directions.
 //!
 //! ```
@@ -73,7 +73,8 @@ pub struct Reach {
     pub most: u64,
 }
 
-/// The reads of one open-file description, and what they lead one to expect: 48 bytes, no allocation.
+/// The reads of one open-file description, and what they lead one to expect: 48 bytes, no
+/// allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
     /// The last read.
@@ -149,12 +150,12 @@ impl Stream {
     }
 }
 
-/// A [`Stream`] for a caller that sees reads only when they come to a block that lies below, or that
-/// has come up ahead and is read for the first time: what else is read from the fastest tier is
-/// not worth the time to look.
+/// A [`Stream`] for a caller that sees reads only when they come to a block that lies below, or
+/// that has come up ahead and is read for the first time: what else is read from the fastest tier
+/// is not worth the time to look.
 ///
-/// Blocks that follow each other are a sequence, however they are read. Other reads count with their
-/// own offsets, so that a pattern is followed whose distance is no multiple of a block.
+/// Blocks that follow each other are a sequence, however they are read. Other reads count with
+/// their own offsets, so that a pattern is followed whose distance is no multiple of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touches {
     stream: Stream,
@@ -202,8 +203,8 @@ mod tests {
     const REACH: Reach = Reach { first: 16 * 1024, most: 128 * 1024 };
     const READ: u64 = 4096;
 
-    /// Reads at these offsets; returns what was staged, what of the reads was staged before, and how
-    /// often something was asked for.
+    /// Reads at these offsets; returns what was staged, what of the reads was staged before, and
+    /// how often something was asked for.
     fn follow(offsets: impl Iterator<Item = u64>) -> (BTreeSet<u64>, usize, usize) {
         let mut stream = Stream::default();
         let mut staged = BTreeSet::new();

@@ -49,7 +49,8 @@ impl Piece {
     }
 }
 
-/// The placement of one request: its pieces in the order of their bytes, at most one for each place.
+/// The placement of one request: its pieces in the order of their bytes, at most one for each
+/// place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
     pieces: [Piece; PLACES_MAX],

@@ -29,7 +29,8 @@ pub enum Destination {
 /// Bytes to free in a tier so that its watermarks hold and `wanted` bytes of waiting writers fit.
 ///
 /// A whole number of `unit`s (the bucket size in bytes), but never more than what is occupied. Both
-/// watermarks are at least one unit, so that a tier of a few buckets does not wait until it is full.
+/// watermarks are at least one unit, so that a tier of a few buckets does not wait until it is
+/// full.
 pub fn room_needed(snapshot: TierSnapshot, marks: Watermarks, wanted: u64, unit: u64) -> u64 {
     let TierSnapshot { capacity, free, .. } = snapshot;
     let unit = unit.max(1);

@@ -1,5 +1,5 @@
-//! The buffering schema (Hermes sections 3.1.2 and 3.2): rules that say how the files they match are
-//! buffered, and whether a rule matches.
+//! The buffering schema (Hermes sections 3.1.2 and 3.2): rules that say how the files they match
+//! are buffered, and whether a rule matches.
 //!
 //! Rules are written by people in XML or TOML, compiled by the node manager, and matched by clients
 //! at open. Nothing here allocates.
@@ -256,8 +256,8 @@ pub fn first_match<'a>(
     rules.into_iter().position(|rule| matches(&rule.when, file_meta))
 }
 
-/// The least size above `size` at which another rule may hold; `u64::MAX` if there is none. A caller
-/// that lets a file grow to it matches again.
+/// The least size above `size` at which another rule may hold; `u64::MAX` if there is none. A
+/// caller that lets a file grow to it matches again.
 pub fn next_review<'a>(rules: impl IntoIterator<Item = Rule<'a>>, size: u64) -> u64 {
     rules
         .into_iter()

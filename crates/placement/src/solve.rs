@@ -2,9 +2,10 @@
 //!
 //! A policy turns its equation into a [`Place`] for each tier and the store; what is common to all
 //! policies is here. The recursion visits the places by what a byte costs there, which in a
-//! hierarchy that is fastest first is the hierarchy's own order, and at each either takes as much as
-//! fits (*place*, or *split* if something is left) or nothing (*skip*). *Flush* is one more place:
-//! room that the data organizer makes in tier i by moving data to j. Each plan has at most one.
+//! hierarchy that is fastest first is the hierarchy's own order, and at each either takes as much
+//! as fits (*place*, or *split* if something is left) or nothing (*skip*). *Flush* is one more
+//! place: room that the data organizer makes in tier i by moving data to j. Each plan has at most
+//! one.
 //!
 //! The result is the cheapest of all splits: costs are a fixed part for each place that is used
 //! and a part for each byte, so for a given set of places it is best to fill them in order of the
@@ -215,7 +216,8 @@ impl Search<'_> {
             self.descend(at + 1, left - take, cost + rate.fixed + take as f64 * rate.byte);
             taken(self, 0);
         }
-        // Plans without the flush were tried before, and it needs the tier's own room to be used up.
+        // Plans without the flush were tried before, and it needs the tier's own room to be used
+        // up.
         if self.flush.is_none_or(|flush| item.place != flush.from) {
             self.descend(at + 1, left, cost);
         }

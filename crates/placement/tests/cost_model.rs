@@ -1,9 +1,9 @@
 //! Which cost model, and which share of a move to count, makes programs wait least: the measurement
 //! behind the defaults, see docs/placement.md.
 //!
-//! A fluid model of the paper's testbed (Figure 7, bandwidths as tested): a program writes 64 GB sixteen
-//! times and computes in between. The organizer moves and flushes all the time; who writes to a tier
-//! shares its bandwidth with what the organizer moves through it.
+//! A fluid model of the paper's testbed (Figure 7, bandwidths as tested): a program writes 64 GB
+//! sixteen times and computes in between. The organizer moves and flushes all the time; who writes
+//! to a tier shares its bandwidth with what the organizer moves through it.
 
 use forebay_placement::organizer::{Event, Settings, Task, organize};
 use forebay_placement::{

@@ -1,5 +1,5 @@
-//! Hit rates of the ways to evict, on loops, skewed use, and skewed use disturbed by scans; and what
-//! must hold for every choice.
+//! Hit rates of the ways to evict, on loops, skewed use, and skewed use disturbed by scans; and
+//! what must hold for every choice.
 
 mod common;
 

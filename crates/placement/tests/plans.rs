@@ -417,8 +417,8 @@ fn noop_buffers_nothing_and_random_uses_every_place_with_room() {
     }
 }
 
-/// What the memo decides is what the policy decides for the rounded hierarchy; it fits the real one,
-/// and costs as much as if the rounded one were real.
+/// What the memo decides is what the policy decides for the rounded hierarchy; it fits the real
+/// one, and costs as much as if the rounded one were real.
 #[test]
 fn remembered_plans_fit_and_are_the_policys_own() {
     let mut random = seeded(7);

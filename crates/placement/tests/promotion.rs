@@ -1,5 +1,5 @@
-//! Two tiers and an organizer under all sorts of use: blocks come to rest, and the most used ones lie
-//! in the upper tier.
+//! Two tiers and an organizer under all sorts of use: blocks come to rest, and the most used ones
+//! lie in the upper tier.
 
 mod common;
 

@@ -24,11 +24,12 @@ pub struct Backoff {
 
 /// Turns of a wait after which a holder that goes on would have let go: two milliseconds at least.
 const MOMENT: u32 = 150;
-/// Turns after which a holder is not waited for while a signal handler is held off: four seconds at least. One
-/// that is stopped has not to be waited for that long, but may keep others waiting that are not.
+/// Turns after which a holder is not waited for while a signal handler is held off: four seconds at
+/// least. One that is stopped has not to be waited for that long, but may keep others waiting that
+/// are not.
 const LONG: u32 = 40_000;
-/// How long a node manager that is stopped is waited for: long enough for a debugger's moment, short enough
-/// for a program to end in order before a batch system loses patience.
+/// How long a node manager that is stopped is waited for: long enough for a debugger's moment,
+/// short enough for a program to end in order before a batch system loses patience.
 pub const STOPPED_PATIENCE: Timer = Timer::seconds(30);
 
 impl Backoff {
@@ -42,8 +43,8 @@ impl Backoff {
         Backoff { turns: MOMENT - 10, ..Backoff::default() }
     }
 
-    /// Whether the holder has been waited for for a moment: it may be stopped, and is not to be waited
-    /// for by those who have others to serve.
+    /// Whether the holder has been waited for for a moment: it may be stopped, and is not to be
+    /// waited for by those who have others to serve.
     pub fn is_spent(&self) -> bool {
         self.turns >= MOMENT
     }

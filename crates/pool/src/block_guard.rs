@@ -28,7 +28,8 @@ impl<'a> BlockGuard<'a> {
         BlockGuard { meta, word, bucket, tier, release: lock.into_release() }
     }
 
-    /// Of a fresh bucket, which the calling thread has locked and filled, once `word` is in the index.
+    /// Of a fresh bucket, which the calling thread has locked and filled, once `word` is in the
+    /// index.
     #[inline(always)]
     pub(crate) fn published(
         meta: &'a BucketMeta,

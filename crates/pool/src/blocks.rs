@@ -1,4 +1,5 @@
-//! What a segment adds to its [buckets](crate::buckets::Buckets): caches of free ones, and waiting for threads that may be dead.
+//! What a segment adds to its [buckets](crate::buckets::Buckets): caches of free ones, and waiting
+//! for threads that may be dead.
 
 use crate::BucketId;
 use crate::backoff::Backoff;
@@ -71,8 +72,8 @@ impl Segment {
         if free > header.buckets { 0 } else { free }
     }
 
-    /// Takes one bucket of tier `tier`, past the cache, for `owner`; `hint` is where the search begins, and
-    /// is set to where the next one should.
+    /// Takes one bucket of tier `tier`, past the cache, for `owner`; `hint` is where the search
+    /// begins, and is set to where the next one should.
     pub fn take_slot(&self, tier: TierId, owner: Owner, hint: &mut u32) -> Option<BucketId> {
         if crash::refused("slot") {
             return None;
@@ -113,8 +114,9 @@ impl Segment {
     }
 
     /// Makes a taken bucket the home of `block` of `file`: locks it, marks it empty and used. The
-    /// caller then fills it and publishes it in the index. `None`, and the bucket is given back, where
-    /// a thread that gave it back, or took it for another block's, has been stopped before letting go of it.
+    /// caller then fills it and publishes it in the index. `None`, and the bucket is given back,
+    /// where a thread that gave it back, or took it for another block's, has been stopped before
+    /// letting go of it.
     pub fn init_bucket(
         &self,
         bucket: BucketId,
@@ -129,8 +131,8 @@ impl Segment {
         fresh
     }
 
-    /// [`Segment::init_bucket`], where the caller keeps what cannot be locked until it has another one: it would be
-    /// given the same again.
+    /// [`Segment::init_bucket`], where the caller keeps what cannot be locked until it has another
+    /// one: it would be given the same again.
     pub fn try_init_bucket(
         &self,
         bucket: BucketId,
@@ -144,8 +146,8 @@ impl Segment {
         Some(FreshBucket::of(self, meta, bucket, lock))
     }
 
-    /// Locks the bucket that `place` names, if it still names one once it is locked. Waits while the
-    /// block is written around.
+    /// Locks the bucket that `place` names, if it still names one once it is locked. Waits while
+    /// the block is written around.
     #[inline]
     pub fn lock_block(&self, place: &AtomicU64, owner: Owner) -> Option<BlockGuard<'_>> {
         let Ok(block) = self.lock_block_looking(place, owner, Segment::waits_on);
@@ -240,7 +242,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Waits until no flush reads a locked block, and removes it: [`discard`](crate::buckets::Buckets::discard).
+    /// Waits until no flush reads a locked block, and removes it:
+    /// [`discard`](crate::buckets::Buckets::discard).
     pub fn discard_block(&self, place: &AtomicU64, block: BlockGuard<'_>) {
         self.wait_for_writeback(block.meta());
         self.buckets().discard(place, block);

@@ -14,7 +14,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use forebay_placement::TierId;
 use forebay_placement::hotness::Heat;
 
-/// The buckets of a node, as slices of shared memory. All threads of all processes may use them at once.
+/// The buckets of a node, as slices of shared memory. All threads of all processes may use them at
+/// once.
 #[derive(Clone, Copy)]
 pub struct Buckets<'a> {
     /// All buckets, tier after tier.
@@ -29,8 +30,8 @@ pub struct Buckets<'a> {
     pub jobs: &'a [JobRecord],
 }
 
-/// What locking a block needs besides the buckets: how long other threads are waited for, whether they
-/// live, and what the index says.
+/// What locking a block needs besides the buckets: how long other threads are waited for, whether
+/// they live, and what the index says.
 pub trait Locking {
     /// Why a wait has ended without the lock.
     type End;
@@ -117,8 +118,8 @@ impl<'a> Buckets<'a> {
         self.tiers[tier].free.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives a bucket that is set aside for a job back to its reservation. False if it is not, or the
-    /// reservation was released meanwhile.
+    /// Gives a bucket that is set aside for a job back to its reservation. False if it is not, or
+    /// the reservation was released meanwhile.
     fn give_to_job(self, bucket: BucketId, meta: &BucketMeta) -> bool {
         if meta.reserved.load(Ordering::SeqCst) == 0 {
             return false;
@@ -128,7 +129,8 @@ impl<'a> Buckets<'a> {
         if let Some(job) = self.jobs.get(place) {
             job.free.fetch_add(1, Ordering::Release);
         }
-        // A thread that releases the reservation clears the mark first, and then looks at the state.
+        // A thread that releases the reservation clears the mark first, and then looks at the
+        // state.
         if meta.reserved.load(Ordering::SeqCst) == 0 {
             self.free_reserved(bucket, meta);
         }
@@ -145,7 +147,8 @@ impl<'a> Buckets<'a> {
         }
     }
 
-    /// Makes a taken and locked bucket the home of `block` of `file`: empty, and in use from `now_ms` on.
+    /// Makes a taken and locked bucket the home of `block` of `file`: empty, and in use from
+    /// `now_ms` on.
     #[inline]
     pub fn init(self, meta: &BucketMeta, file: u32, block: u64, now_ms: u32) {
         crash::point("bucket.initializing");
@@ -154,8 +157,8 @@ impl<'a> Buckets<'a> {
         meta.valid.store(0, Ordering::Relaxed);
         meta.pages.reset(0);
         let heat = Heat::arriving(now_ms, false);
-        // A thread that dies before the write is noted leaves no time of the bucket's last use, which
-        // could lie in the future: a drain would not wait for it.
+        // A thread that dies before the write is noted leaves no time of the bucket's last use,
+        // which could lie in the future: a drain would not wait for it.
         meta.written.store(now_ms, Ordering::Relaxed);
         meta.dirtied.store(now_ms, Ordering::Relaxed);
         meta.heat.store(heat.0, Ordering::Relaxed);
@@ -163,8 +166,8 @@ impl<'a> Buckets<'a> {
         crash::point("bucket.initialized");
     }
 
-    /// Locks the bucket that `place` names, if it still names one once it is locked. Waits while the
-    /// block is written around.
+    /// Locks the bucket that `place` names, if it still names one once it is locked. Waits while
+    /// the block is written around.
     ///
     /// # Errors
     /// A wait has ended.
@@ -198,8 +201,9 @@ impl<'a> Buckets<'a> {
         }
     }
 
-    /// Unlocks a bucket that was locked for an entry which has another by now. It is in use by no block if the thread that
-    /// was discarding it has died over that, and its lock was taken from it.
+    /// Unlocks a bucket that was locked for an entry which has another by now. It is in use by no
+    /// block if the thread that was discarding it has died over that, and its lock was taken from
+    /// it.
     fn unlock_left(
         self,
         bucket: BucketId,
@@ -214,8 +218,8 @@ impl<'a> Buckets<'a> {
         lock.changed();
     }
 
-    /// Removes a locked block, of which no flush is under way, from the index and frees its bucket; its bytes
-    /// are gone.
+    /// Removes a locked block, of which no flush is under way, from the index and frees its bucket;
+    /// its bytes are gone.
     pub fn discard(self, place: &AtomicU64, mut block: BlockGuard<'_>) {
         crash::point("discard.begin");
         place.store(Entry::EMPTY, Ordering::Release);
@@ -235,8 +239,8 @@ impl<'a> Buckets<'a> {
     }
 }
 
-/// Locks the bucket that `place` names if that succeeds at once, which is the usual case; else does what `slow`
-/// says, which is [`Buckets::lock`]. `meta` finds a bucket.
+/// Locks the bucket that `place` names if that succeeds at once, which is the usual case; else does
+/// what `slow` says, which is [`Buckets::lock`]. `meta` finds a bucket.
 ///
 /// # Errors
 /// Those of `slow`.

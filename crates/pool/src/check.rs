@@ -1,9 +1,10 @@
-//! What has to hold of a segment at rest, looked at without changing anything: for `forebay fsck`, and
-//! before a node manager takes over what another has left. One file for each thing that is checked.
+//! What has to hold of a segment at rest, looked at without changing anything: for `forebay fsck`,
+//! and before a node manager takes over what another has left. One file for each thing that is
+//! checked.
 //!
 //! What a killed process may leave is no violation: what it held is explained by its lock, its
-//! shared lock or its stamp. While processes are at work, something may look wrong for a moment; see
-//! [`Segment::check_in_use`].
+//! shared lock or its stamp. While processes are at work, something may look wrong for a moment;
+//! see [`Segment::check_in_use`].
 
 mod buckets;
 mod clients;
@@ -75,8 +76,8 @@ impl Findings<'_> {
         }
     }
 
-    /// Looks at the owner that is stamped as the holder of something: no thread holds anything without a
-    /// shared lock, but for the manager's own threads.
+    /// Looks at the owner that is stamped as the holder of something: no thread holds anything
+    /// without a shared lock, but for the manager's own threads.
     fn holder(&mut self, place: impl fmt::Display, holder: Option<Owner>) {
         let Some(holder) = holder.filter(|holder| holder.slot() != MANAGER_SLOT) else { return };
         if holder.slot() >= self.segment.header().clients || holder.thread() == 0 {

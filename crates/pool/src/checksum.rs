@@ -1,4 +1,5 @@
-//! CRC-32C of pages, slot records and other bytes in shared memory and on file tiers; 0 stands for "not known".
+//! CRC-32C of pages, slot records and other bytes in shared memory and on file tiers; 0 stands for
+//! "not known".
 //!
 //! ```
 //! use forebay_pool::checksum::{Checksum, checksum_of};

@@ -1,5 +1,6 @@
-//! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". Who changes a slot stores 0 for
-//! the pages that it touches, writes them, stores their sums, and writes the slot's record.
+//! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". Who changes a slot
+//! stores 0 for the pages that it touches, writes them, stores their sums, and writes the slot's
+//! record.
 
 use crate::BucketId;
 use crate::checksum::{Checksum, checksum_of};
@@ -59,8 +60,9 @@ impl SlotChecksums {
         self.corrupt.load(Ordering::Acquire) & pages
     }
 
-    /// Whether `bytes`, read from page `page`, are what was written. They are, too, where another thread
-    /// began to write the page meanwhile: `before` is its sum as it was before they were read.
+    /// Whether `bytes`, read from page `page`, are what was written. They are, too, where another
+    /// thread began to write the page meanwhile: `before` is its sum as it was before they were
+    /// read.
     pub fn agrees(&self, page: usize, before: u32, bytes: &[u8]) -> bool {
         before == 0 || checksum_of(bytes) == before || self.get(page) != before
     }
@@ -80,8 +82,8 @@ impl Segment {
                 self.file(file).set(FileFlags::SLOTTED);
             }
         };
-        // Before and after its number is taken: who settles files takes one, too, and clears the flag
-        // before that or looks at it after that.
+        // Before and after its number is taken: who settles files takes one, too, and clears the
+        // flag before that or looks at it after that.
         flag();
         let record = self.slot_record(bucket);
         flag();
@@ -92,8 +94,8 @@ impl Segment {
         crash::point("record.written");
     }
 
-    /// Says in its record that the store lacks nothing of slot `bucket`, whose lock the caller holds
-    /// and whose content it is about to drop or has somewhere else.
+    /// Says in its record that the store lacks nothing of slot `bucket`, whose lock the caller
+    /// holds and whose content it is about to drop or has somewhere else.
     pub fn void_slot(&self, files: &impl SlotFiles, bucket: BucketId) {
         let Some(meta) = self.bucket(bucket) else { return };
         let pending = meta.pending();
@@ -110,8 +112,8 @@ impl Segment {
     /// clean is no longer valid: the store has it. Returns those pages.
     ///
     /// # Errors
-    /// `IO` if a dirty page is wrong or cannot be read: it is marked as corrupt, and a process that syncs
-    /// the file learns of it.
+    /// `IO` if a dirty page is wrong or cannot be read: it is marked as corrupt, and a process that
+    /// syncs the file learns of it.
     pub fn verify_pages(
         &self,
         files: &impl SlotFiles,
@@ -172,14 +174,14 @@ impl Segment {
         known == 0 || known == sum.sum()
     }
 
-    /// Writes page `number` of slot `bucket`, whose lock the caller holds, piece by piece: `change` is
-    /// given where in the bucket each piece begins and what the slot has there, zeros unless `keep`.
-    /// The caller has judged what is kept, unless it is a dirty page of one piece, and writes the slot's
-    /// record afterwards.
+    /// Writes page `number` of slot `bucket`, whose lock the caller holds, piece by piece: `change`
+    /// is given where in the bucket each piece begins and what the slot has there, zeros unless
+    /// `keep`. The caller has judged what is kept, unless it is a dirty page of one piece, and
+    /// writes the slot's record afterwards.
     ///
     /// # Errors
-    /// The device's errno, or that of `change`; the page's content is then not known. `IO` for a page
-    /// of one piece that is corrupt.
+    /// The device's errno, or that of `change`; the page's content is then not known. `IO` for a
+    /// page of one piece that is corrupt.
     pub fn rewrite_page(
         &self,
         files: &impl SlotFiles,
@@ -210,8 +212,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes zeros over bytes `from .. to` of one valid page of slot `bucket`, whose lock the caller
-    /// holds. The caller writes the slot's record afterwards.
+    /// Writes zeros over bytes `from .. to` of one valid page of slot `bucket`, whose lock the
+    /// caller holds. The caller writes the slot's record afterwards.
     ///
     /// # Errors
     /// The device's errno; `IO` if the page is dirty and corrupt.
@@ -329,8 +331,8 @@ mod tests {
         }
     }
 
-    /// It is not known whether they have arrived: the next manager counts them as dirty again, wherever
-    /// the block lies then.
+    /// It is not known whether they have arrived: the next manager counts them as dirty again,
+    /// wherever the block lies then.
     #[test]
     fn pages_that_a_dead_manager_was_writing_stay_pending_when_their_block_is_raised() {
         let (segment, _shared, memory, bucket) = two_pages(4096);

@@ -13,8 +13,8 @@ use crate::segment::{MANAGER_SLOT, Segment};
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Process numbers are below 2^22 (Linux's PID_MAX_LIMIT); beside a child's stand the lower bits of the generation
-/// of the slot that is for it.
+/// Process numbers are below 2^22 (Linux's PID_MAX_LIMIT); beside a child's stand the lower bits of
+/// the generation of the slot that is for it.
 const PID_BITS: u32 = 22;
 const PID_MASK: u32 = (1 << PID_BITS) - 1;
 
@@ -62,8 +62,8 @@ impl Segment {
         None
     }
 
-    /// Makes a reserved slot that of process `pid`. False if it is not the one any more that was reserved when it had
-    /// `generation`: it was taken for that of a process that is dead.
+    /// Makes a reserved slot that of process `pid`. False if it is not the one any more that was
+    /// reserved when it had `generation`: it was taken for that of a process that is dead.
     pub fn confirm_slot(&self, slot: u32, generation: u32, pid: u32, start: u64) -> bool {
         let client = self.client(slot);
         let is_ours = client.state.load(Ordering::SeqCst) == slot_state::RESERVED
@@ -93,16 +93,16 @@ impl Segment {
         }
     }
 
-    /// Takes a reserved slot away from a child that was never there, or is dead: to be reaped. False if it was
-    /// confirmed meanwhile.
+    /// Takes a reserved slot away from a child that was never there, or is dead: to be reaped.
+    /// False if it was confirmed meanwhile.
     pub fn take_unconfirmed(&self, slot: u32) -> bool {
         let state = &self.client(slot).state;
         let (from, to) = (slot_state::RESERVED, slot_state::REAPING);
         state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the numbers of processes in the slots are what they are here: in another PID namespace they are others. Also
-    /// where /proc does not tell.
+    /// Whether the numbers of processes in the slots are what they are here: in another PID
+    /// namespace they are others. Also where /proc does not tell.
     pub fn has_numbers_of_here(&self) -> bool {
         let (theirs, ours) =
             (self.header().namespace.load(Ordering::Relaxed), liveness::namespace());
@@ -121,9 +121,10 @@ impl Segment {
         self.client(slot).opening.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The processes that have opens under way. A file without a description may still be read by one: it may have the file
-    /// open, as far as the kernel knows, and not have come to its record, and the file have lost its name meanwhile. When it
-    /// was seen to have no name, and after that there is no opener, no process will come to have it open.
+    /// The processes that have opens under way. A file without a description may still be read by
+    /// one: it may have the file open, as far as the kernel knows, and not have come to its record,
+    /// and the file have lost its name meanwhile. When it was seen to have no name, and after that
+    /// there is no opener, no process will come to have it open.
     pub fn openers(&self) -> impl Iterator<Item = u32> {
         let opens = |slot: &u32| {
             let client = self.client(*slot);
@@ -140,8 +141,8 @@ impl Segment {
         self.vacate(slot);
     }
 
-    /// The process that reserves the slot next must not be taken for the process that had it, nor for one whose child
-    /// that was for.
+    /// The process that reserves the slot next must not be taken for the process that had it, nor
+    /// for one whose child that was for.
     fn vacate(&self, slot: u32) {
         let client = self.client(slot);
         client.pid.store(0, Ordering::Release);
@@ -152,8 +153,8 @@ impl Segment {
         client.state.store(slot_state::FREE, Ordering::Release);
     }
 
-    /// Notes, for the parent that has reserved `slot` in its `generation`, which child that is for. The child may
-    /// have had it, and died, and the slot be another's.
+    /// Notes, for the parent that has reserved `slot` in its `generation`, which child that is for.
+    /// The child may have had it, and died, and the slot be another's.
     pub fn note_child(&self, slot: u32, generation: u32, child: u32) {
         let word = generation << PID_BITS | child & PID_MASK;
         self.client(slot).child.store(word, Ordering::Release);
@@ -178,8 +179,9 @@ impl Segment {
         })
     }
 
-    /// Gives `file`, which is held by `reaper` of a process that goes on after an exec, to `heir`, a slot that this process
-    /// has claimed for that: it is reaped, and what was left undone is completed, as if a process had died over it.
+    /// Gives `file`, which is held by `reaper` of a process that goes on after an exec, to `heir`,
+    /// a slot that this process has claimed for that: it is reaped, and what was left undone is
+    /// completed, as if a process had died over it.
     pub fn bequeath(&self, file: u32, reaper: Owner, heir: u32) {
         self.seem_inside(heir);
         let exclusive = &self.file(file).exclusive;
@@ -203,10 +205,11 @@ impl Segment {
         }
     }
 
-    /// Takes back everything that the dead process of `slot` held, and frees the slot. For the
-    /// node manager. Files with a truncate left undone are handed to `unfinished`, still
-    /// exclusively held by the dead owner given. Returns whether it died inside a file; `None` if something
-    /// of it can only be taken back when another process, which may be stopped, has let go: to be called again.
+    /// Takes back everything that the dead process of `slot` held, and frees the slot. For the node
+    /// manager. Files with a truncate left undone are handed to `unfinished`, still exclusively
+    /// held by the dead owner given. Returns whether it died inside a file; `None` if something of
+    /// it can only be taken back when another process, which may be stopped, has let go: to be
+    /// called again.
     pub fn reap_slot(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> Option<bool> {
         let client = self.client(slot);
         client.state.store(slot_state::REAPING, Ordering::Release);
@@ -461,7 +464,8 @@ impl Segment {
         found
     }
 
-    /// Finds truncates and punches whose owner was reaped by a manager that died before it completed them.
+    /// Finds truncates and punches whose owner was reaped by a manager that died before it
+    /// completed them.
     fn take_orphaned_intents(&self, mut unfinished: impl FnMut(u32, Owner)) {
         for file in self.live_files() {
             let record = self.file(file);
@@ -489,8 +493,9 @@ impl Segment {
         }
     }
 
-    /// Counts the pages as dirty that a dead manager was writing. Needs no lock: no thread frees a page
-    /// under writeback, and who holds the lock only adds pages, or waits for those under writeback.
+    /// Counts the pages as dirty that a dead manager was writing. Needs no lock: no thread frees a
+    /// page under writeback, and who holds the lock only adds pages, or waits for those under
+    /// writeback.
     fn take_back_writeback(&self, meta: &BucketMeta, found: &mut Recovered) {
         let torn = meta.pages.take_back(&meta.valid, || crash::point("recover.writeback"));
         if meta.state.load(Ordering::Acquire) == FREE {
@@ -524,7 +529,8 @@ impl Segment {
                 return;
             }
         }
-        // A live client may be initializing it, or at work in it, and stopped over that; its lock is then held.
+        // A live client may be initializing it, or at work in it, and stopped over that; its lock
+        // is then held.
         let Ok(mut lock) = self.lock_bucket_within(meta, manager, backoff) else {
             if meta.state.load(Ordering::Acquire) == USED && self.is_indexed(bucket) {
                 self.take_back_writeback(meta, found);

@@ -72,13 +72,15 @@ pub fn sleep_ns(ns: u64) {
     });
 }
 
-/// How long something is waited for, or how often it is done: what a pause of another process can outlast.
+/// How long something is waited for, or how often it is done: what a pause of another process can
+/// outlast.
 ///
-/// In builds with debug assertions `FOREBAY_TIME_SCALE=N` divides all of them by N, those above [`Timer::LONG`]
-/// as if they were that, so that with N = 50 none exceeds 80 ms. Without the variable, and in all other builds,
-/// a timer is what it says. Clients and managers take every time constant from here but for naps that only
-/// spare the processor (in [`crate::backoff::Backoff`]), times that change no state (how long hotness halves),
-/// and what the user sets; `crates/cli/tests/house/workspace.rs` looks for others.
+/// In builds with debug assertions `FOREBAY_TIME_SCALE=N` divides all of them by N, those above
+/// [`Timer::LONG`] as if they were that, so that with N = 50 none exceeds 80 ms. Without the
+/// variable, and in all other builds, a timer is what it says. Clients and managers take every time
+/// constant from here but for naps that only spare the processor (in [`crate::backoff::Backoff`]),
+/// times that change no state (how long hotness halves), and what the user sets;
+/// `crates/cli/tests/house/workspace.rs` looks for others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timer {
     ns: u64,

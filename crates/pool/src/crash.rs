@@ -1,35 +1,37 @@
-//! Moments at which a process of a test build kills itself or pauses, and errors that it makes on purpose.
+//! Moments at which a process of a test build kills itself or pauses, and errors that it makes on
+//! purpose.
 //!
-//! Without debug assertions all of this is nothing. With them, `FOREBAY_CRASH=NAME:N` kills the process
-//! with SIGKILL when it passes the N-th point of that name (`*`: of any name; `flush.*`: of any name that
-//! begins so), `FOREBAY_CRASH_IN=client|node` only in processes of that role, and
-//! `FOREBAY_CRASH_ONCE=FILE` only if FILE is not there, and names in it the point at which it happened.
-//! `FOREBAY_CRASH_LIST=FILE` adds role and name of each point passed to FILE, which is there, and kills no process.
-//! `FOREBAY_PLANT=NAME` makes an error on purpose, see [`planted`].
+//! Without debug assertions all of this is nothing. With them, `FOREBAY_CRASH=NAME:N` kills the
+//! process with SIGKILL when it passes the N-th point of that name (`*`: of any name; `flush.*`: of
+//! any name that begins so), `FOREBAY_CRASH_IN=client|node` only in processes of that role, and
+//! `FOREBAY_CRASH_ONCE=FILE` only if FILE is not there, and names in it the point at which it
+//! happened. `FOREBAY_CRASH_LIST=FILE` adds role and name of each point passed to FILE, which is
+//! there, and kills no process. `FOREBAY_PLANT=NAME` makes an error on purpose, see [`planted`].
 //!
-//! `FOREBAY_PAUSE=NAME:WHEN:HOW_LONG` lets a thread pause when it passes a point of that name (patterns as
-//! above), with whatever it holds, while all other threads go on:
+//! `FOREBAY_PAUSE=NAME:WHEN:HOW_LONG` lets a thread pause when it passes a point of that name
+//! (patterns as above), with whatever it holds, while all other threads go on:
 //!
-//! - WHEN is `N`, at the N-th pass in its process, or `1/K`, at each pass by chance, once in K times; the
-//!   chance comes from `FOREBAY_PAUSE_SEED`, process, thread and number of the pass;
+//! - WHEN is `N`, at the N-th pass in its process, or `1/K`, at each pass by chance, once in K
+//!   times; the chance comes from `FOREBAY_PAUSE_SEED`, process, thread and number of the pass;
 //! - HOW_LONG is a number of milliseconds, or `while=/FILE`: until FILE is gone, or 60 s.
 //!
-//! `FOREBAY_PAUSE_IN=client|node` restricts it to processes of that role, `FOREBAY_PAUSE_MOST=N` each process to its
-//! first N pauses. `FOREBAY_PAUSE_LOG=FILE` gets a line
-//! with role, name and pid after each pause that lasted all of its time; with `while=` when the pause begins,
-//! and only if FILE is there, so that a test can wait for the line, act, and remove FILE. A process may be
-//! killed and paused at the same point; the pause comes first. [`crate::clock::Timer`] shortens what a
-//! pause is to outlast.
+//! `FOREBAY_PAUSE_IN=client|node` restricts it to processes of that role, `FOREBAY_PAUSE_MOST=N`
+//! each process to its first N pauses. `FOREBAY_PAUSE_LOG=FILE` gets a line with role, name and pid
+//! after each pause that lasted all of its time; with `while=` when the pause begins, and only if
+//! FILE is there, so that a test can wait for the line, act, and remove FILE. A process may be
+//! killed and paused at the same point; the pause comes first. [`crate::clock::Timer`] shortens
+//! what a pause is to outlast.
 //!
-//! `FOREBAY_REFUSE=NAME:N` refuses the N-th allocation of that name in each process, `NAME:N..` that and all after
-//! it; up to twelve of them stand with commas between. `FOREBAY_REFUSE_LOG=FILE` gets a line with the name for each.
+//! `FOREBAY_REFUSE=NAME:N` refuses the N-th allocation of that name in each process, `NAME:N..`
+//! that and all after it; up to twelve of them stand with commas between. `FOREBAY_REFUSE_LOG=FILE`
+//! gets a line with the name for each.
 //!
-//! `FOREBAY_SLOT_FAULT=OPERATION:ERRNO:FILE` lets a client's reads or writes (`read`, `write`) of slots of
-//! file tiers fail with the error of this number while FILE is there, or what a node manager writes to them itself
-//! (`manager-write`).
+//! `FOREBAY_SLOT_FAULT=OPERATION:ERRNO:FILE` lets a client's reads or writes (`read`, `write`) of
+//! slots of file tiers fail with the error of this number while FILE is there, or what a node
+//! manager writes to them itself (`manager-write`).
 //!
-//! A point stands between two steps whose order matters to a thread that finds the first done and the second
-//! not. Where it is off it costs a load.
+//! A point stands between two steps whose order matters to a thread that finds the first done and
+//! the second not. Where it is off it costs a load.
 
 /// A moment at which the process may die; `name` is `what.step`.
 #[inline(always)]
@@ -42,7 +44,8 @@ pub fn point(name: &'static str) {
     let _ = name;
 }
 
-/// Whether this allocation of `name`, a resource that all processes share, is to be refused, as if there was none left.
+/// Whether this allocation of `name`, a resource that all processes share, is to be refused, as if
+/// there was none left.
 #[inline(always)]
 pub fn refused(name: &'static str) -> bool {
     #[cfg(debug_assertions)]
@@ -54,8 +57,8 @@ pub fn refused(name: &'static str) -> bool {
     }
 }
 
-/// The error with which a client's `operation` (`read` or `write`), or a node manager's own (`manager-write`), on slots of
-/// file tiers is to fail.
+/// The error with which a client's `operation` (`read` or `write`), or a node manager's own
+/// (`manager-write`), on slots of file tiers is to fail.
 #[inline(always)]
 pub fn slot_fault(operation: &str) -> Option<rustix::io::Errno> {
     #[cfg(debug_assertions)]

@@ -79,8 +79,8 @@ impl Segment {
         })
     }
 
-    /// Whether the description of `marker` may still be used: some process holds it, or it is on its way to
-    /// one, or a program without Forebay has it.
+    /// Whether the description of `marker` may still be used: some process holds it, or it is on
+    /// its way to one, or a program without Forebay has it.
     pub fn is_wanted(&self, marker: Marker) -> bool {
         let description = self.description(marker.description);
         self.marker(marker.description) == marker
@@ -92,8 +92,9 @@ impl Segment {
                     .contains(DescriptionFlags::KERNEL_OFFSET))
     }
 
-    /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when all are in use.
-    /// The caller has a shared lock, and holds the stripe of the record, see [`crate::opens`], or another description of the file.
+    /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when
+    /// all are in use. The caller has a shared lock, and holds the stripe of the record, see
+    /// [`crate::opens`], or another description of the file.
     pub fn open_description(
         &self,
         file: u32,
@@ -152,7 +153,8 @@ impl Segment {
         let place = &self.description(marker.description).word;
         let opening = word(marker.generation, opening_by(owner));
         let mut seen = place.load(Ordering::SeqCst);
-        // Under the stripe no other process takes part in it: one found being opened was left so by a dead process.
+        // Under the stripe no other process takes part in it: one found being opened was left so by
+        // a dead process.
         while generation(seen) == marker.generation {
             let taken = place.compare_exchange(seen, opening, Ordering::SeqCst, Ordering::SeqCst);
             if let Err(now) = taken {
@@ -168,8 +170,8 @@ impl Segment {
         false
     }
 
-    /// Lets live what dead processes of `slot` were opening or taking part in: the sweep then frees it, unless
-    /// others hold it. `reaper` has made sure that they are dead.
+    /// Lets live what dead processes of `slot` were opening or taking part in: the sweep then frees
+    /// it, unless others hold it. `reaper` has made sure that they are dead.
     pub(crate) fn reap_openings(&self, slot: u32) {
         let dead = opening_by(Owner::new(slot, 0));
         for id in 0..self.header().descriptions {

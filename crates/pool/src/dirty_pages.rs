@@ -1,9 +1,10 @@
 //! Which pages of a bucket the store lacks: those that are dirty, and those whose flush has begun.
 //!
-//! A flush begins under the bucket's lock: it sets `writeback`, then clears `dirty`. It ends without
-//! the lock, and if it failed sets `dirty` before it clears `writeback`. So a pending page is in one
-//! of the two words at any moment, but moves between them: to read `dirty` first may miss it in
-//! both. The words are private for that reason; `tests/model.rs` explores this file with loom.
+//! A flush begins under the bucket's lock: it sets `writeback`, then clears `dirty`. It ends
+//! without the lock, and if it failed sets `dirty` before it clears `writeback`. So a pending page
+//! is in one of the two words at any moment, but moves between them: to read `dirty` first may miss
+//! it in both. The words are private for that reason; `tests/model.rs` explores this file with
+//! loom.
 
 use crate::crash;
 use crate::sync::{AtomicU64, Ordering};
@@ -31,15 +32,15 @@ impl DirtyPages {
         self.writeback.store(writeback, Ordering::Relaxed);
     }
 
-    /// Pages that the store lacks, those on their way to it included; for any caller. Of a flush that
-    /// begins after the first load and fails before the third the fourth tells. To miss that, too,
-    /// one flush has to fail and another to begin meanwhile.
+    /// Pages that the store lacks, those on their way to it included; for any caller. Of a flush
+    /// that begins after the first load and fails before the third the fourth tells. To miss that,
+    /// too, one flush has to fail and another to begin meanwhile.
     pub fn pending(&self) -> u64 {
         self.pending_under_lock() | self.pending_under_lock()
     }
 
-    /// The same for a caller that holds the bucket's lock, so that no flush begins: one that fails in
-    /// between is seen by the second load.
+    /// The same for a caller that holds the bucket's lock, so that no flush begins: one that fails
+    /// in between is seen by the second load.
     #[inline]
     pub fn pending_under_lock(&self) -> u64 {
         let on_its_way = self.writeback.load(Ordering::Acquire);
@@ -53,14 +54,15 @@ impl DirtyPages {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Pages whose flush has begun. For a caller that holds the bucket's lock there will be no others.
+    /// Pages whose flush has begun. For a caller that holds the bucket's lock there will be no
+    /// others.
     #[inline]
     pub fn writeback(&self) -> u64 {
         self.writeback.load(Ordering::Acquire)
     }
 
-    /// Marks `pages` of a locked bucket as dirty; nothing but a plain load when they are. `first` is
-    /// called before if none was dirty.
+    /// Marks `pages` of a locked bucket as dirty; nothing but a plain load when they are. `first`
+    /// is called before if none was dirty.
     #[inline]
     pub fn mark_dirty(&self, pages: u64, first: impl FnOnce()) {
         let dirty = self.dirty.load(Ordering::Relaxed);
@@ -79,8 +81,8 @@ impl DirtyPages {
         self.dirty.fetch_and(!pages, Ordering::AcqRel);
     }
 
-    /// Ends the writeback of `pages`: they are on the store, or `failed` and are dirty again. Needs no
-    /// lock: no other thread touches pages under writeback. Returns what the store lacks then.
+    /// Ends the writeback of `pages`: they are on the store, or `failed` and are dirty again. Needs
+    /// no lock: no other thread touches pages under writeback. Returns what the store lacks then.
     pub fn end_writeback(&self, pages: u64, failed: bool) -> u64 {
         if failed {
             self.dirty.fetch_or(pages, Ordering::AcqRel);
@@ -102,8 +104,8 @@ impl DirtyPages {
         torn
     }
 
-    /// `pages` of a locked bucket are not dirty any more: the caller has brought them to the store, or
-    /// they are to be read no more.
+    /// `pages` of a locked bucket are not dirty any more: the caller has brought them to the store,
+    /// or they are to be read no more.
     pub fn clear_dirty(&self, pages: u64) {
         self.dirty.fetch_and(!pages, Ordering::AcqRel);
     }
@@ -118,7 +120,8 @@ impl DirtyPages {
         }
     }
 
-    /// Makes `dirty` pages of a bucket that no entry names dirty, and no others, none under writeback.
+    /// Makes `dirty` pages of a bucket that no entry names dirty, and no others, none under
+    /// writeback.
     pub fn reset(&self, dirty: u64) {
         self.dirty.store(dirty, Ordering::Relaxed);
         self.writeback.store(0, Ordering::Relaxed);

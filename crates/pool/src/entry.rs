@@ -26,8 +26,8 @@ pub enum Entry {
         /// Bucket id, counted over all tiers of the node.
         bucket: BucketId,
     },
-    /// The block lies in a bucket of another node. No node lends buckets yet: such an entry is damaged,
-    /// is never taken for a bucket of this node, and fails the calls that need its bytes.
+    /// The block lies in a bucket of another node. No node lends buckets yet: such an entry is
+    /// damaged, is never taken for a bucket of this node, and fails the calls that need its bytes.
     Elsewhere {
         /// Node whose segment has the bucket.
         node: NodeId,
@@ -68,8 +68,8 @@ impl Entry {
         }
     }
 
-    /// Lets the empty index entry `place` say this: the word that is there then. `None` if another thread
-    /// was faster.
+    /// Lets the empty index entry `place` say this: the word that is there then. `None` if another
+    /// thread was faster.
     #[inline]
     pub fn publish(self, place: &AtomicU64) -> Option<u64> {
         let word = self.encode();

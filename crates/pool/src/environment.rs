@@ -1,5 +1,6 @@
-//! A variable of the environment that the process was started with, for builds with debug assertions: what injects
-//! faults and shortens timers is asked before libc knows the environment, and must not allocate.
+//! A variable of the environment that the process was started with, for builds with debug
+//! assertions: what injects faults and shortens timers is asked before libc knows the environment,
+//! and must not allocate.
 
 use core::ffi::CStr;
 use rustix::fs::{Mode, OFlags};
@@ -12,8 +13,8 @@ pub struct Variable {
 }
 
 impl Variable {
-    /// The variable `name`, given with its `=`, as the process was started with it, also before libc
-    /// knows it; empty if it is not set, or too long.
+    /// The variable `name`, given with its `=`, as the process was started with it, also before
+    /// libc knows it; empty if it is not set, or too long.
     pub fn of(name: &[u8]) -> Variable {
         let mut variable = Variable { bytes: [0; 200], length: 0 };
         let Ok(file) = rustix::fs::open(c"/proc/self/environ", OFlags::CLOEXEC, Mode::empty())

@@ -30,8 +30,9 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Its chain of the file table, of which there are `heads`, a power of two. By the highest bits of the product,
-    /// which all bits of the identity change: a check of a damaged pool goes by that.
+    /// Its chain of the file table, of which there are `heads`, a power of two. By the highest bits
+    /// of the product, which all bits of the identity change: a check of a damaged pool goes by
+    /// that.
     pub(crate) fn head(self, heads: u32) -> u32 {
         let mixed = (self.inode ^ self.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed.rotate_left(heads.trailing_zeros()) as u32 & (heads - 1)
@@ -39,7 +40,8 @@ impl Identity {
 }
 
 impl Segment {
-    /// Counts all errors of `file` so far as told to all that have it open. The caller holds its stripe.
+    /// Counts all errors of `file` so far as told to all that have it open. The caller holds its
+    /// stripe.
     pub fn have_errors_seen(&self, file: u32) {
         let record = self.file(file);
         if record.errors() == 0 {
@@ -73,9 +75,10 @@ impl Segment {
         self.search(identity.head(self.header().heads), identity).is_some()
     }
 
-    /// How often programs have changed names of files. A process that makes a record, and finds this changed since before it
-    /// looked at the file's name, looks again once the record can be found: a process that changed the name before that has
-    /// not found the record, and said nothing of it. One that changes it later finds it.
+    /// How often programs have changed names of files. A process that makes a record, and finds
+    /// this changed since before it looked at the file's name, looks again once the record can be
+    /// found: a process that changed the name before that has not found the record, and said
+    /// nothing of it. One that changes it later finds it.
     #[inline]
     pub fn name_changes(&self) -> u64 {
         // The record comes before.
@@ -83,8 +86,8 @@ impl Segment {
         self.header().name_changes.load(Ordering::SeqCst)
     }
 
-    /// Notes that the name `path` was changed, before the caller looks whether the file is in the table. Returns whether other
-    /// names were since [`Segment::name_changes`] was `before`.
+    /// Notes that the name `path` was changed, before the caller looks whether the file is in the
+    /// table. Returns whether other names were since [`Segment::name_changes`] was `before`.
     pub fn name_changed(&self, before: u64, path: &[u8]) -> bool {
         let header = self.header();
         let seen = header.name_changes.fetch_add(1, Ordering::SeqCst);
@@ -94,8 +97,8 @@ impl Segment {
         seen != before
     }
 
-    /// Whether another process may have changed a name like that of `path`, beside one change of the caller's, since
-    /// [`Segment::name_changes`] was `before`.
+    /// Whether another process may have changed a name like that of `path`, beside one change of
+    /// the caller's, since [`Segment::name_changes`] was `before`.
     pub fn may_others_have_changed(&self, before: u64, path: &[u8]) -> bool {
         let (now, own) = (self.name_changes(), 1);
         let changes = now.wrapping_sub(before);
@@ -124,10 +127,10 @@ impl Segment {
         self.open_file(identity, owner, |_| (), act).ok().flatten()
     }
 
-    /// Finds or makes the record of `identity`, counts an open of it, and calls `act` with it and whether it is
-    /// new, while the table cannot change under it: there a description is taken, see [`crate::opens`]. A new
-    /// one is given to `begin`, all zero, before another thread can find it. `None` when the table is full.
-    /// The caller is in the table.
+    /// Finds or makes the record of `identity`, counts an open of it, and calls `act` with it and
+    /// whether it is new, while the table cannot change under it: there a description is taken, see
+    /// [`crate::opens`]. A new one is given to `begin`, all zero, before another thread can find
+    /// it. `None` when the table is full. The caller is in the table.
     ///
     /// # Errors
     /// As of [`Segment::with_file`].
@@ -176,7 +179,8 @@ impl Segment {
         };
         Ok(found.map(|(file, new)| {
             let record = self.file(file);
-            // Linked by one that died before it said so, or stayed linked when one died that removed it.
+            // Linked by one that died before it said so, or stayed linked when one died that
+            // removed it.
             if record.state.load(Ordering::Acquire) != file_state::LIVE {
                 record.state.store(file_state::LIVE, Ordering::Release);
             }
@@ -188,8 +192,8 @@ impl Segment {
         }))
     }
 
-    /// How often `file` has been opened, if no thread may be opening it now. The caller then looks at the
-    /// descriptions, and has seen all of the file's if the count is the same afterwards.
+    /// How often `file` has been opened, if no thread may be opening it now. The caller then looks
+    /// at the descriptions, and has seen all of the file's if the count is the same afterwards.
     pub fn count_opens(&self, file: u32) -> Option<Opens> {
         let record = self.file(file);
         let head = record.identity().head(self.header().heads);
@@ -236,7 +240,8 @@ impl Segment {
         if self.is_unrecorded(identity) {
             record.set(FileFlags::DIRECT);
         }
-        // Complete before it can be found: one that dies here leaves nothing, or a record of this file.
+        // Complete before it can be found: one that dies here leaves nothing, or a record of this
+        // file.
         let head = self.head(head);
         // After the identity: see `search`.
         record.next.store(head.load(Ordering::Relaxed), Ordering::Release);
@@ -272,11 +277,11 @@ impl Segment {
         Some(file)
     }
 
-    /// Removes `file`, which the caller has `exclusive`, from the table if no thread has opened it since `opens` were
-    /// counted, and `unwanted` says so, while the table cannot change under it. The caller has seen since
-    /// that no description names the file. The record's index must be empty of buckets; its nodes are freed here.
-    /// A record that was removed is free for another file. False also if some thread holds
-    /// the stripe for more than a moment: it may be stopped.
+    /// Removes `file`, which the caller has `exclusive`, from the table if no thread has opened it
+    /// since `opens` were counted, and `unwanted` says so, while the table cannot change under it.
+    /// The caller has seen since that no description names the file. The record's index must be
+    /// empty of buckets; its nodes are freed here. A record that was removed is free for another
+    /// file. False also if some thread holds the stripe for more than a moment: it may be stopped.
     pub fn remove_file(
         &self,
         file: u32,
@@ -306,8 +311,9 @@ impl Segment {
         removed
     }
 
-    /// Keeps the checksum of a file's handle in its record, if `is_it` says that it is the file's while the table
-    /// cannot change under it; not if that would take long. The caller is in the table.
+    /// Keeps the checksum of a file's handle in its record, if `is_it` says that it is the file's
+    /// while the table cannot change under it; not if that would take long. The caller is in the
+    /// table.
     pub fn note_handle(&self, file: u32, owner: Owner, handle: u32, is_it: impl FnOnce() -> bool) {
         let record = self.file(file);
         let head = record.identity().head(self.header().heads);
@@ -330,8 +336,8 @@ impl Segment {
         false
     }
 
-    /// Brings the records that dead owners of `slot` were linking or unlinking to a state: in
-    /// the table if they are linked, else free. `reaper` is in the table. False if that has to be tried
+    /// Brings the records that dead owners of `slot` were linking or unlinking to a state: in the
+    /// table if they are linked, else free. `reaper` is in the table. False if that has to be tried
     /// again: a thread that opens another file of the stripe does not go on.
     pub(crate) fn reap_files(&self, slot: u32, reaper: Owner) -> bool {
         let mut backoff = Backoff::default();

@@ -153,7 +153,8 @@ impl FileFlags {
     pub const STORE_WRITTEN: FileFlags = FileFlags(1 << 16);
     /// Looked at since it last agreed with the store: no other program had changed it.
     pub const CONFLICT_CHECKED: FileFlags = FileFlags(1 << 17);
-    /// Others changed it on the store while Forebay had data for it, see [`crate::layout::Header::conflicts`].
+    /// Others changed it on the store while Forebay had data for it, see
+    /// [`crate::layout::Header::conflicts`].
     pub const CONFLICT: FileFlags = FileFlags(1 << 18);
     /// Not persistent: never flushed but for want of room, deleted at the end of its job.
     pub const SCRATCH: FileFlags = FileFlags(2048);
@@ -165,7 +166,8 @@ impl FileFlags {
     /// change, and before pages that a flush wrote count as clean.
     pub const SYNCED: FileFlags = FileFlags(1 << 20);
     /// The journal has records of it that a recovery would apply. Set and cleared by the node
-    /// manager; before a truncate or a punch changes the store, the journal is told (`TO_RECORD_TRUNCATE`).
+    /// manager; before a truncate or a punch changes the store, the journal is told
+    /// (`TO_RECORD_TRUNCATE`).
     pub const LOGGED: FileFlags = FileFlags(1 << 21);
     /// Slots have bytes of it that a recovery would apply. Set before the first such record is
     /// written, cleared by the node manager before it looks for what is dirty.

@@ -2,8 +2,8 @@
 //!
 //! Taking an item is one compare and swap on its state, Free -> Cached(owner), so at no instant
 //! does an item belong to no thread. A bit that a killed process cleared without taking the item is
-//! set again by [`FreeMap::repair`]. Bits are taken up to sixteen at a time from one word, which gives
-//! neighbouring items to one client.
+//! set again by [`FreeMap::repair`]. Bits are taken up to sixteen at a time from one word, which
+//! gives neighbouring items to one client.
 
 use crate::owner::Owner;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,8 @@ pub trait States {
     fn state(&self, item: u32) -> &AtomicU32;
 }
 
-/// A view of the bits and states of the items `first .. first + count`; `first` is a multiple of 64.
+/// A view of the bits and states of the items `first .. first + count`; `first` is a multiple of
+/// 64.
 pub struct FreeMap<'a, S: States> {
     /// All bits, from item 0 on.
     pub bits: &'a [AtomicU64],

@@ -17,8 +17,8 @@ use crate::sync::{AtomicU64, Ordering};
 use forebay_placement::TierId;
 use rustix::io::Errno;
 
-/// Shared use of a file, or of the file table: a shared lock of the thread, in one of its process's words.
-/// Every lock is held under one. The last one taken ends first.
+/// Shared use of a file, or of the file table: a shared lock of the thread, in one of its process's
+/// words. Every lock is held under one. The last one taken ends first.
 #[derive(Debug)]
 #[must_use]
 pub struct SharedGuard<'a> {
@@ -70,8 +70,8 @@ impl Drop for ExclusiveGuard<'_> {
     }
 }
 
-/// A bucket that the calling thread has locked for a block, and that no index entry names yet. It is given back
-/// unless it is published.
+/// A bucket that the calling thread has locked for a block, and that no index entry names yet. It
+/// is given back unless it is published.
 #[must_use]
 pub struct FreshBucket<'a> {
     segment: &'a Segment,
@@ -103,8 +103,8 @@ impl<'a> FreshBucket<'a> {
         self.bucket
     }
 
-    /// Makes the empty index entry `place` name it, as a bucket of `tier`. `None`, and it is given back, if
-    /// another thread was faster.
+    /// Makes the empty index entry `place` name it, as a bucket of `tier`. `None`, and it is given
+    /// back, if another thread was faster.
     #[inline]
     pub fn publish(self, place: &AtomicU64, tier: TierId) -> Option<BlockGuard<'a>> {
         let word = Entry::resident(tier, self.bucket).publish(place)?;
@@ -119,8 +119,8 @@ impl<'a> FreshBucket<'a> {
         BlockGuard::published(meta, word, tier, bucket)
     }
 
-    /// Makes it, a bucket of RAM that has the block's bytes, the block's home in place of `old`, which is freed
-    /// and unlocked. No flush reads that.
+    /// Makes it, a bucket of RAM that has the block's bytes, the block's home in place of `old`,
+    /// which is freed and unlocked. No flush reads that.
     pub fn publish_instead(
         self,
         place: &AtomicU64,
@@ -139,8 +139,8 @@ impl<'a> FreshBucket<'a> {
     /// Moves to it, a bucket of RAM, the block that `old` has, a slot that no flush reads.
     ///
     /// # Errors
-    /// The device's, or `IO`, if bytes that only the slot has cannot be read as they were written: `old` has the block
-    /// still, and this bucket is given back.
+    /// The device's, or `IO`, if bytes that only the slot has cannot be read as they were written:
+    /// `old` has the block still, and this bucket is given back.
     pub fn raise<'b>(
         self,
         place: &AtomicU64,

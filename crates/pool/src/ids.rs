@@ -10,8 +10,8 @@ macro_rules! table_id {
         pub struct $name(u32);
 
         impl $name {
-            /// The one that a word of shared memory or of a file names. It may be damaged: whether there
-            /// is one of this number is seen where the table is asked.
+            /// The one that a word of shared memory or of a file names. It may be damaged: whether
+            /// there is one of this number is seen where the table is asked.
             #[inline]
             pub const fn from_raw(number: u32) -> $name {
                 $name(number)

@@ -1,14 +1,14 @@
 //! Signal handlers are held off while their thread is inside a file or the table.
 //!
-//! A handler of the program's that ran between two steps of its own thread would find that
-//! thread's locks held and a change half made; one that jumped away would leave both for ever. So
-//! every shared lock is counted here. The code that is about to call a handler asks [`is_inside`], and if so
-//! has the kernel keep the signal and all others until the thread has left, see [`hold_off`].
+//! A handler of the program's that ran between two steps of its own thread would find that thread's
+//! locks held and a change half made; one that jumped away would leave both for ever. So every
+//! shared lock is counted here. The code that is about to call a handler asks [`is_inside`], and if
+//! so has the kernel keep the signal and all others until the thread has left, see [`hold_off`].
 //!
 //! A thread that waits inside for a process that does not go on must not keep a handler waiting for
-//! ever: it looks whether one [`is_held_off`], and if so gives the wait up and leaves. What comes then is
-//! said by [`restarts`]: the call is made again where all handlers that ran ask for that (SA_RESTART), as in
-//! the kernel, and fails with EINTR otherwise.
+//! ever: it looks whether one [`is_held_off`], and if so gives the wait up and leaves. What comes
+//! then is said by [`restarts`]: the call is made again where all handlers that ran ask for that
+//! (SA_RESTART), as in the kernel, and fails with EINTR otherwise.
 
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -77,14 +77,14 @@ pub fn ends() -> u32 {
     THREAD.with(|thread| thread.ended.get())
 }
 
-/// Notes that the calling thread gives a wait up, which began when [`ends`] was `ends`. The call then leaves
-/// all that it is in, and asks [`restarts`].
+/// Notes that the calling thread gives a wait up, which began when [`ends`] was `ends`. The call
+/// then leaves all that it is in, and asks [`restarts`].
 pub fn give_up(ends: u32) {
     THREAD.with(|thread| thread.gave_up.set(u64::from(ends) + 1));
 }
 
-/// For a call that gave a wait up and has left: whether it is to be made again. False as long as the
-/// thread is inside anything else: then that decides. To be asked once.
+/// For a call that gave a wait up and has left: whether it is to be made again. False as long as
+/// the thread is inside anything else: then that decides. To be asked once.
 #[cold]
 pub fn restarts() -> bool {
     THREAD.with(|thread| {
@@ -106,8 +106,8 @@ pub fn without_handlers<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Before a shared lock is claimed. Returns what [`leave`] takes, so that the thread's storage is looked
-/// up once for both.
+/// Before a shared lock is claimed. Returns what [`leave`] takes, so that the thread's storage is
+/// looked up once for both.
 #[inline]
 pub(crate) fn enter() -> *const Thread {
     let thread = THREAD.with(|thread| {
@@ -118,8 +118,8 @@ pub(crate) fn enter() -> *const Thread {
     thread
 }
 
-/// While a thread that has entered, and has no shared lock yet, waits for one: handlers that are held off run.
-/// One that jumps away leaves nothing.
+/// While a thread that has entered, and has no shared lock yet, waits for one: handlers that are
+/// held off run. One that jumps away leaves nothing.
 pub(crate) fn run_held_off() {
     THREAD.with(|thread| {
         if thread.depth.get() == 1 && thread.held_off.get() {

@@ -28,8 +28,8 @@ impl Segment {
         (same && job.state.load(Ordering::SeqCst) != job_state::FREE).then_some(job)
     }
 
-    /// Makes a job for the `forebay run` of process `pid`, which started at `start`; `None` if there
-    /// are too many. For the node manager, which then sets it up and lets it live.
+    /// Makes a job for the `forebay run` of process `pid`, which started at `start`; `None` if
+    /// there are too many. For the node manager, which then sets it up and lets it live.
     pub fn begin_job(&self, pid: u32, start: u64) -> Option<u32> {
         let free = |job: &&JobRecord| job.state.load(Ordering::SeqCst) == job_state::FREE;
         let (place, job) = (0..).zip(&self.header().job).find(|(_, job)| free(job))?;
@@ -113,8 +113,8 @@ impl Segment {
         header.tiers_in_use().map(|tier| all(tier).saturating_sub(taken(tier))).sum()
     }
 
-    /// Sets up to `count` free buckets aside for job `number`, of the fastest tiers. Returns how many
-    /// it found. For the node manager.
+    /// Sets up to `count` free buckets aside for job `number`, of the fastest tiers. Returns how
+    /// many it found. For the node manager.
     pub fn set_aside(&self, number: u32, count: u32, owner: Owner) -> u32 {
         let Some(job) = self.job(number) else { return 0 };
         let mut found = 0;
@@ -181,7 +181,8 @@ impl Segment {
         Some((self.tier_of(bucket), bucket))
     }
 
-    /// Gives all programs what is set aside for job `number`; blocks in it stay. For the node manager.
+    /// Gives all programs what is set aside for job `number`; blocks in it stay. For the node
+    /// manager.
     pub fn release_reservation(&self, number: u32) {
         let Some(job) = self.job(number) else { return };
         job.reserved.store(0, Ordering::SeqCst);
@@ -218,7 +219,8 @@ impl Segment {
         for bucket in self.header().bucket_ids() {
             let Some(meta) = self.bucket(bucket) else { continue };
             let Some(place) = meta.reserved.load(Ordering::SeqCst).checked_sub(1) else {
-                // Between mark and state nothing can be lost; without a mark all programs may take it.
+                // Between mark and state nothing can be lost; without a mark all programs may take
+                // it.
                 self.buckets().free_reserved(bucket, meta);
                 continue;
             };

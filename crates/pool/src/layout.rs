@@ -21,8 +21,8 @@ pub const LAYOUT_VERSION: u32 = 14;
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Managed directories.
 pub const STORES_MAX: usize = 8;
-/// Runs under one node manager at the same time whose files have a mode, a trigger, a reservation or a
-/// life of their own.
+/// Runs under one node manager at the same time whose files have a mode, a trigger, a reservation
+/// or a life of their own.
 pub const JOBS_MAX: usize = 32;
 /// Threads of one process that can be inside buffered files at the same instant; more wait.
 pub const SHARED_LOCKS: usize = 64;
@@ -47,8 +47,8 @@ pub const LONG_PATH_BYTES: usize = 4096;
 
 /// Bytes of an instance's name.
 pub const INSTANCE_BYTES: usize = 16;
-/// Bytes of the path of an instance's folder with its terminating zero: with `/socket` it fits into a
-/// socket's address.
+/// Bytes of the path of an instance's folder with its terminating zero: with `/socket` it fits into
+/// a socket's address.
 pub const FOLDER_BYTES: usize = 104;
 
 /// Numbers of files that are used without a record, see [`ClientSlot::unrecorded`].
@@ -98,16 +98,16 @@ pub struct Header {
     pub reserved: u32,
     /// Bytes of the whole segment.
     pub segment_bytes: u64,
-    /// Which instance: sixteen hexadecimal digits. This and the next two stay where they are in every
-    /// later layout: each version finds the pools of all.
+    /// Which instance: sixteen hexadecimal digits. This and the next two stay where they are in
+    /// every later layout: each version finds the pools of all.
     pub instance: [u8; INSTANCE_BYTES],
     /// Inode of the pool's file: a copy has another.
     pub inode: AtomicU64,
-    /// The private folder of the instance, zero-terminated; empty if it is not
-    /// known. Another manager may have it elsewhere: what is read while that is written is no folder.
+    /// The private folder of the instance, zero-terminated; empty if it is not known. Another
+    /// manager may have it elsewhere: what is read while that is written is no folder.
     pub folder: [AtomicU64; FOLDER_BYTES / 8],
-    /// The version of Forebay that made it, zero-terminated; it stays where it is in every later layout, too, so
-    /// that those that cannot read the rest can say which version can.
+    /// The version of Forebay that made it, zero-terminated; it stays where it is in every later
+    /// layout, too, so that those that cannot read the rest can say which version can.
     pub maker: [u8; MAKER_BYTES],
     /// A number of its own, at random: slots and their tables have it in their heads, too.
     pub number: u64,
@@ -146,7 +146,8 @@ pub struct Header {
     pub trigger: AtomicU32,
     /// Opens that could not be buffered because the file table or the descriptions were full.
     pub opens_refused: AtomicU32,
-    /// The placement policy of files whose rule names none: [`forebay_placement::PolicyId`]'s number.
+    /// The placement policy of files whose rule names none: [`forebay_placement::PolicyId`]'s
+    /// number.
     pub policy: AtomicU32,
     /// How the placement engine computes costs: 0 physically, 1 as the paper prints it.
     pub cost_model: AtomicU32,
@@ -169,14 +170,15 @@ pub struct Header {
     pub unmanaged_peers: AtomicU32,
     /// Bit n: the device of file tier n has failed. Nothing new goes there.
     pub failed_tiers: AtomicU32,
-    /// The next number for slot records, journal records and syncs: what happens later has a higher one.
+    /// The next number for slot records, journal records and syncs: what happens later has a higher
+    /// one.
     pub sequence: AtomicU64,
     /// What fsync waits for where no rule says so: the code of a [`Durability`].
     pub durability: AtomicU32,
     /// Times that a file was found changed by others on the store while Forebay had data for it.
     pub conflicts: AtomicU32,
-    /// Raised by programs after each call that gives a file another name, or takes one away, and before they look
-    /// whether the file is in the table: see [`crate::Segment::name_changes`].
+    /// Raised by programs after each call that gives a file another name, or takes one away, and
+    /// before they look whether the file is in the table: see [`crate::Segment::name_changes`].
     pub name_changes: AtomicU64,
     /// Over all that never changes once the segment is made, see `Header::sum`.
     pub checksum: AtomicU64,
@@ -184,13 +186,14 @@ pub struct Header {
     pub set_aside: [AtomicU32; TIERS_MAX],
     /// The runs under way.
     pub job: [JobRecord; JOBS_MAX],
-    /// The PID namespace of the node manager, and so of all whose numbers are here; 0: not known. See
-    /// [`crate::liveness::namespace`].
+    /// The PID namespace of the node manager, and so of all whose numbers are here; 0: not known.
+    /// See [`crate::liveness::namespace`].
     pub namespace: AtomicU64,
-    /// How often processes noted that they use files of each number without a record, see `unrecorded.rs`. 0: none does.
+    /// How often processes noted that they use files of each number without a record, see
+    /// `unrecorded.rs`. 0: none does.
     pub unrecorded: [AtomicU32; UNRECORDED],
-    /// What the last changes of names were about: change n in place n modulo their number, the lower half of n in the
-    /// upper half, the sum of the name in the lower.
+    /// What the last changes of names were about: change n in place n modulo their number, the
+    /// lower half of n in the upper half, the sum of the name in the lower.
     pub changed_names: [AtomicU64; CHANGED_NAMES],
 }
 
@@ -435,7 +438,8 @@ pub struct StoreHeader {
     pub path: [u8; LONG_PATH_BYTES],
 }
 
-/// What clients count, from the start of their pool. Tests use it to prove that interception was live.
+/// What clients count, from the start of their pool. Tests use it to prove that interception was
+/// live.
 #[repr(C)]
 pub struct Counters {
     /// Calls: files opened for buffering.
@@ -524,7 +528,8 @@ pub struct ClientSlot {
     pub pid: AtomicU32,
     /// Start time of the process in clock ticks: with the pid, its identity.
     pub start: AtomicU64,
-    /// Raised when the slot is taken and when it becomes free, so that nothing late is taken for the new process's.
+    /// Raised when the slot is taken and when it becomes free, so that nothing late is taken for
+    /// the new process's.
     pub generation: AtomicU32,
     /// Next word of the free map to search.
     pub bucket_hint: AtomicU32,
@@ -532,7 +537,8 @@ pub struct ClientSlot {
     pub buckets: [AtomicU32; CACHED_BUCKETS],
     /// Index nodes kept for this process, plus one.
     pub nodes: [AtomicU32; CACHED_NODES],
-    /// Of a reserved slot: the child it is for, as soon as the parent knows, see [`crate::Segment::child_of`].
+    /// Of a reserved slot: the child it is for, as soon as the parent knows, see
+    /// [`crate::Segment::child_of`].
     pub child: AtomicU32,
     /// The bucket that was used last, plus one: uses that follow each other count as one.
     pub last_bucket: AtomicU32,
@@ -542,13 +548,14 @@ pub struct ClientSlot {
     pub shared_locks: [AtomicU64; SHARED_LOCKS],
     /// Number of the job that the process belongs to; 0 is none. Inherited by forked children.
     pub job: AtomicU32,
-    /// Milliseconds, never 0: since when it has been in one and the same place without doing anything, as
-    /// the node manager sees it. 0: it goes on.
+    /// Milliseconds, never 0: since when it has been in one and the same place without doing
+    /// anything, as the node manager sees it. 0: it goes on.
     pub standing: AtomicU32,
-    /// The numbers of files that the process uses without a record, a bit each, see `unrecorded.rs`. Inherited by
-    /// forked children.
+    /// The numbers of files that the process uses without a record, a bit each, see
+    /// `unrecorded.rs`. Inherited by forked children.
     pub unrecorded: AtomicU64,
-    /// Opens that are under way, from before the kernel's until the file's description is live, see [`crate::Segment::openers`].
+    /// Opens that are under way, from before the kernel's until the file's description is live, see
+    /// [`crate::Segment::openers`].
     pub opening: AtomicU32,
 }
 
@@ -567,8 +574,8 @@ impl SharedLock {
     /// Bit of `file`: "in the file table, with a descriptor of this file".
     const BESIDE: u32 = 1 << 30;
 
-    /// In the file table, with a descriptor of `file`: who wants the file exclusively does not wait for it, but
-    /// who closes the descriptor does.
+    /// In the file table, with a descriptor of `file`: who wants the file exclusively does not wait
+    /// for it, but who closes the descriptor does.
     pub fn beside(file: u32) -> u32 {
         file | SharedLock::BESIDE
     }
@@ -590,8 +597,8 @@ impl SharedLock {
     }
 }
 
-/// Values of [`Header::retired`]. Whatever it is, every process opens through the file table, so that
-/// all that have a file open see the same of it.
+/// Values of [`Header::retired`]. Whatever it is, every process opens through the file table, so
+/// that all that have a file open see the same of it.
 pub mod retirement {
     /// Files are buffered.
     pub const NONE: u32 = 0;
@@ -647,8 +654,8 @@ pub struct FileRecord {
     pub root: AtomicU64,
     /// Owner that has the file for itself, or 0.
     pub exclusive: AtomicU32,
-    /// Rule of the schema that holds, plus one; 0 is none. Set by the thread that makes the record, and again
-    /// when the file grows to `rule_review`.
+    /// Rule of the schema that holds, plus one; 0 is none. Set by the thread that makes the record,
+    /// and again when the file grows to `rule_review`.
     pub rule: AtomicU16,
     /// The buffering mode, all things considered: a code; 0 is asynchronous.
     pub mode: AtomicU8,
@@ -683,15 +690,16 @@ pub struct FileRecord {
     pub range_end: AtomicU64,
     /// Last status change as programs see it, CLOCK_REALTIME nanoseconds.
     pub changed_ns: AtomicU64,
-    /// Status change time of the store's file that is due to our own flush: what is later was done by
-    /// another program.
+    /// Status change time of the store's file that is due to our own flush: what is later was done
+    /// by another program.
     pub store_changed_ns: AtomicU64,
     /// Number of the job whose scratch it is.
     pub job: AtomicU32,
-    /// Checksum of the kernel's handle of the file, which has the inode's generation; 0 is not known.
+    /// Checksum of the kernel's handle of the file, which has the inode's generation; 0 is not
+    /// known.
     pub handle: AtomicU32,
-    /// Locks of buckets with bytes behind the end that were taken from dead processes since nothing was
-    /// left there, see [`crate::tail`].
+    /// Locks of buckets with bytes behind the end that were taken from dead processes since nothing
+    /// was left there, see [`crate::tail`].
     pub dirty_tails: AtomicU32,
     /// Owners that are giving the store's file bytes behind its end, before the record says so, or
     /// [`LENGTHENER_LEFT`]; 0 is a free place, see [`crate::tail`].
@@ -734,7 +742,8 @@ pub struct RuleRecord {
     pub(crate) reserve: u64,
 }
 
-/// States of an open-file description, in the lowest byte of its word; its generation is in the upper half.
+/// States of an open-file description, in the lowest byte of its word; its generation is in the
+/// upper half.
 pub mod description_state {
     /// Anyone may take it.
     pub const FREE: u32 = 0;
@@ -742,8 +751,8 @@ pub mod description_state {
     pub const LIVE: u32 = 1;
     /// Named by no bitmap at the last look; an exec under way may still revive it.
     pub const ZOMBIE: u32 = 2;
-    /// Being opened or taken part in by the process whose client slot is given above the lowest byte. Only that
-    /// process changes it, or who reaps it.
+    /// Being opened or taken part in by the process whose client slot is given above the lowest
+    /// byte. Only that process changes it, or who reaps it.
     pub const OPENING: u32 = 3;
 }
 

@@ -1,12 +1,13 @@
 //! Everything in shared memory: segment, bucket pool, block index, file table, open-file
 //! descriptions. The only place with lock-free code.
 //!
-//! The layout and its reasons are in docs/design/main-job.md. All types are used by many processes at
-//! once; whatever a killed process can leave behind carries its owner's stamp, see [`owner`].
+//! The layout and its reasons are in docs/design/main-job.md. All types are used by many processes
+//! at once; whatever a killed process can leave behind carries its owner's stamp, see [`owner`].
 //!
-//! Modules whose values stand on their own begin with an example. The others hold methods of a [`Segment`], which
-//! [`segment`] makes; of a file that a process has open, which `client` leads; or of a process that dies on the
-//! way ([`crash`], [`undo`]), which `tests/killed.rs` and the tests of `cli` show.
+//! Modules whose values stand on their own begin with an example. The others hold methods of a
+//! [`Segment`], which [`segment`] makes; of a file that a process has open, which `client` leads;
+//! or of a process that dies on the way ([`crash`], [`undo`]), which `tests/killed.rs` and the
+//! tests of `cli` show.
 
 pub mod backoff;
 mod block_guard;

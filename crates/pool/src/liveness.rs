@@ -14,7 +14,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Which PID namespace this process is in: the inode of the kernel's file for it. 0 where /proc does not tell.
+/// Which PID namespace this process is in: the inode of the kernel's file for it. 0 where /proc
+/// does not tell.
 ///
 /// Numbers of processes say nothing in another one.
 pub fn namespace() -> u64 {

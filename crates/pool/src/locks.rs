@@ -1,5 +1,5 @@
-//! Waiting for the locks of shared memory: as long as the holder lives, within a moment, or until a signal
-//! handler has to run.
+//! Waiting for the locks of shared memory: as long as the holder lives, within a moment, or until a
+//! signal handler has to run.
 
 use crate::backoff::Backoff;
 use crate::interruption;
@@ -13,8 +13,8 @@ use core::convert::Infallible;
 use rustix::io::Errno;
 
 impl Segment {
-    /// Takes `lock`, waiting as long as its holder lives. A lock that the thread has already stays its own
-    /// when the guard ends.
+    /// Takes `lock`, waiting as long as its holder lives. A lock that the thread has already stays
+    /// its own when the guard ends.
     #[inline]
     pub(crate) fn lock_looking<'a, E>(
         &self,
@@ -28,8 +28,8 @@ impl Segment {
         }
     }
 
-    /// Takes the lock of a description's offset. The wait ends when a signal handler has to run and the
-    /// holder does not go on.
+    /// Takes the lock of a description's offset. The wait ends when a signal handler has to run and
+    /// the holder does not go on.
     ///
     /// # Errors
     /// `INTR`, see [`interruption::restarts`].
@@ -76,7 +76,8 @@ impl Segment {
         self.lock_within(self.stripe(head), owner, backoff, || ())
     }
 
-    /// `taking` is called each time before the lock of a dead process is taken, `look` now and then with the holder.
+    /// `taking` is called each time before the lock of a dead process is taken, `look` now and then
+    /// with the holder.
     #[cold]
     fn lock_slow<'a, E>(
         &self,
@@ -109,8 +110,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Ends a wait for `holder` if it keeps a signal handler of the calling thread from running, and does
-    /// not go on.
+    /// Ends a wait for `holder` if it keeps a signal handler of the calling thread from running,
+    /// and does not go on.
     ///
     /// # Errors
     /// `INTR`, see [`interruption::restarts`].
@@ -122,8 +123,8 @@ impl Segment {
         Err(Errno::INTR)
     }
 
-    /// [`Segment::ends_wait`] of a wait for what the node manager may hold: one that is stopped is waited for as long
-    /// as [`crate::backoff::STOPPED_PATIENCE`] says.
+    /// [`Segment::ends_wait`] of a wait for what the node manager may hold: one that is stopped is
+    /// waited for as long as [`crate::backoff::STOPPED_PATIENCE`] says.
     ///
     /// # Errors
     /// `INTR`, see [`interruption::restarts`]; `TIMEDOUT`.
@@ -135,7 +136,8 @@ impl Segment {
         }
     }
 
-    /// Whether a wait for `holder` may be one for ever: its process is stopped, or it has taken long.
+    /// Whether a wait for `holder` may be one for ever: its process is stopped, or it has taken
+    /// long.
     pub fn stands(&self, holder: Owner, backoff: &Backoff) -> bool {
         backoff.is_long() || self.is_stopped(holder)
     }
@@ -154,8 +156,8 @@ impl Segment {
     }
 
     /// Takes `lock` within `backoff`: not from a holder that lives and does not let go, because its
-    /// process may be stopped. Waits that share a backoff take no longer than one. `taking` is called
-    /// before the lock of a dead process is taken.
+    /// process may be stopped. Waits that share a backoff take no longer than one. `taking` is
+    /// called before the lock of a dead process is taken.
     ///
     /// # Errors
     /// The holder.

@@ -27,8 +27,8 @@ pub enum Message {
         /// How many.
         blocks: u32,
     },
-    /// Blocks of `file` will probably be read, as `forebay_placement::prefetch` found out: bring them to
-    /// RAM while there is room. A descriptor that can be read comes with this packet.
+    /// Blocks of `file` will probably be read, as `forebay_placement::prefetch` found out: bring
+    /// them to RAM while there is room. A descriptor that can be read comes with this packet.
     Expect {
         /// File record.
         file: u32,
@@ -59,12 +59,13 @@ pub enum Message {
         /// Bytes that are still dirty.
         bytes: u64,
     },
-    /// The sender waits for the end of a manager that was told to end. Answered by `GoesOn` or `InUse`; the end of the
-    /// connection says that it has ended.
+    /// The sender waits for the end of a manager that was told to end. Answered by `GoesOn` or
+    /// `InUse`; the end of the connection says that it has ended.
     AwaitEnd,
     /// Answer to `AwaitEnd`: the manager is not to end any more, a run has joined it.
     GoesOn,
-    /// Answer to `AwaitEnd`: everything is on the store. The manager ends with the last process that uses its files.
+    /// Answer to `AwaitEnd`: everything is on the store. The manager ends with the last process
+    /// that uses its files.
     InUse,
     /// The sender is a `forebay run` whose command is about to start. Answered by `JobBegun`, by
     /// `NoRoom`, or, when there are too many, by `Refused`.

@@ -1,17 +1,18 @@
 //! Whether a file was opened since a thread looked which processes have it open.
 //!
-//! A process that opens a file, or takes part in a description of it, holds the stripe of the file's record from
-//! before it counts its open until its description names the file and is live. So a thread that looks has seen
-//! every description of a file, or can tell that it has not: it counts the opens while no thread holds the stripe,
-//! then looks at all descriptions, and then finds the count unchanged. Between the two counts no opener was at work:
-//! who counted before had finished, and is seen by its description; who comes later changes the count. How
-//! long a thread stops at any step of an open does not matter, and no clock decides anything.
+//! A process that opens a file, or takes part in a description of it, holds the stripe of the
+//! file's record from before it counts its open until its description names the file and is live.
+//! So a thread that looks has seen every description of a file, or can tell that it has not: it
+//! counts the opens while no thread holds the stripe, then looks at all descriptions, and then
+//! finds the count unchanged. Between the two counts no opener was at work: who counted before had
+//! finished, and is seen by its description; who comes later changes the count. How long a thread
+//! stops at any step of an open does not matter, and no clock decides anything.
 
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, Ordering};
 
-/// How often a file had been opened at a moment at which all its openers had finished. To be taken before
-/// the descriptions are looked at.
+/// How often a file had been opened at a moment at which all its openers had finished. To be taken
+/// before the descriptions are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Opens(u32);
@@ -19,7 +20,8 @@ pub struct Opens(u32);
 impl Opens {
     /// `None` if some thread holds `stripe`: it may be opening the file, which then counts as open.
     pub fn counted(opens: &AtomicU32, stripe: &RobustSeqLock) -> Option<Opens> {
-        // In this order: an opener that is seen to have counted is also seen to hold the stripe, or to have finished.
+        // In this order: an opener that is seen to have counted is also seen to hold the stripe, or
+        // to have finished.
         let count = opens.load(Ordering::SeqCst);
         stripe.read_begin().map(|_| Opens(count))
     }

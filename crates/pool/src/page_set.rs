@@ -79,8 +79,8 @@ impl SlotChecksums {
         before
     }
 
-    /// Those of `pages` that are corrupt: their bytes in `block`, which a whole block has been read to,
-    /// are not what was written. `before` has their checksums from before they were read.
+    /// Those of `pages` that are corrupt: their bytes in `block`, which a whole block has been read
+    /// to, are not what was written. `before` has their checksums from before they were read.
     pub fn corrupt_pages(
         &self,
         pages: PageSet,

@@ -20,14 +20,15 @@ impl BucketMeta {
         self.pages.pending_under_lock()
     }
 
-    /// Marks pages of a locked bucket as dirty, for a write of time `stamp`; nothing but a plain load
-    /// when they are.
+    /// Marks pages of a locked bucket as dirty, for a write of time `stamp`; nothing but a plain
+    /// load when they are.
     #[inline]
     pub fn mark_dirty(&self, pages: u64, stamp: u32) {
         self.pages.mark_dirty(pages, || self.dirtied.store(stamp, Ordering::Relaxed));
     }
 
-    /// Counts pages as dirty again that a manager was writing which is dead. The caller holds the lock.
+    /// Counts pages as dirty again that a manager was writing which is dead. The caller holds the
+    /// lock.
     pub fn take_back_writeback(&self) {
         self.pages.take_back(&self.valid, || ());
     }
@@ -76,8 +77,8 @@ impl Segment {
     }
 }
 
-/// What of a file the store did not have at one moment: what a program writes later, and be it to the same
-/// pages, is no part of it.
+/// What of a file the store did not have at one moment: what a program writes later, and be it to
+/// the same pages, is no part of it.
 pub struct Owed {
     file: u32,
     generation: u32,
@@ -92,8 +93,8 @@ struct OwedBlock {
     /// Where it lies.
     bucket: BucketId,
     pages: u64,
-    /// When the bucket became dirty. It becomes so anew only after all its dirty pages were taken to be written, which
-    /// happens only when none are being written any more.
+    /// When the bucket became dirty. It becomes so anew only after all its dirty pages were taken
+    /// to be written, which happens only when none are being written any more.
     dirtied: u32,
     /// Whether it has become dirty anew since.
     anew: bool,

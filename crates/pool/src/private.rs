@@ -1,5 +1,5 @@
-//! Files of ours in directories that others may write to, /dev/shm and the folders of file tiers: used
-//! only if no other user can have a hand in them.
+//! Files of ours in directories that others may write to, /dev/shm and the folders of file tiers:
+//! used only if no other user can have a hand in them.
 //!
 //! ```
 //! use forebay_pool::private;
@@ -153,7 +153,8 @@ pub fn look(path: impl Arg) -> Result<Stat, Wrong> {
     check(&found).map(|()| found)
 }
 
-/// Removes the file of this name unless it is another user's: root, and the owner of its folder, could remove that too.
+/// Removes the file of this name unless it is another user's: root, and the owner of its folder,
+/// could remove that too.
 pub fn remove(path: impl Arg + Copy) {
     // Another user cannot put theirs in its place meanwhile: the sticky bit keeps ours there.
     if !is_planted(path) {

@@ -1,14 +1,15 @@
 //! A bounded queue of [`Message`]s in shared memory: many producers, in any process, tell the node
 //! manager what needs no descriptor.
 //!
-//! Each place has a state word: the lap in which it may be used, and who is at it. A producer claims
-//! the place at the tail by its [`Owner`] stamp, writes the packet, and publishes it; a thread that finds
-//! the tail behind moves it on, so that no thread waits for one that was killed in between. The
-//! consumer passes over places that are claimed and not yet published: one stopped producer does not
-//! hold up the others. What a dead producer claimed is given back by [`Queue::take_back`].
+//! Each place has a state word: the lap in which it may be used, and who is at it. A producer
+//! claims the place at the tail by its [`Owner`] stamp, writes the packet, and publishes it; a
+//! thread that finds the tail behind moves it on, so that no thread waits for one that was killed
+//! in between. The consumer passes over places that are claimed and not yet published: one stopped
+//! producer does not hold up the others. What a dead producer claimed is given back by
+//! [`Queue::take_back`].
 //!
-//! Zeroed memory is an empty queue. A push is about ten nanoseconds where no other thread pushes, and
-//! makes no system call unless the consumer sleeps.
+//! Zeroed memory is an empty queue. A push is about ten nanoseconds where no other thread pushes,
+//! and makes no system call unless the consumer sleeps.
 
 use crate::futex;
 use crate::message::{MESSAGE_BYTES, Message};
@@ -244,7 +245,8 @@ impl<const N: usize> Queue<N> {
     }
 
     /// Sleeps until there is a message, at most `timeout_ms`, unless `awake` says that there is
-    /// something else to do. The thread that makes it say so rings afterwards. May return early for no reason.
+    /// something else to do. The thread that makes it say so rings afterwards. May return early for
+    /// no reason.
     pub fn wait(&self, timeout_ms: u64, awake: impl FnOnce() -> bool) {
         self.asleep.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -21,7 +21,8 @@ impl Segment {
         }
     }
 
-    /// Copies the pages of slot `from` and what is known of them to RAM bucket `to`. Both are locked.
+    /// Copies the pages of slot `from` and what is known of them to RAM bucket `to`. Both are
+    /// locked.
     pub(crate) fn copy_up(
         &self,
         from: BucketId,
@@ -60,11 +61,13 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes bytes of one page of a locked block zero, wherever it lies, if that page is valid. A block whose slot
-    /// cannot be written moves to RAM. Returns what has the block then, also beside an error.
+    /// Makes bytes of one page of a locked block zero, wherever it lies, if that page is valid. A
+    /// block whose slot cannot be written moves to RAM. Returns what has the block then, also
+    /// beside an error.
     ///
     /// # Errors
-    /// The device's errno if there is no room in RAM, or bytes that only the slot has cannot be read.
+    /// The device's errno if there is no room in RAM, or bytes that only the slot has cannot be
+    /// read.
     pub(crate) fn zero_in_block<'a>(
         &'a self,
         place: &AtomicU64,

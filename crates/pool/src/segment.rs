@@ -50,8 +50,8 @@ unsafe extern "C" {
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Cache lines that are asked for ahead: enough for the processor's own prefetcher to go on, and so few
-/// that they fit into its window. With all 64 of a page half of the gain is lost.
+/// Cache lines that are asked for ahead: enough for the processor's own prefetcher to go on, and so
+/// few that they fit into its window. With all 64 of a page half of the gain is lost.
 const PREFETCHED_LINES: usize = 8;
 
 /// Asks for a cache line; nothing happens if it is not memory.
@@ -79,8 +79,8 @@ pub enum SegmentError {
     NotPrivate(Wrong),
     /// Not a Forebay pool, or one that was never finished.
     NotAPool,
-    /// Made by another version: the layout version found, and which version of Forebay made it; empty if it does
-    /// not say.
+    /// Made by another version: the layout version found, and which version of Forebay made it;
+    /// empty if it does not say.
     OtherVersion(u32, String),
     /// The sizes in its header contradict each other or the file.
     Damaged(&'static str),
@@ -248,9 +248,9 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps a private copy of the segment in `file`, which no node manager serves: what is changed in it never
-    /// reaches the file. For tools that look at damaged pools: the second value says what is wrong with
-    /// a header whose sizes are usable.
+    /// Maps a private copy of the segment in `file`, which no node manager serves: what is changed
+    /// in it never reaches the file. For tools that look at damaged pools: the second value says
+    /// what is wrong with a header whose sizes are usable.
     ///
     /// # Errors
     /// Those of [`Segment::attach`].
@@ -270,8 +270,9 @@ impl Segment {
         }
     }
 
-    /// How much of the tables of clients, files and RAM buckets has ever been in use, and how long those are. Processes
-    /// raise the marks at any time: each is changed in one step, and never set to what it was when it was looked at.
+    /// How much of the tables of clients, files and RAM buckets has ever been in use, and how long
+    /// those are. Processes raise the marks at any time: each is changed in one step, and never set
+    /// to what it was when it was looked at.
     fn marks(&self) -> [(&AtomicU32, u32); 3] {
         let header = self.header();
         [
@@ -326,8 +327,8 @@ impl Segment {
         self.header().sum(rules)
     }
 
-    /// Whether the header of a pool without a magic number is one that was being made: a manager that
-    /// was killed before it had served a program left it, and nothing can be in it.
+    /// Whether the header of a pool without a magic number is one that was being made: a manager
+    /// that was killed before it had served a program left it, and nothing can be in it.
     ///
     /// # Errors
     /// The system's.
@@ -592,8 +593,8 @@ impl Segment {
         }
     }
 
-    /// [`Buckets::meta`], without what else belongs to the view: with debug assertions that takes instructions
-    /// although it is not used.
+    /// [`Buckets::meta`], without what else belongs to the view: with debug assertions that takes
+    /// instructions although it is not used.
     #[inline]
     pub fn bucket(&self, bucket: BucketId) -> Option<&BucketMeta> {
         let number = bucket.raw();
@@ -638,8 +639,8 @@ impl Segment {
         unsafe { self.base.add(self.offsets.data + bucket.index() * self.bucket_bytes) }
     }
 
-    /// Has the processor fetch the beginning of what is about to be read at `offset` of `file`, if it
-    /// lies in RAM. A hint: the caller need not be inside the file.
+    /// Has the processor fetch the beginning of what is about to be read at `offset` of `file`, if
+    /// it lies in RAM. A hint: the caller need not be inside the file.
     ///
     /// To be called first of all: the processor looks only some hundred instructions ahead, so that
     /// lines asked for here still overlap with those that the call before is copying.
@@ -705,8 +706,8 @@ impl Segment {
         self.header().failed_tiers.load(Ordering::Relaxed) >> tier.index() & 1 == 0
     }
 
-    /// Takes tier `tier` out of the hierarchy because its device fails or is full, if that is what `errno`
-    /// says. True for the first to say so.
+    /// Takes tier `tier` out of the hierarchy because its device fails or is full, if that is what
+    /// `errno` says. True for the first to say so.
     pub fn fail_tier(&self, tier: TierId, errno: Errno) -> bool {
         if tier.is_ram() || is_own_fault(errno) || !self.is_sound(tier) {
             return false;
@@ -719,8 +720,8 @@ impl Segment {
         self.header().failed_tiers.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    /// Why nothing new goes to tier `tier`, and since when in milliseconds of [`clock::stamp`]; `None` if
-    /// it is sound.
+    /// Why nothing new goes to tier `tier`, and since when in milliseconds of [`clock::stamp`];
+    /// `None` if it is sound.
     pub fn tier_failure(&self, tier: TierId) -> Option<(Errno, u32)> {
         let header = &self.header().tier[tier];
         let errno = header.failed_errno.load(Ordering::Relaxed) as i32;
@@ -816,7 +817,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Whether an error is about the calling process, its limits and memory, and says nothing of the device.
+/// Whether an error is about the calling process, its limits and memory, and says nothing of the
+/// device.
 pub fn is_own_fault(errno: Errno) -> bool {
     matches!(
         errno,

@@ -19,8 +19,8 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// A lock and a version in one word: owner in the upper half, version in the lower.
 ///
-/// Writers hold it; readers take two equal looks at an unheld word instead (a sequence lock).
-/// The version rises whenever the protected content changed. It is robust: a holder that has died is
+/// Writers hold it; readers take two equal looks at an unheld word instead (a sequence lock). The
+/// version rises whenever the protected content changed. It is robust: a holder that has died is
 /// told by its owner's stamp, and replaced.
 #[repr(transparent)]
 pub struct RobustSeqLock(AtomicU64);

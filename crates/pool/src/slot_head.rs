@@ -1,6 +1,7 @@
-//! The head of a file of slots, and that of their table: which version of Forebay has made it, and for which pool. It is
-//! the last 1 KiB of the file, behind all slots, or records: so it is found whatever the version, and with or without
-//! the pool. It is there twice, so that a bit that rots is no loss.
+//! The head of a file of slots, and that of their table: which version of Forebay has made it, and
+//! for which pool. It is the last 1 KiB of the file, behind all slots, or records: so it is found
+//! whatever the version, and with or without the pool. It is there twice, so that a bit that rots
+//! is no loss.
 
 use crate::checksum::checksum_of;
 use crate::layout::{MAKER, MAKER_BYTES};
@@ -23,7 +24,8 @@ const MAKER_AT: usize = 24;
 const COPY_BYTES: usize = HEAD_BYTES / 2;
 const SUM_AT: usize = COPY_BYTES - 4;
 
-/// What a head says. Magic number, format, maker and checksum stay where they are in every later format.
+/// What a head says. Magic number, format, maker and checksum stay where they are in every later
+/// format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotHead {
     /// See [`FORMAT`].

@@ -1,5 +1,6 @@
-//! The slot table: one record of 1 KiB for each slot of a file tier, in a file beside the slots. It says
-//! which pages of which file a slot holds, so that they are found again when the segment is gone.
+//! The slot table: one record of 1 KiB for each slot of a file tier, in a file beside the slots. It
+//! says which pages of which file a slot holds, so that they are found again when the segment is
+//! gone.
 //!
 //! ```
 //! use forebay_pool::SlotRecord;
@@ -25,7 +26,8 @@ use core::fmt;
 pub const RECORD_BYTES: usize = 1024;
 /// Bytes of a path that fit into a record.
 pub const RECORD_PATH_BYTES: usize = SUM_AT - PATH_AT;
-/// How the name of a tier's slots ends, and how those of their table and of the journal beside them do.
+/// How the name of a tier's slots ends, and how those of their table and of the journal beside them
+/// do.
 pub const SLOTS_END: &str = ".slots";
 /// See [`SLOTS_END`].
 pub const INDEX_END: &str = ".index";
@@ -136,7 +138,8 @@ impl SlotRecord {
         }
     }
 
-    /// Whether `bytes`, read from page `page` of the slot, are what the record is about, as far as that is known.
+    /// Whether `bytes`, read from page `page` of the slot, are what the record is about, as far as
+    /// that is known.
     pub fn page_agrees(&self, page: usize, bytes: &[u8]) -> bool {
         let known = self.sums[page % self.sums.len()];
         known == 0 || known == checksum_of(bytes)

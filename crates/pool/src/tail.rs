@@ -1,16 +1,18 @@
 //! What killed writers leave behind the end of a file.
 //!
-//! A writer that extends a file copies its bytes into a page first and raises the size last, both under the
-//! bucket's lock. If it is killed in between, a valid page has bytes behind the end. Nothing shows them while
-//! the end stays where it is; but a size that is raised past them, to leave a gap, would. Therefore a process
-//! that takes such a bucket's lock from a dead one counts that in the file's record before, and a process that
-//! is about to raise the size with a gap first makes what lies behind the end zero, if anything was counted.
+//! A writer that extends a file copies its bytes into a page first and raises the size last, both
+//! under the bucket's lock. If it is killed in between, a valid page has bytes behind the end.
+//! Nothing shows them while the end stays where it is; but a size that is raised past them, to
+//! leave a gap, would. Therefore a process that takes such a bucket's lock from a dead one counts
+//! that in the file's record before, and a process that is about to raise the size with a gap first
+//! makes what lies behind the end zero, if anything was counted.
 //!
-//! The same may be left on the store's file, by a process that was killed while it wrote around the tiers, or
-//! made the file longer in another way. Therefore it puts its owner into the record before, and takes it out when the
-//! record has the new size. Who finds one that is dead there takes the file exclusively, so that no living process is
-//! at it, and makes the store's file as long as the record says, or, where the store's size is the truth, the record as long
-//! as the store's file is: before the size is raised, and before the store's file counts as the truth.
+//! The same may be left on the store's file, by a process that was killed while it wrote around the
+//! tiers, or made the file longer in another way. Therefore it puts its owner into the record
+//! before, and takes it out when the record has the new size. Who finds one that is dead there
+//! takes the file exclusively, so that no living process is at it, and makes the store's file as
+//! long as the record says, or, where the store's size is the truth, the record as long as the
+//! store's file is: before the size is raised, and before the store's file counts as the truth.
 
 use crate::backoff::Backoff;
 use crate::checksums::SlotFiles;
@@ -23,8 +25,8 @@ use crate::sync::{AtomicU32, Ordering};
 use rustix::io::Errno;
 
 impl Segment {
-    /// Notes that the lock of `bucket` is about to be taken from a dead process: before it is, so that it can
-    /// always be seen from the lock or from the record. One time too many does no harm.
+    /// Notes that the lock of `bucket` is about to be taken from a dead process: before it is, so
+    /// that it can always be seen from the lock or from the record. One time too many does no harm.
     #[cold]
     pub(crate) fn note_dirty_tail(&self, bucket: &BucketMeta) {
         let file = bucket.file.load(Ordering::Relaxed);
@@ -39,9 +41,9 @@ impl Segment {
         }
     }
 
-    /// Before the size of `file` is raised while nothing was written from its end up to `start`: makes
-    /// zero what killed writers left there. What a living one writes at the same time stays. The caller is
-    /// inside the file, or has it exclusively, and holds no bucket.
+    /// Before the size of `file` is raised while nothing was written from its end up to `start`:
+    /// makes zero what killed writers left there. What a living one writes at the same time stays.
+    /// The caller is inside the file, or has it exclusively, and holds no bucket.
     ///
     /// # Errors
     /// A tier's errno, or as of [`Segment::ends_wait_in_time`]; the size must not be raised then.
@@ -70,8 +72,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes the locks of dead processes on what lies between the end of `file` and `start`, or waits until the
-    /// manager has, which counts them, too.
+    /// Takes the locks of dead processes on what lies between the end of `file` and `start`, or
+    /// waits until the manager has, which counts them, too.
     fn take_tail_over(&self, file: u32, start: u64, owner: Owner) -> Result<(), Errno> {
         let (record, bytes) = (self.file(file), self.bucket_bytes() as u64);
         let first = record.size.load(Ordering::Acquire) / bytes;
@@ -100,8 +102,8 @@ impl Segment {
                     lock.changed();
                     break;
                 }
-                // Others took it, or the manager began to take back everything of the dead process, and has
-                // not counted this yet.
+                // Others took it, or the manager began to take back everything of the dead process,
+                // and has not counted this yet.
             } else if !self.is_being_reaped(holder) {
                 break;
             }
@@ -113,9 +115,10 @@ impl Segment {
         Ok(())
     }
 
-    /// Notes in `record` that `owner` is about to give the store's file bytes behind its end: the place is to be given to
-    /// [`Segment::end_lengthening`]. `None` if there is no place because a dead process has not been
-    /// cleaned up after. The caller is inside the file, or has it exclusively, and then there is a place.
+    /// Notes in `record` that `owner` is about to give the store's file bytes behind its end: the
+    /// place is to be given to [`Segment::end_lengthening`]. `None` if there is no place because a
+    /// dead process has not been cleaned up after. The caller is inside the file, or has it
+    /// exclusively, and then there is a place.
     ///
     /// # Errors
     /// `INTR` if those who have the places do not go on, as of [`Segment::ends_wait`].
@@ -153,7 +156,8 @@ impl Segment {
         place.store(0, Ordering::Release);
     }
 
-    /// Whether a process that was killed may have given the store's file another size than the record has.
+    /// Whether a process that was killed may have given the store's file another size than the
+    /// record has.
     #[inline]
     pub fn was_lengthened(&self, record: &FileRecord) -> bool {
         let is_dead = |place: &AtomicU32| match place.load(Ordering::Acquire) {
@@ -190,8 +194,8 @@ impl Segment {
             && self.client(slot).state.load(Ordering::Acquire) == slot_state::REAPING
     }
 
-    /// Makes zero what is buffered of `file` behind its end. Waits for living processes that hold some of it,
-    /// as those do that write there. False if this very thread holds some of it.
+    /// Makes zero what is buffered of `file` behind its end. Waits for living processes that hold
+    /// some of it, as those do that write there. False if this very thread holds some of it.
     fn zero_tail(&self, file: u32, owner: Owner, files: &impl SlotFiles) -> Result<bool, Errno> {
         let (record, bytes) = (self.file(file), self.bucket_bytes() as u64);
         let first = record.size.load(Ordering::Acquire) / bytes;

@@ -140,8 +140,8 @@ impl Segment {
         cut
     }
 
-    /// Waits until no flush that began before the intent was set writes blocks behind `size`, and sees
-    /// to it that no slot's record has bytes there: a recovery must not put them behind a cut.
+    /// Waits until no flush that began before the intent was set writes blocks behind `size`, and
+    /// sees to it that no slot's record has bytes there: a recovery must not put them behind a cut.
     fn quiesce_beyond<E>(
         &self,
         file: u32,
@@ -154,7 +154,8 @@ impl Segment {
         self.quiesce_range(file, size..u64::MAX, owner, look, rerecord)
     }
 
-    /// Writes the records of the slots that have blocks of `file` from `size` on, and before block `upto`.
+    /// Writes the records of the slots that have blocks of `file` from `size` on, and before block
+    /// `upto`.
     fn rerecord(&self, file: u32, size: u64, upto: u64, owner: Owner, store: &impl StoreOps) {
         let bytes = self.bucket_bytes() as u64;
         if upto <= size / bytes {
@@ -173,9 +174,9 @@ impl Segment {
         }
     }
 
-    /// Waits until no flush that began before the intent was set writes blocks of `range`, and calls
-    /// `each` for their buckets, which are locked meanwhile. `look` may end the wait for a block, which is told with
-    /// its error.
+    /// Waits until no flush that began before the intent was set writes blocks of `range`, and
+    /// calls `each` for their buckets, which are locked meanwhile. `look` may end the wait for a
+    /// block, which is told with its error.
     fn quiesce_range<E>(
         &self,
         file: u32,
@@ -203,8 +204,8 @@ impl Segment {
         result
     }
 
-    /// Discards what lies behind `size`, and zeroes the rest of the last page. While the intent is set the
-    /// records of slots have nothing of it.
+    /// Discards what lies behind `size`, and zeroes the rest of the last page. While the intent is
+    /// set the records of slots have nothing of it.
     fn cut(&self, file: u32, size: u64, owner: Owner, store: &impl StoreOps) -> Result<(), Errno> {
         let bytes = self.bucket_bytes() as u64;
         let (last, within) = (size / bytes, (size % bytes) as usize);
@@ -223,8 +224,8 @@ impl Segment {
         result
     }
 
-    /// Discards the pages of a locked block behind the first `within` bytes, which are not none, zeroes the
-    /// rest of the last page, and unlocks it.
+    /// Discards the pages of a locked block behind the first `within` bytes, which are not none,
+    /// zeroes the rest of the last page, and unlocks it.
     ///
     /// # Errors
     /// As of [`Segment::zero_in_block`]. Who raises the size with a gap comes back to it.

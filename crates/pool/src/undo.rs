@@ -1,9 +1,11 @@
-//! A loss of power, simulated by test builds: with `FOREBAY_UNDO=DIR` what a write or a truncate replaces is first
-//! kept in DIR, and a sync of the file makes that void. A test that puts a part of it back has what a disk may
-//! look like that was never told to sync. Without debug assertions all of this is nothing.
+//! A loss of power, simulated by test builds: with `FOREBAY_UNDO=DIR` what a write or a truncate
+//! replaces is first kept in DIR, and a sync of the file makes that void. A test that puts a part
+//! of it back has what a disk may look like that was never told to sync. Without debug assertions
+//! all of this is nothing.
 //!
-//! DIR/DEVICE-INODE has for each page that was changed a head of five words - time, kind (0: write, 1: sync, 2: new size), offset,
-//! number of old bytes, old size of the file - and the old bytes. DIR/DEVICE-all has the syncs of all its files.
+//! DIR/DEVICE-INODE has for each page that was changed a head of five words - time, kind (0: write,
+//! 1: sync, 2: new size), offset, number of old bytes, old size of the file - and the old bytes.
+//! DIR/DEVICE-all has the syncs of all its files.
 
 use rustix::fd::BorrowedFd;
 

@@ -1,10 +1,11 @@
 //! Files that processes use through the kernel without a record, because the file table was full.
 //!
-//! Others must not buffer such a file as long as they do. So a process that finds no place for a file notes one of a few
-//! numbers that follow from its identity, in its slot and in the header, and a record that is made while the header has
-//! the number of its file is direct. Both happen under the stripe of the file. A process keeps its numbers to its end,
-//! because it may have duplicated the descriptor, mapped the file or executed another program; children inherit them. The
-//! node manager takes a number out of the header that no slot has any more.
+//! Others must not buffer such a file as long as they do. So a process that finds no place for a
+//! file notes one of a few numbers that follow from its identity, in its slot and in the header,
+//! and a record that is made while the header has the number of its file is direct. Both happen
+//! under the stripe of the file. A process keeps its numbers to its end, because it may have
+//! duplicated the descriptor, mapped the file or executed another program; children inherit them.
+//! The node manager takes a number out of the header that no slot has any more.
 
 use crate::files::Identity;
 use crate::layout::*;
@@ -17,8 +18,9 @@ fn number_of(identity: Identity) -> usize {
 }
 
 impl Segment {
-    /// Notes that `owner`'s process uses the file of `identity` without a record, or may use it when the record is
-    /// gone. The caller holds the stripe of the file, or keeps the file's record by a description.
+    /// Notes that `owner`'s process uses the file of `identity` without a record, or may use it
+    /// when the record is gone. The caller holds the stripe of the file, or keeps the file's record
+    /// by a description.
     pub fn note_unrecorded(&self, identity: Identity, owner: Owner) {
         let number = number_of(identity);
         let bit = 1 << number;

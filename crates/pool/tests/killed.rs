@@ -2,16 +2,17 @@
 //!
 //! The test binary starts itself as workers that read, write, move and discard blocks by the
 //! production protocol, each with two threads. The parent plays the node manager: it kills workers,
-//! takes back what they held, and starts new ones; now and then it kills them all, starts managers that
-//! are killed in the middle of [`Segment::recover`], recovers itself, and examines everything in the pool.
+//! takes back what they held, and starts new ones; now and then it kills them all, starts managers
+//! that are killed in the middle of [`Segment::recover`], recovers itself, and examines everything
+//! in the pool.
 //!
-//! What must hold is kept in a second shared memory, the [`Ledger`]: every write has a sequence number,
-//! given under the block's lock and noted as done after the write has returned. Every word of a bucket
-//! says which file, block, write and place it belongs to. So a reader can tell foreign bytes, torn
-//! writes and lost writes; only a write whose writer was killed may be seen in part.
+//! What must hold is kept in a second shared memory, the [`Ledger`]: every write has a sequence
+//! number, given under the block's lock and noted as done after the write has returned. Every word
+//! of a bucket says which file, block, write and place it belongs to. So a reader can tell foreign
+//! bytes, torn writes and lost writes; only a write whose writer was killed may be seen in part.
 //!
-//! The seed is printed, and can be given as FOREBAY_SEED. Both memories are unnamed files: nothing is
-//! left behind, whatever happens to the test.
+//! The seed is printed, and can be given as FOREBAY_SEED. Both memories are unnamed files: nothing
+//! is left behind, whatever happens to the test.
 
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -962,8 +963,8 @@ impl Manager {
         }
     }
 
-    /// Every bucket is free with its bit, or in use by the one entry that names it. (Repairing while
-    /// others take may leave a bit too many; who takes it finds the state and moves on.)
+    /// Every bucket is free with its bit, or in use by the one entry that names it. (Repairing
+    /// while others take may leave a bit too many; who takes it finds the state and moves on.)
     fn examine_buckets(&self) {
         let segment = &self.segment;
         let mut named = HashMap::new();
@@ -1084,7 +1085,8 @@ impl Manager {
         }
     }
 
-    /// Takes all messages: they are whole, and none is missing, twice, or out of its sender's order.
+    /// Takes all messages: they are whole, and none is missing, twice, or out of its sender's
+    /// order.
     fn listen(&mut self) {
         while let Some(message) = self.segment.queue().pop() {
             let Message::Stage { file, generation, first, blocks } = message else {

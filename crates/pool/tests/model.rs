@@ -1,20 +1,21 @@
 //! Model checking of the lock-free protocols with loom, in plain `cargo test`.
 //!
-//! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`, `block_guard.rs`, `buckets.rs`,
-//! `index.rs`, `opens.rs` and `queue.rs` are compiled again here, against the [`sync`] module below instead of the crate's. What cannot be included because it needs a
-//! mapped segment is written out with the same operations and orderings, and names the function that
-//! it mirrors.
+//! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`,
+//! `block_guard.rs`, `buckets.rs`, `index.rs`, `opens.rs` and `queue.rs` are compiled again here,
+//! against the [`sync`] module below instead of the crate's. What cannot be included because it
+//! needs a mapped segment is written out with the same operations and orderings, and names the
+//! function that it mirrors.
 //!
 //! Loom tries the interleavings of a model, and for each load the values that the C11 memory model
-//! allows. (It treats `SeqCst` accesses as a little weaker than they are, which can only cause false
-//! alarms.) Models that are too large to be explored to the end have a bound on the number of
+//! allows. (It treats `SeqCst` accesses as a little weaker than they are, which can only cause
+//! false alarms.) Models that are too large to be explored to the end have a bound on the number of
 //! preemptions; it stands at the call of [`explore`].
 //!
 //! Loom 0.7 overlooks a race between a load and another thread's store if the storing thread has
 //! loaded the same word in between, as every lock does before its exchange: it compares a store
 //! with the last access only, which is then the thread's own. Therefore each model is explored
-//! twice: as it is, and with all loads but those of lock-free readers made exchanges (that fail), so
-//! that no interleaving is overlooked.
+//! twice: as it is, and with all loads but those of lock-free readers made exchanges (that fail),
+//! so that no interleaving is overlooked.
 
 use block_guard::BlockGuard;
 use buckets::{Buckets, Locking};
@@ -77,8 +78,9 @@ mod queue;
 #[path = "../src/seq_lock.rs"]
 mod seq_lock;
 
-/// Nodes of two entries, the words of a file record that the index is about, and buckets: what `index.rs` and
-/// `buckets.rs` need of the layout. Eight levels are enough for the blocks of a model.
+/// Nodes of two entries, the words of a file record that the index is about, and buckets: what
+/// `index.rs` and `buckets.rs` need of the layout. Eight levels are enough for the blocks of a
+/// model.
 mod layout {
     use crate::dirty_pages::DirtyPages;
     use crate::seq_lock::RobustSeqLock;
@@ -138,9 +140,9 @@ mod futex {
     pub fn wake_all(_: &AtomicU32) {}
 }
 
-/// What the sources import as `crate::sync`: loom's atomics within a model. The unit tests that come
-/// along with the included sources run outside of any model, where loom's would panic, and get the
-/// real ones.
+/// What the sources import as `crate::sync`: loom's atomics within a model. The unit tests that
+/// come along with the included sources run outside of any model, where loom's would panic, and get
+/// the real ones.
 #[allow(dead_code)]
 mod sync {
     pub use core::sync::atomic::Ordering;
@@ -518,8 +520,8 @@ fn writers_exclude_each_other() {
 }
 
 /// (c) A writer killed within its change: the lock is taken over by one who changes nothing (as
-/// `Segment::lock_resident` does when the entry is another), and by one who does. Whoever looked before
-/// the killed writer came must not accept what it left.
+/// `Segment::lock_resident` does when the entry is another), and by one who does. Whoever looked
+/// before the killed writer came must not accept what it left.
 #[test]
 fn a_reader_notices_a_writer_that_was_killed() {
     for changes in [false, true] {
@@ -869,9 +871,9 @@ fn two_writers_of_a_new_block_make_one() {
     });
 }
 
-/// A demotion into slot `slot`. Mirrors `snapshot`, `copy` and `switch` of the manager's demoter: copies
-/// without the lock, then locks, and switches the entry only if the version is the one from before
-/// the copy. The slot is locked when the entry begins to name it.
+/// A demotion into slot `slot`. Mirrors `snapshot`, `copy` and `switch` of the manager's demoter:
+/// copies without the lock, then locks, and switches the entry only if the version is the one from
+/// before the copy. The slot is locked when the entry begins to name it.
 fn demote(pool: &Pool, block: usize, slot: BucketId, owner: Owner) -> bool {
     let word = pool.entry[block].load(Ordering::Acquire);
     let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
@@ -988,8 +990,9 @@ fn a_reader_sees_the_block_before_or_after_its_demotion() {
 // ---------------------------------------------------------------------------------------------
 // Shared locks of a file and exclusive use of it.
 
-/// The words of `files.rs`: who has the file, a word of shared locks for each client slot, and how many slots
-/// were ever used. The content may be read under a shared lock and changed under exclusion.
+/// The words of `files.rs`: who has the file, a word of shared locks for each client slot, and how
+/// many slots were ever used. The content may be read under a shared lock and changed under
+/// exclusion.
 struct File {
     exclusive: AtomicU32,
     shared_locks: [AtomicU64; 2],
@@ -1111,7 +1114,8 @@ fn a_new_client_is_not_overlooked() {
 /// How a file was opened and its record removed before, and is now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// The opens were read while a thread might be opening, and the description lived before it said of what.
+    /// The opens were read while a thread might be opening, and the description lived before it
+    /// said of what.
     Unordered,
     Now,
 }
@@ -1123,8 +1127,8 @@ const OPENING: u32 = 3;
 /// The record's number; a description of anything else says 0.
 const FILE: u32 = 1;
 
-/// The words of one record, its stripe, and one description that the opener will take, held or not by
-/// the opener's process.
+/// The words of one record, its stripe, and one description that the opener will take, held or not
+/// by the opener's process.
 struct Table {
     protocol: Protocol,
     stripe: RobustSeqLock,
@@ -1528,8 +1532,8 @@ fn an_entry_stays_in_place_while_the_tree_grows() {
 // ---------------------------------------------------------------------------------------------
 // What of a block is pending.
 
-/// A flush of a dirty page begins and fails while another thread looks, under the lock or not, whether
-/// the page may go.
+/// A flush of a dirty page begins and fails while another thread looks, under the lock or not,
+/// whether the page may go.
 fn flush_fails_meanwhile(holds_lock: bool, look: fn(&DirtyPages) -> u64) {
     explore(None, move || {
         let bucket = Arc::new((RobustSeqLock::unheld(), DirtyPages::new(1)));

@@ -83,7 +83,8 @@ fn step(transfer: &Transfer, slots: Option<FileSlots>) -> Result<usize, Errno> {
         }
         Direction::Read => {
             let mut spans = spans.to_vec();
-            // SAFETY: IoSliceMut has the layout of iovec, as Span; the buffers are valid for writes.
+            // SAFETY: IoSliceMut has the layout of iovec, as Span; the buffers are valid for
+            // writes.
             let slices = unsafe {
                 slice::from_raw_parts_mut(spans.as_mut_ptr().cast::<IoSliceMut>(), spans.len())
             };

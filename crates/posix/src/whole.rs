@@ -6,8 +6,8 @@ use rustix::io::{pread, pwrite};
 use std::mem::MaybeUninit;
 use std::slice;
 
-/// Reads a file from `offset` on, up to its end. Returns how many bytes: fewer than there is room for
-/// also where the kernel failed after some.
+/// Reads a file from `offset` on, up to its end. Returns how many bytes: fewer than there is room
+/// for also where the kernel failed after some.
 ///
 /// # Safety
 /// `into` is valid for writes.
@@ -33,8 +33,8 @@ pub unsafe fn read(file: StoreFile, offset: u64, into: Span) -> Result<usize, Er
     Ok(done)
 }
 
-/// Writes `from` to a file from `offset` on. Returns how many bytes: fewer where the kernel failed after
-/// some.
+/// Writes `from` to a file from `offset` on. Returns how many bytes: fewer where the kernel failed
+/// after some.
 ///
 /// # Safety
 /// `from` is valid for reads.

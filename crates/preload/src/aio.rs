@@ -226,7 +226,8 @@ unsafe extern "C" fn io_submit(
         if let Some(file) = managed(fd)
             && let Err(errno) = file.turn_direct()
         {
-            // The kernel does not have what is buffered. As with a block that it refuses, those before it are submitted.
+            // The kernel does not have what is buffered. As with a block that it refuses, those
+            // before it are submitted.
             if index == 0 {
                 return -errno.raw_os_error();
             }

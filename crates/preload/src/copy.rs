@@ -107,8 +107,8 @@ impl End {
         bytes(unsafe { libc::pread64(self.fd, buffer.0.cast(), most, at) })
     }
 
-    /// Writes all of `buffer[..length]`, at `at` or to a descriptor without offsets. Stops early where
-    /// the other side takes no more.
+    /// Writes all of `buffer[..length]`, at `at` or to a descriptor without offsets. Stops early
+    /// where the other side takes no more.
     fn write(self, buffer: &Buffer, length: usize, at: Option<i64>) -> (usize, Option<Errno>) {
         let mut done = 0;
         while done < length {

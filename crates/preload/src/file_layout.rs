@@ -1,5 +1,6 @@
-//! Where glibc keeps what in a FILE: `struct _IO_FILE`, which is public in <bits/types/struct_FILE.h>,
-//! and the same on every 64-bit glibc; behind it the function table, and in a cookie stream the cookie.
+//! Where glibc keeps what in a FILE: `struct _IO_FILE`, which is public in
+//! <bits/types/struct_FILE.h>, and the same on every 64-bit glibc; behind it the function table,
+//! and in a cookie stream the cookie.
 
 use libc::{FILE, c_int};
 
@@ -27,7 +28,8 @@ pub const WRITE_BASE_AT: usize = 32;
 pub const BUFFER_AT: usize = 56;
 /// `_fileno`.
 pub const FILENO_AT: usize = 112;
-/// `_flags2`, and in it: the lock is needed; it was opened with `e`, which holds when it is reopened, too.
+/// `_flags2`, and in it: the lock is needed; it was opened with `e`, which holds when it is
+/// reopened, too.
 pub const FLAGS2_AT: usize = 116;
 pub const NEEDS_LOCK: u32 = 0x80;
 pub const CLOSED_AT_EXEC: u32 = 0x40;

@@ -44,7 +44,8 @@ pub(crate) unsafe fn path_here<'a>(path: *const c_char) -> PathAt<'a> {
     unsafe { path_at(libc::AT_FDCWD, path) }
 }
 
-/// The text that the program gave; `None` if it is no memory of the program's, or longer than any path.
+/// The text that the program gave; `None` if it is no memory of the program's, or longer than any
+/// path.
 pub(crate) unsafe fn text_at<'a>(text: *const c_char) -> Option<&'a CStr> {
     // SAFETY: the program's path.
     unsafe { path_here(text) }.path.get()
@@ -67,7 +68,8 @@ fn failed(errno: Errno) -> c_int {
 
 /// `fd` for system calls.
 pub(crate) fn borrow<'a>(fd: c_int) -> rustix::fd::BorrowedFd<'a> {
-    // SAFETY: used for a call at once. A program may close any descriptor meanwhile: the call then fails.
+    // SAFETY: used for a call at once. A program may close any descriptor meanwhile: the call then
+    // fails.
     unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }
 }
 

@@ -14,8 +14,8 @@ pub(crate) fn map(flags: c_int, fd: c_int, call: impl FnOnce() -> *mut c_void) -
         return call();
     }
     let Some(file) = managed(fd) else { return call() };
-    // A private mapping of a file that is being written shows the writes, and the file's growth, until
-    // the program changes a page of it.
+    // A private mapping of a file that is being written shows the writes, and the file's growth,
+    // until the program changes a page of it.
     let keeps = flags & libc::MAP_TYPE != libc::MAP_PRIVATE || file.may_change();
     let result = if !keeps {
         file.with_clean(call)

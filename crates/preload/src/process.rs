@@ -163,8 +163,8 @@ parting! {
 }
 
 aliases! {
-    /// A vforked child shares our memory but not our descriptors, so what it opens and closes would be
-    /// noted for the parent. A fork is what vfork is allowed to be.
+    /// A vforked child shares our memory but not our descriptors, so what it opens and closes would
+    /// be noted for the parent. A fork is what vfork is allowed to be.
     "C" vfork = fork() -> pid_t;
     "C" _Fork = fork() -> pid_t;
 }

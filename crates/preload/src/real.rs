@@ -67,7 +67,8 @@ macro_rules! cancellable {
 }
 pub(crate) use cancellable;
 
-/// Names of the C library's that mean what another one means: on 64 bits all forms of an offset are one.
+/// Names of the C library's that mean what another one means: on 64 bits all forms of an offset are
+/// one.
 macro_rules! aliases {
     ($($(#[$doc:meta])* $abi:literal $visible:vis $name:ident = $target:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => { $(
         $(#[$doc])*

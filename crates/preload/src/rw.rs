@@ -6,8 +6,8 @@ use forebay_client::{OpenFile, UserBuffers};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
-/// As [`count`]; but where another thread has closed or replaced the descriptor before the call came to it,
-/// `again` makes the call of what the number is by now.
+/// As [`count`]; but where another thread has closed or replaced the descriptor before the call
+/// came to it, `again` makes the call of what the number is by now.
 #[inline(always)]
 fn count_current(
     file: &OpenFile<'_>,

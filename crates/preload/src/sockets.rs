@@ -44,8 +44,8 @@ fn peer(socket: c_int) -> u32 {
     peer.pid as u32
 }
 
-/// Before a message is sent: the process that receives its descriptors either shares what they refer to, or
-/// finds them the kernel's.
+/// Before a message is sent: the process that receives its descriptors either shares what they
+/// refer to, or finds them the kernel's.
 unsafe fn before(socket: c_int, message: *const msghdr) {
     let mut shared = None;
     let each = |_, fds: *mut c_int, number| {

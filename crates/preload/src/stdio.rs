@@ -179,8 +179,8 @@ unsafe fn share_need_of_locks(stream: *mut FILE) {
     }
 }
 
-/// glibc's function table of cookie streams, and our reading function as they have it: by these ours
-/// are recognized.
+/// glibc's function table of cookie streams, and our reading function as they have it: by these
+/// ours are recognized.
 static COOKIE_JUMPS: AtomicUsize = AtomicUsize::new(0);
 static COOKIE_READER: AtomicUsize = AtomicUsize::new(0);
 
@@ -215,8 +215,8 @@ impl Drop for Locked {
     }
 }
 
-/// glibc chooses a stream's buffer at first use, as its descriptor is then: of the file system's block
-/// size, and line by line on a terminal. For cookie streams it cannot, so we do.
+/// glibc chooses a stream's buffer at first use, as its descriptor is then: of the file system's
+/// block size, and line by line on a terminal. For cookie streams it cannot, so we do.
 unsafe fn choose_buffer(stream: *mut FILE) {
     /// What glibc takes when it knows nothing, or at most.
     const LARGEST: i64 = 8192;
@@ -342,8 +342,8 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     stream
 }
 
-/// A stream of glibc's own over `fd` in the character set that `mode` names: its fdopen knows none, and
-/// ours are of bytes.
+/// A stream of glibc's own over `fd` in the character set that `mode` names: its fdopen knows none,
+/// and ours are of bytes.
 unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
     const NAME: usize = 80;
     let mut own = [0u8; NAME + 8];
@@ -378,11 +378,12 @@ unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
     stream
 }
 
-/// Before an operation on wide characters: glibc's cookie streams are of bytes only. One of ours without
-/// an orientation becomes a stream of glibc's own, and its file is used through the kernel by every process.
+/// Before an operation on wide characters: glibc's cookie streams are of bytes only. One of ours
+/// without an orientation becomes a stream of glibc's own, and its file is used through the kernel
+/// by every process.
 ///
-/// False, with errno and the stream's mark of an error, if the file cannot be made clean: then it stays
-/// as it is, and the operation must not be made.
+/// False, with errno and the stream's mark of an error, if the file cannot be made clean: then it
+/// stays as it is, and the operation must not be made.
 pub(crate) unsafe fn hand_back(stream: *mut FILE) -> bool {
     // SAFETY: a stream of the program's.
     let Some(cookie) = (unsafe { ours(stream) }) else { return true };

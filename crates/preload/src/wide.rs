@@ -1,5 +1,6 @@
-//! Wide characters on our streams. glibc's cookie streams are streams of bytes, so that one of ours is
-//! [handed back](crate::stdio::hand_back) to glibc before its first wide operation; all after that is glibc's.
+//! Wide characters on our streams. glibc's cookie streams are streams of bytes, so that one of ours
+//! is [handed back](crate::stdio::hand_back) to glibc before its first wide operation; all after
+//! that is glibc's.
 
 use crate::real::real;
 use crate::stdio::{hand_back, stdin, stdout};

@@ -123,7 +123,8 @@ impl Simulation {
         }
     }
 
-    /// Shelves and all that is on them are gone. Clean blocks are on the store; dirty ones are lost.
+    /// Shelves and all that is on them are gone. Clean blocks are on the store; dirty ones are
+    /// lost.
     fn lose_shelves(&mut self, shelves: &[usize]) {
         for &shelf in shelves {
             self.shelves[shelf].alive = false;

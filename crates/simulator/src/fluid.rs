@@ -293,7 +293,8 @@ impl Fluid {
         }
     }
 
-    /// Ends all transfers whose token `is_wanted`. Returns their tokens and the bytes not yet moved.
+    /// Ends all transfers whose token `is_wanted`. Returns their tokens and the bytes not yet
+    /// moved.
     pub fn cancel(&mut self, mut is_wanted: impl FnMut(usize) -> bool) -> Vec<(usize, u64)> {
         let mut cancelled = Vec::new();
         for token in self.instant.extract_if(.., |token| is_wanted(*token)) {

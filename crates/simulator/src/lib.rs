@@ -1,8 +1,8 @@
 //! A modelled cluster on a virtual clock, on which Forebay's own placement decisions are run.
 //!
-//! [`simulate`] takes a [`Run`] and returns its [`Outcome`]. Where data goes and what moves is decided
-//! by `forebay-placement`, the code that the node manager runs; how long it takes is decided by the
-//! [fluid model](fluid). See docs/design/simulator.md.
+//! [`simulate`] takes a [`Run`] and returns its [`Outcome`]. Where data goes and what moves is
+//! decided by `forebay-placement`, the code that the node manager runs; how long it takes is
+//! decided by the [fluid model](fluid). See docs/design/simulator.md.
 
 #![forbid(unsafe_code)]
 

@@ -37,8 +37,8 @@ impl Simulation {
         tasks.into_iter()
     }
 
-    /// Makes room on a shelf if its watermarks or waiting ranks want it. One batch at a time, as the
-    /// node manager has one demoter for each tier.
+    /// Makes room on a shelf if its watermarks or waiting ranks want it. One batch at a time, as
+    /// the node manager has one demoter for each tier.
     pub fn make_room(&mut self, shelf: usize) {
         let state = &self.shelves[shelf];
         // No rank needs room any more when all have ended.
@@ -77,9 +77,9 @@ impl Simulation {
         }
     }
 
-    /// Takes blocks out of a shelf: the first batch of what is to leave. Where a plan did not say where
-    /// to, that is decided for the batch, as in the node manager: all at once would often find no tier
-    /// with so much room but the store.
+    /// Takes blocks out of a shelf: the first batch of what is to leave. Where a plan did not say
+    /// where to, that is decided for the batch, as in the node manager: all at once would often
+    /// find no tier with so much room but the store.
     fn demote(&mut self, shelf: usize, to: Option<Destination>, bytes: u64) {
         let (node, level) = self.owner(shelf);
         let size = self.run.cluster.block;
@@ -350,8 +350,8 @@ impl Simulation {
         self.make_room(shelf);
     }
 
-    /// Blocks that were just read come up to the fastest tier of the reader's node for which they are
-    /// hot enough. One batch at a time for each tier.
+    /// Blocks that were just read come up to the fastest tier of the reader's node for which they
+    /// are hot enough. One batch at a time for each tier.
     pub fn promote(&mut self, node: u32, blocks: &[(BlockId, u64)]) {
         let from = self.blocks[blocks[0].0].place;
         let below = match from {

@@ -50,8 +50,9 @@ pub struct Strategy {
     pub trigger: Trigger,
     /// Who flushes a shared tier.
     pub movers: Movers,
-    /// Whether room is made by moving to a lower tier; otherwise only by flushing and dropping. What
-    /// [`forebay_placement::Policy::moves_down`] says, unless one wants to know what else would be.
+    /// Whether room is made by moving to a lower tier; otherwise only by flushing and dropping.
+    /// What [`forebay_placement::Policy::moves_down`] says, unless one wants to know what else
+    /// would be.
     pub demote: bool,
     /// Whether blocks that are read often come up.
     pub promote: bool,

@@ -93,7 +93,8 @@ impl Rule {
 
 /// The rules of any number of [`Faulty`] batches, to be changed at any time from any thread.
 ///
-/// Clones share the rules. The first rule that hits decides; those after it do not see the operation.
+/// Clones share the rules. The first rule that hits decides; those after it do not see the
+/// operation.
 #[derive(Clone, Debug, Default)]
 pub struct FaultScript(Arc<Mutex<Script>>);
 

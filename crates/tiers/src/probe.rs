@@ -102,8 +102,8 @@ impl Drop for Buffer {
 }
 
 impl Probe {
-    /// Moves data between `buffer` and the first `file_bytes` of `file` for about `time`, at least one
-    /// round. What is written is synced before the time is taken, so that no cache is measured.
+    /// Moves data between `buffer` and the first `file_bytes` of `file` for about `time`, at least
+    /// one round. What is written is synced before the time is taken, so that no cache is measured.
     ///
     /// # Errors
     /// The file's errno; `INVAL` if file or buffer are too small for one round.
@@ -187,8 +187,9 @@ impl Probe {
         batch.iter().map(Transfer::result).sum()
     }
 
-    /// As [`Probe::run`], in memory: copies to or from `memory`, by as many threads as there are requests at
-    /// once, each in a part of its own. A read of 8 bytes follows pointers: each waits for the last.
+    /// As [`Probe::run`], in memory: copies to or from `memory`, by as many threads as there are
+    /// requests at once, each in a part of its own. A read of 8 bytes follows pointers: each waits
+    /// for the last.
     pub fn run_in_memory(&self, memory: &mut [u64], time: Duration) -> Sample {
         if self.bytes == size_of::<u64>() {
             return chase(memory, time);

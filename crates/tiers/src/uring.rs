@@ -37,8 +37,8 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Makes a ring for files and these slots, with up to `queue_depth` requests in flight (at least 1,
-    /// at most 4096).
+    /// Makes a ring for files and these slots, with up to `queue_depth` requests in flight (at
+    /// least 1, at most 4096).
     ///
     /// Fails with the kernel's error, mostly EPERM or ENOSYS, where io_uring is forbidden.
     pub fn new(slots: Option<FileSlots>, queue_depth: u32) -> Result<Self, Errno> {
@@ -95,9 +95,11 @@ impl Uring {
         }
     }
 
-    /// Adds a request for transfer `index`; never more than `depth` are in flight, so there is room.
+    /// Adds a request for transfer `index`; never more than `depth` are in flight, so there is
+    /// room.
     fn push(&mut self, index: usize, request: squeue::Entry) {
-        // SAFETY: `feed` returns only when the kernel is done with the transfer, which stays in place.
+        // SAFETY: `feed` returns only when the kernel is done with the transfer, which stays in
+        // place.
         let pushed = unsafe { self.ring.submission().push(&request.user_data(index as u64)) };
         debug_assert!(pushed.is_ok(), "in flight are at most as many as the queue has entries");
         self.queued.push_back(index);
@@ -151,8 +153,9 @@ fn request(transfer: &Transfer, slots: Option<FileSlots>) -> squeue::Entry {
 
 /// Gives the transfer the kernel's answer; whether the ring should carry on with it.
 ///
-/// Nothing here is cancelled: ECANCELED says that the kernel found no worker thread for a request that has
-/// to wait, because of a signal or a limit of threads. It is left, untouched, to be done without.
+/// Nothing here is cancelled: ECANCELED says that the kernel found no worker thread for a request
+/// that has to wait, because of a signal or a limit of threads. It is left, untouched, to be done
+/// without.
 fn settle(transfer: &mut Transfer, result: i32) -> bool {
     let answer = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result));
     if answer == Err(Errno::CANCELED) {
@@ -248,8 +251,8 @@ mod tests {
                 thread.store(unsafe { libc::pthread_self() }, Relaxed);
                 client.run(&mut batch);
             });
-            // SAFETY: the handler does nothing; without SA_RESTART, waits end with EINTR. The thread
-            // lives as long as the pipe is empty.
+            // SAFETY: the handler does nothing; without SA_RESTART, waits end with EINTR. The
+            // thread lives as long as the pipe is empty.
             unsafe {
                 let mut action: libc::sigaction = mem::zeroed();
                 action.sa_sigaction = ignore as extern "C" fn(i32) as usize;

@@ -1,8 +1,8 @@
 //! Figure 8: alternating compute and I/O, with three ratios of computing to I/O.
 //!
-//! A thousandth of what a node does in `forebay simulate hermes-fig8`: MiB for GiB, ms for s. The store
-//! takes 91 ms for the 2 MiB of a step; computing takes 1, 12 and 30 ms. `docs/simulator.md` derives
-//! these times: beyond 91 ms all is flushed in time, and every policy finds RAM empty.
+//! A thousandth of what a node does in `forebay simulate hermes-fig8`: MiB for GiB, ms for s. The
+//! store takes 91 ms for the 2 MiB of a step; computing takes 1, 12 and 30 ms. `docs/simulator.md`
+//! derives these times: beyond 91 ms all is flushed in time, and every policy finds RAM empty.
 
 use super::*;
 use crate::systems::{data_elevator, datawarp, forebay, no_buffering};

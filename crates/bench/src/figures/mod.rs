@@ -1,5 +1,5 @@
-//! The paper's figures, one file each: which program with which arguments, which systems, and what the
-//! paper says.
+//! The paper's figures, one file each: which program with which arguments, which systems, and what
+//! the paper says.
 
 mod fig10;
 mod fig11;

@@ -1,10 +1,10 @@
-//! Figure 4: operations on memory. Each write of 64 KiB to 2 MiB takes memory for its data, and gives
-//! it back when the data are on the disk: here in bursts, as checkpoints come.
+//! Figure 4: operations on memory. Each write of 64 KiB to 2 MiB takes memory for its data, and
+//! gives it back when the data are on the disk: here in bursts, as checkpoints come.
 //!
-//! Hermes' buckets are Forebay's: taken and given back on a real segment, several for a large write.
-//! The baselines are allocators, loaded into one small C program. The paper copies the data; but its
-//! three million operations of 64 KiB in a second would be 200 GB/s. So both is measured: with the
-//! copy, and with one byte written only.
+//! Hermes' buckets are Forebay's: taken and given back on a real segment, several for a large
+//! write. The baselines are allocators, loaded into one small C program. The paper copies the data;
+//! but its three million operations of 64 KiB in a second would be 200 GB/s. So both is measured:
+//! with the copy, and with one byte written only.
 
 use super::{CLIENTS, Pool, together};
 use crate::measured::{Claim, Measured, Unit};

@@ -1,11 +1,13 @@
-//! Figure 5: operations on metadata. Where does this block of this file lie, and: it now lies there.
+//! Figure 5: operations on metadata. Where does this block of this file lie, and: it now lies
+//! there.
 //!
-//! Forebay looks the file up in the file table, under its lock, and then the block in the index: what
-//! a program pays for a file that it did not keep open. The paper's own is a hash map in shared memory;
-//! the others are servers, a client in each of two threads. Redis and memcached are asked 64 times
-//! before an answer is waited for, as their own benchmark tools do (`redis-benchmark -P`,
-//! `memtier_benchmark --pipeline`), the single server once, as in the paper. As there, an update of a
-//! server's first fetches what is there. Every answer is compared with the one that is due.
+//! Forebay looks the file up in the file table, under its lock, and then the block in the index:
+//! what a program pays for a file that it did not keep open. The paper's own is a hash map in
+//! shared memory; the others are servers, a client in each of two threads. Redis and memcached are
+//! asked 64 times before an answer is waited for, as their own benchmark tools do (`redis-benchmark
+//! -P`, `memtier_benchmark --pipeline`), the single server once, as in the paper. As there, an
+//! update of a server's first fetches what is there. Every answer is compared with the one that is
+//! due.
 
 use super::{CLIENTS, Pool, together};
 use crate::measured::{Claim, Measured, Unit};

@@ -1,9 +1,9 @@
 //! Figure 6: operations on a message queue. Two clients publish; one subscribes.
 //!
-//! Forebay's is the queue through which clients tell the node manager what needs no descriptor, here
-//! with room for all messages of a round, so that none waits for the other side. NATS passes messages
-//! on while they are published, and drops those that have no subscriber; the others keep them.
-//! Messages have 32 bytes everywhere, and are looked at when they arrive.
+//! Forebay's is the queue through which clients tell the node manager what needs no descriptor,
+//! here with room for all messages of a round, so that none waits for the other side. NATS passes
+//! messages on while they are published, and drops those that have no subscriber; the others keep
+//! them. Messages have 32 bytes everywhere, and are looked at when they arrive.
 
 use super::{CLIENTS, together};
 use crate::measured::{Claim, Measured, Unit};

@@ -12,7 +12,8 @@ use rustix::fd::OwnedFd;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// Threads, or client processes, that work at the same time, as there are cores on the least machine.
+/// Threads, or client processes, that work at the same time, as there are cores on the least
+/// machine.
 const CLIENTS: usize = 2;
 
 /// A segment as a node manager makes it, with this process as a client.

@@ -2,8 +2,9 @@
 //! whole; when a file has been closed, movers copy it to the store while the program goes on.
 //!
 //! Here the program is given a directory on the emulated burst buffer itself, so redirection costs
-//! nothing. The movers are `forebay bench-worker`: several threads, so that reading the burst buffer
-//! and writing the store overlap, in pieces of 1 MiB, on the same emulated devices as the other systems.
+//! nothing. The movers are `forebay bench-worker`: several threads, so that reading the burst
+//! buffer and writing the store overlap, in pieces of 1 MiB, on the same emulated devices as the
+//! other systems.
 
 use super::{System, staging};
 use crate::stage::When;

@@ -1,8 +1,8 @@
-//! DataWarp's strategy: the job's files are on the burst buffer, and staged out to the store when the
-//! job has ended.
+//! DataWarp's strategy: the job's files are on the burst buffer, and staged out to the store when
+//! the job has ended.
 //!
-//! As with Data Elevator the program writes to the emulated burst buffer itself, and the same movers
-//! do the copying, all files at once.
+//! As with Data Elevator the program writes to the emulated burst buffer itself, and the same
+//! movers do the copying, all files at once.
 
 use super::{System, staging};
 use crate::stage::When;

@@ -1,6 +1,6 @@
-//! JuiceFS with write-back, as its documentation recommends for speed: metadata in Redis, the fastest
-//! engine by its own comparison (in SQLite where Redis is not installed), the cache in memory, objects
-//! in a local directory.
+//! JuiceFS with write-back, as its documentation recommends for speed: metadata in Redis, the
+//! fastest engine by its own comparison (in SQLite where Redis is not installed), the cache in
+//! memory, objects in a local directory.
 
 use super::{Mount, Peer, Place, redis};
 use crate::server::{self, Server};

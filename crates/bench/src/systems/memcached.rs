@@ -37,8 +37,8 @@ pub const STORE: Store = Store {
     wanted: 2.0,
 };
 
-/// A queue on it, as the paper has it: each message is a value under its number. Two counters are head
-/// and tail.
+/// A queue on it, as the paper has it: each message is a value under its number. Two counters are
+/// head and tail.
 pub const BROKER: Broker = Broker {
     name: "queue on memcached",
     program: STORE.program,

@@ -35,7 +35,8 @@ pub struct System {
     pub target: &'static str,
     /// Whether anything is left to be flushed when the program ends.
     pub flushes: bool,
-    /// When its files are moved from there to the store, where another program than Forebay does it.
+    /// When its files are moved from there to the store, where another program than Forebay does
+    /// it.
     pub stage: Option<When>,
 }
 
@@ -81,8 +82,8 @@ impl Allocator {
     }
 }
 
-/// A server that keeps values under keys, and how it is spoken to. All keys are of one length, and so
-/// are all values; so each answer is known before it comes, and compared.
+/// A server that keeps values under keys, and how it is spoken to. All keys are of one length, and
+/// so are all values; so each answer is known before it comes, and compared.
 pub struct Store {
     /// As in tables.
     pub name: &'static str,

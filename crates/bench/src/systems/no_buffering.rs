@@ -1,5 +1,5 @@
-//! The baseline: the program reads and writes the emulated store directly. Forebay only makes it wait
-//! as long as the device would take (`mode = "bypass"`).
+//! The baseline: the program reads and writes the emulated store directly. Forebay only makes it
+//! wait as long as the device would take (`mode = "bypass"`).
 
 use super::System;
 

@@ -1,4 +1,5 @@
-//! The paper's custom solution: one process answers all others. There it used MPI; here a Unix socket.
+//! The paper's custom solution: one process answers all others. There it used MPI; here a Unix
+//! socket.
 
 use super::memcached::put;
 use super::{Broker, MESSAGE_BYTES, Place, Store, exchange, expect, message};

@@ -26,8 +26,8 @@ pub(super) fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
     Ok(all.filter_map(|runtime| keeper(&runtime).map(|keeper| (runtime, keeper))).collect())
 }
 
-/// Whether the manager's process is about to be gone, as after a kill: it takes connections until the last of
-/// its threads is.
+/// Whether the manager's process is about to be gone, as after a kill: it takes connections until
+/// the last of its threads is.
 pub(super) fn is_ending(runtime: &Runtime) -> bool {
     /// The kernel's flag of a task that ends, in the ninth field of /proc/PID/stat.
     const EXITING: u64 = 4;
@@ -42,8 +42,9 @@ pub(super) fn is_ending(runtime: &Runtime) -> bool {
 
 /// What keeps what an instance has left; `None` if it has left nothing.
 pub(super) fn keeper(runtime: &Runtime) -> Option<Keeper> {
-    // A manager that was just killed keeps its lock until its last I/O has ended, and one that brings
-    // back what was left answers only when it has. The latter may take long, and is waited for.
+    // A manager that was just killed keeps its lock until its last I/O has ended, and one that
+    // brings back what was left answers only when it has. The latter may take long, and is waited
+    // for.
     for _ in 0..100 {
         if !runtime.has_left() {
             return None;
@@ -101,16 +102,18 @@ pub(super) fn await_answer(runtime: &Runtime) -> Option<Result<Connection, Strin
     }
 }
 
-/// How often an orphan is tried whose manager, started by another command, ends before it is drained.
+/// How often an orphan is tried whose manager, started by another command, ends before it is
+/// drained.
 pub(super) const DRAIN_TRIES: usize = 10;
 
-/// With which configuration what an instance has left goes on, if its folder is there: without it the user
-/// says which.
+/// With which configuration what an instance has left goes on, if its folder is there: without it
+/// the user says which.
 pub(super) fn recorded(runtime: &Runtime) -> Option<Config> {
     runtime.recorded().filter(|_| runtime.folder.exists())
 }
 
-/// Starts a manager for an orphan, unless another command was faster, and waits until it has drained it.
+/// Starts a manager for an orphan, unless another command was faster, and waits until it has
+/// drained it.
 ///
 /// # Errors
 /// What is left, and why.
@@ -216,8 +219,9 @@ pub(super) fn backing_of(config: &Config) -> Vec<PathBuf> {
     config.backing.iter().map(|backing| backing.path.clone()).collect()
 }
 
-/// Makes the folders again of instances that have left something on the same file tiers for the same
-/// directories, and lost theirs at a reboot: their data is older than all that will be written now.
+/// Makes the folders again of instances that have left something on the same file tiers for the
+/// same directories, and lost theirs at a reboot: their data is older than all that will be written
+/// now.
 pub(super) fn adopt(config: &Config) -> Result<(), String> {
     let left = Runtime::left_beside(config)?;
     for (kept, theirs) in &left.elsewhere {
@@ -239,8 +243,8 @@ pub(super) fn adopt(config: &Config) -> Result<(), String> {
 }
 
 /// Before a run: drains what an earlier one with another configuration left for the same
-/// directories. What was left with this configuration is taken over by its manager; what was left for
-/// other directories is mentioned.
+/// directories. What was left with this configuration is taken over by its manager; what was left
+/// for other directories is mentioned.
 pub fn drain_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
     adopt(config)?;
     for (orphan, keeper) in &pools()? {

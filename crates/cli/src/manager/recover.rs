@@ -9,7 +9,8 @@ use std::process::ExitCode;
 /// `forebay recover`.
 pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     if arguments.is_given() {
-        // Only the pool, or after a reboot the tiers' files, may be left; the folder says whose they are.
+        // Only the pool, or after a reboot the tiers' files, may be left; the folder says whose
+        // they are.
         let (config, runtime) = arguments.runtime()?;
         if runtime.pool.exists() {
             runtime.prepare()?;

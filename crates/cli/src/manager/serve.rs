@@ -112,8 +112,8 @@ pub(super) fn serve_instance(
     }
 }
 
-/// Where memory gets scarce, the manager is the last to be killed, if we may say so: what it has mapped is
-/// the RAM tier, which its end would not free, and its work is what does.
+/// Where memory gets scarce, the manager is the last to be killed, if we may say so: what it has
+/// mapped is the RAM tier, which its end would not free, and its work is what does.
 pub(super) fn spare_from_oom() {
     const SCORE: i32 = -500;
     let place = "/proc/self/oom_score_adj";

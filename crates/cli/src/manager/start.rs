@@ -48,8 +48,9 @@ pub(super) fn write_config(config: &Config, runtime: &Runtime) -> Result<(), Str
         .map_err(|error| format!("{}: {error}", resolved.display()))
 }
 
-/// A configuration for a node manager to begin with. What it finds may have another: so it is not kept in
-/// the instance's folder under the name of the one that holds, and goes when the start has ended.
+/// A configuration for a node manager to begin with. What it finds may have another: so it is not
+/// kept in the instance's folder under the name of the one that holds, and goes when the start has
+/// ended.
 pub(super) struct Proposed(PathBuf);
 
 impl Proposed {

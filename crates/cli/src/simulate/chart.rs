@@ -1,5 +1,5 @@
-//! The figure: a group of bars for each case, a bar for each strategy, stacked from open, write, read and
-//! flush time, with a mark where the paper's bar ends.
+//! The figure: a group of bars for each case, a bar for each strategy, stacked from open, write,
+//! read and flush time, with a mark where the paper's bar ends.
 
 use super::scenario::{Measure, Scenario};
 use crate::bars::{self, Bar, Chart, Group};

@@ -1,5 +1,5 @@
-//! The list `points`: each point once with a pause and once with a kill, in programs and in node managers, while
-//! others work; with what leads there.
+//! The list `points`: each point once with a pause and once with a kill, in programs and in node
+//! managers, while others work; with what leads there.
 
 use super::operations::Operation::{
     self, Allocate, Common, CopyRange, Exec, Extend, Far, Fdatasync, Fork, Fsync, Inherit,
@@ -58,7 +58,8 @@ const OF_CLIENTS: &[&str] = &[
     "truncate.size",
     "truncate.store",
 ];
-/// Points of the pool that node managers alone pass: they take back what the dead held, and forget files.
+/// Points of the pool that node managers alone pass: they take back what the dead held, and forget
+/// files.
 const OF_NODES: &[&str] = &[
     "description.sweep",
     "file.pruned",
@@ -80,7 +81,8 @@ const OF_NODES: &[&str] = &[
     "recover.writeback",
 ];
 
-/// Points of the pool that a node manager passes, too, but in a race so narrow that no case leads there.
+/// Points of the pool that a node manager passes, too, but in a race so narrow that no case leads
+/// there.
 const SELDOM_IN_NODES: &[&str] = &[
     // A program has written the very block that is being fetched ahead.
     "bucket.aborted",
@@ -135,7 +137,8 @@ struct Lead {
     tiers: Tiers,
     /// Half of the operations.
     often: &'static [Operation],
-    /// Where every other program, or each, kills itself, and where those of two workers pause, if anywhere.
+    /// Where every other program, or each, kills itself, and where those of two workers pause, if
+    /// anywhere.
     victims: &'static str,
     held: &'static str,
     faults: &'static str,
@@ -242,7 +245,8 @@ fn lead(aim: &Aim) -> Lead {
 }
 
 impl Aim {
-    /// The cases, in their order: each point with a pause in each role that passes it, then with a kill.
+    /// The cases, in their order: each point with a pause in each role that passes it, then with a
+    /// kill.
     fn all() -> Vec<Aim> {
         let roles = |(point, of): &(&'static str, &str)| -> Vec<(&'static str, &'static str)> {
             let roles: &[&str] = match *of {
@@ -470,7 +474,8 @@ impl Torture {
     }
 }
 
-/// Environment of program `number` of a case whose keeper was told to `aim`, and whether it is to kill itself.
+/// Environment of program `number` of a case whose keeper was told to `aim`, and whether it is to
+/// kill itself.
 pub fn of_program(
     random: &mut Random,
     number: u64,

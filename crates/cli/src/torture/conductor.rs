@@ -1,5 +1,5 @@
-//! What `forebay run` runs for a standing list: it prepares the files of one case after the other, starts the
-//! programs that play its scripts, kills or holds them, and judges what they have left.
+//! What `forebay run` runs for a standing list: it prepares the files of one case after the other,
+//! starts the programs that play its scripts, kills or holds them, and judges what they have left.
 
 mod judge;
 mod passes;

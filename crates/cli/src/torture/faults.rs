@@ -15,7 +15,8 @@ const STORE: [&str; 10] = [
     "store read short",
     "store write fail E",
 ];
-/// The same about a file tier. What it holds alone and cannot be read is lost: reads fail for a moment only.
+/// The same about a file tier. What it holds alone and cannot be read is lost: reads fail for a
+/// moment only.
 const TIERS: [&str; 8] = [
     "nvme write delay Nms every 7",
     "nvme read short",

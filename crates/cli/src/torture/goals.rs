@@ -5,8 +5,8 @@ use clap::Args;
 /// Goals; one that is not given is none.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Goals {
-    /// The qualification of a release: until 10000 kills and 10000 pauses were effective and 10 million
-    /// operations done, or as many as the options below say
+    /// The qualification of a release: until 10000 kills and 10000 pauses were effective and 10
+    /// million operations done, or as many as the options below say
     #[arg(long)]
     pub release: bool,
     /// Until so many kills were effective

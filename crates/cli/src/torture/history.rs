@@ -1,4 +1,5 @@
-//! What a worker has done last, in a ring of lines on file: what is printed when something is wrong.
+//! What a worker has done last, in a ring of lines on file: what is printed when something is
+//! wrong.
 
 use super::operations::Operation;
 use std::fs::{File, OpenOptions};

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes at the end of the file that are looked at for an error.
 const TAIL: u64 = 1 << 20;
-/// How long after it has hit a fault explains an error of a call that is not a sync: the pauses between
-/// tries of a flush.
+/// How long after it has hit a fault explains an error of a call that is not a sync: the pauses
+/// between tries of a flush.
 const MOMENT_NS: u64 = 5_000_000_000;
 
 /// The errno of a sync that finds the node manager stopped: ETIMEDOUT.
@@ -33,7 +33,8 @@ pub fn now_ns() -> u64 {
 pub enum Call {
     /// It tells of everything that failed before.
     Sync,
-    /// What journal and slots have of the file must be checkpointed before: a truncate, or a call that the kernel does.
+    /// What journal and slots have of the file must be checkpointed before: a truncate, or a call
+    /// that the kernel does.
     Checkpointing,
     /// Any other.
     Plain,
@@ -42,15 +43,16 @@ pub enum Call {
 /// The errno of a file whose checkpoint the journal could not log: EIO, whatever its device said.
 const NO_CHECKPOINT: i32 = 5;
 
-/// Whether a fault with this errno has hit `since` this time: one of the store, or a read of a tier, which may
-/// be the only one that has the bytes. That a tier cannot be written concerns only what makes checkpoints of files: where
-/// the journal cannot note that, a recovery could put old bytes over those on the store. A call that is no
-/// sync is excused only by what was a moment ago.
+/// Whether a fault with this errno has hit `since` this time: one of the store, or a read of a
+/// tier, which may be the only one that has the bytes. That a tier cannot be written concerns only
+/// what makes checkpoints of files: where the journal cannot note that, a recovery could put old
+/// bytes over those on the store. A call that is no sync is excused only by what was a moment ago.
 pub fn explains(path: &Path, errno: i32, since: u64, call: Call) -> bool {
     let now = now_ns();
     let moment = now.saturating_sub(MOMENT_NS);
     let of_journal = match call {
-        // The generation in which its device failed goes on until all files in it have a checkpoint.
+        // The generation in which its device failed goes on until all files in it have a
+        // checkpoint.
         Call::Sync => since.min(moment),
         _ => moment,
     };

@@ -1,5 +1,5 @@
-//! What `forebay run` runs in a torture: it starts one program after the other, stops, kills and buries
-//! them, and knows from their status which kill has hit.
+//! What `forebay run` runs in a torture: it starts one program after the other, stops, kills and
+//! buries them, and knows from their status which kill has hit.
 
 use super::counts::{Fates, WordsFile};
 use super::place::Place;
@@ -125,7 +125,8 @@ impl Keeper {
         fate
     }
 
-    /// Waits for the end of a program, and lets happen to it what is to happen. Whether it was sent a kill.
+    /// Waits for the end of a program, and lets happen to it what is to happen. Whether it was sent
+    /// a kill.
     fn attend(&mut self, child: &mut Child, fate: &Fate) -> std::io::Result<(ExitStatus, bool)> {
         let since = Instant::now();
         let (mut is_sent, mut freeze, mut thaw) = (false, fate.freeze, None);

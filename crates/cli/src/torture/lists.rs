@@ -1,5 +1,5 @@
-//! The standing lists: numbered cases that are each short and follow from their number and the seed, in batches
-//! under one node manager, which end in peace or not.
+//! The standing lists: numbered cases that are each short and follow from their number and the
+//! seed, in batches under one node manager, which end in peace or not.
 
 use super::aims::Aim;
 use super::conductor::Tally;
@@ -234,8 +234,8 @@ impl Torture {
         self.notice_manager();
     }
 
-    /// Ends a batch in peace, by killing everything, or by that and a loss of memory; and compares the store with
-    /// what was seen of each case, all of which was synced.
+    /// Ends a batch in peace, by killing everything, or by that and a loss of memory; and compares
+    /// the store with what was seen of each case, all of which was synced.
     fn end_batch(&mut self) -> Result<(), String> {
         let choice = if self.is_interrupted() { 9 } else { self.random.below(4) };
         match choice {

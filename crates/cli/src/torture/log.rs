@@ -25,7 +25,8 @@ pub fn record(worker: u64, number: u64) -> [u8; BYTES] {
     record
 }
 
-/// What a worker notes of a record that it has begun, once the append, and a sync behind it, succeeded.
+/// What a worker notes of a record that it has begun, once the append, and a sync behind it,
+/// succeeded.
 pub const APPENDED: u8 = 1;
 /// See [`APPENDED`].
 pub const SYNCED: u8 = 2;
@@ -39,8 +40,8 @@ pub enum Past {
     Lost,
 }
 
-/// Compares the log with the acknowledgements of each worker: a byte for each record that was begun.
-/// Returns the bytes compared.
+/// Compares the log with the acknowledgements of each worker: a byte for each record that was
+/// begun. Returns the bytes compared.
 ///
 /// # Errors
 /// What is wrong.

@@ -1,5 +1,5 @@
-//! What files can be after scripts of two programs, of which each may have died: all orders of their steps, and
-//! what each order leaves.
+//! What files can be after scripts of two programs, of which each may have died: all orders of
+//! their steps, and what each order leaves.
 
 use super::script::{Files, How, SLOTS, Script, Step, Told};
 use std::collections::BTreeMap;
@@ -14,7 +14,8 @@ pub struct World {
     files: Vec<Vec<u8>>,
     names: BTreeMap<char, usize>,
     slots: [[Option<usize>; SLOTS]; 2],
-    /// Where the appends of the programs have begun that are not over, until the file's size is set.
+    /// Where the appends of the programs have begun that are not over, until the file's size is
+    /// set.
     ends: [Option<usize>; 2],
 }
 
@@ -202,7 +203,8 @@ struct End {
 }
 
 impl Story<'_> {
-    /// What is wrong with what was `found`, by name; nothing if some order of the steps explains it.
+    /// What is wrong with what was `found`, by name; nothing if some order of the steps explains
+    /// it.
     pub fn judge(&self, found: &BTreeMap<char, Vec<u8>>) -> Option<String> {
         let mut ends = self.ends();
         ends.retain(|end| self.is_told(end));
@@ -380,8 +382,8 @@ impl Story<'_> {
     }
 }
 
-/// What is wrong with `found` if each of its bytes is to be that of one of these files, and its size one of
-/// theirs, or one between.
+/// What is wrong with `found` if each of its bytes is to be that of one of these files, and its
+/// size one of theirs, or one between.
 fn unexplained(found: &[u8], all: &[&[u8]], between: bool) -> Option<String> {
     let sizes = || all.iter().map(|file| file.len());
     let range = sizes().min().unwrap_or(0)..=sizes().max().unwrap_or(0);

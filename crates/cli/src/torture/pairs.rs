@@ -1,5 +1,5 @@
-//! The list `pairs`: every ordered pair of operations on one file, by two programs or by two threads with
-//! descriptors of their own, with a kill or a pause within the first.
+//! The list `pairs`: every ordered pair of operations on one file, by two programs or by two
+//! threads with descriptors of their own, with a kill or a pause within the first.
 
 use super::model::World;
 use super::script::{Files, How, Script, Step};
@@ -76,7 +76,8 @@ pub const ALL: [Operation; 25] = [
 pub enum Form {
     /// The first program is killed; then the second one does its operation.
     KillThen,
-    /// The first program pauses, the second one does its operation or waits, then the first is killed.
+    /// The first program pauses, the second one does its operation or waits, then the first is
+    /// killed.
     KillMeanwhile,
     /// The first program pauses, for longer than every timer, and goes on.
     Pause,
@@ -101,7 +102,8 @@ impl Form {
     }
 }
 
-/// Where the first operation is interrupted: behind it, or in one of three parts of the points that it passes.
+/// Where the first operation is interrupted: behind it, or in one of three parts of the points that
+/// it passes.
 const PLACES: u64 = 4;
 
 /// Number of cases; they are numbered from 1.

@@ -1,4 +1,5 @@
-//! Where the torture takes place: a managed directory, tiers, and everything else that goes when it ends.
+//! Where the torture takes place: a managed directory, tiers, and everything else that goes when it
+//! ends.
 
 use super::points;
 use forebay_node::status::Observer;
@@ -20,7 +21,8 @@ const UNREADABLE: Duration = Duration::from_secs(2);
 pub enum Tiers {
     /// Small, so that everything moves and is evicted all the time.
     Busy,
-    /// As small as can be, less than the programs' files: what is written waits for room, or goes around them.
+    /// As small as can be, less than the programs' files: what is written waits for room, or goes
+    /// around them.
     Full,
     /// Enough RAM for everything: programs keep some of it at hand.
     Wide,
@@ -73,8 +75,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes it below `folder`; if it `is_shared`, other users can come to the store's and the tier's folders, as
-    /// in a cluster's scratch directory.
+    /// Makes it below `folder`; if it `is_shared`, other users can come to the store's and the
+    /// tier's folders, as in a cluster's scratch directory.
     ///
     /// # Errors
     /// A message that names what could not be made.
@@ -224,7 +226,8 @@ impl Place {
         self.start(&format!("run-{worker}"), &all, environment)
     }
 
-    /// The pools of this place. Where another user has taken a pool's usual name, a number follows that.
+    /// The pools of this place. Where another user has taken a pool's usual name, a number follows
+    /// that.
     pub fn pools(&self) -> Vec<PathBuf> {
         let uid = rustix::process::getuid().as_raw();
         let is_ours =
@@ -240,7 +243,8 @@ impl Place {
             let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
             names.collect::<Vec<_>>()
         };
-        // A manager that was killed while it ended has left its pool, but of its folder only the log.
+        // A manager that was killed while it ended has left its pool, but of its folder only the
+        // log.
         let of_log =
             |name: &str| Some(name.strip_prefix("last-")?.strip_suffix(".log")?.to_owned());
         let instances =
@@ -276,7 +280,8 @@ impl Place {
         })
     }
 
-    /// Opens and writes that were intercepted since the pool was made, whether a node manager serves it or not.
+    /// Opens and writes that were intercepted since the pool was made, whether a node manager
+    /// serves it or not.
     pub fn intercepted(&self) -> u64 {
         let observer = self.pools().first().and_then(|pool| Observer::of(pool).ok());
         let counters = observer.map(|observer| observer.counters()).unwrap_or_default();
@@ -363,8 +368,8 @@ fn remove(path: &Path) -> Result<(), String> {
     fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Processes younger than this one whose environment cannot be read: they execute a program at this moment, or end,
-/// though threads of theirs may still be within system calls.
+/// Processes younger than this one whose environment cannot be read: they execute a program at this
+/// moment, or end, though threads of theirs may still be within system calls.
 fn unreadable() -> usize {
     /// The kernel's flag of its own threads, in the ninth field of /proc/PID/stat.
     const KERNEL: u64 = 0x20_0000;

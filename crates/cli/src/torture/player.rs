@@ -1,5 +1,5 @@
-//! A program of the standing lists: it plays a script step by step, through the calls of libc, and notes on file
-//! what each step has told it.
+//! A program of the standing lists: it plays a script step by step, through the calls of libc, and
+//! notes on file what each step has told it.
 
 use super::script::{Files, How, READ_MAX, SLOTS, Script, Step, Told};
 use super::system;
@@ -15,7 +15,8 @@ use std::time::Duration;
 /// How often a file is looked for that another process makes or removes.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Marks in the list of points that are passed: where the steps begin, where another image does, where they end.
+/// Marks in the list of points that are passed: where the steps begin, where another image does,
+/// where they end.
 pub const MARKS: [&str; 3] = ["-begin", "-image", "-end"];
 
 /// Files by which a player and its conductor wait for each other, in the conductor's folder.
@@ -117,7 +118,8 @@ pub struct Player {
     slots: [Option<File>; SLOTS],
 }
 
-/// Notes a place in the list of points that are passed, if there is one. Without one it passes the same points.
+/// Notes a place in the list of points that are passed, if there is one. Without one it passes the
+/// same points.
 fn mark(what: &str) -> io::Result<()> {
     let list = std::env::var_os("FOREBAY_CRASH_LIST").unwrap_or_else(|| "/dev/null".into());
     let mut list = OpenOptions::new().append(true).open(list)?;
@@ -311,7 +313,8 @@ fn wait_while(is_so: impl Fn() -> bool) {
 /// Forks a child that writes and ends. If it dies by a signal, so does this process.
 fn fork_and_write(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     let (fd, mut status) = (file.as_raw_fd(), 0);
-    // SAFETY: the child makes two calls that are allowed there, and waitpid gets a number that outlives it.
+    // SAFETY: the child makes two calls that are allowed there, and waitpid gets a number that
+    // outlives it.
     unsafe {
         match libc::fork() {
             -1 => return Err(io::Error::last_os_error()),

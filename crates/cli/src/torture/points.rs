@@ -17,11 +17,13 @@ pub const BUILT: bool = cfg!(debug_assertions);
 pub const TIME_SCALE: u64 = 50;
 /// How long a pause takes, in milliseconds: longer than every timer then.
 const PAUSE_MS: u64 = 100;
-/// How often one process pauses: a manager that did at each of thousands of passes would come to a standstill.
+/// How often one process pauses: a manager that did at each of thousands of passes would come to a
+/// standstill.
 const PAUSES_MOST: u64 = 20;
 
-/// Environment that lets a process of a role pause: half of them at one point, most of these at one of those that
-/// the file `missed` names, at which no process has paused so far; the others anywhere.
+/// Environment that lets a process of a role pause: half of them at one point, most of these at one
+/// of those that the file `missed` names, at which no process has paused so far; the others
+/// anywhere.
 pub fn pause(
     random: &mut Random,
     role: &str,
@@ -43,7 +45,8 @@ pub fn pause(
     pauses(random, what, role, log)
 }
 
-/// Environment that lets each process of a role pause at its first pass of `point`; or, if `again`, at one in five.
+/// Environment that lets each process of a role pause at its first pass of `point`; or, if `again`,
+/// at one in five.
 pub fn pause_at(
     random: &mut Random,
     (role, point): (&str, &str),
@@ -69,8 +72,8 @@ fn pauses(
     ]
 }
 
-/// Environment that lets a process of a role kill itself once, at one of its first `most` points; `mark` then
-/// says where.
+/// Environment that lets a process of a role kill itself once, at one of its first `most` points;
+/// `mark` then says where.
 pub fn kill(
     random: &mut Random,
     role: &str,

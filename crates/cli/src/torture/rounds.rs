@@ -9,7 +9,8 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 impl Torture {
-    /// The mixture on full tiers, as long as it is to take, or until a tenth of the goals is reached.
+    /// The mixture on full tiers, as long as it is to take, or until a tenth of the goals is
+    /// reached.
     pub(super) fn full_tiers(&mut self) -> Result<(), String> {
         self.place.configure(Tiers::Full)?;
         self.crowded = 0;

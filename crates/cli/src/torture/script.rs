@@ -1,5 +1,5 @@
-//! Scripts of the standing lists: what their programs do with a case's files, step by step, and what the steps
-//! tell them.
+//! Scripts of the standing lists: what their programs do with a case's files, step by step, and
+//! what the steps tell them.
 
 use super::content::Source;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ pub enum How {
     Create,
 }
 
-/// One step of a script: a call, or two that belong together. Files have names of one letter, descriptors
-/// numbers; what is written follows from `tag`.
+/// One step of a script: a call, or two that belong together. Files have names of one letter,
+/// descriptors numbers; what is written follows from `tag`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// open.
@@ -69,7 +69,8 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether it puts bytes into a file, one after the other, so that a kill may leave a part of them.
+    /// Whether it puts bytes into a file, one after the other, so that a kill may leave a part of
+    /// them.
     pub fn writes(self) -> bool {
         use Step::{Append, Copy, Fork, Map, Send, Write, WriteHere};
         matches!(
@@ -90,8 +91,8 @@ impl Step {
         matches!(self, Truncate { .. } | Rename { .. } | Open { how: How::Empty, .. })
     }
 
-    /// Whether it is completed by others if its program dies in it: at some time, but before any of them
-    /// changes the file.
+    /// Whether it is completed by others if its program dies in it: at some time, but before any of
+    /// them changes the file.
     pub fn is_completed_by_others(self) -> bool {
         use Step::{Allocate, Punch, Truncate};
         matches!(self, Truncate { .. } | Punch { .. } | Allocate { .. })

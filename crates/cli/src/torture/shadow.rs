@@ -1,6 +1,7 @@
-//! What a worker's files must hold: a copy of each outside the managed directory, and what was being
-//! done when the worker died; a copy of what each was when it was last safe, and all changes since, of
-//! which a loss of memory may take any part. Plain files, so that they outlive every process that is killed.
+//! What a worker's files must hold: a copy of each outside the managed directory, and what was
+//! being done when the worker died; a copy of what each was when it was last safe, and all changes
+//! since, of which a loss of memory may take any part. Plain files, so that they outlive every
+//! process that is killed.
 
 mod intent;
 mod survive;
@@ -153,7 +154,8 @@ impl Shadow {
         file == COMMON || !file.is_multiple_of(2)
     }
 
-    /// When a program was told last that everything of the file is safe, in nanoseconds since 1970; 0 if never.
+    /// When a program was told last that everything of the file is safe, in nanoseconds since 1970;
+    /// 0 if never.
     pub fn told_since(&self, file: u64) -> u64 {
         let found = std::fs::metadata(self.told(file));
         let time = found.and_then(|found| found.modified()).ok();
@@ -174,7 +176,8 @@ impl Shadow {
         ((stripe * SHARERS + self.worker) * STRIPE + within, STRIPE - within)
     }
 
-    /// Reads what a file has at `offset` into all of `bytes`; behind the end of the common file are zeros.
+    /// Reads what a file has at `offset` into all of `bytes`; behind the end of the common file are
+    /// zeros.
     ///
     /// # Errors
     /// Those of `read_at`, and if a file of the worker's own ends before.
@@ -229,8 +232,8 @@ impl Shadow {
         bytes
     }
 
-    /// A sync has told a program that what `file` holds now is safe. Only then does no error of before reach another
-    /// program: that everything is on the store tells none.
+    /// A sync has told a program that what `file` holds now is safe. Only then does no error of
+    /// before reach another program: that everything is on the store tells none.
     pub fn told_synced(&self, file: u64) -> io::Result<()> {
         self.synced(file)?;
         File::create(self.told(file)).map(drop)

@@ -1,5 +1,5 @@
-//! Another user of the same machine, who tries to read, to change and to block what is not his: only as root
-//! can a torture become him.
+//! Another user of the same machine, who tries to read, to change and to block what is not his:
+//! only as root can a torture become him.
 
 use super::counts::{Words, WordsFile};
 use super::worker::WorkerArguments;

@@ -47,7 +47,8 @@ impl Drop for Mapping {
 pub fn read_mapped(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     let mapping = Mapping::of(file, offset, length, libc::PROT_READ)?;
     let mut copy = vec![0u8; length];
-    // SAFETY: both have the length; the file does, too, or this process ends with SIGBUS, which is told.
+    // SAFETY: both have the length; the file does, too, or this process ends with SIGBUS, which is
+    // told.
     unsafe { std::ptr::copy_nonoverlapping(mapping.start.cast(), copy.as_mut_ptr(), length) };
     Ok(copy)
 }
@@ -111,13 +112,15 @@ pub fn replace(from: &File, to: &File) -> io::Result<()> {
     }
 }
 
-/// Lets a forked child write `bytes` at `offset`; it ends with this process. If it is killed, so is this process.
+/// Lets a forked child write `bytes` at `offset`; it ends with this process. If it is killed, so is
+/// this process.
 ///
 /// # Errors
 /// Those of fork and of the child's writes, whatever was written before.
 pub fn write_in_child(file: &File, offset: u64, bytes: &[u8]) -> io::Result<u64> {
     let (fd, parent, mut status) = (file.as_raw_fd(), std::process::id() as i32, 0);
-    // SAFETY: the child makes calls that are allowed there, and waitpid gets a number that outlives it.
+    // SAFETY: the child makes calls that are allowed there, and waitpid gets a number that outlives
+    // it.
     unsafe {
         match libc::fork() {
             -1 => return Err(io::Error::last_os_error()),
@@ -155,7 +158,8 @@ pub fn write_out(mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What the end of a child means whose exit status is an errno. If it was killed, this process is, too.
+/// What the end of a child means whose exit status is an errno. If it was killed, this process is,
+/// too.
 ///
 /// # Errors
 /// That errno.

@@ -81,8 +81,8 @@ impl Torture {
         Ok(())
     }
 
-    /// Compares the store, after memory was lost, with what syncs have acknowledged. Workers go on with
-    /// what is there, and with a new log.
+    /// Compares the store, after memory was lost, with what syncs have acknowledged. Workers go on
+    /// with what is there, and with a new log.
     pub(super) fn survive(&mut self) -> Result<(), String> {
         if self.has_lost() || self.is_urgent() {
             return Ok(());
@@ -162,7 +162,8 @@ impl Torture {
     }
 
     pub(super) fn notice_manager(&mut self) {
-        // A short torture may never come to look while a manager serves: they are killed all the time.
+        // A short torture may never come to look while a manager serves: they are killed all the
+        // time.
         self.report.intercepted = self.report.intercepted.max(self.place.intercepted());
         if let Some(manager) = self.place.manager() {
             self.crowded = self.crowded.max(manager.crowded);

@@ -1,6 +1,7 @@
-//! A program of the torture: an ordinary one, as far as Forebay can see, that does everything with its own
-//! files that programs do, appends to a file of all, writes its pieces of another, and compares all
-//! that it reads with what it has written. It may be killed at any instant, and begins again where it was.
+//! A program of the torture: an ordinary one, as far as Forebay can see, that does everything with
+//! its own files that programs do, appends to a file of all, writes its pieces of another, and
+//! compares all that it reads with what it has written. It may be killed at any instant, and begins
+//! again where it was.
 
 mod descriptors;
 mod names;
@@ -24,8 +25,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Files do not grow beyond this, except by a truncate to somewhat more: some have a part of a bucket,
-/// some a few, one many.
+/// Files do not grow beyond this, except by a truncate to somewhat more: some have a part of a
+/// bucket, some a few, one many.
 const SIZES: [u64; FILES as usize] =
     [40 << 10, 300 << 10, 100 << 10, 700 << 10, 20 << 10, 2 << 20, 40 * STRIPE];
 /// Bytes that a tier keeps together.
@@ -36,8 +37,8 @@ const FAR: [u64; 3] = [0, 17 << 20, 40 << 20];
 const PIECE_MAX: u64 = 100 << 10;
 /// How long a call is tried again that faults let fail.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// What a program may be told while its store fails on purpose: EIO, ENOSPC, EDQUOT, ESTALE; and while a node
-/// manager is stopped: ETIMEDOUT.
+/// What a program may be told while its store fails on purpose: EIO, ENOSPC, EDQUOT, ESTALE; and
+/// while a node manager is stopped: ETIMEDOUT.
 const INJECTED: [i32; 5] = [5, 28, 122, 116, hits::STOPPED];
 
 /// Options of the hidden subcommand.
@@ -73,7 +74,8 @@ pub struct WorkerArguments {
     /// Do these operations, by their numbers, half of the time
     #[arg(long, value_delimiter = ',')]
     pub often: Vec<usize>,
-    /// What programs are to do at a point, one after the other: pause, hold, kill or die, a colon, the point; + between
+    /// What programs are to do at a point, one after the other: pause, hold, kill or die, a colon,
+    /// the point; + between
     #[arg(long)]
     pub aim: Option<String>,
     /// Write what comes from standard input to standard output
@@ -99,7 +101,8 @@ impl WorkerArguments {
     }
 }
 
-/// Writes all that comes from standard input to standard output, which is a file. The exit code is an errno.
+/// Writes all that comes from standard input to standard output, which is a file. The exit code is
+/// an errno.
 pub fn pour(arguments: &WorkerArguments) -> ExitCode {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid() as u32);
@@ -114,8 +117,8 @@ pub fn pour(arguments: &WorkerArguments) -> ExitCode {
     ExitCode::from(poured.map_or_else(errno, |()| 0) as u8)
 }
 
-/// Works until it is told to end, or has done its operations. The exit code tells whether what it found was
-/// right.
+/// Works until it is told to end, or has done its operations. The exit code tells whether what it
+/// found was right.
 pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     let folder = arguments.folder();
     let explain = |error: io::Error| format!("{}: {error}", folder.display());
@@ -123,7 +126,8 @@ pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid() as u32);
     if arguments.keeper.is_some_and(|keeper| parent != Some(keeper)) {
-        // It was killed before it would have told: another keeper's program is at work with the same files.
+        // It was killed before it would have told: another keeper's program is at work with the
+        // same files.
         return Ok(ExitCode::SUCCESS);
     }
     let mut worker = Worker::open(arguments).map_err(explain)?;
@@ -194,8 +198,8 @@ impl Worker {
         })
     }
 
-    /// Any call may say that the node manager was stopped for too long. The program ends then, as if it was killed in
-    /// the call, and the next one finds out what became of that.
+    /// Any call may say that the node manager was stopped for too long. The program ends then, as
+    /// if it was killed in the call, and the next one finds out what became of that.
     fn gives_up(&mut self, error: io::Error) -> Found {
         match error.raw_os_error() {
             Some(hits::STOPPED) => self.excused_since(0, error, Call::Plain),
@@ -209,8 +213,8 @@ impl Worker {
         })
     }
 
-    /// Ends a cut or a punch in which a program before this one died: Forebay will do so at some time, and it
-    /// cannot be said when.
+    /// Ends a cut or a punch in which a program before this one died: Forebay will do so at some
+    /// time, and it cannot be said when.
     fn finish_cut(&mut self) -> Found {
         let Some((file, change)) = self.shadow.unfinished_cut()? else { return Ok(None) };
         let since = Instant::now();
@@ -670,9 +674,10 @@ impl Worker {
         }
     }
 
-    /// An error that a fault explains is none: one that has hit since all of the file was safe; or since it
-    /// was when this program began, as each description tells once of what failed, whichever process has synced the file
-    /// since, and also of what failed before it was opened, if no program had learned of it by then.
+    /// An error that a fault explains is none: one that has hit since all of the file was safe; or
+    /// since it was when this program began, as each description tells once of what failed,
+    /// whichever process has synced the file since, and also of what failed before it was opened,
+    /// if no program had learned of it by then.
     fn excused(&mut self, file: u64, error: io::Error, call: Call) -> Found {
         let since = self.excused_from(file);
         self.excused_since(since, error, call)

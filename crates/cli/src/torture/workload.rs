@@ -1,5 +1,6 @@
-//! The lists `allocations` and `backend-calls`: one short program that uses everything that it can run short of,
-//! and everything on which a device can fail, again and again while one thing fails once, or for ever.
+//! The lists `allocations` and `backend-calls`: one short program that uses everything that it can
+//! run short of, and everything on which a device can fail, again and again while one thing fails
+//! once, or for ever.
 
 use super::model::World;
 use super::pairs::Before;
@@ -30,7 +31,8 @@ const CALLS: [&str; 6] =
     ["store read", "store write", "store sync", "nvme read", "nvme write", "nvme sync"];
 const ERRORS: [(&str, i32); 2] = [("EIO", 5), ("ENOSPC", 28)];
 
-/// Number of cases of `backend-calls`: each transfer fails once, or it and all that follow, with each error.
+/// Number of cases of `backend-calls`: each transfer fails once, or it and all that follow, with
+/// each error.
 pub const BACKEND_CALLS: u64 = CALLS.len() as u64 * TRANSFERS * 2 * ERRORS.len() as u64;
 
 /// A case of either list.
@@ -88,7 +90,8 @@ impl Case {
             Some(name) => vec![*name],
             None => REFUSABLE.to_vec(),
         };
-        // A program that never gets a client slot does not start: it is made to wait for one, no more.
+        // A program that never gets a client slot does not start: it is made to wait for one, no
+        // more.
         let part = |name: &&str| match *name {
             "client" => format!("client:{}", when.trim_end_matches('.')),
             name => format!("{name}:{when}"),
@@ -97,8 +100,8 @@ impl Case {
         case(Some(parts.join(",")), None, SHORT.to_vec())
     }
 
-    /// Whether the image after an exec may have to end: it has inherited a file that others may buffer, and gets no
-    /// description.
+    /// Whether the image after an exec may have to end: it has inherited a file that others may
+    /// buffer, and gets no description.
     pub fn may_not_go_on(&self) -> bool {
         let mut refused = self.refuse.iter().flat_map(|parts| parts.split(','));
         refused.any(|part| part.starts_with("description:") && part.ends_with(".."))
@@ -122,7 +125,8 @@ impl Case {
 
 const BYTES: u64 = 270_000;
 
-/// Bytes of a file that is written beside the program, so that RAM is full and the file tier at work.
+/// Bytes of a file that is written beside the program, so that RAM is full and the file tier at
+/// work.
 pub const BALLAST: u64 = 12 << 20;
 /// What it has.
 pub const BALLAST_TAG: u64 = 9;

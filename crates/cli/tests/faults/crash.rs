@@ -1,9 +1,11 @@
-//! Processes are killed at chosen steps, one after the other, and nothing acknowledged may be missing.
+//! Processes are killed at chosen steps, one after the other, and nothing acknowledged may be
+//! missing.
 //!
-//! Scripts of operations (`crash/model.rs`) run in one or two processes (`programs/scripted.c`), which report
-//! each operation that has returned. A process kills itself with SIGKILL at the n-th of the points that stand in the
-//! code of all rooms (`forebay_pool::crash`): the program, the node manager, or one and then the other. Afterwards
-//! everything is drained and compared, byte by byte, with what the model allows.
+//! Scripts of operations (`crash/model.rs`) run in one or two processes (`programs/scripted.c`),
+//! which report each operation that has returned. A process kills itself with SIGKILL at the n-th
+//! of the points that stand in the code of all rooms (`forebay_pool::crash`): the program, the node
+//! manager, or one and then the other. Afterwards everything is drained and compared, byte by byte,
+//! with what the model allows.
 //!
 //! - `FOREBAY_SEED=n` repeats one run of each test.
 //! - `FOREBAY_CRASH_MINUTES=n` goes on for so long.
@@ -235,7 +237,8 @@ fn recover(harness: &Harness, kills: &[Kill]) -> Vec<String> {
 }
 
 impl Kill {
-    /// Somewhere in a manager: rooms that are passed once are hit as often as those that are passed all the time.
+    /// Somewhere in a manager: rooms that are passed once are hit as often as those that are passed
+    /// all the time.
     fn somewhere(rng: &mut Random) -> Kill {
         let room = if rng.one_in(3) { "" } else { ROOMS[rng.index(ROOMS.len())] };
         let most = if rng.one_in(3) { 60 } else { 4 };
@@ -255,7 +258,8 @@ enum Then {
     Killed,
 }
 
-/// The manager is killed, at the first of `kills`, and its successors are at the others. Returns the points.
+/// The manager is killed, at the first of `kills`, and its successors are at the others. Returns
+/// the points.
 fn crash_manager(
     harness: &Harness,
     contents: &Contents,
@@ -395,7 +399,8 @@ fn managers_that_crash() {
     course.end(20, 15);
 }
 
-/// The pages that a dead manager was writing are dirty again, also when its successor dies over that.
+/// The pages that a dead manager was writing are dirty again, also when its successor dies over
+/// that.
 #[test]
 fn pages_under_writeback_survive_a_crash_in_recovery() {
     let Some(harness) = Harness::new(&RESTING) else { return };
@@ -471,7 +476,8 @@ impl Loss {
     }
 }
 
-/// Starts a manager on what a loss of power has left. What was not synced may be lost, which it says once.
+/// Starts a manager on what a loss of power has left. What was not synced may be lost, which it
+/// says once.
 fn rebuild(harness: &Harness) {
     if harness.start_manager(None, &harness.mark()) {
         return;
@@ -487,8 +493,8 @@ fn rebuild(harness: &Harness) {
     }
 }
 
-/// One loss of power in the middle of a script, or at its end. Returns how many pieces were lost, and the
-/// points at which a process was killed.
+/// One loss of power in the middle of a script, or at its end. Returns how many pieces were lost,
+/// and the points at which a process was killed.
 fn power_loss(
     harness: &Harness,
     rng: &mut Random,
@@ -607,8 +613,8 @@ fn syncs_of_a_dead_manager_are_made_by_its_successor() {
     }
 }
 
-/// A drain settles a file that was synced to the journal; from then on programs sync it on the store alone, and
-/// what the journal had of it must not come back.
+/// A drain settles a file that was synced to the journal; from then on programs sync it on the
+/// store alone, and what the journal had of it must not come back.
 #[test]
 fn what_a_drain_has_settled_is_settled_after_a_loss_of_power() {
     let write = Step::Write { file: 0, at: 0, bytes: 9251, seed: 1, pieces: false };

@@ -109,7 +109,8 @@ fn each_descriptor_learns_once() {
     );
     let ran = ran.end().expect(0);
     let lines: Vec<_> = ran.stdout.lines().skip(4).collect();
-    // The third has not written: nothing of its own went wrong, but it may tell as the kernel would.
+    // The third has not written: nothing of its own went wrong, but it may tell as the kernel
+    // would.
     let wanted = ["fsync EIO", "fsync 0", "fsync EIO", "fsync 0"];
     assert_eq!(lines[..4], wanted, "{ran:?}");
     assert_eq!(lines[5..], ["close 0", "close 0"], "{ran:?}");
@@ -327,8 +328,8 @@ fn place_at_random(site: &Site) {
     fs::write(&site.config, format!("[placement]\npolicy = \"random\"\n{text}")).unwrap();
 }
 
-/// Whether the node manager has left the tier out, as `status` or the log says: it tries one that is full again after a
-/// second, and finds that it can write there.
+/// Whether the node manager has left the tier out, as `status` or the log says: it tries one that
+/// is full again after a second, and finds that it can write there.
 fn was_left_out(site: &Site, status: &str) -> bool {
     status.contains("FAILED   takes nothing new") || site.log().contains("no more blocks go there")
 }
@@ -359,7 +360,8 @@ fn a_tier_that_cannot_be_written_is_left_out_and_no_program_notices() {
     }
 }
 
-/// The drain of a tier that has failed cannot note in the journal, which lies there too, that the store has everything.
+/// The drain of a tier that has failed cannot note in the journal, which lies there too, that the
+/// store has everything.
 #[test]
 fn a_tier_that_fails_with_its_journal_is_told_only_to_those_that_sync() {
     for errno in [libc::EIO, libc::ENOSPC] {
@@ -440,8 +442,8 @@ fn a_full_tier_is_used_again_when_there_is_room() {
 const FULL: &str = "mount -t tmpfs -o size=40m none $NVME; cd $STORE
     head -c 50M /dev/zero > $NVME/filler 2> $OUT/full && echo not full\n";
 
-/// Runs a script that mounts `$NVME` itself. `. $OUT/files FOLDER` tells what a tier's folder has, by the ends of
-/// the names; `. $OUT/ended` waits until no pool is left.
+/// Runs a script that mounts `$NVME` itself. `. $OUT/files FOLDER` tells what a tier's folder has,
+/// by the ends of the names; `. $OUT/ended` waits until no pool is left.
 fn with_tier(site: &Site, script: &str) -> Option<Ran> {
     let files = "echo files: $(ls $1 | sed 's/.*[.]//' | sort)\n";
     fs::write(site.out.join("files"), files).unwrap();
@@ -541,8 +543,9 @@ fn the_journal_lies_on_the_fastest_tier_that_takes_it() {
     assert!(!ran.stderr.contains("no file tier takes the journal"), "{ran:?}");
 }
 
-/// A folder in which nothing can be written is a mistake of the configuration; a file there that others can write
-/// is not touched. The first run's manager has its files open a moment longer than their names.
+/// A folder in which nothing can be written is a mistake of the configuration; a file there that
+/// others can write is not touched. The first run's manager has its files open a moment longer than
+/// their names.
 #[test]
 fn a_start_that_fails_leaves_nothing() {
     let site = Site::new(&SMALL);

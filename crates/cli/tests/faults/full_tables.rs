@@ -1,4 +1,5 @@
-//! Tables that all processes share are full: who finds no place there never sees other bytes than those who have one.
+//! Tables that all processes share are full: who finds no place there never sees other bytes than
+//! those who have one.
 
 use crate::harness::{LAZY, Setup, Site, assert_same_bytes, skip};
 
@@ -43,7 +44,8 @@ fn a_run_whose_command_gets_no_slot_ends_with_126() {
     assert!(ran.stderr.contains("cannot start cat"), "{ran:?}");
 }
 
-/// A process that has a file open past the full file table, and others that open it when there is room again.
+/// A process that has a file open past the full file table, and others that open it when there is
+/// room again.
 #[test]
 fn a_file_without_a_record_is_buffered_by_no_process() {
     if !cfg!(debug_assertions) {
@@ -109,14 +111,16 @@ fn what_cannot_be_made_direct_for_want_of_a_description_is_not_opened() {
     assert!(ran.stderr.contains("open-file descriptions"), "{ran:?}");
 }
 
-/// Each free bucket of a tiny RAM tier is still locked by a process that gave it back, and does not go on.
+/// Each free bucket of a tiny RAM tier is still locked by a process that gave it back, and does not
+/// go on.
 #[test]
 fn writers_find_no_free_bucket_that_is_not_locked() {
     if !cfg!(debug_assertions) {
         return skip("pauses are only in builds with debug assertions");
     }
     const BUCKETS: usize = 16;
-    // Some may find those in use that an ended process has kept for itself, and go to the other tier.
+    // Some may find those in use that an ended process has kept for itself, and go to the other
+    // tier.
     const FILES: usize = BUCKETS + 4;
     let site = Site::new(&Setup { ram: "4MiB", ..LAZY });
     let mut text = std::fs::read_to_string(&site.config).unwrap();

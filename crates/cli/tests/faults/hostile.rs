@@ -1,5 +1,5 @@
-//! Other users, links in the way, and clients of the same user that send rubbish: no user gets in, no
-//! other file is touched, and the others go on.
+//! Other users, links in the way, and clients of the same user that send rubbish: no user gets in,
+//! no other file is touched, and the others go on.
 
 use crate::harness::{
     self, AS_NOBODY, FOREBAY, LAZY, LIMIT, Running, Site, USUAL, is_alive, wait_for, works,

@@ -1,6 +1,6 @@
-//! Journal, slots, pool and configuration as a hostile writer leaves them: whatever they say, nothing
-//! outside of the managed directory is written or read, every command ends and says what it did not bring
-//! back, and what was not tampered with comes to the store.
+//! Journal, slots, pool and configuration as a hostile writer leaves them: whatever they say,
+//! nothing outside of the managed directory is written or read, every command ends and says what it
+//! did not bring back, and what was not tampered with comes to the store.
 
 use crate::harness::forge::{Identity, Log, Record, set_head};
 use crate::harness::{self, LIMIT, NOBODY, Ran, Setup, Site, kill, skip, tree, wait_for};
@@ -67,8 +67,8 @@ impl Kept {
 /// Everything that may be seen of a file but when it was read.
 type Facts = (u32, u32, u64, i64, i64, i64, i64, Vec<u8>);
 
-/// A directory that was left with unflushed data in pool, slots and journal, and files outside of it on the
-/// same file system.
+/// A directory that was left with unflushed data in pool, slots and journal, and files outside of
+/// it on the same file system.
 struct World {
     site: Site,
     outside: PathBuf,
@@ -226,7 +226,8 @@ impl World {
         found
     }
 
-    /// Runs `forebay` with some words: it ends in time, and in none of the ways in which nothing should.
+    /// Runs `forebay` with some words: it ends in time, and in none of the ways in which nothing
+    /// should.
     fn forebay(&self, words: &[&str], what: &str) -> Ran {
         let mut run = self.site.start(self.site.forebay(words));
         let since = Instant::now();
@@ -259,8 +260,8 @@ impl World {
         }
     }
 
-    /// Lets the commands look at what was left, tampered with as `what` says, and checks what they did.
-    /// `spared` are the files about which nothing was changed.
+    /// Lets the commands look at what was left, tampered with as `what` says, and checks what they
+    /// did. `spared` are the files about which nothing was changed.
     fn check(&self, what: &str, commands: &[Words], spared: &[PathBuf]) -> Vec<Ran> {
         let (facts, beside) = (self.facts(), self.beside());
         let mut said = Vec::new();
@@ -431,7 +432,8 @@ fn a_journal_of_another_user_is_not_believed() {
     world.check("nothing", &[Words::Recover], &world.synced);
 }
 
-/// Lets what is buffered of the file at `path` be of another one, by a record where the table expects it.
+/// Lets what is buffered of the file at `path` be of another one, by a record where the table
+/// expects it.
 fn give_to(segment: &Segment, path: &Path, of: Identity, way: &Path) {
     let owner = Owner::new(1, 4000);
     let old = file_of(segment, path);

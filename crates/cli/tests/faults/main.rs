@@ -1,4 +1,5 @@
-//! Processes that are killed, paused or stopped, stores that fail, tables that are full, and hostile neighbours.
+//! Processes that are killed, paused or stopped, stores that fail, tables that are full, and
+//! hostile neighbours.
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -1,4 +1,5 @@
-//! Messages that carry descriptors and are under way when their sender, their receiver or their file comes to an end.
+//! Messages that carry descriptors and are under way when their sender, their receiver or their
+//! file comes to an end.
 
 use crate::harness::{
     LAZY, LONG, Setup, Site, Steps, assert_same_bytes, kill, sees, skip, wait_for, works,
@@ -17,8 +18,8 @@ fn steps<'a>(site: &'a Site, script: &str, words: &[(&str, &str)]) -> Steps<'a> 
     Steps::start(site, run)
 }
 
-/// A program writes while the node manager is stopped, and is killed before or after it has sent the descriptor; what it
-/// has written is found by name, also by another one.
+/// A program writes while the node manager is stopped, and is killed before or after it has sent
+/// the descriptor; what it has written is found by name, also by another one.
 #[test]
 fn a_program_that_is_killed_with_its_message_under_way_loses_nothing() {
     if !cfg!(debug_assertions) {
@@ -52,7 +53,8 @@ fn a_program_that_is_killed_with_its_message_under_way_loses_nothing() {
     }
 }
 
-/// The node manager is killed with descriptors in its queue, among them the only ones of files without a name.
+/// The node manager is killed with descriptors in its queue, among them the only ones of files
+/// without a name.
 #[test]
 fn a_node_manager_that_is_killed_with_messages_in_its_queue_loses_nothing() {
     let site = Site::new(&LAZY);
@@ -111,7 +113,8 @@ fn a_stopped_node_manager_with_a_full_queue_stops_no_program() {
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
-/// The records of files are used for others, again and again, while messages for the first ones lie in the queue.
+/// The records of files are used for others, again and again, while messages for the first ones lie
+/// in the queue.
 #[test]
 fn a_message_for_a_record_that_has_another_file_by_now_is_of_no_effect() {
     let site = Site::new(&LAZY);
@@ -153,7 +156,8 @@ fn python(setup: &Setup, script: &str) {
     }
 }
 
-/// A descriptor is received after the time for which one may be under way, when its description is free, or another's.
+/// A descriptor is received after the time for which one may be under way, when its description is
+/// free, or another's.
 #[test]
 fn a_descriptor_that_was_under_way_for_too_long_is_no_other_files() {
     for others in [0, 70_000] {

@@ -1,6 +1,6 @@
-//! Another user of the node, who knows every name beforehand and can write to /dev/shm and to the folder of
-//! a file tier as everybody can: what they do there neither lets them read or change anything, nor keeps
-//! Forebay from its work. Root is the victim, and an ordinary user is.
+//! Another user of the node, who knows every name beforehand and can write to /dev/shm and to the
+//! folder of a file tier as everybody can: what they do there neither lets them read or change
+//! anything, nor keeps Forebay from its work. Root is the victim, and an ordinary user is.
 
 use crate::harness::{self, LAZY, LONG, Ran, Site, as_user, kill, sees, wait_for, works};
 use rustix::process::Signal;
@@ -24,8 +24,8 @@ impl Drop for Helper {
     }
 }
 
-/// A site of `victim`'s, whose file tier lies in a folder that everybody can write to. `None`, and loud,
-/// where there can be no two users.
+/// A site of `victim`'s, whose file tier lies in a folder that everybody can write to. `None`, and
+/// loud, where there can be no two users.
 struct Scene {
     site: Site,
     victim: u32,
@@ -56,7 +56,8 @@ impl Scene {
         self.site.end(self.command(self.victim, self.site.program(), words))
     }
 
-    /// What a run with other names than the usual ones leaves when it is killed. Returns the usual ones, which another user has.
+    /// What a run with other names than the usual ones leaves when it is killed. Returns the usual
+    /// ones, which another user has.
     fn left_under_other_names(&self) -> Vec<PathBuf> {
         let site = &self.site;
         let names = self.names();
@@ -86,7 +87,8 @@ impl Scene {
         self.site.end(self.run_command(script))
     }
 
-    /// What is there now of pool, slots, table, journal and kept configuration, as this process sees it.
+    /// What is there now of pool, slots, table, journal and kept configuration, as this process
+    /// sees it.
     fn files(&self) -> Vec<PathBuf> {
         let in_folder = |folder: &Path| {
             fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
@@ -188,7 +190,8 @@ fn planted_names_are_neither_used_nor_in_the_way() {
     }
 }
 
-/// It looked for the instance's pool before that was there, and where it would be if its name was not taken.
+/// It looked for the instance's pool before that was there, and where it would be if its name was
+/// not taken.
 #[test]
 fn a_stop_finds_the_pool_that_is_made_under_another_name_while_it_waits() {
     if !cfg!(debug_assertions) {

@@ -1,4 +1,5 @@
-//! Threads are stopped at chosen points, for longer than every timer of the manager, while others go on.
+//! Threads are stopped at chosen points, for longer than every timer of the manager, while others
+//! go on.
 
 use crate::harness::{
     LAZY, LIMIT, LONG, NOBODY, Setup, Site, as_user, assert_same_bytes, kill, skip, wait_for,
@@ -92,8 +93,8 @@ fn bytes_of(victim: usize) -> Vec<u8> {
     (0..150_001).map(|at| (at * 7 + at / 251 + victim * 31) as u8 | 1).collect()
 }
 
-/// One program after the other stops at each of [`STEPS`] for as long as others need to make, write and remove
-/// hundreds of files, which use inodes and records again, and longer than every timer.
+/// One program after the other stops at each of [`STEPS`] for as long as others need to make, write
+/// and remove hundreds of files, which use inodes and records again, and longer than every timer.
 fn stop_in_opens(setup: &Setup, prepare: &str) {
     let site = Site::new(setup);
     for victim in 0..STEPS.len() {
@@ -138,8 +139,9 @@ fn a_program_that_stops_in_the_open_of_a_new_file_loses_nothing() {
     stop_in_opens(&LAZY, "");
 }
 
-/// A process dies with bytes behind the end of a file. Another one, which is about to extend it, sees that, but
-/// before it has the lock the manager begins to take back what the dead process held.
+/// A process dies with bytes behind the end of a file. Another one, which is about to extend it,
+/// sees that, but before it has the lock the manager begins to take back what the dead process
+/// held.
 #[test]
 fn a_tail_that_the_manager_is_about_to_take_back_is_never_seen() {
     if !cfg!(debug_assertions) {
@@ -183,8 +185,8 @@ fn a_tail_that_the_manager_is_about_to_take_back_is_never_seen() {
     assert_same_bytes("file on the store", &fs::read(site.store.join("file")).unwrap(), &[0; 9000]);
 }
 
-/// A process appends, and stops before it has entered the file; meanwhile another one cuts the file, as
-/// who rotates a log by copying and truncating it.
+/// A process appends, and stops before it has entered the file; meanwhile another one cuts the
+/// file, as who rotates a log by copying and truncating it.
 #[test]
 fn what_is_appended_while_the_file_is_cut_leaves_no_gap() {
     if !cfg!(debug_assertions) {
@@ -210,8 +212,8 @@ fn what_is_appended_while_the_file_is_cut_leaves_no_gap() {
     assert_same_bytes("file on the store", &fs::read(site.store.join("file")).unwrap(), wanted);
 }
 
-/// Runs `programs/parting.c`, which says what is wrong. It pauses at `point`, if there is one, until it
-/// has done what is to happen meanwhile.
+/// Runs `programs/parting.c`, which says what is wrong. It pauses at `point`, if there is one,
+/// until it has done what is to happen meanwhile.
 fn part(how: &str, kind: &str, point: &str) {
     if !cfg!(debug_assertions) {
         return skip("pauses are only in builds with debug assertions");
@@ -255,7 +257,8 @@ fn threads_that_write_while_their_descriptor_is_replaced_lose_no_record() {
     part("rotated", "-", "");
 }
 
-/// glibc closes the descriptors of its own streams where it cannot be seen, and other threads get their numbers.
+/// glibc closes the descriptors of its own streams where it cannot be seen, and other threads get
+/// their numbers.
 #[test]
 fn numbers_that_streams_give_up_are_never_taken_for_what_they_were() {
     if !cfg!(debug_assertions) {
@@ -276,8 +279,8 @@ fn numbers_that_streams_give_up_are_never_taken_for_what_they_were() {
     }
 }
 
-/// A rename replaces a file, and stops when that is noted, but not yet done; another process opens the file
-/// meanwhile, and finds that it has its name.
+/// A rename replaces a file, and stops when that is noted, but not yet done; another process opens
+/// the file meanwhile, and finds that it has its name.
 #[test]
 fn a_file_that_is_opened_while_another_one_replaces_it_is_not_kept_for_ever() {
     if !cfg!(debug_assertions) {
@@ -301,8 +304,8 @@ fn a_file_that_is_opened_while_another_one_replaces_it_is_not_kept_for_ever() {
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "new\n");
 }
 
-/// A parent dies after its fork, before it has told the manager of the child, which stops before it has its slot.
-/// `hidden` is a further word for `programs/orphan.c`.
+/// A parent dies after its fork, before it has told the manager of the child, which stops before it
+/// has its slot. `hidden` is a further word for `programs/orphan.c`.
 fn orphan_goes_on(site: &Site, hidden: &str, change: impl FnOnce(&mut Command)) {
     if !site.compile("orphan.c", &[]) {
         return;
@@ -415,7 +418,8 @@ fn a_program_that_stops_as_it_takes_the_slot_of_a_dead_child_keeps_it() {
     assert_eq!((seen("file"), seen("other")), ("hello".to_owned(), "other".to_owned()));
 }
 
-/// Numbers that become another file's while a thread uses them that has found them not to be managed.
+/// Numbers that become another file's while a thread uses them that has found them not to be
+/// managed.
 #[test]
 fn a_number_that_was_not_managed_is_used_as_what_it_becomes() {
     if !cfg!(debug_assertions) {
@@ -441,7 +445,8 @@ fn a_number_that_was_not_managed_is_used_as_what_it_becomes() {
     }
 }
 
-/// A thread that an exec ends in the middle of a truncate: it happens, or does not, and never half of it.
+/// A thread that an exec ends in the middle of a truncate: it happens, or does not, and never half
+/// of it.
 #[test]
 fn a_truncate_that_an_exec_ends_is_completed() {
     if !cfg!(debug_assertions) {
@@ -466,8 +471,8 @@ fn a_truncate_that_an_exec_ends_is_completed() {
     }
 }
 
-/// A program flushes a file itself, because the node manager was killed; the next one has come meanwhile, and is writing the
-/// same pages. Then the program cuts the file.
+/// A program flushes a file itself, because the node manager was killed; the next one has come
+/// meanwhile, and is writing the same pages. Then the program cuts the file.
 #[test]
 fn what_a_new_manager_is_writing_is_waited_for_by_who_flushes_without_one() {
     if !cfg!(debug_assertions) {
@@ -514,7 +519,8 @@ fn what_a_new_manager_is_writing_is_waited_for_by_who_flushes_without_one() {
     assert_eq!(fs::read(site.store.join("file")).unwrap(), vec![b'a'; 100_001]);
 }
 
-/// A program dies as it truncates a file without a name, and then the manager that could not bring that to an end.
+/// A program dies as it truncates a file without a name, and then the manager that could not bring
+/// that to an end.
 #[test]
 fn a_truncate_left_of_a_deleted_file_keeps_no_pool_from_being_recovered() {
     if !cfg!(debug_assertions) {
@@ -536,8 +542,8 @@ fn a_truncate_left_of_a_deleted_file_keeps_no_pool_from_being_recovered() {
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "kept\n");
 }
 
-/// A node manager is killed as it writes pages; then a program cuts them off, makes the file longer again, and flushes it
-/// itself.
+/// A node manager is killed as it writes pages; then a program cuts them off, makes the file longer
+/// again, and flushes it itself.
 #[test]
 fn what_was_cut_after_a_manager_died_writing_it_is_not_written_again() {
     if !cfg!(debug_assertions) {
@@ -613,7 +619,8 @@ fn programs_that_start_while_a_node_manager_takes_over_are_seen() {
     }
 }
 
-/// A file loses its last name, so that its record is given up, while a flush is about to ask for it.
+/// A file loses its last name, so that its record is given up, while a flush is about to ask for
+/// it.
 #[test]
 fn a_flush_does_not_wait_for_a_file_whose_record_is_given_up_meanwhile() {
     if !cfg!(debug_assertions) {

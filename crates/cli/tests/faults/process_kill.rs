@@ -358,8 +358,8 @@ fn a_terminated_run_passes_the_signal_on_and_drains() {
     site.assert_same_files();
 }
 
-/// Writers are killed while they write behind the end of a file; then the file is extended in all ways. Says
-/// what is not as it should be.
+/// Writers are killed while they write behind the end of a file; then the file is extended in all
+/// ways. Says what is not as it should be.
 const EXTENDER: &str = r#"
 import os, subprocess, sys, time
 BLOCK, KEPT = 262144, 1000
@@ -418,7 +418,8 @@ for point in sys.argv[1:]:
             os.close(fd)
 "#;
 
-/// A site with a rule, and with a program of Python's that kills others at points; and what runs it.
+/// A site with a rule, and with a program of Python's that kills others at points; and what runs
+/// it.
 fn site_with_killer(rule: &str, name: &str, program: &str) -> Option<(Site, String)> {
     if !cfg!(debug_assertions) {
         skip("crash points are only in builds with debug assertions");
@@ -465,8 +466,8 @@ fn what_a_killed_writer_left_behind_the_end_is_never_seen_on_the_store() {
     kill_writers_behind_the_end(rule, &["lengthen.begun", "store.written"]);
 }
 
-/// Processes are killed while they change the size of a file. Says which calls of another process do not see one and
-/// the same size afterwards, and which of them change their minds.
+/// Processes are killed while they change the size of a file. Says which calls of another process
+/// do not see one and the same size afterwards, and which of them change their minds.
 const SIZES: &str = r#"
 import os, signal, subprocess, sys, threading
 KEPT, END = 1000, 9000
@@ -579,7 +580,8 @@ fn after_a_kill_in_a_write_around_the_tiers_all_calls_see_one_size() {
     kill_in_changes_of_size("[[rule]]\npath = \"**\"\npolicy = \"noop\"\n", &["around"]);
 }
 
-/// A write around the tiers to a hole of a file that is ahead of the store: the store's file ends before it.
+/// A write around the tiers to a hole of a file that is ahead of the store: the store's file ends
+/// before it.
 #[test]
 fn what_a_write_around_the_tiers_left_in_a_hole_is_there_at_once_or_never() {
     if !cfg!(debug_assertions) {
@@ -606,8 +608,9 @@ fn what_a_write_around_the_tiers_left_in_a_hole_is_there_at_once_or_never() {
     }
 }
 
-/// Without a manager, which holds what it has data of, a new file gets the inode of a deleted one; its creator is
-/// killed before the open has looked at it. Prints what a managed process then sees, or `other` if it has another inode.
+/// Without a manager, which holds what it has data of, a new file gets the inode of a deleted one;
+/// its creator is killed before the open has looked at it. Prints what a managed process then sees,
+/// or `other` if it has another inode.
 const NAMESAKE: &str = r#"
 import os, signal, subprocess, sys, time
 run, manager = int(sys.argv[1]), int(sys.argv[2])

@@ -1,5 +1,5 @@
-//! Programs that are stopped, with whatever they hold: others go on, people are told of them, and once they
-//! are continued nothing is missing.
+//! Programs that are stopped, with whatever they hold: others go on, people are told of them, and
+//! once they are continued nothing is missing.
 
 use crate::harness::{
     self, Ran, Setup, Site, USUAL, assert_same_bytes, kill, paused, skip, wait_for,
@@ -44,8 +44,8 @@ fn points(site: &Site) -> BTreeSet<String> {
     points.filter(|point| *point != "slot.reserved").map(str::to_owned).collect()
 }
 
-/// Starts a program for each point, all of which pause there; each has a file of its own. Returns the run
-/// and the programs' process ids.
+/// Starts a program for each point, all of which pause there; each has a file of its own. Returns
+/// the run and the programs' process ids.
 fn pause_at(site: &Site, points: &[String]) -> (harness::Running, Vec<u32>) {
     let mut script = String::from(": > $OUT/flag\n");
     for (number, point) in points.iter().enumerate() {
@@ -169,8 +169,8 @@ fn waiting(site: &Site, how: &str, call: &str) -> harness::Running {
     site.start(site.buffered(&[program.to_str().unwrap(), how, call, "file"]))
 }
 
-/// Makes `call` wait, sends its process a signal, and waits until it has printed `wanted`. The run may wait for a
-/// drain after that.
+/// Makes `call` wait, sends its process a signal, and waits until it has printed `wanted`. The run
+/// may wait for a drain after that.
 fn interrupted(site: &Site, how: &str, call: &str, wanted: &str) -> harness::Running {
     let running = waiting(site, how, call);
     kill(waiter(site, &running, call), Signal::USR1);
@@ -259,8 +259,8 @@ fn lines(bytes: usize) -> String {
     all[..bytes].to_owned()
 }
 
-/// Lets the run of a script make `calls`, one after the other, each of which a signal ends, or the run itself. Each must
-/// print what is wanted of it.
+/// Lets the run of a script make `calls`, one after the other, each of which a signal ends, or the
+/// run itself. Each must print what is wanted of it.
 fn signalled(site: &Site, run: &harness::Running, calls: &[(&str, &str)]) {
     fs::write(site.out.join("go"), "").unwrap();
     let mut wanted = String::new();

@@ -1,5 +1,5 @@
-//! Journals, slot tables and pools as a hostile writer makes them: every field at will, and all checksums
-//! right. What lies where is said in `node/src/journal/superblock.rs` and `record.rs`.
+//! Journals, slot tables and pools as a hostile writer makes them: every field at will, and all
+//! checksums right. What lies where is said in `node/src/journal/superblock.rs` and `record.rs`.
 
 use forebay_pool::checksum::checksum_of;
 use std::fs;

@@ -1,5 +1,5 @@
-//! A /dev/shm for one site alone: commands without `--config` act on all pools of the user, and tests run
-//! side by side.
+//! A /dev/shm for one site alone: commands without `--config` act on all pools of the user, and
+//! tests run side by side.
 
 use super::skip;
 use std::cell::RefCell;

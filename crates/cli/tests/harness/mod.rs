@@ -1,7 +1,7 @@
 //! A place where real programs run twice: plainly, and under `forebay run`.
 //!
-//! Every [`Site`] has its own runtime folder and tiers, so that tests run side by side, and looks at
-//! its end that nothing of it is left.
+//! Every [`Site`] has its own runtime folder and tiers, so that tests run side by side, and looks
+//! at its end that nothing of it is left.
 
 #![allow(dead_code)] // Each test file uses its part.
 
@@ -410,8 +410,9 @@ impl Site {
         self.shared.get().map_or(FOREBAY, String::as_str)
     }
 
-    /// Makes the site's folder and the command under test available to every user: the command as a copy, if it
-    /// lies in a folder that others may not enter. False, and loud, if this process cannot become another user.
+    /// Makes the site's folder and the command under test available to every user: the command as a
+    /// copy, if it lies in a folder that others may not enter. False, and loud, if this process
+    /// cannot become another user.
     pub fn share(&self) -> bool {
         if !rustix::process::geteuid().is_root() || !works(&[&AS_NOBODY[..], &["true"]].concat()) {
             skip("only root can be two users");
@@ -462,7 +463,8 @@ impl Site {
             .stdin(input)
             .stdout(File::create(&out).unwrap())
             .stderr(File::create(&err).unwrap());
-        // A shell lets what it starts in the background ignore them, nohup the first; programs inherit that.
+        // A shell lets what it starts in the background ignore them, nohup the first; programs
+        // inherit that.
         let as_usual = || {
             for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
                 // SAFETY: no handler is installed.
@@ -626,8 +628,8 @@ impl Site {
         left
     }
 
-    /// Removes what was kept of files that are nowhere on the store any more: those that a program has removed, and that
-    /// the journal has data of because power was lost before it knew.
+    /// Removes what was kept of files that are nowhere on the store any more: those that a program
+    /// has removed, and that the journal has data of because power was lost before it knew.
     pub fn drop_removed(&self) {
         let entries = fs::read_dir(&self.nvme).unwrap().map(|entry| entry.unwrap().path());
         let removed = entries.filter(|path| path.extension().is_some_and(|end| end == "removed"));

@@ -1,5 +1,5 @@
-//! `forebay bench` at small scale: every figure runs on every system, and the data are right. Times are
-//! not looked at.
+//! `forebay bench` at small scale: every figure runs on every system, and the data are right. Times
+//! are not looked at.
 
 use crate::harness::{self, Site, USUAL, works};
 use std::fs;

@@ -1,4 +1,5 @@
-//! `forebay simulate`: the paper's figures, repeatability, pictures, and errors that say what is wrong.
+//! `forebay simulate`: the paper's figures, repeatability, pictures, and errors that say what is
+//! wrong.
 
 use std::collections::HashMap;
 use std::fs;

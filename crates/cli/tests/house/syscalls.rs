@@ -28,8 +28,8 @@ fn files_that_are_deleted_when_they_are_clean_are_searched_for_nowhere() {
         return skip("no strace, or it may not trace");
     }
     let site = Site::new(&LAZY);
-    // A tracer that may not attach ends at once. The first files are still buffered when they go, the
-    // others are on the store, too.
+    // A tracer that may not attach ends at once. The first files are still buffered when they go,
+    // the others are on the store, too.
     let script = "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
          used() { $FOREBAY status | grep -q 'tier ram *0 B of' && echo none || echo some; }\n\
          for i in {1..50}; do echo $i > clean-$i; done; sync\n\

@@ -1,5 +1,5 @@
-//! Rules that no compiler checks: who may depend on whom, what code inside a program may not do, that
-//! no file is dead, that `docs/posix.md` names what the preload library exports, and that
+//! Rules that no compiler checks: who may depend on whom, what code inside a program may not do,
+//! that no file is dead, that `docs/posix.md` names what the preload library exports, and that
 //! `docs/posix-tests.md` names a test for each of it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +25,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
 /// Development dependencies, where they are limited.
 const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[("placement", &[]), ("pool", &["loom"])];
 
-/// What code that runs inside a program may not contain: it prints nothing, does not abort, starts no
-/// threads and installs no signal handlers.
+/// What code that runs inside a program may not contain: it prints nothing, does not abort, starts
+/// no threads and installs no signal handlers.
 const BANNED_INSIDE: &[&str] = &[
     "println!",
     "eprintln!",
@@ -316,7 +316,8 @@ fn code_inside_programs_is_silent_and_starts_nothing() {
     assert!(wrong.is_empty(), "not allowed inside a program:\n{}", wrong.join("\n"));
 }
 
-/// Lines of `pool`, `client` and `node` that name a time and are no `clock::Timer`, with the reason.
+/// Lines of `pool`, `client` and `node` that name a time and are no `clock::Timer`, with the
+/// reason.
 const OTHER_TIMES: &[(&str, &str)] = &[
     // Naps between two looks at what another thread is about to do; nothing is given up.
     ("pool/src/backoff.rs", "sleep_ns(100_000)"),
@@ -334,7 +335,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("pool/src/clock.rs", "Duration::from_nanos(self.as_ns())"),
     // A test of its own.
     ("node/src/journal/record.rs", "Instant::now() + Duration::from_millis(700)"),
-    // For fsck, salvage, a starting and an ending manager: they wait for the real progress of another.
+    // For fsck, salvage, a starting and an ending manager: they wait for the real progress of
+    // another.
     ("pool/src/check.rs", "LOOK_NS: u64"),
     ("node/src/recovery/salvage.rs", "LOCK_WAIT_MAX: Duration"),
     ("node/src/manager/daemon/neighbours.rs", "ENDING: Duration"),
@@ -373,6 +375,39 @@ fn all_timers_are_scaled() {
     }
     assert!(timers >= 20, "{timers}");
     assert!(wrong.is_empty(), "use clock::Timer, or say why not:\n{}", wrong.join("\n"));
+}
+
+/// The formatter breaks code, and leaves comments as they are.
+#[test]
+fn lines_of_comments_have_at_most_100_columns() {
+    let mut wide = Vec::new();
+    for file in crates().iter().flat_map(|path| files(path, "rs")) {
+        for (line, number) in read(&file).lines().zip(1..) {
+            if line.trim_start().starts_with("//") && line.chars().count() > 100 {
+                wide.push(format!("{}:{number}: {line}", file.display()));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "break these lines:\n{}", wide.join("\n"));
+}
+
+/// Words that name no thread, process or caller, in comments of production code.
+const VAGUE: [&str; 5] = ["nobody", "somebody", "anybody", "everybody", "whoever"];
+
+#[test]
+fn comments_name_threads_processes_and_callers() {
+    let mut vague = Vec::new();
+    for file in crates().iter().flat_map(|path| files(&path.join("src"), "rs")) {
+        for (line, number) in read(&file).lines().zip(1..) {
+            let Some((_, comment)) = line.split_once("//") else { continue };
+            // The user of that name.
+            let comment = comment.to_lowercase().replace("user id of nobody", "");
+            if comment.split(|c: char| !c.is_alphanumeric()).any(|word| VAGUE.contains(&word)) {
+                vague.push(format!("{}:{number}: {line}", file.display()));
+            }
+        }
+    }
+    assert!(vague.is_empty(), "say which thread, process or caller:\n{}", vague.join("\n"));
 }
 
 #[test]
@@ -513,7 +548,8 @@ fn the_page_of_calls_names_what_the_library_exports() {
     );
 }
 
-/// Symbols that no test program names: libaio's, which fio calls, and what the library calls itself.
+/// Symbols that no test program names: libaio's, which fio calls, and what the library calls
+/// itself.
 const UNNAMED: &[&str] = &["io_submit", "forebay_execve", "forebay_execvpe"];
 
 /// The words in backquotes of a table's cell.
@@ -521,7 +557,8 @@ fn quoted(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The text of a test module and of the programs that it names, or that lie in a folder of its name.
+/// The text of a test module and of the programs that it names, or that lie in a folder of its
+/// name.
 fn test_sources(file: &str) -> String {
     let tests = root().join("crates/cli/tests");
     let is_it = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == file);

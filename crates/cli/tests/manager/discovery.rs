@@ -1,5 +1,5 @@
-//! Every pool of a user is found, wherever its node manager was started: from a login by ssh, a batch step
-//! or cron the runtime folder is another one.
+//! Every pool of a user is found, wherever its node manager was started: from a login by ssh, a
+//! batch step or cron the runtime folder is another one.
 
 use crate::harness::{self, LAZY, LONG, Ran, Site, Steps, USUAL, wait_for};
 use std::fs;
@@ -90,8 +90,8 @@ fn what_a_dead_manager_with_another_runtime_folder_left_is_seen_and_drained() {
     }
 }
 
-/// Four runs that start at once, each with a runtime folder of its own, with one or the other of these
-/// configurations. Returns how many were refused.
+/// Four runs that start at once, each with a runtime folder of its own, with one or the other of
+/// these configurations. Returns how many were refused.
 fn race(site: &Site, configs: [&str; 2], round: u32) -> usize {
     let script = "seq 2000 >> shared.$0; ls /dev/shm | grep -c pool; sleep 0.1";
     let start = |number: usize| {

@@ -1,4 +1,5 @@
-//! The commands, and what the node manager does for them: runs, configuration, rules, flush, stop, status.
+//! The commands, and what the node manager does for them: runs, configuration, rules, flush, stop,
+//! status.
 
 #[path = "../harness/mod.rs"]
 mod harness;

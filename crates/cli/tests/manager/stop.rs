@@ -1,4 +1,5 @@
-//! `forebay stop` while programs have files open, and what happens when a node manager stands still.
+//! `forebay stop` while programs have files open, and what happens when a node manager stands
+//! still.
 
 use crate::harness::{self, LAZY, LONG, Site, TINY, is_alive, kill, paused, sees, wait_for};
 use rustix::process::Signal;
@@ -189,7 +190,8 @@ fn programs_see_the_same_of_a_file_after_a_stop_and_after_the_next_run() {
     assert!(is_alive(manager), "it stays for those that have files open");
     look_through_all(&site, &mut old, &mut new, 1);
     assert_eq!(sees(&site.store.join("shared1")), "other+", "nothing is buffered");
-    // The next run is served by the same manager, and what it opens is one file with what they have open.
+    // The next run is served by the same manager, and what it opens is one file with what they have
+    // open.
     let mut third = Program::start(&site);
     assert_eq!(site.status().manager, manager);
     third.does("open k kept RDWR", "opened");
@@ -431,7 +433,8 @@ fn an_fsync_whose_manager_is_stopped_ends_with_an_error_and_the_next_is_good() {
     quiet(&site);
 }
 
-/// How many files a program can make whose manager does not read its socket: more than fit into that.
+/// How many files a program can make whose manager does not read its socket: more than fit into
+/// that.
 const UNREAD: usize = 400;
 
 #[test]
@@ -478,8 +481,8 @@ fn a_manager_that_is_killed_while_it_starts_is_started_again() {
     quiet(&site);
 }
 
-/// A worker that makes files, and removes, replaces and cuts them while they are open; it must find in
-/// each what it wrote.
+/// A worker that makes files, and removes, replaces and cuts them while they are open; it must find
+/// in each what it wrote.
 const WORKER: &str = r#"
 import os, random, sys, time
 name, seed, over = sys.argv[1], int(sys.argv[2]), os.environ['OUT'] + '/over'

@@ -1,5 +1,5 @@
-//! What commands say is true, and their status says the same: also where they cannot write it, where nothing
-//! fits what they were given, and where programs go on.
+//! What commands say is true, and their status says the same: also where they cannot write it,
+//! where nothing fits what they were given, and where programs go on.
 
 use crate::harness::{
     self, LAZY, LIMIT, LONG, NOBODY, Site, Steps, USUAL, descendants, is_alive, kill, skip,

@@ -1,5 +1,5 @@
-//! Locks that belong to open file descriptions end with the program's last descriptor of them, whatever the
-//! node manager has, has on its way, or does.
+//! Locks that belong to open file descriptions end with the program's last descriptor of them,
+//! whatever the node manager has, has on its way, or does.
 
 use crate::harness::{self, LAZY, NOBODY, Ran, SMALL, Setup, Site, as_user};
 use std::process::Command;
@@ -62,7 +62,8 @@ fn same_locks(setup: &Setup, scene: Scene, words: &str) {
 #[test]
 fn a_lock_ends_with_the_last_descriptor_of_the_program() {
     for scene in SCENES {
-        // Where no other description can be had, the manager ends the locks of processes that have ended.
+        // Where no other description can be had, the manager ends the locks of processes that have
+        // ended.
         let patience = match scene {
             Scene { nobody: false, .. } => 0,
             Scene { stopped: false, .. } => 5000,

@@ -1,17 +1,19 @@
-//! Files are opened while other processes change their names: whichever comes first at each step, the file is found by
-//! the name that it has in the end, and one without any is given up.
+//! Files are opened while other processes change their names: whichever comes first at each step,
+//! the file is found by the name that it has in the end, and one without any is given up.
 
 use crate::harness::{self, LAZY, Site, Steps, kill, sees, skip, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Points at which a process has no stripe of the file table, from the kernel's open to the end of ours.
+/// Points at which a process has no stripe of the file table, from the kernel's open to the end of
+/// ours.
 const STEPS: [&str; 6] =
     ["open.opened", "open.seen", "open.recorded", "file.linking", "open.found", "open.marked"];
 
-/// A process stops at `point` of the open of `file`; meanwhile `change` happens; then the process goes on and writes, the
-/// node manager is killed, and the process ends. The next node manager has no descriptor of the file.
+/// A process stops at `point` of the open of `file`; meanwhile `change` happens; then the process
+/// goes on and writes, the node manager is killed, and the process ends. The next node manager has
+/// no descriptor of the file.
 fn change_while_opened(prepare: &str, point: &str, change: &str) -> Site {
     let site = Site::new(&LAZY);
     change_at(&site, prepare, point, change);
@@ -65,7 +67,8 @@ fn a_file_that_is_replaced_while_it_is_opened_is_given_up() {
     }
 }
 
-/// It has no name any more then, and no open description that the node manager could see, and nothing of it is on the store.
+/// It has no name any more then, and no open description that the node manager could see, and
+/// nothing of it is on the store.
 #[test]
 fn a_file_that_is_replaced_while_it_is_opened_to_read_keeps_what_was_written() {
     if !cfg!(debug_assertions) {
@@ -163,7 +166,8 @@ fn a_file_that_loses_two_names_at_once_is_given_up() {
     });
 }
 
-/// The process that removes the name is killed before it can say so, and the node manager is killed, too.
+/// The process that removes the name is killed before it can say so, and the node manager is
+/// killed, too.
 #[test]
 fn a_file_of_which_no_name_is_known_is_written_as_long_as_a_program_has_it() {
     if !cfg!(debug_assertions) {
@@ -187,8 +191,8 @@ fn a_file_of_which_no_name_is_known_is_written_as_long_as_a_program_has_it() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "written\n"), "{ran:?} {}", site.log());
 }
 
-/// A program dies in a truncate, and the file is deleted before the node manager comes to that; two programs open a new file
-/// with its inode.
+/// A program dies in a truncate, and the file is deleted before the node manager comes to that; two
+/// programs open a new file with its inode.
 #[test]
 fn a_truncate_that_was_left_of_a_deleted_file_is_no_error_of_the_next_one() {
     if !cfg!(debug_assertions) {
@@ -247,9 +251,9 @@ fn leave_truncate() -> bool {
     true
 }
 
-/// Two processes give their files one name at the same time, or one of them removes it: what the second one replaces is not
-/// what it saw there. `held` are the points at which the first and the second stop, which go on in the order in which they
-/// make their calls.
+/// Two processes give their files one name at the same time, or one of them removes it: what the
+/// second one replaces is not what it saw there. `held` are the points at which the first and the
+/// second stop, which go on in the order in which they make their calls.
 fn change_at_once(first: (&str, &str), second: (&str, &str), wanted: &str) {
     let site = Site::new(&LAZY);
     let hold = |(point, command): (&str, &str), name: &str| match point {

@@ -30,8 +30,8 @@ fn eight_processes_append_whole_records() {
     eight_processes(&SLOW_STORE, "append", 1_000, 97);
 }
 
-/// More threads than a process has words of shared locks, each with a description of its own, and with one
-/// for all of them.
+/// More threads than a process has words of shared locks, each with a description of its own, and
+/// with one for all of them.
 #[test]
 fn a_hundred_threads_append_to_one_file() {
     let site = Site::new(&LAZY);

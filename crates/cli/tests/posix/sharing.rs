@@ -54,7 +54,8 @@ fn a_file_is_buffered_again_when_its_mappings_are_gone() {
     if !site.compile("maps.c", &[]) {
         return;
     }
-    // No process has it open for a while; then it is written, until the store does not have it at once.
+    // No process has it open for a while; then it is written, until the store does not have it at
+    // once.
     let script = "$BIN/maps file > /dev/null
         for turn in 1 2 3 4 5 6 7 8; do
             sleep 2; echo text > file; : > $OUT/written-$turn

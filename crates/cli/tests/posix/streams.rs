@@ -91,7 +91,8 @@ fn wide_characters() {
     }
 }
 
-/// Streams on descriptions that are at some offset already, that others share, or that have read ahead.
+/// Streams on descriptions that are at some offset already, that others share, or that have read
+/// ahead.
 #[test]
 fn wide_characters_go_on_where_others_are() {
     let site = Site::new(&LAZY);

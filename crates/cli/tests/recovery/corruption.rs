@@ -1,5 +1,5 @@
-//! Bits flip on file tiers, a device fails, the machine reboots: what is wrong is noticed and named, and
-//! nothing wrong is ever read or written to the store.
+//! Bits flip on file tiers, a device fails, the machine reboots: what is wrong is noticed and
+//! named, and nothing wrong is ever read or written to the store.
 
 use crate::harness::{
     self, LAZY, LIMIT, Ran, Running, Setup, Site, TINY, assert_same_bytes, wait_for,
@@ -42,7 +42,8 @@ impl Numbers {
     }
 }
 
-/// A site all of whose data goes to the NVMe tier, and stays there until a program wants it flushed.
+/// A site all of whose data goes to the NVMe tier, and stays there until a program wants it
+/// flushed.
 fn site() -> Site {
     let site = Site::new(&Setup { nvme_emulate: None, ..LAZY });
     let text = fs::read_to_string(&site.config).unwrap();

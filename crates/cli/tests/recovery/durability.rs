@@ -1,5 +1,5 @@
-//! What fsync has acknowledged outlives programs, managers and the segment: everything is killed, and
-//! the segment removed, as a loss of power does it.
+//! What fsync has acknowledged outlives programs, managers and the segment: everything is killed,
+//! and the segment removed, as a loss of power does it.
 
 use crate::harness::{self, LAZY, LIMIT, Running, Setup, Site, USUAL, assert_same_bytes, wait_for};
 use std::collections::BTreeMap;
@@ -97,8 +97,8 @@ impl Model {
         self.versions.last().cloned().unwrap_or_default()
     }
 
-    /// Whether nothing but whole versions may be found: one change was not synced, and pages of it are
-    /// not flushed one by one.
+    /// Whether nothing but whole versions may be found: one change was not synced, and pages of it
+    /// are not flushed one by one.
     fn is_plain(&self) -> bool {
         self.versions.len() == 2 && !self.torn
     }
@@ -578,8 +578,9 @@ fn without_a_manager_the_store_has_it_and_the_journal_nothing_older() {
     world.check(&site, &log);
 }
 
-/// A program dies in a truncate while a sync of the file is under way, and the manager ends the truncate between what the
-/// sync covers and its checkpoint. What is written and synced later must not be cut by a replay of that truncate.
+/// A program dies in a truncate while a sync of the file is under way, and the manager ends the
+/// truncate between what the sync covers and its checkpoint. What is written and synced later must
+/// not be cut by a replay of that truncate.
 #[test]
 fn a_truncate_amid_a_sync_is_not_replayed_over_what_was_synced_later() {
     if !cfg!(debug_assertions) {

@@ -1,14 +1,15 @@
-//! A pool that is found stands for itself: whatever memory is free today, whichever tiers a configuration has now
-//! or chooses, and whichever version made it. What cannot be taken over is left as it is.
+//! A pool that is found stands for itself: whatever memory is free today, whichever tiers a
+//! configuration has now or chooses, and whichever version made it. What cannot be taken over is
+//! left as it is.
 
 use crate::harness::{self, LAZY, Site, Steps, with_mounts};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Shell functions: `leave FILE` writes a file that only the tiers have, and kills everything. `whole FILE`
-/// looks whether the store has it. What `run` chooses by itself depends on `memory SIZE` and
-/// FOREBAY_SCRATCH.
+/// Shell functions: `leave FILE` writes a file that only the tiers have, and kills everything.
+/// `whole FILE` looks whether the store has it. What `run` chooses by itself depends on `memory
+/// SIZE` and FOREBAY_SCRATCH.
 const HELPERS: &str = r#"
 set -Eeu
 trap 'echo "line $LINENO: $BASH_COMMAND"' ERR

@@ -1,4 +1,5 @@
-//! What an administrator has when things went wrong: `forebay fsck`, `salvage`, `recover`, `status`.
+//! What an administrator has when things went wrong: `forebay fsck`, `salvage`, `recover`,
+//! `status`.
 
 use crate::harness::{self, LAZY, LONG, Ran, Setup, Site, TINY, assert_same_bytes, wait_for};
 use forebay_pool::BucketId;
@@ -20,7 +21,8 @@ fn restore(path: &Path, bytes: &[u8]) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Runs a script whose processes are all killed when it is done; what they wrote is only in the tiers.
+/// Runs a script whose processes are all killed when it is done; what they wrote is only in the
+/// tiers.
 fn crash(site: &Site, script: &str) -> PathBuf {
     let script = format!("{script}; echo done > $OUT/done; exec sleep 60");
     let run = site.start(site.buffered(&["bash", "-c", &script]));
@@ -430,7 +432,8 @@ fn assert_salvaged(target: &Path, wanted: &Path, names: &[&str]) {
     assert_eq!(found.len(), names.len() + 1, "{found:?}");
 }
 
-/// Two files over RAM and file tier, one of them with old content on the store; and one on the store.
+/// Two files over RAM and file tier, one of them with old content on the store; and one on the
+/// store.
 const MIXED: &str = "seq 300000 > a/first; head -c 900001 /dev/zero | tr '\\0' y > second
     echo changed | dd of=a/old bs=1 seek=600000 conv=notrunc status=none
     echo end | dd of=a/old bs=1 seek=5000000 conv=notrunc status=none; cat clean > $OUT/cat";
@@ -773,8 +776,8 @@ fn data_of_a_deleted_file_does_not_come_into_a_new_one() {
     }
 }
 
-/// Two managed directories beside one that is not, all on one file system, in which files are written,
-/// moved and linked; then everything is killed.
+/// Two managed directories beside one that is not, all on one file system, in which files are
+/// written, moved and linked; then everything is killed.
 fn moved_and_killed(setup: &Setup) -> Site {
     let site = Site::new(setup);
     fs::create_dir(site.root().join("second")).unwrap();

@@ -1,5 +1,6 @@
-//! What other versions of Forebay have left: brought to the store where it is the version before this one, refused
-//! with the version that can recover it, and left as it is, where it is a later one.
+//! What other versions of Forebay have left: brought to the store where it is the version before
+//! this one, refused with the version that can recover it, and left as it is, where it is a later
+//! one.
 
 use crate::harness::forge::{Identity, Log};
 use crate::harness::{LIMIT, Setup, Site, tree, wait_for};
@@ -24,8 +25,8 @@ const BLOCK: usize = 256 << 10;
 /// What the version before this one has left on the file tier; the file says how it was made.
 const PREVIOUS: &str = include_str!("versions/journal-2.txt");
 
-/// Puts the files of `listing` to the file tier of `site`, under the names that its instance has. Returns them by the
-/// ends of their names.
+/// Puts the files of `listing` to the file tier of `site`, under the names that its instance has.
+/// Returns them by the ends of their names.
 fn put(site: &Site, listing: &str) -> BTreeMap<String, PathBuf> {
     let instance = Config::load(&site.config, &[]).unwrap().instance_id();
     let mut files = BTreeMap::new();
@@ -50,8 +51,8 @@ fn put(site: &Site, listing: &str) -> BTreeMap<String, PathBuf> {
     files
 }
 
-/// Lets the records of journal and slot table name the files of this site's store. Returns which blocks of `big` the
-/// slots have.
+/// Lets the records of journal and slot table name the files of this site's store. Returns which
+/// blocks of `big` the slots have.
 fn rename(site: &Site, files: &BTreeMap<String, PathBuf>) -> Vec<usize> {
     let here = |path: &[u8]| {
         let path = Path::new(std::str::from_utf8(path).unwrap());
@@ -147,7 +148,8 @@ fn put_back(path: &Path, bytes: &[u8]) {
     file.write_all_at(bytes, 0).unwrap();
 }
 
-/// Every command that would take over what was left refuses it, says `why`, and leaves all as it is.
+/// Every command that would take over what was left refuses it, says `why`, and leaves all as it
+/// is.
 fn assert_refused(site: &Site, why: &str) {
     let all = || {
         tree(&site.nvme).into_iter().map(|(name, item)| (name, item.bytes())).collect::<Vec<_>>()

@@ -22,8 +22,8 @@
 //! - the kernel's offset of a managed descriptor (/proc/self/fdinfo), which is Forebay's marker;
 //! - descriptor numbers once a file was locked by fcntl: Forebay then keeps what it had to open at
 //!   the lowest free number, because moving it would end the locks;
-//! - fcntl locks over exec: a descriptor of Forebay's own on the same file, which is closed then, may
-//!   end them;
+//! - fcntl locks over exec: a descriptor of Forebay's own on the same file, which is closed then,
+//!   may end them;
 //! - failing writes beyond the end, which let ext4 grow the file or its blocks;
 //! - streams without "a" on descriptors that append: the C library does not know where they are;
 //! - RWF_NOWAIT, and at how many bytes splice stops when the pipe is full.

@@ -1,5 +1,5 @@
-//! `forebay torture`: a short one finds nothing, one whose data is spoilt says so, and an interrupted
-//! one leaves nothing behind.
+//! `forebay torture`: a short one finds nothing, one whose data is spoilt says so, and an
+//! interrupted one leaves nothing behind.
 
 use crate::harness::{LIMIT, Ran, Running, Site, USUAL, kill, wait_for};
 use rustix::process::Signal;

@@ -47,8 +47,9 @@ impl OpenFile<'_> {
         })
     }
 
-    /// Lets all processes use the file through the kernel from now on, until it is closed everywhere:
-    /// it is used in a way that outlasts a call. `act` is called once the file is clean.
+    /// Lets all processes use the file through the kernel from now on, until it is closed
+    /// everywhere: it is used in a way that outlasts a call. `act` is called once the file is
+    /// clean.
     ///
     /// # Errors
     /// The errno of the flush; `act` is not called then.
@@ -59,7 +60,8 @@ impl OpenFile<'_> {
         })
     }
 
-    /// [`OpenFile::make_direct`] where it must not be left undone: signal handlers run, but end no wait.
+    /// [`OpenFile::make_direct`] where it must not be left undone: signal handlers run, but end no
+    /// wait.
     ///
     /// # Errors
     /// The errno of the flush.
@@ -103,8 +105,8 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Whether some process has the file open for writing, so that a private mapping of it, too, may
-    /// be expected to follow it.
+    /// Whether some process has the file open for writing, so that a private mapping of it, too,
+    /// may be expected to follow it.
     pub fn may_change(&self) -> bool {
         self.may(DescriptionFlags::WRITE)
             || self.record.has(FileFlags::REGISTERED)
@@ -152,8 +154,8 @@ impl ExclusiveFile<'_> {
         Err(self.last_error().unwrap_or(Errno::IO))
     }
 
-    /// Before the kernel changes a file in ways of its own: what journal and slots have of it counts
-    /// no more. The caller has it exclusively, and clean.
+    /// Before the kernel changes a file in ways of its own: what journal and slots have of it
+    /// counts no more. The caller has it exclusively, and clean.
     fn checkpoint(&self) -> Result<(), Errno> {
         let record = self.record;
         if !record.is_tracked() {

@@ -100,8 +100,8 @@ impl OpenFile<'_> {
 }
 
 impl ExclusiveFile<'_> {
-    /// Calls `act`, which may give the store's file another size, and notes the one that follows. The caller has the file
-    /// exclusively, and has cleaned up after others.
+    /// Calls `act`, which may give the store's file another size, and notes the one that follows.
+    /// The caller has the file exclusively, and has cleaned up after others.
     pub(crate) fn lengthening<R>(&self, act: impl FnOnce() -> R) -> R {
         let lengthener = self.session.segment.begin_lengthening(self.record, self.owner);
         let result = act();
@@ -111,8 +111,9 @@ impl ExclusiveFile<'_> {
         result
     }
 
-    /// Makes store and record agree about the size, if a process was killed while it gave the store's file another
-    /// one: what is behind the end was never acknowledged. The caller has the file exclusively.
+    /// Makes store and record agree about the size, if a process was killed while it gave the
+    /// store's file another one: what is behind the end was never acknowledged. The caller has the
+    /// file exclusively.
     ///
     /// # Errors
     /// The store's errno.
@@ -153,8 +154,8 @@ impl ExclusiveFile<'_> {
         result
     }
 
-    /// Tells the journal of a truncate or a punch, the intent of which stands in the record, before the
-    /// store changes: else a recovery would undo one half of it.
+    /// Tells the journal of a truncate or a punch, the intent of which stands in the record, before
+    /// the store changes: else a recovery would undo one half of it.
     pub(crate) fn note_cut(&self) -> Result<(), Errno> {
         let record = self.record;
         if !record.is_logged() {
@@ -192,8 +193,8 @@ impl ExclusiveFile<'_> {
         Ok(())
     }
 
-    /// The journal was told of a cut that did not happen, because of `errno`: what it has of the file must not
-    /// count.
+    /// The journal was told of a cut that did not happen, because of `errno`: what it has of the
+    /// file must not count.
     pub(crate) fn undo_cut(&self, errno: Errno) {
         if !self.record.is_logged() {
             return;

@@ -50,7 +50,8 @@ impl EnteredFile<'_> {
         crash::point("around.busy");
         let record = self.record;
         let mut lengthens = None;
-        // Not `stored`: while another process makes the file longer that says nothing of this write.
+        // Not `stored`: while another process makes the file longer that says nothing of this
+        // write.
         let known = record.store_size.load(Ordering::Acquire);
         if self.session.end_of(part) > known.min(record.size.load(Ordering::Acquire)) {
             match self.session.segment.begin_lengthening(record, self.owner) {

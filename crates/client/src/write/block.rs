@@ -64,9 +64,9 @@ impl EnteredFile<'_> {
     }
 
     /// Gives the block a bucket on the tier that the placement engine chooses, or writes around the
-    /// tiers when there is none to be had. `None` if another thread was faster, or the tier cannot be written,
-    /// which is then one of those that have `refused`: the program is not to see an error as long as
-    /// another tier, or the store, takes the block.
+    /// tiers when there is none to be had. `None` if another thread was faster, or the tier cannot
+    /// be written, which is then one of those that have `refused`: the program is not to see an
+    /// error as long as another tier, or the store, takes the block.
     #[inline(never)]
     fn write_new(
         &self,
@@ -168,8 +168,8 @@ impl EnteredFile<'_> {
 }
 
 impl Session {
-    /// Whether a killed process may have left something on the store that would show when a write to `part` raises
-    /// the size.
+    /// Whether a killed process may have left something on the store that would show when a write
+    /// to `part` raises the size.
     #[inline]
     fn is_littered(&self, record: &FileRecord, part: Part) -> bool {
         self.end_of(part) > record.size.load(Ordering::Acquire)

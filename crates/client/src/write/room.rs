@@ -17,8 +17,8 @@ const ROOM_PATIENCE: Timer = Timer::seconds(5);
 /// How often it then looks whether there is still a manager.
 const ROOM_LOOK: Timer = Timer::ms(50);
 
-/// Buckets that are free and still locked by a thread that does not go on, two milliseconds each: after so many a write goes
-/// around the tiers, and what cannot do without a bucket fails.
+/// Buckets that are free and still locked by a thread that does not go on, two milliseconds each:
+/// after so many a write goes around the tiers, and what cannot do without a bucket fails.
 const LOCKED_MOST: usize = 32;
 
 impl EnteredFile<'_> {
@@ -27,8 +27,8 @@ impl EnteredFile<'_> {
         Some((TierId::RAM, self.session.room(self.owner)?))
     }
 
-    /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the next
-    /// that has room. `None`: the store.
+    /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the
+    /// next that has room. `None`: the store.
     pub(super) fn bucket_for(&self, part: Part, refused: u32) -> Option<(TierId, BucketId)> {
         let takes =
             |tier: TierId| refused >> tier.index() & 1 == 0 && self.session.segment.is_sound(tier);
@@ -83,8 +83,9 @@ impl EnteredFile<'_> {
         self.session.segment.take_reserved(job.number.load(Ordering::Relaxed), self.owner)
     }
 
-    /// A bucket that `take` gives, with its tier, locked for `block`. `None` if there is none, or if each of as many as
-    /// are tried is still locked by a thread that has given it back and does not go on.
+    /// A bucket that `take` gives, with its tier, locked for `block`. `None` if there is none, or
+    /// if each of as many as are tried is still locked by a thread that has given it back and does
+    /// not go on.
     #[inline(always)]
     pub(super) fn fresh(
         &self,
@@ -136,7 +137,8 @@ impl Session {
         }
         let header = self.segment.header();
         let mut made = header.room_made.load(Ordering::Acquire);
-        // Nothing has become free since a thread here waited in vain: each write would wait as long.
+        // Nothing has become free since a thread here waited in vain: each write would wait as
+        // long.
         if self.waited_in_vain.load(Ordering::Relaxed) == u64::from(made) {
             return None;
         }

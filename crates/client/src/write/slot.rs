@@ -30,7 +30,8 @@ impl EnteredFile<'_> {
         let fresh = fresh.and_then(init);
         let held = self.session.segment.lock_block_unless_interrupted(entry, self.owner)?;
         let Some(mut held) = held.filter(|held| !held.tier().is_ram()) else { return Ok(None) };
-        // It could not be freed while the manager, which may be stopped, brings some of it to the store.
+        // It could not be freed while the manager, which may be stopped, brings some of it to the
+        // store.
         let fresh = fresh.filter(|_| held.meta().pages.writeback() == 0);
         let Some(fresh) = fresh else {
             let start = cursor.position();
@@ -58,8 +59,8 @@ impl EnteredFile<'_> {
     /// Moves a block to RAM that lies in a slot which cannot be written any more.
     ///
     /// # Errors
-    /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free; the device's, or `IO`, if bytes that only the slot has cannot be
-    /// read as they were written.
+    /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free;
+    /// the device's, or `IO`, if bytes that only the slot has cannot be read as they were written.
     #[cold]
     fn bring_up(&self, entry: &AtomicU64, block: u64) -> Result<(), Errno> {
         let take = || self.ram_bucket();
@@ -86,8 +87,8 @@ impl EnteredFile<'_> {
         let shift = self.session.segment.page_shift();
         let touched = pages(part.within, end, shift);
         let whole = pages(part.within.next_multiple_of(page), end / page * page, shift);
-        // What stays of a page must be right; if it is not, and clean, the store has it. Dirty pages of
-        // the usual size are looked at when they are read anyway.
+        // What stays of a page must be right; if it is not, and clean, the store has it. Dirty
+        // pages of the usual size are looked at when they are read anyway.
         let dirty = meta.pending_under_lock();
         let seen = if page == 4096 { dirty } else { 0 };
         self.session.segment.verify_pages(self.session, bucket, touched & !whole & !seen)?;
@@ -143,8 +144,8 @@ impl EnteredFile<'_> {
 }
 
 impl ExclusiveFile<'_> {
-    /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that it lies on has
-    /// failed.
+    /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that
+    /// it lies on has failed.
     ///
     /// # Errors
     /// `INTR`; `TIMEDOUT`. What else keeps the block where it is shows when it is changed.

@@ -64,8 +64,9 @@ impl Config {
         self.resolve_patterns(0..self.rules.len(), &places.rules)
     }
 
-    /// Follows the symbolic links in the absolute patterns of these rules, as the kernel does in the
-    /// paths that they will be compared with, and refuses those that no buffered file can match.
+    /// Follows the symbolic links in the absolute patterns of these rules, as the kernel does in
+    /// the paths that they will be compared with, and refuses those that no buffered file can
+    /// match.
     pub(super) fn resolve_patterns(
         &mut self,
         rules: Range<usize>,

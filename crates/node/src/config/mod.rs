@@ -1,8 +1,8 @@
 //! The configuration of a node manager: which directories it buffers, through which tiers.
 //!
-//! A configuration comes from a TOML file ([`Config::load`]), or is chosen by looking at the machine
-//! ([`Config::automatic`]). The daemon gets it as text ([`Config::canonical`], [`Config::parse`]).
-//! Every error is one message: `FILE:LINE: KEY: what is wrong; what to do`.
+//! A configuration comes from a TOML file ([`Config::load`]), or is chosen by looking at the
+//! machine ([`Config::automatic`]). The daemon gets it as text ([`Config::canonical`],
+//! [`Config::parse`]). Every error is one message: `FILE:LINE: KEY: what is wrong; what to do`.
 //!
 //! The schema in XML is read here, too. May use no other folder of this crate.
 //!
@@ -103,8 +103,8 @@ impl Config {
         Ok(())
     }
 
-    /// The same as [`Config::automatic`], however little memory there is: to name a pool that may be there already,
-    /// and take the memory.
+    /// The same as [`Config::automatic`], however little memory there is: to name a pool that may
+    /// be there already, and take the memory.
     pub fn automatic_of_any_size(backing: &[PathBuf]) -> Result<Self> {
         let mut config = Self {
             page_size: PAGE_SIZE_DEFAULT,

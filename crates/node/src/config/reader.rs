@@ -1,5 +1,5 @@
-//! Reading TOML, of configurations and scenarios, so that each error names file, line, key and what is
-//! allowed: `FILE:LINE: KEY: what is wrong; what to do`.
+//! Reading TOML, of configurations and scenarios, so that each error names file, line, key and what
+//! is allowed: `FILE:LINE: KEY: what is wrong; what to do`.
 
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity};
 use std::fmt;

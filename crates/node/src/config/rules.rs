@@ -461,7 +461,8 @@ fn ranks_text(ranks: &[RankRange]) -> String {
 
 /// The number of a user, from wherever this machine looks up its users.
 fn user_id(name: &CStr) -> Option<u32> {
-    // Entries with long lists of members do not exist for users; 16 KiB is what glibc suggests at most.
+    // Entries with long lists of members do not exist for users; 16 KiB is what glibc suggests at
+    // most.
     let mut buffer = [0 as libc::c_char; 16 << 10];
     let mut found = std::ptr::null_mut();
     // SAFETY: an all-zero passwd is one with null pointers, and glibc writes it before we read it.

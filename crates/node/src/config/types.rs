@@ -78,8 +78,8 @@ pub struct Flush {
 pub struct Placement {
     /// The policy of files whose rule names none.
     pub policy: PolicyId,
-    /// Bytes to which free space is rounded before a placement is decided anew; 0 is one bucket, or a
-    /// 256th of the RAM tier if that is more.
+    /// Bytes to which free space is rounded before a placement is decided anew; 0 is one bucket, or
+    /// a 256th of the RAM tier if that is more.
     pub granularity: u64,
     /// How victims are chosen in RAM.
     pub eviction: Eviction,
@@ -387,8 +387,8 @@ impl Config {
 
     /// The identity of the node manager that serves this configuration: 16 hex digits.
     ///
-    /// Tiers that were chosen automatically are left out: free memory changes from minute to minute,
-    /// and the next run must still find the manager or the pool of the last one.
+    /// Tiers that were chosen automatically are left out: free memory changes from minute to
+    /// minute, and the next run must still find the manager or the pool of the last one.
     pub fn instance_id(&self) -> String {
         let mut text = format!("{CANONICAL_VERSION}\n");
         if self.automatic {
@@ -428,7 +428,8 @@ impl Config {
         Ok(())
     }
 
-    /// Sets what fsync waits for, of files whose rule does not say; `place` names the key that asks.
+    /// Sets what fsync waits for, of files whose rule does not say; `place` names the key that
+    /// asks.
     ///
     /// # Errors
     /// There is no tier for it.

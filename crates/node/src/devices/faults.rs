@@ -1,5 +1,5 @@
-//! Faults on purpose, for testers: the file that `FOREBAY_FAULTS` names says what goes wrong with the
-//! manager's transfers to stores and tiers. Without the variable nothing of this exists.
+//! Faults on purpose, for testers: the file that `FOREBAY_FAULTS` names says what goes wrong with
+//! the manager's transfers to stores and tiers. Without the variable nothing of this exists.
 
 use forebay_device::{Batch, Errno, StoreFile, Transfer};
 use forebay_tiers::{Fault, FaultScript, Faulty, Operation, parse_script};
@@ -78,8 +78,8 @@ impl Faults {
         Ok(())
     }
 
-    /// Notes what has hit, before a program can see what came of it: time in nanoseconds since 1970, device,
-    /// operation, fault, errno or 0.
+    /// Notes what has hit, before a program can see what came of it: time in nanoseconds since
+    /// 1970, device, operation, fault, errno or 0.
     fn note_hits(&self, device: &str, script: &FaultScript) {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(path) = log.as_ref() else { return };

@@ -1,6 +1,6 @@
-//! The tiers and stores that there are, opened behind the traits of `forebay_device`, and what is laid
-//! around their batches: observed speeds, scripted faults, and the note of each write that lets a
-//! test undo what a loss of power would take.
+//! The tiers and stores that there are, opened behind the traits of `forebay_device`, and what is
+//! laid around their batches: observed speeds, scripted faults, and the note of each write that
+//! lets a test undo what a loss of power would take.
 //!
 //! May use no other folder of this crate.
 
@@ -14,8 +14,8 @@ use rustix::fd::OwnedFd;
 use std::path::PathBuf;
 use undoable::{Undoable, UndoableBatch};
 
-/// A tier whose slots of `slot_bytes` lie in a local file, which the caller keeps open as long as the
-/// device is used.
+/// A tier whose slots of `slot_bytes` lie in a local file, which the caller keeps open as long as
+/// the device is used.
 pub(crate) fn open_slots(file: &OwnedFd, slot_bytes: u64) -> Box<dyn SlotDevice> {
     Box::new(Undoable(FileSlots::new(store_file(file), slot_bytes, UndoableBatch::open)))
 }

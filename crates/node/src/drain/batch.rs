@@ -16,8 +16,8 @@ use std::sync::{Arc, PoisonError};
 
 /// Bytes of one write to the store, at most; more only where the store's stripes are larger.
 const WRITE_BYTES: u64 = 4 << 20;
-/// Writes of at least so many bytes go past the page cache, where that can be: a device is waited for
-/// then, but nothing is copied, and no memory is taken from programs.
+/// Writes of at least so many bytes go past the page cache, where that can be: a device is waited
+/// for then, but nothing is copied, and no memory is taken from programs.
 const DIRECT_BYTES: u64 = 1 << 20;
 
 /// Pages of a block whose flush has begun.
@@ -70,8 +70,8 @@ impl Flusher {
         let held = match self.descriptor(file) {
             Ok(held) => held,
             Err(errno) => {
-                // One that has lost its last name is dropped when it is certain that no process has it open:
-                // that it cannot be written is no error to tell.
+                // One that has lost its last name is dropped when it is certain that no process has
+                // it open: that it cannot be written is no error to tell.
                 let gone =
                     errno == Errno::STALE && self.node.segment.file(file).has(FileFlags::UNLINKED);
                 match gone {
@@ -83,7 +83,8 @@ impl Flusher {
             }
         };
         crate::drain::conflict::check(&self.node, file, held.file());
-        // What cannot be read as it was written is kept, and is never given to the store; the rest is.
+        // What cannot be read as it was written is kept, and is never given to the store; the rest
+        // is.
         let unread = self.stage(&mut begun);
         let (mut writes, pieces) = self.writes(&begun, held.file(), store);
         crash::point("flush.writing");
@@ -104,7 +105,8 @@ impl Flusher {
                 }
             }
         }
-        // Before any page counts as clean, or as not written: a thread that sees that sees the error.
+        // Before any page counts as clean, or as not written: a thread that sees that sees the
+        // error.
         self.node.segment.file(file).clear(FileFlags::SYNCED);
         if let Some(errno) = error.or(unread.then_some(Errno::IO)) {
             self.failed(file, born, errno);
@@ -231,7 +233,8 @@ impl Flusher {
         let stripe = self.node.stripes.get(store).copied().unwrap_or(1);
         let limits = Limits { most: WRITE_BYTES.max(stripe), stripe };
         let mut writes: Vec<Write> = order(&mut extents, limits).collect();
-        // The end of a file, which mostly is inside a page, must not keep the rest from going direct.
+        // The end of a file, which mostly is inside a page, must not keep the rest from going
+        // direct.
         if let Some(last) = writes.last_mut() {
             let odd = (last.offset + last.bytes) % page as u64;
             if odd != 0 && last.bytes >= DIRECT_BYTES + odd {

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 impl Flusher {
-    /// Appends what is not yet on the store. Returns whether the file had nothing in the log before.
+    /// Appends what is not yet on the store. Returns whether the file had nothing in the log
+    /// before.
     ///
     /// # Errors
     /// Nothing can be promised by the log: the file has to go to the store.
@@ -80,8 +81,8 @@ impl Flusher {
         result.map(|()| first)
     }
 
-    /// Whether what a committed log has makes the file safe; the store is synced for it where it has
-    /// more than at its last sync.
+    /// Whether what a committed log has makes the file safe; the store is synced for it where it
+    /// has more than at its last sync.
     pub(super) fn is_safe_with_journal(&mut self, file: u32, first: bool) -> bool {
         let record = self.node.segment.file(file);
         // Looked at after the file was: what a flush took from under our eyes is on the store.
@@ -115,8 +116,8 @@ impl Flusher {
         self.announce_done();
     }
 
-    /// Waits until no truncate or punch of the file is under way, or its owner is dead. The caller holds
-    /// nothing that they could wait for. False if its owner does not go on with it.
+    /// Waits until no truncate or punch of the file is under way, or its owner is dead. The caller
+    /// holds nothing that they could wait for. False if its owner does not go on with it.
     pub(super) fn await_cut(&mut self, file: u32) -> bool {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
@@ -132,8 +133,8 @@ impl Flusher {
         true
     }
 
-    /// When half of the log is used, or its device failed, checkpoints a file that it has data of. Returns
-    /// whether there was one.
+    /// When half of the log is used, or its device failed, checkpoints a file that it has data of.
+    /// Returns whether there was one.
     pub(super) fn make_room_in_journal(&mut self) -> bool {
         let node = Arc::clone(&self.node);
         let may = |file: u32| {
@@ -153,8 +154,8 @@ impl Flusher {
         true
     }
 
-    /// Makes a file durable on the store that has nothing dirty, and notes in the journal that what it
-    /// has of it counts no more.
+    /// Makes a file durable on the store that has nothing dirty, and notes in the journal that what
+    /// it has of it counts no more.
     ///
     /// # Errors
     /// The store's, or the journal's.
@@ -169,7 +170,8 @@ impl Flusher {
         self.note_checkpoints(&[Checkpoint { file, sequence }])[0]
     }
 
-    /// Slots that hold some of the file need the checkpoint, too. Returns whether there may be some.
+    /// Slots that hold some of the file need the checkpoint, too. Returns whether there may be
+    /// some.
     pub(super) fn take_slotted(&self, file: u32) -> bool {
         let record = self.node.segment.file(file);
         if !record.has(FileFlags::SLOTTED) {
@@ -193,8 +195,9 @@ impl Flusher {
         results.map(|result| result.map_err(|_| Errno::IO)).collect()
     }
 
-    /// Notes that a file got its checkpoint, or not. An error of one that no caller waits for reaches no program: the
-    /// store has all of the file, and a later sync finds it without one and learns of it.
+    /// Notes that a file got its checkpoint, or not. An error of one that no caller waits for
+    /// reaches no program: the store has all of the file, and a later sync finds it without one and
+    /// learns of it.
     pub(super) fn end_checkpoint(
         &mut self,
         file: u32,

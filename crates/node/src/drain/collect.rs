@@ -37,8 +37,8 @@ impl Flusher {
             .any(|trigger| self.age(trigger).is_some())
     }
 
-    /// Milliseconds after its last write at which a block of this file is flushed; `None` if only on
-    /// demand.
+    /// Milliseconds after its last write at which a block of this file is flushed; `None` if only
+    /// on demand.
     fn due_after(&self, file: u32) -> Option<u32> {
         let record = self.node.segment.file(file);
         if record.has(FileFlags::SCRATCH) {

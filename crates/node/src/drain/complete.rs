@@ -30,8 +30,9 @@ impl Flusher {
         }
     }
 
-    /// Says in a slot's record what the store has now, lest a reboot writes it there again over what
-    /// came later. Only after the flush has ended: the thread that holds the lock may be waiting for that.
+    /// Says in a slot's record what the store has now, lest a reboot writes it there again over
+    /// what came later. Only after the flush has ended: the thread that holds the lock may be
+    /// waiting for that.
     pub(super) fn record(&self, dirty: BlockRef) {
         let segment = &self.node.segment;
         let Some(meta) = segment.bucket(dirty.bucket) else { return };
@@ -64,8 +65,8 @@ impl Flusher {
         }
     }
 
-    /// Notes that a flush of the file that was `born` then failed: programs learn of it at fsync or close, and the file is
-    /// tried again later.
+    /// Notes that a flush of the file that was `born` then failed: programs learn of it at fsync or
+    /// close, and the file is tried again later.
     pub(super) fn failed(&mut self, file: u32, born: u64, errno: Errno) {
         if self.node.segment.file(file).born_ns.load(Ordering::Acquire) != born {
             // The file was deleted, and the record is about another one that has its inode.
@@ -79,8 +80,8 @@ impl Flusher {
         }
     }
 
-    /// Notes that a file cannot be written now: a caller that waits for all files need not wait for it. True
-    /// if it could before.
+    /// Notes that a file cannot be written now: a caller that waits for all files need not wait for
+    /// it. True if it could before.
     pub(super) fn postpone(&mut self, file: u32) -> bool {
         let record = self.node.segment.file(file);
         let (first, most) = (RETRY.0.as_stamp(), RETRY.1.as_stamp());
@@ -91,11 +92,12 @@ impl Flusher {
     }
 }
 
-/// How long a file that fades is waited for: longer than housekeeping takes for it, whatever else it does.
+/// How long a file that fades is waited for: longer than housekeeping takes for it, whatever else
+/// it does.
 pub(crate) const FADING: Duration = Duration::from_secs(30);
 
-/// Whether a file has lost its last name and the last living process that had it open: housekeeping drops it
-/// as soon as its descriptions are free, and nothing of it has to come to the store.
+/// Whether a file has lost its last name and the last living process that had it open: housekeeping
+/// drops it as soon as its descriptions are free, and nothing of it has to come to the store.
 pub(crate) fn is_fading(node: &Node, file: u32) -> bool {
     let record = node.segment.file(file);
     record.has(FileFlags::UNLINKED)

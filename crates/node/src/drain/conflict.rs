@@ -1,9 +1,9 @@
-//! Files that others changed on the store while Forebay had data for them: found before the first flush
-//! after the file last agreed with the store, and told.
+//! Files that others changed on the store while Forebay had data for them: found before the first
+//! flush after the file last agreed with the store, and told.
 //!
 //! The rule: what Forebay has is written over what others wrote, and what it has not is theirs, as
-//! with two writers that take no lock. A file that was deleted or replaced is the one that was written
-//! to, whether it still has a name or not.
+//! with two writers that take no lock. A file that was deleted or replaced is the one that was
+//! written to, whether it still has a name or not.
 
 use crate::node::Node;
 use forebay_device::{Stat, StoreFile};

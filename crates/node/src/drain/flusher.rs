@@ -40,7 +40,8 @@ pub(crate) struct Flusher {
     pub(super) was_held: bool,
     /// Files whose syncs wait for what a client holds, which may be stopped.
     pub(super) aside: HashMap<u32, Aside>,
-    /// Files that need a checkpoint and nothing else: one commit of the journal notes all of a round.
+    /// Files that need a checkpoint and nothing else: one commit of the journal notes all of a
+    /// round.
     pub(super) checkpoints: Vec<AwaitedCheckpoint>,
 }
 

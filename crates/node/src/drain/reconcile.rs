@@ -1,4 +1,5 @@
-//! Once nothing of a file is dirty, its size and times are reconciled with those of the store's file.
+//! Once nothing of a file is dirty, its size and times are reconciled with those of the store's
+//! file.
 
 use crate::node::Node;
 use forebay_device::StoreFile;
@@ -6,8 +7,9 @@ use forebay_pool::layout::FileFlags;
 use forebay_pool::{Owner, clock, crash};
 use std::sync::atomic::Ordering;
 
-/// If nothing of the file is dirty any more, gives the store its times, ends the state "ahead
-/// of the store", and closes the manager's descriptor. Done with the file held, so that no writer is in the middle of it.
+/// If nothing of the file is dirty any more, gives the store its times, ends the state "ahead of
+/// the store", and closes the manager's descriptor. Done with the file held, so that no writer is
+/// in the middle of it.
 pub(crate) fn reconcile(node: &Node, file: u32, owner: Owner) {
     let segment = &node.segment;
     let record = segment.file(file);

@@ -1,5 +1,5 @@
-//! Blocks on file tiers, read to memory to be flushed or logged. A page that is not what was written
-//! is neither.
+//! Blocks on file tiers, read to memory to be flushed or logged. A page that is not what was
+//! written is neither.
 
 use crate::drain::batch::InFlight;
 use crate::drain::flusher::Flusher;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Flusher {
-    /// Reads blocks that lie on file tiers to memory. Pages that cannot be read, or are not what was
-    /// written, are dirty again and no part of this flush. Returns whether there were any.
+    /// Reads blocks that lie on file tiers to memory. Pages that cannot be read, or are not what
+    /// was written, are dirty again and no part of this flush. Returns whether there were any.
     pub(super) fn stage(&mut self, begun: &mut [InFlight]) -> bool {
         let node = Arc::clone(&self.node);
         let bucket = node.segment.bucket_bytes();
@@ -123,8 +123,8 @@ impl Flusher {
     }
 }
 
-/// Reads these pages of a slot, whose lock the caller holds, to where they are in a bucket, and compares
-/// them with their sums.
+/// Reads these pages of a slot, whose lock the caller holds, to where they are in a bucket, and
+/// compares them with their sums.
 pub(super) fn read_slot<'s>(
     node: &Node,
     bucket: BucketId,

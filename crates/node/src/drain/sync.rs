@@ -20,8 +20,8 @@ const LOOK_EVERYWHERE: Timer = Timer::seconds(1);
 /// How often a thread that waits for requests looks whether it shall end.
 const QUEUE_LOOK: Timer = Timer::ms(250);
 
-/// A sync that waits for what a client holds is tried again after this, doubled each time up to the second
-/// value.
+/// A sync that waits for what a client holds is tried again after this, doubled each time up to the
+/// second value.
 const ASIDE: (Timer, Timer) = (Timer::ms(2), Timer::ms(100));
 
 impl Flusher {
@@ -126,8 +126,8 @@ impl Flusher {
         }
     }
 
-    /// Does for one file what is wanted of it, and answers all syncs wanted so far. An error is noted
-    /// in the record and answers them too.
+    /// Does for one file what is wanted of it, and answers all syncs wanted so far. An error is
+    /// noted in the record and answers them too.
     fn sync(&mut self, file: u32) {
         let record = self.node.segment.file(file);
         let ticket = record.sync_wanted.load(Ordering::Acquire);
@@ -145,7 +145,8 @@ impl Flusher {
         self.sync_with(file, ticket, wanted);
     }
 
-    /// Leaves a sync, for which `wanted` is to be done, for later: not answered, and to be tried again.
+    /// Leaves a sync, for which `wanted` is to be done, for later: not answered, and to be tried
+    /// again.
     fn put_aside(&mut self, file: u32, wanted: FileFlags) {
         self.node.segment.file(file).set(wanted);
         // Trying all of them is never to take more than a tenth of the time.
@@ -165,15 +166,17 @@ impl Flusher {
         let born = record.born_ns.load(Ordering::Acquire);
         let errors = record.errors();
         let only_clean = wanted == FileFlags::TO_CHECKPOINT;
-        // Slots that are filled from here on are not covered by this checkpoint, and their file has the flag.
+        // Slots that are filled from here on are not covered by this checkpoint, and their file has
+        // the flag.
         let was_logged = record.has(FileFlags::LOGGED);
         let slotted = (durable || only_clean) && self.take_slotted(file);
         let tracked = was_logged || slotted;
         let sequence = if tracked { node.segment.next_sequence() } else { 0 };
         // Taken now: once the file is checkpointed it may be the only one of a file without a name.
         let held = (durable || tracked).then(|| self.descriptor(file));
-        // What was dirty before is flushed in the first pass, unless its block moved meanwhile, which
-        // it can do once for each tier. A file that is written all the time is not waited for.
+        // What was dirty before is flushed in the first pass, unless its block moved meanwhile,
+        // which it can do once for each tier. A file that is written all the time is not waited
+        // for.
         for _ in 0..2 + TIERS_MAX {
             if only_clean {
                 break;

@@ -1,5 +1,5 @@
-//! Which pools this user has, wherever their node managers were started: found in /dev/shm by owner and
-//! content, not by name. And names that no other user can have taken before us.
+//! Which pools this user has, wherever their node managers were started: found in /dev/shm by owner
+//! and content, not by name. And names that no other user can have taken before us.
 
 use forebay_pool::private;
 use forebay_pool::segment::{identify, is_blank};
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// Where pools are.
 pub(crate) const POOLS: &str = "/dev/shm";
 
-/// What stands between a name and the random number that is added where another user has taken it. No
-/// name of a tier has it.
+/// What stands between a name and the random number that is added where another user has taken it.
+/// No name of a tier has it.
 const MARK: char = '~';
 
 /// A pool of this user.
@@ -24,8 +24,8 @@ pub(crate) struct FoundPool {
     pub instance: String,
     /// The instance's folder, if the pool says which, and it is private.
     pub folder: Option<PathBuf>,
-    /// It was never finished: nothing is in it, and it does not tell of its folder. A manager is making
-    /// it, or was killed at that.
+    /// It was never finished: nothing is in it, and it does not tell of its folder. A manager is
+    /// making it, or was killed at that.
     pub is_blank: bool,
 }
 
@@ -62,9 +62,9 @@ pub(crate) fn is_name_of(name: &str, stem: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix(MARK).is_some_and(is_instance))
 }
 
-/// The stem of files in `folder` that have the names `stem` + one of `ends`: the usual stem, unless another
-/// user has taken one of its names and we have none. One that is ours already, with a random number, if
-/// there is one.
+/// The stem of files in `folder` that have the names `stem` + one of `ends`: the usual stem, unless
+/// another user has taken one of its names and we have none. One that is ours already, with a
+/// random number, if there is one.
 pub(crate) fn stem_in(folder: &Path, stem: &str, ends: &[&str]) -> String {
     let path = |stem: &str, end: &str| folder.join(format!("{stem}{end}"));
     let is_ours = |found: &fs::Metadata| found.uid() == own_uid();

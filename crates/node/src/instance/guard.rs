@@ -1,10 +1,10 @@
-//! Two node managers must not buffer the same directory: neither would see what the other holds. Those of
-//! this user are known by their pools, see [`crate::instance::runtime::Runtime::all`]; of two that start at once at
-//! least one sees the other by a lock on the directory itself.
+//! Two node managers must not buffer the same directory: neither would see what the other holds.
+//! Those of this user are known by their pools, see [`crate::instance::runtime::Runtime::all`]; of
+//! two that start at once at least one sees the other by a lock on the directory itself.
 //!
-//! A lock for reading can be had on a directory that one may only read, so that any user can have it:
-//! a lock of another user's is a hint, and no reason to refuse. The bytes that are locked lie where no
-//! program's own locks do; programs that lock the directory itself are not disturbed.
+//! A lock for reading can be had on a directory that one may only read, so that any user can have
+//! it: a lock of another user's is a hint, and no reason to refuse. The bytes that are locked lie
+//! where no program's own locks do; programs that lock the directory itself are not disturbed.
 
 use crate::instance::discovery::own_uid;
 use forebay_pool::clock::Timer;
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 /// Byte that is locked in a directory that is served, and in each directory above it.
 const SERVED: i64 = 0x4642_5259_0000;
 const ABOVE: i64 = SERVED + 1;
-/// How long a predecessor may take to be gone: the kernel closes its files when its last I/O has ended.
+/// How long a predecessor may take to be gone: the kernel closes its files when its last I/O has
+/// ended.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long a lock may stay whose holder shows its descriptors no more, because it is ending.
 const ENDING: Duration = Duration::from_millis(500);
@@ -69,14 +70,16 @@ struct Taken {
     store: PathBuf,
     device: u64,
     inode: u64,
-    /// The bytes that say so there: others of this user's managers may have marked it, too, by right.
+    /// The bytes that say so there: others of this user's managers may have marked it, too, by
+    /// right.
     bytes: &'static [i64],
 }
 
 /// Marks these directories as served.
 ///
 /// # Errors
-/// A message that names a directory that another manager of this user serves, or one above or below it.
+/// A message that names a directory that another manager of this user serves, or one above or below
+/// it.
 pub(crate) fn guard<'a>(
     stores: impl Iterator<Item = &'a Path> + Clone,
     waits: &mut Waits<'_>,
@@ -127,7 +130,8 @@ pub(crate) fn guard<'a>(
     }
 }
 
-/// Marks one directory; a mark of another manager's on it, or on one above or below, if there is one.
+/// Marks one directory; a mark of another manager's on it, or on one above or below, if there is
+/// one.
 fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> Option<Taken> {
     let mut taken = None;
     for (depth, folder) in store.ancestors().enumerate() {
@@ -152,8 +156,8 @@ fn mark(store: &Path, held: &mut Vec<OwnedFd>) -> Option<Taken> {
     taken
 }
 
-/// Whether a manager serves `path`, or a directory above it, or below it if it is one: for those whose pool is not seen,
-/// as from another container. One that ends has some time for it.
+/// Whether a manager serves `path`, or a directory above it, or below it if it is one: for those
+/// whose pool is not seen, as from another container. One that ends has some time for it.
 pub fn is_served(path: &Path) -> bool {
     let since = Instant::now();
     while has_mark(path) {
@@ -204,8 +208,8 @@ fn holder(taken: &Taken) -> Option<u32> {
         .find(holds)
 }
 
-/// A lock command on one byte; the kind of lock that is there afterwards, `None` where the file system
-/// has no locks.
+/// A lock command on one byte; the kind of lock that is there afterwards, `None` where the file
+/// system has no locks.
 fn lock(fd: &OwnedFd, command: i32, kind: i32, byte: i64) -> Option<i32> {
     // SAFETY: a structure of plain numbers, for which zeros are good.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -275,7 +279,8 @@ mod tests {
         assert!(mark(&store, &mut Vec::new()).is_none());
     }
 
-    /// A mark of another user's on a directory above, and one of ours there that is about a directory beside.
+    /// A mark of another user's on a directory above, and one of ours there that is about a
+    /// directory beside.
     #[test]
     fn a_process_of_ours_beside_is_not_taken_for_the_holder_of_anothers_mark() {
         let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Other users with pools on this node. What is in them only they can tell: their files are theirs alone.
+//! Other users with pools on this node. What is in them only they can tell: their files are theirs
+//! alone.
 
 use crate::instance::discovery::{POOLS, own_uid};
 use std::fs;
@@ -9,8 +10,8 @@ fn is_pool(name: &str) -> bool {
     name.starts_with("forebay-") && name.contains(".pool")
 }
 
-/// The users, other than this one, who have a pool on this node, in ascending order. One that is empty, as
-/// while it is made, holds nothing.
+/// The users, other than this one, who have a pool on this node, in ascending order. One that is
+/// empty, as while it is made, holds nothing.
 ///
 /// # Errors
 /// A message that names the directory of pools, when it cannot be listed.

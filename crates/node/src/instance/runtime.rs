@@ -36,8 +36,8 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// The names for a configuration: those of the instance's pool if there is one, wherever its manager
-    /// was started. Its folder need not exist, see [`Runtime::prepare`].
+    /// The names for a configuration: those of the instance's pool if there is one, wherever its
+    /// manager was started. Its folder need not exist, see [`Runtime::prepare`].
     ///
     /// # Errors
     /// A message that names the folder of all instances and what is wrong with it.
@@ -96,8 +96,8 @@ impl Runtime {
         }
     }
 
-    /// All instances of this user: those that have a pool, wherever they were started, and those that
-    /// have a folder in [`base()`].
+    /// All instances of this user: those that have a pool, wherever they were started, and those
+    /// that have a folder in [`base()`].
     ///
     /// # Errors
     /// Those of [`base()`], and of looking into /dev/shm.
@@ -108,8 +108,8 @@ impl Runtime {
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| is_instance(name))
             .collect();
-        // After the folders: the pool of an instance whose folder is made meanwhile is later than that.
-        // One that is being made is of no concern to a command with another runtime folder.
+        // After the folders: the pool of an instance whose folder is made meanwhile is later than
+        // that. One that is being made is of no concern to a command with another runtime folder.
         let is_known = |pool: &FoundPool| !pool.is_blank || names.contains(&pool.instance);
         let pools = discovery::pools()?.into_iter().filter(is_known);
         let mut all: Vec<_> = pools.map(|pool| Runtime::found(&base, pool)).collect();
@@ -150,8 +150,8 @@ impl Runtime {
         self.folder.join("config")
     }
 
-    /// The configuration the instance was started with, if it can be read, and is the one that the instance
-    /// is named after.
+    /// The configuration the instance was started with, if it can be read, and is the one that the
+    /// instance is named after.
     pub fn read_config(&self) -> Option<Config> {
         let config = Config::parse(&read_private(&self.config()).ok()?).ok()?;
         (config.instance_id() == self.instance).then_some(config)
@@ -178,8 +178,8 @@ impl Runtime {
         }
     }
 
-    /// Process id of the node manager that holds the instance's lock, or held it last: it may not have
-    /// a pool yet.
+    /// Process id of the node manager that holds the instance's lock, or held it last: it may not
+    /// have a pool yet.
     pub fn manager(&self) -> Option<u32> {
         // One with a shorter id leaves the end of what was there.
         fs::read_to_string(self.folder.join("lock")).ok()?.lines().next()?.parse().ok()
@@ -196,8 +196,8 @@ impl Runtime {
         }
     }
 
-    /// Removes the instance's folder if nothing goes with it that is to be drained: its manager could
-    /// not start. What another machine has on a shared tier does not count.
+    /// Removes the instance's folder if nothing goes with it that is to be drained: its manager
+    /// could not start. What another machine has on a shared tier does not count.
     pub fn remove_unless_used(&self) {
         let elsewhere = || self.read_config().and_then(|config| self.kept_elsewhere(&config));
         if !self.has_left() || (!self.pool.exists() && elsewhere().is_some()) {

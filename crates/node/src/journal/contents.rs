@@ -1,5 +1,5 @@
-//! What a journal has of each file that its store may lack: its records, less those that a checkpoint
-//! covers.
+//! What a journal has of each file that its store may lack: its records, less those that a
+//! checkpoint covers.
 
 use super::file::read_full;
 use super::record::{Body, FileIdentity, Key, Record};
@@ -39,11 +39,12 @@ pub(crate) struct Contents {
     pub files: HashMap<Key, FileLog>,
     /// Up to which sequence the store has a file, as records and marks say.
     checkpoints: HashMap<FileIdentity, u64>,
-    /// The same as the superblock says it: of files that had slots when the generation began, and of all
-    /// others.
+    /// The same as the superblock says it: of files that had slots when the generation began, and
+    /// of all others.
     live: HashMap<FileIdentity, Option<u64>>,
     checkpoint_lsn: Option<u64>,
-    /// Where a record was durable and is none any more. Orphan records behind it count all the same.
+    /// Where a record was durable and is none any more. Orphan records behind it count all the
+    /// same.
     pub damaged: Option<u64>,
 }
 
@@ -51,7 +52,8 @@ impl Contents {
     /// Reads the journal at `path`; there may be none.
     ///
     /// # Errors
-    /// The device's; `BADMSG` if both copies of the superblock are damaged, so that no checkpoint is known; [`super::superblock::OTHER_VERSION`].
+    /// The device's; `BADMSG` if both copies of the superblock are damaged, so that no checkpoint
+    /// is known; [`super::superblock::OTHER_VERSION`].
     pub fn read(path: &Path) -> Result<Contents, Errno> {
         let file = match private::open(path, OFlags::RDONLY) {
             Ok(file) => file,

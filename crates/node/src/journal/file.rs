@@ -10,10 +10,12 @@ use std::path::Path;
 /// For a file in whose place another user has put one, or that another user may have written to.
 pub(crate) const NOT_OURS: Errno = Errno::KEYREJECTED;
 
-/// Opens a file that user `owner` has made on a tier; waits for nothing. For those of this user see [`forebay_pool::private`].
+/// Opens a file that user `owner` has made on a tier; waits for nothing. For those of this user see
+/// [`forebay_pool::private`].
 ///
 /// # Errors
-/// The device's; [`NOT_OURS`] if another user may have written it, or it has another name elsewhere.
+/// The device's; [`NOT_OURS`] if another user may have written it, or it has another name
+/// elsewhere.
 pub(crate) fn open_owned(path: &Path, access: OFlags, owner: u32) -> Result<OwnedFd, Errno> {
     let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;

@@ -1,7 +1,7 @@
 //! The log as the manager writes it. The journal's file:
 //!
 //! ```text
-//!      0 superblock, copy 0      the one with the higher generation holds; mostly both are the same
+//!      0 superblock, copy 0      the higher generation holds; mostly both are the same
 //!  65536 superblock, copy 1
 //! 131072 marks                   64 bytes for each file record, see `forebay_pool::mark`
 //!  start log                     records, from its start again in each generation
@@ -25,12 +25,13 @@ use std::path::Path;
 #[cfg(test)]
 mod tests;
 
-/// The share of the log that records of data may not take, one part in so many: the checkpoints of the
-/// files that the rest of it has data of must find room.
+/// The share of the log that records of data may not take, one part in so many: the checkpoints of
+/// the files that the rest of it has data of must find room.
 const RESERVE: u64 = 16;
 /// Records are written out when so many bytes have come together.
 const BATCH_BYTES: usize = 4 << 20;
-/// Bytes that a log whose records are all dead has before a new generation begins: that costs a sync.
+/// Bytes that a log whose records are all dead has before a new generation begins: that costs a
+/// sync.
 const WORTH_RESTART: u64 = 1 << 20;
 
 /// Why a record was not appended.
@@ -62,7 +63,8 @@ pub(crate) struct Log {
     at: u64,
     position: Position,
     batch: Vec<u8>,
-    /// The other copy of the superblock is to be written before anything of the generation is promised.
+    /// The other copy of the superblock is to be written before anything of the generation is
+    /// promised.
     copy_due: bool,
     /// The highest sequence of the records that were there.
     found: Option<u64>,
@@ -71,8 +73,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens the journal at `path`, or makes one of `bytes` with marks for `files` file records. One
-    /// of this version that is there is carried on.
+    /// Opens the journal at `path`, or makes one of `bytes` with marks for `files` file records.
+    /// One of this version that is there is carried on.
     ///
     /// # Errors
     /// The device's; [`OTHER_VERSION`].
@@ -81,8 +83,8 @@ impl Log {
         let start = (MARKS_AT + u64::from(files) * MARK_BYTES as u64).next_multiple_of(4096);
         let copies = Copies::of(&file)?;
         let Some(superblock) = copies.best else {
-            // Generations that no other journal has: neither what damaged superblocks were about, nor what lies
-            // in data of users, is of this log.
+            // Generations that no other journal has: neither what damaged superblocks were about,
+            // nor what lies in data of users, is of this log.
             let generation = clock::realtime_ns();
             let end = start + bytes;
             let superblock =
@@ -114,7 +116,8 @@ impl Log {
             true
         })?;
         if !copies.agree {
-            // It may be in the page cache only, and has to be durable before the other one is replaced.
+            // It may be in the page cache only, and has to be durable before the other one is
+            // replaced.
             io.sync(store_file(&log.file))?;
             let at = if copies.best_at == 0 { COPY_BYTES } else { 0 };
             write(io, &log.file, at, &mut log.superblock.encode())?;
@@ -216,8 +219,9 @@ impl Log {
     /// Begins a new generation: all records are forgotten, also those that were not yet written.
     ///
     /// # Errors
-    /// `Full` if there are too many live files to name: the generation before goes on. The device's: which
-    /// of the two generations holds after a power loss is open, and neither may be carried on.
+    /// `Full` if there are too many live files to name: the generation before goes on. The
+    /// device's: which of the two generations holds after a power loss is open, and neither may be
+    /// carried on.
     pub fn restart(
         &mut self,
         checkpoint_lsn: Option<u64>,
@@ -239,14 +243,15 @@ impl Log {
         (self.at, self.position) = (superblock.start, superblock.first());
         self.superblock = superblock;
         self.batch.clear();
-        // It is durable with the first commit of the generation, before which there is nothing to lose; what
-        // fails now is tried again then.
+        // It is durable with the first commit of the generation, before which there is nothing to
+        // lose; what fails now is tried again then.
         self.copy_due = true;
         let _ = self.write_copy(io);
         Ok(())
     }
 
-    /// Writes the other copy, too: else, if this one is corrupt, an earlier generation would hold again.
+    /// Writes the other copy, too: else, if this one is corrupt, an earlier generation would hold
+    /// again.
     fn write_copy(&mut self, io: &mut dyn Batch) -> Result<(), Errno> {
         let at = (1 - self.superblock.generation % 2) * COPY_BYTES;
         write(io, &self.file, at, &mut self.superblock.encode())?;

@@ -1,12 +1,13 @@
-//! The journal: an append-only, checksummed log on the fastest file tier that takes it, which makes a sync durable
-//! before the backing store has the bytes (docs/design/durability.md).
+//! The journal: an append-only, checksummed log on the fastest file tier that takes it, which makes
+//! a sync durable before the backing store has the bytes (docs/design/durability.md).
 //!
-//! What the log has of a file counts until a *checkpoint* of the file: the store has everything, durably.
-//! When nothing in it counts, the log begins again at its start, as a new *generation*.
+//! What the log has of a file counts until a *checkpoint* of the file: the store has everything,
+//! durably. When nothing in it counts, the log begins again at its start, as a new *generation*.
 //!
-//! [`mod@file`] reads and writes it, [`superblock`] heads it, [`record`] is the format of its records, [`scan`] finds
-//! them; [`log`] appends, [`state`] knows what it has appended; [`contents`] is what recovery takes
-//! from it, and [`replay`] brings that to a file. May use `config`, `devices`, `instance` and `store`.
+//! [`mod@file`] reads and writes it, [`superblock`] heads it, [`record`] is the format of its
+//! records, [`scan`] finds them; [`log`] appends, [`state`] knows what it has appended;
+//! [`contents`] is what recovery takes from it, and [`replay`] brings that to a file. May use
+//! `config`, `devices`, `instance` and `store`.
 
 pub(crate) mod contents;
 pub(crate) mod file;
@@ -48,13 +49,14 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// The journal of this configuration: where it is, or else would be, on its fastest file tier. `None`
-    /// if it has none.
+    /// The journal of this configuration: where it is, or else would be, on its fastest file tier.
+    /// `None` if it has none.
     pub fn of(config: &Config, runtime: &Runtime) -> Option<Journal> {
         Journal::on_one_of(config, runtime, |_| true)
     }
 
-    /// The same; a new one rather on a tier that `takes` it. There is never more than one that has anything in it.
+    /// The same; a new one rather on a tier that `takes` it. There is never more than one that has
+    /// anything in it.
     pub fn on_one_of(
         config: &Config,
         runtime: &Runtime,
@@ -79,8 +81,8 @@ impl Journal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the journal's file if some file of the configuration wants it, or carries on one that is
-    /// there.
+    /// Makes the journal's file if some file of the configuration wants it, or carries on one that
+    /// is there.
     ///
     /// # Errors
     /// The device's.
@@ -104,8 +106,8 @@ impl Journal {
         state.open(&self.path, self.bytes, node, io)
     }
 
-    /// Appends the truncate or the punch of `file` that is under way, durably. Nothing if recovery would
-    /// apply nothing of it.
+    /// Appends the truncate or the punch of `file` that is under way, durably. Nothing if recovery
+    /// would apply nothing of it.
     ///
     /// # Errors
     /// Why it could not be appended.
@@ -141,12 +143,13 @@ impl Journal {
         state.commit(true, io)
     }
 
-    /// Logs that everything of each file up to its sequence is durable on the store, and begins a new generation if
-    /// nothing else is in the log. The record is durable itself: a program's next sync of the file goes to the store alone,
-    /// and after a power loss older bytes of journal or slots would come back over what it acknowledged.
+    /// Logs that everything of each file up to its sequence is durable on the store, and begins a
+    /// new generation if nothing else is in the log. The record is durable itself: a program's next
+    /// sync of the file goes to the store alone, and after a power loss older bytes of journal or
+    /// slots would come back over what it acknowledged.
     ///
-    /// A file that the log has newer records of stays `LOGGED`: a truncate may have come between the sequence and
-    /// the record, and only a later checkpoint covers its record.
+    /// A file that the log has newer records of stays `LOGGED`: a truncate may have come between
+    /// the sequence and the record, and only a later checkpoint covers its record.
     ///
     /// # Errors
     /// Why it could not be logged, for each file.
@@ -191,8 +194,8 @@ impl Journal {
         results
     }
 
-    /// Slots hold some of `file` that needs a checkpoint together with what the log has: until that is
-    /// done the file keeps the generation from ending again.
+    /// Slots hold some of `file` that needs a checkpoint together with what the log has: until that
+    /// is done the file keeps the generation from ending again.
     pub fn expect_checkpoint(&self, file: u32) {
         self.lock().unlogged.remove(&file);
     }
@@ -216,8 +219,8 @@ impl Journal {
         record.clear(FileFlags::LOGGED | FileFlags::SLOTTED);
     }
 
-    /// The file that the log has data of for longest, of those that `may` have a checkpoint, if half of the
-    /// log is used, or nothing is appended before all have one.
+    /// The file that the log has data of for longest, of those that `may` have a checkpoint, if
+    /// half of the log is used, or nothing is appended before all have one.
     pub fn to_checkpoint(&self, node: Context<'_>, may: impl Fn(u32) -> bool) -> Option<u32> {
         let state = self.lock();
         let is_half_full = state.log.as_ref().is_some_and(|log| log.used() > log.bytes() / 2);
@@ -229,8 +232,8 @@ impl Journal {
         files.min_by_key(|&file| state.logged_since(file))
     }
 
-    /// Begins a new generation, if it can, where the log takes nothing any more. To be called again and
-    /// again, for the device may have failed only for a while.
+    /// Begins a new generation, if it can, where the log takes nothing any more. To be called again
+    /// and again, for the device may have failed only for a while.
     pub fn repair(&self, node: Context<'_>, io: &mut dyn Batch) {
         let mut state = self.lock();
         if state.failed || state.full {

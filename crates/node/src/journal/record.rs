@@ -10,9 +10,10 @@
 //! 104 handle, path, data, zeros
 //! ```
 //!
-//! `link` and the generation tie a record to its position: what an earlier append, or an earlier generation
-//! of the log, has left behind the last record is none. `synced` tells a corrupt record from one that was
-//! never finished: what lies before it in the file was durable when the record was made.
+//! `link` and the generation tie a record to its position: what an earlier append, or an earlier
+//! generation of the log, has left behind the last record is none. `synced` tells a corrupt record
+//! from one that was never finished: what lies before it in the file was durable when the record
+//! was made.
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBJR");
 const FIXED: usize = 104;
@@ -131,8 +132,8 @@ impl Record<'_> {
         Position { link: crc, ..position }
     }
 
-    /// The record at the beginning of `from`, its length, and the position of the next; `None` if there is
-    /// none that belongs to `position`. Never panics, whatever the bytes.
+    /// The record at the beginning of `from`, its length, and the position of the next; `None` if
+    /// there is none that belongs to `position`. Never panics, whatever the bytes.
     pub fn decode(from: &[u8], position: Position) -> Option<(Record<'_>, usize, Position)> {
         let word = |at: usize| Some(u32::from_le_bytes(from.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(u64::from_le_bytes(from.get(at..at + 8)?.try_into().ok()?));

@@ -1,5 +1,5 @@
-//! After a loss of the segment: what the journal has, and the store has not, is written to the file that
-//! it was written to. Which and when, together with what slots have, says `recovery/rebuild`.
+//! After a loss of the segment: what the journal has, and the store has not, is written to the file
+//! that it was written to. Which and when, together with what slots have, says `recovery/rebuild`.
 
 use super::contents::Change;
 use forebay_device::{BackingStore, Batch, Errno, Span, StoreFile, Transfer};
@@ -53,8 +53,8 @@ impl StoreWriter {
         }
     }
 
-    /// Gives a file the time when a program changed it, in nanoseconds since 1970, if it may: only the
-    /// owner of a file sets its times.
+    /// Gives a file the time when a program changed it, in nanoseconds since 1970, if it may: only
+    /// the owner of a file sets its times.
     pub fn set_modified(&self, file: StoreFile, modified_ns: u64) {
         let _ = self.store.set_modified(file, modified_ns as i64);
     }

@@ -40,8 +40,8 @@ pub(super) fn scan(
     }
 }
 
-/// Calls `each` for every record of this generation behind `from` that no record leads to, with where it
-/// is and what was durable when it was made, until that says false.
+/// Calls `each` for every record of this generation behind `from` that no record leads to, with
+/// where it is and what was durable when it was made, until that says false.
 ///
 /// # Errors
 /// The device's.

@@ -1,5 +1,5 @@
-//! What a running manager knows of its log: which files have data in it, which of their pages, and which
-//! of them are checkpointed.
+//! What a running manager knows of its log: which files have data in it, which of their pages, and
+//! which of them are checkpointed.
 
 use super::log::{Log, LogError};
 use super::record::{Body, Key, Record};
@@ -36,8 +36,8 @@ pub(crate) struct State {
     pub(super) failed: bool,
     /// Data did not fit: no file's is appended before a new generation.
     pub(super) full: bool,
-    /// Files whose checkpoint the log could not take: they do not keep the generation from ending, and
-    /// nothing more of them is appended before that.
+    /// Files whose checkpoint the log could not take: they do not keep the generation from ending,
+    /// and nothing more of them is appended before that.
     pub(super) unlogged: HashSet<u32>,
     /// Files of which the log has data.
     pub(super) files: HashMap<u32, Logged>,
@@ -171,15 +171,16 @@ impl State {
     /// Begins to append data of `file`.
     ///
     /// # Errors
-    /// `Full` where there is no log, or no room in it; `Held` if a truncate is under way; the device's.
+    /// `Full` where there is no log, or no room in it; `Held` if a truncate is under way; the
+    /// device's.
     pub fn begin(&mut self, node: Context<'_>, file: u32) -> Result<(), LogError> {
         if self.failed || self.full || self.log.is_none() {
             return Err(LogError::Full);
         }
         let record = node.segment.file(file);
         if !record.set(FileFlags::LOGGED) {
-            // A checkpoint was noted since the caller set it; a truncate that began meanwhile has told
-            // the journal nothing.
+            // A checkpoint was noted since the caller set it; a truncate that began meanwhile has
+            // told the journal nothing.
             fence(Ordering::SeqCst);
             if record.has_intent() {
                 return Err(LogError::Held);
@@ -329,7 +330,8 @@ impl State {
         }
         let Some(log) = &mut self.log else { return false };
         if let Err(error) = log.restart(Some(checkpoint_lsn), &keys, io) {
-            // The new superblock may hold after a power loss, which knows nothing of what the old generation took.
+            // The new superblock may hold after a power loss, which knows nothing of what the old
+            // generation took.
             self.failed |= matches!(error, LogError::Device(_));
             return false;
         }

@@ -16,7 +16,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FBJOURNL");
 pub(super) const VERSION: u32 = 3;
 /// Bytes of each of the two copies; the second lies behind the first.
 pub(super) const COPY_BYTES: u64 = MARKS_AT / 2;
-/// Where a copy names the version of Forebay that made it, from version 3 of the journal on and in every later one.
+/// Where a copy names the version of Forebay that made it, from version 3 of the journal on and in
+/// every later one.
 pub(super) const MAKER_AT: usize = 56;
 const NAMES_MAKER: u32 = 3;
 /// Bytes of a copy before the live files, and of each of those.
@@ -30,7 +31,8 @@ struct Reader {
     fixed: usize,
 }
 
-/// This version, which alone is written, and the one before it: what that has left is brought to the store, too.
+/// This version, which alone is written, and the one before it: what that has left is brought to
+/// the store, too.
 const READERS: [Reader; 2] =
     [Reader { version: VERSION, fixed: FIXED }, Reader { version: 2, fixed: MAKER_AT }];
 /// Files with slots that a superblock can name.
@@ -54,7 +56,8 @@ pub(crate) fn reason(path: &Path, errno: Errno) -> String {
     }
 }
 
-/// For people: what of `kind` is of `version`, another than `ours`, and which version of Forebay made it, if it says so.
+/// For people: what of `kind` is of `version`, another than `ours`, and which version of Forebay
+/// made it, if it says so.
 pub(crate) fn other_version(kind: &str, version: u32, ours: u32, maker: &str) -> String {
     let maker = if maker.is_empty() { maker } else { &format!(": {maker}") };
     format!(
@@ -82,13 +85,14 @@ fn made_by(file: &OwnedFd) -> Result<(u32, String), Errno> {
 /// What the superblock says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Superblock {
-    /// Which generation of the log counts: each begins at `start` again, and forgets the one before.
+    /// Which generation of the log counts: each begins at `start` again, and forgets the one
+    /// before.
     pub generation: u64,
     /// Where the log begins, and one past where it may end.
     pub start: u64,
     pub end: u64,
-    /// Up to this sequence the store durably has every file, but for those in `live`: them only up to
-    /// theirs.
+    /// Up to this sequence the store durably has every file, but for those in `live`: them only up
+    /// to theirs.
     pub checkpoint_lsn: Option<u64>,
     pub live: Vec<(FileIdentity, Option<u64>)>,
 }
@@ -217,8 +221,8 @@ impl Copies {
         }
     }
 
-    /// Whether no copy that was once complete can be read: while the first one is written for the first
-    /// time, there is nothing where the second one goes.
+    /// Whether no copy that was once complete can be read: while the first one is written for the
+    /// first time, there is nothing where the second one goes.
     pub fn are_lost(&self) -> bool {
         self.sound == 0 && self.damaged > 1
     }

@@ -156,7 +156,8 @@ fn after_an_error_a_new_generation_begins_when_every_file_has_a_checkpoint() {
     assert_eq!(world.checkpoint(0), Ok(()));
 }
 
-/// Its superblock may be there or not: what was appended to the generation before would be lost with it.
+/// Its superblock may be there or not: what was appended to the generation before would be lost
+/// with it.
 #[test]
 fn after_a_restart_that_failed_nothing_is_appended_to_the_generation_before() {
     for operation in [Operation::Write, Operation::Sync] {
@@ -196,8 +197,8 @@ fn a_file_is_logged_when_its_data_are_appended_after_a_checkpoint() {
     assert_eq!(begin(), Err(LogError::Held));
 }
 
-/// A truncate between the sequence of a sync and its checkpoint: its record would be applied once more, over what
-/// has been written and synced since, if no later sync covered it.
+/// A truncate between the sequence of a sync and its checkpoint: its record would be applied once
+/// more, over what has been written and synced since, if no later sync covered it.
 #[test]
 fn a_truncate_within_a_sync_stays_logged_until_the_next_checkpoint() {
     let mut world = World::new();
@@ -209,7 +210,8 @@ fn a_truncate_within_a_sync_stays_logged_until_the_next_checkpoint() {
     assert!(is_logged(&world));
     assert_eq!(world.checkpoint(0), Ok(()));
     assert!(!is_logged(&world));
-    // The journal has nothing of the file: a truncate that comes now is nothing that it has to know.
+    // The journal has nothing of the file: a truncate that comes now is nothing that it has to
+    // know.
     world.truncate(0, 50);
     let contents = contents::Contents::read(&world.journal().path).unwrap();
     assert!(

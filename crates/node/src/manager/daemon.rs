@@ -44,7 +44,8 @@ const PILE_UP: Timer = Timer::ms(1);
 /// How long a signalled manager waits for programs that may be ending as well.
 const COMMON_END: Timer = Timer::ms(500);
 
-/// How long a manager without clients, to which only runs are left, is taken for one that is about to end.
+/// How long a manager without clients, to which only runs are left, is taken for one that is about
+/// to end.
 const LEFTOVER: Timer = Timer::seconds(2);
 
 /// How to run a node manager.
@@ -56,7 +57,8 @@ pub struct Options {
     pub drain_and_end: bool,
     /// Where to record every movement.
     pub trace: Option<PathBuf>,
-    /// What gets a line, which begins with [`crate::WAITS`], when the start has to wait for another node manager.
+    /// What gets a line, which begins with [`crate::WAITS`], when the start has to wait for another
+    /// node manager.
     pub report: Option<File>,
 }
 
@@ -81,8 +83,8 @@ pub enum Ending {
         /// Bytes that are still in the tiers.
         bytes: u64,
     },
-    /// It was told to end by a signal while programs use its files: all is on the backing store, they
-    /// use the kernel, and the pool stays for a manager that comes later.
+    /// It was told to end by a signal while programs use its files: all is on the backing store,
+    /// they use the kernel, and the pool stays for a manager that comes later.
     InUse,
 }
 
@@ -135,7 +137,8 @@ pub fn serve(
     };
     let opened = open(&config, kept.as_ref(), runtime)?;
     let (config, fresh) = (opened.config, opened.fresh);
-    // A pool whose configuration is gone has one that is not the instance's: the pool says all of it.
+    // A pool whose configuration is gone has one that is not the instance's: the pool says all of
+    // it.
     if config.instance_id() == runtime.instance {
         write_config(&config, runtime)?;
     }
@@ -286,7 +289,8 @@ impl Manager<'_> {
                 {
                     return Ending::InUse;
                 }
-                // Without a client it ends in a moment, unless a run holds it whose programs cannot be seen.
+                // Without a client it ends in a moment, unless a run holds it whose programs cannot
+                // be seen.
                 Progress::Direct
                     if !is_idle(self.node)
                         || left.is_some_and(|since| since.elapsed() > LEFTOVER.as_duration()) =>

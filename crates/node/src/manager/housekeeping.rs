@@ -29,7 +29,8 @@ pub(crate) struct Housekeeper {
     clients: HashMap<u32, (u32, OwnedFd)>,
     /// Of reserved slots whose parent is gone: a process that may be about to confirm it.
     heirs: HashMap<u32, u32>,
-    /// Of each client that was inside something at the last sweep: what it looked like, and since when.
+    /// Of each client that was inside something at the last sweep: what it looked like, and since
+    /// when.
     standing: HashMap<u32, (u64, u32)>,
     /// Of each tier that takes nothing: when it is tried again, or was noticed.
     failed: HashMap<TierId, u32>,
@@ -83,7 +84,8 @@ impl Housekeeper {
 }
 
 /// Marks every file with dirty blocks as such: a process that died inside a write may not have come
-/// to it. Those of which nothing is dirty, and which are ahead of the store all the same, are brought to an end.
+/// to it. Those of which nothing is dirty, and which are ahead of the store all the same, are
+/// brought to an end.
 pub(crate) fn mark_pending_files(node: &Node) {
     for file in node.segment.live_files() {
         let record = node.segment.file(file);
@@ -98,7 +100,8 @@ pub(crate) fn mark_pending_files(node: &Node) {
     }
 }
 
-/// Whether the store's file of some file that is being brought to an end has what a dead process left there.
+/// Whether the store's file of some file that is being brought to an end has what a dead process
+/// left there.
 pub(crate) fn is_any_littered(node: &Node) -> bool {
     let is_left = |place: &AtomicU32| place.load(Ordering::Acquire) == LENGTHENER_LEFT;
     node.segment.live_files().any(|file| {
@@ -122,7 +125,8 @@ pub(crate) fn is_idle(node: &Node) -> bool {
         .all(|slot| segment.client(slot).state.load(Ordering::Acquire) == slot_state::FREE)
 }
 
-/// Whether a process lives that uses the segment, and not only the slots of some are still to be freed.
+/// Whether a process lives that uses the segment, and not only the slots of some are still to be
+/// freed.
 pub(crate) fn has_living(node: &Node) -> bool {
     let segment = &node.segment;
     let high = segment.header().clients_high.load(Ordering::Acquire);

@@ -319,11 +319,12 @@ pub(crate) fn lay_down(node: &Node, file: u32) {
     }
 }
 
-/// When a file was written, which it is, and how often it had been opened when it was seen to be closed.
+/// When a file was written, which it is, and how often it had been opened when it was seen to be
+/// closed.
 type Version = (u64, (u32, Opens));
 
-/// Ends what rules give a lifetime, of files that no process has open: scratch files are deleted; of
-/// others the buffers go once the store has what is in them.
+/// Ends what rules give a lifetime, of files that no process has open: scratch files are deleted;
+/// of others the buffers go once the store has what is in them.
 pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], open: &[bool]) {
     let segment = &node.segment;
     let lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
@@ -377,7 +378,8 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], o
     }
 }
 
-/// Whether a file is a version of anything: a scratch file that was written, or one that has buffers.
+/// Whether a file is a version of anything: a scratch file that was written, or one that has
+/// buffers.
 fn holds(node: &Node, file: u32) -> bool {
     let segment = &node.segment;
     let record = segment.file(file);

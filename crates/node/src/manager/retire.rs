@@ -2,12 +2,12 @@
 //!
 //! Each file is brought to the store, and made clean while it is held exclusively. If programs have
 //! files open, every file is made direct besides, new ones from the beginning: all that have a file
-//! open use it through the kernel then, by the same record. So nothing is wrong if the manager is wanted
-//! again after all. The segment is removed only when no process uses it any more: one that went on
-//! without it would not be seen by the next manager.
+//! open use it through the kernel then, by the same record. So nothing is wrong if the manager is
+//! wanted again after all. The segment is removed only when no process uses it any more: one that
+//! went on without it would not be seen by the next manager.
 //!
-//! Files are brought to the store by a thread of its own: what a client holds it up with must not keep
-//! the control thread from reading descriptors, reaping clients and answering commands.
+//! Files are brought to the store by a thread of its own: what a client holds it up with must not
+//! keep the control thread from reading descriptors, reaping clients and answering commands.
 
 use crate::drain::{FADING, FlushScope, Flusher, is_fading, reconcile_held};
 use crate::manager::housekeeping::complete_intent;
@@ -107,8 +107,8 @@ impl Retirement {
         }
     }
 
-    /// Goes on. `told` is since when the manager is to end although programs may be using it; `idle`,
-    /// that none does, and `still_idle` asks again.
+    /// Goes on. `told` is since when the manager is to end although programs may be using it;
+    /// `idle`, that none does, and `still_idle` asks again.
     pub fn go_on(
         &mut self,
         told: Option<Instant>,
@@ -196,8 +196,8 @@ fn is_clean(node: &Node, file: u32) -> bool {
         && !node.is_pending(file)
 }
 
-/// Whether nothing is left to do for a file: it is clean, and if programs go on, `direct`. Scratch files
-/// stay buffered for as long as their programs run.
+/// Whether nothing is left to do for a file: it is clean, and if programs go on, `direct`. Scratch
+/// files stay buffered for as long as their programs run.
 fn is_done(node: &Node, file: u32, direct: bool) -> bool {
     let record = node.segment.file(file);
     let scratch = record.has(FileFlags::SCRATCH);

@@ -15,8 +15,8 @@ use forebay_pool::{SlotRecord, crash, liveness};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
-/// Clients must not take the manager for alive before it has counted what its predecessor was writing as
-/// dirty again.
+/// Clients must not take the manager for alive before it has counted what its predecessor was
+/// writing as dirty again.
 pub(crate) fn announce(node: &Node) {
     let pid = std::process::id();
     let header = node.header();
@@ -80,8 +80,8 @@ pub(crate) fn take_over(node: &Node) {
     );
 }
 
-/// Writes the records of slots anew that do not say what the segment says: the process that changed the slot was
-/// killed before it came to that, or the record is damaged.
+/// Writes the records of slots anew that do not say what the segment says: the process that changed
+/// the slot was killed before it came to that, or the record is damaged.
 fn repair_table(node: &Node, tier: TierId) -> Result<(), Errno> {
     /// Records that are read at a time: 1 MiB.
     const PIECE: usize = 1024;

@@ -1,6 +1,7 @@
 //! Why a file's bytes are where they are, and where the next ones would go: for `forebay explain`.
 //!
-//! What is said of new data is what a program would decide: the same questions to the same policies.
+//! What is said of new data is what a program would decide: the same questions to the same
+//! policies.
 
 use crate::observe::status::Observer;
 use forebay_client::{hierarchy, question};
@@ -122,8 +123,8 @@ pub struct Candidate {
 }
 
 impl Observer {
-    /// Explains the file at `path`, which need not exist: where its bytes are, and where `bytes` more
-    /// would go. `None` if it lies in no managed directory of this instance.
+    /// Explains the file at `path`, which need not exist: where its bytes are, and where `bytes`
+    /// more would go. `None` if it lies in no managed directory of this instance.
     pub fn explain(&self, path: &Path, bytes: u64) -> Option<Explanation> {
         let segment = self.segment();
         let header = segment.header();
@@ -189,7 +190,8 @@ fn place_name(segment: &Segment, tier: TierId) -> String {
     }
 }
 
-/// The record of a file. Looked for without the table's locks: a tool that only looks holds no process up.
+/// The record of a file. Looked for without the table's locks: a tool that only looks holds no
+/// process up.
 fn find(segment: &Segment, metadata: &Metadata) -> Option<u32> {
     let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
     segment.live_files().find(|&file| segment.file(file).identity() == identity)
@@ -209,7 +211,8 @@ fn state_of(record: &FileRecord) -> FileState {
     }
 }
 
-/// Every rule, and which one holds: the one that programs found at open, else the one that we would.
+/// Every rule, and which one holds: the one that programs found at open, else the one that we
+/// would.
 fn judge(
     segment: &Segment,
     record: Option<&FileRecord>,

@@ -1,5 +1,5 @@
-//! Processes that hold something in shared memory and do not go on: stopped, in a debugger, or swapped out.
-//! What they hold is theirs, and others wait for it: people are told of them.
+//! Processes that hold something in shared memory and do not go on: stopped, in a debugger, or
+//! swapped out. What they hold is theirs, and others wait for it: people are told of them.
 
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;

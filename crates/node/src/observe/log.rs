@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A line of the log. Unlike that of the standard library it does not panic where nothing can be written:
-/// a full disk below the log is no reason to end.
+/// A line of the log. Unlike that of the standard library it does not panic where nothing can be
+/// written: a full disk below the log is no reason to end.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::observe::log::tell(format_args!($($text)*)) };
 }

@@ -1,18 +1,21 @@
-//! Which processes have a file mapped, or may have, as far as /proc says: those of this user, or all of them for root.
+//! Which processes have a file mapped, or may have, as far as /proc says: those of this user, or
+//! all of them for root.
 //!
-//! What a process has mapped that is not dumpable (prctl, or a program that its user may execute and not read) only root is
-//! told. Of such a one the rest must be as that of a child that has just been forked by a process with the file mapped.
+//! What a process has mapped that is not dumpable (prctl, or a program that its user may execute
+//! and not read) only root is told. Of such a one the rest must be as that of a child that has just
+//! been forked by a process with the file mapped.
 
 use rustix::fd::AsFd;
 use rustix::fs::{fstat, major, minor};
 use std::fs;
 use std::io;
 
-/// The name of the library that runs inside programs: others, commands of ours, only look at a segment.
+/// The name of the library that runs inside programs: others, commands of ours, only look at a
+/// segment.
 const LIBRARY: &[u8] = b"/libforebay_preload.so";
 
-/// The programs that may have the segment of `bytes` in `file` mapped, and have just been forked if /proc does not tell,
-/// but for this process. One that lives all the while is among them.
+/// The programs that may have the segment of `bytes` in `file` mapped, and have just been forked if
+/// /proc does not tell, but for this process. One that lives all the while is among them.
 ///
 /// # Errors
 /// If /proc does not list processes.
@@ -28,8 +31,8 @@ pub(crate) fn of(file: &impl AsFd, bytes: u64) -> io::Result<impl Iterator<Item 
     Ok(processes.filter(move |&pid| parts(pid)))
 }
 
-/// Whether process `pid`, of whose mappings nothing is known, is one of this user's with a single thread and so many
-/// bytes mapped.
+/// Whether process `pid`, of whose mappings nothing is known, is one of this user's with a single
+/// thread and so many bytes mapped.
 fn may_be_child(pid: u32, bytes: u64) -> bool {
     match fs::read(format!("/proc/{pid}/status")) {
         Ok(status) => {

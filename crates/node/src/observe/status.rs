@@ -231,8 +231,8 @@ impl Observer {
         segment.jobs().map(status).collect()
     }
 
-    /// Bytes on file tiers that are not on the store and cannot be read as they were written, by file: the
-    /// first [`CORRUPT_MAX`] ranges.
+    /// Bytes on file tiers that are not on the store and cannot be read as they were written, by
+    /// file: the first [`CORRUPT_MAX`] ranges.
     pub fn corrupt(&self) -> Vec<(String, Range<u64>)> {
         let bucket = self.0.bucket_bytes() as u64;
         let page = self.0.page_bytes() as u64;
@@ -292,8 +292,8 @@ impl Observer {
         found
     }
 
-    /// Files that the manager has still to bring to the store, or, when it was told to end, to make direct, and the
-    /// processes that have them open.
+    /// Files that the manager has still to bring to the store, or, when it was told to end, to make
+    /// direct, and the processes that have them open.
     pub fn unfinished(&self) -> Vec<(String, Vec<u32>)> {
         let ends = self.is_retiring();
         let left = |&file: &u32| {
@@ -310,8 +310,8 @@ impl Observer {
         self.0.live_files().filter(left).map(described).collect()
     }
 
-    /// Whether the manager was told to end and all files are used through the kernel: it stays for the
-    /// processes that have them open.
+    /// Whether the manager was told to end and all files are used through the kernel: it stays for
+    /// the processes that have them open.
     pub fn is_direct(&self) -> bool {
         self.0.header().retired.load(Ordering::Acquire) == retirement::DIRECT
     }

@@ -1,6 +1,6 @@
-//! Making room on a tier: clean blocks are dropped, or kept one tier down if they will be read again;
-//! dirty ones move to the next tier that has space, or are flushed when none has. Each tier has its
-//! own demoter.
+//! Making room on a tier: clean blocks are dropped, or kept one tier down if they will be read
+//! again; dirty ones move to the next tier that has space, or are flushed when none has. Each tier
+//! has its own demoter.
 
 use crate::drain::{FlushScope, Flusher};
 use crate::node::{BlockRef, Node};
@@ -106,8 +106,8 @@ impl Demoter {
         let leaving = self.choose((bytes / unit) as usize, &hierarchy);
         let mut freed = self.evict(&leaving.dropped);
         self.announce(freed);
-        // In pieces: a writer that waits for room goes on with the first, and the next sees what changed. Of a
-        // small tier small ones, or its writers wait until half of it has gone down.
+        // In pieces: a writer that waits for room goes on with the first, and the next sees what
+        // changed. Of a small tier small ones, or its writers wait until half of it has gone down.
         let share = (snapshot.capacity / PIECES) as usize;
         let piece = (BATCH_BYTES.min(share) / unit as usize).max(1);
         for blocks in leaving.kept.chunks(piece) {

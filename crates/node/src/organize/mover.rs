@@ -1,5 +1,5 @@
-//! Moving blocks between tiers, down and up. No lock is held while bytes are copied: whether a thread
-//! wrote meanwhile is seen from the bucket's version when the index is switched over.
+//! Moving blocks between tiers, down and up. No lock is held while bytes are copied: whether a
+//! thread wrote meanwhile is seen from the bucket's version when the index is switched over.
 
 use crate::node::{BlockRef, Node};
 use forebay_device::{Batch, Span, Target, Transfer};
@@ -155,7 +155,8 @@ impl Mover {
         for (index, copy) in copying.iter_mut().enumerate().filter(|&(index, _)| good[index]) {
             let from = segment.checksums(copy.found.bucket);
             for number in PageSet(copy.valid).pages() {
-                // SAFETY: inside the bucket or its copy; bytes that change meanwhile are noticed by the version.
+                // SAFETY: inside the bucket or its copy; bytes that change meanwhile are noticed by
+                // the version.
                 let bytes = unsafe {
                     let at = memory(index, copy).add(number * page);
                     std::slice::from_raw_parts(at, page)
@@ -218,8 +219,8 @@ impl Mover {
             return false;
         }
         let valid = copy.valid & !copy.corrupt;
-        // An entry begins to name a bucket while that is locked: a reader that found the block in the
-        // same bucket long ago must not accept what it saw of the filling.
+        // An entry begins to name a bucket while that is locked: a reader that found the block in
+        // the same bucket long ago must not accept what it saw of the filling.
         let locked = segment.lock_bucket_within(new, self.owner, &mut Backoff::default());
         let Ok(mut new_lock) = locked else { return false };
         new.file.store(copy.found.file, Ordering::Relaxed);

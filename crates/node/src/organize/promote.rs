@@ -73,8 +73,8 @@ impl Promoter {
             let Some(snapshot) = hierarchy.tier(above.index()) else { continue };
             let level = self.level(above, &snapshot);
             let unit = segment.bucket_bytes() as u64;
-            // One batch at most, and half of the low watermark is left to writers. Where the tier falls
-            // below that mark, its demoter makes room.
+            // One batch at most, and half of the low watermark is left to writers. Where the tier
+            // falls below that mark, its demoter makes room.
             let low = (snapshot.capacity as f64 * node.watermarks.low) as u64;
             let room = snapshot.free.saturating_sub(low / 2).min(BATCH_BYTES as u64) / unit;
             let (up, rest): (Vec<_>, Vec<_>) =

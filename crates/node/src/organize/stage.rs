@@ -213,7 +213,8 @@ impl Stager {
                     break;
                 }
                 if let Some(locked) = self.claim(segment, request, block) {
-                    // Now that the block is ours: before, a thread may still have written to the store.
+                    // Now that the block is ours: before, a thread may still have written to the
+                    // store.
                     let bytes = length(offset) as usize;
                     let piece = Span { base: segment.bucket_data(locked.bucket()), bytes };
                     // SAFETY: the bucket is ours until it is unlocked.
@@ -245,8 +246,8 @@ impl Stager {
         self.node.segment.free_in(TierId::RAM) as usize > low as usize + blocks
     }
 
-    /// Drops blocks of the file that the reader has passed: clean ones that were read once. So a file
-    /// that is read from end to end displaces nothing but itself.
+    /// Drops blocks of the file that the reader has passed: clean ones that were read once. So a
+    /// file that is read from end to end displaces nothing but itself.
     fn leave_behind(&self, request: &Request, next: &[u64]) {
         let segment = &self.node.segment;
         if segment.rule_of(segment.file(request.file)).is_some_and(|rule| rule.settings().pin) {
@@ -290,8 +291,8 @@ impl Stager {
         }
     }
 
-    /// Moves blocks up to RAM that lie in a slow tier, as far as promotion allows that: the read that
-    /// is expected counts as a use.
+    /// Moves blocks up to RAM that lie in a slow tier, as far as promotion allows that: the read
+    /// that is expected counts as a use.
     fn lift(&mut self, mut blocks: Vec<BlockRef>) {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;

@@ -46,8 +46,8 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// What the cost model computes with: the best sequential bandwidth each way, and the time of one
-    /// small request, the mean of both ways.
+    /// What the cost model computes with: the best sequential bandwidth each way, and the time of
+    /// one small request, the mean of both ways.
     pub fn speed(&self) -> Speed {
         let best = |direction| {
             let rows = self.rows.iter().filter(|row| {

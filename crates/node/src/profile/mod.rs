@@ -132,8 +132,8 @@ pub fn measure(
     Ok(Measured { place: place.clone(), rows, direct })
 }
 
-/// Writes the file from its beginning, as much as the time allows: later probes overwrite, and read,
-/// what is there. Returns its size.
+/// Writes the file from its beginning, as much as the time allows: later probes overwrite, and
+/// read, what is there. Returns its size.
 fn lay_out(
     client: &mut dyn Batch,
     file: &OwnedFd,
@@ -163,8 +163,8 @@ fn lay_out(
     if bytes == 0 { Err(Errno::NOSPC) } else { Ok(bytes) }
 }
 
-/// A file that no other process sees, and that ends with its descriptor: without the page cache if the file
-/// system can, else with each write waiting for the device.
+/// A file that no other process sees, and that ends with its descriptor: without the page cache if
+/// the file system can, else with each write waiting for the device.
 fn unnamed_file(folder: &Path) -> Result<(OwnedFd, bool), Errno> {
     let mut last = Errno::OPNOTSUPP;
     for (flag, direct) in [(OFlags::DIRECT, true), (OFlags::DSYNC, false)] {

@@ -165,8 +165,8 @@ fn unescape(text: &str) -> PathBuf {
     OsString::from_vec(found).into()
 }
 
-/// What a mount is, with /sys/dev/block at `blocks` and the batch system's burst buffers at `hints`;
-/// `None` if it keeps no files.
+/// What a mount is, with /sys/dev/block at `blocks` and the batch system's burst buffers at
+/// `hints`; `None` if it keeps no files.
 pub(super) fn kind_of(mount: &Mount, blocks: &Path, hints: &[PathBuf]) -> Option<Kind> {
     let named = |name: &std::ffi::OsStr| BURST_BUFFERS.iter().any(|known| name == *known);
     let fuse = mount.fs_type.strip_prefix("fuse.");

@@ -1,4 +1,5 @@
-//! Files that recovery makes for what a store cannot take: their names, their times, the directory for them.
+//! Files that recovery makes for what a store cannot take: their names, their times, the directory
+//! for them.
 
 use forebay_pool::clock;
 use rustix::fd::AsFd;
@@ -11,8 +12,8 @@ use std::path::{Component, Path, PathBuf};
 /// Where files go whose path is not known.
 pub(crate) const UNNAMED: &str = "forebay-unnamed";
 
-/// The name of the copy of a file that was opened as `path` below `store`; of one whose path is not known, or leads
-/// elsewhere, its inode tells.
+/// The name of the copy of a file that was opened as `path` below `store`; of one whose path is not
+/// known, or leads elsewhere, its inode tells.
 pub(crate) fn name_of_copy(path: Option<&Path>, store: &Path, inode: u64) -> PathBuf {
     let relative = path.and_then(|path| path.strip_prefix(store).ok()).filter(|path| {
         let mut parts = path.components();
@@ -52,8 +53,8 @@ pub(crate) fn create(
     }
 }
 
-/// Gives a file a modification time, in nanoseconds of CLOCK_REALTIME, if it may: only the owner of a file
-/// sets its times.
+/// Gives a file a modification time, in nanoseconds of CLOCK_REALTIME, if it may: only the owner of
+/// a file sets its times.
 pub(crate) fn set_modified(file: impl AsFd, mtime_ns: u64) {
     let (seconds, nanoseconds) = clock::parted_ns(mtime_ns);
     let times = Timestamps {

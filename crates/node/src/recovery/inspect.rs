@@ -50,8 +50,9 @@ pub fn inspect(path: &Path) -> Result<Inspected, SegmentError> {
 }
 
 impl Inspected {
-    /// Opens the slots of a file tier, at the path that the pool says: nothing but the pool's own, of its owner. A head
-    /// that is damaged is no reason not to save what can be read: each page has a checksum.
+    /// Opens the slots of a file tier, at the path that the pool says: nothing but the pool's own,
+    /// of its owner. A head that is damaged is no reason not to save what can be read: each page
+    /// has a checksum.
     ///
     /// # Errors
     /// What to say about them.

@@ -41,8 +41,8 @@ pub(crate) struct Opened {
     pub fresh: Option<Fresh>,
 }
 
-/// The files of an instance whose node manager has not begun to serve: nothing is in them, and they are removed
-/// unless it does.
+/// The files of an instance whose node manager has not begun to serve: nothing is in them, and they
+/// are removed unless it does.
 pub(crate) struct Fresh {
     config: Config,
     runtime: Runtime,
@@ -77,9 +77,9 @@ impl Drop for Fresh {
     }
 }
 
-/// Attaches to the instance's pool, or makes one of configuration `today`: under another name if another user
-/// has taken the usual one. What is found goes on with the tiers that it has; `kept` is what its last manager
-/// has left in the folder.
+/// Attaches to the instance's pool, or makes one of configuration `today`: under another name if
+/// another user has taken the usual one. What is found goes on with the tiers that it has; `kept`
+/// is what its last manager has left in the folder.
 ///
 /// # Errors
 /// A message that names the pool, what is wrong with it, and what to do.
@@ -192,7 +192,8 @@ pub(crate) fn open(
     Ok(Opened { segment, file, slots, indexes, found: !unfinished, config, fresh })
 }
 
-/// Whether a tier of a pool that was found has no files: it was left out from the start, and holds nothing.
+/// Whether a tier of a pool that was found has no files: it was left out from the start, and holds
+/// nothing.
 fn has_no_files(segment: &Segment, tier: TierId) -> bool {
     let is_free = |bucket| {
         segment.bucket(bucket).is_none_or(|meta| meta.state.load(Ordering::Acquire) != USED)
@@ -201,8 +202,8 @@ fn has_no_files(segment: &Segment, tier: TierId) -> bool {
     !private::is_there(slots) && buckets_of(segment, tier).all(is_free)
 }
 
-/// Whether it is known which processes of those that a left pool names still live. A living one must not be taken for
-/// dead: it would go on with what was taken back from it.
+/// Whether it is known which processes of those that a left pool names still live. A living one
+/// must not be taken for dead: it would go on with what was taken back from it.
 fn is_within_sight(segment: &Segment, file: &OwnedFd) -> bool {
     if segment.has_numbers_of_here() {
         return true;
@@ -329,8 +330,8 @@ fn make_file(runtime: &mut Runtime) -> Result<OwnedFd, String> {
     Err(format!("{}: another user takes every name", runtime.pool.display()))
 }
 
-/// Makes the files of all file tiers, before the pool tells of their names: one that another user knows
-/// could be taken by them. Returns the tiers whose devices take none, and why.
+/// Makes the files of all file tiers, before the pool tells of their names: one that another user
+/// knows could be taken by them. Returns the tiers whose devices take none, and why.
 fn claim(config: &Config, runtime: &Runtime) -> Result<Vec<(TierId, Errno)>, String> {
     let mut refused = Vec::new();
     // The journal lies on the fastest file tier that takes it.

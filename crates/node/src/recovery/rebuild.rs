@@ -1,6 +1,6 @@
-//! What the file tiers of an instance hold whose segment is gone, as after a reboot, is brought to the store's
-//! files before the instance starts anew: `slots` reads it, `locate` finds the files, `replay` writes them, and
-//! `aside` keeps what is left where something is lost.
+//! What the file tiers of an instance hold whose segment is gone, as after a reboot, is brought to
+//! the store's files before the instance starts anew: `slots` reads it, `locate` finds the files,
+//! `replay` writes them, and `aside` keeps what is left where something is lost.
 
 mod aside;
 mod locate;
@@ -29,8 +29,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Brings what slots and journal of an instance hold to the store, and removes the tiers' files. The caller
-/// holds the instance's lock and has found no segment. `None`: there was nothing.
+/// Brings what slots and journal of an instance hold to the store, and removes the tiers' files.
+/// The caller holds the instance's lock and has found no segment. `None`: there was nothing.
 ///
 /// # Errors
 /// A message that names what is lost; the tiers' files are then kept under other names. Or one that
@@ -52,7 +52,8 @@ pub(crate) fn rebuild(
         contents.checkpoint_of(key).is_some_and(|upto| sequence <= upto)
     };
     let mut recovered = recovered_slots(config, runtime, &is_checkpointed)?;
-    // A slot that was torn while it was overwritten: what a sync acknowledged of it is in the journal.
+    // A slot that was torn while it was overwritten: what a sync acknowledged of it is in the
+    // journal.
     recovered.lost.retain(|lost| match (lost.file, &lost.range) {
         (Some(file), Some(range)) => !contents.covers(file, range),
         _ => true,

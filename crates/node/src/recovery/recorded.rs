@@ -1,6 +1,7 @@
-//! What an earlier manager has recorded of itself, in the pool's header and beside the slots: a pool that is
-//! found stands for itself. Its tiers and directories are where its data is, whatever a configuration says
-//! today; that may have chosen other sizes, as there is more memory free or less.
+//! What an earlier manager has recorded of itself, in the pool's header and beside the slots: a
+//! pool that is found stands for itself. Its tiers and directories are where its data is, whatever
+//! a configuration says today; that may have chosen other sizes, as there is more memory free or
+//! less.
 
 use crate::config::{Backing, Config, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind};
 use crate::instance::runtime::Runtime;
@@ -14,8 +15,8 @@ use forebay_pool::segment::text;
 use std::sync::atomic::Ordering;
 
 impl Runtime {
-    /// The configuration with which what the instance has left goes on: that of its pool, or the one that
-    /// an earlier manager has left in the folder. `None` where there is neither.
+    /// The configuration with which what the instance has left goes on: that of its pool, or the
+    /// one that an earlier manager has left in the folder. `None` where there is neither.
     pub fn recorded(&self) -> Option<Config> {
         let kept = self.read_config();
         let Ok(observer) = Observer::of(&self.pool) else { return kept };
@@ -25,17 +26,17 @@ impl Runtime {
         Some(kept.map_or(alone, |kept| of_pool(segment, None, &kept)))
     }
 
-    /// The configuration of what an instance without pool has left on file tiers; `None` if there is
-    /// nothing. `today` says where to look if nothing else does.
+    /// The configuration of what an instance without pool has left on file tiers; `None` if there
+    /// is nothing. `today` says where to look if nothing else does.
     pub fn left_on_tiers(&self, today: &Config) -> Option<Config> {
         let kept = self.read_config().into_iter().chain(self.kept_beside(today));
         kept.chain([today.clone()]).find(|config| self.has_slots(config))
     }
 }
 
-/// The configuration with which the pool `segment` goes on: `kept`, which an earlier manager has left,
-/// or `today`, if it is of these tiers and directories. Else one with the pool's tiers and directories, and the
-/// policies of that.
+/// The configuration with which the pool `segment` goes on: `kept`, which an earlier manager has
+/// left, or `today`, if it is of these tiers and directories. Else one with the pool's tiers and
+/// directories, and the policies of that.
 pub(crate) fn of_pool(segment: &Segment, kept: Option<&Config>, today: &Config) -> Config {
     let header = segment.header();
     if let Some(same) = kept.into_iter().chain([today]).find(|config| is_of(header, config)) {

@@ -1,5 +1,6 @@
-//! What the tiers had of files that are nowhere on their store any more, neither by name nor by identity: it is kept
-//! beside the tier's files, as files that can be read, until the user removes it.
+//! What the tiers had of files that are nowhere on their store any more, neither by name nor by
+//! identity: it is kept beside the tier's files, as files that can be read, until the user removes
+//! it.
 
 use crate::config::{Config, TierKind};
 use crate::instance::discovery::{is_private_folder, stem_in, unguessable_name};

@@ -1,9 +1,9 @@
 //! Saving what the tiers hold of files that their store cannot take: to another directory, without
 //! changing the pool.
 //!
-//! No lock is taken. What a block's bytes were is known to be from one moment when its lock word is the
-//! same before and after they were copied, as for every reader; and what the file was, when that holds
-//! of all its blocks.
+//! No lock is taken. What a block's bytes were is known to be from one moment when its lock word is
+//! the same before and after they were copied, as for every reader; and what the file was, when
+//! that holds of all its blocks.
 
 mod gaps;
 mod manifest;
@@ -99,8 +99,8 @@ struct Salvager<'a> {
     stores: Result<Stores, String>,
 }
 
-/// The directories that the pool at `path` says are its stores. Where its configuration is known, that has to
-/// say the same.
+/// The directories that the pool at `path` says are its stores. Where its configuration is known,
+/// that has to say the same.
 fn stores_of(segment: &Segment, path: &Path) -> Result<Stores, String> {
     let header = segment.header();
     let named = &header.store[..header.stores as usize % (STORES_MAX + 1)];
@@ -184,7 +184,8 @@ impl<'a> Salvager<'a> {
         })
     }
 
-    /// Whether a bucket has data of a file. One that is locked is fresh: its process was killed over it.
+    /// Whether a bucket has data of a file. One that is locked is fresh: its process was killed
+    /// over it.
     fn is_stray(&self, bucket: BucketId) -> bool {
         self.segment.bucket(bucket).is_some_and(|meta| meta.lock.holder().is_none())
     }
@@ -287,7 +288,8 @@ impl<'a> Salvager<'a> {
         let from = number * bytes.len();
         let tier = self.segment.tier_of(bucket);
         if tier.is_ram() {
-            // SAFETY: inside the bucket; whether a process wrote meanwhile is seen from its version.
+            // SAFETY: inside the bucket; whether a process wrote meanwhile is seen from its
+            // version.
             unsafe {
                 let at = self.segment.bucket_data(bucket).add(from);
                 core::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), bytes.len());

@@ -1,8 +1,9 @@
 //! Files that records name, looked for beneath the stores' directories and nowhere else.
 //!
-//! What pool, journal and slots say may have been changed by others, or be corrupt. So a path of theirs
-//! is only where to look: it is resolved from the store's directory without leaving it, what lies there is
-//! looked at before it is opened, and it is opened only if it is the regular file that the record is about.
+//! What pool, journal and slots say may have been changed by others, or be corrupt. So a path of
+//! theirs is only where to look: it is resolved from the store's directory without leaving it, what
+//! lies there is looked at before it is opened, and it is opened only if it is the regular file
+//! that the record is about.
 
 use forebay_pool::layout::FileRecord;
 use forebay_pool::{Identity, clock};
@@ -79,8 +80,8 @@ impl Known {
         }
     }
 
-    /// Whether `seen` is the file. An unknown time of birth is that of a store which knows none, unless the
-    /// kernel's handle, as a pool has it, says that it is the file.
+    /// Whether `seen` is the file. An unknown time of birth is that of a store which knows none,
+    /// unless the kernel's handle, as a pool has it, says that it is the file.
     pub fn is(&self, seen: &Known, since: Since) -> bool {
         let handles = self.handle != 0 && seen.handle != 0;
         let born = self.born_ns == seen.born_ns
@@ -93,8 +94,8 @@ impl Known {
     }
 }
 
-/// The kernel's handle of a file: it tells one that was made later with the same inode number. `None` where
-/// the file system gives none.
+/// The kernel's handle of a file: it tells one that was made later with the same inode number.
+/// `None` where the file system gives none.
 pub(crate) fn handle_of(fd: BorrowedFd<'_>) -> Option<(i32, Vec<u8>)> {
     #[repr(C)]
     struct Handle {
@@ -164,8 +165,8 @@ impl Stores {
     /// Opens the file of `known` that lies at `path`.
     ///
     /// # Errors
-    /// `XDEV` if the path leads out of the stores; `STALE` if another file lies there; that of looking
-    /// at it, or of opening it.
+    /// `XDEV` if the path leads out of the stores; `STALE` if another file lies there; that of
+    /// looking at it, or of opening it.
     pub fn open(
         &self,
         path: &Path,
@@ -233,8 +234,8 @@ fn below<'a>(folder: &Path, path: &'a Path) -> Result<&'a Path, Errno> {
     if names { Ok(relative) } else { Err(Errno::XDEV) }
 }
 
-/// A directory of which nothing that lies elsewhere is reached: not by `..`, not by an absolute path, not by
-/// a symbolic link.
+/// A directory of which nothing that lies elsewhere is reached: not by `..`, not by an absolute
+/// path, not by a symbolic link.
 #[derive(Debug)]
 pub(crate) struct Beneath {
     folder: PathBuf,
@@ -295,8 +296,8 @@ impl Beneath {
         }
     }
 
-    /// See [`Stores::open`]. Nothing but the file itself is ever opened, so that nothing happens to what
-    /// else may lie there: devices, FIFOs, files with leases.
+    /// See [`Stores::open`]. Nothing but the file itself is ever opened, so that nothing happens to
+    /// what else may lie there: devices, FIFOs, files with leases.
     fn open(
         &self,
         relative: &Path,
@@ -311,8 +312,8 @@ impl Beneath {
         }
     }
 
-    /// Gives `each` all that is not a directory, with the directory that it lies in, until it has enough
-    /// and says true.
+    /// Gives `each` all that is not a directory, with the directory that it lies in, until it has
+    /// enough and says true.
     pub fn walk(&self, most: usize, each: &mut dyn FnMut(&Entry<'_>) -> bool) -> Walked {
         let mut walked = Walked::default();
         let mut folders = vec![PathBuf::new()];
@@ -416,8 +417,8 @@ pub(crate) struct Walked {
     pub passed_over: bool,
 }
 
-/// Looks for a file by identity beneath `folder`, which it has been moved within. Folders of other users
-/// that may not be read are passed over.
+/// Looks for a file by identity beneath `folder`, which it has been moved within. Folders of other
+/// users that may not be read are passed over.
 ///
 /// # Errors
 /// `STALE` if it is not there. Another one if not everything could be looked at: it may be there.
@@ -573,7 +574,8 @@ mod tests {
         assert_eq!(look(&gone, SEARCH_MAX), Err(Errno::STALE));
         assert_eq!(look(&gone, 9), Err(Errno::STALE));
         assert_eq!(look(&gone, 8), Err(Errno::NFILE));
-        // One that was removed since hides nothing; a device that is ill, or a folder that may not be read, may.
+        // One that was removed since hides nothing; a device that is ill, or a folder that may not
+        // be read, may.
         assert_eq!(doubt(Errno::NOENT), None);
         assert_eq!(doubt(Errno::IO), Some(Errno::IO));
         assert_eq!(doubt(Errno::STALE), Some(Errno::IO));

@@ -22,8 +22,9 @@ const SEARCHES: usize = 5;
 /// Locks that files share by number.
 const TURNS: usize = 64;
 
-/// Magic numbers of the file systems that are written past the page cache: ext4 and its predecessors,
-/// and XFS. Both keep the page cache right, and copy nothing that a program may change meanwhile.
+/// Magic numbers of the file systems that are written past the page cache: ext4 and its
+/// predecessors, and XFS. Both keep the page cache right, and copy nothing that a program may
+/// change meanwhile.
 const DIRECT_KINDS: [i64; 2] = [0xEF53, 0x5846_5342];
 
 /// An open file of a store, for as long as this lives.
@@ -54,7 +55,8 @@ struct Kept {
     /// Of the file's record.
     generation: u32,
     fd: Arc<StoreHandle>,
-    /// One that goes past the page cache, once asked for; `Some(None)` where there is none to be had.
+    /// One that goes past the page cache, once asked for; `Some(None)` where there is none to be
+    /// had.
     direct: Option<Option<Arc<StoreHandle>>>,
     /// The program's description, if it is that.
     shared: Option<Marker>,
@@ -159,7 +161,8 @@ impl Descriptors {
             let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
             self.map().insert(file, kept);
-            // It may have been checkpointed since we looked, by a thread that found nothing to close.
+            // It may have been checkpointed since we looked, by a thread that found nothing to
+            // close.
             if !segment.file(file).has(FileFlags::REGISTERED) {
                 self.close(file);
             }
@@ -170,8 +173,8 @@ impl Descriptors {
     /// A descriptor of `file` that can be written.
     ///
     /// # Errors
-    /// The errno of opening it by its path; `STALE` when no file with its identity can be found, and no program has it
-    /// open.
+    /// The errno of opening it by its path; `STALE` when no file with its identity can be found,
+    /// and no program has it open.
     pub fn of(
         &self,
         segment: &Segment,
@@ -201,8 +204,8 @@ impl Descriptors {
         }
     }
 
-    /// A descriptor of `file` like one that a program has of it: there is no other way to a file without
-    /// a name. `None` if no program has it open, or the file may not be written.
+    /// A descriptor of `file` like one that a program has of it: there is no other way to a file
+    /// without a name. `None` if no program has it open, or the file may not be written.
     fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<StoreHandle>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
@@ -228,8 +231,8 @@ impl Descriptors {
         map.get(&file).filter(|kept| kept.generation == generation).map(|kept| Arc::clone(&kept.fd))
     }
 
-    /// A description of the same file that goes past the page cache, beside one that is at hand. It is
-    /// closed with that one.
+    /// A description of the same file that goes past the page cache, beside one that is at hand. It
+    /// is closed with that one.
     pub fn direct(&self, segment: &Segment, file: u32) -> Option<Arc<StoreHandle>> {
         let generation = segment.file(file).generation.load(Ordering::Acquire);
         let mut map = self.map();
@@ -245,14 +248,15 @@ impl Descriptors {
         }
     }
 
-    /// A thread that writes to a file past the page cache has this alone; one that writes through it shares it. Where
-    /// both touch one large folio at a time, the kernel cannot keep the cache right.
+    /// A thread that writes to a file past the page cache has this alone; one that writes through
+    /// it shares it. Where both touch one large folio at a time, the kernel cannot keep the cache
+    /// right.
     pub fn turn(&self, file: u32) -> &RwLock<()> {
         &self.turns[file as usize % TURNS]
     }
 
-    /// Ends the locks of descriptions that we share with programs, and that no process has any more: those that
-    /// were killed, ended, or executed another program could not do so themselves.
+    /// Ends the locks of descriptions that we share with programs, and that no process has any
+    /// more: those that were killed, ended, or executed another program could not do so themselves.
     pub fn end_locks(&self, segment: &Segment) {
         if !self.are_shared.load(Ordering::Acquire) {
             return;
@@ -280,8 +284,9 @@ impl Descriptors {
     }
 }
 
-/// What to keep of a descriptor that a client has sent. One of the program's own description, known by the marker in
-/// its offset, is exchanged for another if the file's permissions allow: locks on it would not end.
+/// What to keep of a descriptor that a client has sent. One of the program's own description, known
+/// by the marker in its offset, is exchanged for another if the file's permissions allow: locks on
+/// it would not end.
 fn own(fd: OwnedFd) -> (OwnedFd, Option<Marker>) {
     match rustix::fs::tell(&fd).ok().and_then(Marker::decode) {
         Some(marker) => match reopen(&fd, OFlags::WRONLY) {

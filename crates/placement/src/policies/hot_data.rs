@@ -1,4 +1,5 @@
-//! HotData, equation 3 of Hermes' appendix: what is used often lies high, and what is large lies low.
+//! HotData, equation 3 of Hermes' appendix: what is used often lies high, and what is large lies
+//! low.
 
 use super::Policy;
 use super::max_bandwidth::{moving, places, writing};

@@ -56,8 +56,8 @@ pub(super) fn writing(model: Model, pace: &Pace) -> Rate {
     }
 }
 
-/// The cost of the data organizer's Move. The paper gives no formula: its cost in the paper's model is
-/// that of placing what is moved.
+/// The cost of the data organizer's Move. The paper gives no formula: its cost in the paper's model
+/// is that of placing what is moved.
 pub(super) fn moving(model: Model, speeds: &Speeds, from: usize, to: usize) -> Rate {
     let below = &speeds.paces()[to];
     match model {

@@ -1,5 +1,5 @@
-//! MaxLocality, equation 2 of Hermes' appendix: the least time, weighted by how many tiers a unit is
-//! spread over.
+//! MaxLocality, equation 2 of Hermes' appendix: the least time, weighted by how many tiers a unit
+//! is spread over.
 
 use super::Policy;
 use super::max_bandwidth::{moving, places, writing};
@@ -74,9 +74,9 @@ fn mask(tiers: usize) -> u8 {
 /// R of each tier: how much more of the request's unit it takes.
 ///
 /// A tier's threshold is its capacity times the share of the whole hierarchy that lies in it and
-/// above it: 1/81, 17/81 and 81/81 for capacities 1 : 16 : 64. A priority raises it towards the whole
-/// capacity. What a unit has in a tier is not recorded; it is taken to have filled the tiers that
-/// hold some of it from the top.
+/// above it: 1/81, 17/81 and 81/81 for capacities 1 : 16 : 64. A priority raises it towards the
+/// whole capacity. What a unit has in a tier is not recorded; it is taken to have filled the tiers
+/// that hold some of it from the top.
 fn thresholds(hierarchy: &Hierarchy, request: &Request) -> [u64; TIERS_MAX] {
     let total: f64 = hierarchy.tiers().iter().map(|tier| tier.capacity as f64).sum();
     let mut left = [0; TIERS_MAX];

@@ -14,8 +14,8 @@ pub trait Policy: Send + Sync {
     /// The name in configuration and schema.
     fn name(&self) -> &'static str;
 
-    /// The placement of this request: covers it exactly, and overfills no tier once the room that its
-    /// pieces want was made.
+    /// The placement of this request: covers it exactly, and overfills no tier once the room that
+    /// its pieces want was made.
     fn plan(&self, hierarchy: &Hierarchy, request: &Request) -> Plan;
 
     /// The request without what this policy does not look at. Requests of one class have one plan,

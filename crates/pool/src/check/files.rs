@@ -42,8 +42,8 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         findings.holder(&place, record.append.holder());
         let exclusive = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
         findings.holder(&place, exclusive);
-        // A truncate that its store refused stays for a process that may, with an error; one of a file that is found
-        // nowhere goes with the file.
+        // A truncate that its store refused stays for a process that may, with an error; one of a
+        // file that is found nowhere goes with the file.
         let refused = record.errors() != 0 || record.has(FileFlags::UNLINKED);
         if record.has_intent() && exclusive.is_none() && !refused {
             findings.refused(&place, "is being cut, and by nobody");

@@ -202,8 +202,8 @@ fn next(state: &mut u64) -> usize {
     state.wrapping_mul(0x2545_f491_4f6c_dd1d) as usize >> 8
 }
 
-/// Whatever bits flip, looking and recovering end, and no block that was dirty is lost by a recovery
-/// that does not refuse.
+/// Whatever bits flip, looking and recovering end, and no block that was dirty is lost by a
+/// recovery that does not refuse.
 #[test]
 fn random_damage_is_refused_or_costs_nothing() {
     let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());

@@ -49,8 +49,8 @@ impl FileRecord {
         self.flags.load(Ordering::Acquire).intersects(FileFlags::LOGGED | FileFlags::SLOTTED)
     }
 
-    /// Whether the journal has anything of it. A thread that has set an intent sees what was set by those
-    /// who did not see the intent.
+    /// Whether the journal has anything of it. A thread that has set an intent sees what was set by
+    /// those who did not see the intent.
     pub fn is_logged(&self) -> bool {
         fence(Ordering::SeqCst);
         self.has(FileFlags::LOGGED)
@@ -79,8 +79,8 @@ impl FileRecord {
         self.state.store(file_state::FREE, Ordering::Release);
     }
 
-    /// Makes a record that was used for another file all zero, but for what only ever rises, and what links it
-    /// and says whose it is.
+    /// Makes a record that was used for another file all zero, but for what only ever rises, and
+    /// what links it and says whose it is.
     pub(super) fn wipe(&self) {
         let words = [
             &self.exclusive,
@@ -118,8 +118,8 @@ impl FileRecord {
         self.trigger.store(0, Ordering::Relaxed);
     }
 
-    /// Takes the note back that the last name was removed, unless `fd`, of this file, has none: it may have lost it just now.
-    /// Returns whether it has one.
+    /// Takes the note back that the last name was removed, unless `fd`, of this file, has none: it
+    /// may have lost it just now. Returns whether it has one.
     pub fn note_whether_named(&self, fd: impl AsFd) -> bool {
         self.clear(FileFlags::UNLINKED);
         let is_nameless = rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0);
@@ -159,8 +159,8 @@ impl FileRecord {
         CStr::from_bytes_until_nul(to).ok()
     }
 
-    /// Replaces the last part of the path, if that is `old`, by `new`; returns whether it was, and the
-    /// path is the new one now.
+    /// Replaces the last part of the path, if that is `old`, by `new`; returns whether it was, and
+    /// the path is the new one now.
     pub fn rename_last(&self, old: &[u8], new: &[u8]) -> bool {
         let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
         let Some(folder) = length.checked_sub(old.len() + 1) else { return false };
@@ -186,8 +186,9 @@ impl FileRecord {
         self.intent.load(Ordering::Acquire) != 0 || self.range_end.load(Ordering::Acquire) != 0
     }
 
-    /// Up to where the store's file may have bytes. While a process makes it longer, or has died at that, only the
-    /// store's file knows: what is there is there for good, unless it lies behind the file's size.
+    /// Up to where the store's file may have bytes. While a process makes it longer, or has died at
+    /// that, only the store's file knows: what is there is there for good, unless it lies behind
+    /// the file's size.
     #[inline]
     pub fn stored(&self) -> u64 {
         // In this order: a process leaves its place after it has raised the size.
@@ -203,8 +204,8 @@ impl FileRecord {
         self.lengtheners.iter().any(|place| place.load(Ordering::Acquire) != 0)
     }
 
-    /// The size that a truncate under way gives the file: once its goal is noted it happens, whatever becomes of its
-    /// process, unless the store refuses it.
+    /// The size that a truncate under way gives the file: once its goal is noted it happens,
+    /// whatever becomes of its process, unless the store refuses it.
     #[inline]
     pub fn truncated_to(&self) -> Option<u64> {
         self.intent.load(Ordering::Acquire).checked_sub(1)
@@ -222,7 +223,8 @@ impl FileRecord {
         let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// Which error is the last: differs from an earlier value if there was one since. 0 is none ever.
+    /// Which error is the last: differs from an earlier value if there was one since. 0 is none
+    /// ever.
     pub fn errors(&self) -> u32 {
         self.error.load(Ordering::Acquire) & !SEEN
     }
@@ -232,7 +234,8 @@ impl FileRecord {
         (self.error.load(Ordering::Acquire) & ERRNO) as i32
     }
 
-    /// The errno of its last flush, if that failed. `None` of a file that only waits for its settlement: the store has all of it.
+    /// The errno of its last flush, if that failed. `None` of a file that only waits for its
+    /// settlement: the store has all of it.
     pub fn failing_errno(&self) -> Option<i32> {
         self.has(FileFlags::FAILING).then(|| self.last_errno()).filter(|&errno| errno != 0)
     }
@@ -242,8 +245,8 @@ impl FileRecord {
         self.error.load(Ordering::Acquire) >> 16
     }
 
-    /// What a new description has seen of the file's errors: as with the kernel's, one that no program
-    /// has learned of yet is still to be told.
+    /// What a new description has seen of the file's errors: as with the kernel's, one that no
+    /// program has learned of yet is still to be told.
     pub(crate) fn sample_errors(&self) -> u32 {
         let error = self.error.load(Ordering::Acquire);
         if error & SEEN != 0 { error & !SEEN } else { 0 }

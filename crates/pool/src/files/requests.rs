@@ -8,8 +8,8 @@ use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::Ordering;
 
-/// A file that was found in the table, for a caller that may not have it open: its record can be given up, and become
-/// another file's.
+/// A file that was found in the table, for a caller that may not have it open: its record can be
+/// given up, and become another file's.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundFile {
     /// Its number.
@@ -41,8 +41,9 @@ impl Segment {
         }
     }
 
-    /// Asks the node manager to bring what is buffered of `file` to the store, and to sync the store
-    /// if `durable`. There is no `owner` where the caller has no slot. Returns the ticket to wait for.
+    /// Asks the node manager to bring what is buffered of `file` to the store, and to sync the
+    /// store if `durable`. There is no `owner` where the caller has no slot. Returns the ticket to
+    /// wait for.
     pub fn request_sync(&self, file: u32, owner: Option<Owner>, durable: bool) -> u32 {
         let durably = FileFlags::DURABLE.when(durable);
         self.request(file, owner, FileFlags::TO_FLUSH | durably)
@@ -88,8 +89,8 @@ impl Segment {
         if is_done { SyncState::Done } else { SyncState::Waiting }
     }
 
-    /// Whether the sync of `ticket` is done; it may have failed. For a caller that has the file open, so that it keeps
-    /// its record.
+    /// Whether the sync of `ticket` is done; it may have failed. For a caller that has the file
+    /// open, so that it keeps its record.
     pub fn is_synced(&self, file: u32, ticket: u32) -> bool {
         let behind = ticket.wrapping_sub(self.file(file).sync_done.load(Ordering::Acquire));
         behind == 0 || behind > u32::MAX / 2

@@ -1,4 +1,5 @@
-//! The shared and the exclusive lock of a file, and of the table: who is inside, and who waits until all others have left.
+//! The shared and the exclusive lock of a file, and of the table: who is inside, and who waits
+//! until all others have left.
 
 use crate::backoff::Backoff;
 use crate::crash;
@@ -16,9 +17,9 @@ fn take_place(place: &AtomicU64, word: u64) -> bool {
         && place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// A shared lock for a thread whose first choice is taken: the place, `None` if it needs none, and what to put
-/// back. A thread that has one already waits for no other, unless it is in two files: else as many threads
-/// as there are words could all wait for their second.
+/// A shared lock for a thread whose first choice is taken: the place, `None` if it needs none, and
+/// what to put back. A thread that has one already waits for no other, unless it is in two files:
+/// else as many threads as there are words could all wait for their second.
 #[cold]
 fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (Option<&AtomicU64>, u64) {
     let places = || {
@@ -65,9 +66,10 @@ impl Segment {
         self.claim_shared(owner, SharedLock::beside(file))
     }
 
-    /// Waits until each other thread of `owner`'s process that may use a descriptor of `file` has left it since.
-    /// The caller has taken the descriptor out of its table before, and a thread that enters looks there afterwards.
-    /// False if that takes more than a moment, and a signal handler waits for this thread.
+    /// Waits until each other thread of `owner`'s process that may use a descriptor of `file` has
+    /// left it since. The caller has taken the descriptor out of its table before, and a thread
+    /// that enters looks there afterwards. False if that takes more than a moment, and a signal
+    /// handler waits for this thread.
     pub fn wait_for_users(&self, file: u32, owner: Owner) -> bool {
         for place in &self.client(owner.slot()).shared_locks {
             let uses = || {
@@ -214,8 +216,8 @@ impl Segment {
         Ok(exclusive)
     }
 
-    /// Like [`Segment::lock_exclusive`], but gives up, and lets others in again, when the file is held
-    /// or another thread stays inside for more than a moment.
+    /// Like [`Segment::lock_exclusive`], but gives up, and lets others in again, when the file is
+    /// held or another thread stays inside for more than a moment.
     pub fn try_lock_exclusive<'a>(
         &'a self,
         _table: &'a SharedGuard<'_>,
@@ -225,7 +227,8 @@ impl Segment {
         self.exclude_in_time(file, owner)
     }
 
-    /// Goes on as `owner` with a file that a dead process had exclusively, and that is `reaper`'s since.
+    /// Goes on as `owner` with a file that a dead process had exclusively, and that is `reaper`'s
+    /// since.
     pub fn take_exclusive(
         &self,
         file: u32,

@@ -186,11 +186,11 @@ fn an_error_is_told_once_to_each_and_unseen_to_one_later() {
     let (one, two) = (open(), open());
     assert_eq!(record.check_errors(&one), None);
     record.report(28);
-    // Nobody has learned of it: a description opened now will.
+    // No program has learned of it: a description opened now will.
     let three = open();
     assert_eq!(record.check_errors(&one), Some(28));
     assert_eq!(record.check_errors(&one), None);
-    // Opened after somebody has: no news.
+    // Opened after one has: no news.
     let four = open();
     assert_eq!([&two, &three, &four].map(|d| record.check_errors(d)), [Some(28), Some(28), None]);
     record.report(5);

@@ -47,8 +47,8 @@ pub(super) fn contents(seen: Seen) -> BTreeMap<char, Vec<u8>> {
 }
 
 impl Conductor<'_> {
-    /// Judges what is seen through Forebay, and again when all is synced, and keeps that to be compared with the
-    /// store.
+    /// Judges what is seen through Forebay, and again when all is synced, and keeps that to be
+    /// compared with the store.
     pub(super) fn judge(&mut self, story: &Story, files: &Files) -> io::Result<Option<String>> {
         let is_certain = story.courses.iter().all(|course| !course.died);
         let seen = observe(files)?;

@@ -45,7 +45,8 @@ impl Conductor<'_> {
         Ok(passes.get(index as usize).cloned())
     }
 
-    /// The points that the first operation of a case passes, in their order: found out once for all cases like it.
+    /// The points that the first operation of a case passes, in their order: found out once for all
+    /// cases like it.
     pub(super) fn passes(&mut self, case: &Case) -> io::Result<Vec<Pass>> {
         let Case { first, before, is_nonvolatile, .. } = case;
         let name = format!("points-{first:?}-{before:?}-{is_nonvolatile}");

@@ -167,7 +167,8 @@ impl Conductor<'_> {
         Ok(([status, second.end()?], late))
     }
 
-    /// Lets the second program begin. Returns how many steps of their setups the programs have not done before.
+    /// Lets the second program begin. Returns how many steps of their setups the programs have not
+    /// done before.
     pub(super) fn go(&self, scripts: &[Script; 2]) -> io::Result<[usize; 2]> {
         let late = |who: usize| scripts[who].setup.len().saturating_sub(self.signs.count(who));
         let late = [late(0), late(1)];

@@ -1,5 +1,5 @@
-//! The change that a worker is making: noted before it, so that after a kill it is known what may or may
-//! not have happened.
+//! The change that a worker is making: noted before it, so that after a kill it is known what may
+//! or may not have happened.
 
 use super::verify::difference;
 use super::{COMMON, Change, OWN, Role, Shadow};

@@ -7,7 +7,8 @@ use std::io::{self, Read, Seek};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Marks the bytes of `range` that are in `found` as in `now`, or zero, where `now` has grown over `before`.
+/// Marks the bytes of `range` that are in `found` as in `now`, or zero, where `now` has grown over
+/// `before`.
 pub(super) fn explain(
     explained: &mut [bool],
     found: &[u8],
@@ -21,9 +22,9 @@ pub(super) fn explain(
 }
 
 impl Shadow {
-    /// Compares `file`, after memory was lost, with what it was when it was last safe: each byte is that,
-    /// or what a change put there since. Takes over what it holds. Returns the bytes compared, and what is
-    /// wrong.
+    /// Compares `file`, after memory was lost, with what it was when it was last safe: each byte is
+    /// that, or what a change put there since. Takes over what it holds. Returns the bytes
+    /// compared, and what is wrong.
     pub fn survive(&self, file: u64) -> io::Result<(u64, Option<String>)> {
         let absent = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -111,7 +112,8 @@ mod tests {
     const WRITE: Change = Change::Write { offset: 1000, bytes: 5000, version: 1 };
     const AGAIN: Change = Change::Write { offset: 3000, bytes: 5000, version: 2 };
 
-    /// A shadow after some changes, of which some are synced, and the bytes that its file 0 has then.
+    /// A shadow after some changes, of which some are synced, and the bytes that its file 0 has
+    /// then.
     fn changed(changes: &[(Change, bool)]) -> (tempfile::TempDir, Shadow, Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
         let shadow = Shadow::open(&folder.path().join("shadow"), folder.path(), 7, 3).unwrap();

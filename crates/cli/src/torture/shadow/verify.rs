@@ -24,8 +24,8 @@ pub fn difference(got: &[u8], wanted: &[u8]) -> Option<String> {
 }
 
 impl Shadow {
-    /// Compares `file` with what it must hold, as it lies on the store: past Forebay, also in a program
-    /// that it watches.
+    /// Compares `file` with what it must hold, as it lies on the store: past Forebay, also in a
+    /// program that it watches.
     pub fn verify_stored(&self, file: u64) -> io::Result<(u64, Option<String>)> {
         use rustix::fs::{Mode, OFlags, open};
         let size = self.size(file)? as usize;
@@ -98,7 +98,8 @@ impl Shadow {
         self.compare(file, &got, offset)
     }
 
-    /// Compares bytes that were found at `offset` with what must be there; what is wrong, if anything.
+    /// Compares bytes that were found at `offset` with what must be there; what is wrong, if
+    /// anything.
     pub fn compare(&self, file: u64, got: &[u8], offset: u64) -> io::Result<Option<String>> {
         let mut wanted = vec![0; got.len()];
         self.shadows[file as usize].read_exact_at(&mut wanted, offset)?;

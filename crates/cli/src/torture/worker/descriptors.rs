@@ -1,4 +1,5 @@
-//! Operations with descriptors: files opened again, duplicated, inherited, taken over by another program.
+//! Operations with descriptors: files opened again, duplicated, inherited, taken over by another
+//! program.
 
 use super::super::operations::Operation;
 use super::super::shadow::{Change, OWN};
@@ -116,8 +117,8 @@ impl Worker {
         })
     }
 
-    /// The new image completes what a thread of the old one has left undone, and begins as a program does whose predecessor
-    /// died in a cut. Its operations are counted anew.
+    /// The new image completes what a thread of the old one has left undone, and begins as a
+    /// program does whose predecessor died in a cut. Its operations are counted anew.
     pub(super) fn exec(&mut self, file: u64, size: u64) -> Found {
         let size = self.random.below(size + 1);
         self.note(Operation::Exec, file, &format!("to {size}"))?;

@@ -1,4 +1,5 @@
-//! Where processes crash: node managers and `programs/scripted.c`, started one by one and killed at chosen steps.
+//! Where processes crash: node managers and `programs/scripted.c`, started one by one and killed at
+//! chosen steps.
 
 use super::model::{Contents, FILES, Line, Model, Report};
 use crate::harness::{LIMIT, Site, wait_for};
@@ -266,7 +267,8 @@ impl Running {
         }
     }
 
-    /// Waits for the end of both processes. Returns the point at which one killed itself, and what they did.
+    /// Waits for the end of both processes. Returns the point at which one killed itself, and what
+    /// they did.
     pub fn end(mut self) -> (Option<String>, Ended) {
         let output: &OwnedFd = &self.output.into();
         let wait = |milliseconds: i64| {
@@ -305,8 +307,8 @@ impl Running {
     }
 }
 
-/// Compares the reports with the model, and brings the model to what was reported. Returns the operation
-/// that was under way.
+/// Compares the reports with the model, and brings the model to what was reported. Returns the
+/// operation that was under way.
 pub fn follow(
     model: &mut Model,
     lines: &[Line],

@@ -1,5 +1,5 @@
-//! What the files of a script for `programs/scripted.c` must hold: after each operation, after a crash in
-//! the middle of one, and after a loss of power.
+//! What the files of a script for `programs/scripted.c` must hold: after each operation, after a
+//! crash in the middle of one, and after a loss of power.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -117,7 +117,8 @@ pub type Contents = BTreeMap<u8, Vec<u8>>;
 #[derive(Clone, Default, Debug)]
 struct File {
     bytes: Vec<u8>,
-    /// Its contents since the last sync that returned, that of the sync first; empty if it was never synced.
+    /// Its contents since the last sync that returned, that of the sync first; empty if it was
+    /// never synced.
     since_sync: Vec<Vec<u8>>,
 }
 
@@ -220,8 +221,8 @@ impl Model {
         self.files.iter().map(|(&name, file)| (name, file.bytes.clone())).collect()
     }
 
-    /// Compares what was found with this state, or with what a crash in the middle of `step` may leave: the
-    /// names of before or after, every byte that of before or after, a size in between.
+    /// Compares what was found with this state, or with what a crash in the middle of `step` may
+    /// leave: the names of before or after, every byte that of before or after, a size in between.
     pub fn compare(&self, found: &Contents, step: Option<Step>) -> Result<(), String> {
         let mut after = self.clone();
         if let Some(step) = step {
@@ -266,9 +267,9 @@ impl Model {
         Ok(())
     }
 
-    /// Compares what was found after a loss of power: what a sync has acknowledged is there, or what was
-    /// written later, byte by byte. Of a file that was never synced nothing is promised. Names are taken to
-    /// be durable.
+    /// Compares what was found after a loss of power: what a sync has acknowledged is there, or
+    /// what was written later, byte by byte. Of a file that was never synced nothing is promised.
+    /// Names are taken to be durable.
     pub fn compare_durable(&self, found: &Contents, step: Option<Step>) -> Result<(), String> {
         let mut after = self.clone();
         // What a sync promises it promises when it has returned.

@@ -38,8 +38,8 @@ fn kept_since_sync(path: &Path) -> (Vec<Kept>, u64) {
     (kept, synced)
 }
 
-/// Puts a random part of what was not synced back in all files of the store's `folder` and of `tiers`, and
-/// forgets the rest: it has come to the disk. Returns how many pieces were put back.
+/// Puts a random part of what was not synced back in all files of the store's `folder` and of
+/// `tiers`, and forgets the rest: it has come to the disk. Returns how many pieces were put back.
 pub fn lose_power(folder: &Path, tiers: &Path, undo: &Path, rng: &mut Random) -> usize {
     let mut pieces = 0;
     for (folder, is_store) in [(folder, true), (tiers, false)] {

@@ -119,8 +119,8 @@ pub struct Outcome {
     pub troubles: usize,
 }
 
-/// The compiled executor, or nothing if there is no compiler. Each run of the tests replaces that of the one
-/// before, which may still execute it.
+/// The compiled executor, or nothing if there is no compiler. Each run of the tests replaces that
+/// of the one before, which may still execute it.
 fn compiled(source: &str, flags: &[&str]) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz");
     fs::create_dir_all(&folder).unwrap();
@@ -238,8 +238,8 @@ fn run_both(place: &Place, lines: &[String], fault: Option<&str>) -> Outcome {
     }
 }
 
-/// Stops one process of the script's after the other, and lets it go on, until the script is over. Returns how
-/// many were stopped for all of the time.
+/// Stops one process of the script's after the other, and lets it go on, until the script is over.
+/// Returns how many were stopped for all of the time.
 fn freeze(runtime: &Path, over: &AtomicBool) -> usize {
     let program = executor().expect("a compiler");
     let is_one =

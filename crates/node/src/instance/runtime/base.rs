@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 pub(super) const FOLDER_MAX: usize = 108 - 1 - "/0123456789abcdef/socket".len();
 
 /// This user's folder for all instances: `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay`,
-/// else /tmp/forebay-UID. A variable that is empty counts as not set. Made if missing, and refused if
-/// it is not this user's alone, or too long for a socket's name.
+/// else /tmp/forebay-UID. A variable that is empty counts as not set. Made if missing, and refused
+/// if it is not this user's alone, or too long for a socket's name.
 ///
 /// # Errors
 /// A message that names the folder and what is wrong with it.
@@ -76,7 +76,8 @@ pub(super) fn refused(wrong: Wrong) -> io::Error {
 /// Where the folder of all instances is if nothing is said.
 pub(super) const SHARED: &str = "/tmp";
 
-/// This user's folder in one that all users share: of the usual name, unless another user has taken that.
+/// This user's folder in one that all users share: of the usual name, unless another user has taken
+/// that.
 pub(super) fn shared_base(shared: &Path) -> PathBuf {
     let stem = format!("forebay-{}", own_uid());
     let usual = shared.join(&stem);

@@ -1,5 +1,5 @@
-//! What an instance has on its file tiers: slots and their tables, the journal, its configuration; and what
-//! other instances have left there.
+//! What an instance has on its file tiers: slots and their tables, the journal, its configuration;
+//! and what other instances have left there.
 
 use super::base::{read_private, refused, write_private};
 use super::{Runtime, base, sync_folder_of};
@@ -21,8 +21,8 @@ pub(super) const KEPT_END: &str = ".config";
 /// How the line begins that names the machine in a configuration that is kept: a comment.
 pub(super) const KEPT_ON: &str = "# machine: ";
 
-/// What tells this machine from others that share a file tier's folder, and stays over a reboot. Not the
-/// machine's number alone: machines of one image may have the same.
+/// What tells this machine from others that share a file tier's folder, and stays over a reboot.
+/// Not the machine's number alone: machines of one image may have the same.
 pub(super) fn this_machine() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let (number, host) = (read("/etc/machine-id"), read("/proc/sys/kernel/hostname"));
@@ -57,9 +57,9 @@ impl Runtime {
         self.of_tier(folder, tier, SLOTS_END)
     }
 
-    /// A file of a tier, under the name that its files have. The tier's files lie side by side under one
-    /// name with several ends: the usual one, or where another user has taken that, one with a random
-    /// number. Those that are there are found; without any it is a name that is free.
+    /// A file of a tier, under the name that its files have. The tier's files lie side by side
+    /// under one name with several ends: the usual one, or where another user has taken that, one
+    /// with a random number. Those that are there are found; without any it is a name that is free.
     pub(super) fn of_tier(&self, folder: &Path, tier: &str, end: &str) -> PathBuf {
         let stem = format!("{KEPT_START}{}-{tier}", self.instance);
         let mut stem = discovery::stem_in(folder, &stem, &[SLOTS_END, INDEX_END, JOURNAL_END]);
@@ -89,15 +89,16 @@ impl Runtime {
         config.tiers.iter().enumerate().filter_map(path_on)
     }
 
-    /// Whether the tiers have files of the instance, which may hold data although its segment is gone.
+    /// Whether the tiers have files of the instance, which may hold data although its segment is
+    /// gone.
     pub fn has_slots(&self, config: &Config) -> bool {
         let is_there = |path: &PathBuf| private::is_there(path);
         self.slot_files(config).iter().any(|(slots, index)| is_there(slots) || is_there(index))
             || self.journals(config).any(|(_, path)| is_there(&path))
     }
 
-    /// Keeps the configuration beside the slots of file tier `tier`, durably: after a reboot the instance's folder
-    /// may be gone, and nothing else says which stores they belong to.
+    /// Keeps the configuration beside the slots of file tier `tier`, durably: after a reboot the
+    /// instance's folder may be gone, and nothing else says which stores they belong to.
     ///
     /// # Errors
     /// The file, and what is wrong with it, or the system's error. Nothing is left of it then.
@@ -153,8 +154,8 @@ impl Runtime {
         folder.join(discovery::stem_in(folder, &stem, &[KEPT_END]) + KEPT_END)
     }
 
-    /// The file beside the slots that says that another machine has them: one that shares the folder,
-    /// and may be at work with them.
+    /// The file beside the slots that says that another machine has them: one that shares the
+    /// folder, and may be at work with them.
     pub(crate) fn kept_elsewhere(&self, config: &Config) -> Option<PathBuf> {
         self.kept_configs(config).into_iter().find(|path| {
             let kept = read_private(path).unwrap_or_default();
@@ -162,8 +163,8 @@ impl Runtime {
         })
     }
 
-    /// Other instances of this user which have left something on the file tiers of `config`: those of
-    /// this machine whose folder is gone, and those of other machines.
+    /// Other instances of this user which have left something on the file tiers of `config`: those
+    /// of this machine whose folder is gone, and those of other machines.
     ///
     /// # Errors
     /// Those of [`base()`].

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// How the name of a log begins and ends that is kept when its manager has ended and its folder is removed, and how many are
-/// kept in one runtime folder.
+/// How the name of a log begins and ends that is kept when its manager has ended and its folder is
+/// removed, and how many are kept in one runtime folder.
 pub(super) const LAST_START: &str = "last-";
 
 pub(super) const LAST_END: &str = ".log";
@@ -37,20 +37,21 @@ pub fn newest_last_log() -> Result<Option<PathBuf>, String> {
 }
 
 impl Runtime {
-    /// Where the log is kept of the instance's last manager that has ended, when its folder is removed.
+    /// Where the log is kept of the instance's last manager that has ended, when its folder is
+    /// removed.
     pub(super) fn last_log(&self) -> PathBuf {
         self.folder.with_file_name(format!("{LAST_START}{}{LAST_END}", self.instance))
     }
 
-    /// The log to read: that of the instance's manager, or, when that has ended and its folder is removed, the
-    /// one that is kept of it.
+    /// The log to read: that of the instance's manager, or, when that has ended and its folder is
+    /// removed, the one that is kept of it.
     pub fn readable_log(&self) -> PathBuf {
         let (log, last) = (self.log(), self.last_log());
         if !log.exists() && last.exists() { last } else { log }
     }
 
-    /// Keeps the log of a folder that is about to be removed, if it says anything. No more than [`LAST_LOGS`]
-    /// are kept, the newest.
+    /// Keeps the log of a folder that is about to be removed, if it says anything. No more than
+    /// [`LAST_LOGS`] are kept, the newest.
     pub(super) fn keep_log(&self, folder: &Path) {
         let log = folder.join("log");
         if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {

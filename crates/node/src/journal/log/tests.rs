@@ -238,8 +238,8 @@ fn a_journal_within_the_data_is_none() {
     assert_eq!(contents.files.keys().cloned().collect::<Vec<_>>(), [key(2)]);
 }
 
-/// Whatever happened to the file, a beginning of what was committed is read, or it is called damaged;
-/// and nothing else is read.
+/// Whatever happened to the file, a beginning of what was committed is read, or it is called
+/// damaged; and nothing else is read.
 #[test]
 fn damage_never_makes_records() {
     let mut random = seeded();

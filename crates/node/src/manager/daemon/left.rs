@@ -1,4 +1,5 @@
-//! What is kept beside the tiers: configurations, the journal, and what an earlier manager left there.
+//! What is kept beside the tiers: configurations, the journal, and what an earlier manager left
+//! there.
 
 use super::neighbours::refuse_elsewhere;
 use crate::config::{Config, TierKind};
@@ -21,8 +22,8 @@ pub(super) fn write_config(config: &Config, runtime: &Runtime) -> Result<(), Str
         .map_err(|error| format!("{}: {error}", runtime.config().display()))
 }
 
-/// Keeps the configuration on each tier that takes something. One whose device refuses that takes nothing at
-/// all: after a reboot nothing would say what its slots belong to.
+/// Keeps the configuration on each tier that takes something. One whose device refuses that takes
+/// nothing at all: after a reboot nothing would say what its slots belong to.
 pub(super) fn keep_configs(node: &Node) -> Result<(), String> {
     for tier in node.file_tiers().filter(|&tier| node.segment.is_sound(tier)) {
         let Err((path, error)) = node.keep_config(tier) else { continue };
@@ -47,8 +48,9 @@ pub(super) fn place_journal(node: &Node) -> Option<Journal> {
     place()
 }
 
-/// Makes the journal, if one is wanted, or carries on the one that is there. A tier whose device refuses a new
-/// one is left out, and the next one asked; without any what would go to the journal goes to the store.
+/// Makes the journal, if one is wanted, or carries on the one that is there. A tier whose device
+/// refuses a new one is left out, and the next one asked; without any what would go to the journal
+/// goes to the store.
 pub(super) fn start_journal(node: &mut Node) -> Result<(), String> {
     while let Some(journal) = node.journal.as_ref()
         && (node.segment.is_sound(journal.tier) || !journal.is_new())
@@ -87,8 +89,8 @@ pub(super) fn left_out(node: &Node) -> Vec<String> {
     said
 }
 
-/// Brings to the store what tiers hold of the instance: with the tiers of the manager that has left it, and
-/// with those that there are today.
+/// Brings to the store what tiers hold of the instance: with the tiers of the manager that has left
+/// it, and with those that there are today.
 pub(super) fn rebuild_all(
     today: &Config,
     runtime: &Runtime,

@@ -100,7 +100,8 @@ pub(super) fn find_overlap(
     Ok(None)
 }
 
-/// The processes that use the files of an instance whose manager was told to end; `None` if it was not.
+/// The processes that use the files of an instance whose manager was told to end; `None` if it was
+/// not.
 pub(super) fn used_directly(instance: &Runtime) -> Option<String> {
     let observer = Observer::of(&instance.pool).ok()?;
     let pids: Vec<_> = observer.processes().iter().map(u32::to_string).collect();

@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 /// Bytes of the RAM tier that are reserved and collapsed at a time.
 pub(super) const PIECE: u64 = 16 << 20;
 
-/// Descriptors without which a manager does not start: with 7 tiers and 8 directories about 50 are its
-/// own, each process of the program takes one, and each file that is being drained one or two.
+/// Descriptors without which a manager does not start: with 7 tiers and 8 directories about 50 are
+/// its own, each process of the program takes one, and each file that is being drained one or two.
 pub(super) const DESCRIPTORS_MIN: u64 = 128;
 
 /// The limits that a program was given are not meant for the manager: it keeps a descriptor of

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Housekeeper {
-    /// Notes which clients do not go on with what they are inside of, so that people can be told of them:
-    /// a process may be stopped there, or swapped out.
+    /// Notes which clients do not go on with what they are inside of, so that people can be told of
+    /// them: a process may be stopped there, or swapped out.
     pub(super) fn watch_standing(&mut self, now: u32) {
         let segment = &self.node.segment;
         for slot in 1..segment.header().clients_high.load(Ordering::Acquire) {
@@ -72,7 +72,8 @@ impl Housekeeper {
         }
     }
 
-    /// A child whose parent is gone may still be about to confirm its slot, however long it is stopped before.
+    /// A child whose parent is gone may still be about to confirm its slot, however long it is
+    /// stopped before.
     pub(super) fn look_at_reserved(&mut self, slot: u32) {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
@@ -88,9 +89,10 @@ impl Housekeeper {
         }
     }
 
-    /// Whether a process lives that may have to confirm `slot`, reserved by process `parent` that is gone: it has
-    /// the segment and our library mapped, or may have, no slot of its own, and did not begin before its parent. A process
-    /// that was about to name itself (`parent` is 0) may have one, for itself. Where /proc does not tell, there may be one.
+    /// Whether a process lives that may have to confirm `slot`, reserved by process `parent` that
+    /// is gone: it has the segment and our library mapped, or may have, no slot of its own, and did
+    /// not begin before its parent. A process that was about to name itself (`parent` is 0) may
+    /// have one, for itself. Where /proc does not tell, there may be one.
     pub(super) fn has_heir(&mut self, slot: u32, parent: u32) -> bool {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
@@ -149,7 +151,8 @@ impl Housekeeper {
         for (file, owner) in unfinished {
             finish_truncate(&node, file, owner);
         }
-        // The rest is taken back in a later round: what it takes is held by a process that does not go on.
+        // The rest is taken back in a later round: what it takes is held by a process that does not
+        // go on.
         let Some(inside) = inside else { return };
         self.clients.remove(&slot);
         self.heirs.remove(&slot);

@@ -27,11 +27,12 @@ pub(super) const SHORT_FLIGHT: Timer = Timer::seconds(10);
 /// How long some open may be under way until the kernel is asked which files that process has open.
 pub(super) const OPENING: Timer = Timer::seconds(1);
 
-/// Records up to which those are kept that only tell the time of change, see [`Housekeeper::keeps_time`]. Each is looked
-/// at in each sweep.
+/// Records up to which those are kept that only tell the time of change, see
+/// [`Housekeeper::keeps_time`]. Each is looked at in each sweep.
 pub(super) const KEPT_RECORDS: usize = 8192;
 
-/// Files without a name that some process may be about to open: the generation of the record, and since when.
+/// Files without a name that some process may be about to open: the generation of the record, and
+/// since when.
 pub(super) type Awaited = HashMap<u32, (u32, u32)>;
 
 impl Housekeeper {
@@ -39,7 +40,8 @@ impl Housekeeper {
     pub(super) fn sweep(&mut self, now: u32) {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
-        // Before the descriptions are looked at. What may be being opened now is left for the next time.
+        // Before the descriptions are looked at. What may be being opened now is left for the next
+        // time.
         let counted = |file| segment.count_opens(file).map(|opens| (file, opens));
         let files: Vec<(u32, Opens)> = segment.live_files().filter_map(counted).collect();
         self.crowded = files.len() > KEPT_RECORDS.min(segment.header().files as usize / 2);
@@ -150,10 +152,11 @@ impl Housekeeper {
         }
     }
 
-    /// Whether a record of which nothing is buffered any more is kept for the time of change that programs saw before
-    /// the flush. Without it, that of the flush would appear at some later time, and tools that ask whether a file is still
-    /// the one they looked at (git, rsync, backups) would take it for changed. Only while there is room for records, and if
-    /// the time of birth tells the file from a later one with the inode.
+    /// Whether a record of which nothing is buffered any more is kept for the time of change that
+    /// programs saw before the flush. Without it, that of the flush would appear at some later
+    /// time, and tools that ask whether a file is still the one they looked at (git, rsync,
+    /// backups) would take it for changed. Only while there is room for records, and if the time of
+    /// birth tells the file from a later one with the inode.
     pub(super) fn keeps_time(&self, record: &FileRecord) -> bool {
         let seen = record.changed_ns.load(Ordering::Acquire);
         !self.crowded
@@ -164,8 +167,8 @@ impl Housekeeper {
             && !record.has_untold_error()
     }
 
-    /// Whether some process may have opened a file, as far as the kernel knows, and not come to its record yet. The file was
-    /// seen to have no name before.
+    /// Whether some process may have opened a file, as far as the kernel knows, and not come to its
+    /// record yet. The file was seen to have no name before.
     pub(super) fn may_be_being_opened(&self, file: u32, awaited: &mut Awaited) -> bool {
         let segment = &self.node.segment;
         let openers: Vec<u32> = segment.openers().collect();
@@ -186,8 +189,8 @@ impl Housekeeper {
         true
     }
 
-    /// Whether the last name of a file was to be removed, and the store has all of it: wherever it may
-    /// be, nothing is lost with its blocks.
+    /// Whether the last name of a file was to be removed, and the store has all of it: wherever it
+    /// may be, nothing is lost with its blocks.
     pub(super) fn is_spent(&self, file: u32) -> bool {
         let record = self.node.segment.file(file);
         record.has(FileFlags::UNLINKED)

@@ -70,8 +70,8 @@ impl FromManager<'_> {
     }
 }
 
-/// Completes a truncate or a punch that was taken back as `reaper`'s from an owner that died, and lets
-/// other threads in again.
+/// Completes a truncate or a punch that was taken back as `reaper`'s from an owner that died, and
+/// lets other threads in again.
 pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
     // A client that waits for the file may have been faster, and written since.
     let owner = Node::new_owner();
@@ -80,11 +80,13 @@ pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
     crash::point("finish.completed");
 }
 
-/// Completes what an owner that died has left undone of a file that the caller has exclusively. An error is noted in the record.
+/// Completes what an owner that died has left undone of a file that the caller has exclusively. An
+/// error is noted in the record.
 ///
 /// # Errors
-/// The store's or a tier's errno; `STALE`, which is not noted, if no name of the file is found, and no program has it open:
-/// there is no program to tell of it but those that have a new file with its inode open.
+/// The store's or a tier's errno; `STALE`, which is not noted, if no name of the file is found, and
+/// no program has it open: there is no program to tell of it but those that have a new file with
+/// its inode open.
 pub(crate) fn complete_intent(node: &Node, file: u32, owner: Owner) -> Result<(), Errno> {
     let record = node.segment.file(file);
     record.set(FileFlags::STORE_WRITTEN);

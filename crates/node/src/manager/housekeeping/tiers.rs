@@ -6,7 +6,8 @@ use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use std::sync::Arc;
 
-/// A tier that was full is tried again after this, when its file system has room for so many blocks.
+/// A tier that was full is tried again after this, when its file system has room for so many
+/// blocks.
 pub(super) const RETRY_FULL: Timer = Timer::seconds(1);
 
 pub(super) const ROOM_BLOCKS: u64 = 16;
@@ -58,7 +59,8 @@ impl Housekeeper {
         {
             return false;
         }
-        // Without one nothing that lies in slots could get a checkpoint. What it lies on may have been full, too.
+        // Without one nothing that lies in slots could get a checkpoint. What it lies on may have
+        // been full, too.
         if self
             .node
             .journal

@@ -60,8 +60,8 @@ pub(super) fn check(
     Some(state)
 }
 
-/// Checks the journal that an instance has left without its pool. No state: there is none, or it cannot
-/// be read, as the findings say.
+/// Checks the journal that an instance has left without its pool. No state: there is none, or it
+/// cannot be read, as the findings say.
 pub fn check_left(runtime: &Runtime, config: &Config) -> (Option<JournalState>, Vec<Finding>) {
     let mut findings = Vec::new();
     let Some(Journal { path, .. }) = Journal::of(config, runtime) else { return (None, findings) };

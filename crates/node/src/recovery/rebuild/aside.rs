@@ -29,7 +29,8 @@ pub(super) fn set_aside(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<Stri
     Ok(moved.iter().map(|(_, free)| free.display().to_string()).collect())
 }
 
-/// Gives a file a name that is free, and replaces nothing: others may put links there, also to nowhere.
+/// Gives a file a name that is free, and replaces nothing: others may put links there, also to
+/// nowhere.
 fn move_aside(path: &Path) -> std::io::Result<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lost");

@@ -1,4 +1,5 @@
-//! Finding files on their stores again: by the path of their records, or by looking through the stores.
+//! Finding files on their stores again: by the path of their records, or by looking through the
+//! stores.
 
 use super::recovered::FileHint;
 use crate::config::Config;
@@ -93,8 +94,8 @@ fn is_elsewhere(errno: Errno) -> bool {
     )
 }
 
-/// Looks for files beneath `folder`, and takes those that it finds out of `missing`. Returns whether it has seen
-/// everything there.
+/// Looks for files beneath `folder`, and takes those that it finds out of `missing`. Returns
+/// whether it has seen everything there.
 fn search(
     folder: &Path,
     files: &HashMap<FileIdentity, FileHint>,

@@ -1,5 +1,5 @@
-//! What an instance without segment left on its file tiers: the bytes that were found, what is known of
-//! their files, and what is lost.
+//! What an instance without segment left on its file tiers: the bytes that were found, what is
+//! known of their files, and what is lost.
 
 use crate::journal::contents::Change;
 use crate::journal::record::FileIdentity;

@@ -1,4 +1,5 @@
-//! Bringing what slots and journal have of each file to the store, in the order in which it was written.
+//! Bringing what slots and journal have of each file to the store, in the order in which it was
+//! written.
 
 use super::locate::{Location, find_files, stores_of};
 use super::recovered::{FileHint, Lost, RecoveredData, Step};
@@ -29,7 +30,8 @@ pub struct Rebuilt {
     pub files: usize,
     /// Bytes of them.
     pub bytes: u64,
-    /// Files that have been removed since, and that no sync had acknowledged anything of: their bytes are dropped.
+    /// Files that have been removed since, and that no sync had acknowledged anything of: their
+    /// bytes are dropped.
     pub removed: usize,
     /// Files that are not on their store any more, of which one had.
     pub kept: usize,
@@ -76,8 +78,8 @@ impl Writers {
     }
 }
 
-/// Replays to each file what slots and journal have of it, in the order in which it was written, and
-/// makes it durable.
+/// Replays to each file what slots and journal have of it, in the order in which it was written,
+/// and makes it durable.
 ///
 /// # Errors
 /// A message that names the file of the store that cannot be written; to be tried again.

@@ -98,8 +98,8 @@ fn has_slots(file: &File) -> bool {
     }
 }
 
-/// Looks whether slots and their table are of a format that can be read, and of one pool. Those of the version
-/// before have no headers, and a loss of power may have taken one.
+/// Looks whether slots and their table are of a format that can be read, and of one pool. Those of
+/// the version before have no headers, and a loss of power may have taken one.
 fn check_headers(
     (slots, source): (&Path, Option<&File>),
     (index, table): (&Path, &File),

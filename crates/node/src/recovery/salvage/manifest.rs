@@ -1,4 +1,5 @@
-//! What is said of files that were saved: where their bytes came from, and their lines in the manifest.
+//! What is said of files that were saved: where their bytes came from, and their lines in the
+//! manifest.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
