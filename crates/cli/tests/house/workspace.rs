@@ -410,6 +410,32 @@ fn comments_name_threads_processes_and_callers() {
     assert!(vague.is_empty(), "say which thread, process or caller:\n{}", vague.join("\n"));
 }
 
+/// A source file as pages name it: `crate/src/file.rs`, or without `src`.
+fn is_there(named: &str) -> bool {
+    let Some((first, rest)) = named.split_once('/') else { return true };
+    let folder = root().join("crates").join(first);
+    !folder.is_dir() || folder.join(rest).exists() || folder.join("src").join(rest).exists()
+}
+
+#[test]
+fn pages_name_source_files_that_exist() {
+    let pages = files(&root().join("docs"), "md").into_iter();
+    let pages = pages.chain(["ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root().join(page)));
+    let (mut named, mut stale) = (0, Vec::new());
+    for page in pages {
+        let text = read(&page);
+        let quoted = text.split('`').skip(1).step_by(2).map(str::trim);
+        for file in quoted.filter(|word| word.ends_with(".rs") && !word.contains(['{', ' ', '*'])) {
+            named += 1;
+            if !is_there(file.strip_prefix("crates/").unwrap_or(file)) {
+                stale.push(format!("{}: {file}", page.display()));
+            }
+        }
+    }
+    assert!(named > 50, "{named}");
+    assert!(stale.is_empty(), "these files are not there:\n{}", stale.join("\n"));
+}
+
 #[test]
 fn nothing_is_left_to_do_later() {
     for file in crates().iter().flat_map(|path| files(path, "rs")) {
