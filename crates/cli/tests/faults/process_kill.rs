@@ -485,7 +485,7 @@ match sys.argv[1]:
 '''
 POINTS = {
     'write': 'write.touched write.ahead write.marked write.dirty write.size write.copied',
-    'cut': 'truncate.intent truncate.settled truncate.store truncate.size truncate.cut truncate.done',
+    'cut': 'truncate.intent truncate.quiesced truncate.store truncate.size truncate.cut truncate.done',
     'extend': 'truncate.intent truncate.store truncate.size truncate.done',
     'allocate': 'lengthen.begun allocate.store lengthen.ending',
     'map': 'clean.passing lengthen.begun clean.passed lengthen.ending',
