@@ -97,6 +97,8 @@ for command in "recover" "recover --backing $STORE --durability nonvolatile" \
     "run --backing $STORE --durability nonvolatile -- true"; do
     SYNC="sync $STORE/file" FOREBAY_SCRATCH=$OUT/scratch1 leave file --durability nonvolatile
     rm /dev/shm/forebay-*
+    # What was killed has the memory until its last thread has ended.
+    until [ $(df --output=used /dev/shm | tail -n 1) = 0 ]; do sleep 0.01; done
     FOREBAY_SCRATCH=$OUT/scratch2 $FOREBAY $command 2> $OUT/said || { cat $OUT/said; exit 1; }
     whole file; rm file; tidy
 done
