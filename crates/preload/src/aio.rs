@@ -5,7 +5,7 @@
 //! `aio_cancel` look for them. glibc itself delivers the notifications.
 
 use crate::real::real;
-use crate::{managed, rw, set_errno, status};
+use crate::{errno, managed, restore_errno, rw, set_errno, status};
 use core::mem::offset_of;
 use forebay_client::user_memory::is_readable;
 use libc::{c_int, c_void, off_t, sigevent, size_t, ssize_t};
@@ -40,26 +40,17 @@ const _: [(); 120] = [(); offset_of!(Block, result)];
 /// glibc's AIO_PRIO_DELTA_MAX.
 const PRIORITY_MAX: c_int = 20;
 
-fn errno() -> c_int {
-    // SAFETY: this thread's errno.
-    unsafe { *libc::__errno_location() }
-}
-
 /// Has glibc deliver a notification, in a thread of its own if that is wanted: what it does when
 /// a list of no requests is done.
-unsafe fn notify(event: *const sigevent) {
-    if !event.is_null() && unsafe { (*event).sigev_notify } != libc::SIGEV_NONE {
+fn notify(event: &sigevent) {
+    if event.sigev_notify != libc::SIGEV_NONE {
         let nothing: *const *mut Block = core::ptr::null();
         real!(c"lio_listio"(libc::LIO_NOWAIT => c_int, nothing => *const *mut Block, 0 => c_int, event => *const sigevent) -> c_int);
     }
 }
 
 /// Does the request, and says so in its block. False if glibc would not have taken it.
-unsafe fn perform(
-    block: &mut Block,
-    operation: c_int,
-    act: impl FnOnce(&Block) -> ssize_t,
-) -> bool {
+fn perform(block: &mut Block, operation: c_int, act: impl FnOnce(&Block) -> ssize_t) -> bool {
     let kept = errno();
     let accepted = (0..=PRIORITY_MAX).contains(&block.priority);
     block.operation = operation;
@@ -71,13 +62,15 @@ unsafe fn perform(
     };
     block.error = if block.result < 0 { errno() } else { 0 };
     if accepted {
-        unsafe { *libc::__errno_location() = kept };
-        unsafe { notify(&block.event) };
+        restore_errno(kept);
+        notify(&block.event);
     }
     accepted
 }
 
+/// Reads or writes as the program's block says.
 unsafe fn transfer(block: &mut Block, operation: c_int) -> bool {
+    // SAFETY: the program's buffer, which it leaves to the request until that is done.
     let act = |block: &Block| unsafe {
         match operation {
             libc::LIO_READ => rw::pread64(block.fd, block.buffer, block.bytes, block.offset),
@@ -88,11 +81,12 @@ unsafe fn transfer(block: &mut Block, operation: c_int) -> bool {
             }
         }
     };
-    crate::real::without_cancellation(|| unsafe { perform(block, operation, act) })
+    crate::real::without_cancellation(|| perform(block, operation, act))
 }
 
-/// The block, if its descriptor is managed.
+/// The program's block, if its descriptor is managed.
 unsafe fn ours<'a>(block: *mut Block) -> Option<&'a mut Block> {
+    // SAFETY: null, or the program's, which it leaves to the request until that is done.
     let block = unsafe { block.as_mut() }?;
     managed(block.fd).map(|_| block)
 }
@@ -101,7 +95,9 @@ macro_rules! single {
     ($($name:ident $symbol:literal $operation:expr;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(block: *mut Block) -> c_int {
+            // SAFETY: the program's block.
             match unsafe { ours(block) } {
+                // SAFETY: the buffer is the one that the program's block names.
                 Some(block) => if unsafe { transfer(block, $operation) } { 0 } else { -1 },
                 None => real!($symbol(block => *mut Block) -> c_int),
             }
@@ -116,7 +112,7 @@ single! {
     aio_write64 c"aio_write64" libc::LIO_WRITE;
 }
 
-unsafe fn sync(operation: c_int, block: &mut Block) -> c_int {
+fn sync(operation: c_int, block: &mut Block) -> c_int {
     if !matches!(operation, libc::O_SYNC | libc::O_DSYNC) {
         return status(Err(Errno::INVAL));
     }
@@ -124,7 +120,7 @@ unsafe fn sync(operation: c_int, block: &mut Block) -> c_int {
         Some(file) => status(file.sync(true)) as ssize_t,
         None => 0,
     };
-    match unsafe { perform(block, operation, act) } {
+    match perform(block, operation, act) {
         true => 0,
         false => -1,
     }
@@ -134,8 +130,9 @@ macro_rules! synced {
     ($($name:ident $symbol:literal;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(operation: c_int, block: *mut Block) -> c_int {
+            // SAFETY: the program's block.
             match unsafe { ours(block) } {
-                Some(block) => unsafe { sync(operation, block) },
+                Some(block) => sync(operation, block),
                 None => real!($symbol(operation => c_int, block => *mut Block) -> c_int),
             }
         }
@@ -156,10 +153,12 @@ unsafe fn list(
     let mut failed = false;
     let mut others = Vec::from(blocks);
     for place in &mut others {
+        // SAFETY: one of the program's blocks, or null.
         if let Some(block) = unsafe { ours(*place) } {
             *place = core::ptr::null_mut();
             let operation = block.operation;
             if operation != libc::LIO_NOP {
+                // SAFETY: the buffer is the one that the program's block names.
                 let accepted = unsafe { transfer(block, operation) };
                 failed |= !accepted || mode == libc::LIO_WAIT && block.result < 0;
             }
@@ -187,9 +186,11 @@ macro_rules! lists {
             }
             // SAFETY: as many pointers as the program says.
             let given = unsafe { core::slice::from_raw_parts(blocks, number as usize) };
+            // SAFETY: the program's blocks, or null.
             if !given.iter().any(|&block| unsafe { ours(block) }.is_some()) {
                 return call(blocks);
             }
+            // SAFETY: the same blocks.
             unsafe { list(mode, given, call) }
         }
     )* };

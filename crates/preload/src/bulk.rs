@@ -12,17 +12,10 @@ const BLOCK: usize = 4096;
 const LARGE: usize = 4 * BLOCK;
 
 /// Reads `wanted` bytes of our locked stream. Returns how many there were.
-unsafe fn read(stream: *mut FILE, cookie: &Cookie, to: *mut u8, wanted: usize) -> usize {
-    // SAFETY: our stream, which is locked.
-    let buffered = || unsafe {
-        let pointer = |at| field::<usize>(stream, at).read();
-        pointer(READ_END_AT) - pointer(READ_POINTER_AT)
-    };
-    // SAFETY: our stream, which is locked.
-    let flags = || unsafe { *flags_place(stream) };
-    let mut reading = flags() & WRITING == 0
-        // SAFETY: our stream, which is locked.
-        && !unsafe { field::<*mut u8>(stream, READ_BASE_AT).read() }.is_null();
+unsafe fn read(stream: Stream, cookie: &Cookie, to: *mut u8, wanted: usize) -> usize {
+    let buffered = || stream.get(READ_END_AT).addr() - stream.get(READ_POINTER_AT).addr();
+    let flags = || stream.get(FLAGS_AT);
+    let mut reading = flags() & WRITING == 0 && !stream.get(READ_BASE_AT).is_null();
     let mut done = 0;
     while done < wanted {
         let (left, ready) = (wanted - done, buffered());
@@ -34,8 +27,7 @@ unsafe fn read(stream: *mut FILE, cookie: &Cookie, to: *mut u8, wanted: usize) -
                 got @ 1.. => done += got as usize,
                 end => {
                     let seen = if end == 0 { EOF_SEEN } else { ERROR_SEEN };
-                    // SAFETY: our stream, which is locked.
-                    unsafe { *flags_place(stream) |= seen };
+                    stream.raise(seen);
                     break;
                 }
             }
@@ -46,7 +38,7 @@ unsafe fn read(stream: *mut FILE, cookie: &Cookie, to: *mut u8, wanted: usize) -
             0 if left < BLOCK => left,
             ready => left.min(ready.max(1)),
         };
-        let got = real!(c"fread_unlocked"(to.cast() => *mut c_void, 1 => size_t, some => size_t, stream => *mut FILE) -> size_t);
+        let got = real!(c"fread_unlocked"(to.cast() => *mut c_void, 1 => size_t, some => size_t, stream.as_ptr() => *mut FILE) -> size_t);
         done += got;
         reading = true;
         if got < some {
@@ -62,12 +54,13 @@ macro_rules! readers {
         unsafe extern "C" fn $name(to: *mut c_void, $($room: size_t,)? size: size_t, number: size_t, stream: *mut FILE) -> size_t {
             let bytes = size.checked_mul(number).filter(|&bytes| bytes >= LARGE);
             $(let bytes = bytes.filter(|&bytes| bytes <= $room);)?
-            // SAFETY: a stream of the program's.
-            match (bytes, unsafe { ours(stream) }) {
-                (Some(bytes), Some(cookie)) => {
-                    // SAFETY: a stream of the program's.
-                    let _locked = $locks.then(|| unsafe { Locked::new(stream) });
-                    // SAFETY: the program's buffer; the stream is ours, and locked.
+            // SAFETY: a stream of the program's. It is locked below, but for the names that leave
+            // that to the program.
+            let own = unsafe { Stream::at(stream) }.and_then(|own| Some((own, ours(own)?)));
+            match (bytes, own) {
+                (Some(bytes), Some((stream, cookie))) => {
+                    let _locked = $locks.then(|| Locked::new(stream));
+                    // SAFETY: the program's buffer.
                     unsafe { read(stream, cookie, to.cast(), bytes) / size }
                 }
                 _ => real!($symbol(to => *mut c_void, $($room => size_t,)? size => size_t, number => size_t, stream => *mut FILE) -> size_t),

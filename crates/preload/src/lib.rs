@@ -8,7 +8,6 @@
 #![allow(clippy::missing_safety_doc)]
 #![cfg(target_os = "linux")]
 
-#[allow(clippy::undocumented_unsafe_blocks)]
 mod aio;
 mod bulk;
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -17,7 +16,6 @@ mod descriptors;
 mod file_layout;
 mod files;
 mod memory;
-#[allow(clippy::undocumented_unsafe_blocks)]
 mod process;
 mod real;
 mod rw;
@@ -28,7 +26,6 @@ mod sockets;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod spawn;
 mod stat;
-#[allow(clippy::undocumented_unsafe_blocks)]
 mod stdio;
 mod syscall;
 mod wide;

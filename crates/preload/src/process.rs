@@ -1,8 +1,10 @@
 //! fork, and what changes the whole process.
 
+use crate::file_layout::Stream;
 use crate::real::{aliases, real};
 use crate::session;
 use crate::status;
+use crate::stdio::carries;
 use libc::{c_int, pid_t};
 use rustix::io::Errno;
 
@@ -32,27 +34,31 @@ unsafe extern "C" fn fork() -> pid_t {
 /// glibc's daemon forks and redirects the standard descriptors inside itself.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn daemon(keep_folder: c_int, keep_streams: c_int) -> c_int {
-    match unsafe { fork() } {
-        -1 => return -1,
-        0 => {}
-        _ => unsafe { libc::_exit(0) },
-    }
-    if unsafe { libc::setsid() } == -1 {
-        return -1;
-    }
-    if keep_folder == 0 && unsafe { libc::chdir(c"/".as_ptr()) } == -1 {
-        return -1;
-    }
-    if keep_streams == 0 {
-        let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
-        if null == -1 {
+    // SAFETY: the calls that a daemon consists of, with numbers and with paths of ours. The parent
+    // ends as glibc's does.
+    unsafe {
+        match fork() {
+            -1 => return -1,
+            0 => {}
+            _ => libc::_exit(0),
+        }
+        if libc::setsid() == -1 {
             return -1;
         }
-        for fd in 0..3 {
-            unsafe { libc::dup2(null, fd) };
+        if keep_folder == 0 && libc::chdir(c"/".as_ptr()) == -1 {
+            return -1;
         }
-        if null > 2 {
-            unsafe { libc::close(null) };
+        if keep_streams == 0 {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            if null == -1 {
+                return -1;
+            }
+            for fd in 0..3 {
+                libc::dup2(null, fd);
+            }
+            if null > 2 {
+                libc::close(null);
+            }
         }
     }
     0
@@ -67,38 +73,44 @@ unsafe extern "C" fn forkpty(
     size: *const libc::winsize,
 ) -> pid_t {
     let (mut master, mut slave) = (-1, -1);
+    // SAFETY: what the program says of the terminal, and its place for the name; our numbers.
     if unsafe { libc::openpty(&mut master, &mut slave, name, terminal, size) } == -1 {
         return -1;
     }
-    let child = unsafe { fork() };
-    match child {
-        0 => unsafe {
-            libc::close(master);
-            if libc::setsid() == -1 || libc::ioctl(slave, libc::TIOCSCTTY, 0) == -1 {
-                libc::_exit(1);
+    // SAFETY: the fork that the program asked for. What is closed was opened here, and `main` is
+    // the program's place for it.
+    unsafe {
+        let child = fork();
+        match child {
+            0 => {
+                libc::close(master);
+                if libc::setsid() == -1 || libc::ioctl(slave, libc::TIOCSCTTY, 0) == -1 {
+                    libc::_exit(1);
+                }
+                for fd in 0..3 {
+                    libc::dup2(slave, fd);
+                }
+                if slave > 2 {
+                    libc::close(slave);
+                }
             }
-            for fd in 0..3 {
-                libc::dup2(slave, fd);
-            }
-            if slave > 2 {
+            -1 => {
+                libc::close(master);
                 libc::close(slave);
             }
-        },
-        -1 => unsafe {
-            libc::close(master);
-            libc::close(slave);
-        },
-        _ => unsafe {
-            main.write(master);
-            libc::close(slave);
-        },
+            _ => {
+                main.write(master);
+                libc::close(slave);
+            }
+        }
+        child
     }
-    child
 }
 
 /// The C library starts the shell with the environment as the program left it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const libc::c_char) -> c_int {
+    // SAFETY: the call is to read the environment, so that no other thread may change it now.
     unsafe { crate::spawn::restore_environment() };
     real!(c"system"(command => *const libc::c_char) -> c_int)
 }
@@ -108,16 +120,19 @@ unsafe extern "C" fn popen(
     command: *const libc::c_char,
     mode: *const libc::c_char,
 ) -> *mut libc::FILE {
+    // SAFETY: the call is to read the environment, so that no other thread may change it now.
     unsafe { crate::spawn::restore_environment() };
     let stream = real!(c"popen"(command => *const libc::c_char, mode => *const libc::c_char) -> isize)
         as *mut libc::FILE;
-    unsafe { crate::stdio::carries(stream, true) };
+    // SAFETY: just opened, or null.
+    carries(unsafe { Stream::at(stream) }, true);
     stream
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pclose(stream: *mut libc::FILE) -> c_int {
-    unsafe { crate::stdio::carries(stream, false) };
+    // SAFETY: a stream of the program's, which is closed only below.
+    carries(unsafe { Stream::at(stream) }, false);
     real!(c"pclose"(stream => *mut libc::FILE) -> c_int)
 }
 

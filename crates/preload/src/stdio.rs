@@ -9,6 +9,7 @@ use crate::file_layout::*;
 use crate::real::{aliases, real};
 use crate::session;
 use crate::{descriptors, errno, files, managed, restore_errno, set_errno};
+use core::cell::{Cell, UnsafeCell};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
@@ -27,6 +28,7 @@ struct CookieFunctions {
 unsafe extern "C" {
     fn __fpurge(stream: *mut FILE);
     fn flockfile(stream: *mut FILE);
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
     fn funlockfile(stream: *mut FILE);
     pub(crate) static mut stdin: *mut FILE;
     pub(crate) static mut stdout: *mut FILE;
@@ -42,23 +44,28 @@ static WIDE_DATA: OnceLock<WideData> = OnceLock::new();
 /// What belongs to one of our streams. It is used under the stream's lock.
 pub(crate) struct Cookie {
     /// The stream itself.
-    stream: *mut FILE,
+    stream: Cell<*mut FILE>,
     /// The descriptor; -1 when a standard stream was closed.
     fd: AtomicI32,
     /// Standard streams are never freed: programs use them after they have closed them.
     standard: bool,
     /// Whether it is line-buffered because its descriptor was a terminal.
-    by_terminal: bool,
+    by_terminal: Cell<bool>,
     /// The buffer that was chosen for it; null if it is glibc's.
-    buffer: *mut u8,
+    buffer: Cell<*mut u8>,
     /// `_wide_data` of the stream, for when it becomes one of glibc's own.
-    wide: WideData,
+    wide: UnsafeCell<WideData>,
 }
 
 impl Cookie {
+    fn descriptor(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
     /// Reads through the descriptor, past the stream's buffer.
     pub(crate) unsafe fn read(&self, to: *mut u8, bytes: usize) -> ssize_t {
-        let got = unsafe { libc::read(self.fd.load(Ordering::Relaxed), to.cast(), bytes) };
+        // SAFETY: the caller's buffer.
+        let got = unsafe { libc::read(self.descriptor(), to.cast(), bytes) };
         self.advance(got.max(0) as usize);
         got
     }
@@ -66,21 +73,31 @@ impl Cookie {
     /// Where glibc has noted the position it goes on: its cookie streams forget that when they
     /// write, and would then seek from where they wrote.
     fn advance(&self, bytes: usize) {
-        if !self.stream.is_null() {
-            let position = unsafe { &mut *field::<i64>(self.stream, OFFSET_AT) };
-            if *position >= 0 {
-                *position += bytes as i64;
-            }
+        // SAFETY: the cookie's own stream, which is locked while it reads or writes.
+        let Some(stream) = (unsafe { Stream::at(self.stream.get()) }) else { return };
+        let position = stream.get(OFFSET_AT);
+        if position >= 0 {
+            stream.set(OFFSET_AT, position + bytes as i64);
         }
+    }
+
+    /// Frees the buffer that was chosen, from which the stream was just taken, for `new`.
+    fn change_buffer(&self, new: *mut u8) {
+        let old = self.buffer.replace(new);
+        // SAFETY: from malloc, or null; the stream uses it no more.
+        unsafe { libc::free(old.cast()) };
     }
 }
 
-unsafe fn descriptor(cookie: *mut c_void) -> c_int {
-    unsafe { &*cookie.cast::<Cookie>() }.fd.load(Ordering::Relaxed)
+/// The cookie that glibc hands to the functions below.
+unsafe fn cookie_of<'a>(cookie: *mut c_void) -> &'a Cookie {
+    // SAFETY: made by `cookie_stream`, and freed only by the last of these functions.
+    unsafe { &*cookie.cast::<Cookie>() }
 }
 
 unsafe extern "C" fn cookie_read(cookie: *mut c_void, to: *mut c_char, bytes: size_t) -> ssize_t {
-    unsafe { libc::read(descriptor(cookie), to.cast(), bytes) }
+    // SAFETY: glibc's cookie, and its buffer or the program's.
+    unsafe { libc::read(cookie_of(cookie).descriptor(), to.cast(), bytes) }
 }
 
 unsafe extern "C" fn cookie_write(
@@ -88,16 +105,19 @@ unsafe extern "C" fn cookie_write(
     from: *const c_char,
     bytes: size_t,
 ) -> ssize_t {
+    // SAFETY: glibc's cookie.
+    let cookie = unsafe { cookie_of(cookie) };
     let mut done = 0;
     while done < bytes {
-        let rest = unsafe { from.add(done) };
-        match unsafe { libc::write(descriptor(cookie), rest.cast(), bytes - done) } {
+        let (rest, left) = (from.wrapping_add(done), bytes - done);
+        // SAFETY: what is left of glibc's buffer or the program's.
+        match unsafe { libc::write(cookie.descriptor(), rest.cast(), left) } {
             // glibc takes 0 for an error here, and has no use for -1.
             written if written <= 0 => break,
             written => done += written as usize,
         }
     }
-    unsafe { &*cookie.cast::<Cookie>() }.advance(done);
+    cookie.advance(done);
     done as ssize_t
 }
 
@@ -106,76 +126,119 @@ unsafe extern "C" fn cookie_seek(
     offset: *mut off64_t,
     whence: c_int,
 ) -> c_int {
-    match unsafe { libc::lseek64(descriptor(cookie), *offset, whence) } {
+    // SAFETY: glibc's cookie, and a variable of its own.
+    let (cookie, offset) = unsafe { (cookie_of(cookie), &mut *offset) };
+    match seek(cookie.descriptor(), *offset, whence) {
         -1 => -1,
         now => {
-            unsafe { *offset = now };
+            *offset = now;
             0
         }
     }
 }
 
 unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
-    let result = unsafe { descriptors::close(descriptor(cookie)) };
+    // SAFETY: glibc's cookie.
+    let result = close(unsafe { cookie_of(cookie) }.descriptor());
+    // SAFETY: its stream ends here, and glibc frees the rest.
     unsafe { free_cookie(cookie.cast()) };
     result
 }
 
+fn seek(fd: c_int, offset: off64_t, whence: c_int) -> off64_t {
+    // SAFETY: takes numbers only.
+    unsafe { libc::lseek64(fd, offset, whence) }
+}
+
+/// Closes a descriptor that belongs to a stream, or was opened for one.
+fn close(fd: c_int) -> c_int {
+    // SAFETY: takes a number only.
+    unsafe { descriptors::close(fd) }
+}
+
+/// Makes `new` the same as `old`.
+fn duplicate(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: takes numbers only.
+    unsafe { libc::dup3(old, new, flags) }
+}
+
+fn allocate(bytes: usize) -> *mut c_void {
+    // SAFETY: takes any number.
+    unsafe { libc::malloc(bytes) }
+}
+
+fn flush(stream: Stream) -> c_int {
+    // SAFETY: an open stream; it takes the lock itself.
+    unsafe { libc::fflush(stream.as_ptr()) }
+}
+
+/// Frees the stream's buffer if it is glibc's, and takes the one byte inside the structure instead.
+fn unbuffer(stream: Stream) {
+    // SAFETY: an open stream; it takes the lock itself.
+    unsafe { libc::setvbuf(stream.as_ptr(), core::ptr::null_mut(), libc::_IONBF, 0) };
+}
+
 /// A stream over descriptor `fd`; null with errno if memory is short or the mode is none.
-unsafe fn cookie_stream(fd: c_int, mode: *const c_char, standard: bool) -> *mut FILE {
+fn cookie_stream(fd: c_int, mode: &CStr, standard: bool) -> *mut FILE {
     let functions = CookieFunctions {
         read: Some(cookie_read),
         write: Some(cookie_write),
         seek: Some(cookie_seek),
         close: Some(cookie_close),
     };
-    let cookie = unsafe { libc::malloc(size_of::<Cookie>()) }.cast::<Cookie>();
-    if cookie.is_null() {
+    let place = allocate(size_of::<Cookie>()).cast::<Cookie>();
+    if place.is_null() {
         return core::ptr::null_mut();
     }
     let fresh = Cookie {
-        stream: core::ptr::null_mut(),
+        stream: Cell::new(core::ptr::null_mut()),
         fd: AtomicI32::new(fd),
         standard,
-        by_terminal: false,
-        buffer: core::ptr::null_mut(),
-        wide: WIDE_DATA.get().copied().unwrap_or([0; 48]),
+        by_terminal: Cell::new(false),
+        buffer: Cell::new(core::ptr::null_mut()),
+        wide: UnsafeCell::new(WIDE_DATA.get().copied().unwrap_or([0; 48])),
     };
-    unsafe { cookie.write(fresh) };
-    let stream = real!(c"fopencookie"(cookie.cast() => *mut c_void, mode => *const c_char, functions => CookieFunctions) -> usize)
+    // SAFETY: room for a cookie, from malloc.
+    let cookie = unsafe {
+        place.write(fresh);
+        &*place
+    };
+    let made = real!(c"fopencookie"(place.cast() => *mut c_void, mode.as_ptr() => *const c_char, functions => CookieFunctions) -> usize)
         as *mut FILE;
-    if stream.is_null() {
-        unsafe { libc::free(cookie.cast()) };
-        return stream;
-    }
-    unsafe {
-        (*cookie).stream = stream;
-        field::<c_int>(stream, FILENO_AT).write(fd);
-        // A cookie stream is one of bytes; ours become so by their first use, as others do.
-        field::<c_int>(stream, ORIENTATION_AT).write(0);
-        field::<*mut WideData>(stream, WIDE_DATA_AT).write(&raw mut (*cookie).wide);
-        COOKIE_READER.store(field::<usize>(stream, READER_AT).read(), Ordering::Relaxed);
-        COOKIE_JUMPS.store(field::<usize>(stream, JUMPS_AT).read(), Ordering::Release);
-        share_need_of_locks(stream);
-        choose_buffer(stream);
-    }
-    stream
+    // SAFETY: just made, and the program does not have it yet.
+    let Some(stream) = (unsafe { Stream::at(made) }) else {
+        // SAFETY: no stream has it.
+        unsafe { free_cookie(place) };
+        return made;
+    };
+    cookie.stream.set(made);
+    stream.set(FILENO_AT, fd);
+    // A cookie stream is one of bytes; ours become so by their first use, as others do.
+    stream.set(ORIENTATION_AT, 0);
+    stream.set(WIDE_DATA_AT, cookie.wide.get().cast());
+    COOKIE_READER.store(stream.get(READER_AT), Ordering::Relaxed);
+    COOKIE_JUMPS.store(stream.get(JUMPS_AT), Ordering::Release);
+    share_need_of_locks(stream);
+    choose_buffer(stream);
+    made
 }
 
 /// glibc's own stdin, which no program uses any more.
 static GLIBC_STDIN: AtomicPtr<FILE> = AtomicPtr::new(core::ptr::null_mut());
 
+fn glibc_stdin() -> Option<Stream<'static>> {
+    // SAFETY: null, or a static of glibc's, of which only what does not change is read: its
+    // function table, and in share_need_of_locks a flag that glibc sets once.
+    unsafe { Stream::at(GLIBC_STDIN.load(Ordering::Acquire)) }
+}
+
 /// glibc locks cookie streams even where there is one thread, because their functions might start
 /// others. Ours do not: a stream needs its lock when others do, which is from the first
 /// thread on.
-unsafe fn share_need_of_locks(stream: *mut FILE) {
-    let other = GLIBC_STDIN.load(Ordering::Acquire);
-    if !other.is_null() {
-        unsafe {
-            let needs = field::<u32>(other, FLAGS2_AT).read() & NEEDS_LOCK;
-            let flags = field::<u32>(stream, FLAGS2_AT);
-            flags.write(flags.read() & !NEEDS_LOCK | needs);
-        }
+fn share_need_of_locks(stream: Stream) {
+    if let Some(other) = glibc_stdin() {
+        let needs = other.get(FLAGS2_AT) & NEEDS_LOCK;
+        stream.set(FLAGS2_AT, stream.get(FLAGS2_AT) & !NEEDS_LOCK | needs);
     }
 }
 
@@ -186,77 +249,78 @@ static COOKIE_READER: AtomicUsize = AtomicUsize::new(0);
 
 /// What belongs to the stream if it is one of ours.
 #[inline]
-pub(crate) unsafe fn ours<'a>(stream: *mut FILE) -> Option<&'a mut Cookie> {
+pub(crate) fn ours<'a>(stream: Stream<'a>) -> Option<&'a Cookie> {
     let jumps = COOKIE_JUMPS.load(Ordering::Acquire);
-    if stream.is_null() || jumps == 0 {
-        return None;
-    }
     // The program may have cookie streams too.
-    let is_ours = unsafe {
-        field::<usize>(stream, JUMPS_AT).read() == jumps
-            && field::<usize>(stream, READER_AT).read() == COOKIE_READER.load(Ordering::Relaxed)
-    };
-    is_ours.then(|| unsafe { &mut **field::<*mut Cookie>(stream, COOKIE_AT) })
+    let is_ours = jumps != 0
+        && stream.get(JUMPS_AT) == jumps
+        && stream.get(READER_AT) == COOKIE_READER.load(Ordering::Relaxed);
+    // SAFETY: only `cookie_stream` makes streams with this function, and their cookies live as long
+    // as they.
+    is_ours.then(|| unsafe { &*stream.get(COOKIE_AT).cast::<Cookie>() })
 }
 
 /// Holds a stream's lock.
-pub(crate) struct Locked(*mut FILE);
+pub(crate) struct Locked<'a>(Stream<'a>);
 
-impl Locked {
-    pub(crate) unsafe fn new(stream: *mut FILE) -> Locked {
-        unsafe { flockfile(stream) };
+impl<'a> Locked<'a> {
+    pub(crate) fn new(stream: Stream<'a>) -> Locked<'a> {
+        // SAFETY: an open stream.
+        unsafe { flockfile(stream.as_ptr()) };
         Locked(stream)
+    }
+
+    /// `None` if another thread holds it.
+    fn at_once(stream: Stream<'a>) -> Option<Locked<'a>> {
+        // SAFETY: an open stream.
+        let locked = unsafe { ftrylockfile(stream.as_ptr()) } == 0;
+        locked.then(|| Locked(stream))
     }
 }
 
-impl Drop for Locked {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        unsafe { funlockfile(self.0) };
+        // SAFETY: an open stream, which this thread has locked.
+        unsafe { funlockfile(self.0.as_ptr()) };
     }
 }
 
 /// glibc chooses a stream's buffer at first use, as its descriptor is then: of the file system's
 /// block size, and line by line on a terminal. For cookie streams it cannot, so we do.
-unsafe fn choose_buffer(stream: *mut FILE) {
+fn choose_buffer(stream: Stream) {
     /// What glibc takes when it knows nothing, or at most.
     const LARGEST: i64 = 8192;
-    let Some(cookie) = (unsafe { ours(stream) }) else { return };
-    let fd = cookie.fd.load(Ordering::Relaxed);
-    let flags = unsafe { flags_place(stream) };
-    let [base, end] = [BUFFER_AT, BUFFER_AT + 8].map(|at| unsafe { field::<*mut u8>(stream, at) });
-    let used = [READ_BASE_AT, WRITE_BASE_AT]
-        .into_iter()
-        .any(|at| !unsafe { field::<*mut u8>(stream, at).read() }.is_null());
-    let by_lines = *flags & LINE_BUFFERED != 0 && !cookie.by_terminal;
-    let by_program =
-        by_lines || *flags & UNBUFFERED != 0 || unsafe { base.read() } != cookie.buffer;
+    let Some(cookie) = ours(stream) else { return };
+    let fd = cookie.descriptor();
+    let flags = stream.get(FLAGS_AT);
+    let used = [READ_BASE_AT, WRITE_BASE_AT].into_iter().any(|at| !stream.get(at).is_null());
+    let by_lines = flags & LINE_BUFFERED != 0 && !cookie.by_terminal.get();
+    let other_buffer = stream.get(BUFFER_AT) != cookie.buffer.get();
+    let by_program = by_lines || flags & UNBUFFERED != 0 || other_buffer;
     if used || by_program || fd < 0 {
         return;
     }
     let stat = rustix::fs::fstat(files::borrow(fd)).ok();
-    cookie.by_terminal = stat.is_some_and(|stat| {
+    let is_terminal = stat.is_some_and(|stat| {
         rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice
             && rustix::termios::isatty(files::borrow(fd))
     });
-    *flags &= !(LINE_BUFFERED | USER_BUFFER);
-    if cookie.by_terminal {
-        *flags |= LINE_BUFFERED;
-    }
+    cookie.by_terminal.set(is_terminal);
     let wanted = stat.map_or(LARGEST, |stat| stat.st_blksize);
-    unsafe { libc::free(cookie.buffer.cast()) };
-    cookie.buffer = match wanted {
-        1..LARGEST => unsafe { libc::malloc(wanted as usize) }.cast(),
+    let buffer = match wanted {
+        1..LARGEST => allocate(wanted as usize).cast::<u8>(),
         // glibc's own choice.
         _ => core::ptr::null_mut(),
     };
-    unsafe {
-        base.write(cookie.buffer);
-        end.write(core::ptr::null_mut());
-        if !cookie.buffer.is_null() {
-            *flags |= USER_BUFFER;
-            end.write(cookie.buffer.add(wanted as usize));
-        }
-    }
+    let (end, whose) = match buffer.is_null() {
+        true => (core::ptr::null_mut(), 0),
+        false => (buffer.wrapping_add(wanted as usize), USER_BUFFER),
+    };
+    let by_lines = if is_terminal { LINE_BUFFERED } else { 0 };
+    stream.set(FLAGS_AT, flags & !(LINE_BUFFERED | USER_BUFFER) | by_lines | whose);
+    stream.set(BUFFER_AT, buffer);
+    stream.set(BUFFER_END_AT, end);
+    cookie.change_buffer(buffer);
 }
 
 /// The open flags of an fopen mode, or none.
@@ -302,14 +366,14 @@ fn plain_mode(flags: c_int, first: u8) -> &'static CStr {
 /// So that ftell of a stream that only appends says where the next byte goes.
 fn to_the_end(fd: c_int, flags: c_int) {
     if flags & libc::O_APPEND != 0 && flags & libc::O_ACCMODE == libc::O_WRONLY {
-        unsafe { libc::lseek64(fd, 0, libc::SEEK_END) };
+        seek(fd, 0, libc::SEEK_END);
     }
 }
 
 /// Closes a descriptor and leaves errno as it is.
 fn close_quietly(fd: c_int) {
     let before = errno();
-    unsafe { descriptors::close(fd) };
+    close(fd);
     restore_errno(before);
 }
 
@@ -320,31 +384,34 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     if session().is_none() || path.is_null() || mode.is_null() {
         return call();
     }
+    // SAFETY: the program's text, not null.
     let text = unsafe { CStr::from_ptr(mode) }.to_bytes();
     let Some(flags) = flags_of(text) else { return call() };
+    // SAFETY: the program's path.
     let fd = unsafe { files::open64(path, flags, 0o666) };
     if fd < 0 {
         return core::ptr::null_mut();
     }
     to_the_end(fd, flags);
     let stream = if charset_of(text).is_some() {
-        unsafe { charset_stream(fd, flags, text) }
+        charset_stream(fd, flags, text)
     } else if managed(fd).is_some() {
-        unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr(), false) }
+        cookie_stream(fd, plain_mode(flags, text[0]), false)
     } else {
+        // SAFETY: the program's mode.
         unsafe { foreign_stream(fd, mode) }
     };
-    if stream.is_null() {
-        close_quietly(fd);
-        return stream;
+    // SAFETY: just made, and the program does not have it yet.
+    match unsafe { Stream::at(stream) } {
+        Some(stream) => note_at_exec(stream, flags),
+        None => close_quietly(fd),
     }
-    unsafe { note_at_exec(stream, flags) };
     stream
 }
 
 /// A stream of glibc's own over `fd` in the character set that `mode` names: its fdopen knows none,
 /// and ours are of bytes.
-unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
+fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
     const NAME: usize = 80;
     let mut own = [0u8; NAME + 8];
     let plain = plain_mode(flags, mode[0]).to_bytes();
@@ -358,24 +425,21 @@ unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
         set_errno(errno);
         return core::ptr::null_mut();
     }
-    let stream =
-        real!(c"fopen64"(null => *const c_char, own => *const c_char) -> usize) as *mut FILE;
-    if stream.is_null() {
-        return stream;
+    let made = real!(c"fopen64"(null => *const c_char, own => *const c_char) -> usize) as *mut FILE;
+    // SAFETY: just made, and the program does not have it yet.
+    let stream = unsafe { Stream::at(made) };
+    let Some(opened) = stream else { return made };
+    // On `fd` in the place of what it was made with.
+    let at_exec = if flags & libc::O_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+    if duplicate(fd, opened.get(FILENO_AT), at_exec) < 0 {
+        let why = errno();
+        real!(c"fclose"(made => *mut FILE) -> c_int);
+        restore_errno(why);
+        return core::ptr::null_mut();
     }
-    unsafe {
-        // On `fd` in the place of what it was made with.
-        let at_exec = if flags & libc::O_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-        if libc::dup3(fd, number(stream), at_exec) < 0 {
-            let why = errno();
-            real!(c"fclose"(stream => *mut FILE) -> c_int);
-            restore_errno(why);
-            return core::ptr::null_mut();
-        }
-        descriptors::close(fd);
-        carries(stream, true);
-    }
-    stream
+    close(fd);
+    carries(stream, true);
+    made
 }
 
 /// Before an operation on wide characters: glibc's cookie streams are of bytes only. One of ours
@@ -385,78 +449,77 @@ unsafe fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
 /// False, with errno and the stream's mark of an error, if the file cannot be made clean: then it
 /// stays as it is, and the operation must not be made.
 pub(crate) unsafe fn hand_back(stream: *mut FILE) -> bool {
-    // SAFETY: a stream of the program's.
-    let Some(cookie) = (unsafe { ours(stream) }) else { return true };
-    // SAFETY: ours, and locked; glibc's own stream has the function table of files.
-    unsafe {
-        let _locked = Locked::new(stream);
-        let fd = cookie.fd.load(Ordering::Relaxed);
-        if field::<c_int>(stream, ORIENTATION_AT).read() != 0 || ours(stream).is_none() {
-            return true;
-        }
-        // A seek reads ahead, and gives no orientation.
-        let pointer = |at: usize| field::<*mut u8>(stream, at).read();
-        let ahead = pointer(READ_END_AT).addr() - pointer(READ_POINTER_AT).addr();
-        if ahead > 0 && libc::lseek64(fd, -(ahead as off64_t), libc::SEEK_CUR) < 0 {
-            *flags_place(stream) |= ERROR_SEEN;
-            return false;
-        }
-        let buffer = pointer(BUFFER_AT);
-        field::<[*mut u8; 6]>(stream, POINTERS_AT).write([buffer; 6]);
-        field::<i64>(stream, OFFSET_AT).write(-1);
-        if let Some(file) = managed(fd)
-            && let Err(errno) = file.release_to_kernel()
-        {
-            set_errno(errno);
-            *flags_place(stream) |= ERROR_SEEN;
-            return false;
-        }
-        // glibc takes a buffer of its own, and makes that of wide characters as large.
-        if !cookie.buffer.is_null() && buffer == cookie.buffer {
-            field::<[usize; 8]>(stream, POINTERS_AT).write([0; 8]);
-            *flags_place(stream) &= !USER_BUFFER;
-            libc::free(cookie.buffer.cast());
-            cookie.buffer = core::ptr::null_mut();
-        }
-        if cookie.by_terminal {
-            *flags_place(stream) &= !LINE_BUFFERED;
-        }
-        let files = field::<usize>(GLIBC_STDIN.load(Ordering::Acquire), JUMPS_AT).read();
-        *flags_place(stream) |= FILE_BUFFER;
-        field::<usize>(stream, JUMPS_AT).write(files);
-        carries(stream, true);
+    // SAFETY: a stream of the program's; it is locked below, and then looked at again.
+    let Some(stream) = (unsafe { Stream::at(stream) }) else { return true };
+    let (Some(cookie), Some(of_files)) = (ours(stream), glibc_stdin()) else { return true };
+    let _locked = Locked::new(stream);
+    let fd = cookie.descriptor();
+    if stream.get(ORIENTATION_AT) != 0 || ours(stream).is_none() {
+        return true;
     }
+    // A seek reads ahead, and gives no orientation.
+    let ahead = stream.get(READ_END_AT).addr() - stream.get(READ_POINTER_AT).addr();
+    if ahead > 0 && seek(fd, -(ahead as off64_t), libc::SEEK_CUR) < 0 {
+        stream.raise(ERROR_SEEN);
+        return false;
+    }
+    let buffer = stream.get(BUFFER_AT);
+    stream.set(POSITIONS_AT, [buffer; 6]);
+    stream.set(OFFSET_AT, -1);
+    if let Some(file) = managed(fd)
+        && let Err(errno) = file.release_to_kernel()
+    {
+        set_errno(errno);
+        stream.raise(ERROR_SEEN);
+        return false;
+    }
+    // glibc takes a buffer of its own, and makes that of wide characters as large.
+    if !cookie.buffer.get().is_null() && buffer == cookie.buffer.get() {
+        stream.set(POINTERS_AT, [core::ptr::null_mut(); 8]);
+        stream.lower(USER_BUFFER);
+        cookie.change_buffer(core::ptr::null_mut());
+    }
+    if cookie.by_terminal.get() {
+        stream.lower(LINE_BUFFERED);
+    }
+    stream.raise(FILE_BUFFER);
+    // glibc's own stream has the function table of files.
+    stream.set(JUMPS_AT, of_files.get(JUMPS_AT));
+    carries(Some(stream), true);
     true
 }
 
 /// What belongs to a stream that was one of ours before [`hand_back`].
-unsafe fn formerly_ours<'a>(stream: *mut FILE) -> Option<&'a mut Cookie> {
+fn formerly_ours<'a>(stream: Stream<'a>) -> Option<&'a Cookie> {
     let reader = COOKIE_READER.load(Ordering::Relaxed);
-    if stream.is_null() || reader == 0 {
+    let cookie = stream.get(COOKIE_AT).cast::<Cookie>();
+    if reader == 0 || stream.get(READER_AT) != reader || cookie.is_null() {
         return None;
     }
-    // SAFETY: glibc's own streams are longer than a cookie stream.
-    unsafe {
-        let cookie = field::<*mut Cookie>(stream, COOKIE_AT).read();
-        let is_ours = field::<usize>(stream, READER_AT).read() == reader && !cookie.is_null();
-        (is_ours && (*cookie).stream == stream).then(|| &mut *cookie)
-    }
+    // SAFETY: a stream of glibc's has its lock there, or other data of the library's, which are no
+    // function of ours; only `cookie_stream` makes streams with that one, and their cookies live as
+    // long as they.
+    let cookie = unsafe { &*cookie };
+    (cookie.stream.get() == stream.as_ptr()).then_some(cookie)
 }
 
 /// glibc's own stream.
 unsafe fn foreign_stream(fd: c_int, mode: *const c_char) -> *mut FILE {
     let stream = real!(c"fdopen"(fd => c_int, mode => *const c_char) -> usize) as *mut FILE;
-    unsafe { carries(stream, true) };
+    // SAFETY: just made, or null.
+    carries(unsafe { Stream::at(stream) }, true);
     stream
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let Some(file) = managed(fd) else { return unsafe { foreign_stream(fd, mode) } };
-    if mode.is_null() || file.uses_kernel_offset() {
+    if mode.is_null() || managed(fd).is_none_or(|file| file.uses_kernel_offset()) {
+        // SAFETY: the program's mode.
         return unsafe { foreign_stream(fd, mode) };
     }
+    // SAFETY: the program's text, not null.
     let text = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    // SAFETY: this command takes no argument.
     let now = unsafe { descriptors::fcntl64(fd, libc::F_GETFL, core::ptr::null_mut()) };
     let allows = |flags: &c_int| {
         let (has, wants) = (now & libc::O_ACCMODE, flags & libc::O_ACCMODE);
@@ -469,114 +532,108 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if text[0] == b'a' && now & libc::O_APPEND == 0 {
         // As fdopen does: the description appends from now on.
         let append = (now | libc::O_APPEND) as usize as *mut c_void;
+        // SAFETY: the argument of this command is a number.
         unsafe { descriptors::fcntl64(fd, libc::F_SETFL, append) };
         to_the_end(fd, flags);
     }
-    unsafe { cookie_stream(fd, plain_mode(flags, text[0]).as_ptr(), false) }
+    cookie_stream(fd, plain_mode(flags, text[0]), false)
 }
 
 /// glibc makes these files without a name; ours is one too, and buffered.
-unsafe fn temporary(call: impl FnOnce() -> *mut FILE) -> *mut FILE {
+fn temporary(call: impl FnOnce() -> *mut FILE) -> *mut FILE {
     if session().is_some() {
         let flags = libc::O_RDWR | libc::O_TMPFILE | libc::O_EXCL;
+        // SAFETY: a path of ours.
         let fd = unsafe { files::open64(c"/tmp".as_ptr(), flags, 0o600) };
         if fd >= 0 && managed(fd).is_some() {
-            let stream = unsafe { cookie_stream(fd, c"w+".as_ptr(), false) };
+            let stream = cookie_stream(fd, c"w+", false);
             if stream.is_null() {
                 close_quietly(fd);
             }
             return stream;
         }
         if fd >= 0 {
-            unsafe { descriptors::close(fd) };
+            close(fd);
         }
     }
     let stream = call();
-    unsafe { carries(stream, true) };
+    // SAFETY: just made, or null.
+    carries(unsafe { Stream::at(stream) }, true);
     stream
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn tmpfile64() -> *mut FILE {
-    unsafe { temporary(|| real!(c"tmpfile64"() -> usize) as *mut FILE) }
+    temporary(|| real!(c"tmpfile64"() -> usize) as *mut FILE)
 }
 
-/// A cookie stream stays one: what it reads and writes is what its descriptor refers to.
+/// A cookie stream stays one: what it reads and writes is what its descriptor refers to. False,
+/// with errno, if the file cannot be opened.
 unsafe fn reopen_ours(
     path: *const c_char,
     mode: *const c_char,
-    stream: *mut FILE,
-    cookie: &mut Cookie,
-) -> *mut FILE {
-    let locked = unsafe { Locked::new(stream) };
-    let old = cookie.fd.load(Ordering::Relaxed);
-    unsafe { libc::fflush(stream) };
+    stream: Stream,
+    cookie: &Cookie,
+) -> bool {
+    let _locked = Locked::new(stream);
+    let old = cookie.descriptor();
+    flush(stream);
+    // SAFETY: the program's mode.
     let text = unsafe { files::text_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
+    let Some(flags) = flags_of(text) else {
+        set_errno(Errno::INVAL);
+        return false;
+    };
     let mut own = [0; 32];
     let path = if path.is_null() { own_path(old, &mut own) } else { path };
-    let new = match flags_of(text) {
-        Some(flags) => unsafe { files::open64(path, flags, 0o666) },
-        None => {
-            set_errno(Errno::INVAL);
-            -1
-        }
-    };
+    // SAFETY: the program's path, or our own, which ends with a zero.
+    let new = unsafe { files::open64(path, flags, 0o666) };
     if new < 0 {
-        let before = errno();
-        drop(locked);
-        unsafe { fclose(stream) };
-        restore_errno(before);
-        return core::ptr::null_mut();
+        return false;
     }
-    let flags = flags_of(text).unwrap_or_default();
-    unsafe {
-        if old < 0 {
-            cookie.fd.store(new, Ordering::Relaxed);
-            field::<c_int>(stream, FILENO_AT).write(new);
-        } else if new != old {
-            note_at_exec(stream, flags);
-            let at_exec = *field::<u32>(stream, FLAGS2_AT) & CLOSED_AT_EXEC != 0;
-            libc::dup3(new, old, if at_exec { libc::O_CLOEXEC } else { 0 });
-            descriptors::close(new);
-        }
-        forget_buffer(stream);
-        let allowed = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY => NO_WRITES,
-            libc::O_WRONLY => NO_READS,
-            _ => 0,
-        };
-        let append = if flags & libc::O_APPEND != 0 { APPENDING } else { 0 };
-        let place = flags_place(stream);
-        let state = NO_READS | NO_WRITES | APPENDING | EOF_SEEN | ERROR_SEEN | WRITING;
-        *place = *place & !(state | LINE_BUFFERED | UNBUFFERED) | allowed | append;
-        field::<i64>(stream, OFFSET_AT).write(-1);
-        field::<c_int>(stream, ORIENTATION_AT).write(0);
-        cookie.by_terminal = false;
-        to_the_end(cookie.fd.load(Ordering::Relaxed), flags);
-        choose_buffer(stream);
+    if old < 0 {
+        cookie.fd.store(new, Ordering::Relaxed);
+        stream.set(FILENO_AT, new);
+    } else if new != old {
+        note_at_exec(stream, flags);
+        let at_exec = stream.get(FLAGS2_AT) & CLOSED_AT_EXEC != 0;
+        duplicate(new, old, if at_exec { libc::O_CLOEXEC } else { 0 });
+        close(new);
     }
-    stream
+    forget_buffer(stream);
+    let allowed = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => NO_WRITES,
+        libc::O_WRONLY => NO_READS,
+        _ => 0,
+    };
+    let append = if flags & libc::O_APPEND != 0 { APPENDING } else { 0 };
+    let state = NO_READS | NO_WRITES | APPENDING | EOF_SEEN | ERROR_SEEN | WRITING;
+    stream.lower(state | LINE_BUFFERED | UNBUFFERED);
+    stream.raise(allowed | append);
+    stream.set(OFFSET_AT, -1);
+    stream.set(ORIENTATION_AT, 0);
+    cookie.by_terminal.set(false);
+    to_the_end(cookie.descriptor(), flags);
+    choose_buffer(stream);
+    true
 }
 
 /// Notes that a stream was opened with `e`, as glibc does.
-unsafe fn note_at_exec(stream: *mut FILE, flags: c_int) {
+fn note_at_exec(stream: Stream, flags: c_int) {
     if flags & libc::O_CLOEXEC != 0 {
-        unsafe { *field::<u32>(stream, FLAGS2_AT) |= CLOSED_AT_EXEC };
+        stream.set(FLAGS2_AT, stream.get(FLAGS2_AT) | CLOSED_AT_EXEC);
     }
 }
 
-/// Takes a stream's buffer away: it has to be chosen anew, as at first use.
-unsafe fn forget_buffer(stream: *mut FILE) {
-    unsafe {
-        __fpurge(stream);
-        // Frees it if it is glibc's, and takes the one byte inside the structure instead.
-        libc::setvbuf(stream, core::ptr::null_mut(), libc::_IONBF, 0);
-        field::<[usize; 8]>(stream, POINTERS_AT).write([0; 8]);
-        *flags_place(stream) &= !USER_BUFFER;
-        if let Some(cookie) = ours(stream) {
-            libc::free(cookie.buffer.cast());
-            cookie.buffer = core::ptr::null_mut();
-        }
+/// Takes a locked stream's buffer away: it has to be chosen anew, as at first use.
+fn forget_buffer(stream: Stream) {
+    // SAFETY: an open stream.
+    unsafe { __fpurge(stream.as_ptr()) };
+    unbuffer(stream);
+    stream.set(POINTERS_AT, [core::ptr::null_mut(); 8]);
+    stream.lower(USER_BUFFER);
+    if let Some(cookie) = ours(stream) {
+        cookie.change_buffer(core::ptr::null_mut());
     }
 }
 
@@ -593,30 +650,33 @@ fn own_path(fd: c_int, buffer: &mut [u8; 32]) -> *const c_char {
 unsafe fn reopen_foreign(
     path: *const c_char,
     mode: *const c_char,
-    stream: *mut FILE,
+    stream: Stream,
     call: impl FnOnce() -> *mut FILE,
 ) -> *mut FILE {
     let Some(session) = session() else { return call() };
-    let fd = unsafe { number(stream) };
+    let fd = stream.get(FILENO_AT);
     if fd >= 0 {
-        unsafe { libc::fflush(stream) };
+        flush(stream);
         session.forget(fd);
     }
+    // SAFETY: the program's mode.
     let text = unsafe { files::text_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
     let flags = flags_of(text).unwrap_or_default();
     if flags & (libc::O_TRUNC | libc::O_EXCL) == libc::O_TRUNC && !path.is_null() {
         // What is buffered has to go too. An error will be glibc's as well.
         let errno = errno();
+        // SAFETY: the program's path.
         let cut = unsafe { files::open64(path, flags & !libc::O_CREAT, 0) };
         if cut >= 0 {
-            unsafe { descriptors::close(cut) };
+            close(cut);
         }
         restore_errno(errno);
     }
     session.opening(|| {
         let result = call();
-        if !result.is_null() {
-            let fd = unsafe { number(result) };
+        // SAFETY: null, or the stream that the program gave, open again.
+        if let Some(stream) = unsafe { Stream::at(result) } {
+            let fd = stream.get(FILENO_AT);
             if let Err(errno) = session.opened_raw(fd) {
                 real!(c"fclose"(result => *mut FILE) -> c_int);
                 set_errno(errno);
@@ -635,28 +695,41 @@ unsafe extern "C" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    if unsafe { files::text_at(mode) }.is_some_and(|mode| charset_of(mode.to_bytes()).is_some()) {
+    let call = || {
+        real!(c"freopen64"(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> usize)
+            as *mut FILE
+    };
+    // SAFETY: a stream of the program's.
+    let Some(given) = (unsafe { Stream::at(stream) }) else { return call() };
+    // SAFETY: the program's mode.
+    let text = unsafe { files::text_at(mode) };
+    if text.is_some_and(|mode| charset_of(mode.to_bytes()).is_some()) {
         // To reopen it ends its orientation, and nothing of the old file stays in its buffer.
-        // SAFETY: a stream of the program's.
-        unsafe {
-            if ours(stream).is_some() && field::<c_int>(stream, ORIENTATION_AT).read() != 0 {
-                libc::fflush(stream);
-                field::<c_int>(stream, ORIENTATION_AT).write(0);
-            }
-            if !hand_back(stream) {
-                return core::ptr::null_mut();
+        if ours(given).is_some() {
+            let _locked = Locked::new(given);
+            if given.get(ORIENTATION_AT) != 0 {
+                flush(given);
+                given.set(ORIENTATION_AT, 0);
             }
         }
+        // SAFETY: a stream of the program's.
+        if !unsafe { hand_back(stream) } {
+            return core::ptr::null_mut();
+        }
     }
-    if let Some(cookie) = unsafe { ours(stream) } {
-        return unsafe { reopen_ours(path, mode, stream, cookie) };
+    let Some(cookie) = ours(given) else {
+        // SAFETY: the program's path and mode.
+        return unsafe { reopen_foreign(path, mode, given, call) };
+    };
+    // SAFETY: the program's path and mode.
+    if unsafe { reopen_ours(path, mode, given, cookie) } {
+        return stream;
     }
-    unsafe {
-        reopen_foreign(path, mode, stream, || {
-            real!(c"freopen64"(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> usize)
-                as *mut FILE
-        })
-    }
+    let before = errno();
+    // SAFETY: a stream of the program's, which ends when it cannot be reopened.
+    unsafe { fclose(stream) };
+    restore_errno(before);
+    core::ptr::null_mut()
 }
 
 /// Makes the standard streams ours, before a program can have a copy of their pointers.
@@ -664,12 +737,14 @@ pub(crate) fn start() {
     if session().is_none() {
         return;
     }
-    // SAFETY: glibc's own stream, which no program has used yet.
+    // SAFETY: glibc's own stream and what belongs to it, which no program has used yet.
     let wide = unsafe {
         GLIBC_STDIN.store(stdin, Ordering::Release);
-        field::<*const WideData>(stdin, WIDE_DATA_AT).read().read()
+        Stream::at(stdin).map(|own| own.get(WIDE_DATA_AT).cast::<WideData>().read())
     };
-    let _ = WIDE_DATA.set(wide);
+    if let Some(wide) = wide {
+        let _ = WIDE_DATA.set(wide);
+    }
     let all = [
         (0, &raw mut stdin, c"r"),
         (1, &raw mut stdout, c"w"),
@@ -677,17 +752,14 @@ pub(crate) fn start() {
         (2, &raw mut stderr, c"w"),
     ];
     for (fd, variable, mode) in all {
-        // SAFETY: the C library's own variables, which programs may assign to.
-        unsafe {
-            let stream = cookie_stream(fd, mode.as_ptr(), true);
-            if stream.is_null() {
-                continue;
-            }
-            if fd == 2 {
-                libc::setvbuf(stream, core::ptr::null_mut(), libc::_IONBF, 0);
-            }
-            variable.write(stream);
+        let stream = cookie_stream(fd, mode, true);
+        // SAFETY: just made, and the program does not have it yet.
+        let Some(made) = (unsafe { Stream::at(stream) }) else { continue };
+        if fd == 2 {
+            unbuffer(made);
         }
+        // SAFETY: the C library's own variables, which programs may assign to.
+        unsafe { variable.write(stream) };
     }
 }
 
@@ -699,8 +771,20 @@ pub(crate) fn redirected(fd: c_int) {
         // glibc's stream reads and writes it inside itself.
         let _ = file.release_to_kernel();
     }
-    if let 0 | 1 = fd {
-        unsafe { choose_buffer(if fd == 0 { stdin } else { stdout }) };
+    // SAFETY: streams of the program's, locked below.
+    let standard = unsafe {
+        match fd {
+            0 => Stream::at(stdin),
+            1 => Stream::at(stdout),
+            _ => None,
+        }
+    };
+    // One that another thread holds is in use, and keeps its buffer.
+    if let Some(stream) = standard
+        && ours(stream).is_some()
+        && let Some(_locked) = Locked::at_once(stream)
+    {
+        choose_buffer(stream);
     }
 }
 
@@ -713,11 +797,9 @@ fn carries_foreign(fd: c_int) -> bool {
 }
 
 /// Notes that glibc's own `stream` was opened, or is about to be closed.
-pub(crate) unsafe fn carries(stream: *mut FILE, opened: bool) {
-    if stream.is_null() || session().is_none() {
-        return;
-    }
-    let fd = unsafe { number(stream) };
+pub(crate) fn carries(stream: Option<Stream>, opened: bool) {
+    let (Some(stream), Some(_)) = (stream, session()) else { return };
+    let fd = stream.get(FILENO_AT);
     if let Some(word) = FOREIGN.get(fd as usize / 64) {
         match opened {
             true => word.fetch_or(1 << (fd % 64), Ordering::AcqRel),
@@ -729,82 +811,76 @@ pub(crate) unsafe fn carries(stream: *mut FILE, opened: bool) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
     let call = || real!(c"fclose"(stream => *mut FILE) -> c_int);
-    match unsafe { ours(stream) } {
-        Some(cookie) if cookie.standard => unsafe { close_standard(stream, cookie) },
-        Some(_) => call(),
-        None => {
-            // SAFETY: a stream of the program's, which ends here.
-            let former = unsafe { formerly_ours(stream) };
-            if let Some(cookie) = &former
-                && cookie.standard
-            {
-                return unsafe { close_standard_foreign(stream) };
-            }
-            if let (Some(session), false) = (session(), stream.is_null()) {
-                unsafe { carries(stream, false) };
-                // glibc closes the descriptor of a stream of its own inside itself.
-                let fd = unsafe { number(stream) };
-                if managed(fd).is_some() {
-                    unsafe { libc::fflush(stream) };
-                    session.forget(fd);
-                }
-            }
-            let result = call();
-            if let Some(cookie) = former {
-                // SAFETY: the stream that used it is gone.
-                unsafe { free_cookie(cookie) };
-            }
-            result
+    // SAFETY: a stream of the program's, which ends here.
+    let Some(given) = (unsafe { Stream::at(stream) }) else { return call() };
+    match ours(given) {
+        Some(cookie) if cookie.standard => return close_standard(given, cookie),
+        Some(_) => return call(),
+        None => {}
+    }
+    let former = formerly_ours(given);
+    if former.is_some_and(|cookie| cookie.standard) {
+        return close_standard_foreign(given);
+    }
+    if let Some(session) = session() {
+        carries(Some(given), false);
+        // glibc closes the descriptor of a stream of its own inside itself.
+        let fd = given.get(FILENO_AT);
+        if managed(fd).is_some() {
+            flush(given);
+            session.forget(fd);
         }
     }
+    let former = former.map(core::ptr::from_ref);
+    let result = call();
+    if let Some(cookie) = former {
+        // SAFETY: the stream that used it is gone.
+        unsafe { free_cookie(cookie.cast_mut()) };
+    }
+    result
 }
 
 /// As [`close_standard`], of one that was handed back.
-unsafe fn close_standard_foreign(stream: *mut FILE) -> c_int {
-    // SAFETY: a stream of the program's, locked.
-    unsafe {
-        let _locked = Locked::new(stream);
-        let fd = number(stream);
-        if fd < 0 {
-            set_errno(Errno::BADF);
-            return libc::EOF;
-        }
-        carries(stream, false);
-        let flushed = libc::fflush(stream);
-        field::<c_int>(stream, FILENO_AT).write(-1);
-        *flags_place(stream) |= NO_READS | NO_WRITES;
-        if descriptors::close(fd) == 0 && flushed == 0 { 0 } else { libc::EOF }
+fn close_standard_foreign(stream: Stream) -> c_int {
+    let _locked = Locked::new(stream);
+    let fd = stream.get(FILENO_AT);
+    if fd < 0 {
+        set_errno(Errno::BADF);
+        return libc::EOF;
     }
+    carries(Some(stream), false);
+    let flushed = flush(stream);
+    stream.set(FILENO_AT, -1);
+    stream.raise(NO_READS | NO_WRITES);
+    if close(fd) == 0 && flushed == 0 { 0 } else { libc::EOF }
 }
 
 /// Frees what belonged to a stream.
 unsafe fn free_cookie(cookie: *mut Cookie) {
     // SAFETY: both from malloc, and not used any more.
     unsafe {
-        libc::free((*cookie).buffer.cast());
+        libc::free((*cookie).buffer.get().cast());
         libc::free(cookie.cast());
     }
 }
 
 /// As glibc does with its static streams: it stays, closed.
-unsafe fn close_standard(stream: *mut FILE, cookie: &mut Cookie) -> c_int {
-    let _locked = unsafe { Locked::new(stream) };
-    let fd = cookie.fd.load(Ordering::Relaxed);
+fn close_standard(stream: Stream, cookie: &Cookie) -> c_int {
+    let _locked = Locked::new(stream);
+    let fd = cookie.descriptor();
     if fd < 0 {
         set_errno(Errno::BADF);
         return libc::EOF;
     }
-    let writing = unsafe { *flags_place(stream) } & WRITING != 0;
-    let flushed = if writing { unsafe { libc::fflush(stream) } } else { 0 };
+    let writing = stream.get(FLAGS_AT) & WRITING != 0;
+    let flushed = if writing { flush(stream) } else { 0 };
     let before = errno();
-    unsafe {
-        forget_buffer(stream);
-        *flags_place(stream) |= NO_READS | NO_WRITES;
-        *flags_place(stream) &= !(WRITING | LINE_BUFFERED | UNBUFFERED);
-        field::<c_int>(stream, FILENO_AT).write(-1);
-    }
+    forget_buffer(stream);
+    stream.raise(NO_READS | NO_WRITES);
+    stream.lower(WRITING | LINE_BUFFERED | UNBUFFERED);
+    stream.set(FILENO_AT, -1);
     cookie.fd.store(-1, Ordering::Relaxed);
-    let closed = unsafe { descriptors::close(fd) };
+    let closed = close(fd);
     if flushed != 0 {
         restore_errno(before);
     }
@@ -815,18 +891,17 @@ unsafe fn close_standard(stream: *mut FILE, cookie: &mut Cookie) -> c_int {
 /// having no orientation.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn perror(text: *const c_char) {
-    let stream = unsafe { stderr };
     let call = || {
         let _ = real!(c"perror"(text => *const c_char) -> c_int);
     };
-    if unsafe { ours(stream) }.is_none() {
-        return call();
-    }
-    let _locked = unsafe { Locked::new(stream) };
-    let orientation = unsafe { field::<c_int>(stream, ORIENTATION_AT) };
-    let before = unsafe { orientation.replace(-1) };
+    // SAFETY: a stream of the program's, locked below.
+    let stream = unsafe { Stream::at(stderr) };
+    let Some(stream) = stream.filter(|&stream| ours(stream).is_some()) else { return call() };
+    let _locked = Locked::new(stream);
+    let before = stream.get(ORIENTATION_AT);
+    stream.set(ORIENTATION_AT, -1);
     call();
-    unsafe { orientation.write(before) };
+    stream.set(ORIENTATION_AT, before);
 }
 
 /// glibc writes inside itself: to memory first, then.
@@ -843,6 +918,7 @@ unsafe extern "C" fn backtrace_symbols_fd(calls: *const *mut c_void, number: c_i
     let mut at = 0;
     while let Ok(bytes @ 1..) = rustix::io::pread(&memory, &mut buffer[..], at) {
         at += bytes as u64;
+        // SAFETY: as many bytes of our buffer as were read.
         unsafe { libc::write(fd, buffer.as_ptr().cast(), bytes) };
     }
 }
