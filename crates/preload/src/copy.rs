@@ -29,20 +29,48 @@ fn from_start(at: i64, bytes: usize) -> Result<i64, Errno> {
     if at < 0 || end.is_none() { Err(Errno::INVAL) } else { Ok(at) }
 }
 
-/// Memory for the piece under way.
-struct Buffer(*mut u8, usize);
+/// Memory for the piece under way, of at most so many bytes.
+fn buffer(bytes: usize) -> Result<Vec<u8>, Errno> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes.clamp(1, PIECE)).map_err(|_| Errno::NOMEM)?;
+    Ok(buffer)
+}
 
-impl Buffer {
-    fn of(bytes: usize) -> Result<Buffer, Errno> {
-        let bytes = bytes.clamp(1, PIECE);
-        let start = unsafe { libc::malloc(bytes) }.cast::<u8>();
-        if start.is_null() { Err(Errno::NOMEM) } else { Ok(Buffer(start, bytes)) }
+/// The offset that a call names: the program's, or null for the descriptor's own.
+#[derive(Clone, Copy)]
+struct Offset(*mut off64_t);
+
+impl Offset {
+    /// The one at `given`, wherever that is.
+    ///
+    /// # Safety
+    /// If it can be written, it is the call's to read and write for as long as the offset, or a
+    /// place made of it, is used.
+    unsafe fn at(given: *mut off64_t) -> Offset {
+        Offset(given)
+    }
+
+    fn is_given(self) -> bool {
+        !self.0.is_null()
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        unsafe { libc::free(self.0.cast()) };
+/// Where one side of a copy begins.
+struct Place {
+    at: i64,
+    end: End,
+    /// Found writable, if it is given.
+    offset: Offset,
+}
+
+impl Place {
+    /// Notes where the copy ended.
+    fn set(self, at: i64) {
+        match self.offset.is_given() {
+            // SAFETY: found writable when the copy began.
+            true => unsafe { self.offset.0.write_unaligned(at) },
+            false => drop(self.end.seek(at, libc::SEEK_SET)),
+        }
     }
 }
 
@@ -84,38 +112,58 @@ impl End {
         if self.flags & OFlags::RWMODE == wrong { Err(Errno::BADF) } else { Ok(self) }
     }
 
-    /// Where the copy begins: at `*offset`, which may be negative, or at the descriptor's own.
-    unsafe fn position(self, offset: *mut off64_t) -> Result<i64, Errno> {
-        let at = match offset.is_null() {
-            true => unsafe { libc::lseek64(self.fd, 0, libc::SEEK_CUR) },
-            false if is_writable(offset.cast(), size_of::<off64_t>()) => unsafe { *offset },
-            false => return Err(Errno::FAULT),
-        };
-        if offset.is_null() && at < 0 { Err(last_error()) } else { Ok(at) }
+    fn seek(self, offset: i64, whence: c_int) -> i64 {
+        // SAFETY: takes no memory of ours.
+        unsafe { libc::lseek64(self.fd, offset, whence) }
     }
 
-    /// Notes where the copy ended.
-    unsafe fn set_position(self, offset: *mut off64_t, at: i64) {
-        match offset.is_null() {
-            true => drop(unsafe { libc::lseek64(self.fd, at, libc::SEEK_SET) }),
-            false => unsafe { *offset = at },
+    /// Where the copy begins: at the given offset, which may be negative, or at the descriptor's
+    /// own.
+    fn place(self, offset: Offset) -> Result<Place, Errno> {
+        let at = match offset.is_given() {
+            false => self.seek(0, libc::SEEK_CUR),
+            // SAFETY: just found writable.
+            true if is_writable(offset.0.cast(), size_of::<off64_t>()) => unsafe {
+                offset.0.read_unaligned()
+            },
+            true => return Err(Errno::FAULT),
+        };
+        if !offset.is_given() && at < 0 {
+            Err(last_error())
+        } else {
+            Ok(Place { at, end: self, offset })
         }
     }
 
-    fn read(self, buffer: &Buffer, most: usize, at: i64) -> Result<usize, Errno> {
-        let most = most.min(buffer.1);
-        bytes(unsafe { libc::pread64(self.fd, buffer.0.cast(), most, at) })
+    /// Reads up to `most` bytes into `buffer`, as far as it has room: at `at`, or from a descriptor
+    /// without offsets. Returns how many.
+    fn read(self, buffer: &mut Vec<u8>, most: usize, at: Option<i64>) -> Result<usize, Errno> {
+        let (to, most) = (buffer.as_mut_ptr(), most.min(buffer.capacity()));
+        // SAFETY: the buffer has room for `most` bytes, and those that were read are filled.
+        unsafe {
+            let read = match at {
+                Some(at) => libc::pread64(self.fd, to.cast(), most, at),
+                None => libc::read(self.fd, to.cast(), most),
+            };
+            let read = bytes(read)?;
+            buffer.set_len(read);
+            Ok(read)
+        }
     }
 
-    /// Writes all of `buffer[..length]`, at `at` or to a descriptor without offsets. Stops early
-    /// where the other side takes no more.
-    fn write(self, buffer: &Buffer, length: usize, at: Option<i64>) -> (usize, Option<Errno>) {
+    /// Writes all of `piece`, at `at` or to a descriptor without offsets. Stops early where the
+    /// other side takes no more.
+    fn write(self, piece: &[u8], at: Option<i64>) -> (usize, Option<Errno>) {
         let mut done = 0;
-        while done < length {
-            let (from, rest) = (unsafe { buffer.0.add(done) }.cast(), length - done);
-            let written = bytes(match at {
-                Some(at) => unsafe { libc::pwrite64(self.fd, from, rest, at + done as i64) },
-                None => unsafe { libc::write(self.fd, from, rest) },
+        while done < piece.len() {
+            let rest = &piece[done..];
+            let (from, length) = (rest.as_ptr().cast(), rest.len());
+            // SAFETY: a slice's start and length.
+            let written = bytes(unsafe {
+                match at {
+                    Some(at) => libc::pwrite64(self.fd, from, length, at + done as i64),
+                    None => libc::write(self.fd, from, length),
+                }
             });
             match written {
                 Ok(0) => break,
@@ -129,11 +177,18 @@ impl End {
     /// Bytes from `at` up to the end that the file has now: a copy within one file moves its end,
     /// and must not follow it.
     fn remaining(self, at: i64) -> usize {
-        let mut stat = unsafe { core::mem::zeroed::<libc::stat>() };
-        if self.kind != FileType::RegularFile || unsafe { libc::fstat(self.fd, &mut stat) } != 0 {
+        if self.kind != FileType::RegularFile {
             return usize::MAX;
         }
-        stat.st_size.saturating_sub(at).max(0) as usize
+        // SAFETY: a struct of numbers, which the call fills.
+        let (result, stat) = unsafe {
+            let mut stat = core::mem::zeroed::<libc::stat>();
+            (libc::fstat(self.fd, &mut stat), stat)
+        };
+        match result {
+            0 => stat.st_size.saturating_sub(at).max(0) as usize,
+            _ => usize::MAX,
+        }
     }
 
     fn is_ready(self, events: PollFlags, waits: bool) -> Result<bool, Errno> {
@@ -154,12 +209,13 @@ fn copy(
     length: usize,
 ) -> Result<usize, Errno> {
     let length = length.min(from.remaining(at)).min(MOST);
-    let buffer = Buffer::of(length)?;
+    let mut buffer = buffer(length)?;
     let mut done = 0;
     while done < length {
-        let (put, got, error) = match from.read(&buffer, length - done, at + done as i64) {
+        let (put, got, error) = match from.read(&mut buffer, length - done, Some(at + done as i64))
+        {
             Ok(got) => {
-                let (put, error) = to.write(&buffer, got, to_at);
+                let (put, error) = to.write(&buffer, to_at);
                 (put, got, error)
             }
             Err(errno) => (0, 0, Some(errno)),
@@ -175,15 +231,14 @@ fn copy(
     Ok(done)
 }
 
-unsafe fn copy_range(
-    (from, from_offset): (c_int, *mut off64_t),
-    (to, to_offset): (c_int, *mut off64_t),
+fn copy_range(
+    (from, from_offset): (c_int, Offset),
+    (to, to_offset): (c_int, Offset),
     bytes: usize,
     flags: c_uint,
 ) -> Result<usize, Errno> {
     if flags != 0 {
         let open = |fd: c_int| {
-            // SAFETY: only asked about.
             let flags = (fd >= 0).then(|| rustix::fs::fcntl_getfl(borrow(fd)));
             flags.is_some_and(|flags| flags.is_ok_and(|flags| !flags.contains(OFlags::PATH)))
         };
@@ -198,8 +253,8 @@ unsafe fn copy_range(
         return Err(Errno::INVAL);
     }
     let (from, to) = (ends[0].opened_for(false)?, ends[1].opened_for(true)?);
-    let at = unsafe { from.position(from_offset) }?;
-    let to_at = unsafe { to.position(to_offset) }?;
+    let (from_place, to_place) = (from.place(from_offset)?, to.place(to_offset)?);
+    let (at, to_at) = (from_place.at, to_place.at);
     if to.flags.contains(OFlags::APPEND) {
         return Err(Errno::BADF);
     }
@@ -224,10 +279,8 @@ unsafe fn copy_range(
         return Err(Errno::INVAL);
     }
     let done = copy(from, at, to, Some(to_at), length)?;
-    unsafe {
-        from.set_position(from_offset, at + done as i64);
-        to.set_position(to_offset, to_at + done as i64);
-    }
+    from_place.set(at + done as i64);
+    to_place.set(to_at + done as i64);
     Ok(done)
 }
 
@@ -243,18 +296,19 @@ unsafe extern "C" fn copy_file_range(
     if managed(from).is_none() && managed(to).is_none() {
         return real!(c"copy_file_range"(from => c_int, from_offset => *mut off64_t, to => c_int, to_offset => *mut off64_t, bytes => size_t, flags => c_uint) -> ssize_t);
     }
+    // SAFETY: the program's offsets.
+    let (from_offset, to_offset) = unsafe { (Offset::at(from_offset), Offset::at(to_offset)) };
     // Whose frames hold a buffer.
-    without_cancellation(|| {
-        count(unsafe { copy_range((from, from_offset), (to, to_offset), bytes, flags) })
-    })
+    without_cancellation(|| count(copy_range((from, from_offset), (to, to_offset), bytes, flags)))
 }
 
-unsafe fn send(to: c_int, from: c_int, offset: *mut off64_t, bytes: usize) -> Result<usize, Errno> {
+fn send(to: c_int, from: c_int, offset: Offset, bytes: usize) -> Result<usize, Errno> {
     let from = End::of(from, false)?;
     if !matches!(from.kind, FileType::RegularFile | FileType::BlockDevice) {
-        return Err(if offset.is_null() { Errno::INVAL } else { Errno::SPIPE });
+        return Err(if offset.is_given() { Errno::SPIPE } else { Errno::INVAL });
     }
-    let at = from_start(unsafe { from.position(offset) }?, bytes)?;
+    let place = from.place(offset)?;
+    let at = from_start(place.at, bytes)?;
     let to = End::of(to, true)?;
     let mut bytes = bytes.min(MOST);
     for file in [from.fd, to.fd].into_iter().filter_map(managed) {
@@ -264,7 +318,7 @@ unsafe fn send(to: c_int, from: c_int, offset: *mut off64_t, bytes: usize) -> Re
         return Err(Errno::INVAL);
     }
     let done = copy(from, at, to, None, bytes)?;
-    unsafe { from.set_position(offset, at + done as i64) };
+    place.set(at + done as i64);
     Ok(done)
 }
 
@@ -278,15 +332,17 @@ unsafe extern "C" fn sendfile64(
     if managed(from).is_none() && managed(to).is_none() {
         return real!(c"sendfile64"(to => c_int, from => c_int, offset => *mut off64_t, bytes => size_t) -> ssize_t);
     }
+    // SAFETY: the program's offset.
+    let offset = unsafe { Offset::at(offset) };
     // Whose frames hold a buffer.
-    without_cancellation(|| count(unsafe { send(to, from, offset, bytes) }))
+    without_cancellation(|| count(send(to, from, offset, bytes)))
 }
 
 /// Fills a pipe from a file, up to `length` bytes: waits for room only while nothing has moved, and
 /// never for a reader to make more.
 fn fill_pipe(from: End, at: i64, pipe: End, length: usize, waits: bool) -> Result<usize, Errno> {
     let length = length.min(from.remaining(at));
-    let buffer = Buffer::of(length)?;
+    let mut buffer = buffer(length)?;
     let fd = borrow(pipe.fd);
     let mut done = 0;
     // How much the pipe takes for certain: all that it holds if it is empty, else a page.
@@ -304,13 +360,13 @@ fn fill_pipe(from: End, at: i64, pipe: End, length: usize, waits: bool) -> Resul
             }
             room = PIPE_PAGE;
         }
-        let got = match from.read(&buffer, room.min(length - done), at + done as i64) {
+        let got = match from.read(&mut buffer, room.min(length - done), Some(at + done as i64)) {
             Ok(0) => break,
             Ok(got) => got,
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         };
-        let (put, error) = pipe.write(&buffer, got, None);
+        let (put, error) = pipe.write(&buffer, None);
         done += put;
         room = room.saturating_sub(put);
         match error {
@@ -324,7 +380,7 @@ fn fill_pipe(from: End, at: i64, pipe: End, length: usize, waits: bool) -> Resul
 
 /// Empties a pipe to a file, up to `length` bytes: waits for bytes only while nothing has moved.
 fn empty_pipe(pipe: End, to: End, at: i64, length: usize, waits: bool) -> Result<usize, Errno> {
-    let buffer = Buffer::of(length)?;
+    let mut buffer = buffer(length)?;
     let fd = borrow(pipe.fd);
     let mut done = 0;
     while done < length {
@@ -334,14 +390,13 @@ fn empty_pipe(pipe: End, to: End, at: i64, length: usize, waits: bool) -> Result
         if !waits && !pipe.is_ready(PollFlags::IN, false)? {
             return if done == 0 { Err(Errno::AGAIN) } else { Ok(done) };
         }
-        let most = buffer.1.min(length - done);
-        let got = match bytes(unsafe { libc::read(pipe.fd, buffer.0.cast(), most) }) {
+        let got = match pipe.read(&mut buffer, length - done, None) {
             Ok(0) => break,
             Ok(got) => got,
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         };
-        let (put, error) = to.write(&buffer, got, Some(at + done as i64));
+        let (put, error) = to.write(&buffer, Some(at + done as i64));
         done += put;
         match error {
             Some(errno) if done == 0 => return Err(errno),
@@ -352,9 +407,9 @@ fn empty_pipe(pipe: End, to: End, at: i64, length: usize, waits: bool) -> Result
     Ok(done)
 }
 
-unsafe fn splice_range(
-    (from, from_offset): (c_int, *mut off64_t),
-    (to, to_offset): (c_int, *mut off64_t),
+fn splice_range(
+    (from, from_offset): (c_int, Offset),
+    (to, to_offset): (c_int, Offset),
     bytes: usize,
     flags: c_uint,
 ) -> Result<usize, Errno> {
@@ -370,23 +425,25 @@ unsafe fn splice_range(
         |pipe: End| flags & libc::SPLICE_F_NONBLOCK == 0 && !pipe.flags.contains(OFlags::NONBLOCK);
     // One end is managed, and so a file: the other has to be a pipe.
     if to.kind == FileType::Fifo {
-        if !to_offset.is_null() {
+        if to_offset.is_given() {
             return Err(Errno::SPIPE);
         }
-        let at = from_start(unsafe { from.position(from_offset) }?, bytes)?;
+        let place = from.place(from_offset)?;
+        let at = from_start(place.at, bytes)?;
         let done = fill_pipe(from, at, to, bytes, waits(to))?;
-        unsafe { from.set_position(from_offset, at + done as i64) };
+        place.set(at + done as i64);
         Ok(done)
     } else if from.kind == FileType::Fifo {
-        if !from_offset.is_null() {
+        if from_offset.is_given() {
             return Err(Errno::SPIPE);
         }
-        let at = from_start(unsafe { to.position(to_offset) }?, bytes)?;
+        let place = to.place(to_offset)?;
+        let at = from_start(place.at, bytes)?;
         if to.flags.contains(OFlags::APPEND) {
             return Err(Errno::INVAL);
         }
         let done = empty_pipe(from, to, at, bytes, waits(from))?;
-        unsafe { to.set_position(to_offset, at + done as i64) };
+        place.set(at + done as i64);
         Ok(done)
     } else {
         Err(Errno::INVAL)
@@ -405,10 +462,10 @@ unsafe extern "C" fn splice(
     if managed(from).is_none() && managed(to).is_none() {
         return real!(c"splice"(from => c_int, from_offset => *mut off64_t, to => c_int, to_offset => *mut off64_t, bytes => size_t, flags => c_uint) -> ssize_t);
     }
+    // SAFETY: the program's offsets.
+    let (from_offset, to_offset) = unsafe { (Offset::at(from_offset), Offset::at(to_offset)) };
     // Whose frames hold a buffer.
-    without_cancellation(|| {
-        count(unsafe { splice_range((from, from_offset), (to, to_offset), bytes, flags) })
-    })
+    without_cancellation(|| count(splice_range((from, from_offset), (to, to_offset), bytes, flags)))
 }
 
 aliases! {

@@ -10,7 +10,6 @@
 
 mod aio;
 mod bulk;
-#[allow(clippy::undocumented_unsafe_blocks)]
 mod copy;
 mod descriptors;
 mod file_layout;
@@ -19,11 +18,8 @@ mod memory;
 mod process;
 mod real;
 mod rw;
-#[allow(clippy::undocumented_unsafe_blocks)]
 mod signals;
-#[allow(clippy::undocumented_unsafe_blocks)]
 mod sockets;
-#[allow(clippy::undocumented_unsafe_blocks)]
 mod spawn;
 mod stat;
 mod stdio;

@@ -41,12 +41,21 @@ const UNTOUCHED: u64 = bit(libc::SIGSEGV)
     | bit(32)
     | bit(33);
 
+type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+
 fn entrance() -> usize {
-    enter as unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) as usize
+    enter as Handler as usize
+}
+
+/// One that says nothing: the default action, no flags, an empty mask.
+fn no_action() -> libc::sigaction {
+    // SAFETY: a struct of numbers, and of a function that may be absent.
+    unsafe { core::mem::zeroed() }
 }
 
 /// Where the kernel enters. A handler may jump away, or end the thread.
 unsafe extern "C-unwind" fn enter(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: what the kernel has entered this handler with.
     if interruption::is_inside() && unsafe { hold_off(number, info, context) } {
         return;
     }
@@ -55,39 +64,43 @@ unsafe extern "C-unwind" fn enter(number: c_int, info: *mut siginfo_t, context: 
         interruption::note_end();
     }
     if wanted.flags.load(Ordering::Acquire) & libc::SA_RESETHAND != 0 {
-        let mut default: libc::sigaction = unsafe { core::mem::zeroed() };
-        default.sa_sigaction = libc::SIG_DFL;
-        unsafe { real_sigaction(number, &default, core::ptr::null_mut()) };
+        // SAFETY: a whole action; what it replaces is not asked for.
+        unsafe { real_sigaction(number, &no_action(), core::ptr::null_mut()) };
     }
     let handler = wanted.handler.load(Ordering::Acquire);
     if handler != 0 {
-        // A handler of one argument ignores the other two.
-        let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
-            unsafe { core::mem::transmute(handler) };
-        unsafe { handler(number, info, context) };
+        // SAFETY: the program's handler, with what the kernel gave for it. One of one argument
+        // ignores the other two.
+        unsafe { core::mem::transmute::<usize, Handler>(handler)(number, info, context) };
     }
 }
 
 /// Gives the signal back to the kernel, and blocks all in the code that it interrupted. False if
 /// the kernel does not take it.
+///
+/// # Safety
+/// What the kernel has entered a handler with.
 unsafe fn hold_off(number: c_int, info: *mut siginfo_t, context: *mut c_void) -> bool {
-    let errno = unsafe { *libc::__errno_location() };
+    let errno = crate::errno();
     // At once, for this handler as well: with SA_NODEFER it would come again here.
-    let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
-    let words = (&raw mut all).cast::<u64>();
-    unsafe { words.write(!UNTOUCHED) };
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, core::ptr::null_mut()) };
-    let queued = unsafe {
-        let (process, thread) = (libc::getpid(), rustix::thread::gettid().as_raw_nonzero().get());
-        real!(c"syscall"(libc::SYS_rt_tgsigqueueinfo => i64, process => c_int, thread => c_int, number => c_int, info => *mut siginfo_t) -> i64)
-    };
-    if queued == 0 {
-        let mask = unsafe { (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>() };
-        // One that came in between has noted this handler's mask; this one is the program's.
-        interruption::hold_off(unsafe { mask.read() });
-        unsafe { mask.write(mask.read() | !UNTOUCHED) };
+    // SAFETY: a set is numbers, the first of them for all 64 signals; the mask is this thread's.
+    unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        (&raw mut all).cast::<u64>().write(!UNTOUCHED);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, core::ptr::null_mut());
     }
-    unsafe { *libc::__errno_location() = errno };
+    let process = rustix::process::getpid().as_raw_pid();
+    let thread = rustix::thread::gettid().as_raw_pid();
+    let queued = real!(c"syscall"(libc::SYS_rt_tgsigqueueinfo => i64, process => c_int, thread => c_int, number => c_int, info => *mut siginfo_t) -> i64);
+    if queued == 0 {
+        // SAFETY: the kernel's state of the interrupted code, in which a mask is one word.
+        let mask =
+            unsafe { &mut *(&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>() };
+        // One that came in between has noted this handler's mask; this one is the program's.
+        interruption::hold_off(*mask);
+        *mask |= !UNTOUCHED;
+    }
+    crate::restore_errno(errno);
     queued == 0
 }
 
@@ -107,10 +120,12 @@ unsafe extern "C" fn sigaction(
 ) -> c_int {
     let ours = (1..SIGNALS as c_int).contains(&number) && UNTOUCHED & bit(number) == 0;
     if !ours || crate::session().is_none() {
+        // SAFETY: the program's call.
         return unsafe { real_sigaction(number, new, old) };
     }
     let wanted = &WANTED[number as usize];
     let before = (wanted.handler.load(Ordering::Acquire), wanted.flags.load(Ordering::Acquire));
+    // SAFETY: null, or an action that the C library would read as well.
     let mut changed = unsafe { new.as_ref() }.copied();
     if let Some(new) = &mut changed
         && !matches!(new.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
@@ -121,7 +136,8 @@ unsafe extern "C" fn sigaction(
         new.sa_flags = new.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
     }
     let asked = changed.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    let mut seen: libc::sigaction = unsafe { core::mem::zeroed() };
+    let mut seen = no_action();
+    // SAFETY: null or a copy of the program's action, and a place of ours.
     let result = unsafe { real_sigaction(number, asked, &mut seen) };
     if result != 0 {
         wanted.handler.store(before.0, Ordering::Release);
@@ -131,6 +147,7 @@ unsafe extern "C" fn sigaction(
             seen.sa_sigaction = before.0;
             seen.sa_flags = seen.sa_flags & !KEPT | before.1 & KEPT;
         }
+        // SAFETY: where the C library would have written it.
         unsafe { old.write(seen) };
     }
     result
@@ -147,13 +164,14 @@ unsafe fn install(
         set_errno(Errno::INVAL);
         return libc::SIG_ERR;
     }
-    let mut new: libc::sigaction = unsafe { core::mem::zeroed() };
-    let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
+    let (mut new, mut old) = (no_action(), no_action());
     new.sa_sigaction = handler;
     new.sa_flags = flags;
     if itself {
+        // SAFETY: a set of ours.
         unsafe { libc::sigaddset(&mut new.sa_mask, number) };
     }
+    // SAFETY: both are ours; the handler is the program's.
     match unsafe { sigaction(number, &new, &mut old) } {
         0 => old.sa_sigaction,
         _ => libc::SIG_ERR,
@@ -164,6 +182,7 @@ macro_rules! lasting {
     ($($name:ident)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
+            // SAFETY: the program's handler.
             unsafe { install(number, handler, libc::SA_RESTART, true) }
         }
     )* };
@@ -177,6 +196,7 @@ macro_rules! single {
         unsafe extern "C" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
             const SA_INTERRUPT: c_int = 0x2000_0000;
             let flags = libc::SA_RESETHAND | libc::SA_NODEFER | SA_INTERRUPT;
+            // SAFETY: the program's handler.
             unsafe { install(number, handler, flags, false) }
         }
     )* };

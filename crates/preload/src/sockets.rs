@@ -7,31 +7,69 @@ use forebay_client::Session;
 use forebay_client::user_memory::is_readable;
 use libc::{c_int, c_uint, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 
-/// Calls `act` with each header of control data that carries descriptors, and with the place and
-/// number of those.
-unsafe fn each_rights(
-    message: *const msghdr,
-    mut act: impl FnMut(*mut cmsghdr, *mut c_int, usize) -> bool,
-) {
-    // The kernel takes far less.
-    const MOST: usize = 1 << 20;
-    let (start, length) = unsafe { ((*message).msg_control, (*message).msg_controllen) };
-    if length > MOST || !is_readable(start.cast(), length) {
-        return;
+/// The control data of a message.
+struct Control {
+    start: *mut u8,
+    length: usize,
+}
+
+impl Control {
+    /// That of `message`; `None` if it cannot be read, or is more than the kernel takes.
+    ///
+    /// # Safety
+    /// `message` can be read. If its control data can, it stays for as long as this is used.
+    unsafe fn of(message: *const msghdr) -> Option<Control> {
+        // The kernel takes far less.
+        const MOST: usize = 1 << 20;
+        // SAFETY: it can be read.
+        let (start, length) = unsafe { ((*message).msg_control, (*message).msg_controllen) };
+        let start = start.cast::<u8>();
+        (length <= MOST && is_readable(start, length)).then_some(Control { start, length })
     }
-    let end = start as usize + length;
-    let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !control.is_null() {
-        let header = unsafe { &*control };
-        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            let data = unsafe { libc::CMSG_DATA(control) }.cast::<c_int>();
-            let length = header.cmsg_len.min(end - control as usize);
-            let bytes = length.saturating_sub(data as usize - control as usize);
-            if !act(control, data, bytes / size_of::<c_int>()) {
-                return;
+
+    /// The headers that carry descriptors.
+    fn rights(&self) -> impl Iterator<Item = Rights> {
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            loop {
+                let left = self.length.saturating_sub(next);
+                if left < size_of::<cmsghdr>() {
+                    return None;
+                }
+                let header = self.start.wrapping_add(next).cast::<cmsghdr>();
+                // SAFETY: a whole header is left of what was found readable.
+                let said = unsafe { header.read_unaligned() };
+                let bytes = said.cmsg_len.checked_next_multiple_of(size_of::<usize>());
+                next = match bytes {
+                    Some(bytes) if said.cmsg_len >= size_of::<cmsghdr>() => {
+                        next.saturating_add(bytes)
+                    }
+                    _ => self.length,
+                };
+                if said.cmsg_level == libc::SOL_SOCKET && said.cmsg_type == libc::SCM_RIGHTS {
+                    let bytes = said.cmsg_len.min(left).saturating_sub(size_of::<cmsghdr>());
+                    return Some(Rights { header, number: bytes / size_of::<c_int>() });
+                }
             }
-        }
-        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+        })
+    }
+}
+
+/// A header of control data, with the descriptors that follow it.
+struct Rights {
+    header: *mut cmsghdr,
+    number: usize,
+}
+
+impl Rights {
+    fn fds(&self) -> impl Iterator<Item = c_int> {
+        // SAFETY: the control data has room for all that are counted, and was found readable.
+        (0..self.number).map(|index| unsafe { self.place(index).read_unaligned() })
+    }
+
+    /// Where a descriptor is.
+    fn place(&self, index: usize) -> *const c_int {
+        self.header.wrapping_add(1).cast::<c_int>().wrapping_add(index).cast_const()
     }
 }
 
@@ -40,68 +78,62 @@ fn peer(socket: c_int) -> u32 {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     let at = (&raw mut peer).cast();
+    // SAFETY: `peer` has room for so many bytes.
     unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut bytes) };
     peer.pid as u32
 }
 
 /// Before a message is sent: the process that receives its descriptors either shares what they
 /// refer to, or finds them the kernel's.
-unsafe fn before(socket: c_int, message: *const msghdr) {
+fn before(socket: c_int, control: &Control) {
     let mut shared = None;
-    let each = |_, fds: *mut c_int, number| {
-        for index in 0..number {
-            if let Some(file) = managed(unsafe { fds.add(index).read_unaligned() })
-                && !file.uses_kernel_offset()
-            {
-                if *shared.get_or_insert_with(|| file.may_pass(peer(socket))) {
-                    file.sending();
-                } else {
-                    // An error stays with the file.
-                    let _ = file.release_to_kernel();
-                }
+    for rights in control.rights() {
+        for file in rights.fds().filter_map(managed).filter(|file| !file.uses_kernel_offset()) {
+            if *shared.get_or_insert_with(|| file.may_pass(peer(socket))) {
+                file.sending();
+            } else {
+                // An error stays with the file.
+                let _ = file.release_to_kernel();
             }
         }
-        true
-    };
-    unsafe { each_rights(message, each) };
+    }
 }
 
 /// After a message could not be sent.
-unsafe fn not_sent(message: *const msghdr) {
-    let each = |_, fds: *mut c_int, number| {
-        for index in 0..number {
-            if let Some(file) = managed(unsafe { fds.add(index).read_unaligned() })
-                && !file.uses_kernel_offset()
-            {
-                file.not_passed();
-            }
+fn not_sent(control: &Control) {
+    for rights in control.rights() {
+        for file in rights.fds().filter_map(managed).filter(|file| !file.uses_kernel_offset()) {
+            file.not_passed();
         }
-        true
-    };
-    unsafe { each_rights(message, each) };
+    }
 }
 
 /// After a message was received. One of which a part came too late ends before that part.
+///
+/// # Safety
+/// The kernel has just filled `message` and its control data.
 unsafe fn after(session: &Session, message: *mut msghdr, flags: c_int) {
     let again = flags & libc::MSG_PEEK != 0;
-    let each = |control: *mut cmsghdr, fds: *mut c_int, number| {
-        let fd = |index| unsafe { fds.add(index).read_unaligned() };
-        let Some(lost) = (0..number).find(|&index| !session.received(fd(index), again)) else {
-            return true;
+    // SAFETY: the kernel has just filled it.
+    let Some(control) = (unsafe { Control::of(message) }) else { return };
+    for rights in control.rights() {
+        let Some(lost) = rights.fds().position(|fd| !session.received(fd, again)) else {
+            continue;
         };
-        for index in lost..number {
-            unsafe { crate::descriptors::close(fd(index)) };
+        for fd in rights.fds().skip(lost) {
+            // SAFETY: it came with this message, and the program does not know it yet.
+            unsafe { crate::descriptors::close(fd) };
         }
-        let end = unsafe { fds.add(lost) } as usize;
-        let from = if lost == 0 { control as usize } else { end };
+        let (start, end) = (rights.header as usize, rights.place(lost) as usize);
+        let from = if lost == 0 { start } else { end };
+        // SAFETY: the kernel has just written both the header and the message.
         unsafe {
-            (*control).cmsg_len = end - control as usize;
-            (*message).msg_controllen = from - (*message).msg_control as usize;
+            (&raw mut (*rights.header).cmsg_len).write_unaligned(end - start);
+            (*message).msg_controllen = from - control.start as usize;
             (*message).msg_flags |= libc::MSG_CTRUNC;
         }
-        false
-    };
-    unsafe { each_rights(message, each) };
+        return;
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -112,13 +144,18 @@ unsafe extern "C-unwind" fn sendmsg(
 ) -> ssize_t {
     let carries = session().is_some()
         && is_readable(message.cast(), size_of::<msghdr>())
+        // SAFETY: just found readable.
         && unsafe { (*message).msg_controllen } > 0;
-    if carries {
-        unsafe { before(socket, message) };
+    // SAFETY: found readable; it is the call's to read until it returns.
+    let control = || if carries { unsafe { Control::of(message) } } else { None };
+    if let Some(control) = control() {
+        before(socket, &control);
     }
     let sent = cancellable!(c"sendmsg"(socket => c_int, message => *const msghdr, flags => c_int) -> ssize_t);
-    if sent < 0 && carries {
-        unsafe { not_sent(message) };
+    if sent < 0
+        && let Some(control) = control()
+    {
+        not_sent(&control);
     }
     sent
 }
@@ -130,19 +167,22 @@ unsafe extern "C-unwind" fn sendmmsg(
     number: c_uint,
     flags: c_int,
 ) -> c_int {
-    let each = |index: c_uint| unsafe { &raw const (*messages.add(index as usize)).msg_hdr };
     // More than that in one call is not sent.
     let number = number.min(libc::UIO_MAXIOV as c_uint);
     let readable = is_readable(messages.cast(), number as usize * size_of::<mmsghdr>());
+    let control = |index: c_uint| {
+        // SAFETY: asked for those below `number`, if they were found readable.
+        unsafe { Control::of(&raw const (*messages.add(index as usize)).msg_hdr) }
+    };
     if session().is_some() && readable {
-        for index in 0..number {
-            unsafe { before(socket, each(index)) };
+        for control in (0..number).filter_map(control) {
+            before(socket, &control);
         }
     }
     let sent = cancellable!(c"sendmmsg"(socket => c_int, messages => *mut mmsghdr, number => c_uint, flags => c_int) -> c_int);
     if session().is_some() && readable {
-        for index in sent.max(0) as c_uint..number {
-            unsafe { not_sent(each(index)) };
+        for control in (sent.max(0) as c_uint..number).filter_map(control) {
+            not_sent(&control);
         }
     }
     sent
@@ -152,6 +192,7 @@ unsafe extern "C-unwind" fn sendmmsg(
 unsafe extern "C-unwind" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let got = cancellable!(c"recvmsg"(socket => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
     if let (0.., Some(session)) = (got, session()) {
+        // SAFETY: the kernel has just filled it.
         unsafe { after(session, message, flags) };
     }
     got
@@ -168,6 +209,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     let got = cancellable!(c"recvmmsg"(socket => c_int, messages => *mut mmsghdr, number => c_uint, flags => c_int, timeout => *mut timespec) -> c_int);
     if let Some(session) = session() {
         for index in 0..got.max(0) as usize {
+            // SAFETY: the kernel has just filled so many.
             unsafe { after(session, &raw mut (*messages.add(index)).msg_hdr, flags) };
         }
     }

@@ -6,7 +6,9 @@ use crate::session;
 use crate::{managed, set_errno};
 use core::arch::naked_asm;
 use core::ffi::CStr;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use forebay_client::user_memory::UserPath;
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags};
@@ -22,64 +24,104 @@ const DISABLED: &CStr = c"FOREBAY_DISABLE";
 
 type Strings = *const *const c_char;
 
-unsafe fn strings<'a>(list: Strings) -> impl Iterator<Item = *const c_char> + 'a {
-    (0..).map_while(move |index| {
-        let item = if list.is_null() { list.cast() } else { unsafe { *list.add(index) } };
-        (!item.is_null()).then_some(item)
-    })
+/// An environment: entries "NAME=value".
+#[derive(Clone, Copy)]
+struct Variables<'a> {
+    list: Strings,
+    entries: PhantomData<&'a CStr>,
 }
 
-unsafe fn defines(entry: *const c_char, name: &CStr) -> bool {
-    let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
-    bytes.strip_prefix(name.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+impl<'a> Variables<'a> {
+    /// Those of `list`.
+    ///
+    /// # Safety
+    /// It is null, or an array of C strings that ends with null, and stays as it is for as long as
+    /// it, or an entry of it, is used.
+    unsafe fn at(list: Strings) -> Variables<'a> {
+        Variables { list, entries: PhantomData }
+    }
+
+    fn entries(self) -> impl Iterator<Item = &'a CStr> {
+        let entry = move |index| {
+            if self.list.is_null() {
+                return None;
+            }
+            // SAFETY: an array of C strings, of which nothing behind the null at its end is read.
+            unsafe {
+                let entry = *self.list.add(index);
+                (!entry.is_null()).then(|| CStr::from_ptr(entry))
+            }
+        };
+        (0..).map_while(entry).fuse()
+    }
+
+    /// The entry for `name`.
+    fn find(self, name: &CStr) -> Option<&'a CStr> {
+        self.entries().find(|entry| defines(entry, name))
+    }
+
+    fn has(self, name: &CStr) -> bool {
+        self.find(name).is_some()
+    }
 }
 
-unsafe fn has(variables: Strings, name: &CStr) -> bool {
-    unsafe { strings(variables) }.any(|entry| unsafe { defines(entry, name) })
+fn defines(entry: &CStr, name: &CStr) -> bool {
+    let rest = entry.to_bytes().strip_prefix(name.to_bytes());
+    rest.is_some_and(|rest| rest.first() == Some(&b'='))
 }
 
 /// Our settings as this process received them, "NAME=value": programs clear their environment.
 static KEPT: [AtomicPtr<c_char>; SETTINGS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SETTINGS];
 
-fn own_settings() -> [*const c_char; SETTINGS] {
-    core::array::from_fn(|index| KEPT[index].load(Ordering::Acquire).cast_const())
+fn own_settings() -> [Option<&'static CStr>; SETTINGS] {
+    core::array::from_fn(|index| {
+        let entry = KEPT[index].load(Ordering::Acquire);
+        // SAFETY: a copy that is never freed.
+        (!entry.is_null()).then(|| unsafe { CStr::from_ptr(entry) })
+    })
 }
 
 /// Remembers the settings from the environment as it was given.
+///
+/// # Safety
+/// `variables` is null, or an array of C strings that ends with null.
 pub(crate) unsafe fn start(variables: Strings) {
-    if unsafe { has(variables, DISABLED) } {
+    // SAFETY: what the caller has, used here only.
+    let given = unsafe { Variables::at(variables) };
+    if given.has(DISABLED) {
         return;
     }
     for (place, name) in KEPT.iter().zip(CARRIED) {
-        if let Some(entry) = unsafe { strings(variables) }.find(|&e| unsafe { defines(e, name) }) {
-            place.store(unsafe { libc::strdup(entry) }, Ordering::Release);
+        if let Some(entry) = given.find(name) {
+            // SAFETY: a C string.
+            place.store(unsafe { libc::strdup(entry.as_ptr()) }, Ordering::Release);
         }
     }
 }
 
 /// The settings' values, in the order of `CARRIED`.
 pub(crate) fn values() -> [Option<&'static CStr>; SETTINGS] {
+    let settings = own_settings();
     core::array::from_fn(|index| {
-        let entry = KEPT[index].load(Ordering::Acquire);
-        let name = CARRIED[index].count_bytes() + 1;
-        // SAFETY: a copy that is never freed, and begins with "NAME=".
-        (!entry.is_null()).then(|| unsafe { CStr::from_ptr(entry.add(name)) })
+        let value = CARRIED[index].count_bytes() + 1;
+        CStr::from_bytes_with_nul(settings[index]?.to_bytes_with_nul().get(value..)?).ok()
     })
 }
 
 /// An environment with our settings added where they are missing.
-struct Environment {
-    list: Strings,
-    /// What was allocated for it: the list, and a merged LD_PRELOAD.
-    made: [*mut c_void; 2],
+struct Environment<'a> {
+    given: Variables<'a>,
+    /// Empty where nothing is missing.
+    made: Vec<*const c_char>,
+    /// What an entry of `made` points to.
+    preload: Option<Vec<u8>>,
 }
 
 /// Whether an LD_PRELOAD entry names this library.
-unsafe fn names_us(entry: *const c_char) -> bool {
+fn names_us(entry: &CStr) -> bool {
     let Some(ours) = our_library() else { return true };
-    let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
-    let value = bytes.splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default();
+    let value = entry.to_bytes().splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default();
     value.split(|&byte| byte == b':' || byte == b' ').any(|name| name == ours)
 }
 
@@ -88,105 +130,96 @@ fn our_library() -> Option<&'static [u8]> {
     values()[0]?.to_bytes().split(|&byte| byte == b':').next()
 }
 
-/// "LD_PRELOAD=ours:theirs" in fresh memory; null if there is none.
-unsafe fn merged(entry: *const c_char) -> *mut c_char {
-    let Some(ours) = our_library() else { return core::ptr::null_mut() };
+/// "LD_PRELOAD=ours:theirs" with its zero, for an LD_PRELOAD entry; `None` without memory.
+fn merged(entry: &CStr) -> Option<Vec<u8>> {
+    let ours = our_library()?;
     let name = b"LD_PRELOAD=";
-    let theirs = &unsafe { CStr::from_ptr(entry) }.to_bytes_with_nul()[name.len()..];
+    let theirs = &entry.to_bytes_with_nul()[name.len()..];
     let separator: &[u8] = if theirs.len() > 1 { b":" } else { b"" };
     let pieces: [&[u8]; 4] = [name, ours, separator, theirs];
-    let length = pieces.iter().map(|piece| piece.len()).sum();
-    let made = unsafe { libc::malloc(length) }.cast::<u8>();
-    if made.is_null() {
-        return core::ptr::null_mut();
-    }
-    let mut at = made;
+    let mut made = Vec::new();
+    made.try_reserve_exact(pieces.iter().map(|piece| piece.len()).sum()).ok()?;
     for piece in pieces {
-        unsafe {
-            at.copy_from_nonoverlapping(piece.as_ptr(), piece.len());
-            at = at.add(piece.len());
-        }
+        made.extend_from_slice(piece);
     }
-    made.cast()
+    Some(made)
 }
 
-impl Environment {
-    unsafe fn with_ours(given: Strings) -> Environment {
-        let untouched = Environment { list: given, made: [core::ptr::null_mut(); 2] };
-        if session().is_none() || unsafe { has(given, DISABLED) } {
-            return untouched;
+impl<'a> Environment<'a> {
+    fn with_ours(given: Variables<'a>) -> Environment<'a> {
+        let mut environment = Environment { given, made: Vec::new(), preload: None };
+        if session().is_none() || given.has(DISABLED) {
+            return environment;
         }
-        let settings = own_settings();
-        let missing: [bool; SETTINGS] = core::array::from_fn(|index| {
-            !settings[index].is_null() && !unsafe { has(given, CARRIED[index]) }
-        });
-        let foreign = unsafe { strings(given) }
-            .find(|&entry| unsafe { defines(entry, CARRIED[0]) && !names_us(entry) });
-        if missing == [false; SETTINGS] && foreign.is_none() {
-            return untouched;
+        let mut missing = own_settings();
+        for (setting, name) in missing.iter_mut().zip(CARRIED) {
+            *setting = setting.filter(|_| !given.has(name));
         }
-        let count = unsafe { strings(given) }.count();
-        let list = unsafe { libc::malloc((count + SETTINGS + 1) * size_of::<*const c_char>()) };
-        if list.is_null() {
-            return untouched;
+        let foreign = given.entries().find(|entry| defines(entry, CARRIED[0]) && !names_us(entry));
+        if missing == [None; SETTINGS] && foreign.is_none() {
+            return environment;
         }
-        let entry = foreign.map_or(core::ptr::null_mut(), |entry| unsafe { merged(entry) });
-        let places = list.cast::<*const c_char>();
-        let mut at = 0;
-        let ours = (0..SETTINGS).filter(|&index| missing[index]).map(|index| settings[index]);
-        for item in unsafe { strings(given) }.chain(ours) {
-            let replaced = Some(item) == foreign && !entry.is_null();
-            let item = if replaced { entry.cast_const() } else { item };
-            unsafe { places.add(at).write(item) };
-            at += 1;
+        let most = given.entries().count() + SETTINGS + 1;
+        if environment.made.try_reserve_exact(most).is_err() {
+            return environment;
         }
-        unsafe { places.add(at).write(core::ptr::null()) };
-        Environment { list: places.cast_const(), made: [list, entry.cast()] }
+        environment.preload = foreign.and_then(merged);
+        for item in given.entries().chain(missing.into_iter().flatten()) {
+            let replacement = match &environment.preload {
+                Some(merged) if foreign.is_some_and(|foreign| core::ptr::eq(foreign, item)) => {
+                    merged.as_ptr().cast()
+                }
+                _ => item.as_ptr(),
+            };
+            environment.made.push(replacement);
+        }
+        environment.made.push(core::ptr::null());
+        environment
+    }
+
+    /// What the C library is to be given.
+    fn list(&self) -> Strings {
+        if self.made.is_empty() { self.given.list } else { self.made.as_ptr() }
     }
 }
 
 /// Puts our settings back into this process's own environment where the program removed them.
+///
+/// # Safety
+/// No other thread changes the environment meanwhile.
 pub(crate) unsafe fn restore_environment() {
-    if session().is_none() || unsafe { has(libc_environ(), DISABLED) } {
+    // SAFETY: only this thread changes it, and keeps no entry over that.
+    let given = || unsafe { Variables::at(libc_environ()) };
+    if session().is_none() || given().has(DISABLED) {
         return;
     }
-    let settings = own_settings();
-    for (setting, name) in settings.iter().zip(CARRIED) {
-        let given = unsafe { strings(libc_environ()) }.find(|&e| unsafe { defines(e, name) });
-        let entry = match given {
-            None => setting.cast_mut(),
-            Some(given) if name == CARRIED[0] && !unsafe { names_us(given) } => unsafe {
-                merged(given)
-            },
+    for (setting, name) in own_settings().into_iter().zip(CARRIED) {
+        let entry = match given().find(name) {
+            None => setting.map(|setting| setting.as_ptr().cast_mut()),
+            Some(given) if name == CARRIED[0] && !names_us(given) => {
+                merged(given).map(|merged| merged.leak().as_mut_ptr().cast())
+            }
             Some(_) => continue,
         };
-        if !entry.is_null() {
-            // The string becomes part of the environment and is never freed.
+        if let Some(entry) = entry {
+            // SAFETY: a C string, which becomes part of the environment and is never freed.
             unsafe { libc::putenv(entry) };
-        }
-    }
-}
-
-impl Drop for Environment {
-    fn drop(&mut self) {
-        for made in self.made {
-            unsafe { libc::free(made) };
         }
     }
 }
 
 /// Before a program at `path` is executed: it is read from the store by the kernel, and if it
 /// does not load us it uses the descriptors it inherits through the kernel.
-unsafe fn prepare(path: *const c_char, variables: Strings) {
+fn prepare(path: UserPath<'_>, variables: Variables<'_>) {
     let Some(session) = session() else { return };
-    let Some(path) = (unsafe { crate::files::text_at(path) }) else { return };
+    let Some(path) = path.get() else { return };
     // A FIFO would make a plain open wait for a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
         return;
     };
     session.make_clean(file.as_raw_fd());
-    let joins = !unsafe { has(variables, DISABLED) } && loads_libraries(&file, 0);
+    let joins = !variables.has(DISABLED) && loads_libraries(&file, 0);
     if !joins || !can_join(session) {
         session.stranger_starts();
         // It also opens what it likes by name.
@@ -261,35 +294,45 @@ fn has_interpreter(head: &[u8], file: &rustix::fd::OwnedFd) -> Option<bool> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
-    unsafe { prepare(path, variables) };
-    let environment = unsafe { Environment::with_ours(variables) };
-    let list = environment.list;
+    // SAFETY: the program's path and variables.
+    let (named, given) = unsafe { (UserPath::at(path), Variables::at(variables)) };
+    prepare(named, given);
+    let environment = Environment::with_ours(given);
+    let list = environment.list();
     real!(c"execve"(path => *const c_char, arguments => Strings, list => Strings) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the program's call, with its variables.
     unsafe { execve(path, arguments, libc_environ()) }
 }
 
-unsafe fn libc_environ() -> Strings {
+fn libc_environ() -> Strings {
     unsafe extern "C" {
         static environ: Strings;
     }
+    // SAFETY: the C library's variable; programs do not change it while another thread reads it.
     unsafe { environ }
 }
 
-/// Calls `act` with each path that `file` may mean, until it returns true.
-unsafe fn search(file: *const c_char, mut act: impl FnMut(*const c_char) -> bool) {
-    let Some(name) = (unsafe { crate::files::text_at(file) }) else { return };
+/// As `prepare`, for the first program that `file` means in the folders of PATH.
+///
+/// # Safety
+/// No other thread changes the environment meanwhile.
+unsafe fn prepare_found(file: UserPath<'_>, variables: Variables<'_>) {
+    let Some(name) = file.get() else { return };
     let name = name.to_bytes();
-    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    if name.contains(&b'/') || path.is_null() {
-        act(file);
-        return;
-    }
+    // SAFETY: an entry of the environment, which stays as it is.
+    let path = unsafe {
+        let path = libc::getenv(c"PATH".as_ptr());
+        (!path.is_null()).then(|| CStr::from_ptr(path))
+    };
+    let Some(path) = path.filter(|_| !name.contains(&b'/')) else {
+        return prepare(file, variables);
+    };
     let mut buffer = [0u8; 4096];
-    for folder in unsafe { CStr::from_ptr(path) }.to_bytes().split(|&byte| byte == b':') {
+    for folder in path.to_bytes().split(|&byte| byte == b':') {
         let folder = if folder.is_empty() { b"." } else { folder };
         let length = folder.len() + 1 + name.len();
         if length >= buffer.len() {
@@ -299,30 +342,30 @@ unsafe fn search(file: *const c_char, mut act: impl FnMut(*const c_char) -> bool
         buffer[folder.len()] = b'/';
         buffer[folder.len() + 1..length].copy_from_slice(name);
         buffer[length] = 0;
-        let candidate = buffer.as_ptr().cast::<c_char>();
-        if unsafe { libc::access(candidate, libc::X_OK) } == 0 && act(candidate) {
-            return;
+        let Ok(candidate) = CStr::from_bytes_with_nul(&buffer[..=length]) else { continue };
+        // SAFETY: a C string.
+        if unsafe { libc::access(candidate.as_ptr(), libc::X_OK) } == 0 {
+            return prepare(UserPath::from(candidate), variables);
         }
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int {
+    // SAFETY: the program's variables.
+    let given = unsafe { Variables::at(variables) };
     if !file.is_null() {
-        unsafe {
-            search(file, |path| {
-                prepare(path, variables);
-                true
-            });
-        }
+        // SAFETY: the program's path, searched for as the C library does it.
+        unsafe { prepare_found(UserPath::at(file), given) };
     }
-    let environment = unsafe { Environment::with_ours(variables) };
-    let list = environment.list;
+    let environment = Environment::with_ours(given);
+    let list = environment.list();
     real!(c"execvpe"(file => *const c_char, arguments => Strings, list => Strings) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the program's call, with its variables.
     unsafe { execvpe(file, arguments, libc_environ()) }
 }
 
@@ -331,8 +374,9 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) 
     if let Some(file) = managed(fd) {
         let _ = file.release_descriptor();
     }
-    let environment = unsafe { Environment::with_ours(variables) };
-    let list = environment.list;
+    // SAFETY: the program's variables.
+    let environment = Environment::with_ours(unsafe { Variables::at(variables) });
+    let list = environment.list();
     real!(c"fexecve"(fd => c_int, arguments => Strings, list => Strings) -> c_int)
 }
 
@@ -347,9 +391,11 @@ unsafe extern "C" fn posix_spawn(
     arguments: Strings,
     variables: Strings,
 ) -> c_int {
-    unsafe { prepare(path, variables) };
-    let environment = unsafe { Environment::with_ours(variables) };
-    let list = environment.list;
+    // SAFETY: the program's path and variables.
+    let (named, given) = unsafe { (UserPath::at(path), Variables::at(variables)) };
+    prepare(named, given);
+    let environment = Environment::with_ours(given);
+    let list = environment.list();
     real!(c"posix_spawn"(pid => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
 }
 
@@ -366,14 +412,12 @@ unsafe extern "C" fn posix_spawnp(
         set_errno(Errno::FAULT);
         return Errno::FAULT.raw_os_error();
     }
-    unsafe {
-        search(file, |path| {
-            prepare(path, variables);
-            true
-        });
-    }
-    let environment = unsafe { Environment::with_ours(variables) };
-    let list = environment.list;
+    // SAFETY: the program's variables.
+    let given = unsafe { Variables::at(variables) };
+    // SAFETY: the program's path, searched for as the C library does it.
+    unsafe { prepare_found(UserPath::at(file), given) };
+    let environment = Environment::with_ours(given);
+    let list = environment.list();
     real!(c"posix_spawnp"(pid => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
 }
 
@@ -422,9 +466,10 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
     flags: c_int,
     mode: libc::mode_t,
 ) -> c_int {
-    let here = unsafe { crate::files::path_here(path) };
+    // SAFETY: the program's path.
+    let named = unsafe { UserPath::at(path) };
     if let Some(session) = session()
-        && let Err(errno) = session.hand_over(here.path)
+        && let Err(errno) = session.hand_over(named)
     {
         return errno.raw_os_error();
     }
