@@ -25,6 +25,7 @@ mod salvage;
 mod signals;
 mod simulate;
 mod status;
+mod task;
 mod timeline;
 #[cfg(feature = "torture")]
 mod torture;

@@ -16,7 +16,7 @@
 //! ```
 
 use crate::BucketId;
-use crate::checksum::{Checksum, checksum_of};
+use crate::checksum::checksum_of;
 use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET};
 use crate::segment::Segment;
 use crate::sync::Ordering;
@@ -226,9 +226,7 @@ impl SlotRecord {
 }
 
 fn checksum(bytes: &[u8; RECORD_BYTES]) -> u32 {
-    let mut checksum = Checksum::default();
-    checksum.add(&bytes[..SUM_AT]);
-    checksum.sum()
+    checksum_of(&bytes[..SUM_AT])
 }
 
 impl Segment {
@@ -278,8 +276,7 @@ impl Segment {
 
     /// Where in its tier's table the record of slot `bucket` is.
     pub fn record_offset(&self, bucket: BucketId) -> u64 {
-        let tier = &self.header().tier[self.tier_of(bucket)];
-        u64::from(bucket.raw() - tier.first_bucket) * RECORD_BYTES as u64
+        u64::from(self.slot_in_tier(bucket)) * RECORD_BYTES as u64
     }
 
     /// Pages that the store lacks and that are known to be corrupt: file, block and pages.

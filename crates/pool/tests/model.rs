@@ -519,9 +519,9 @@ fn writers_exclude_each_other() {
     });
 }
 
-/// (c) A writer killed within its change: the lock is taken over by one who changes nothing (as
-/// `Segment::lock_resident` does when the entry is another), and by one who does. Whoever looked
-/// before the killed writer came must not accept what it left.
+/// (c) A writer killed within its change: the lock is taken over by a thread that changes nothing
+/// (as `Buckets::lock` does when the entry is another), and by one that changes something. A reader
+/// that looked before the killed writer came must not accept what it left.
 #[test]
 fn a_reader_notices_a_writer_that_was_killed() {
     for changes in [false, true] {

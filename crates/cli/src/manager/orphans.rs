@@ -2,13 +2,13 @@
 
 use super::start::{StartError, keeps_all, start, write_config};
 use crate::drain::{self, Ended};
+use crate::task::task_flags;
 use crate::watch::Watch;
 use forebay_node::fsck;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use rustix::io::Errno;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,15 +29,12 @@ pub(super) fn pools() -> Result<Vec<(Runtime, Keeper)>, String> {
 /// Whether the manager's process is about to be gone, as after a kill: it takes connections until
 /// the last of its threads is.
 pub(super) fn is_ending(runtime: &Runtime) -> bool {
-    /// The kernel's flag of a task that ends, in the ninth field of /proc/PID/stat.
+    /// The kernel's flag of a task that ends.
     const EXITING: u64 = 4;
     let Ok(observer) = Observer::of(&runtime.pool) else { return false };
-    let stat = fs::read_to_string(format!("/proc/{}/stat", observer.manager())).unwrap_or_default();
-    // The name, in parentheses, may have any character in it.
-    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let flags = behind_name.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
     observer.manager() != 0
-        && (!observer.is_served() || flags.is_some_and(|flags| flags & EXITING != 0))
+        && (!observer.is_served()
+            || task_flags(observer.manager()).is_some_and(|flags| flags & EXITING != 0))
 }
 
 /// What keeps what an instance has left; `None` if it has left nothing.

@@ -2,6 +2,7 @@
 //! ends.
 
 use super::points;
+use crate::task::task_flags;
 use forebay_node::status::Observer;
 use forebay_pool::liveness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -321,9 +322,7 @@ impl Place {
 
     /// All processes that were started here, known by their environment.
     pub fn processes(&self) -> Vec<u32> {
-        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter(|&pid| self.is_of_here(pid)).collect()
+        all_processes().filter(|&pid| self.is_of_here(pid)).collect()
     }
 
     /// Kills everything that was started here.
@@ -371,21 +370,21 @@ fn remove(path: &Path) -> Result<(), String> {
 /// Processes younger than this one whose environment cannot be read: they execute a program at this
 /// moment, or end, though threads of theirs may still be within system calls.
 fn unreadable() -> usize {
-    /// The kernel's flag of its own threads, in the ninth field of /proc/PID/stat.
+    /// The kernel's flag of its own threads.
     const KERNEL: u64 = 0x20_0000;
     let began = liveness::start_time(std::process::id());
     let is_unreadable = |pid: u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, in parentheses, may have any character in it.
-        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let flags = fields.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
-        flags.is_some_and(|flags| flags & KERNEL == 0)
+        task_flags(pid).is_some_and(|flags| flags & KERNEL == 0)
             && liveness::start_time(pid).is_some_and(|start| Some(start) >= began)
             && fs::read(format!("/proc/{pid}/environ")).is_ok_and(|text| text.is_empty())
     };
+    all_processes().filter(|&pid| is_unreadable(pid)).count()
+}
+
+/// All processes of the machine that can be seen.
+fn all_processes() -> impl Iterator<Item = u32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|&pid| is_unreadable(pid)).count()
+    all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
 }
 
 /// Kills a process that was started here.
