@@ -143,7 +143,7 @@ impl Progress {
 /// Asks the manager to drain and waits until it has.
 ///
 /// # Errors
-/// What is left, and who is in the way, when nothing has changed for [`GIVE_UP`].
+/// What is left, and which processes are in the way, when nothing has changed for [`GIVE_UP`].
 pub fn drain(connection: &Connection, runtime: &Runtime) -> Result<Drained, String> {
     wait(connection, runtime, Message::Drain)
 }
@@ -330,7 +330,7 @@ impl Stuck {
     /// `observer` sees the manager's pool, if it has one.
     ///
     /// # Errors
-    /// What is left, and who is in the way, when nothing has changed for [`GIVE_UP`].
+    /// What is left, and which processes are in the way, when nothing has changed for [`GIVE_UP`].
     fn look(&mut self, observer: Option<&Observer>) -> Result<(), String> {
         let (bytes, files) =
             observer.map_or((0, Vec::new()), |observer| (observer.dirty(), observer.unfinished()));

@@ -128,7 +128,7 @@ fn rules(text: &mut String, found: &Explanation) {
             (false, None) => {
                 let _ = writeln!(
                     text,
-                    "            {name} ({source}) did not match who opened it last"
+                    "            {name} ({source}) did not match the process that opened it last"
                 );
             }
         }

@@ -9,7 +9,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// After this a process is named again.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// Which processes the user who waits was told of.
+/// Which processes the waiting user was told of.
 #[derive(Default)]
 pub struct Holders {
     looked: Option<Instant>,

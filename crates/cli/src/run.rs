@@ -228,7 +228,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     Err(format!("node managers end again and again; see {}", runtime.readable_log().display()))
 }
 
-/// What is not yet on the store, who goes on, and how to watch that.
+/// What is not yet on the store, which process goes on with it, and how to watch that.
 fn describe_left(runtime: &Runtime) -> String {
     let Ok(observer) = Observer::of(&runtime.pool) else {
         return "the node manager has just ended".to_owned();

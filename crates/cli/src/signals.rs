@@ -95,7 +95,7 @@ extern "C" fn take(signal: i32, info: *const libc::siginfo_t, _context: *const l
 fn leave(signal: i32) {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
-    // First the time: who sees the signal sees when it came.
+    // First the time: a thread that sees the signal sees when it came.
     let at = LEFT_AT.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
     let _ = LEFT.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire);
     if at.is_err_and(|at| now.saturating_sub(at) > OBEYED.as_millis() as u64) {

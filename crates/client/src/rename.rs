@@ -69,7 +69,8 @@ impl Session {
     }
 
     /// Notes that a name of a file, which `stat` describes, is about to be removed, if it is the
-    /// last one: who is killed after the call has no time to. The manager looks whether it is true.
+    /// last one: a process that is killed after the call has no time to. The manager looks whether
+    /// it is true.
     pub(crate) fn unlinking(&self, stat: &Stat) {
         if stat.st_nlink == 1 {
             self.note_unlinked(stat);
@@ -114,7 +115,7 @@ impl Session {
         let note = |file: Option<u32>| {
             let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
             // That it was unlinked stays: another process may have removed this name, too, by now.
-            // Who opens it, or finds it, takes that back. Most programs rename within one
+            // A thread that opens it, or finds it, takes that back. Most programs rename within one
             // directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
             let same = names.is_some_and(|(old, new)| record.rename_last(old, new));

@@ -24,8 +24,9 @@ impl Properties {
 
 /// The bytes of one tier below RAM, in slots of one bucket each, numbered from 0.
 ///
-/// What a slot holds, its checksums, and who may use it when is decided above; a device only moves
-/// bytes. Its methods wait for them, and may be called by any thread. A new implementation passes
+/// What a slot holds, its checksums, and which thread may use it when is decided above; a device
+/// only moves bytes. Its methods wait for them, and may be called by any thread. A new
+/// implementation passes
 /// `crates/tiers/tests/devices.rs`.
 pub trait SlotDevice: Send + Sync {
     /// What may be expected of it; always the same.

@@ -2,7 +2,7 @@
 
 /// The first byte and the number of bytes of a piece of memory, laid out as the kernel's `iovec`.
 ///
-/// It says nothing of how long the memory is valid, or who else uses it: the maker of the
+/// It says nothing of how long the memory is valid, or what else uses it: the maker of the
 /// [`Transfer`](crate::Transfer) that has it promises that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]

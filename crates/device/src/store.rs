@@ -49,7 +49,7 @@ pub struct Stat {
     pub changed_ns: i64,
 }
 
-/// The files of a store, open ones: names are the kernel's business, and the business of those who
+/// The files of a store, open ones: names are the kernel's business, and the business of those that
 /// open files.
 ///
 /// Its methods wait for what they do, and may be called by any thread. A new implementation passes

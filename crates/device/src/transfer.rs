@@ -27,7 +27,7 @@ pub enum Direction {
 ///
 /// Implementations of [`Batch`](crate::Batch) drive it like this: [`begin`](Self::begin); while not
 /// [`is_finished`](Self::is_finished), move [`remaining`](Self::remaining) at
-/// [`position`](Self::position) and [`settle`](Self::settle) the answer.
+/// [`position`](Self::position) and [`complete`](Self::complete) the answer.
 pub struct Transfer {
     direction: Direction,
     target: Target,
@@ -149,7 +149,7 @@ impl Transfer {
     }
 
     /// Takes what became of [`remaining`](Self::remaining): bytes moved or an error.
-    pub fn settle(&mut self, answer: Result<usize, Errno>) {
+    pub fn complete(&mut self, answer: Result<usize, Errno>) {
         match answer {
             Ok(0) if self.direction == Direction::Write => self.finish(Err(Errno::IO)),
             Ok(0) => self.finish(Ok(self.done)),
@@ -268,7 +268,7 @@ mod tests {
                     let bytes = remaining.iter().map(|span| span.1).sum::<usize>().min(step);
                     assert!(bytes > 0);
                     expected += bytes;
-                    transfer.settle(Ok(bytes));
+                    transfer.complete(Ok(bytes));
                 }
                 assert_eq!(transfer.result(), Ok(9));
                 assert_eq!(spans(transfer.buffers()), whole);
@@ -280,8 +280,8 @@ mod tests {
     fn an_error_after_a_short_answer_leaves_the_buffers_whole() {
         let mut transfer = transfer(Direction::Write, &[4, 4]);
         let whole = spans(transfer.buffers());
-        transfer.settle(Ok(6));
-        transfer.settle(Err(Errno::NOSPC));
+        transfer.complete(Ok(6));
+        transfer.complete(Err(Errno::NOSPC));
         assert_eq!(transfer.result(), Err(Errno::NOSPC));
         assert_eq!(spans(transfer.buffers()), whole);
     }
@@ -289,12 +289,12 @@ mod tests {
     #[test]
     fn nothing_written_is_an_error_and_nothing_read_the_end() {
         let mut write = transfer(Direction::Write, &[4]);
-        write.settle(Ok(0));
+        write.complete(Ok(0));
         assert_eq!(write.result(), Err(Errno::IO));
 
         let mut read = transfer(Direction::Read, &[4]);
-        read.settle(Ok(3));
-        read.settle(Ok(0));
+        read.complete(Ok(3));
+        read.complete(Ok(0));
         assert_eq!(read.result(), Ok(3));
     }
 
@@ -304,14 +304,14 @@ mod tests {
             let mut transfer = transfer(Direction::Read, &[4]);
             for _progress in 0..3 {
                 for _ in 0..RETRIES_MAX {
-                    transfer.settle(Err(errno));
+                    transfer.complete(Err(errno));
                 }
                 assert!(!transfer.is_finished());
-                transfer.settle(Ok(1));
+                transfer.complete(Ok(1));
             }
             for _ in 0..=RETRIES_MAX {
                 assert!(!transfer.is_finished());
-                transfer.settle(Err(errno));
+                transfer.complete(Err(errno));
             }
             assert_eq!(transfer.result(), Err(errno));
         }
@@ -322,7 +322,7 @@ mod tests {
         let mut transfer = transfer(Direction::Write, &[1; 2 * SPANS_MAX + 1]);
         for expected in [SPANS_MAX, SPANS_MAX, 1] {
             assert_eq!(transfer.remaining().len(), expected);
-            transfer.settle(Ok(expected));
+            transfer.complete(Ok(expected));
         }
         assert_eq!(transfer.result(), Ok(2 * SPANS_MAX as u64 + 1));
     }

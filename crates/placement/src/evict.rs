@@ -2,11 +2,11 @@
 //!
 //! The default is S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: "FIFO queues are all you need for cache
 //! eviction", SOSP 2023). A block that arrives is on probation. Probation is a FIFO queue of a
-//! tenth of the tier: who reaches its end unused leaves, so a scan passes through that tenth and
-//! displaces nothing else; who was used twice goes to the main queue. There, who reaches the end
-//! unused leaves, and who was used goes round again, at most three times. A use only counts, up to
-//! a limit, and moves nothing: a hot block is not written to. Who left not long ago and comes back
-//! (a *ghost*) skips probation.
+//! tenth of the tier: a block that reaches its end unused leaves, so a scan passes through that
+//! tenth and displaces nothing else; one that was used twice goes to the main queue. There, one
+//! that reaches the end unused leaves, and one that was used goes round again, at most three times.
+//! A use only counts, up to a limit, and moves nothing: a hot block is not written to. One that
+//! left not long ago and comes back (a *ghost*) skips probation.
 //!
 //! Queues are not linked lists: a block's place is its [`Heat`], that is the time when it joined
 //! its queue and one bit for which, so there is nothing to repair after a crash.

@@ -121,7 +121,7 @@ impl RankRange {
     }
 }
 
-/// What must hold of a file and of who opens it; what is left out always does.
+/// What must hold of a file and of the process that opens it; what is left out always does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions<'a> {
     /// Pattern of the path, see [`glob::matches`]: absolute if it begins with `/`, else relative to

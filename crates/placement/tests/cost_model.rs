@@ -2,8 +2,8 @@
 //! behind the defaults, see docs/placement.md.
 //!
 //! A fluid model of the paper's testbed (Figure 7, bandwidths as tested): a program writes 64 GB
-//! sixteen times and computes in between. The organizer moves and flushes all the time; who writes
-//! to a tier shares its bandwidth with what the organizer moves through it.
+//! sixteen times and computes in between. The organizer moves and flushes all the time; a program
+//! that writes to a tier shares its bandwidth with what the organizer moves through it.
 
 use forebay_placement::organizer::{Event, Settings, Task, organize};
 use forebay_placement::{

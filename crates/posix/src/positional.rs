@@ -66,7 +66,7 @@ pub fn locate(transfer: &Transfer, slots: Option<FileSlots>) -> (StoreFile, u64)
 pub fn carry_on(transfer: &mut Transfer, slots: Option<FileSlots>) {
     while !transfer.is_finished() {
         let answer = step(transfer, slots);
-        transfer.settle(answer);
+        transfer.complete(answer);
     }
 }
 

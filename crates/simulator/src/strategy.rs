@@ -28,7 +28,7 @@ pub enum Trigger {
     Never,
 }
 
-/// Who carries data from a shared tier to the store.
+/// Which nodes carry data from a shared tier to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Movers {
     /// Processes on the compute nodes: the bytes come to the node and leave it again.
@@ -48,7 +48,7 @@ pub struct Strategy {
     pub policy: String,
     /// What starts a flush.
     pub trigger: Trigger,
-    /// Who flushes a shared tier.
+    /// Which nodes flush a shared tier.
     pub movers: Movers,
     /// Whether room is made by moving to a lower tier; otherwise only by flushing and dropping.
     /// What [`forebay_placement::Policy::moves_down`] says, unless one wants to know what else

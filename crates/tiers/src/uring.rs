@@ -88,7 +88,7 @@ impl Uring {
             for completion in self.ring.completion() {
                 in_flight -= 1;
                 let index = completion.user_data() as usize;
-                if settle(&mut transfers[index], completion.result()) {
+                if complete(&mut transfers[index], completion.result()) {
                     self.unfinished.push(index);
                 }
             }
@@ -156,12 +156,12 @@ fn request(transfer: &Transfer, slots: Option<FileSlots>) -> squeue::Entry {
 /// Nothing here is cancelled: ECANCELED says that the kernel found no worker thread for a request
 /// that has to wait, because of a signal or a limit of threads. It is left, untouched, to be done
 /// without.
-fn settle(transfer: &mut Transfer, result: i32) -> bool {
+fn complete(transfer: &mut Transfer, result: i32) -> bool {
     let answer = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result));
     if answer == Err(Errno::CANCELED) {
         return false;
     }
-    transfer.settle(answer);
+    transfer.complete(answer);
     !transfer.is_finished()
 }
 
@@ -228,10 +228,10 @@ mod tests {
         // SAFETY: never run.
         let mut transfer = unsafe { Transfer::write(StoreFile::NONE, 0, vec![buffer]) };
         transfer.begin();
-        assert!(!settle(&mut transfer, -libc::ECANCELED), "asking again could go on for ever");
+        assert!(!complete(&mut transfer, -libc::ECANCELED), "asking again could go on for ever");
         assert!(!transfer.is_finished());
-        assert!(settle(&mut transfer, -libc::EINTR));
-        assert!(!settle(&mut transfer, 1));
+        assert!(complete(&mut transfer, -libc::EINTR));
+        assert!(!complete(&mut transfer, 1));
         assert_eq!(transfer.result(), Ok(1));
     }
 

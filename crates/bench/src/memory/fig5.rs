@@ -101,7 +101,7 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
             let ns = together(|client| index.work(client, operations, updates))?;
             measured.add(work, FOREBAY, Unit::Rate, rate(operations, ns));
             for (name, _, _, clients, pipeline) in &served {
-                // Who waits for each answer would take ten times as long.
+                // To wait for each answer would take ten times as long.
                 let count = if *pipeline == 1 { operations / 8 } else { operations };
                 let ns = together(|client| {
                     let mut client = clients[client].lock().unwrap_or_else(PoisonError::into_inner);

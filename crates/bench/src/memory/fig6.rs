@@ -69,7 +69,7 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
         for (broker, place, _) in &served {
             let name = broker.name;
             say(&format!("round {round} of {rounds}: {name}"));
-            // Who waits for each answer would take ten times as long.
+            // To wait for each answer would take ten times as long.
             let count = if broker.program.is_none() { count / 8 } else { count };
             let of = |e: String| format!("{name}: {e}");
             (broker.clear)(place).map_err(of)?;
@@ -147,7 +147,7 @@ impl Drop for Shared {
     }
 }
 
-/// A message that says who published it, and the how many-th it is.
+/// A message that says which thread published it, and its number there.
 fn stamped(client: usize, number: usize) -> Message {
     Message::Stage { file: client as u32, generation: 0, first: number as u64, blocks: 1 }
 }

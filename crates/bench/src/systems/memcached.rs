@@ -75,7 +75,7 @@ pub const BROKER: Broker = Broker {
             }
             let mut answer = vec![0; due.len()];
             exchange(stream.as_mut(), &request, &mut answer)?;
-            // Who published it is not known before.
+            // The publisher is not known before.
             let is_message = |found: &[u8]| {
                 found.starts_with(b"VALUE ")
                     && found.windows(5).any(|word| word == b"from ")

@@ -129,7 +129,7 @@ pub struct Broker {
     pub wanted: [f64; 2],
 }
 
-/// The message of a publisher: who it is, and the how many-th.
+/// The message of a publisher: the publisher's number, and the message's.
 pub fn message(id: usize, number: usize) -> [u8; MESSAGE_BYTES] {
     let mut message = *b"from 0000 number 000000000000000";
     digits(&mut message[5..9], id);

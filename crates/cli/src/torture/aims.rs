@@ -369,7 +369,7 @@ impl Torture {
             Event::Kill => self.kill_manager(),
             Event::Freeze => self.freeze_manager(),
             Event::Absence => {
-                // It is they who start another one.
+                // Programs start another one.
                 self.signal_runs(Signal::STOP);
                 self.kill_manager();
                 self.wait(ABSENCE_MS);
@@ -461,7 +461,7 @@ impl Torture {
         let (die, hold) = (format!("die:{}", lead.victims), format!("hold:{}", lead.held));
         let at_point = format!("{kind}:{}", aim.point);
         let what = match (aim.role == CLIENT, lead.victims.is_empty(), lead.held.is_empty()) {
-            // Who comes next finds what the one before has left.
+            // The next process finds what the one before has left.
             (true, false, _) => format!("{die}+{at_point}"),
             (true, _, false) if worker < 2 => hold,
             (true, ..) => at_point,

@@ -55,7 +55,7 @@ pub fn play(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     let looks = scripts[1] == Script::default();
     let inherited = from.map(|from| Inherited { from, slots: slots.clone() });
     let folder = arguments.folder();
-    let player = |who| Player::new(files.clone(), &folder, who, looks);
+    let player = |program| Player::new(files.clone(), &folder, program, looks);
     match play.as_deref() {
         Some("both") => std::thread::scope(|scope| {
             let second = scope.spawn(|| player(1).play(&scripts[1], None));
@@ -148,18 +148,18 @@ impl Conductor<'_> {
         };
         let mut courses = [Course::default(), Course::default()];
         let mut wrong = None;
-        for (who, status) in statuses.iter().enumerate() {
-            let told = self.signs.all_told(who)?;
-            let steps = scripts[who].all().count();
+        for (program, status) in statuses.iter().enumerate() {
+            let told = self.signs.all_told(program)?;
+            let steps = scripts[program].all().count();
             let died = status.is_some_and(|status| status.signal().is_some());
             wrong = wrong.or(match status {
-                None => Some(format!("program {} hangs", ["X", "Y"][who])),
-                Some(status) => self.unexpected(case, &scripts, who, &told, *status),
+                None => Some(format!("program {} hangs", ["X", "Y"][program])),
+                Some(status) => self.unexpected(case, &scripts, program, &told, *status),
             });
             if !died && told.len() < steps && status.is_some() {
                 wrong = wrong.or(Some("a program has left steps out".into()));
             }
-            courses[who] = Course { told, died, late: late[who] };
+            courses[program] = Course { told, died, late: late[program] };
         }
         self.count(case, pass.as_ref(), &scripts, &courses, &statuses)?;
         let story = Story {

@@ -32,7 +32,7 @@ impl World {
         self.names.get(&name).map(|&file| &self.files[file][..])
     }
 
-    fn open(&mut self, who: usize, slot: usize, name: char, how: How) -> Told {
+    fn open(&mut self, program: usize, slot: usize, name: char, how: How) -> Told {
         if how == How::Create && !self.names.contains_key(&name) {
             self.names.insert(name, self.files.len());
             self.files.push(Vec::new());
@@ -41,71 +41,71 @@ impl World {
         if how == How::Empty {
             self.files[file].clear();
         }
-        self.slots[who][slot] = Some(file);
+        self.slots[program][slot] = Some(file);
         Told::Done
     }
 
     /// The file of a descriptor.
-    fn at(&mut self, who: usize, slot: usize) -> Result<&mut Vec<u8>, Told> {
-        let file = self.slots[who][slot].ok_or(Told::Failed(EBADF))?;
+    fn at(&mut self, program: usize, slot: usize) -> Result<&mut Vec<u8>, Told> {
+        let file = self.slots[program][slot].ok_or(Told::Failed(EBADF))?;
         Ok(&mut self.files[file])
     }
 
     /// A program begins to append: what others write from now on does not move it.
-    fn begin_append(&mut self, who: usize, slot: usize) {
-        self.ends[who] = self.at(who, slot).ok().map(|file| file.len());
+    fn begin_append(&mut self, program: usize, slot: usize) {
+        self.ends[program] = self.at(program, slot).ok().map(|file| file.len());
     }
 
     /// Does a step of a program.
-    pub fn apply(&mut self, who: usize, step: Step, of: &Files) -> Told {
-        self.try_apply(who, step, of).unwrap_or_else(|told| told)
+    pub fn apply(&mut self, program: usize, step: Step, of: &Files) -> Told {
+        self.try_apply(program, step, of).unwrap_or_else(|told| told)
     }
 
-    fn try_apply(&mut self, who: usize, step: Step, of: &Files) -> Result<Told, Told> {
+    fn try_apply(&mut self, program: usize, step: Step, of: &Files) -> Result<Told, Told> {
         match step {
-            Step::Open { slot, name, how } => return Ok(self.open(who, slot, name, how)),
+            Step::Open { slot, name, how } => return Ok(self.open(program, slot, name, how)),
             Step::Close { slot } => {
-                self.at(who, slot)?;
-                self.slots[who][slot] = None;
+                self.at(program, slot)?;
+                self.slots[program][slot] = None;
             }
             Step::Write { slot, at, length, tag }
             | Step::WriteHere { slot, at, length, tag }
             | Step::Fork { slot, at, length, tag } => {
-                put(self.at(who, slot)?, at, &of.bytes(tag, at, length));
+                put(self.at(program, slot)?, at, &of.bytes(tag, at, length));
             }
             Step::Append { slot, length, tag } => {
-                let end = self.ends[who].take();
-                let file = self.at(who, slot)?;
+                let end = self.ends[program].take();
+                let file = self.at(program, slot)?;
                 let end = end.unwrap_or(file.len()) as u64;
                 put(file, end, &of.bytes(tag, 0, length));
             }
-            Step::Read { slot } => return Ok(Told::Bytes(self.at(who, slot)?.clone())),
-            Step::Size { slot } => return Ok(Told::Size(self.at(who, slot)?.len() as u64)),
+            Step::Read { slot } => return Ok(Told::Bytes(self.at(program, slot)?.clone())),
+            Step::Size { slot } => return Ok(Told::Size(self.at(program, slot)?.len() as u64)),
             Step::Truncate { slot, size } => {
-                self.at(who, slot)?.resize(size as usize, 0);
+                self.at(program, slot)?.resize(size as usize, 0);
                 self.ends = [None; 2];
             }
             Step::Punch { slot, at, length } => {
-                let file = self.at(who, slot)?;
+                let file = self.at(program, slot)?;
                 let end = file.len().min((at + length) as usize);
                 let start = end.min(at as usize);
                 file[start..end].fill(0);
             }
             Step::Allocate { slot, size } => {
-                let file = self.at(who, slot)?;
+                let file = self.at(program, slot)?;
                 file.resize(file.len().max(size as usize), 0);
                 self.ends = [None; 2];
             }
             Step::Map { slot, at, length, tag } => {
-                let file = self.at(who, slot)?;
+                let file = self.at(program, slot)?;
                 let mut bytes = of.bytes(tag, at, length);
                 bytes.truncate(file.len().saturating_sub(at as usize));
                 put(file, at, &bytes);
             }
             Step::Copy { from, to, at, length } | Step::Send { from, to, at, length } => {
-                let source = self.at(who, from)?;
+                let source = self.at(program, from)?;
                 let bytes = source[..source.len().min(length as usize)].to_vec();
-                put(self.at(who, to)?, at, &bytes);
+                put(self.at(program, to)?, at, &bytes);
             }
             Step::Rename { from, to } => {
                 let file = *self.names.get(&from).ok_or(Told::Failed(ENOENT))?;
@@ -125,11 +125,11 @@ impl World {
                 self.names.remove(&name).ok_or(Told::Failed(ENOENT))?;
             }
             Step::Sync { slot } => {
-                self.at(who, slot)?;
+                self.at(program, slot)?;
             }
             Step::Dup { slot, to } => {
-                self.at(who, slot)?;
-                self.slots[who][to] = self.slots[who][slot];
+                self.at(program, slot)?;
+                self.slots[program][to] = self.slots[program][slot];
             }
             Step::Exec => {}
         }
@@ -224,16 +224,17 @@ impl Story<'_> {
                 return Some(format!("file {name}: {what}"));
             }
         }
-        (0..2).find_map(|who| self.misread(who, &ends))
+        (0..2).find_map(|program| self.misread(program, &ends))
     }
 
     /// Whether files may have sizes between those that whole steps leave.
     fn may_be_between(&self) -> bool {
-        (0..2).any(|who| {
-            let told = self.courses[who].told.iter();
+        (0..2).any(|program| {
+            let told = self.courses[program].told.iter();
             let mut failed =
-                self.scripts[who].all().zip(told).filter(|(_, told)| self.excuses(told));
-            failed.any(|(step, _)| step.writes()) || self.in_flight(who).is_some_and(Step::writes)
+                self.scripts[program].all().zip(told).filter(|(_, told)| self.excuses(told));
+            failed.any(|(step, _)| step.writes())
+                || self.in_flight(program).is_some_and(Step::writes)
         })
     }
 
@@ -242,15 +243,15 @@ impl Story<'_> {
     }
 
     /// The step in which a program died.
-    fn in_flight(&self, who: usize) -> Option<Step> {
-        let course = &self.courses[who];
-        if course.died { self.scripts[who].all().nth(course.told.len()) } else { None }
+    fn in_flight(&self, program: usize) -> Option<Step> {
+        let course = &self.courses[program];
+        if course.died { self.scripts[program].all().nth(course.told.len()) } else { None }
     }
 
     /// Whether an order tells what was told, but for the bytes that were read.
     fn is_told(&self, end: &End) -> bool {
-        (0..2).all(|who| {
-            let pairs = end.told[who].iter().zip(&self.courses[who].told);
+        (0..2).all(|program| {
+            let pairs = end.told[program].iter().zip(&self.courses[program].told);
             pairs.into_iter().all(|pair| match pair {
                 (Told::Bytes(_), Told::Bytes(_)) => true,
                 (one, other) => one == other,
@@ -259,17 +260,17 @@ impl Story<'_> {
     }
 
     /// What is wrong with what a program has read.
-    fn misread(&self, who: usize, ends: &[End]) -> Option<String> {
-        for (index, told) in self.courses[who].told.iter().enumerate() {
+    fn misread(&self, program: usize, ends: &[End]) -> Option<String> {
+        for (index, told) in self.courses[program].told.iter().enumerate() {
             let Told::Bytes(read) = told else { continue };
-            let of_end = |end: &End| match end.told[who].get(index) {
+            let of_end = |end: &End| match end.told[program].get(index) {
                 Some(Told::Bytes(bytes)) => Some(bytes.clone()),
                 _ => None,
             };
             let all: Vec<_> = ends.iter().filter_map(of_end).collect();
             let all: Vec<_> = all.iter().map(|bytes| &bytes[..]).collect();
             if let Some(what) = unexplained(read, &all, self.may_be_between()) {
-                return Some(format!("step {index} of {} has read {what}", ["X", "Y"][who]));
+                return Some(format!("step {index} of {} has read {what}", ["X", "Y"][program]));
             }
         }
         None
@@ -278,14 +279,14 @@ impl Story<'_> {
     /// The ends of all orders.
     fn ends(&self) -> Vec<End> {
         let mut end = End { world: self.start.clone(), told: [Vec::new(), Vec::new()] };
-        let mut moves = [0, 1].map(|who| self.moves(who));
-        for who in [1, 0] {
+        let mut moves = [0, 1].map(|program| self.moves(program));
+        for program in [1, 0] {
             // One in which it died may be done, or not, as any other step.
-            let course = &self.courses[who];
-            let early = self.scripts[who].setup.len() - course.late;
+            let course = &self.courses[program];
+            let early = self.scripts[program].setup.len() - course.late;
             for _ in 0..early.min(course.told.len()) {
-                let told = end.world.apply(who, moves[who].remove(0).step, self.files);
-                end.told[who].push(told);
+                let told = end.world.apply(program, moves[program].remove(0).step, self.files);
+                end.told[program].push(told);
             }
         }
         let mut all = Vec::new();
@@ -294,12 +295,12 @@ impl Story<'_> {
     }
 
     /// What a program did, and what it may have done before it died.
-    fn moves(&self, who: usize) -> Vec<Move> {
-        let course = &self.courses[who];
+    fn moves(&self, program: usize) -> Vec<Move> {
+        let course = &self.courses[program];
         let mut moves = Vec::new();
-        for (index, step) in self.scripts[who].all().enumerate() {
+        for (index, step) in self.scripts[program].all().enumerate() {
             let is_done = index < course.told.len();
-            if !is_done && self.in_flight(who).is_none() || index > course.told.len() {
+            if !is_done && self.in_flight(program).is_none() || index > course.told.len() {
                 break;
             }
             let has_failed = course.told.get(index).is_some_and(|told| self.excuses(told));
@@ -328,54 +329,54 @@ impl Story<'_> {
     }
 
     fn go_on(&self, end: End, moves: &[Vec<Move>; 2], at: [usize; 2], all: &mut Vec<End>) {
-        let is_left = |who: usize| at[who] < moves[who].len();
+        let is_left = |program: usize| at[program] < moves[program].len();
         if !is_left(0) && !is_left(1) {
             all.push(end);
             return;
         }
-        for who in (0..2).filter(|&who| is_left(who)) {
-            let Move { step, kind } = moves[who][at[who]];
+        for program in (0..2).filter(|&program| is_left(program)) {
+            let Move { step, kind } = moves[program][at[program]];
             let may_be = |kind| matches!(kind, Kind::MayBe | Kind::MayBegin);
             let is_behind = || moves[0][at[0]..].iter().any(|it| !may_be(it.kind));
-            if self.in_order && who == 1 && is_behind() {
+            if self.in_order && program == 1 && is_behind() {
                 continue;
             }
             let mut next = at;
-            next[who] += 1;
+            next[program] += 1;
             if kind == Kind::MayBe {
                 self.go_on(end.clone(), moves, next, all);
                 let others = &moves[1][..at[1]];
-                let is_late = self.in_order && who == 0 && !others.is_empty();
+                let is_late = self.in_order && program == 0 && !others.is_empty();
                 let only_look = others.iter().all(|other| other.step.only_looks());
                 if is_late && !(step.is_completed_by_others() && only_look) {
                     continue;
                 }
             }
             if kind == Kind::Fails {
-                let told = self.courses[who].told[end.told[who].len()].clone();
+                let told = self.courses[program].told[end.told[program].len()].clone();
                 let mut without = end.clone();
-                without.told[who].push(told.clone());
+                without.told[program].push(told.clone());
                 self.go_on(without, moves, next, all);
                 if !step.only_tells() {
                     let mut with = end.clone();
-                    with.world.apply(who, step, self.files);
+                    with.world.apply(program, step, self.files);
                     if let Step::Open { slot, .. } = step {
-                        with.world.slots[who][slot] = None;
+                        with.world.slots[program][slot] = None;
                     }
-                    with.told[who].push(told);
+                    with.told[program].push(told);
                     self.go_on(with, moves, next, all);
                 }
                 continue;
             }
             let mut end = end.clone();
             if let (Kind::Begins | Kind::MayBegin, Step::Append { slot, .. }) = (kind, step) {
-                end.world.begin_append(who, slot);
+                end.world.begin_append(program, slot);
                 self.go_on(end, moves, next, all);
                 continue;
             }
-            let told = end.world.apply(who, step, self.files);
+            let told = end.world.apply(program, step, self.files);
             if kind == Kind::Tells {
-                end.told[who].push(told);
+                end.told[program].push(told);
             }
             self.go_on(end, moves, next, all);
         }
@@ -449,7 +450,7 @@ mod tests {
         assert_eq!(judge(&story(false, false), 'a', &longer), None);
         assert!(judge(&story(false, false), 'a', &[1, 1, 0]).is_some());
         assert!(judge(&story(false, false), 'b', &cut).unwrap().contains("files b"));
-        // Who died in the write may have written nothing, or a part of it.
+        // A program that died in the write may have written nothing, or a part of it.
         assert_eq!(judge(&story(true, true), 'a', &[1, 1, 1]), None);
         assert_eq!(judge(&story(true, true), 'a', &cut), None);
         assert!(judge(&story(true, true), 'a', &longer).is_some());

@@ -1,4 +1,5 @@
-//! A file that has no name any more, or whose name is another's: it lives for who has it open.
+//! A file that has no name any more, or whose name is another's: it lives for processes that have
+//! it open.
 
 use super::hits::{self, Call};
 use super::shadow::difference;

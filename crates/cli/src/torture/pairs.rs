@@ -233,10 +233,11 @@ impl Case {
 /// All names that files of a case may have.
 pub const NAMES: [char; 8] = ['a', 'b', 'l', 'k', 'm', 'n', 's', 'c'];
 
-/// What program `who` does for an operation. Both touch the same bytes, pages and blocks.
-fn script(operation: Operation, who: usize) -> Script {
-    let pick = |one: u64, other: u64| [one, other][who];
-    let tag = 1 + who as u64;
+/// What the first or second program (0, 1) does for an operation. Both touch the same bytes, pages
+/// and blocks.
+fn script(operation: Operation, program: usize) -> Script {
+    let pick = |one: u64, other: u64| [one, other][program];
+    let tag = 1 + program as u64;
     let open = Step::Open { slot: 0, name: 'a', how: How::Plain };
     let (at, length) = (pick(259_000, 261_500), 6_000);
     let mut setup = vec![open];
@@ -269,8 +270,8 @@ fn script(operation: Operation, who: usize) -> Script {
             }
         }
         Rename => vec![Step::Rename { from: 'a', to: 'b' }],
-        RenameOver => vec![Step::Rename { from: ['m', 'n'][who], to: 'a' }],
-        Link => vec![Step::Link { from: 'a', to: ['l', 'k'][who] }],
+        RenameOver => vec![Step::Rename { from: ['m', 'n'][program], to: 'a' }],
+        Link => vec![Step::Link { from: 'a', to: ['l', 'k'][program] }],
         Unlink => vec![Step::Unlink { name: 'a' }],
         UnlinkAndUse => vec![
             Step::Unlink { name: 'a' },

@@ -43,12 +43,12 @@ impl Signs {
         self.0.join("held")
     }
 
-    fn told(&self, who: usize) -> PathBuf {
-        self.0.join(format!("told-{who}"))
+    fn told(&self, player: usize) -> PathBuf {
+        self.0.join(format!("told-{player}"))
     }
 
-    fn read(&self, who: usize, index: usize) -> PathBuf {
-        self.0.join(format!("read-{who}-{index}"))
+    fn read(&self, player: usize, index: usize) -> PathBuf {
+        self.0.join(format!("read-{player}-{index}"))
     }
 
     /// Removes all of them.
@@ -58,44 +58,44 @@ impl Signs {
     }
 
     /// How many steps of a player have told something.
-    pub fn count(&self, who: usize) -> usize {
-        let text = std::fs::read(self.told(who)).unwrap_or_default();
+    pub fn count(&self, player: usize) -> usize {
+        let text = std::fs::read(self.told(player)).unwrap_or_default();
         text.iter().filter(|&&byte| byte == b'\n').count()
     }
 
     /// What the steps of a player have told.
-    pub fn all_told(&self, who: usize) -> io::Result<Vec<Told>> {
-        let text = match std::fs::read_to_string(self.told(who)) {
+    pub fn all_told(&self, player: usize) -> io::Result<Vec<Told>> {
+        let text = match std::fs::read_to_string(self.told(player)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text?,
         };
         let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-        whole.enumerate().map(|(index, line)| self.parse(who, index, line)).collect()
+        whole.enumerate().map(|(index, line)| self.parse(player, index, line)).collect()
     }
 
-    fn parse(&self, who: usize, index: usize, line: &str) -> io::Result<Told> {
+    fn parse(&self, player: usize, index: usize, line: &str) -> io::Result<Told> {
         let wrong = || io::Error::other(format!("{line}: not what a step tells"));
         Ok(match line.split_once(' ') {
             None if line == "done" => Told::Done,
-            None if line == "bytes" => Told::Bytes(std::fs::read(self.read(who, index))?),
+            None if line == "bytes" => Told::Bytes(std::fs::read(self.read(player, index))?),
             Some(("failed", errno)) => Told::Failed(errno.parse().map_err(|_| wrong())?),
             Some(("size", size)) => Told::Size(size.parse().map_err(|_| wrong())?),
             _ => return Err(wrong()),
         })
     }
 
-    fn note(&self, who: usize, index: usize, told: &Told) -> io::Result<()> {
+    fn note(&self, player: usize, index: usize, told: &Told) -> io::Result<()> {
         let line = match told {
             Told::Done => "done\n".to_owned(),
             Told::Failed(errno) => format!("failed {errno}\n"),
             Told::Size(size) => format!("size {size}\n"),
             Told::Bytes(bytes) => {
-                std::fs::write(self.read(who, index), bytes)?;
+                std::fs::write(self.read(player, index), bytes)?;
                 "bytes\n".to_owned()
             }
         };
         let mut options = OpenOptions::new();
-        options.append(true).create(true).open(self.told(who))?.write_all(line.as_bytes())
+        options.append(true).create(true).open(self.told(player))?.write_all(line.as_bytes())
     }
 }
 
@@ -108,11 +108,11 @@ pub struct Inherited {
     pub slots: Vec<RawFd>,
 }
 
-/// One who plays a script.
+/// Plays a script.
 pub struct Player {
     files: Files,
     signs: Signs,
-    who: usize,
+    player: usize,
     /// Whether it looks past Forebay at what it has synced.
     looks: bool,
     slots: [Option<File>; SLOTS],
@@ -127,9 +127,9 @@ fn mark(what: &str) -> io::Result<()> {
 }
 
 impl Player {
-    /// Player `who`, 0 or 1, of a case with these files.
-    pub fn new(files: Files, folder: &Path, who: usize, looks: bool) -> Player {
-        Player { files, signs: Signs::of(folder), who, looks, slots: Default::default() }
+    /// The one of number `player`, 0 or 1, of a case with these files.
+    pub fn new(files: Files, folder: &Path, player: usize, looks: bool) -> Player {
+        Player { files, signs: Signs::of(folder), player, looks, slots: Default::default() }
     }
 
     /// Plays the script, or the rest of it.
@@ -153,9 +153,9 @@ impl Player {
                 Ok(told) => told,
                 Err(error) => Told::Failed(error.raw_os_error().unwrap_or(0)),
             };
-            self.signs.note(self.who, index, &told)?;
+            self.signs.note(self.player, index, &told)?;
         }
-        if self.who == 0 {
+        if self.player == 0 {
             mark(MARKS[2])?;
             wait_while(|| self.signs.held().exists());
         }
@@ -163,7 +163,7 @@ impl Player {
     }
 
     fn begin(&self) -> io::Result<()> {
-        if self.who == 0 {
+        if self.player == 0 {
             return mark(MARKS[0]);
         }
         std::fs::write(self.signs.ready(), "")?;
@@ -262,7 +262,7 @@ impl Player {
             // SAFETY: numbers only.
             unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
         }
-        let told = self.signs.note(self.who, index, &Told::Done).and_then(|()| mark(MARKS[1]));
+        let told = self.signs.note(self.player, index, &Told::Done).and_then(|()| mark(MARKS[1]));
         if let Err(error) = told {
             return error;
         }

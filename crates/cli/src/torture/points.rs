@@ -152,7 +152,8 @@ impl Seen {
         if std::fs::rename(log, &taken).is_err() {
             return;
         }
-        // Those who have it open, or look for it now, are few: a line that is lost is not counted.
+        // The processes that have it open, or look for it now, are few: a line that is lost is not
+        // counted.
         let _ = std::fs::File::create(log);
         for line in std::fs::read_to_string(&taken).unwrap_or_default().lines() {
             if let [role, point, ..] = line.split(' ').collect::<Vec<_>>()[..] {

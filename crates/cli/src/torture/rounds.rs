@@ -58,7 +58,7 @@ impl Torture {
         if self.has_lost() {
             return Ok(());
         }
-        // Who interrupts wants to know what was right until now.
+        // A user who interrupts wants to know what was right until now.
         let choice = if self.is_interrupted() { 9 } else { self.random.below(5) };
         self.end_round(choice)
     }

@@ -36,7 +36,7 @@ impl Scenario {
     }
 }
 
-/// Hidden options of those who play cases.
+/// Hidden options of the processes that play cases.
 #[derive(Args, Clone)]
 pub struct ListArguments {
     /// Play cases of this list

@@ -129,7 +129,7 @@ impl Torture {
         }
     }
 
-    /// Lets another user in, who stays for the whole torture.
+    /// Lets another user in, for the whole torture.
     pub(super) fn start_stranger(&mut self) -> Result<(), String> {
         let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         if !self.may(Kind::Users) || self.stranger.as_mut().is_some_and(is_there) {
@@ -228,7 +228,7 @@ impl Torture {
     /// Continues a manager that is stopped, if it is time, or `now`.
     pub(super) fn thaw(&mut self, now: bool) {
         if let Some((pid, _)) = self.frozen.take_if(|(_, until)| now || Instant::now() >= *until) {
-            // Until now, and for who has just been told.
+            // Until now, and for processes that have just been told.
             hits::note_stop(&self.place.hits());
             send(pid, Signal::CONT);
         }

@@ -81,7 +81,7 @@ pub struct WorkerArguments {
     /// Write what comes from standard input to standard output
     #[arg(long)]
     pub pour: bool,
-    /// Be another user, who tries to get at everything
+    /// Be another user that tries to get at everything
     #[arg(long)]
     pub stranger: bool,
     #[command(flatten)]

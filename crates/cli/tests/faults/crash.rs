@@ -3,9 +3,9 @@
 //!
 //! Scripts of operations (`crash/model.rs`) run in one or two processes (`programs/scripted.c`),
 //! which report each operation that has returned. A process kills itself with SIGKILL at the n-th
-//! of the points that stand in the code of all rooms (`forebay_pool::crash`): the program, the node
-//! manager, or one and then the other. Afterwards everything is drained and compared, byte by byte,
-//! with what the model allows.
+//! of the points that stand in the code of all crates (`forebay_pool::crash`): the program, the
+//! node manager, or one and then the other. Afterwards everything is drained and compared, byte by
+//! byte, with what the model allows.
 //!
 //! - `FOREBAY_SEED=n` repeats one run of each test.
 //! - `FOREBAY_CRASH_MINUTES=n` goes on for so long.
@@ -237,8 +237,8 @@ fn recover(harness: &Harness, kills: &[Kill]) -> Vec<String> {
 }
 
 impl Kill {
-    /// Somewhere in a manager: rooms that are passed once are hit as often as those that are passed
-    /// all the time.
+    /// Somewhere in a manager: points that are passed once are hit as often as those that are
+    /// passed all the time.
     fn somewhere(rng: &mut Random) -> Kill {
         let room = if rng.one_in(3) { "" } else { ROOMS[rng.index(ROOMS.len())] };
         let most = if rng.one_in(3) { 60 } else { 4 };

@@ -147,17 +147,17 @@ fn production(text: &str) -> String {
 }
 
 #[test]
-fn dependencies_point_up_the_list_of_rooms() {
+fn dependencies_point_up_the_list_of_crates() {
     let known: BTreeSet<_> = ALLOWED.iter().map(|(name, ..)| (*name).to_owned()).collect();
     let found: BTreeSet<_> = crates().iter().map(|path| name(path)).collect();
-    assert_eq!(found, known, "crates on the left, rooms of this test on the right");
-    for (crate_name, rooms, others) in ALLOWED {
+    assert_eq!(found, known, "crates on the left, those of this test on the right");
+    for (crate_name, own, others) in ALLOWED {
         let manifest = read(&root().join("crates").join(crate_name).join("Cargo.toml"));
         for (section, names) in dependencies(&manifest) {
             let in_tests = ALLOWED_IN_TESTS.iter().find(|(name, _)| name == crate_name);
             for dependency in names {
                 let allowed = match (dependency.strip_prefix("forebay-"), section.as_str()) {
-                    (Some(room), _) => rooms.contains(&room),
+                    (Some(name), _) => own.contains(&name),
                     (None, "dependencies") => {
                         others.contains(&"*") || others.contains(&dependency.as_str())
                     }

@@ -10,7 +10,7 @@ fn is_pool(name: &str) -> bool {
     name.starts_with("forebay-") && name.contains(".pool")
 }
 
-/// The users, other than this one, who have a pool on this node, in ascending order. One that is
+/// The users, other than this one, that have a pool on this node, in ascending order. One that is
 /// empty, as while it is made, holds nothing.
 ///
 /// # Errors

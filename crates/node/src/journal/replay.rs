@@ -181,7 +181,7 @@ mod tests {
                         },
                         (Target::Slot(_), _) => Err(Errno::BADF),
                     };
-                    transfer.settle(moved);
+                    transfer.complete(moved);
                 }
             }
         }

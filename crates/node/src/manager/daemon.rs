@@ -67,7 +67,7 @@ pub struct Options {
 pub struct Started {
     /// What was brought to the store of a segment that is gone.
     pub rebuilt: Option<Rebuilt>,
-    /// Who else may serve the same directories, and which tiers are left out.
+    /// Which other managers may serve the same directories, and which tiers are left out.
     pub warnings: Vec<String>,
 }
 
@@ -215,7 +215,7 @@ struct Manager<'a> {
     signals: OwnedFd,
 }
 
-/// Who wants the manager to end.
+/// What asks the manager to end.
 #[derive(Clone, Copy)]
 struct Told {
     since: Instant,

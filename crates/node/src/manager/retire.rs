@@ -83,7 +83,7 @@ impl Retirement {
 
     fn set_state(&self, state: u32) {
         self.node.header().retired.store(state, Ordering::SeqCst);
-        // Who makes a record looks at the state when the record can be seen.
+        // A thread that makes a record looks at the state when the record can be seen.
         fence(Ordering::SeqCst);
     }
 

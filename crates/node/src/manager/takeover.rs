@@ -23,7 +23,7 @@ pub(crate) fn announce(node: &Node) {
     header.now_ms.store(node.now(), Ordering::Relaxed);
     header.namespace.store(liveness::namespace(), Ordering::Relaxed);
     header.manager_start.store(liveness::start_time(pid).unwrap_or(0), Ordering::Release);
-    // Who sees that it is alive sees that it is another one.
+    // A process that sees that it is alive sees that it is another one.
     header.manager_epoch.fetch_add(1, Ordering::AcqRel);
     header.manager_pid.store(pid, Ordering::Release);
 }
@@ -116,7 +116,7 @@ fn repair_table(node: &Node, tier: TierId) -> Result<(), Errno> {
             if agrees(&now()) {
                 continue;
             }
-            // Who holds it writes the record itself, or has not begun to change what it is about.
+            // Its holder writes the record itself, or has not begun to change what it is about.
             let Ok(_lock) = segment.lock_bucket_within(meta, owner, &mut backoff) else {
                 continue;
             };

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Who has been in one place for less is at work.
+/// A process that has been in one place for less is at work.
 const STANDING: Timer = Timer::ms(500);
 /// Things of one process that are named.
 const NAMED_MAX: usize = 8;

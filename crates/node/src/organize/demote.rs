@@ -30,7 +30,7 @@ const CHOICE: usize = 2;
 
 /// Blocks that leave a tier, by what becomes of them.
 #[derive(Default)]
-struct Leaving {
+struct Victims {
     /// The store has them, and no program is likely to want them.
     dropped: Vec<BlockRef>,
     /// The store has them, but they are wanted again and again.
@@ -103,20 +103,20 @@ impl Demoter {
         }
         // A plan of any policy may move what is in the way of a write.
         let is_awaited = wanted > snapshot.free;
-        let leaving = self.choose((bytes / unit) as usize, &hierarchy);
-        let mut freed = self.evict(&leaving.dropped);
+        let victims = self.choose((bytes / unit) as usize, &hierarchy);
+        let mut freed = self.evict(&victims.dropped);
         self.announce(freed);
         // In pieces: a writer that waits for room goes on with the first, and the next sees what
         // changed. Of a small tier small ones, or its writers wait until half of it has gone down.
         let share = (snapshot.capacity / PIECES) as usize;
         let piece = (BATCH_BYTES.min(share) / unit as usize).max(1);
-        for blocks in leaving.kept.chunks(piece) {
+        for blocks in victims.kept.chunks(piece) {
             let below = TierId::new(self.tier.index() + 1);
             let moved = self.mover.shift(blocks, self.tier, below);
             freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
             self.announce(freed);
         }
-        for blocks in leaving.dirty.chunks(piece) {
+        for blocks in victims.dirty.chunks(piece) {
             let bytes = blocks.len() as u64 * unit;
             let hierarchy = self.node.hierarchy();
             let moves = settings.moves_down || is_awaited;
@@ -151,7 +151,7 @@ impl Demoter {
     }
 
     /// The `want` blocks that leave the tier, and what is to become of them.
-    fn choose(&mut self, want: usize, hierarchy: &Hierarchy) -> Leaving {
+    fn choose(&mut self, want: usize, hierarchy: &Hierarchy) -> Victims {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let now = node.now();
@@ -173,7 +173,7 @@ impl Demoter {
         }
         let below = hierarchy.tier(self.tier.index() + 1);
         let below = below.map(|below| Level::of(&below, node.watermarks, 0));
-        let mut leaving = Leaving::default();
+        let mut victims = Victims::default();
         for block in &self.blocks[..found] {
             let Some(meta) = segment.bucket(BucketId::from_raw(block.id)) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
@@ -184,20 +184,20 @@ impl Demoter {
             };
             let list = match fate(meta.pages.dirty() != 0, self.hotness(file, now), below.as_ref())
             {
-                Fate::Dirty => &mut leaving.dirty,
-                Fate::Kept => &mut leaving.kept,
-                Fate::Dropped => &mut leaving.dropped,
+                Fate::Dirty => &mut victims.dirty,
+                Fate::Kept => &mut victims.kept,
+                Fate::Dropped => &mut victims.dropped,
             };
             list.push(found);
         }
         // Cheapest first, and each list in the order in which its blocks should leave.
-        leaving.dropped.truncate(want);
-        leaving.kept.truncate(want - leaving.dropped.len());
-        leaving.dirty.truncate(want - leaving.dropped.len() - leaving.kept.len());
-        for list in [&mut leaving.kept, &mut leaving.dirty] {
+        victims.dropped.truncate(want);
+        victims.kept.truncate(want - victims.dropped.len());
+        victims.dirty.truncate(want - victims.dropped.len() - victims.kept.len());
+        for list in [&mut victims.kept, &mut victims.dirty] {
             list.sort_unstable();
         }
-        leaving
+        victims
     }
 
     /// Fills `blocks` with what could leave the tier, and notes what placement wants to know of it.

@@ -183,7 +183,8 @@ impl Stager {
         let inside = loop {
             match segment.try_enter(request.file.min(segment.header().files - 1), self.owner) {
                 Ok(inside) => break inside,
-                // Who has the file for itself may be stopped, and others wait to be staged for.
+                // The holder of the exclusive lock may be stopped, and others wait to be staged
+                // for.
                 Err(_) if node.stopping() || backoff.is_spent() => return false,
                 Err(_) => drop(backoff.wait()),
             }

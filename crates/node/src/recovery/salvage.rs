@@ -361,7 +361,7 @@ impl<'a> Salvager<'a> {
             other => other,
         };
         let opened = opened.map_err(|errno| io::Error::from(errno).to_string())?;
-        // A user who looks at another user's pool reads for that user only what is that user's.
+        // A user that looks at another user's pool reads for that user only what is that user's.
         let own = self.pool.owner == rustix::process::geteuid().as_raw();
         match rustix::fs::fstat(&opened) {
             Ok(found) if own || found.st_uid == self.pool.owner => Ok(opened),

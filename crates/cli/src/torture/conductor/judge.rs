@@ -102,13 +102,13 @@ impl Conductor<'_> {
         &self,
         case: &Case,
         scripts: &[Script; 2],
-        who: usize,
+        index: usize,
         told: &[Told],
         status: ExitStatus,
     ) -> Option<String> {
-        let program = ["X", "Y"][who];
-        let is_to_die = case.form.kills() && (who == 0 || case.form.has_threads());
-        let step = scripts[who].all().nth(told.len());
+        let program = ["X", "Y"][index];
+        let is_to_die = case.form.kills() && (index == 0 || case.form.has_threads());
+        let step = scripts[index].all().nth(told.len());
         let shortens = scripts.iter().flat_map(Script::all).any(Step::shortens);
         let maps = case.form.has_threads() || matches!(step, Some(Step::Map { .. }));
         match status.signal() {
@@ -171,10 +171,10 @@ impl Conductor<'_> {
         let mut text = format!("{what}\n      {}", case.text());
         let early = if case.kills_manager { ", the node manager killed" } else { "" };
         text.push_str(&format!("\n      at {within}{early}, by worker {}", self.arguments.number));
-        for (who, name) in ["X", "Y"].into_iter().enumerate() {
-            let course = &story.courses[who];
+        for (index, name) in ["X", "Y"].into_iter().enumerate() {
+            let course = &story.courses[index];
             let died = if course.died { ", died" } else { "" };
-            let script = story.scripts[who].text();
+            let script = story.scripts[index].text();
             text.push_str(&format!("\n      {name}: {script}\n         {:?}{died}", course.told));
         }
         let Case { number, .. } = case;

@@ -170,7 +170,8 @@ impl Conductor<'_> {
     /// Lets the second program begin. Returns how many steps of their setups the programs have not
     /// done before.
     pub(super) fn go(&self, scripts: &[Script; 2]) -> io::Result<[usize; 2]> {
-        let late = |who: usize| scripts[who].setup.len().saturating_sub(self.signs.count(who));
+        let late =
+            |program: usize| scripts[program].setup.len().saturating_sub(self.signs.count(program));
         let late = [late(0), late(1)];
         fs::write(self.signs.go(), "")?;
         Ok(late)

@@ -53,7 +53,7 @@ impl Worker {
         self.look_at_orphan().map(|other| wrong.or(other))
     }
 
-    /// The file as it is for who has it open, whatever happens to its name.
+    /// The file as processes see it that have it open, whatever happens to its name.
     pub(super) fn orphan_of(&mut self, file: u64) -> io::Result<Orphan> {
         let opened = self.file(file)?.try_clone()?;
         let since = self.excused_from(file);
@@ -83,7 +83,7 @@ impl Worker {
 
     pub(super) fn remove(&mut self, file: u64) -> Found {
         self.note(Operation::Unlink, file, "")?;
-        // What is unlinked lives on for who has it open.
+        // What is unlinked lives on for processes that have it open.
         let old = match self.random.one_in(2) && self.shadow.path(file).exists() {
             true => Some(self.orphan_of(file)?),
             false => None,
