@@ -3,6 +3,20 @@
 //! Runs as a process of its own, `forebay bench-worker`, which starts the program. Both are under
 //! `forebay run` with unbuffered directories, so that what the movers read and write takes as long
 //! on the emulated devices, and gets in the program's way there as much, as it would in reality.
+//!
+//! ```
+//! use forebay_bench::stage::{When, stage};
+//! use std::fs::{create_dir_all, read, remove_dir_all};
+//!
+//! let folder = std::env::temp_dir().join(format!("forebay-stage-{}", std::process::id()));
+//! let (fast, slow) = (folder.join("fast"), folder.join("slow"));
+//! create_dir_all(&fast).and_then(|()| create_dir_all(&slow)).unwrap();
+//! let program = ["sh", "-c", "echo data >$0/checkpoint", fast.to_str().unwrap()];
+//! let status = stage(&fast, &slow, When::Close, &program.map(Into::into)).unwrap();
+//! assert!(status.success());
+//! assert_eq!(read(slow.join("checkpoint")).unwrap(), b"data\n");
+//! remove_dir_all(&folder).unwrap();
+//! ```
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;

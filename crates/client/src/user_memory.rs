@@ -3,6 +3,17 @@
 //!
 //! The kernel is asked once for each buffer: the ranges that a thread used last are remembered
 //! until the program unmaps or protects something.
+//!
+//! ```
+//! use forebay_client::user_memory::{is_readable, is_writable};
+//!
+//! let mut buffer = vec![0u8; 8192];
+//! assert!(is_writable(buffer.as_mut_ptr(), buffer.len()));
+//! assert!(!is_writable(std::ptr::null_mut(), 1));
+//! // Code can be read, and not written.
+//! let code = is_readable as *const u8;
+//! assert!(is_readable(code, 1) && !is_writable(code, 1));
+//! ```
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_char};

@@ -5,6 +5,23 @@
 //! is in one of the two words at any moment, but moves between them: to read `dirty` first may miss
 //! it in both. The words are private for that reason; `tests/model.rs` explores this file with
 //! loom.
+//!
+//! ```
+//! use forebay_pool::BucketId;
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let pages = &segment.bucket(BucketId::from_raw(0)).unwrap().pages;
+//! assert_eq!(pages.pending(), 0);
+//! pages.mark_dirty(0b110, || {});
+//! pages.begin_writeback(0b110);
+//! assert_eq!((pages.dirty(), pages.pending()), (0, 0b110));
+//! // What a flush could not write is dirty again.
+//! pages.end_writeback(0b110, true);
+//! assert_eq!((pages.dirty(), pages.pending()), (0b110, 0b110));
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::crash;
 use crate::sync::{AtomicU64, Ordering};

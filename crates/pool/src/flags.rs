@@ -1,4 +1,14 @@
 //! Sets of flags in shared memory: of a file record, and of an open-file description.
+//!
+//! ```
+//! use forebay_pool::flags::FileFlags;
+//!
+//! let flags = FileFlags::DIRECT | FileFlags::LOGGED;
+//! assert!(flags.contains(FileFlags::DIRECT));
+//! assert!(flags.intersects(FileFlags::LOGGED | FileFlags::UNLINKED));
+//! assert!(!flags.contains(FileFlags::LOGGED | FileFlags::UNLINKED));
+//! assert_eq!(FileFlags::LOGGED.when(false), FileFlags::NONE);
+//! ```
 
 use crate::sync::{AtomicU32, Ordering};
 use core::marker::PhantomData;

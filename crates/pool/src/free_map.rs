@@ -4,6 +4,30 @@
 //! does an item belong to no thread. A bit that a killed process cleared without taking the item is
 //! set again by [`FreeMap::repair`]. Bits are taken up to sixteen at a time from one word, which
 //! gives neighbouring items to one client.
+//!
+//! ```
+//! use forebay_pool::Owner;
+//! use forebay_pool::free_map::{FREE, FreeMap, States};
+//! use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+//!
+//! struct Table([AtomicU32; 64]);
+//! impl States for &Table {
+//!     fn state(&self, item: u32) -> &AtomicU32 {
+//!         &self.0[item as usize]
+//!     }
+//! }
+//!
+//! let table = Table([const { AtomicU32::new(FREE) }; 64]);
+//! let map = FreeMap { bits: &[AtomicU64::new(0)], states: &table, first: 0, count: 64 };
+//! // The states say what is free; the bits follow from them.
+//! map.repair(64);
+//! let mut taken = Vec::new();
+//! map.take(Owner::new(1, 0), 0, 2, |item| taken.push(item));
+//! assert_eq!((taken.as_slice(), map.available()), ([0, 1].as_slice(), 62));
+//! assert_ne!(table.0[0].load(Ordering::Relaxed), FREE);
+//! map.give(0);
+//! assert_eq!(map.available(), 63);
+//! ```
 
 use crate::owner::Owner;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

@@ -1,4 +1,20 @@
 //! Sleeping and waking across processes on a word of the segment.
+//!
+//! ```
+//! use forebay_pool::futex;
+//! use std::sync::atomic::{AtomicU32, Ordering};
+//!
+//! let word = AtomicU32::new(0);
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| {
+//!         word.store(1, Ordering::Release);
+//!         futex::wake_all(&word);
+//!     });
+//!     while word.load(Ordering::Acquire) == 0 {
+//!         futex::wait(&word, 0, 1000);
+//!     }
+//! });
+//! ```
 
 use crate::sync::AtomicU32;
 use rustix::thread::futex::{Flags, Timespec, wait as futex_wait, wake as futex_wake};

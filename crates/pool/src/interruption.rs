@@ -9,6 +9,13 @@
 //! ever: it looks whether one [`is_held_off`], and if so gives the wait up and leaves. What comes
 //! then is said by [`restarts`]: the call is made again where all handlers that ran ask for that
 //! (SA_RESTART), as in the kernel, and fails with EINTR otherwise.
+//!
+//! ```
+//! use forebay_pool::interruption::{is_held_off, is_inside};
+//!
+//! // A thread that has no shared lock lets handlers run.
+//! assert!(!is_inside() && !is_held_off());
+//! ```
 
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};

@@ -1,4 +1,14 @@
 //! Messages to the node manager, on its socket or in the segment's queue: 32 bytes each, versioned.
+//!
+//! ```
+//! use forebay_pool::message::Message;
+//!
+//! let message = Message::Drained { failing: 0, bytes: 4096 };
+//! let packet = message.encode();
+//! assert_eq!(Message::decode(&packet), Some(message));
+//! // What another version sends is no message.
+//! assert_eq!(Message::decode(&packet[..31]), None);
+//! ```
 
 /// Raised when the format changes.
 pub const MESSAGE_VERSION: u16 = 5;

@@ -7,6 +7,20 @@
 //! finds the count unchanged. Between the two counts no opener was at work: who counted before had
 //! finished, and is seen by its description; who comes later changes the count. How long a thread
 //! stops at any step of an open does not matter, and no clock decides anything.
+//!
+//! ```
+//! use forebay_pool::Owner;
+//! use forebay_pool::opens::Opens;
+//! use forebay_pool::seq_lock::RobustSeqLock;
+//! use std::sync::atomic::{AtomicU32, Ordering};
+//!
+//! let (opens, stripe) = (AtomicU32::new(0), RobustSeqLock::unheld());
+//! let counted = Opens::counted(&opens, &stripe).unwrap();
+//! assert!(counted.are_still(&opens));
+//! // A process opens the file.
+//! opens.fetch_add(1, Ordering::SeqCst);
+//! assert!(!counted.are_still(&opens));
+//! ```
 
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, Ordering};

@@ -10,6 +10,16 @@
 //!
 //! Zeroed memory is an empty queue. A push is about ten nanoseconds where no other thread pushes,
 //! and makes no system call unless the consumer sleeps.
+//!
+//! ```
+//! use forebay_pool::message::Message;
+//! use forebay_pool::{Owner, Queue};
+//!
+//! let queue = Queue::<4>::new();
+//! assert!(queue.push(Owner::new(1, 0), &Message::Hold));
+//! assert_eq!(queue.pop(), Some(Message::Hold));
+//! assert_eq!(queue.pop(), None);
+//! ```
 
 use crate::futex;
 use crate::message::{MESSAGE_BYTES, Message};

@@ -2,6 +2,18 @@
 //! for which pool. It is the last 1 KiB of the file, behind all slots, or records: so it is found
 //! whatever the version, and with or without the pool. It is there twice, so that a bit that rots
 //! is no loss.
+//!
+//! ```
+//! use forebay_pool::slot_head::{HEAD_BYTES, SlotHead};
+//!
+//! let mut bytes = SlotHead::new(7).encode();
+//! assert_eq!(SlotHead::decode(&bytes).unwrap().pool, 7);
+//! // One of its two copies is enough.
+//! bytes[16] ^= 1;
+//! assert_eq!(SlotHead::decode(&bytes), Some(SlotHead::new(7)));
+//! bytes[HEAD_BYTES / 2 + 16] ^= 1;
+//! assert_eq!(SlotHead::decode(&bytes), None);
+//! ```
 
 use crate::checksum::checksum_of;
 use crate::layout::{MAKER, MAKER_BYTES};

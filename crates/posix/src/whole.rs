@@ -1,4 +1,20 @@
 //! Reads and writes that are continued where the kernel answers short: mostly one system call.
+//!
+//! ```
+//! use forebay_device::Span;
+//! use forebay_posix::{store_file, whole};
+//!
+//! let file = tempfile::tempfile().unwrap();
+//! let mut bytes = *b"a page";
+//! // SAFETY: `bytes` and `read` outlive the calls, and nothing else uses them meanwhile.
+//! unsafe {
+//!     assert_eq!(whole::write(store_file(&file), 4096, Span::of(&mut bytes)), Ok(6));
+//!     let mut read = [0; 8];
+//!     // Up to the end of the file, and no further.
+//!     assert_eq!(whole::read(store_file(&file), 4096, Span::of(&mut read)), Ok(6));
+//!     assert_eq!(&read, b"a page\0\0");
+//! }
+//! ```
 
 use crate::descriptor;
 use forebay_device::{Errno, Span, StoreFile};
