@@ -3,7 +3,7 @@
 #
 #     docs/performance/measure.sh [NAME...]
 #
-# NAME: micro, hermes-fig4, -fig5, -fig6, peers; all of these without one. Wants a quiet machine: the
+# NAME: micro, cliffs, hermes-fig4, -fig5, -fig6, peers; all of these without one. Wants a quiet machine: the
 # load at the start stands in each table. DIR, in the environment, is where the store's files are (on
 # a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made).
 set -euo pipefail
@@ -13,11 +13,12 @@ if [ -z "${FOREBAY:-}" ]; then
     cargo build --release --package forebay
     FOREBAY=${CARGO_TARGET_DIR:-../../target}/release/forebay
 fi
-[ $# -gt 0 ] || set -- micro hermes-fig4 hermes-fig5 hermes-fig6 peers
+[ $# -gt 0 ] || set -- micro cliffs hermes-fig4 hermes-fig5 hermes-fig6 peers
 
 title() {
     case $1 in
     micro) echo "The hot path" ;;
+    cliffs) echo "Ordinary operations" ;;
     hermes-fig4) echo "Figure 4: memory operations" ;;
     hermes-fig5) echo "Figure 5: metadata operations" ;;
     hermes-fig6) echo "Figure 6: messages" ;;
@@ -30,7 +31,7 @@ trap 'rm -f "$table"' EXIT
 for name; do
     options=(--json "$name.json" --markdown "$table")
     case $name in
-    micro) options+=(--dir "$dir") ;;
+    micro | cliffs) options+=(--dir "$dir") ;;
     peers) options+=(--dir "$dir" --install) ;;
     *) options+=(--svg "$name.svg") ;;
     esac

@@ -6,9 +6,11 @@
 //!
 //! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`],
 //! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers.
-//! [`peers`]: the same program on other file systems that buffer.
+//! [`cliffs`]: what ordinary operations around it cost. [`peers`]: the same program on other file
+//! systems that buffer.
 
 mod bars;
+mod cliffs;
 mod figures;
 mod hierarchy;
 mod machine;
@@ -24,6 +26,7 @@ pub mod stage;
 mod systems;
 
 pub use bars::{Bar, Bars, Group};
+pub use cliffs::cliffs;
 pub use figures::{Figure, figure, names};
 pub use measured::Measured;
 pub use memory::fig4::run as hermes_fig4;

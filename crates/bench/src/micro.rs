@@ -338,24 +338,13 @@ impl Drain<'_> {
 /// The share of a core that a process takes while no process asks it for anything, and the bytes it
 /// has beside what it shares.
 fn idle_cost(id: u32, over: Duration) -> Result<(f64, f64), String> {
-    let process = PathBuf::from(format!("/proc/{id}"));
-    let ran_ns = || -> Result<u64, String> {
-        let threads = process.join("task");
-        let failed = |e: std::io::Error| site::failed(&threads, &e);
-        let mut sum = 0;
-        for thread in fs::read_dir(&threads).map_err(failed)? {
-            let file = thread.map_err(failed)?.path().join("schedstat");
-            let text = fs::read_to_string(&file).map_err(|e| site::failed(&file, &e))?;
-            sum += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(sum)
-    };
     // What the run before left behind is no idling.
     thread::sleep(over / 5);
-    let (before, since) = (ran_ns()?, Instant::now());
+    let (before, since) = (server::cpu_ns(id)?, Instant::now());
     thread::sleep(over);
-    let share = ran_ns()?.saturating_sub(before) as f64 / since.elapsed().as_nanos() as f64;
-    let file = process.join("status");
+    let share =
+        server::cpu_ns(id)?.saturating_sub(before) as f64 / since.elapsed().as_nanos() as f64;
+    let file = PathBuf::from(format!("/proc/{id}/status"));
     let status = fs::read_to_string(&file).map_err(|e| site::failed(&file, &e))?;
     let kilobytes = |name: &str| -> Option<f64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -382,9 +371,22 @@ impl Forebay {
         store: &Path,
         bytes: u64,
     ) -> Result<Forebay, String> {
+        let policy = "[flush]\ntrigger = \"on-exit\"\n";
+        Forebay::with_policy(options, site, name, store, bytes, policy)
+    }
+
+    /// With a RAM tier of so many bytes, and these lines about flushing.
+    pub fn with_policy(
+        options: &Options,
+        site: &Site,
+        name: &str,
+        store: &Path,
+        bytes: u64,
+        policy: &str,
+    ) -> Result<Forebay, String> {
         let config = site.path(name);
         let text = format!(
-            "[flush]\ntrigger = \"on-exit\"\n[[backing]]\npath = \"{}\"\n\
+            "{policy}[[backing]]\npath = \"{}\"\n\
              [[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = {bytes}\n",
             store.display()
         );

@@ -1,5 +1,6 @@
 //! Processes that serve while something is measured, each ended by its id, also on failure.
 
+use crate::site;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -91,6 +92,19 @@ pub(crate) fn run(command: &mut Command) -> Result<String, String> {
         return Err(format!("{name} ended with {}\n{}", output.status, said.trim_end()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Nanoseconds that the living threads of a process have run.
+pub(crate) fn cpu_ns(id: u32) -> Result<u64, String> {
+    let threads = PathBuf::from(format!("/proc/{id}/task"));
+    let failed = |e: std::io::Error| site::failed(&threads, &e);
+    let mut sum = 0;
+    for thread in std::fs::read_dir(&threads).map_err(failed)? {
+        let file = thread.map_err(failed)?.path().join("schedstat");
+        let text = std::fs::read_to_string(&file).map_err(|e| site::failed(&file, &e))?;
+        sum += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(sum)
 }
 
 #[cfg(test)]

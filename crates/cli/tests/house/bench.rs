@@ -79,6 +79,17 @@ fn micro() {
 }
 
 #[test]
+fn cliffs() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    let words = ["tmpfs", "page cache", "write-4k-buffers (program alone)", "open-many (elapsed)"];
+    let json = compare("cliffs", &words);
+    // Each kind of operation is compared with the plain directory.
+    assert_eq!(json.matches("\"wanted\":").count(), 28, "{json}");
+}
+
+#[test]
 fn peers() {
     if !works(&["cc", "--version"]) {
         return harness::skip("no C compiler");
