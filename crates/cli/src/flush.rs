@@ -6,7 +6,7 @@ use crate::holders::Holders;
 use crate::named::{Named, Pool};
 use crate::watch::Watch;
 use clap::Args;
-use forebay_pool::{FoundFile, SyncState, futex};
+use forebay_pool::{FileId, FoundFile, SyncState, futex};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ fn flush_while_served(
     errors: &mut Vec<String>,
 ) -> bool {
     let header = pool.segment.header();
-    let noted = |file: u32| pool.segment.file(file).errors();
+    let noted = |file: FileId| pool.segment.file(file).errors();
     // All tickets first, so that the manager works on all files.
     let mut wanted: Vec<_> = files
         .iter()
@@ -59,7 +59,7 @@ fn flush_while_served(
             (ahead, before, pool.segment.request_sync(ahead.file, None, true))
         })
         .collect();
-    let pending = |file: u32| pool.segment.pending_bytes(file);
+    let pending = |file: FileId| pool.segment.pending_bytes(file);
     let mut holders = Holders::default();
     let mut watch = Watch::default();
     progress.show(files.iter().map(|ahead| pending(ahead.file)).sum());

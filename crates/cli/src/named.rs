@@ -8,7 +8,7 @@ use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::segment::{open_pool, text};
-use forebay_pool::{FoundFile, Identity, Segment, SegmentError};
+use forebay_pool::{FileId, FoundFile, Identity, Segment, SegmentError};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -170,13 +170,13 @@ impl Pool {
     }
 
     /// Where a file was opened.
-    pub fn path(&self, file: u32) -> PathBuf {
+    pub fn path(&self, file: FileId) -> PathBuf {
         PathBuf::from(OsString::from_vec(self.segment.file(file).path()))
     }
 
     /// The files among `files` whose last flush failed, with the reason.
-    pub fn failing(&self, files: &[u32]) -> Vec<String> {
-        let failing = |&&file: &&u32| {
+    pub fn failing(&self, files: &[FileId]) -> Vec<String> {
+        let failing = |&&file: &&FileId| {
             self.segment.file(file).has(FileFlags::FAILING) && self.segment.pending_bytes(file) > 0
         };
         files.iter().filter(failing).map(|&file| self.explain(file)).collect()
@@ -188,7 +188,7 @@ impl Pool {
     }
 
     /// Why a file's data is not on the store, for people.
-    pub fn explain(&self, file: u32) -> String {
+    pub fn explain(&self, file: FileId) -> String {
         let errno = self.segment.file(file).last_errno();
         let error = std::io::Error::from_raw_os_error(errno);
         format!("{}: {error}; its data is kept and tried again", self.path(file).display())
@@ -213,7 +213,7 @@ impl Pool {
     }
 
     /// What is to be said of a pool that is gone, if not all of `files` was on the store.
-    pub fn lost(&self, files: &[u32]) -> Option<String> {
+    pub fn lost(&self, files: &[FileId]) -> Option<String> {
         let left: u64 = files.iter().map(|&file| self.segment.pending_bytes(file)).sum();
         let path = self.path.display();
         (left > 0).then(|| format!("{path} was removed, and {} were not on the store", bytes(left)))

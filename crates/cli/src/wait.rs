@@ -7,6 +7,7 @@ use crate::holders::Holders;
 use crate::named::{Named, Pool};
 use crate::watch::Watch;
 use clap::Args;
+use forebay_pool::FileId;
 use forebay_pool::layout::Trigger;
 use forebay_pool::pending::Owed;
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
     let (pools, unreadable) = Pool::all(&named)?;
     errors.extend(unreadable);
     for pool in &pools {
-        let files: Vec<u32> = pool.ahead(&named).iter().map(|ahead| ahead.file).collect();
+        let files: Vec<FileId> = pool.ahead(&named).iter().map(|ahead| ahead.file).collect();
         count += files.len();
         await_files(pool, &files, arguments.progress, &mut errors);
     }
@@ -57,9 +58,9 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
 }
 
 /// Waits until nothing is pending of what was of `files` at first, or what is cannot be written.
-fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<String>) {
+fn await_files(pool: &Pool, files: &[FileId], progress: bool, errors: &mut Vec<String>) {
     let mut owed: Vec<_> = files.iter().map(|&file| (file, pool.segment.owed(file))).collect();
-    let sum = |owed: &[(u32, Owed)]| -> u64 {
+    let sum = |owed: &[(FileId, Owed)]| -> u64 {
         owed.iter().map(|(_, owed)| owed.bytes(&pool.segment)).sum()
     };
     let (first, mut revived) = (sum(&owed), 0);
@@ -87,7 +88,7 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
         progress.show(left);
         holders.tell(|| forebay_node::holders::holders(&pool.segment));
         if pool.is_gone() {
-            let files: Vec<u32> = owed.iter().map(|&(file, _)| file).collect();
+            let files: Vec<FileId> = owed.iter().map(|&(file, _)| file).collect();
             errors.extend(pool.lost(&files));
             break;
         }
@@ -102,7 +103,7 @@ fn await_files(pool: &Pool, files: &[u32], progress: bool, errors: &mut Vec<Stri
             errors.push(error);
             break;
         }
-        let files: Vec<u32> = owed.iter().map(|&(file, _)| file).collect();
+        let files: Vec<FileId> = owed.iter().map(|&(file, _)| file).collect();
         let failing = pool.failing(&files);
         if failing.is_empty() || failing.len() < files.len() {
             stuck = None;

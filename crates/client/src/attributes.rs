@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
-use forebay_pool::{Identity, Owner, clock};
+use forebay_pool::{FileId, Identity, Owner, clock};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
@@ -220,7 +220,7 @@ impl Session {
             && let born @ 1.. = born()
         {
             let known = |file| self.segment.file(file).born_ns.load(Ordering::Acquire);
-            let other = |file: Option<u32>| file.is_some_and(|file| known(file) != born);
+            let other = |file: Option<FileId>| file.is_some_and(|file| known(file) != born);
             if self.segment.with_file(identity, owner, other)? {
                 return Ok(Correction::default());
             }
@@ -276,7 +276,7 @@ impl Session {
 
     /// Units of 512 bytes of a file that is ahead of the store: what the store has, and what it
     /// will get, but not more than a file without holes.
-    fn blocks(&self, file: u32, size: u64, stored: u64) -> u64 {
+    fn blocks(&self, file: FileId, size: u64, stored: u64) -> u64 {
         const RUNS_MAX: u32 = 1024;
         let dense = size.div_ceil(4096) * 8;
         let (mut pending, mut runs) = (0, 0);
@@ -334,7 +334,7 @@ impl Session {
 
     /// Enters a file of which this process may have no descriptor. `None` if a dead process has it
     /// for itself.
-    fn enter_known(&self, file: u32, owner: Owner) -> Result<Option<SharedGuard<'_>>, Errno> {
+    fn enter_known(&self, file: FileId, owner: Owner) -> Result<Option<SharedGuard<'_>>, Errno> {
         let mut backoff = Backoff::default();
         loop {
             match self.segment.try_enter(file, owner) {
@@ -353,7 +353,7 @@ impl Session {
     /// Notes that a program changed a file's status: its mode, its owner, its names. A write that
     /// follows clears set-id bits of `mode`.
     pub(crate) fn status_changed(&self, device: u64, inode: u64, mode: u32) {
-        let note = |file: Option<u32>| {
+        let note = |file: Option<FileId>| {
             if let Some(file) = file {
                 let record = self.segment.file(file);
                 record

@@ -12,7 +12,7 @@ use core::sync::atomic::{Ordering, fence};
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
-use forebay_pool::{Identity, Marker, clock};
+use forebay_pool::{FileId, Identity, Marker, clock};
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
@@ -296,7 +296,7 @@ impl Session {
         fd: RawFd,
         known: Option<InKnownFolder<'_>>,
         named: Option<&CStr>,
-        then: impl FnOnce(u32, bool) -> R,
+        then: impl FnOnce(FileId, bool) -> R,
     ) -> Result<Option<R>, Errno> {
         let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
         let mut buffer = core::mem::MaybeUninit::uninit();

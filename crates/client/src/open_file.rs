@@ -3,6 +3,7 @@
 use crate::descriptors::{description_of, is_parting};
 use crate::session::Session;
 use core::sync::atomic::Ordering;
+use forebay_pool::FileId;
 use forebay_pool::layout::{Description, DescriptionFlags, FileRecord};
 use rustix::fd::RawFd;
 
@@ -22,7 +23,7 @@ pub struct OpenFile<'a> {
     /// The description's generation.
     generation: u32,
     /// The number of the file record.
-    pub(crate) id: u32,
+    pub(crate) id: FileId,
     pub(crate) description: &'a Description,
     pub(crate) record: &'a FileRecord,
 }

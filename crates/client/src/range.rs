@@ -10,7 +10,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use forebay_pool::{Entry, crash};
+use forebay_pool::{Entry, FileId, crash};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -176,7 +176,7 @@ impl OpenFile<'_> {
     }
 
     /// Sends a message about what a file will be read from, made of its record and generation.
-    pub(crate) fn ask_to_stage(&self, about: impl FnOnce(u32, u32) -> Message) {
+    pub(crate) fn ask_to_stage(&self, about: impl FnOnce(FileId, u32) -> Message) {
         let record = self.record;
         if record.has(FileFlags::DIRECT) || !self.may(DescriptionFlags::READ) {
             return;

@@ -4,6 +4,7 @@ use crate::fd::{hide, reopen};
 use crate::open_file::OpenFile;
 use crate::session::{READERS, Session};
 use core::sync::atomic::Ordering;
+use forebay_pool::FileId;
 use forebay_pool::layout::FileFlags;
 use rustix::fd::{IntoRawFd, RawFd};
 use rustix::fs::OFlags;
@@ -54,7 +55,7 @@ impl OpenFile<'_> {
 
 impl Session {
     /// Closes what [`OpenFile::reader`] has opened for a description of `file` that is given up.
-    pub(crate) fn close_readers(&self, description: u32, file: u32) {
+    pub(crate) fn close_readers(&self, description: u32, file: FileId) {
         let high = self.readers_high.load(Ordering::SeqCst) as usize;
         for reader in &self.readers[..high.min(READERS)] {
             let word = reader.load(Ordering::Relaxed);

@@ -11,7 +11,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use forebay_pool::files::last_part;
 use forebay_pool::layout::{FileFlags, FileRecord, PATH_BYTES};
-use forebay_pool::{Identity, crash};
+use forebay_pool::{FileId, Identity, crash};
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -92,7 +92,7 @@ impl Session {
     }
 
     fn set_unlinked(&self, identity: Identity) {
-        let note = |file: Option<u32>| {
+        let note = |file: Option<FileId>| {
             if let Some(file) = file {
                 self.segment.file(file).set(FileFlags::UNLINKED);
             }
@@ -112,7 +112,7 @@ impl Session {
         path: &CStr,
         old: Option<&CStr>,
     ) -> bool {
-        let note = |file: Option<u32>| {
+        let note = |file: Option<FileId>| {
             let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
             // That it was unlinked stays: another process may have removed this name, too, by now.
             // A thread that opens it, or finds it, takes that back. Most programs rename within one
@@ -136,7 +136,7 @@ impl Session {
     /// Notes that `path`, canonical, in `store`, is a file's name. Returns whether the file is
     /// known.
     fn is_named(&self, identity: Identity, path: &[u8], store: Option<usize>) -> bool {
-        let note = |file: Option<u32>| {
+        let note = |file: Option<FileId>| {
             if let Some(file) = file {
                 self.note_name(self.segment.file(file), path, store);
             }

@@ -5,6 +5,7 @@ use crate::process::Process;
 use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::{FileMeta, Mode, Settings, first_match, next_review};
+use forebay_pool::FileId;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
 
@@ -154,7 +155,7 @@ impl Session {
 
     /// After a scratch file got the name `path`, canonical: one that is not said to be scratch
     /// there is kept, and persistent from now on.
-    pub(crate) fn renamed(&self, file: u32, path: &[u8]) {
+    pub(crate) fn renamed(&self, file: FileId, path: &[u8]) {
         let (record, header) = (self.segment.file(file), self.segment.header());
         let stores = &header.store[..header.stores as usize];
         let directory = |store: &StoreHeader| text(&store.path).to_bytes().to_vec();

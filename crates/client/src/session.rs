@@ -11,7 +11,7 @@ use crate::process::Process;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
-use forebay_pool::{Identity, Owner, Segment};
+use forebay_pool::{FileId, Identity, Owner, Segment};
 use rustix::fd::RawFd;
 
 /// Descriptors of our own for files that the program has open in a way that we cannot use: for
@@ -124,7 +124,7 @@ impl Session {
     }
 
     /// Whether `fd` is still what we opened: a program may close what is not its own.
-    pub(crate) fn is_of(&self, fd: RawFd, file: u32) -> bool {
+    pub(crate) fn is_of(&self, fd: RawFd, file: FileId) -> bool {
         let identity = self.segment.file(file).identity();
         rustix::fs::fstat(borrow(fd))
             .is_ok_and(|stat| Identity { device: stat.st_dev, inode: stat.st_ino } == identity)

@@ -12,7 +12,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
-use forebay_pool::{FoundFile, Identity, SyncState, clock, crash, futex};
+use forebay_pool::{FileId, FoundFile, Identity, SyncState, clock, crash, futex};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
@@ -150,7 +150,7 @@ impl OpenFile<'_> {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };
-        let at = MARKS_AT + u64::from(self.id) * MARK_BYTES as u64;
+        let at = MARKS_AT + u64::from(self.id.raw()) * MARK_BYTES as u64;
         if crash::planted("no-mark") {
             return Ok(());
         }
@@ -303,7 +303,7 @@ impl Session {
     /// `INTR` if the manager, or a process that holds some of the file, is stopped, and a signal
     /// ends the wait for it. `TIMEDOUT` if the manager is not continued. It does what it was asked
     /// for when it goes on.
-    pub(crate) fn await_sync(&self, file: u32, flags: FileFlags) -> Result<bool, Errno> {
+    pub(crate) fn await_sync(&self, file: FileId, flags: FileFlags) -> Result<bool, Errno> {
         let header = self.segment.header();
         let ticket = self.segment.request(file, Some(self.owner()), flags);
         let wait = Wait::begin();

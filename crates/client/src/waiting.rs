@@ -8,7 +8,7 @@
 use crate::manager_watch::ManagerState;
 use crate::session::Session;
 use forebay_pool::backoff::Backoff;
-use forebay_pool::{Identity, Owner, interruption};
+use forebay_pool::{FileId, Identity, Owner, interruption};
 use rustix::io::Errno;
 
 /// Makes a call that waits until no handler ends it.
@@ -82,7 +82,7 @@ impl Session {
     pub(crate) fn with_record<R>(
         &self,
         identity: Identity,
-        mut act: impl FnMut(Option<u32>) -> R,
+        mut act: impl FnMut(Option<FileId>) -> R,
     ) -> Result<R, Errno> {
         self.restarting(|| {
             let owner = self.owner();

@@ -18,7 +18,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
-use forebay_pool::{Entry, Owner, Segment, clock, crash, undo};
+use forebay_pool::{Entry, FileId, Owner, Segment, clock, crash, undo};
 use forebay_tiers::Throttled;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -37,7 +37,7 @@ static THREADS: AtomicU32 = AtomicU32::new(0);
 /// A block as found in a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct BlockRef {
-    pub file: u32,
+    pub file: FileId,
     pub block: u64,
     pub bucket: BucketId,
 }
@@ -166,14 +166,14 @@ impl Node {
     /// may have become another block's since.
     pub fn place(&self, found: &BlockRef) -> Option<&AtomicU64> {
         let segment = &self.segment;
-        if found.file >= segment.header().files || !segment.is_indexed(found.bucket) {
+        if !segment.header().has_file(found.file) || !segment.is_indexed(found.bucket) {
             return None;
         }
         segment.index().place_of(segment.file(found.file), found.block, found.bucket)
     }
 
     /// Whether any block of the file is dirty or being flushed.
-    pub fn is_pending(&self, file: u32) -> bool {
+    pub fn is_pending(&self, file: FileId) -> bool {
         let segment = &self.segment;
         let mut pending = false;
         segment.for_each_entry(segment.file(file), 0, |_, place| {
@@ -292,7 +292,7 @@ impl Node {
     ) {
         let mut new = self.segment.mark_corrupt(meta, sums, pages);
         let file = meta.file.load(Ordering::Relaxed);
-        if file >= self.header().files {
+        if !self.header().has_file(file) {
             return;
         }
         if flushes && !self.segment.file(file).has(FileFlags::FAILING) {
@@ -314,7 +314,7 @@ impl Node {
     }
 
     /// The store of a file. Programs write the record: what is no store is taken for the last.
-    pub fn store_of(&self, file: u32) -> usize {
+    pub fn store_of(&self, file: FileId) -> usize {
         let store = self.segment.file(file).store.load(Ordering::Relaxed) as usize;
         store.min(self.stores.len() - 1)
     }

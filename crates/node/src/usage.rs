@@ -33,7 +33,7 @@ pub(crate) fn scratch_bytes(segment: &Segment, tier: TierId) -> u64 {
 
 fn is_scratch(segment: &Segment, meta: &BucketMeta) -> bool {
     let file = meta.file.load(Ordering::Relaxed);
-    file < segment.header().files && segment.file(file).has(FileFlags::SCRATCH)
+    segment.header().has_file(file) && segment.file(file).has(FileFlags::SCRATCH)
 }
 
 fn pending_bytes(segment: &Segment, tier: TierId, counts: impl Fn(&BucketMeta) -> bool) -> u64 {

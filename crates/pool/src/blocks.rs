@@ -1,7 +1,6 @@
 //! What a segment adds to its [buckets](crate::buckets::Buckets): caches of free ones, and waiting
 //! for threads that may be dead.
 
-use crate::BucketId;
 use crate::backoff::Backoff;
 use crate::buckets::{self, Locking, free_entry};
 use crate::crash;
@@ -12,6 +11,7 @@ use crate::owner::Owner;
 use crate::segment::{MANAGER_SLOT, Segment};
 use crate::seq_lock::LockGuard;
 use crate::sync::{AtomicU64, Ordering};
+use crate::{BucketId, FileId};
 use rustix::io::Errno;
 
 /// Buckets a client takes from the free map at once: 4 MiB of 256 KiB buckets.
@@ -120,7 +120,7 @@ impl Segment {
     pub fn init_bucket(
         &self,
         bucket: BucketId,
-        file: u32,
+        file: FileId,
         block: u64,
         owner: Owner,
     ) -> Option<FreshBucket<'_>> {
@@ -136,7 +136,7 @@ impl Segment {
     pub fn try_init_bucket(
         &self,
         bucket: BucketId,
-        file: u32,
+        file: FileId,
         block: u64,
         owner: Owner,
     ) -> Option<FreshBucket<'_>> {

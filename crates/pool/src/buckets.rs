@@ -3,6 +3,7 @@
 //! They are slices, and know no segment: see docs/design/views.md.
 
 use crate::BucketId;
+use crate::FileId;
 use crate::block_guard::BlockGuard;
 use crate::crash;
 use crate::entry::Entry;
@@ -150,7 +151,7 @@ impl<'a> Buckets<'a> {
     /// Makes a taken and locked bucket the home of `block` of `file`: empty, and in use from
     /// `now_ms` on.
     #[inline]
-    pub fn init(self, meta: &BucketMeta, file: u32, block: u64, now_ms: u32) {
+    pub fn init(self, meta: &BucketMeta, file: FileId, block: u64, now_ms: u32) {
         crash::point("bucket.initializing");
         meta.file.store(file, Ordering::Relaxed);
         meta.block.store(block, Ordering::Relaxed);

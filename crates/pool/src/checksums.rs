@@ -76,7 +76,7 @@ impl Segment {
             if let Some(meta) = self.bucket(bucket)
                 && meta.pending() != 0
                 && let file = meta.file.load(Ordering::Relaxed)
-                && file < self.header().files
+                && self.header().has_file(file)
                 && !self.file(file).has(FileFlags::SCRATCH)
             {
                 self.file(file).set(FileFlags::SLOTTED);
@@ -149,7 +149,7 @@ impl Segment {
     pub fn mark_corrupt(&self, meta: &BucketMeta, sums: &SlotChecksums, pages: u64) -> u64 {
         let new = pages & !sums.corrupt.fetch_or(pages, Ordering::AcqRel);
         let file = meta.file.load(Ordering::Relaxed);
-        if new != 0 && file < self.header().files {
+        if new != 0 && self.header().has_file(file) {
             self.file(file).report(Errno::IO.raw_os_error() as u32);
         }
         new

@@ -1,6 +1,5 @@
 //! Client slots: claimed by processes, handed to forked children, reaped after a death.
 
-use crate::BucketId;
 use crate::backoff::Backoff;
 use crate::crash;
 use crate::entry::Entry;
@@ -12,6 +11,7 @@ use crate::owner::Owner;
 use crate::segment::{MANAGER_SLOT, Segment};
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{BucketId, FileId};
 
 /// Process numbers are below 2^22 (Linux's PID_MAX_LIMIT); beside a child's stand the lower bits of
 /// the generation of the slot that is for it.
@@ -182,7 +182,7 @@ impl Segment {
     /// Gives `file`, which is held by `reaper` of a process that goes on after an exec, to `heir`,
     /// a slot that this process has claimed for that: it is reaped, and what was left undone is
     /// completed, as if a process had died over it.
-    pub fn bequeath(&self, file: u32, reaper: Owner, heir: u32) {
+    pub fn bequeath(&self, file: FileId, reaper: Owner, heir: u32) {
         self.seem_inside(heir);
         let exclusive = &self.file(file).exclusive;
         let (from, to) = (reaper.raw(), Owner::reaper(heir).raw());
@@ -193,7 +193,7 @@ impl Segment {
 
     /// Lets the process that reaps `slot` look for what it holds.
     pub fn seem_inside(&self, slot: u32) {
-        let word = SharedLock { thread: 1, file: SharedLock::TABLE }.encode();
+        let word = SharedLock { thread: 1, scope: LockScope::TABLE }.encode();
         self.client(slot).shared_locks[0].store(word, Ordering::SeqCst);
     }
 
@@ -210,7 +210,7 @@ impl Segment {
     /// held by the dead owner given. Returns whether it died inside a file; `None` if something of
     /// it can only be taken back when another process, which may be stopped, has let go: to be
     /// called again.
-    pub fn reap_slot(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> Option<bool> {
+    pub fn reap_slot(&self, slot: u32, unfinished: impl FnMut(FileId, Owner)) -> Option<bool> {
         let client = self.client(slot);
         client.state.store(slot_state::REAPING, Ordering::Release);
         crash::point("reap.begin");
@@ -224,7 +224,7 @@ impl Segment {
 
     /// Takes back the locks, cached buckets and nodes of `slot`, whose process is gone. Returns
     /// whether it was inside a file or the table, `None` if this is to be called again.
-    pub fn reap_holdings(&self, slot: u32, unfinished: impl FnMut(u32, Owner)) -> Option<bool> {
+    pub fn reap_holdings(&self, slot: u32, unfinished: impl FnMut(FileId, Owner)) -> Option<bool> {
         let client = self.client(slot);
         // A thread that was in the kernel's open had no shared lock.
         client.opening.store(0, Ordering::SeqCst);
@@ -288,8 +288,9 @@ impl Segment {
             return;
         }
         let mut linked = vec![false; stamped.len()];
-        let files = 0..self.header().files;
-        let used = |file: &u32| self.file(*file).state.load(Ordering::Acquire) != file_state::FREE;
+        let files = self.header().file_ids();
+        let used =
+            |file: &FileId| self.file(*file).state.load(Ordering::Acquire) != file_state::FREE;
         for file in files.filter(used) {
             nodes.index.for_each_node(self.file(file), &mut |node| {
                 if let Ok(at) = stamped.binary_search(&node) {
@@ -317,7 +318,7 @@ impl Segment {
     }
 
     /// False if it is to be called again.
-    fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(u32, Owner)) -> bool {
+    fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(FileId, Owner)) -> bool {
         let reaper = Owner::reaper(slot);
         let take_back = |lock: &RobustSeqLock| {
             let holder = lock.holder().filter(|holder| holder.slot() == slot);
@@ -401,7 +402,7 @@ impl Segment {
     pub fn is_indexed(&self, bucket: BucketId) -> bool {
         let Some(meta) = self.bucket(bucket) else { return false };
         let file = meta.file.load(Ordering::Relaxed);
-        if file >= self.header().files
+        if !self.header().has_file(file)
             || self.file(file).state.load(Ordering::Acquire) != file_state::LIVE
         {
             return false;
@@ -418,7 +419,7 @@ impl Segment {
     /// What a new node manager does before it serves an old segment: takes back what its
     /// predecessor and all dead processes held, counts pages under writeback as dirty again,
     /// frees what no index entry names, and makes the free maps agree with the states.
-    pub fn recover(&self, mut unfinished: impl FnMut(u32, Owner)) -> Recovered {
+    pub fn recover(&self, mut unfinished: impl FnMut(FileId, Owner)) -> Recovered {
         let mut found = Recovered::default();
         self.raise_marks();
         self.take_orphaned_intents(&mut unfinished);
@@ -466,7 +467,7 @@ impl Segment {
 
     /// Finds truncates and punches whose owner was reaped by a manager that died before it
     /// completed them.
-    fn take_orphaned_intents(&self, mut unfinished: impl FnMut(u32, Owner)) {
+    fn take_orphaned_intents(&self, mut unfinished: impl FnMut(FileId, Owner)) {
         for file in self.live_files() {
             let record = self.file(file);
             let seen = record.exclusive.load(Ordering::SeqCst);

@@ -1,6 +1,7 @@
 //! Open-file descriptions, shared by dup, fork and exec, and the marker by which a new image
 //! recognizes the ones it inherited.
 
+use crate::FileId;
 use crate::crash;
 use crate::layout::*;
 use crate::owner::Owner;
@@ -97,7 +98,7 @@ impl Segment {
     /// [`crate::opens`], or another description of the file.
     pub fn open_description(
         &self,
-        file: u32,
+        file: FileId,
         flags: DescriptionFlags,
         owner: Owner,
     ) -> Option<Marker> {
@@ -191,7 +192,7 @@ impl Segment {
     }
 
     /// Whether some process holds a description of `file` that can write.
-    pub fn is_open_for_writing(&self, file: u32) -> bool {
+    pub fn is_open_for_writing(&self, file: FileId) -> bool {
         let slots = self.header().clients_high.load(Ordering::Acquire);
         let writes = |&id: &u32| {
             let description = self.description(id);
@@ -215,7 +216,7 @@ impl Segment {
                 (1..slots).fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst));
             for bit in (0..64).filter(|bit| held >> bit & 1 == 1) {
                 let file = self.description(word * 64 + bit).file.load(Ordering::Acquire);
-                if let Some(open) = open.get_mut(file as usize) {
+                if let Some(open) = open.get_mut(file.index()) {
                     *open = true;
                 }
             }
@@ -224,7 +225,7 @@ impl Segment {
     }
 
     /// The processes that hold a description of `file`.
-    pub fn holders(&self, file: u32) -> impl Iterator<Item = u32> {
+    pub fn holders(&self, file: FileId) -> impl Iterator<Item = u32> {
         let holds = move |slot: &u32| {
             let held = |word| self.held(*slot, word).load(Ordering::SeqCst);
             let of_file =
@@ -329,6 +330,9 @@ mod tests {
     use super::*;
     use crate::segment::anonymous;
 
+    /// The first record.
+    const FILE: FileId = FileId::from_raw(0);
+
     #[test]
     fn markers_are_recognized_and_nothing_else_is() {
         let marker = Marker { description: 65535, generation: (1 << 24) - 1 };
@@ -343,7 +347,8 @@ mod tests {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         segment.header().clients_high.store(4, Ordering::Relaxed);
         let (sender, receiver) = (Owner::new(1, 0), Owner::new(2, 0));
-        let marker = segment.open_description(3, DescriptionFlags::READ, sender).unwrap();
+        let marker =
+            segment.open_description(FileId::from_raw(3), DescriptionFlags::READ, sender).unwrap();
         segment.take_off(marker.description, 10);
         segment.release(1, marker.description);
         for now in [20, 30, 40] {
@@ -357,7 +362,8 @@ mod tests {
         for now in [60, 160] {
             segment.sweep_descriptions(now, 0, 100, |_| {});
         }
-        let again = || segment.open_description(4, DescriptionFlags::READ, sender);
+        let again =
+            || segment.open_description(FileId::from_raw(4), DescriptionFlags::READ, sender);
         while again().is_some_and(|other| other.description != marker.description) {}
         assert!(!segment.adopt(marker, receiver), "used for another file by now");
     }
@@ -367,7 +373,8 @@ mod tests {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         segment.header().clients_high.store(4, Ordering::Relaxed);
         let (parent, child) = (Owner::new(1, 0), Owner::new(2, 0));
-        let marker = segment.open_description(3, DescriptionFlags::READ, parent).unwrap();
+        let marker =
+            segment.open_description(FileId::from_raw(3), DescriptionFlags::READ, parent).unwrap();
         assert!(segment.adopt(marker, child));
         segment.release(1, marker.description);
         segment.sweep_descriptions(1, 0, 0, |_| {});
@@ -385,7 +392,7 @@ mod tests {
         segment.sweep_descriptions(20, 0, 0, |_| {});
         segment.sweep_descriptions(21, 0, 0, |_| {});
         segment.header().description_cursor.store(marker.description, Ordering::Relaxed);
-        segment.open_description(4, DescriptionFlags::NONE, parent).unwrap();
+        segment.open_description(FileId::from_raw(4), DescriptionFlags::NONE, parent).unwrap();
         assert!(!segment.adopt(marker, child));
     }
 
@@ -395,7 +402,9 @@ mod tests {
         geometry.descriptions = 64;
         let (segment, _file) = anonymous(&geometry).unwrap();
         let me = Owner::new(1, 0);
-        assert!((0..64).all(|_| segment.open_description(0, DescriptionFlags::NONE, me).is_some()));
-        assert!(segment.open_description(0, DescriptionFlags::NONE, me).is_none());
+        assert!(
+            (0..64).all(|_| segment.open_description(FILE, DescriptionFlags::NONE, me).is_some())
+        );
+        assert!(segment.open_description(FILE, DescriptionFlags::NONE, me).is_none());
     }
 }

@@ -9,6 +9,7 @@ mod tests;
 pub use record::last_part;
 pub use requests::{FoundFile, SyncState};
 
+use crate::FileId;
 use crate::backoff::Backoff;
 use crate::checksum::checksum_of;
 use crate::crash;
@@ -42,7 +43,7 @@ impl Identity {
 impl Segment {
     /// Counts all errors of `file` so far as told to all that have it open. The caller holds its
     /// stripe.
-    pub fn have_errors_seen(&self, file: u32) {
+    pub fn have_errors_seen(&self, file: FileId) {
         let record = self.file(file);
         if record.errors() == 0 {
             return;
@@ -63,7 +64,7 @@ impl Segment {
         &self,
         identity: Identity,
         owner: Owner,
-        act: impl FnOnce(Option<u32>) -> R,
+        act: impl FnOnce(Option<FileId>) -> R,
     ) -> Result<R, Errno> {
         let head = identity.head(self.header().heads);
         let _stripe = self.lock_stripe(head, owner)?;
@@ -122,7 +123,7 @@ impl Segment {
         &self,
         identity: Identity,
         owner: Owner,
-        act: impl FnOnce(u32, bool) -> R,
+        act: impl FnOnce(FileId, bool) -> R,
     ) -> Option<R> {
         self.open_file(identity, owner, |_| (), act).ok().flatten()
     }
@@ -139,9 +140,9 @@ impl Segment {
         identity: Identity,
         owner: Owner,
         begin: impl FnOnce(&FileRecord),
-        act: impl FnOnce(u32, bool) -> R,
+        act: impl FnOnce(FileId, bool) -> R,
     ) -> Result<Option<R>, Errno> {
-        let make = |head| {
+        let make = |head: u32| {
             let made = self.insert(head, identity, owner, begin);
             if made.is_none() {
                 self.note_unrecorded(identity, owner);
@@ -159,7 +160,7 @@ impl Segment {
         &self,
         identity: Identity,
         owner: Owner,
-        act: impl FnOnce(u32) -> R,
+        act: impl FnOnce(FileId) -> R,
     ) -> Result<Option<R>, Errno> {
         self.opening(identity, owner, |_| None, |file, _| act(file))
     }
@@ -168,8 +169,8 @@ impl Segment {
         &self,
         identity: Identity,
         owner: Owner,
-        make: impl FnOnce(u32) -> Option<u32>,
-        act: impl FnOnce(u32, bool) -> R,
+        make: impl FnOnce(u32) -> Option<FileId>,
+        act: impl FnOnce(FileId, bool) -> R,
     ) -> Result<Option<R>, Errno> {
         let head = identity.head(self.header().heads);
         let _stripe = self.lock_stripe(head, owner)?;
@@ -194,21 +195,21 @@ impl Segment {
 
     /// How often `file` has been opened, if no thread may be opening it now. The caller then looks
     /// at the descriptions, and has seen all of the file's if the count is the same afterwards.
-    pub fn count_opens(&self, file: u32) -> Option<Opens> {
+    pub fn count_opens(&self, file: FileId) -> Option<Opens> {
         let record = self.file(file);
         let head = record.identity().head(self.header().heads);
         Opens::counted(&record.opens, self.stripe(head))
     }
 
-    fn search(&self, head: u32, identity: Identity) -> Option<u32> {
+    fn search(&self, head: u32, identity: Identity) -> Option<FileId> {
         self.search_from(self.head(head).load(Ordering::Acquire), head, identity)
     }
 
-    fn search_from(&self, mut link: u32, head: u32, identity: Identity) -> Option<u32> {
+    fn search_from(&self, mut link: u32, head: u32, identity: Identity) -> Option<FileId> {
         let heads = self.header().heads;
         // A chain that a damaged link made into a ring must not hold us for ever.
         for _ in 0..self.header().files {
-            let file = link.checked_sub(1)?;
+            let file = FileId::from_link(link)?;
             let record = self.file(file);
             if record.identity() == identity && record.state.load(Ordering::Acquire) != 0 {
                 return Some(file);
@@ -228,7 +229,7 @@ impl Segment {
         identity: Identity,
         owner: Owner,
         begin: impl FnOnce(&FileRecord),
-    ) -> Option<u32> {
+    ) -> Option<FileId> {
         let file = self.take_file(owner)?;
         crash::point("file.taken");
         let record = self.file(file);
@@ -246,17 +247,17 @@ impl Segment {
         // After the identity: see `search`.
         record.next.store(head.load(Ordering::Relaxed), Ordering::Release);
         crash::point("file.linking");
-        head.store(file + 1, Ordering::Release);
+        head.store(file.link(), Ordering::Release);
         crash::point("file.linked");
         record.state.store(file_state::LIVE, Ordering::Release);
         Some(file)
     }
 
-    fn take_file(&self, owner: Owner) -> Option<u32> {
+    fn take_file(&self, owner: Owner) -> Option<FileId> {
         if crash::refused("file") {
             return None;
         }
-        let free = |file: &u32| {
+        let free = |file: &FileId| {
             let state = &self.file(*file).state;
             state.load(Ordering::Relaxed) == file_state::FREE
                 && state
@@ -271,9 +272,10 @@ impl Segment {
         let cursor = &self.header().file_cursor;
         let files = self.header().files;
         let start = cursor.load(Ordering::Relaxed).min(files);
-        let file = (start..files).chain(0..start).find(free)?;
-        cursor.store(file + 1, Ordering::Relaxed);
-        self.header().files_high.fetch_max(file + 1, Ordering::AcqRel);
+        let mut all = FileId::range(start, files).chain(FileId::range(0, start));
+        let file = all.find(free)?;
+        cursor.store(file.next().raw(), Ordering::Relaxed);
+        self.header().files_high.fetch_max(file.next().raw(), Ordering::AcqRel);
         Some(file)
     }
 
@@ -284,7 +286,7 @@ impl Segment {
     /// file. False also if some thread holds the stripe for more than a moment: it may be stopped.
     pub fn remove_file(
         &self,
-        file: u32,
+        file: FileId,
         exclusive: ExclusiveGuard<'_>,
         owner: Owner,
         opens: Opens,
@@ -314,7 +316,13 @@ impl Segment {
     /// Keeps the checksum of a file's handle in its record, if `is_it` says that it is the file's
     /// while the table cannot change under it; not if that would take long. The caller is in the
     /// table.
-    pub fn note_handle(&self, file: u32, owner: Owner, handle: u32, is_it: impl FnOnce() -> bool) {
+    pub fn note_handle(
+        &self,
+        file: FileId,
+        owner: Owner,
+        handle: u32,
+        is_it: impl FnOnce() -> bool,
+    ) {
         let record = self.file(file);
         let head = record.identity().head(self.header().heads);
         if let Ok(_stripe) = self.lock_stripe_within(head, owner, &mut Backoff::default())
@@ -324,10 +332,10 @@ impl Segment {
         }
     }
 
-    fn names(&self, head: u32, file: u32) -> bool {
+    fn names(&self, head: u32, file: FileId) -> bool {
         let mut link = self.head(head).load(Ordering::Acquire);
         for _ in 0..self.header().files {
-            match link.checked_sub(1) {
+            match FileId::from_link(link) {
                 Some(at) if at == file => return true,
                 Some(at) => link = self.file(at).next.load(Ordering::Acquire),
                 None => break,
@@ -341,7 +349,7 @@ impl Segment {
     /// again: a thread that opens another file of the stripe does not go on.
     pub(crate) fn reap_files(&self, slot: u32, reaper: Owner) -> bool {
         let mut backoff = Backoff::default();
-        for file in 0..self.header().files {
+        for file in self.header().file_ids() {
             let record = self.file(file);
             let state = record.state.load(Ordering::Acquire);
             if matches!(state, file_state::FREE | file_state::LIVE)
@@ -363,10 +371,10 @@ impl Segment {
         true
     }
 
-    fn unlink(&self, head: u32, file: u32) -> bool {
+    fn unlink(&self, head: u32, file: FileId) -> bool {
         let mut link: &AtomicU32 = self.head(head);
         for _ in 0..self.header().files {
-            let Some(at) = link.load(Ordering::Acquire).checked_sub(1) else { return false };
+            let Some(at) = FileId::from_link(link.load(Ordering::Acquire)) else { return false };
             if at == file {
                 link.store(self.file(file).next.load(Ordering::Relaxed), Ordering::Release);
                 return true;
@@ -377,9 +385,9 @@ impl Segment {
     }
 
     /// All records in the table.
-    pub fn live_files(&self) -> impl Iterator<Item = u32> {
+    pub fn live_files(&self) -> impl Iterator<Item = FileId> {
         let high = self.header().files_high.load(Ordering::Acquire);
-        (0..high.min(self.header().files))
+        FileId::range(0, high.min(self.header().files))
             .filter(|&file| self.file(file).state.load(Ordering::Acquire) == file_state::LIVE)
     }
 }

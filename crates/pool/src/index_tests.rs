@@ -1,6 +1,7 @@
 //! Tests of the block index in a segment. Not in index.rs, which the models include.
 
 use crate::BucketId;
+use crate::FileId;
 use crate::entry::Entry;
 use crate::index::height_for;
 use crate::layout::Geometry;
@@ -8,6 +9,9 @@ use crate::owner::Owner;
 use crate::segment::{Segment, anonymous};
 use crate::sync::Ordering;
 use forebay_placement::TierId;
+
+/// The first record.
+const FILE: FileId = FileId::from_raw(0);
 
 fn small() -> (Segment, rustix::fd::OwnedFd) {
     let mut geometry = Geometry::for_tiers(4096, &[64 << 18]);
@@ -26,7 +30,7 @@ fn heights_follow_the_block_number() {
 #[test]
 fn entries_stay_in_place_while_the_tree_grows() {
     let (segment, _file) = small();
-    let (file, me) = (segment.file(0), Owner::new(1, 0));
+    let (file, me) = (segment.file(FILE), Owner::new(1, 0));
     let blocks = [0, 5, 63, 64, 70, 4095, 4096, 300_000, 1 << 30, 1 << 45];
     for (count, &block) in blocks.iter().enumerate() {
         segment.entry_or_insert(file, block, me).unwrap().store(block + 1, Ordering::Relaxed);
@@ -53,7 +57,7 @@ fn entries_stay_in_place_while_the_tree_grows() {
 #[test]
 fn pruning_gives_every_node_back() {
     let (segment, _file) = small();
-    let (file, me) = (segment.file(0), Owner::new(1, 0));
+    let (file, me) = (segment.file(FILE), Owner::new(1, 0));
     let blocks: Vec<u64> = (0..40).map(|n| n * n * n * 17).collect();
     for &block in &blocks {
         segment.entry_or_insert(file, block, me).unwrap().store(9, Ordering::Relaxed);
@@ -74,7 +78,7 @@ fn pruning_gives_every_node_back() {
 #[test]
 fn a_full_index_says_so() {
     let (segment, _file) = small();
-    let (file, me) = (segment.file(0), Owner::new(1, 0));
+    let (file, me) = (segment.file(FILE), Owner::new(1, 0));
     let made = (1..1000).take_while(|n| segment.entry_or_insert(file, n << 20, me).is_some());
     assert!((40..256).contains(&made.count()));
     assert!(segment.entry_or_insert(file, 0, me).is_some());
@@ -85,10 +89,11 @@ fn a_block_is_not_found_in_a_bucket_that_became_anothers() {
     let (segment, _file) = small();
     let me = Owner::new(1, 0);
     let put = |block: u64, word: u64| {
-        let place = segment.entry_or_insert(segment.file(3), block, me).unwrap();
+        let place = segment.entry_or_insert(segment.file(FileId::from_raw(3)), block, me).unwrap();
         place.store(word, Ordering::Relaxed);
     };
-    let place_of = |block, bucket| segment.index().place_of(segment.file(3), block, bucket);
+    let place_of =
+        |block, bucket| segment.index().place_of(segment.file(FileId::from_raw(3)), block, bucket);
     put(1, Entry::resident(TierId::RAM, BucketId::from_raw(5)).encode());
     assert!(place_of(1, BucketId::from_raw(5)).is_some());
     // The block moved to another bucket, and its old one has block 2 now.

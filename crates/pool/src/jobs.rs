@@ -1,13 +1,13 @@
 //! Jobs: one `forebay run` each, with all processes that come of it. What they have to themselves:
 //! scratch files, which end with the job, and buckets that are set aside.
 
-use crate::BucketId;
 use crate::free_map::{RESERVED, USED};
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::Ordering;
+use crate::{BucketId, FileId};
 
 /// What is left of RAM for all programs, whatever is reserved: one bucket in so many, and at least
 /// [`FOR_ALL_MIN`].
@@ -80,7 +80,7 @@ impl Segment {
     }
 
     /// The scratch files of job `number`.
-    pub fn scratch_of(&self, number: u32) -> impl Iterator<Item = u32> {
+    pub fn scratch_of(&self, number: u32) -> impl Iterator<Item = FileId> {
         self.live_files().filter(move |&file| {
             let record = self.file(file);
             record.has(FileFlags::SCRATCH) && record.job.load(Ordering::Acquire) == number
@@ -257,6 +257,9 @@ mod tests {
     use super::*;
     use crate::segment::anonymous;
 
+    /// The first record.
+    const FILE: FileId = FileId::from_raw(0);
+
     #[test]
     fn what_is_set_aside_is_for_one_job_alone() {
         let tiers = Geometry::for_tiers(4096, &[64 << 18, 64 << 18]);
@@ -275,13 +278,13 @@ mod tests {
         assert_eq!(taken.iter().filter(|(tier, _)| tier.is_ram()).count(), 56);
         assert_eq!(segment.take_reserved(number, me), None);
         // What is freed comes back, and to this job.
-        let fresh = segment.init_bucket(taken[7].1, 0, 0, me).unwrap();
+        let fresh = segment.init_bucket(taken[7].1, FILE, 0, me).unwrap();
         assert_eq!(segment.reserved_in_use(number), 1 << 18);
         drop(fresh);
         assert_eq!(segment.take_reserved(number, me), Some(taken[7]));
 
         // A block outlives the reservation in which it lies.
-        core::mem::forget(segment.init_bucket(taken[8].1, 0, 0, me).unwrap());
+        core::mem::forget(segment.init_bucket(taken[8].1, FILE, 0, me).unwrap());
         for (_, bucket) in taken.iter().filter(|(_, bucket)| *bucket != taken[8].1) {
             segment.free_bucket(*bucket);
         }

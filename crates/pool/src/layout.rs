@@ -1,8 +1,9 @@
 //! The segment's structures, byte for byte. Every size is pinned: another size is another layout
 //! version, and a pool left by one is refused by the other.
 
-use crate::BucketId;
 use crate::dirty_pages::DirtyPages;
+use crate::{AtomicFileId, BucketId, FileId};
+
 pub use crate::flags::{AtomicFlags, DescriptionFlags, FileFlags};
 use crate::queue::Queue;
 use crate::seq_lock::RobustSeqLock;
@@ -255,6 +256,17 @@ impl Header {
         &self,
     ) -> impl DoubleEndedIterator<Item = TierId> + ExactSizeIterator + Clone + use<> {
         TierId::all(self.tiers as usize)
+    }
+
+    /// All file records, in use or not.
+    pub fn file_ids(&self) -> impl DoubleEndedIterator<Item = FileId> + ExactSizeIterator + use<> {
+        FileId::range(0, self.files)
+    }
+
+    /// Whether there is a record of this number: it may come from a damaged word.
+    #[inline]
+    pub fn has_file(&self, file: FileId) -> bool {
+        file.raw() < self.files
     }
 
     /// Those of them whose slots lie in a file.
@@ -559,41 +571,66 @@ pub struct ClientSlot {
     pub opening: AtomicU32,
 }
 
-/// A word of shared locks: thread number in the upper half, file id plus one in the lower.
+/// What a shared lock is of.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockScope(u32);
+
+impl LockScope {
+    /// The file table, no file in particular.
+    pub const TABLE: LockScope = LockScope(u32::MAX - 1);
+    /// Bit of a scope that is not the file, but the file table with a descriptor of the file.
+    const BESIDE: u32 = 1 << 30;
+
+    /// A file.
+    #[inline]
+    pub fn file(file: FileId) -> LockScope {
+        LockScope(file.raw())
+    }
+
+    /// The file table, with a descriptor of `file`: a thread that wants the file exclusively does
+    /// not wait for it, but one that closes the descriptor does.
+    pub fn beside(file: FileId) -> LockScope {
+        LockScope(file.raw() | LockScope::BESIDE)
+    }
+
+    /// Whether a thread in it may use a descriptor of `file`.
+    pub fn uses(self, file: FileId) -> bool {
+        self == LockScope::file(file) || self == LockScope::beside(file)
+    }
+
+    /// Whether a thread that has it needs no lock of `other`: it is in the table whatever it has,
+    /// and beside a file that it is inside.
+    pub fn covers(self, other: LockScope) -> bool {
+        other == LockScope::TABLE || other == self || other.0 == self.0 | LockScope::BESIDE
+    }
+
+    /// The file, if it is one.
+    pub fn as_file(self) -> Option<FileId> {
+        let is_file = self != LockScope::TABLE && self.0 & LockScope::BESIDE == 0;
+        is_file.then_some(FileId::from_raw(self.0))
+    }
+}
+
+/// A word of shared locks: thread number in the upper half, scope plus one in the lower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedLock {
     /// Thread number within the slot.
     pub thread: u32,
-    /// File record, or [`SharedLock::TABLE`].
-    pub file: u32,
+    /// What the lock is of.
+    pub scope: LockScope,
 }
 
 impl SharedLock {
-    /// "In the file table", no file in particular.
-    pub const TABLE: u32 = u32::MAX - 1;
-    /// Bit of `file`: "in the file table, with a descriptor of this file".
-    const BESIDE: u32 = 1 << 30;
-
-    /// In the file table, with a descriptor of `file`: who wants the file exclusively does not wait
-    /// for it, but who closes the descriptor does.
-    pub fn beside(file: u32) -> u32 {
-        file | SharedLock::BESIDE
-    }
-
-    /// Whether the thread may use a descriptor of `file`.
-    pub fn uses(self, file: u32) -> bool {
-        self.file != SharedLock::TABLE && self.file & !SharedLock::BESIDE == file
-    }
-
     /// The word.
     pub fn encode(self) -> u64 {
-        u64::from(self.thread) << 32 | u64::from(self.file + 1)
+        u64::from(self.thread) << 32 | u64::from(self.scope.0 + 1)
     }
 
     /// The shared lock in a word; `None` for zero.
     pub fn decode(word: u64) -> Option<SharedLock> {
-        let file = (word as u32).checked_sub(1)?;
-        Some(SharedLock { thread: (word >> 32) as u32, file })
+        let scope = (word as u32).checked_sub(1)?;
+        Some(SharedLock { thread: (word >> 32) as u32, scope: LockScope(scope) })
     }
 }
 
@@ -766,7 +803,7 @@ pub struct Description {
     /// File offset.
     pub offset: AtomicU64,
     /// File record.
-    pub file: AtomicU32,
+    pub file: AtomicFileId,
     /// Generation of the file record.
     pub file_generation: AtomicU32,
     /// How it was opened, and what became of it.
@@ -791,7 +828,7 @@ pub struct BucketMeta {
     /// `FREE`, `USED`, `FILLING`, `RESERVED`, or the owner whose cache it is in.
     pub state: AtomicU32,
     /// File record of the block it holds.
-    pub file: AtomicU32,
+    pub file: AtomicFileId,
     /// Block number within the file.
     pub block: AtomicU64,
     /// Pages that hold the block's content.

@@ -62,7 +62,7 @@ pub use descriptions::Marker;
 pub use entry::Entry;
 pub use files::{FoundFile, Identity, SyncState};
 pub use forebay_placement::{NodeId, TierId};
-pub use ids::BucketId;
+pub use ids::{AtomicFileId, BucketId, FileId};
 pub use owner::Owner;
 pub use page_set::PageSet;
 pub use queue::Queue;

@@ -10,6 +10,8 @@
 //! assert_eq!(Message::decode(&packet[..31]), None);
 //! ```
 
+use crate::FileId;
+
 /// Raised when the format changes.
 pub const MESSAGE_VERSION: u16 = 5;
 /// Bytes of a message.
@@ -21,7 +23,7 @@ pub enum Message {
     /// A descriptor of `file` comes with it; the manager flushes through it.
     Register {
         /// File record.
-        file: u32,
+        file: FileId,
         /// Its generation.
         generation: u32,
     },
@@ -29,7 +31,7 @@ pub enum Message {
     /// be read comes with this packet.
     Stage {
         /// File record.
-        file: u32,
+        file: FileId,
         /// Its generation.
         generation: u32,
         /// First block.
@@ -41,7 +43,7 @@ pub enum Message {
     /// them to RAM while there is room. A descriptor that can be read comes with this packet.
     Expect {
         /// File record.
-        file: u32,
+        file: FileId,
         /// Its generation.
         generation: u32,
         /// Offset in the file; the block that it lies in is the first.
@@ -109,7 +111,7 @@ pub enum Message {
     /// A sync of `file` is wanted, see [`crate::Segment::request_sync`]. Comes through the queue.
     Sync {
         /// File record.
-        file: u32,
+        file: FileId,
     },
 }
 
@@ -118,7 +120,7 @@ impl Message {
     pub fn encode(self) -> [u8; MESSAGE_BYTES] {
         let (mut e, mut f) = (0, 0);
         let (kind, a, b, c, d) = match self {
-            Message::Register { file, generation } => (1, file, generation, 0, 0),
+            Message::Register { file, generation } => (1, file.raw(), generation, 0, 0),
             Message::Hold => (2, 0, 0, 0, 0),
             Message::Drain => (3, 0, 0, 0, 0),
             Message::Stop => (4, 0, 0, 0, 0),
@@ -126,7 +128,7 @@ impl Message {
             Message::Refused => (6, 0, 0, 0, 0),
             Message::Held => (7, 0, 0, 0, 0),
             Message::Stage { file, generation, first, blocks } => {
-                (8, file, generation, first, blocks)
+                (8, file.raw(), generation, first, blocks)
             }
             Message::BeginJob { mode, trigger, reserve } => {
                 (9, mode.into(), trigger.into(), reserve, 0)
@@ -137,11 +139,11 @@ impl Message {
                 (11, 0, 0, bytes, 0)
             }
             Message::EndJob { number } => (12, number, 0, 0, 0),
-            Message::Sync { file } => (13, file, 0, 0, 0),
+            Message::Sync { file } => (13, file.raw(), 0, 0, 0),
             Message::Expect { file, generation, offset, stride, blocks, pieces } => {
                 e = stride as u64;
                 f = u32::from(blocks) | u32::from(pieces) << 16;
-                (14, file, generation, offset, 0)
+                (14, file.raw(), generation, offset, 0)
             }
             Message::AwaitEnd => (15, 0, 0, 0, 0),
             Message::GoesOn => (16, 0, 0, 0, 0),
@@ -166,11 +168,12 @@ impl Message {
         let packet: &[u8; MESSAGE_BYTES] = packet.try_into().ok()?;
         let word = |at: usize| packet[at..at + 4].try_into().map(u32::from_le_bytes);
         let long = |at: usize| packet[at..at + 8].try_into().map(u64::from_le_bytes);
+        let file = || word(4).map(FileId::from_raw);
         if u16::from_le_bytes([packet[0], packet[1]]) != MESSAGE_VERSION {
             return None;
         }
         Some(match u16::from_le_bytes([packet[2], packet[3]]) {
-            1 => Message::Register { file: word(4).ok()?, generation: word(8).ok()? },
+            1 => Message::Register { file: file().ok()?, generation: word(8).ok()? },
             2 => Message::Hold,
             3 => Message::Drain,
             4 => Message::Stop,
@@ -178,7 +181,7 @@ impl Message {
             6 => Message::Refused,
             7 => Message::Held,
             8 => Message::Stage {
-                file: word(4).ok()?,
+                file: file().ok()?,
                 generation: word(8).ok()?,
                 first: long(16).ok()?,
                 blocks: word(24).ok()?,
@@ -187,9 +190,9 @@ impl Message {
             10 => Message::JobBegun { number: word(4).ok()? },
             11 => Message::NoRoom { bytes: long(16).ok()?, asked: long(24).ok()? },
             12 => Message::EndJob { number: word(4).ok()? },
-            13 => Message::Sync { file: word(4).ok()? },
+            13 => Message::Sync { file: file().ok()? },
             14 => Message::Expect {
-                file: word(4).ok()?,
+                file: file().ok()?,
                 generation: word(8).ok()?,
                 offset: long(16).ok()?,
                 stride: long(24).ok()? as i64,
@@ -211,24 +214,29 @@ mod tests {
     #[test]
     fn messages_survive_their_packet_and_rubbish_does_not_become_one() {
         let all = [
-            Message::Register { file: 7, generation: u32::MAX },
+            Message::Register { file: FileId::from_raw(7), generation: u32::MAX },
             Message::Hold,
             Message::Drain,
             Message::Stop,
             Message::Drained { failing: 3, bytes: u64::MAX },
             Message::Refused,
             Message::Held,
-            Message::Stage { file: 1, generation: 2, first: u64::MAX - 3, blocks: 4 },
+            Message::Stage {
+                file: FileId::from_raw(1),
+                generation: 2,
+                first: u64::MAX - 3,
+                blocks: 4,
+            },
             Message::BeginJob { mode: 3, trigger: 4, reserve: u64::MAX },
             Message::JobBegun { number: u32::MAX },
             Message::NoRoom { bytes: 1, asked: u64::MAX },
             Message::EndJob { number: 33 },
-            Message::Sync { file: 5 },
+            Message::Sync { file: FileId::from_raw(5) },
             Message::AwaitEnd,
             Message::GoesOn,
             Message::InUse,
             Message::Expect {
-                file: 1,
+                file: FileId::from_raw(1),
                 generation: 2,
                 offset: u64::MAX - 3,
                 stride: -4,

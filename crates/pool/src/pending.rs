@@ -1,11 +1,11 @@
 //! What of a file waits to be written to the store.
 
-use crate::BucketId;
 use crate::entry::Entry;
 use crate::layout::{BucketMeta, FileRecord};
 use crate::page_set::PageSet;
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
+use crate::{BucketId, FileId};
 use core::ops::Range;
 
 impl BucketMeta {
@@ -54,7 +54,7 @@ impl Segment {
     /// false. Runs of neighbouring blocks are not joined.
     pub fn for_each_pending(
         &self,
-        file: u32,
+        file: FileId,
         from: u64,
         mut visit: impl FnMut(Range<u64>) -> bool,
     ) {
@@ -67,7 +67,7 @@ impl Segment {
     }
 
     /// Bytes of `file`, in whole pages, that the store does not have yet.
-    pub fn pending_bytes(&self, file: u32) -> u64 {
+    pub fn pending_bytes(&self, file: FileId) -> u64 {
         let mut sum = 0;
         self.for_each_pending(file, 0, |range| {
             sum += range.end - range.start;
@@ -80,7 +80,7 @@ impl Segment {
 /// What of a file the store did not have at one moment: what a program writes later, and be it to
 /// the same pages, is no part of it.
 pub struct Owed {
-    file: u32,
+    file: FileId,
     generation: u32,
     /// The last flush that failed before, and the manager that flushes.
     errors: u32,
@@ -112,7 +112,7 @@ impl Owed {
 
 impl Segment {
     /// What the store does not have of `file` now.
-    pub fn owed(&self, file: u32) -> Owed {
+    pub fn owed(&self, file: FileId) -> Owed {
         let record = self.file(file);
         let generation = record.generation.load(Ordering::Acquire);
         let errors = record.errors();
@@ -210,9 +210,9 @@ mod tests {
         segment.header().manager_pid.store(pid, Ordering::Relaxed);
         segment.header().manager_start.store(start.unwrap(), Ordering::Relaxed);
         let bucket = segment.take_bucket(me).unwrap();
-        core::mem::forget(segment.init_bucket(bucket, 3, 0, me).unwrap());
+        core::mem::forget(segment.init_bucket(bucket, FileId::from_raw(3), 0, me).unwrap());
         let meta = segment.bucket(bucket).unwrap();
-        let place = segment.entry_or_insert(segment.file(3), 0, me).unwrap();
+        let place = segment.entry_or_insert(segment.file(FileId::from_raw(3)), 0, me).unwrap();
         place.store(Entry::resident(TierId::RAM, bucket).encode(), Ordering::Release);
         let set = |dirty: u64, writeback: u64, dirtied: u32| {
             meta.valid.store(u64::MAX, Ordering::Relaxed);
@@ -225,7 +225,7 @@ mod tests {
         };
         // Dirty, taken and dirty anew, written, though dirty.
         set(0b11, 0, 1);
-        let mut owed = segment.owed(3);
+        let mut owed = segment.owed(FileId::from_raw(3));
         assert_eq!(left(&mut owed), 2);
         set(0b111, 0, 1);
         assert_eq!(left(&mut owed), 2);
@@ -235,24 +235,24 @@ mod tests {
         assert_eq!(left(&mut owed), 0);
         // The same, without a look while nothing was being written.
         set(0b11, 0, 1);
-        owed = segment.owed(3);
+        owed = segment.owed(FileId::from_raw(3));
         set(0b11, 0b11, 2);
         assert_eq!(left(&mut owed), 2);
         set(0b11, 0b11, 3);
         assert_eq!(left(&mut owed), 0);
         // Being written at first: that it becomes dirty says nothing.
         set(0, 0b1, 1);
-        owed = segment.owed(3);
+        owed = segment.owed(FileId::from_raw(3));
         set(0b1, 0b1, 2);
         assert_eq!(left(&mut owed), 1);
         set(0b1, 0b1, 3);
         assert_eq!(left(&mut owed), 0);
         // After an error everything counts that is dirty then.
         set(0b1, 0, 1);
-        owed = segment.owed(3);
+        owed = segment.owed(FileId::from_raw(3));
         set(0b1, 0b1, 2);
         assert_eq!(left(&mut owed), 1);
-        segment.file(3).report(5);
+        segment.file(FileId::from_raw(3)).report(5);
         set(0b11, 0, 2);
         assert_eq!(left(&mut owed), 2);
         set(0b1, 0, 2);
@@ -267,11 +267,14 @@ mod tests {
         let me = Owner::new(1, 0);
         let block = |number: u64, valid: u64, dirty: u64, writeback: u64| {
             let bucket = segment.take_bucket(me).unwrap();
-            core::mem::forget(segment.init_bucket(bucket, 3, number, me).unwrap());
+            core::mem::forget(
+                segment.init_bucket(bucket, FileId::from_raw(3), number, me).unwrap(),
+            );
             let meta = segment.bucket(bucket).unwrap();
             meta.valid.store(valid, Ordering::Relaxed);
             meta.pages.set(dirty, writeback);
-            let place = segment.entry_or_insert(segment.file(3), number, me).unwrap();
+            let place =
+                segment.entry_or_insert(segment.file(FileId::from_raw(3)), number, me).unwrap();
             place.store(Entry::resident(TierId::RAM, bucket).encode(), Ordering::Release);
             meta.lock.unlock_changed();
         };
@@ -280,7 +283,7 @@ mod tests {
         block(700, u64::MAX, u64::MAX, 0);
         let runs = |from: u64| {
             let mut found = Vec::new();
-            segment.for_each_pending(3, from, |range| {
+            segment.for_each_pending(FileId::from_raw(3), from, |range| {
                 found.push((range.start / 4096, range.end / 4096));
                 true
             });
@@ -288,6 +291,6 @@ mod tests {
         };
         assert_eq!(runs(0), [(0, 3), (700 * 64, 701 * 64)]);
         assert_eq!(runs(1 << 20), [(700 * 64, 701 * 64)]);
-        assert_eq!(segment.pending_bytes(3), 67 * 4096);
+        assert_eq!(segment.pending_bytes(FileId::from_raw(3)), 67 * 4096);
     }
 }

@@ -271,11 +271,12 @@ impl<const N: usize> Queue<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FileId;
 
     const ME: fn() -> Owner = || Owner::new(1, 0);
 
     fn sync(file: u32) -> Message {
-        Message::Sync { file }
+        Message::Sync { file: FileId::from_raw(file) }
     }
 
     #[test]
@@ -358,7 +359,7 @@ mod tests {
                     let Message::Sync { file } = popped else { panic!("{popped:?}") };
                     // Each once. A consumer that is interrupted between two places may find a later
                     // message first.
-                    assert!(!std::mem::replace(&mut seen[file as usize], true), "{file} twice");
+                    assert!(!std::mem::replace(&mut seen[file.index()], true), "{file} twice");
                 }
             });
             for file in 0..1000 {

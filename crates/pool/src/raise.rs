@@ -16,7 +16,7 @@ impl Segment {
     /// Notes that RAM has some of the file of bucket `meta`.
     pub(crate) fn note_raised(&self, meta: &BucketMeta) {
         let file = meta.file.load(Ordering::Relaxed);
-        if file < self.header().files {
+        if self.header().has_file(file) {
             self.file(file).note_tier(TierId::RAM);
         }
     }

@@ -15,7 +15,6 @@
 //! # Ok::<(), forebay_pool::SegmentError>(())
 //! ```
 
-use crate::BucketId;
 use crate::buckets::{BucketStates, Buckets};
 use crate::clock;
 use crate::crash;
@@ -29,6 +28,7 @@ use crate::private::{self, Wrong};
 use crate::queue::Queue;
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{BucketId, FileId};
 use core::ffi::CStr;
 use core::mem::offset_of;
 use forebay_placement::schema::RULES_MAX;
@@ -299,7 +299,9 @@ impl Segment {
     pub(crate) fn raise_marks(&self) {
         let client =
             |&slot: &u32| self.client(slot).state.load(Ordering::Acquire) != slot_state::FREE;
-        let file = |&file: &u32| self.file(file).state.load(Ordering::Acquire) != file_state::FREE;
+        let file = |&file: &u32| {
+            self.file(FileId::from_raw(file)).state.load(Ordering::Acquire) != file_state::FREE
+        };
         let bucket = |&bucket: &u32| {
             self.bucket(BucketId::from_raw(bucket))
                 .is_some_and(|meta| meta.state.load(Ordering::Acquire) != FREE)
@@ -519,9 +521,9 @@ impl Segment {
 
     /// File record `file`.
     #[inline]
-    pub fn file(&self, file: u32) -> &FileRecord {
-        debug_assert!(file < self.header().files);
-        self.at(self.offsets.files, file.min(self.header().files - 1))
+    pub fn file(&self, file: FileId) -> &FileRecord {
+        debug_assert!(file.raw() < self.header().files);
+        self.at(self.offsets.files, file.raw().min(self.header().files - 1))
     }
 
     /// Open-file description `description`.

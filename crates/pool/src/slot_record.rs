@@ -15,11 +15,11 @@
 //! assert!(SlotRecord::decode(&damaged).is_err());
 //! ```
 
-use crate::BucketId;
 use crate::checksum::checksum_of;
 use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET};
 use crate::segment::Segment;
 use crate::sync::Ordering;
+use crate::{BucketId, FileId};
 use core::fmt;
 
 /// Bytes of a record.
@@ -238,7 +238,7 @@ impl Segment {
             return made;
         };
         let file = meta.file.load(Ordering::Relaxed);
-        if file >= self.header().files {
+        if !self.header().has_file(file) {
             return made;
         }
         made.valid = meta.valid.load(Ordering::Acquire);
@@ -280,12 +280,12 @@ impl Segment {
     }
 
     /// Pages that the store lacks and that are known to be corrupt: file, block and pages.
-    pub fn corrupt_pages(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+    pub fn corrupt_pages(&self) -> impl Iterator<Item = (FileId, u64, u64)> {
         self.header().bucket_ids().filter_map(|bucket| {
             let (meta, sums) = (self.bucket(bucket)?, self.checksums(bucket)?);
             let pages = sums.corrupt(meta.pending());
             let file = meta.file.load(Ordering::Relaxed);
-            (pages != 0 && file < self.header().files && self.is_indexed(bucket))
+            (pages != 0 && self.header().has_file(file) && self.is_indexed(bucket))
                 .then(|| (file, meta.block.load(Ordering::Relaxed), pages))
         })
     }

@@ -14,6 +14,7 @@
 //! long as the record says, or, where the store's size is the truth, the record as long as the
 //! store's file is: before the size is raised, and before the store's file counts as the truth.
 
+use crate::FileId;
 use crate::backoff::Backoff;
 use crate::checksums::SlotFiles;
 use crate::crash;
@@ -30,7 +31,7 @@ impl Segment {
     #[cold]
     pub(crate) fn note_dirty_tail(&self, bucket: &BucketMeta) {
         let file = bucket.file.load(Ordering::Relaxed);
-        if file >= self.header().files {
+        if !self.header().has_file(file) {
             return;
         }
         let record = self.file(file);
@@ -49,7 +50,7 @@ impl Segment {
     /// A tier's errno, or as of [`Segment::ends_wait_in_time`]; the size must not be raised then.
     pub fn clear_tail(
         &self,
-        file: u32,
+        file: FileId,
         start: u64,
         owner: Owner,
         files: &impl SlotFiles,
@@ -74,7 +75,7 @@ impl Segment {
 
     /// Takes the locks of dead processes on what lies between the end of `file` and `start`, or
     /// waits until the manager has, which counts them, too.
-    fn take_tail_over(&self, file: u32, start: u64, owner: Owner) -> Result<(), Errno> {
+    fn take_tail_over(&self, file: FileId, start: u64, owner: Owner) -> Result<(), Errno> {
         let (record, bytes) = (self.file(file), self.bucket_bytes() as u64);
         let first = record.size.load(Ordering::Acquire) / bytes;
         let mut result = Ok(());
@@ -196,7 +197,7 @@ impl Segment {
 
     /// Makes zero what is buffered of `file` behind its end. Waits for living processes that hold
     /// some of it, as those do that write there. False if this very thread holds some of it.
-    fn zero_tail(&self, file: u32, owner: Owner, files: &impl SlotFiles) -> Result<bool, Errno> {
+    fn zero_tail(&self, file: FileId, owner: Owner, files: &impl SlotFiles) -> Result<bool, Errno> {
         let (record, bytes) = (self.file(file), self.bucket_bytes() as u64);
         let first = record.size.load(Ordering::Acquire) / bytes;
         let (mut whole, mut result) = (true, Ok(()));

@@ -1,7 +1,6 @@
 //! Cutting and extending a file, and taking a range out of it, as roll-forward operations: the
 //! goal stands in the record, so that a thread that finds its owner dead completes it.
 
-use crate::BucketId;
 use crate::backoff::Backoff;
 use crate::checksums::SlotFiles;
 use crate::crash;
@@ -10,6 +9,7 @@ use crate::layout::BucketMeta;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
+use crate::{BucketId, FileId};
 use core::ops::Range;
 use rustix::io::Errno;
 
@@ -37,7 +37,7 @@ impl Segment {
     /// The store's or a tier's errno, or one of [`Segment::ends_wait_in_time`].
     pub fn truncate(
         &self,
-        file: u32,
+        file: FileId,
         size: u64,
         owner: Owner,
         store: &impl StoreOps,
@@ -76,7 +76,7 @@ impl Segment {
     /// The store's or a tier's errno, or one of [`Segment::ends_wait_in_time`].
     pub fn punch(
         &self,
-        file: u32,
+        file: FileId,
         range: Range<u64>,
         owner: Owner,
         store: &impl StoreOps,
@@ -115,7 +115,7 @@ impl Segment {
     /// The store's or a tier's errno.
     pub fn complete_intent(
         &self,
-        file: u32,
+        file: FileId,
         owner: Owner,
         store: &impl StoreOps,
     ) -> Result<(), Errno> {
@@ -144,7 +144,7 @@ impl Segment {
     /// sees to it that no slot's record has bytes there: a recovery must not put them behind a cut.
     fn quiesce_beyond<E>(
         &self,
-        file: u32,
+        file: FileId,
         size: u64,
         owner: Owner,
         store: &impl StoreOps,
@@ -156,7 +156,7 @@ impl Segment {
 
     /// Writes the records of the slots that have blocks of `file` from `size` on, and before block
     /// `upto`.
-    fn rerecord(&self, file: u32, size: u64, upto: u64, owner: Owner, store: &impl StoreOps) {
+    fn rerecord(&self, file: FileId, size: u64, upto: u64, owner: Owner, store: &impl StoreOps) {
         let bytes = self.bucket_bytes() as u64;
         if upto <= size / bytes {
             return;
@@ -179,7 +179,7 @@ impl Segment {
     /// block, which is told with its error.
     fn quiesce_range<E>(
         &self,
-        file: u32,
+        file: FileId,
         range: Range<u64>,
         owner: Owner,
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
@@ -206,7 +206,13 @@ impl Segment {
 
     /// Discards what lies behind `size`, and zeroes the rest of the last page. While the intent is
     /// set the records of slots have nothing of it.
-    fn cut(&self, file: u32, size: u64, owner: Owner, store: &impl StoreOps) -> Result<(), Errno> {
+    fn cut(
+        &self,
+        file: FileId,
+        size: u64,
+        owner: Owner,
+        store: &impl StoreOps,
+    ) -> Result<(), Errno> {
         let bytes = self.bucket_bytes() as u64;
         let (last, within) = (size / bytes, (size % bytes) as usize);
         let mut result = Ok(());
@@ -266,7 +272,7 @@ impl Segment {
     /// hole shows, parts of pages are overwritten.
     fn cut_range(
         &self,
-        file: u32,
+        file: FileId,
         range: Range<u64>,
         owner: Owner,
         store: &impl StoreOps,
@@ -308,7 +314,7 @@ impl Segment {
 
     /// Drops every block of `file` that is clean. The caller has the file exclusively. Returns
     /// whether nothing is left.
-    pub fn drop_clean_blocks(&self, file: u32, owner: Owner) -> bool {
+    pub fn drop_clean_blocks(&self, file: FileId, owner: Owner) -> bool {
         let mut empty = true;
         let mut backoff = Backoff::default();
         self.for_each_entry(self.file(file), 0, |_, place| {
@@ -332,7 +338,7 @@ impl Segment {
 
     /// Drops every block of `file`, dirty or not: no process can ever read it again. The caller has
     /// the file exclusively.
-    pub fn drop_all_blocks(&self, file: u32, owner: Owner, files: &impl SlotFiles) {
+    pub fn drop_all_blocks(&self, file: FileId, owner: Owner, files: &impl SlotFiles) {
         self.for_each_entry(self.file(file), 0, |_, place| {
             if let Some(block) = self.lock_block(place, owner) {
                 self.abandon(place, block, files);
@@ -412,7 +418,7 @@ mod tests {
                 TierId::RAM => segment.take_bucket(me).unwrap(),
                 tier => segment.take_slot(tier, me, &mut 0).unwrap(),
             };
-            let fresh = segment.init_bucket(bucket, 3, block, me).unwrap();
+            let fresh = segment.init_bucket(bucket, FileId::from_raw(3), block, me).unwrap();
             let meta = fresh.meta();
             meta.valid.store(u64::MAX, Ordering::Relaxed);
             meta.pages.reset(u64::MAX);
@@ -420,16 +426,17 @@ mod tests {
                 // SAFETY: a bucket of this test's own.
                 unsafe { segment.bucket_data(bucket).write_bytes(1, BLOCK as usize) };
             }
-            let place = segment.entry_or_insert(segment.file(3), block, me).unwrap();
+            let place =
+                segment.entry_or_insert(segment.file(FileId::from_raw(3)), block, me).unwrap();
             drop(fresh.publish(place, tier));
         }
-        segment.file(3).size.store(3 * BLOCK, Ordering::Relaxed);
+        segment.file(FileId::from_raw(3)).size.store(3 * BLOCK, Ordering::Relaxed);
         (segment, memory, me)
     }
 
     /// The byte of each page start that is valid, for a block.
     fn page_bytes(segment: &Segment, block: u64) -> Option<Vec<Option<u8>>> {
-        let word = segment.entry(segment.file(3), block)?.load(Ordering::Relaxed);
+        let word = segment.entry(segment.file(FileId::from_raw(3)), block)?.load(Ordering::Relaxed);
         let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
         let valid = segment.bucket(bucket)?.valid.load(Ordering::Relaxed);
         assert_eq!(segment.bucket(bucket)?.pages.dirty(), valid);
@@ -443,25 +450,29 @@ mod tests {
         let (segment, _memory, me) = full();
         let store = Store::default();
         let range = 62 * PAGE + 10..2 * BLOCK + PAGE + 1;
-        segment.punch(3, range.clone(), me, &store, || store.punch_store(range)).unwrap();
+        segment
+            .punch(FileId::from_raw(3), range.clone(), me, &store, || store.punch_store(range))
+            .unwrap();
         let first = page_bytes(&segment, 0).unwrap();
         assert_eq!(first[62..], [Some(1), None]);
         assert_eq!(page_bytes(&segment, 1), None);
         let last = page_bytes(&segment, 2).unwrap();
         assert_eq!(last[..3], [None, Some(0), Some(1)]);
-        assert_eq!(segment.pending_bytes(3), (63 + 63) * PAGE);
+        assert_eq!(segment.pending_bytes(FileId::from_raw(3)), (63 + 63) * PAGE);
         assert_eq!(*store.said.borrow(), ["punch 253962..528385"]);
-        assert!(!segment.file(3).has_intent());
+        assert!(!segment.file(FileId::from_raw(3)).has_intent());
     }
 
     #[test]
     fn a_punch_that_the_store_refuses_changes_nothing() {
         let (segment, _memory, me) = full();
         let store = Store { refuses: true, ..Store::default() };
-        let result = segment.punch(3, 0..3 * BLOCK, me, &store, || store.punch_store(0..3 * BLOCK));
+        let result = segment.punch(FileId::from_raw(3), 0..3 * BLOCK, me, &store, || {
+            store.punch_store(0..3 * BLOCK)
+        });
         assert_eq!(result, Err(Errno::IO));
-        assert_eq!(segment.pending_bytes(3), 3 * BLOCK);
-        assert!(!segment.file(3).has_intent());
+        assert_eq!(segment.pending_bytes(FileId::from_raw(3)), 3 * BLOCK);
+        assert!(!segment.file(FileId::from_raw(3)).has_intent());
     }
 
     /// Else a recovery could put what was cut away behind the end that the store has already.
@@ -470,20 +481,20 @@ mod tests {
         let (segment, _memory, me) = full_on(TierId::new(1));
         let store = Store::default();
         let (size, cut) = (3 * BLOCK, BLOCK + 2 * PAGE);
-        segment.truncate(3, cut, me, &store).unwrap();
+        segment.truncate(FileId::from_raw(3), cut, me, &store).unwrap();
         let kept = format!("record 1 11 {cut}");
         let gone = format!("record 2 0 {cut}");
         assert_eq!(*store.said.borrow(), [&kept[..], &gone, &format!("size {cut}"), &kept]);
-        assert_eq!(segment.pending_bytes(3), cut);
+        assert_eq!(segment.pending_bytes(FileId::from_raw(3)), cut);
 
         let (segment, _memory, me) = full_on(TierId::new(1));
         let store = Store { refuses: true, ..Store::default() };
-        assert_eq!(segment.truncate(3, 0, me, &store), Err(Errno::IO));
+        assert_eq!(segment.truncate(FileId::from_raw(3), 0, me, &store), Err(Errno::IO));
         let gone = (0..3).map(|block| format!("record {block} 0 0"));
         let back = (0..3).map(|block| format!("record {block} 11111111 {size}"));
         let said: Vec<_> = gone.chain(["size 0".to_owned()]).chain(back).collect();
         assert_eq!(*store.said.borrow(), said);
-        assert_eq!(segment.pending_bytes(3), size);
+        assert_eq!(segment.pending_bytes(FileId::from_raw(3)), size);
     }
 
     /// Else a rebuild after a power loss could put them behind the end.
@@ -496,7 +507,7 @@ mod tests {
             meta.pages.set(0, meta.pages.dirty());
         }
         let store = Store::default();
-        segment.truncate(3, 0, me, &store).unwrap();
+        segment.truncate(FileId::from_raw(3), 0, me, &store).unwrap();
         let gone = (0..3).map(|block| format!("record {block} 0 0"));
         assert_eq!(*store.said.borrow(), gone.chain(["size 0".to_owned()]).collect::<Vec<_>>());
     }
@@ -505,13 +516,13 @@ mod tests {
     fn what_a_dead_owner_left_of_a_punch_is_completed() {
         let (segment, _memory, me) = full();
         let store = Store::default();
-        segment.file(3).range_start.store(BLOCK, Ordering::Relaxed);
-        segment.file(3).range_end.store(3 * BLOCK, Ordering::Relaxed);
-        assert!(segment.file(3).has_intent());
-        segment.complete_intent(3, me, &store).unwrap();
-        assert_eq!(segment.pending_bytes(3), BLOCK);
+        segment.file(FileId::from_raw(3)).range_start.store(BLOCK, Ordering::Relaxed);
+        segment.file(FileId::from_raw(3)).range_end.store(3 * BLOCK, Ordering::Relaxed);
+        assert!(segment.file(FileId::from_raw(3)).has_intent());
+        segment.complete_intent(FileId::from_raw(3), me, &store).unwrap();
+        assert_eq!(segment.pending_bytes(FileId::from_raw(3)), BLOCK);
         // Nothing is left at the end whose flush would make the store's file as long as ours.
         assert_eq!(*store.said.borrow(), ["punch 262144..786432", "size 786432"]);
-        assert!(!segment.file(3).has_intent());
+        assert!(!segment.file(FileId::from_raw(3)).has_intent());
     }
 }

@@ -22,7 +22,7 @@ use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::segment::{self, MANAGER_SLOT};
-use forebay_pool::{Entry, Identity, Owner, Segment, clock, liveness};
+use forebay_pool::{Entry, FileId, Identity, Owner, Segment, clock, liveness};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::collections::HashMap;
@@ -245,11 +245,11 @@ struct Worker<'a> {
     ledger: &'a Ledger,
     owner: Owner,
     /// File records of the lasting files.
-    files: [u32; FILES],
+    files: [FileId; FILES],
     token: u64,
     random: Random,
     buffer: Vec<u64>,
-    open: Vec<(Marker, u32)>,
+    open: Vec<(Marker, FileId)>,
     /// Messages sent so far.
     said: u64,
 }
@@ -549,8 +549,12 @@ impl<'a> Worker<'a> {
     fn say(&mut self) {
         for _ in 0..8 {
             let (first, blocks) = (self.said + 1, self.owner.raw());
-            let message =
-                Message::Stage { file: sender(self.token), generation: !blocks, first, blocks };
+            let message = Message::Stage {
+                file: FileId::from_raw(sender(self.token)),
+                generation: !blocks,
+                first,
+                blocks,
+            };
             let inside = self.segment.enter_table(self.owner);
             let sent = self.segment.queue().push(self.owner, &message);
             drop(inside);
@@ -623,7 +627,7 @@ fn a_process_to_be_killed() {
     }
     let number: usize = role.parse().unwrap();
     let slot = segment.claim_slot(pid, start).unwrap();
-    let mut files = [0; FILES];
+    let mut files = [FileId::from_raw(0); FILES];
     let owner = Owner::new(slot, 0);
     let inside = segment.enter_table(owner);
     for (file, id) in files.iter_mut().enumerate() {
@@ -660,7 +664,7 @@ fn a_process_to_be_killed() {
 }
 
 /// Finishes the truncate of a dead owner: in this test, nothing remains to be done but to end it.
-fn complete(segment: &Segment, file: u32, dead: Owner) {
+fn complete(segment: &Segment, file: FileId, dead: Owner) {
     let record = segment.file(file);
     if record.exclusive.load(Ordering::SeqCst) == dead.raw() {
         record.intent.store(0, Ordering::SeqCst);
@@ -714,7 +718,7 @@ struct Manager {
     orphans: u64,
     leaks: Leaks,
     /// What each sender said last.
-    heard: HashMap<(u32, u32), u64>,
+    heard: HashMap<(FileId, u32), u64>,
 }
 
 impl Manager {
@@ -1042,7 +1046,7 @@ impl Manager {
     fn examine_files(&mut self) {
         let segment = &self.segment;
         let me = Owner::new(MANAGER_SLOT, 0);
-        let live: Vec<u32> = segment.live_files().collect();
+        let live: Vec<FileId> = segment.live_files().collect();
         for file in live {
             let record = segment.file(file);
             if segment.with_file(record.identity(), me, |found| found) != Ok(Some(file)) {
@@ -1109,11 +1113,14 @@ impl Manager {
         assert!(count("messages received") >= count("messages sent"));
         let (queue, me) = (self.segment.queue(), Owner::new(MANAGER_SLOT, 0));
         for file in 0..forebay_pool::queue::PLACES as u32 {
-            assert!(queue.push(me, &Message::Sync { file }), "a place of the queue is lost");
+            assert!(
+                queue.push(me, &Message::Sync { file: FileId::from_raw(file) }),
+                "a place of the queue is lost"
+            );
         }
         assert!(!queue.push(me, &Message::Hold));
         for file in 0..forebay_pool::queue::PLACES as u32 {
-            assert_eq!(queue.pop(), Some(Message::Sync { file }));
+            assert_eq!(queue.pop(), Some(Message::Sync { file: FileId::from_raw(file) }));
         }
     }
 

@@ -22,8 +22,8 @@ use buckets::{Buckets, Locking};
 use dirty_pages::DirtyPages;
 use entry::Entry;
 use forebay_placement::TierId;
-use forebay_pool::BucketId;
 use free_map::{FREE, FreeMap, States, USED};
+use ids::{AtomicFileId, BucketId, FileId};
 use index::{Index, IndexNodes, NodeStates};
 use layout::{BucketMeta, CACHED_NODES, FileRecord, IndexNode, SlotChecksums, TierHeader};
 use loom::cell::UnsafeCell;
@@ -60,6 +60,9 @@ mod entry;
 #[path = "../src/free_map.rs"]
 mod free_map;
 #[allow(dead_code)]
+#[path = "../src/ids.rs"]
+mod ids;
+#[allow(dead_code)]
 #[path = "../src/index.rs"]
 mod index;
 #[allow(dead_code)]
@@ -82,6 +85,7 @@ mod seq_lock;
 /// `index.rs` and `buckets.rs` need of the layout. Eight levels are enough for the blocks of a
 /// model.
 mod layout {
+    use crate::AtomicFileId;
     use crate::dirty_pages::DirtyPages;
     use crate::seq_lock::RobustSeqLock;
     use crate::sync::{AtomicU32, AtomicU64};
@@ -102,7 +106,7 @@ mod layout {
     pub struct BucketMeta {
         pub lock: RobustSeqLock,
         pub state: AtomicU32,
-        pub file: AtomicU32,
+        pub file: AtomicFileId,
         pub block: AtomicU64,
         pub valid: AtomicU64,
         pub pages: DirtyPages,
@@ -612,7 +616,7 @@ impl Pool {
         let meta = || BucketMeta {
             lock: RobustSeqLock::unheld(),
             state: AtomicU32::new(FREE),
-            file: AtomicU32::new(0),
+            file: AtomicFileId::new(FileId::from_raw(0)),
             block: AtomicU64::new(0),
             valid: AtomicU64::new(0),
             pages: DirtyPages::new(0),
@@ -672,7 +676,7 @@ impl Pool {
     fn init(&self, bucket: BucketId, block: usize, owner: Owner) {
         let meta = self.bucket(bucket);
         lock(&meta.lock, owner);
-        self.view().init(meta, 0, block as u64, 0);
+        self.view().init(meta, FileId::from_raw(0), block as u64, 0);
     }
 
     /// `FreshBucket::publish`, and its end if another thread was faster.
@@ -1584,7 +1588,7 @@ fn a_page_is_taken_for_clean_without_the_lock() {
 // The queue.
 
 fn say(file: u32) -> Message {
-    Message::Sync { file }
+    Message::Sync { file: FileId::from_raw(file) }
 }
 
 /// (h) Two producers and a consumer that sleeps when there is nothing: every message comes once,
@@ -1603,7 +1607,7 @@ fn every_message_arrives_once_and_wakes_the_consumer() {
         for _ in 0..2 {
             sum += loop {
                 match queue.pop() {
-                    Some(Message::Sync { file }) => break file,
+                    Some(Message::Sync { file }) => break file.raw(),
                     Some(other) => panic!("{other:?} was never sent"),
                     None => queue.wait(1, || false),
                 }

@@ -10,6 +10,7 @@ use crate::measured::{Claim, Measured, Unit};
 use crate::site::Site;
 use crate::systems::{Broker, MESSAGE_BYTES, Place, memcached, nats, single_server};
 use crate::{Options, Scale};
+use forebay_pool::FileId;
 use forebay_pool::message::{self, Message};
 use forebay_pool::{Owner, Queue};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -149,5 +150,6 @@ impl Drop for Shared {
 
 /// A message that says which thread published it, and its number there.
 fn stamped(client: usize, number: usize) -> Message {
-    Message::Stage { file: client as u32, generation: 0, first: number as u64, blocks: 1 }
+    let file = FileId::from_raw(client as u32);
+    Message::Stage { file, generation: 0, first: number as u64, blocks: 1 }
 }

@@ -4,6 +4,7 @@
 use crate::harness::{
     self, AS_NOBODY, FOREBAY, LAZY, LIMIT, Running, Site, USUAL, is_alive, wait_for, works,
 };
+use forebay_pool::FileId;
 use forebay_pool::Segment;
 use forebay_pool::layout::{ClientSlot, FileFlags, FileRecord};
 use forebay_pool::message::{MESSAGE_BYTES, Message};
@@ -272,7 +273,8 @@ fn a_descriptor_of_something_else_is_refused() {
     let segment = target.segment();
     let of = |name: &str| {
         let path = target.site.store.join(name);
-        let is_it = |&file: &u32| segment.file(file).path() == path.as_os_str().as_encoded_bytes();
+        let is_it =
+            |&file: &FileId| segment.file(file).path() == path.as_os_str().as_encoded_bytes();
         segment.live_files().find(is_it).unwrap()
     };
     let file = of("file");
@@ -308,7 +310,8 @@ fn a_descriptor_of_something_else_is_refused() {
         assert_eq!(ask(&stream, Message::Hold), Some(Message::Held), "{name}");
     }
     let stream = target.connect();
-    for (file, generation) in [(u32::MAX, generation), (1 << 20, 0), (file, generation + 1)] {
+    let numbers = [u32::MAX, 1 << 20].map(FileId::from_raw);
+    for (file, generation) in [(numbers[0], generation), (numbers[1], 0), (file, generation + 1)] {
         let good = File::options().write(true).open(target.site.store.join("file")).unwrap();
         let announce = Message::Register { file, generation }.encode();
         assert!(send(&stream, &announce, &[good.as_fd()]));
@@ -340,7 +343,8 @@ fn one_who_never_stops_does_not_keep_the_others_waiting() {
             let (mut flood, stop) = (target.connect(), &stop);
             scope.spawn(move || {
                 flood.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-                let stage = Message::Stage { file: 0, generation: 0, first: 0, blocks: 0 }.encode();
+                let file = FileId::from_raw(0);
+                let stage = Message::Stage { file, generation: 0, first: 0, blocks: 0 }.encode();
                 let packets = stage.repeat(64);
                 while !stop.load(Ordering::Relaxed) {
                     let _ = flood.write(&packets);
@@ -374,7 +378,8 @@ fn no_message_brings_the_manager_down() {
             let mut bytes = match random.below(5) {
                 0 => (0..random.below(200)).map(|_| random.next() as u8).collect::<Vec<u8>>(),
                 kind => {
-                    let (file, generation) = (random.below(8) as u32, random.below(4) as u32);
+                    let number = random.below(8) as u32;
+                    let (file, generation) = (FileId::from_raw(number), random.below(4) as u32);
                     let blocks = random.next() as u32;
                     let (offset, stride) = (random.next(), random.next() as i64);
                     let (few, pieces) = (blocks as u16, (blocks >> 16) as u16);
@@ -389,7 +394,7 @@ fn no_message_brings_the_manager_down() {
                         },
                         1 => Message::Register { file, generation },
                         2 => Message::Stage { file, generation, first: random.next(), blocks },
-                        _ => Message::Drained { failing: file, bytes: random.next() },
+                        _ => Message::Drained { failing: number, bytes: random.next() },
                     };
                     message.encode().to_vec()
                 }
@@ -448,7 +453,7 @@ fn no_word_in_shared_memory_brings_the_manager_down() {
         let manager = site.status().manager;
         let file = open_pool(&site.pools()[0]).unwrap();
         let segment = Segment::attach(file.as_fd()).unwrap();
-        let files: Vec<u32> = segment.live_files().collect();
+        let files: Vec<FileId> = segment.live_files().collect();
         // One claims to be a file elsewhere.
         let found = fs::metadata(&victim).unwrap();
         let record: &FileRecord = segment.file(files[0]);

@@ -4,6 +4,7 @@
 
 use crate::harness::forge::{Identity, Log, Record, set_head};
 use crate::harness::{self, LIMIT, NOBODY, Ran, Setup, Site, kill, skip, tree, wait_for};
+use forebay_pool::FileId;
 use forebay_pool::layout::{FileFlags, Header};
 use forebay_pool::segment::open_pool;
 use forebay_pool::slot_record::RECORD_BYTES;
@@ -330,8 +331,8 @@ fn seal_pool(pool: &Path) {
     }
 }
 
-fn file_of(segment: &Segment, path: &Path) -> u32 {
-    let is_it = |file: &u32| segment.file(*file).path() == path.as_os_str().as_encoded_bytes();
+fn file_of(segment: &Segment, path: &Path) -> FileId {
+    let is_it = |file: &FileId| segment.file(*file).path() == path.as_os_str().as_encoded_bytes();
     segment.live_files().find(is_it).unwrap()
 }
 

@@ -3,6 +3,7 @@
 
 use crate::harness::{self, LAZY, LONG, Ran, Setup, Site, TINY, assert_same_bytes, wait_for};
 use forebay_pool::BucketId;
+use forebay_pool::FileId;
 use forebay_pool::Segment;
 use forebay_pool::layout::file_state;
 use forebay_pool::segment::open_pool;
@@ -92,7 +93,7 @@ impl Left<'_> {
         let tables = segment.bucket_data(BucketId::from_raw(0)).addr() - base;
         let mut unprotected = Vec::new();
         let word = |at: *const u8| at.addr() - base..at.addr() - base + 8;
-        for file in 0..segment.header().files {
+        for file in segment.header().file_ids() {
             let record = segment.file(file);
             if record.state.load(Ordering::Relaxed) != file_state::LIVE {
                 continue;
@@ -269,7 +270,7 @@ fn fsck_says_that_a_file_cannot_be_drained_because_its_inode_is_anothers() {
     let pool = crash(&site, "seq 9 > file; seq 9 > other");
     let opened = open_pool(&pool).unwrap();
     let (segment, _) = Segment::attach_copy(opened.as_fd()).unwrap();
-    let is_file = |&file: &u32| segment.file(file).path().ends_with(b"/file");
+    let is_file = |&file: &FileId| segment.file(file).path().ends_with(b"/file");
     let born = &segment.file(segment.live_files().find(is_file).unwrap()).born_ns;
     let at = std::ptr::from_ref(born).addr() - std::ptr::from_ref(segment.header()).addr();
     let writable = fs::File::options().write(true).open(&pool).unwrap();

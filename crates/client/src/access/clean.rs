@@ -116,7 +116,7 @@ impl OpenFile<'_> {
     /// Keeps the file direct for as long as this process or a child of it may have it mapped.
     pub fn hold_mapping(&self) {
         let generation = self.record.generation.load(Ordering::Relaxed).wrapping_add(1);
-        let held = self.session.mapped.get(self.id as usize);
+        let held = self.session.mapped.get(self.id.index());
         if held.is_some_and(|held| held.swap(generation, Ordering::AcqRel) == generation) {
             return;
         }

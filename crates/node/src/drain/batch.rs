@@ -9,7 +9,7 @@ use forebay_placement::TierId;
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
-use forebay_pool::{PageSet, clock, crash};
+use forebay_pool::{FileId, PageSet, clock, crash};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -34,7 +34,7 @@ impl Flusher {
     /// Flushes some blocks of one file. `None` after an error: the rest would fail too.
     pub(super) fn flush_batch(
         &mut self,
-        file: u32,
+        file: FileId,
         batch: &[BlockRef],
         which: &FlushScope,
     ) -> Option<u64> {
@@ -222,7 +222,7 @@ impl Flusher {
                 if offset < end {
                     let bytes = end - offset;
                     extents.push(Extent {
-                        file: block.dirty.file,
+                        file: block.dirty.file.raw(),
                         offset,
                         bytes,
                         id: index as u32,
@@ -265,7 +265,7 @@ impl Flusher {
     }
 
     /// Runs the writes of one file: large ones past the page cache if no program has the file open.
-    fn write(&mut self, file: u32, store: usize, writes: &mut [Transfer]) {
+    fn write(&mut self, file: FileId, store: usize, writes: &mut [Transfer]) {
         let node = Arc::clone(&self.node);
         let client = &mut self.stores[store];
         let turn = node.descriptors.turn(file);
@@ -273,7 +273,7 @@ impl Flusher {
             .then(|| turn.try_write().ok())
             .flatten()
             // A program might write through the cache, or change what is on its way.
-            .filter(|_| !node.segment.open_files()[file as usize]);
+            .filter(|_| !node.segment.open_files()[file.index()]);
         let direct = alone.as_ref().and_then(|_| node.descriptors.direct(&node.segment, file));
         let Some(direct) = direct else {
             drop(alone);

@@ -9,7 +9,7 @@ use crate::journal::{BlockPages, Checkpoint, FileMeta};
 use forebay_placement::TierId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::FileFlags;
-use forebay_pool::{Owner, crash};
+use forebay_pool::{FileId, Owner, crash};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -20,7 +20,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Nothing can be promised by the log: the file has to go to the store.
-    pub(super) fn log(&mut self, file: u32) -> Result<bool, LogError> {
+    pub(super) fn log(&mut self, file: FileId) -> Result<bool, LogError> {
         let node = Arc::clone(&self.node);
         let (segment, record) = (&node.segment, node.segment.file(file));
         let Some(journal) = node.journal.as_ref().filter(|journal| journal.takes_data()) else {
@@ -83,14 +83,14 @@ impl Flusher {
 
     /// Whether what a committed log has makes the file safe; the store is synced for it where it
     /// has more than at its last sync.
-    pub(super) fn is_safe_with_journal(&mut self, file: u32, first: bool) -> bool {
+    pub(super) fn is_safe_with_journal(&mut self, file: FileId, first: bool) -> bool {
         let record = self.node.segment.file(file);
         // Looked at after the file was: what a flush took from under our eyes is on the store.
         record.has(FileFlags::SYNCED) || first && self.sync_store(file).is_ok()
     }
 
     /// Tells the journal of a truncate or a punch under way, which waits for that.
-    pub(super) fn serve_cut(&mut self, file: u32) {
+    pub(super) fn serve_cut(&mut self, file: FileId) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         if !record.has(FileFlags::TO_RECORD_TRUNCATE) {
@@ -118,7 +118,7 @@ impl Flusher {
 
     /// Waits until no truncate or punch of the file is under way, or its owner is dead. The caller
     /// holds nothing that they could wait for. False if its owner does not go on with it.
-    pub(super) fn await_cut(&mut self, file: u32) -> bool {
+    pub(super) fn await_cut(&mut self, file: FileId) -> bool {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         while record.has_intent() && !self.node.stopping() {
@@ -137,7 +137,7 @@ impl Flusher {
     /// Returns whether there was one.
     pub(super) fn make_room_in_journal(&mut self) -> bool {
         let node = Arc::clone(&self.node);
-        let may = |file: u32| {
+        let may = |file: FileId| {
             let record = node.segment.file(file);
             record.has(FileFlags::LOGGED)
                 && !record.has(FileFlags::FAILING)
@@ -159,7 +159,7 @@ impl Flusher {
     ///
     /// # Errors
     /// The store's, or the journal's.
-    pub fn checkpoint_durably(&mut self, file: u32) -> Result<(), Errno> {
+    pub fn checkpoint_durably(&mut self, file: FileId) -> Result<(), Errno> {
         let node = Arc::clone(&self.node);
         self.take_slotted(file);
         let sequence = node.segment.next_sequence();
@@ -172,7 +172,7 @@ impl Flusher {
 
     /// Slots that hold some of the file need the checkpoint, too. Returns whether there may be
     /// some.
-    pub(super) fn take_slotted(&self, file: u32) -> bool {
+    pub(super) fn take_slotted(&self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
         if !record.has(FileFlags::SLOTTED) {
             return false;
@@ -200,7 +200,7 @@ impl Flusher {
     /// learns of it.
     pub(super) fn end_checkpoint(
         &mut self,
-        file: u32,
+        file: FileId,
         result: Result<(), Errno>,
         is_awaited: bool,
     ) {

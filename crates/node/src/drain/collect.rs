@@ -7,7 +7,7 @@ use forebay_placement::schema::Trigger;
 use forebay_pool::BucketId;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{FileFlags, JobRecord};
-use forebay_pool::{Entry, clock};
+use forebay_pool::{Entry, FileId, clock};
 use std::sync::atomic::Ordering;
 
 impl Flusher {
@@ -39,7 +39,7 @@ impl Flusher {
 
     /// Milliseconds after its last write at which a block of this file is flushed; `None` if only
     /// on demand.
-    fn due_after(&self, file: u32) -> Option<u32> {
+    fn due_after(&self, file: FileId) -> Option<u32> {
         let record = self.node.segment.file(file);
         if record.has(FileFlags::SCRATCH) {
             return None;
@@ -99,7 +99,7 @@ impl Flusher {
                         self.due_after(file)
                             .is_some_and(|after| age >= after || dirty_for >= oldest)
                     };
-                    if file < segment.header().files && is_due(file) && self.may_try(file, now) {
+                    if segment.header().has_file(file) && is_due(file) && self.may_try(file, now) {
                         let block = meta.block.load(Ordering::Relaxed);
                         found.push(BlockRef { file, block, bucket });
                     }
@@ -110,7 +110,7 @@ impl Flusher {
     }
 
     /// Whether a failing file's time has come.
-    pub fn may_try(&self, file: u32, now: u32) -> bool {
+    pub fn may_try(&self, file: FileId, now: u32) -> bool {
         let record = self.node.segment.file(file);
         !record.has(FileFlags::FAILING)
             || clock::stamp_age(now, record.retry_at.load(Ordering::Relaxed)) > 0

@@ -3,12 +3,12 @@
 use crate::drain::batch::InFlight;
 use crate::drain::flusher::Flusher;
 use crate::node::{BlockRef, Node};
-use forebay_pool::SlotRecord;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
+use forebay_pool::{FileId, SlotRecord};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Flusher {
 
     /// Notes that a flush of the file that was `born` then failed: programs learn of it at fsync or
     /// close, and the file is tried again later.
-    pub(super) fn failed(&mut self, file: u32, born: u64, errno: Errno) {
+    pub(super) fn failed(&mut self, file: FileId, born: u64, errno: Errno) {
         if self.node.segment.file(file).born_ns.load(Ordering::Acquire) != born {
             // The file was deleted, and the record is about another one that has its inode.
             return;
@@ -82,7 +82,7 @@ impl Flusher {
 
     /// Notes that a file cannot be written now: a caller that waits for all files need not wait for
     /// it. True if it could before.
-    pub(super) fn postpone(&mut self, file: u32) -> bool {
+    pub(super) fn postpone(&mut self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
         let (first, most) = (RETRY.0.as_stamp(), RETRY.1.as_stamp());
         let pause = self.retry_pauses.get(&file).map_or(first, |ms| (ms * 2).min(most));
@@ -98,7 +98,7 @@ pub(crate) const FADING: Duration = Duration::from_secs(30);
 
 /// Whether a file has lost its last name and the last living process that had it open: housekeeping
 /// drops it as soon as its descriptions are free, and nothing of it has to come to the store.
-pub(crate) fn is_fading(node: &Node, file: u32) -> bool {
+pub(crate) fn is_fading(node: &Node, file: FileId) -> bool {
     let record = node.segment.file(file);
     record.has(FileFlags::UNLINKED)
         && record.has(FileFlags::FAILING)

@@ -7,6 +7,7 @@
 
 use crate::node::Node;
 use forebay_device::{Stat, StoreFile};
+use forebay_pool::FileId;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -15,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 /// Looks at the store's file before the first of `file`'s blocks goes to it. The caller has blocks
 /// in writeback, so that no thread reconciles the file meanwhile.
-pub(crate) fn check(node: &Node, file: u32, held: StoreFile) {
+pub(crate) fn check(node: &Node, file: FileId, held: StoreFile) {
     let record = node.segment.file(file);
     if record.has(FileFlags::CONFLICT_CHECKED) {
         return;
@@ -34,7 +35,7 @@ pub(crate) fn check(node: &Node, file: u32, held: StoreFile) {
 }
 
 /// Before what is left of a file without a name and without readers is dropped.
-pub(crate) fn check_dropped(node: &Node, file: u32) {
+pub(crate) fn check_dropped(node: &Node, file: FileId) {
     let record = node.segment.file(file);
     if !record.has(FileFlags::UNLINKED)
         && is_theirs(record)
@@ -77,7 +78,7 @@ fn has_temporary_name(record: &FileRecord) -> bool {
     path.file_name().is_some_and(|last| last.to_string_lossy() == name)
 }
 
-fn tell(node: &Node, file: u32, what: &str) {
+fn tell(node: &Node, file: FileId, what: &str) {
     let record = node.segment.file(file);
     record.set(FileFlags::CONFLICT);
     node.header().conflicts.fetch_add(1, Ordering::AcqRel);

@@ -12,7 +12,7 @@ use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::FileFlags;
-use forebay_pool::{Owner, futex};
+use forebay_pool::{FileId, Owner, futex};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,13 +33,13 @@ pub(crate) struct Flusher {
     /// Copies of blocks that lie on file tiers.
     pub(super) staging: Vec<u8>,
     /// Milliseconds until a failing file is tried again.
-    pub(super) retry_pauses: HashMap<u32, u32>,
+    pub(super) retry_pauses: HashMap<FileId, u32>,
     /// For how long clients may hold what the sync that is being served needs.
     pub(super) backoff: Backoff,
     /// They have held some of it for longer.
     pub(super) was_held: bool,
     /// Files whose syncs wait for what a client holds, which may be stopped.
-    pub(super) aside: HashMap<u32, Aside>,
+    pub(super) aside: HashMap<FileId, Aside>,
     /// Files that need a checkpoint and nothing else: one commit of the journal notes all of a
     /// round.
     pub(super) checkpoints: Vec<AwaitedCheckpoint>,
@@ -63,9 +63,9 @@ pub(crate) enum FlushScope {
     /// Blocks of one tier whose time has come, see `Flusher::due_after`.
     Due(TierId),
     /// All blocks of one file.
-    File(u32),
+    File(FileId),
     /// These blocks of one file, with their buckets.
-    Blocks(u32, Vec<(u64, BucketId)>),
+    Blocks(FileId, Vec<(u64, BucketId)>),
 }
 
 impl Flusher {
@@ -138,7 +138,7 @@ impl Flusher {
     }
 
     /// The store of a file.
-    pub(super) fn store_of(&self, file: u32) -> usize {
+    pub(super) fn store_of(&self, file: FileId) -> usize {
         self.node.store_of(file)
     }
 
@@ -146,7 +146,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Those of [`crate::store::descriptors::Descriptors::of`].
-    pub fn descriptor(&self, file: u32) -> Result<Arc<StoreHandle>, Errno> {
+    pub fn descriptor(&self, file: FileId) -> Result<Arc<StoreHandle>, Errno> {
         let record = self.node.segment.file(file);
         let folder = &self.node.config.backing[self.store_of(file)].path;
         let descriptors = &self.node.descriptors;

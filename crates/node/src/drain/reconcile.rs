@@ -4,13 +4,13 @@
 use crate::node::Node;
 use forebay_device::StoreFile;
 use forebay_pool::layout::FileFlags;
-use forebay_pool::{Owner, clock, crash};
+use forebay_pool::{FileId, Owner, clock, crash};
 use std::sync::atomic::Ordering;
 
 /// If nothing of the file is dirty any more, gives the store its times, ends the state "ahead of
 /// the store", and closes the manager's descriptor. Done with the file held, so that no writer is
 /// in the middle of it.
-pub(crate) fn reconcile(node: &Node, file: u32, owner: Owner) {
+pub(crate) fn reconcile(node: &Node, file: FileId, owner: Owner) {
     let segment = &node.segment;
     let record = segment.file(file);
     let agrees = !record.has(FileFlags::METADATA_DIRTY)
@@ -28,7 +28,7 @@ pub(crate) fn reconcile(node: &Node, file: u32, owner: Owner) {
 }
 
 /// The same, of a file that the caller has exclusively.
-pub(crate) fn reconcile_held(node: &Node, file: u32) {
+pub(crate) fn reconcile_held(node: &Node, file: FileId) {
     let record = node.segment.file(file);
     if record.has_intent() || node.is_pending(file) {
         return;
@@ -56,7 +56,7 @@ pub(crate) fn reconcile_held(node: &Node, file: u32) {
 }
 
 /// Gives the store's file its size and times. Returns whether both agree now.
-fn agree_with_store(node: &Node, file: u32, held: StoreFile) -> bool {
+fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
     let record = node.segment.file(file);
     let store = &node.stores[node.store_of(file)];
     let Ok(stat) = store.stat(held) else { return false };

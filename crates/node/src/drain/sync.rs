@@ -9,7 +9,7 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, TIERS_MAX};
 use forebay_pool::message::Message;
-use forebay_pool::{crash, futex};
+use forebay_pool::{FileId, crash, futex};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,11 +33,11 @@ impl Flusher {
         let mut looked: Option<Instant> = None;
         while !node.stopping() {
             // All that is there, so that one commit of the journal serves many.
-            let mut wanted: Vec<u32> = std::iter::from_fn(|| queue.pop())
+            let mut wanted: Vec<FileId> = std::iter::from_fn(|| queue.pop())
                 .take(forebay_pool::queue::PLACES)
                 .filter_map(|message| match message {
                     // Whatever it says, it is only a hint.
-                    Message::Sync { file } if file < node.header().files => Some(file),
+                    Message::Sync { file } if node.header().has_file(file) => Some(file),
                     _ => None,
                 })
                 .collect();
@@ -67,7 +67,7 @@ impl Flusher {
         }
     }
 
-    fn behind(&self, file: u32) -> bool {
+    fn behind(&self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
         record.has(FileFlags::TO_RECORD_TRUNCATE)
             || record.sync_wanted.load(Ordering::Acquire)
@@ -76,7 +76,7 @@ impl Flusher {
 
     /// Serves the syncs of some files: those that only the journal is wanted for together, with one
     /// sync of its device.
-    fn serve(&mut self, files: &[u32]) {
+    fn serve(&mut self, files: &[FileId]) {
         let node = Arc::clone(&self.node);
         let mut logged = Vec::new();
         for &file in files {
@@ -128,7 +128,7 @@ impl Flusher {
 
     /// Does for one file what is wanted of it, and answers all syncs wanted so far. An error is
     /// noted in the record and answers them too.
-    fn sync(&mut self, file: u32) {
+    fn sync(&mut self, file: FileId) {
         let record = self.node.segment.file(file);
         let ticket = record.sync_wanted.load(Ordering::Acquire);
         if !self.behind(file) && !self.aside.contains_key(&file) {
@@ -147,7 +147,7 @@ impl Flusher {
 
     /// Leaves a sync, for which `wanted` is to be done, for later: not answered, and to be tried
     /// again.
-    fn put_aside(&mut self, file: u32, wanted: FileFlags) {
+    fn put_aside(&mut self, file: FileId, wanted: FileFlags) {
         self.node.segment.file(file).set(wanted);
         // Trying all of them is never to take more than a tenth of the time.
         let share = Timer::ms(10).as_duration() * self.aside.len() as u32;
@@ -157,7 +157,7 @@ impl Flusher {
         crash::point("sync.aside");
     }
 
-    pub(super) fn sync_with(&mut self, file: u32, ticket: u32, wanted: FileFlags) {
+    pub(super) fn sync_with(&mut self, file: FileId, ticket: u32, wanted: FileFlags) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         // The store has it, then, and a process that asked for the journal has more than that.
@@ -227,12 +227,16 @@ impl Flusher {
     }
 
     /// Makes durable what the store has of a file.
-    pub(super) fn sync_store(&mut self, file: u32) -> Result<(), Errno> {
+    pub(super) fn sync_store(&mut self, file: FileId) -> Result<(), Errno> {
         let held = self.descriptor(file);
         self.sync_held(file, held)
     }
 
-    fn sync_held(&mut self, file: u32, held: Result<Arc<StoreHandle>, Errno>) -> Result<(), Errno> {
+    fn sync_held(
+        &mut self,
+        file: FileId,
+        held: Result<Arc<StoreHandle>, Errno>,
+    ) -> Result<(), Errno> {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         let store = self.store_of(file);
@@ -249,7 +253,7 @@ impl Flusher {
         result
     }
 
-    pub(super) fn answer(&mut self, file: u32, ticket: u32) {
+    pub(super) fn answer(&mut self, file: FileId, ticket: u32) {
         self.aside.remove(&file);
         self.node.segment.file(file).sync_done.store(ticket, Ordering::Release);
         self.announce_done();

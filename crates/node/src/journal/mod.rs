@@ -29,7 +29,7 @@ use crate::instance::runtime::Runtime;
 use forebay_device::Batch;
 use forebay_placement::schema::Durability;
 use forebay_pool::layout::FileFlags;
-use forebay_pool::{crash, private};
+use forebay_pool::{FileId, crash, private};
 use log::LogError;
 use record::{Body, Key, Record};
 use rustix::io::Errno;
@@ -114,7 +114,7 @@ impl Journal {
     pub fn log_truncate(
         &self,
         node: Context<'_>,
-        file: u32,
+        file: FileId,
         io: &mut dyn Batch,
     ) -> Result<(), LogError> {
         let record = node.segment.file(file);
@@ -196,12 +196,12 @@ impl Journal {
 
     /// Slots hold some of `file` that needs a checkpoint together with what the log has: until that
     /// is done the file keeps the generation from ending again.
-    pub fn expect_checkpoint(&self, file: u32) {
+    pub fn expect_checkpoint(&self, file: FileId) {
         self.lock().unlogged.remove(&file);
     }
 
     /// Notes that `file` has no name and no user any more, and is dropped.
-    pub fn gone(&self, node: Context<'_>, file: u32) {
+    pub fn gone(&self, node: Context<'_>, file: FileId) {
         let record = node.segment.file(file);
         if !record.is_tracked() {
             return;
@@ -221,7 +221,7 @@ impl Journal {
 
     /// The file that the log has data of for longest, of those that `may` have a checkpoint, if
     /// half of the log is used, or nothing is appended before all have one.
-    pub fn to_checkpoint(&self, node: Context<'_>, may: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn to_checkpoint(&self, node: Context<'_>, may: impl Fn(FileId) -> bool) -> Option<FileId> {
         let state = self.lock();
         let is_half_full = state.log.as_ref().is_some_and(|log| log.used() > log.bytes() / 2);
         if !(state.full || state.failed || is_half_full) {

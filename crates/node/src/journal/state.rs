@@ -9,7 +9,7 @@ use crate::store::descriptors::Descriptors;
 use forebay_device::Batch;
 use forebay_pool::BucketId;
 use forebay_pool::layout::{FileFlags, PAGES_PER_BUCKET};
-use forebay_pool::{PageSet, Segment, crash};
+use forebay_pool::{FileId, PageSet, Segment, crash};
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
@@ -38,21 +38,21 @@ pub(crate) struct State {
     pub(super) full: bool,
     /// Files whose checkpoint the log could not take: they do not keep the generation from ending,
     /// and nothing more of them is appended before that.
-    pub(super) unlogged: HashSet<u32>,
+    pub(super) unlogged: HashSet<FileId>,
     /// Files of which the log has data.
-    pub(super) files: HashMap<u32, Logged>,
+    pub(super) files: HashMap<FileId, Logged>,
     /// Of each file, the sequence of its newest record that a replay would apply.
-    pub(super) newest: HashMap<u32, u64>,
+    pub(super) newest: HashMap<FileId, u64>,
     /// Of files with slots: their last checkpoint in this generation.
-    pub(super) checkpoints: HashMap<u32, u64>,
+    pub(super) checkpoints: HashMap<FileId, u64>,
     /// Of files that had slots when this generation began: their last checkpoint then.
-    live: HashMap<u32, Option<u64>>,
+    live: HashMap<FileId, Option<u64>>,
 }
 
 /// A file that the store has, durably, up to a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checkpoint {
-    pub file: u32,
+    pub file: FileId,
     pub sequence: u64,
 }
 
@@ -173,7 +173,7 @@ impl State {
     /// # Errors
     /// `Full` where there is no log, or no room in it; `Held` if a truncate is under way; the
     /// device's.
-    pub fn begin(&mut self, node: Context<'_>, file: u32) -> Result<(), LogError> {
+    pub fn begin(&mut self, node: Context<'_>, file: FileId) -> Result<(), LogError> {
         if self.failed || self.full || self.log.is_none() {
             return Err(LogError::Full);
         }
@@ -207,12 +207,19 @@ impl State {
     }
 
     /// The sequence since which the log has data of `file`; 0 if that is not known.
-    pub fn logged_since(&self, file: u32) -> u64 {
+    pub fn logged_since(&self, file: FileId) -> u64 {
         self.files.get(&file).map_or(0, |logged| logged.since)
     }
 
     /// Whether the log has these pages, as they are, already.
-    pub fn has(&self, file: u32, block: u64, bucket: BucketId, version: u32, pages: u64) -> bool {
+    pub fn has(
+        &self,
+        file: FileId,
+        block: u64,
+        bucket: BucketId,
+        version: u32,
+        pages: u64,
+    ) -> bool {
         self.files.get(&file).and_then(|logged| logged.blocks.get(&block)).is_some_and(|known| {
             (known.bucket, known.version) == (bucket, version) && pages & !known.pages == 0
         })
@@ -224,7 +231,7 @@ impl State {
     /// Why not all could be appended.
     pub fn append_pages(
         &mut self,
-        file: u32,
+        file: FileId,
         meta: &FileMeta<'_>,
         pages: &BlockPages<'_>,
         io: &mut dyn Batch,
@@ -275,7 +282,7 @@ impl State {
     }
 
     /// What makes the file this file.
-    pub fn key(&self, node: Context<'_>, file: u32) -> Result<Key, LogError> {
+    pub fn key(&self, node: Context<'_>, file: FileId) -> Result<Key, LogError> {
         let record = node.segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
         if let Some(logged) = self.files.get(&file).filter(|known| known.generation == generation) {
@@ -303,8 +310,9 @@ impl State {
     pub fn restart_if_dead(&mut self, node: Context<'_>, io: &mut dyn Batch) -> bool {
         let Some(log) = &mut self.log else { return false };
         let unlogged = &self.unlogged;
-        let live =
-            |file: u32| node.segment.file(file).has(FileFlags::LOGGED) && !unlogged.contains(&file);
+        let live = |file: FileId| {
+            node.segment.file(file).has(FileFlags::LOGGED) && !unlogged.contains(&file)
+        };
         if !(self.failed || self.full || log.is_worth_restart())
             || node.segment.live_files().any(live)
         {
@@ -315,8 +323,8 @@ impl State {
         let before = log.checkpoint_lsn();
         let slotted = node.segment.live_files();
         let slotted = slotted.filter(|&file| node.segment.file(file).has(FileFlags::SLOTTED));
-        let slotted: Vec<u32> = slotted.collect();
-        let checkpoint_of = |file: &u32| {
+        let slotted: Vec<FileId> = slotted.collect();
+        let checkpoint_of = |file: &FileId| {
             let then = self.live.get(file).copied().unwrap_or(before);
             then.max(self.checkpoints.get(file).copied())
         };

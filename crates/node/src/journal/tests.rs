@@ -5,10 +5,10 @@ use super::*;
 use crate::node::Node;
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
-use forebay_pool::BucketId;
 use forebay_pool::files::Identity;
 use forebay_pool::layout::Geometry;
 use forebay_pool::segment::anonymous;
+use forebay_pool::{BucketId, FileId};
 use forebay_posix::Positional;
 use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Rule, When};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 struct World {
     _folder: tempfile::TempDir,
     node: Node,
-    files: [u32; 2],
+    files: [FileId; 2],
     script: FaultScript,
     io: Faulty<Positional>,
 }
@@ -143,7 +143,7 @@ fn after_an_error_a_new_generation_begins_when_every_file_has_a_checkpoint() {
     assert!(!world.log(0));
     assert!(!world.journal().takes_data());
     assert!(world.checkpoint(0).is_err());
-    let logged = |file: u32| world.node.segment.file(file).has(FileFlags::LOGGED);
+    let logged = |file: FileId| world.node.segment.file(file).has(FileFlags::LOGGED);
     assert!(world.files.into_iter().all(logged));
     let due = world.journal().to_checkpoint(world.node.context(), logged);
     assert_eq!(due, Some(world.files[1]));

@@ -383,7 +383,7 @@ impl Receiver<'_> {
                 }),
                 Message::Stage { file, .. } | Message::Expect { file, .. } => {
                     let of_file = |fd: &OwnedFd| {
-                        file < node.segment.header().files
+                        node.segment.header().has_file(file)
                             && node.descriptors.is_file_of(node.segment.file(file), fd)
                     };
                     // A description of our own: the program's may be open for writing, or locked.

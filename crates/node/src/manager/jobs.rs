@@ -7,6 +7,7 @@ use crate::store::beneath::{Known, Since, Stores};
 use crate::usage::buckets_of;
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
+use forebay_pool::FileId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
@@ -96,7 +97,7 @@ fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
         let clean = meta.state.load(Ordering::Acquire) == USED
             && meta.reserved.load(Ordering::Relaxed) == 0
             && meta.pending() == 0
-            && file < segment.header().files
+            && segment.header().has_file(file)
             && segment.is_indexed(bucket);
         if !clean || meta.lock.holder().is_some() {
             continue;
@@ -170,14 +171,14 @@ pub(crate) fn look_at_jobs(node: &Node, owner: Owner) {
 /// Deletes the scratch files of a job; whether all are gone.
 fn delete_scratch(node: &Node, number: u32, owner: Owner) -> bool {
     let segment = &node.segment;
-    let files: Vec<u32> = segment.scratch_of(number).collect();
+    let files: Vec<FileId> = segment.scratch_of(number).collect();
     if files.is_empty() {
         return true;
     }
     let open = segment.open_files();
     let mut all = true;
     for file in files {
-        all &= delete(node, file, owner, open[file as usize]);
+        all &= delete(node, file, owner, open[file.index()]);
     }
     node.announce_room();
     all
@@ -185,7 +186,7 @@ fn delete_scratch(node: &Node, number: u32, owner: Owner) -> bool {
 
 /// Deletes a scratch file. Of one that a process has `open` only the names go now; what is buffered
 /// follows when it is closed, as after any unlink. False: it is in use at this very moment.
-pub(crate) fn delete(node: &Node, file: u32, owner: Owner, open: bool) -> bool {
+pub(crate) fn delete(node: &Node, file: FileId, owner: Owner, open: bool) -> bool {
     let segment = &node.segment;
     let table = segment.enter_table(owner);
     let exclusive = segment.try_lock_exclusive(&table, file, owner);
@@ -196,7 +197,7 @@ pub(crate) fn delete(node: &Node, file: u32, owner: Owner, open: bool) -> bool {
 }
 
 /// The same, of a file that the caller has exclusively.
-pub(crate) fn delete_held(node: &Node, file: u32, owner: Owner, open: bool) {
+pub(crate) fn delete_held(node: &Node, file: FileId, owner: Owner, open: bool) {
     let segment = &node.segment;
     let record = segment.file(file);
     let store = record.store.load(Ordering::Relaxed) as usize;
@@ -234,7 +235,7 @@ enum Removed {
 }
 
 /// Removes all names of a scratch file, wherever it was moved.
-fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
+fn remove_names(node: &Node, file: FileId, folder: &Path) -> Removed {
     let segment = &node.segment;
     let record = segment.file(file);
     let known = PathBuf::from(OsString::from_vec(record.path()));
@@ -282,7 +283,7 @@ fn remove_names(node: &Node, file: u32, folder: &Path) -> Removed {
 }
 
 /// Whether a scratch file that was moved to `path` unseen is scratch there, too.
-fn is_scratch_there(node: &Node, file: u32, folder: &Path, path: &Path) -> bool {
+fn is_scratch_there(node: &Node, file: FileId, folder: &Path, path: &Path) -> bool {
     let segment = &node.segment;
     if !path.starts_with(folder) {
         // Another directory, where rules were made for other files: as the run and it say.
@@ -304,7 +305,7 @@ fn is_scratch_there(node: &Node, file: u32, folder: &Path, path: &Path) -> bool 
 
 /// Keeps a closed scratch file without a descriptor: many of them would use up all there are. The
 /// caller has the file exclusively.
-pub(crate) fn lay_down(node: &Node, file: u32) {
+pub(crate) fn lay_down(node: &Node, file: FileId) {
     let record = node.segment.file(file);
     if let Some(fd) = node.descriptors.at_hand(&node.segment, file) {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
@@ -321,11 +322,11 @@ pub(crate) fn lay_down(node: &Node, file: u32) {
 
 /// When a file was written, which it is, and how often it had been opened when it was seen to be
 /// closed.
-type Version = (u64, (u32, Opens));
+type Version = (u64, (FileId, Opens));
 
 /// Ends what rules give a lifetime, of files that no process has open: scratch files are deleted;
 /// of others the buffers go once the store has what is in them.
-pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], open: &[bool]) {
+pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(FileId, Opens)], open: &[bool]) {
     let segment = &node.segment;
     let lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
     if !lifetimes {
@@ -337,7 +338,7 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], o
     for &(file, opens) in files {
         let record = segment.file(file);
         let lifetime = segment.rule_of(record).and_then(|rule| rule.settings().lifetime);
-        let Some(lifetime) = lifetime.filter(|_| !open[file as usize] && holds(node, file)) else {
+        let Some(lifetime) = lifetime.filter(|_| !open[file.index()] && holds(node, file)) else {
             continue;
         };
         let written = record.mtime_ns.load(Ordering::Acquire);
@@ -380,7 +381,7 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(u32, Opens)], o
 
 /// Whether a file is a version of anything: a scratch file that was written, or one that has
 /// buffers.
-fn holds(node: &Node, file: u32) -> bool {
+fn holds(node: &Node, file: FileId) -> bool {
     let segment = &node.segment;
     let record = segment.file(file);
     let mut buffered = false;

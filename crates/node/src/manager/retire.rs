@@ -14,7 +14,7 @@ use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, TIERS_MAX, file_state, retirement};
-use forebay_pool::{Owner, crash};
+use forebay_pool::{FileId, Owner, crash};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -58,9 +58,9 @@ enum Outcome {
 /// The manager's way to its end.
 pub(crate) struct Retirement {
     node: Arc<Node>,
-    pass: Option<JoinHandle<HashSet<u32>>>,
+    pass: Option<JoinHandle<HashSet<FileId>>>,
     /// Files that the last pass could not bring to the store.
-    refused: HashSet<u32>,
+    refused: HashSet<FileId>,
     /// Passes that could not bring some file to the store, one after the other.
     vain: u32,
     again: Instant,
@@ -129,7 +129,7 @@ impl Retirement {
         }
         let direct = !idle;
         let node = &self.node;
-        let left: Vec<u32> =
+        let left: Vec<FileId> =
             node.segment.live_files().filter(|&file| !is_done(node, file, direct)).collect();
         if left.is_empty() {
             return self.conclude(idle, still_idle);
@@ -188,7 +188,7 @@ impl Drop for Retirement {
 }
 
 /// Whether the store has all of a file, and nothing that a recovery would apply is kept of it.
-fn is_clean(node: &Node, file: u32) -> bool {
+fn is_clean(node: &Node, file: FileId) -> bool {
     let record = node.segment.file(file);
     !record.has(FileFlags::METADATA_DIRTY)
         && !record.is_tracked()
@@ -198,7 +198,7 @@ fn is_clean(node: &Node, file: u32) -> bool {
 
 /// Whether nothing is left to do for a file: it is clean, and if programs go on, `direct`. Scratch
 /// files stay buffered for as long as their programs run.
-fn is_done(node: &Node, file: u32, direct: bool) -> bool {
+fn is_done(node: &Node, file: FileId, direct: bool) -> bool {
     let record = node.segment.file(file);
     let scratch = record.has(FileFlags::SCRATCH);
     match direct {
@@ -208,7 +208,7 @@ fn is_done(node: &Node, file: u32, direct: bool) -> bool {
 }
 
 /// Brings files to the store, one after the other. Returns those that cannot be.
-fn pass(node: &Arc<Node>, files: &[u32], direct: bool, waits: bool) -> HashSet<u32> {
+fn pass(node: &Arc<Node>, files: &[FileId], direct: bool, waits: bool) -> HashSet<FileId> {
     let mut flusher = Flusher::new(node);
     let owner = Node::new_owner();
     let mut refused = HashSet::new();
@@ -234,7 +234,7 @@ fn pass(node: &Arc<Node>, files: &[u32], direct: bool, waits: bool) -> HashSet<u
 fn finish(
     node: &Arc<Node>,
     flusher: &mut Flusher,
-    file: u32,
+    file: FileId,
     owner: Owner,
     direct: bool,
 ) -> Outcome {
@@ -257,7 +257,7 @@ fn finish(
 fn finish_held(
     node: &Arc<Node>,
     flusher: &mut Flusher,
-    file: u32,
+    file: FileId,
     owner: Owner,
     direct: bool,
 ) -> Outcome {

@@ -10,7 +10,7 @@ use forebay_placement::schema::{FileMeta, Mode, Settings, mismatch};
 use forebay_placement::{Destination, Plan};
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
-use forebay_pool::{Entry, Identity, Segment};
+use forebay_pool::{Entry, FileId, Identity, Segment};
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
@@ -192,7 +192,7 @@ fn place_name(segment: &Segment, tier: TierId) -> String {
 
 /// The record of a file. Looked for without the table's locks: a tool that only looks holds no
 /// process up.
-fn find(segment: &Segment, metadata: &Metadata) -> Option<u32> {
+fn find(segment: &Segment, metadata: &Metadata) -> Option<FileId> {
     let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
     segment.live_files().find(|&file| segment.file(file).identity() == identity)
 }

@@ -4,7 +4,7 @@
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{SharedLock, slot_state};
-use forebay_pool::{Entry, Owner, Segment, clock, liveness};
+use forebay_pool::{Entry, FileId, Owner, Segment, clock, liveness};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -100,8 +100,8 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
     if found.is_empty() {
         return Vec::new();
     }
-    let path = |file: u32| String::from_utf8_lossy(&segment.file(file).path()).into_owned();
-    let mut note = |owner: Option<Owner>, file: Option<u32>, what: What| {
+    let path = |file: FileId| String::from_utf8_lossy(&segment.file(file).path()).into_owned();
+    let mut note = |owner: Option<Owner>, file: Option<FileId>, what: What| {
         let holder = owner.and_then(|owner| found.get_mut(&owner.slot()));
         if let Some(holder) = holder.filter(|holder| holder.held.len() < NAMED_MAX) {
             holder.held.push(Held { path: file.map_or(String::new(), path), what });
@@ -113,7 +113,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
     };
     for meta in header.bucket_ids().filter_map(|bucket| segment.bucket(bucket)) {
         let file = meta.file.load(Ordering::Relaxed);
-        if meta.state.load(Ordering::Acquire) == USED && file < header.files {
+        if meta.state.load(Ordering::Acquire) == USED && header.has_file(file) {
             note(meta.lock.holder(), Some(file), range(meta.block.load(Ordering::Relaxed)));
         }
     }
@@ -132,7 +132,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
     for id in 0..header.descriptions {
         let description = segment.description(id);
         let file = description.file.load(Ordering::Relaxed);
-        note(description.position.holder(), (file < header.files).then_some(file), What::Offset);
+        note(description.position.holder(), (header.has_file(file)).then_some(file), What::Offset);
     }
     segment.stripes().for_each(|stripe| note(stripe.holder(), None, What::Table));
     for (&slot, holder) in &mut found {
@@ -143,8 +143,9 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
         let inside = segment.client(slot).shared_locks.iter();
         let inside = inside.filter_map(|word| SharedLock::decode(word.load(Ordering::Relaxed)));
         let held = inside
-            .filter(|seen| seen.file < header.files)
-            .map(|seen| Held { path: path(seen.file), what: What::Inside });
+            .filter_map(|seen| seen.scope.as_file())
+            .filter(|&file| header.has_file(file))
+            .map(|file| Held { path: path(file), what: What::Inside });
         holder.held = held.take(NAMED_MAX).collect();
     }
     found.into_values().filter(|holder| !holder.held.is_empty()).collect()

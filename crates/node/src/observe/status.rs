@@ -6,7 +6,7 @@ use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{Counter, FileFlags, JobRecord, retirement};
 use forebay_pool::segment::{open_pool, text};
-use forebay_pool::{Segment, SegmentError, clock};
+use forebay_pool::{FileId, Segment, SegmentError, clock};
 use rustix::fd::AsFd;
 use std::ops::Range;
 use std::path::Path;
@@ -236,7 +236,7 @@ impl Observer {
     pub fn corrupt(&self) -> Vec<(String, Range<u64>)> {
         let bucket = self.0.bucket_bytes() as u64;
         let page = self.0.page_bytes() as u64;
-        let of_block = |(file, block, pages): (u32, u64, u64)| {
+        let of_block = |(file, block, pages): (FileId, u64, u64)| {
             let path = String::from_utf8_lossy(&self.0.file(file).path()).into_owned();
             let start = block * bucket;
             ranges(pages, page)
@@ -296,7 +296,7 @@ impl Observer {
     /// direct, and the processes that have them open.
     pub fn unfinished(&self) -> Vec<(String, Vec<u32>)> {
         let ends = self.is_retiring();
-        let left = |&file: &u32| {
+        let left = |&file: &FileId| {
             let record = self.0.file(file);
             let is_where_it_ends = !ends || record.has(FileFlags::DIRECT);
             let done = record.has(FileFlags::SCRATCH)

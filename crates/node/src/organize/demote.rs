@@ -17,7 +17,7 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
-use forebay_pool::{Owner, futex};
+use forebay_pool::{FileId, Owner, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -212,7 +212,7 @@ impl Demoter {
             if meta.state.load(Ordering::Acquire) != USED
                 || meta.pages.writeback() != 0
                 || meta.lock.holder().is_some()
-                || file >= segment.header().files
+                || !segment.header().has_file(file)
             {
                 continue;
             }
@@ -248,9 +248,9 @@ impl Demoter {
     }
 
     /// The hotness of a file; none has a number out of range.
-    fn hotness(&self, file: u32, now: u32) -> f32 {
+    fn hotness(&self, file: FileId, now: u32) -> f32 {
         let segment = &self.node.segment;
-        if file < segment.header().files { score(segment.file(file), now) } else { 0.0 }
+        if segment.header().has_file(file) { score(segment.file(file), now) } else { 0.0 }
     }
 
     /// Drops blocks that are clean; returns how many were.

@@ -107,7 +107,7 @@ fn blocks(segment: &Segment, tier: TierId) -> impl Iterator<Item = (Block, Block
         let file = meta.file.load(Ordering::Relaxed);
         if meta.state.load(Ordering::Acquire) != USED
             || meta.reserved.load(Ordering::Relaxed) != 0
-            || file >= segment.header().files
+            || !segment.header().has_file(file)
         {
             return None;
         }

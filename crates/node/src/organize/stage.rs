@@ -15,7 +15,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use forebay_pool::{Entry, Identity, Owner, PageSet, Segment, clock};
+use forebay_pool::{Entry, FileId, Identity, Owner, PageSet, Segment, clock};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ const LOOK: Timer = Timer::ms(250);
 
 /// Blocks that will be read.
 pub(crate) struct Request {
-    file: u32,
+    file: FileId,
     generation: u32,
     /// Where the first piece begins, in bytes, and how far the next one is.
     offset: u64,
@@ -158,7 +158,7 @@ impl Stager {
     /// Whether the request is still about a file that is buffered, and about that one.
     fn is_current(&self, request: &Request) -> bool {
         let segment = &self.node.segment;
-        if request.file >= segment.header().files {
+        if !segment.header().has_file(request.file) {
             return false;
         }
         let record = segment.file(request.file);
@@ -181,7 +181,7 @@ impl Stager {
         // Inside the file: no thread truncates or punches it meanwhile.
         let mut backoff = Backoff::default();
         let inside = loop {
-            match segment.try_enter(request.file.min(segment.header().files - 1), self.owner) {
+            match segment.try_enter(request.file, self.owner) {
                 Ok(inside) => break inside,
                 // The holder of the exclusive lock may be stopped, and others wait to be staged
                 // for.
@@ -281,7 +281,7 @@ impl Stager {
     }
 
     /// The block, if it lies in a file tier.
-    fn below(&self, file: u32, block: u64) -> Option<BlockRef> {
+    fn below(&self, file: FileId, block: u64) -> Option<BlockRef> {
         let segment = &self.node.segment;
         let place = segment.entry(segment.file(file), block)?;
         match Entry::decode(place.load(Ordering::Acquire)) {

@@ -12,7 +12,7 @@ use crate::recovery::inspect::inspect;
 use finding::refused;
 pub use forebay_pool::check::{Finding, Remedy};
 use forebay_pool::layout::FileFlags;
-use forebay_pool::{Segment, SegmentError};
+use forebay_pool::{FileId, Segment, SegmentError};
 pub use journal::{JournalState, check_left};
 
 use std::path::Path;
@@ -59,7 +59,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
     stores::check(segment, &mut findings);
     files::check(segment, &mut findings);
     let journal = journal::check(segment, pool.in_use, &mut findings);
-    let ahead = |&file: &u32| segment.file(file).has(FileFlags::METADATA_DIRTY);
+    let ahead = |&file: &FileId| segment.file(file).has(FileFlags::METADATA_DIRTY);
     // An index that is damaged need not end.
     let refused = findings.iter().any(|finding| finding.remedy == Remedy::Refused);
     let dirty = match !refused {

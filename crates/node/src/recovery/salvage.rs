@@ -19,7 +19,7 @@ use crate::store::beneath::{Known, Since, Stores};
 use crate::usage::path_of;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
-use forebay_pool::{PageSet, Segment, SegmentError, clock};
+use forebay_pool::{FileId, PageSet, Segment, SegmentError, clock};
 use gaps::{gaps, save_gap};
 use manifest::{escaped, joined, lines};
 use rustix::fd::OwnedFd;
@@ -191,7 +191,7 @@ impl<'a> Salvager<'a> {
     }
 
     /// The blocks of a file that lie in buckets which say so themselves.
-    fn blocks(&self, file: u32) -> Vec<BlockState> {
+    fn blocks(&self, file: FileId) -> Vec<BlockState> {
         let state_of = |(block, bucket): (u64, BucketId)| {
             let meta = self.segment.bucket(bucket)?;
             let its_own = meta.state.load(Ordering::Acquire) == USED
@@ -205,7 +205,7 @@ impl<'a> Salvager<'a> {
     }
 
     /// Makes the file that takes the copy.
-    fn make(&self, file: u32) -> Result<(PathBuf, File), (PathBuf, io::Error)> {
+    fn make(&self, file: FileId) -> Result<(PathBuf, File), (PathBuf, io::Error)> {
         let record = self.segment.file(file);
         let path = PathBuf::from(OsString::from_vec(record.path()));
         let header = self.segment.header();
@@ -218,7 +218,7 @@ impl<'a> Salvager<'a> {
 
     fn save(
         &self,
-        file: u32,
+        file: FileId,
         copy: PathBuf,
         out: &mut File,
     ) -> Result<Saved, (PathBuf, io::Error)> {
@@ -327,7 +327,7 @@ impl<'a> Salvager<'a> {
     /// Copies from the store what no tier has.
     fn save_rest(
         &self,
-        file: u32,
+        file: FileId,
         size: u64,
         out: &File,
         ranges: &mut Vec<(Range<u64>, Source)>,
@@ -375,7 +375,7 @@ impl<'a> Salvager<'a> {
             create(self.target, &Path::new(UNNAMED).join(format!("bucket-{bucket}")))?;
         let Some(meta) = self.segment.bucket(bucket) else { return Ok(String::new()) };
         let (file, block) = (meta.file.load(Ordering::Relaxed), meta.block.load(Ordering::Relaxed));
-        let path = match file < self.segment.header().files {
+        let path = match self.segment.header().has_file(file) {
             true => PathBuf::from(OsString::from_vec(self.segment.file(file).path())),
             false => PathBuf::new(),
         };

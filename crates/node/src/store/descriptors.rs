@@ -3,7 +3,7 @@
 use crate::store::beneath::{Known, Since, Stores, reopen};
 use forebay_device::StoreFile;
 use forebay_pool::layout::{FileFlags, FileRecord};
-use forebay_pool::{Identity, Marker, Owner, Segment};
+use forebay_pool::{FileId, Identity, Marker, Owner, Segment};
 use forebay_posix::store_file;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -88,7 +88,7 @@ pub(crate) fn may_have_open(pid: u32, identity: Identity) -> bool {
 
 /// A descriptor for each file that has been written, and for which generation of its record.
 pub(crate) struct Descriptors {
-    kept: Mutex<HashMap<u32, Kept>>,
+    kept: Mutex<HashMap<FileId, Kept>>,
     turns: [RwLock<()>; TURNS],
     /// The stores' directories, and the devices that their files are known to be on: on some file
     /// systems not that of the directory. Records are written by programs: whatever they say,
@@ -130,7 +130,7 @@ impl Descriptors {
         inside
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<u32, Kept>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<FileId, Kept>> {
         self.kept.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
@@ -138,12 +138,12 @@ impl Descriptors {
     pub fn offer(
         &self,
         segment: &Segment,
-        file: u32,
+        file: FileId,
         generation: u32,
         fd: OwnedFd,
         owner: Owner,
     ) -> bool {
-        let fits = file < segment.header().files && {
+        let fits = segment.header().has_file(file) && {
             let record = segment.file(file);
             // A file that was checkpointed before the message came is not to be held open.
             record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
@@ -178,7 +178,7 @@ impl Descriptors {
     pub fn of(
         &self,
         segment: &Segment,
-        file: u32,
+        file: FileId,
         store: &Path,
     ) -> Result<Arc<StoreHandle>, Errno> {
         let record = segment.file(file);
@@ -206,7 +206,7 @@ impl Descriptors {
 
     /// A descriptor of `file` like one that a program has of it: there is no other way to a file
     /// without a name. `None` if no program has it open, or the file may not be written.
-    fn of_programs(&self, segment: &Segment, file: u32) -> Option<Arc<StoreHandle>> {
+    fn of_programs(&self, segment: &Segment, file: FileId) -> Option<Arc<StoreHandle>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
         let (identity, known) = (record.identity(), Known::of(record));
@@ -225,7 +225,7 @@ impl Descriptors {
     }
 
     /// A descriptor that is at hand already.
-    pub fn at_hand(&self, segment: &Segment, file: u32) -> Option<Arc<StoreHandle>> {
+    pub fn at_hand(&self, segment: &Segment, file: FileId) -> Option<Arc<StoreHandle>> {
         let generation = segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);
         let map = self.map();
         map.get(&file).filter(|kept| kept.generation == generation).map(|kept| Arc::clone(&kept.fd))
@@ -233,7 +233,7 @@ impl Descriptors {
 
     /// A description of the same file that goes past the page cache, beside one that is at hand. It
     /// is closed with that one.
-    pub fn direct(&self, segment: &Segment, file: u32) -> Option<Arc<StoreHandle>> {
+    pub fn direct(&self, segment: &Segment, file: FileId) -> Option<Arc<StoreHandle>> {
         let generation = segment.file(file).generation.load(Ordering::Acquire);
         let mut map = self.map();
         let kept = map.get_mut(&file).filter(|kept| kept.generation == generation)?;
@@ -242,7 +242,7 @@ impl Descriptors {
     }
 
     /// Notes that the one that [`direct`](Self::direct) gave does not do.
-    pub fn refuse_direct(&self, file: u32) {
+    pub fn refuse_direct(&self, file: FileId) {
         if let Some(kept) = self.map().get_mut(&file) {
             kept.direct = Some(None);
         }
@@ -251,8 +251,8 @@ impl Descriptors {
     /// A thread that writes to a file past the page cache has this alone; one that writes through
     /// it shares it. Where both touch one large folio at a time, the kernel cannot keep the cache
     /// right.
-    pub fn turn(&self, file: u32) -> &RwLock<()> {
-        &self.turns[file as usize % TURNS]
+    pub fn turn(&self, file: FileId) -> &RwLock<()> {
+        &self.turns[file.index() % TURNS]
     }
 
     /// Ends the locks of descriptions that we share with programs, and that no process has any
@@ -279,7 +279,7 @@ impl Descriptors {
     }
 
     /// Closes the descriptor of a file that is clean and closed.
-    pub fn close(&self, file: u32) {
+    pub fn close(&self, file: FileId) {
         self.map().remove(&file);
     }
 }
@@ -332,7 +332,7 @@ fn is_of(fd: impl AsFd, identity: Identity) -> bool {
 }
 
 /// Keeps the kernel's handle of a file in its record, as long as that is the file's.
-fn note_handle(segment: &Segment, file: u32, generation: u32, fd: &OwnedFd, owner: Owner) {
+fn note_handle(segment: &Segment, file: FileId, generation: u32, fd: &OwnedFd, owner: Owner) {
     let record = segment.file(file);
     if record.handle.load(Ordering::Relaxed) != 0 {
         return;

@@ -70,7 +70,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
 fn unflushed(segment: &Segment, meta: &BucketMeta, why: &str) -> String {
     let file = meta.file.load(Ordering::Relaxed);
     let block = meta.block.load(Ordering::Relaxed);
-    let of = match file < segment.header().files {
+    let of = match segment.header().has_file(file) {
         true => super::files::name(segment, file),
         false => format!("file {file}, which is none"),
     };

@@ -15,7 +15,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
             // What it is of is not written down yet.
             description_state::FREE | description_state::OPENING => {}
             description_state::LIVE | description_state::ZOMBIE => {
-                if description.file.load(Ordering::Acquire) >= segment.header().files {
+                if !segment.header().has_file(description.file.load(Ordering::Acquire)) {
                     findings.refused(&place, "of a file that is none");
                 }
             }

@@ -1,13 +1,14 @@
 //! File records by themselves.
 
 use super::Findings;
+use crate::FileId;
 use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::Ordering;
 
 /// What a record is called.
-pub(super) fn name(segment: &Segment, file: u32) -> String {
+pub(super) fn name(segment: &Segment, file: FileId) -> String {
     let path = segment.file(file).path();
     format!("file {file} ({})", String::from_utf8_lossy(&path))
 }
@@ -16,14 +17,14 @@ pub(super) fn check(findings: &mut Findings<'_>) {
     let segment: &Segment = findings.segment;
     let header = segment.header();
     let high = header.files_high.load(Ordering::Acquire);
-    for file in 0..header.files {
+    for file in header.file_ids() {
         let record = segment.file(file);
         let state = record.state.load(Ordering::Acquire);
         if state == file_state::FREE {
             continue;
         }
         let place = name(segment, file);
-        if file >= high {
+        if file.raw() >= high {
             findings.repaired(&place, "in use behind the mark of those that are");
         }
         if state != file_state::LIVE {

@@ -3,13 +3,13 @@
 
 use super::files::name;
 use super::{Findings, Set};
-use crate::BucketId;
 use crate::entry::Entry;
 use crate::free_map::{FREE, USED};
 use crate::index::{NODE_HEIGHT_MAX, unpack};
 use crate::layout::*;
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
+use crate::{BucketId, FileId};
 
 struct Walk<'a, 'b> {
     findings: &'b mut Findings<'a>,
@@ -18,7 +18,7 @@ struct Walk<'a, 'b> {
     linked: Set,
     /// Buckets that entries name.
     named: Set,
-    file: u32,
+    file: FileId,
 }
 
 /// Returns the buckets that some entry names.
@@ -30,9 +30,9 @@ pub(super) fn check(findings: &mut Findings<'_>) -> Set {
         findings,
         linked: Set::below(header.nodes),
         named: Set::below(header.buckets),
-        file: 0,
+        file: FileId::from_raw(0),
     };
-    for file in 0..header.files {
+    for file in header.file_ids() {
         let record = segment.file(file);
         if record.state.load(Ordering::Acquire) != file_state::LIVE {
             continue;
@@ -131,7 +131,7 @@ impl Walk<'_, '_> {
 impl Segment {
     /// The resident blocks of `file` with their buckets, as far as its index can be followed: each
     /// node is entered once, whatever leads to it. For tools that look at damaged pools.
-    pub fn resident_blocks(&self, file: u32) -> Vec<(u64, BucketId)> {
+    pub fn resident_blocks(&self, file: FileId) -> Vec<(u64, BucketId)> {
         let record = self.file(file);
         let mut found = Vec::new();
         let mut seen = Set::below(self.header().nodes);

@@ -2,6 +2,7 @@
 
 use super::files::name;
 use super::{Findings, Set};
+use crate::FileId;
 use crate::files::Identity;
 use crate::layout::*;
 use crate::segment::Segment;
@@ -14,8 +15,8 @@ pub(super) fn check(findings: &mut Findings<'_>) {
     let mut chained = Set::below(header.files);
     for head in 0..header.heads {
         let mut link = segment.head(head).load(Ordering::Acquire);
-        while let Some(file) = link.checked_sub(1) {
-            if file >= header.files || !chained.add(file) {
+        while let Some(file) = FileId::from_link(link) {
+            if !header.has_file(file) || !chained.add(file.raw()) {
                 let what = "leads to a record that is none, or in another chain";
                 findings.refused(format_args!("chain {head} of the file table"), what);
                 break;
@@ -28,13 +29,13 @@ pub(super) fn check(findings: &mut Findings<'_>) {
             link = record.next.load(Ordering::Acquire);
         }
     }
-    let mut known: HashMap<Identity, u32> = HashMap::new();
-    for file in 0..header.files {
+    let mut known: HashMap<Identity, FileId> = HashMap::new();
+    for file in header.file_ids() {
         let record = segment.file(file);
         if record.state.load(Ordering::Acquire) != file_state::LIVE {
             continue;
         }
-        if !chained.has(file) {
+        if !chained.has(file.raw()) {
             findings.refused(name(segment, file), "is in no chain of the file table");
         }
         if let Some(other) = known.insert(record.identity(), file) {

@@ -2,10 +2,14 @@
 
 use super::*;
 use crate::BucketId;
+use crate::FileId;
 use crate::entry::Entry;
 use crate::files::Identity;
 use crate::segment::{SegmentError, anonymous};
 use rustix::fd::AsFd;
+
+/// The first record.
+const FILE: FileId = FileId::from_raw(0);
 
 /// A segment with a file of three dirty blocks, one of them far away, and an open description.
 fn filled() -> (Segment, rustix::fd::OwnedFd) {
@@ -98,7 +102,10 @@ type Damage = fn(&Segment);
 fn damage_that_could_lose_data_is_refused() {
     let damages: [(&str, Damage); 17] = [
         ("a bucket of another file", |s| {
-            s.bucket(BucketId::from_raw(0)).unwrap().file.store(1, Ordering::Relaxed)
+            s.bucket(BucketId::from_raw(0))
+                .unwrap()
+                .file
+                .store(FileId::from_raw(1), Ordering::Relaxed)
         }),
         ("a bucket of another block", |s| {
             s.bucket(BucketId::from_raw(0)).unwrap().block.store(9, Ordering::Relaxed)
@@ -115,43 +122,44 @@ fn damage_that_could_lose_data_is_refused() {
         ("a lock held by nobody", |s| {
             s.bucket(BucketId::from_raw(0)).unwrap().lock.try_lock(Owner::new(2, 3)).unwrap();
         }),
-        ("an entry lost", |s| s.file(0).entry0.store(0, Ordering::Relaxed)),
+        ("an entry lost", |s| s.file(FILE).entry0.store(0, Ordering::Relaxed)),
         ("an entry of another bucket", |s| {
-            s.file(0).entry0.store(
+            s.file(FILE).entry0.store(
                 Entry::resident(TierId::RAM, BucketId::from_raw(1)).encode(),
                 Ordering::Relaxed,
             );
         }),
         ("an entry of another tier", |s| {
-            s.file(0).entry0.fetch_xor(1 << 56, Ordering::Relaxed);
+            s.file(FILE).entry0.fetch_xor(1 << 56, Ordering::Relaxed);
         }),
         ("an entry of another node", |s| {
-            s.file(0).entry0.fetch_xor(1 << 40, Ordering::Relaxed);
+            s.file(FILE).entry0.fetch_xor(1 << 40, Ordering::Relaxed);
         }),
         ("a tree too high", |s| {
-            s.file(0).root.fetch_xor(1 << 63, Ordering::Relaxed);
+            s.file(FILE).root.fetch_xor(1 << 63, Ordering::Relaxed);
         }),
         ("a tree lower than it is", |s| {
-            s.file(0).root.fetch_xor(1 << 56, Ordering::Relaxed);
+            s.file(FILE).root.fetch_xor(1 << 56, Ordering::Relaxed);
         }),
         ("a tree in a ring", |s| {
-            let (_, node) = crate::index::unpack(s.file(0).root.load(Ordering::Relaxed)).unwrap();
+            let (_, node) =
+                crate::index::unpack(s.file(FILE).root.load(Ordering::Relaxed)).unwrap();
             let entry = &s.index().node(node).unwrap().entry;
             entry.iter().for_each(|e| e.store(u64::from(node) + 1, Ordering::Relaxed));
         }),
-        ("a record that nobody has", |s| s.file(0).state.store(1 << 20, Ordering::Relaxed)),
+        ("a record that nobody has", |s| s.file(FILE).state.store(1 << 20, Ordering::Relaxed)),
         ("another inode", |s| {
-            s.file(0).inode.fetch_xor(1 << 3, Ordering::Relaxed);
+            s.file(FILE).inode.fetch_xor(1 << 3, Ordering::Relaxed);
         }),
-        ("another store", |s| s.file(0).store.store(5, Ordering::Relaxed)),
-        ("a truncate by nobody", |s| s.file(0).intent.store(1, Ordering::Relaxed)),
+        ("another store", |s| s.file(FILE).store.store(5, Ordering::Relaxed)),
+        ("a truncate by nobody", |s| s.file(FILE).intent.store(1, Ordering::Relaxed)),
         ("an empty file table", |s| {
             (0..s.header().heads).for_each(|head| s.head(head).store(0, Ordering::Relaxed));
         }),
     ];
     for (what, damage) in damages {
         let (segment, _file) = filled();
-        assert_eq!(segment.file(0).identity().inode, 9);
+        assert_eq!(segment.file(FILE).identity().inode, 9);
         damage(&segment);
         assert!(refuses(&segment), "{what}: {:?}", segment.check());
     }
@@ -166,11 +174,11 @@ fn what_a_killed_process_leaves_is_no_finding() {
     let _inside = segment.enter_table(dead);
     // In the middle of filling a fresh bucket that no entry names yet.
     let bucket = segment.take_bucket(dead).unwrap();
-    core::mem::forget(segment.init_bucket(bucket, 0, 7, dead).unwrap());
+    core::mem::forget(segment.init_bucket(bucket, FILE, 7, dead).unwrap());
     segment.bucket(bucket).unwrap().pages.reset(1);
     core::mem::forget(segment.lock_stripe(3, dead));
-    segment.file(0).exclusive.store(dead.raw(), Ordering::Relaxed);
-    segment.file(0).intent.store(1, Ordering::Relaxed);
+    segment.file(FILE).exclusive.store(dead.raw(), Ordering::Relaxed);
+    segment.file(FILE).intent.store(1, Ordering::Relaxed);
     assert_eq!(segment.check(), []);
 }
 

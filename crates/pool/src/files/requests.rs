@@ -1,5 +1,6 @@
 //! What the node manager is asked to do with a file, and whether it has done it.
 
+use crate::FileId;
 use crate::crash;
 use crate::futex;
 use crate::layout::*;
@@ -13,7 +14,7 @@ use crate::sync::Ordering;
 #[derive(Clone, Copy, Debug)]
 pub struct FoundFile {
     /// Its number.
-    pub file: u32,
+    pub file: FileId,
     generation: u32,
 }
 
@@ -44,13 +45,13 @@ impl Segment {
     /// Asks the node manager to bring what is buffered of `file` to the store, and to sync the
     /// store if `durable`. There is no `owner` where the caller has no slot. Returns the ticket to
     /// wait for.
-    pub fn request_sync(&self, file: u32, owner: Option<Owner>, durable: bool) -> u32 {
+    pub fn request_sync(&self, file: FileId, owner: Option<Owner>, durable: bool) -> u32 {
         let durably = FileFlags::DURABLE.when(durable);
         self.request(file, owner, FileFlags::TO_FLUSH | durably)
     }
 
     /// Asks the node manager for what `flags` say of `file`. Returns the ticket to wait for.
-    pub fn request(&self, file: u32, owner: Option<Owner>, flags: FileFlags) -> u32 {
+    pub fn request(&self, file: FileId, owner: Option<Owner>, flags: FileFlags) -> u32 {
         let record = self.file(file);
         record.set(flags);
         let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -72,7 +73,7 @@ impl Segment {
     }
 
     /// To be called before it is looked which file it is.
-    pub(super) fn found(&self, file: u32) -> FoundFile {
+    pub(super) fn found(&self, file: FileId) -> FoundFile {
         FoundFile { file, generation: self.file(file).generation.load(Ordering::Acquire) }
     }
 
@@ -91,7 +92,7 @@ impl Segment {
 
     /// Whether the sync of `ticket` is done; it may have failed. For a caller that has the file
     /// open, so that it keeps its record.
-    pub fn is_synced(&self, file: u32, ticket: u32) -> bool {
+    pub fn is_synced(&self, file: FileId, ticket: u32) -> bool {
         let behind = ticket.wrapping_sub(self.file(file).sync_done.load(Ordering::Acquire));
         behind == 0 || behind > u32::MAX / 2
     }

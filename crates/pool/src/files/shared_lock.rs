@@ -1,6 +1,7 @@
 //! The shared and the exclusive lock of a file, and of the table: who is inside, and who waits
 //! until all others have left.
 
+use crate::FileId;
 use crate::backoff::Backoff;
 use crate::crash;
 use crate::guards::{ExclusiveGuard, SharedGuard};
@@ -21,24 +22,19 @@ fn take_place(place: &AtomicU64, word: u64) -> bool {
 /// what to put back. A thread that has one already waits for no other, unless it is in two files:
 /// else as many threads as there are words could all wait for their second.
 #[cold]
-fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (Option<&AtomicU64>, u64) {
+fn claim_other(slot: &ClientSlot, owner: Owner, scope: LockScope) -> (Option<&AtomicU64>, u64) {
     let places = || {
         (0..SHARED_LOCKS).map(|n| &slot.shared_locks[(owner.thread() as usize + n) % SHARED_LOCKS])
     };
-    let word = SharedLock { thread: owner.thread(), file }.encode();
+    let word = SharedLock { thread: owner.thread(), scope }.encode();
     let mine = places().find_map(|place| {
         let held = place.load(Ordering::Relaxed);
         let seen = SharedLock::decode(held)?;
-        (seen.thread == owner.thread()).then_some((place, held, seen.file))
+        (seen.thread == owner.thread()).then_some((place, held, seen.scope))
     });
     match mine {
-        Some((_, _, held)) if file == SharedLock::TABLE || SharedLock::beside(held) == file => {
-            return (None, 0);
-        }
-        Some((_, _, held)) if held == file => return (None, 0),
-        Some((place, held, outer))
-            if outer == SharedLock::TABLE || outer == SharedLock::beside(file) =>
-        {
+        Some((_, _, outer)) if outer.covers(scope) => return (None, 0),
+        Some((place, held, outer)) if scope.covers(outer) => {
             place.swap(word, Ordering::SeqCst);
             return (Some(place), held);
         }
@@ -58,23 +54,23 @@ fn claim_other(slot: &ClientSlot, owner: Owner, file: u32) -> (Option<&AtomicU64
 impl Segment {
     /// Enters the file table: every lock is held under some shared lock.
     pub fn enter_table(&self, owner: Owner) -> SharedGuard<'_> {
-        self.claim_shared(owner, SharedLock::TABLE)
+        self.claim_shared(owner, LockScope::TABLE)
     }
 
     /// Enters the file table with a descriptor of `file`: see [`Segment::wait_for_users`].
-    pub fn enter_beside(&self, file: u32, owner: Owner) -> SharedGuard<'_> {
-        self.claim_shared(owner, SharedLock::beside(file))
+    pub fn enter_beside(&self, file: FileId, owner: Owner) -> SharedGuard<'_> {
+        self.claim_shared(owner, LockScope::beside(file))
     }
 
     /// Waits until each other thread of `owner`'s process that may use a descriptor of `file` has
     /// left it since. The caller has taken the descriptor out of its table before, and a thread
     /// that enters looks there afterwards. False if that takes more than a moment, and a signal
     /// handler waits for this thread.
-    pub fn wait_for_users(&self, file: u32, owner: Owner) -> bool {
+    pub fn wait_for_users(&self, file: FileId, owner: Owner) -> bool {
         for place in &self.client(owner.slot()).shared_locks {
             let uses = || {
                 SharedLock::decode(place.load(Ordering::SeqCst))
-                    .is_some_and(|seen| seen.thread != owner.thread() && seen.uses(file))
+                    .is_some_and(|seen| seen.thread != owner.thread() && seen.scope.uses(file))
             };
             let mut backoff = Backoff::default();
             while uses() {
@@ -92,7 +88,7 @@ impl Segment {
     /// # Errors
     /// The owner that holds the file.
     #[inline]
-    pub fn try_enter(&self, file: u32, owner: Owner) -> Result<SharedGuard<'_>, Owner> {
+    pub fn try_enter(&self, file: FileId, owner: Owner) -> Result<SharedGuard<'_>, Owner> {
         self.try_enter_record(file, self.file(file), owner)
     }
 
@@ -103,11 +99,11 @@ impl Segment {
     #[inline]
     pub fn try_enter_record(
         &self,
-        file: u32,
+        file: FileId,
         record: &FileRecord,
         owner: Owner,
     ) -> Result<SharedGuard<'_>, Owner> {
-        let inside = self.claim_shared(owner, file);
+        let inside = self.claim_shared(owner, LockScope::file(file));
         match Owner::from_raw(record.exclusive.load(Ordering::SeqCst)) {
             // Who is inside already is waited for.
             Some(holder) if holder != owner && inside.place.is_some() => Err(holder),
@@ -116,24 +112,23 @@ impl Segment {
     }
 
     #[inline]
-    fn claim_shared(&self, owner: Owner, file: u32) -> SharedGuard<'_> {
+    fn claim_shared(&self, owner: Owner, scope: LockScope) -> SharedGuard<'_> {
         let slot = self.client(owner.slot());
-        let word = SharedLock { thread: owner.thread(), file }.encode();
+        let word = SharedLock { thread: owner.thread(), scope }.encode();
         let thread = interruption::enter();
         let first = &slot.shared_locks[owner.thread() as usize % SHARED_LOCKS];
         let (place, before) = match take_place(first, word) {
             true => (Some(first), 0),
-            false => claim_other(slot, owner, file),
+            false => claim_other(slot, owner, scope),
         };
         SharedGuard { place, before, thread }
     }
 
     /// Leaves `file` for a moment, but stays beside it: the caller may hold a lock.
-    pub fn step_out(&self, file: u32, owner: Owner, inside: &SharedGuard<'_>) {
+    pub fn step_out(&self, file: FileId, owner: Owner, inside: &SharedGuard<'_>) {
         if let Some(place) = inside.place {
-            let word =
-                SharedLock { thread: owner.thread(), file: SharedLock::beside(file) }.encode();
-            place.store(word, Ordering::Release);
+            let beside = SharedLock { thread: owner.thread(), scope: LockScope::beside(file) };
+            place.store(beside.encode(), Ordering::Release);
         }
     }
 
@@ -143,12 +138,13 @@ impl Segment {
     /// The owner that holds the file.
     pub fn try_step_in(
         &self,
-        file: u32,
+        file: FileId,
         owner: Owner,
         inside: &SharedGuard<'_>,
     ) -> Result<(), Owner> {
         let Some(place) = inside.place else { return Ok(()) };
-        place.swap(SharedLock { thread: owner.thread(), file }.encode(), Ordering::SeqCst);
+        let word = SharedLock { thread: owner.thread(), scope: LockScope::file(file) }.encode();
+        place.swap(word, Ordering::SeqCst);
         match Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst)) {
             Some(holder) if holder != owner => {
                 self.step_out(file, owner, inside);
@@ -166,7 +162,7 @@ impl Segment {
     pub fn lock_exclusive<'a>(
         &'a self,
         _table: &'a SharedGuard<'_>,
-        file: u32,
+        file: FileId,
         owner: Owner,
     ) -> Result<ExclusiveGuard<'a>, Errno> {
         self.exclude_looking(file, owner, Segment::ends_wait_in_time)
@@ -174,7 +170,7 @@ impl Segment {
 
     pub(crate) fn exclude_looking<E>(
         &self,
-        file: u32,
+        file: FileId,
         owner: Owner,
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<ExclusiveGuard<'_>, E> {
@@ -221,7 +217,7 @@ impl Segment {
     pub fn try_lock_exclusive<'a>(
         &'a self,
         _table: &'a SharedGuard<'_>,
-        file: u32,
+        file: FileId,
         owner: Owner,
     ) -> Option<ExclusiveGuard<'a>> {
         self.exclude_in_time(file, owner)
@@ -231,7 +227,7 @@ impl Segment {
     /// since.
     pub fn take_exclusive(
         &self,
-        file: u32,
+        file: FileId,
         reaper: Owner,
         owner: Owner,
     ) -> Option<ExclusiveGuard<'_>> {
@@ -242,7 +238,7 @@ impl Segment {
         taken.ok().map(|_| ExclusiveGuard::of(record, Some(owner)))
     }
 
-    pub(crate) fn exclude_in_time(&self, file: u32, owner: Owner) -> Option<ExclusiveGuard<'_>> {
+    pub(crate) fn exclude_in_time(&self, file: FileId, owner: Owner) -> Option<ExclusiveGuard<'_>> {
         let record = self.file(file);
         let (free, mine) = (0, owner.raw());
         record.exclusive.compare_exchange(free, mine, Ordering::SeqCst, Ordering::Relaxed).ok()?;
@@ -251,7 +247,7 @@ impl Segment {
             let words = &self.client(slot).shared_locks;
             words.iter().any(|word| {
                 SharedLock::decode(word.load(Ordering::SeqCst))
-                    .is_some_and(|seen| seen.file == file)
+                    .is_some_and(|seen| seen.scope == LockScope::file(file))
             })
         };
         let slots = 0..self.header().clients_high.load(Ordering::SeqCst);
@@ -272,7 +268,7 @@ impl Segment {
 
     fn wait_for_others<E>(
         &self,
-        file: u32,
+        file: FileId,
         owner: Owner,
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -281,7 +277,9 @@ impl Segment {
                 let mut backoff = Backoff::default();
                 loop {
                     let seen = SharedLock::decode(place.load(Ordering::SeqCst));
-                    let Some(seen) = seen.filter(|seen| seen.file == file) else { break };
+                    let Some(seen) = seen.filter(|seen| seen.scope == LockScope::file(file)) else {
+                        break;
+                    };
                     let other = Owner::new(slot, 0);
                     if slot == owner.slot() && seen.thread == owner.thread() {
                         break;
@@ -299,12 +297,12 @@ impl Segment {
     }
 
     /// Whether a process that is stopped has `file` to itself, or has a thread inside it.
-    pub fn is_held_by_stopped(&self, file: u32) -> bool {
+    pub fn is_held_by_stopped(&self, file: FileId) -> bool {
         let exclusive = Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst));
         let inside = |slot: &u32| {
             self.client(*slot).shared_locks.iter().any(|word| {
                 SharedLock::decode(word.load(Ordering::SeqCst))
-                    .is_some_and(|seen| seen.file == file)
+                    .is_some_and(|seen| seen.scope == LockScope::file(file))
             })
         };
         let slots = 0..self.header().clients_high.load(Ordering::SeqCst);

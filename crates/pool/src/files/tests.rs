@@ -1,6 +1,9 @@
 use super::*;
 use crate::segment::anonymous;
 
+/// The first record.
+const FILE: FileId = FileId::from_raw(0);
+
 #[test]
 fn changes_of_a_name_by_others_are_told_from_those_of_other_names() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
@@ -28,7 +31,7 @@ fn changes_of_a_name_by_others_are_told_from_those_of_other_names() {
 #[test]
 fn a_record_is_called_by_the_last_part_of_its_path() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    let record = segment.file(0);
+    let record = segment.file(FILE);
     record.set_path(b"/folder/file");
     assert!(record.is_called(b"file"));
     for other in [&b"ile"[..], b"files", b"folder", b"", b"older/file", b"/folder/file"] {
@@ -125,7 +128,7 @@ fn a_search_that_stands_on_a_record_of_another_chain_begins_again() {
     let (behind_at, before_at) = (make(behind), make(before));
     // Another thread has come as far as this.
     let link = segment.head(head).load(Ordering::Acquire);
-    assert_eq!(link, before_at + 1);
+    assert_eq!(link, before_at.link());
     let opens = segment.count_opens(before_at).unwrap();
     assert!(segment.remove_file(before_at, alone(before_at), me, opens, || true));
     segment.header().file_cursor.store(0, Ordering::Relaxed);
@@ -181,7 +184,7 @@ fn a_full_table_says_so() {
 #[test]
 fn an_error_is_told_once_to_each_and_unseen_to_one_later() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    let record = segment.file(0);
+    let record = segment.file(FILE);
     let open = || AtomicU32::new(record.sample_errors());
     let (one, two) = (open(), open());
     assert_eq!(record.check_errors(&one), None);
@@ -204,18 +207,19 @@ fn an_error_is_told_once_to_each_and_unseen_to_one_later() {
 #[test]
 fn errors_of_a_file_before_are_told_to_none_that_has_the_new_one_open() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    let record = segment.file(0);
+    let record = segment.file(FILE);
     let open = |file, slot| {
         segment.open_description(file, DescriptionFlags::NONE, Owner::new(slot, 0)).unwrap()
     };
-    let [one, two, other] = [open(0, 1), open(0, 2), open(1, 1)].map(|marker| marker.description);
+    let [one, two, other] = [open(FILE, 1), open(FILE, 2), open(FileId::from_raw(1), 1)]
+        .map(|marker| marker.description);
     let seen = |id: u32| &segment.description(id).error_seen;
     record.report(5);
-    segment.file(1).report(5);
-    segment.have_errors_seen(0);
+    segment.file(FileId::from_raw(1)).report(5);
+    segment.have_errors_seen(FILE);
     let told = [one, two].map(|id| record.check_errors(seen(id)));
     assert_eq!(told, [None, None]);
-    assert_eq!(segment.file(1).check_errors(seen(other)), Some(5));
+    assert_eq!(segment.file(FileId::from_raw(1)).check_errors(seen(other)), Some(5));
     record.report(28);
     let told = [one, two].map(|id| record.check_errors(seen(id)));
     assert_eq!(told, [Some(28), Some(28)]);
@@ -226,21 +230,26 @@ fn exclusive_use_waits_for_those_inside() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
     segment.header().clients_high.store(3, Ordering::Relaxed);
     let (reader, truncater) = (Owner::new(1, 0), Owner::new(2, 0));
-    let inside = segment.try_enter(5, reader).unwrap();
+    let inside = segment.try_enter(FileId::from_raw(5), reader).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let table = segment.enter_table(truncater);
-            core::mem::forget(segment.lock_exclusive(&table, 5, truncater).unwrap());
+            core::mem::forget(
+                segment.lock_exclusive(&table, FileId::from_raw(5), truncater).unwrap(),
+            );
         });
-        while segment.file(5).exclusive.load(Ordering::SeqCst) == 0 {
+        while segment.file(FileId::from_raw(5)).exclusive.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
-        assert_eq!(segment.try_enter(5, Owner::new(1, 1)).unwrap_err(), truncater);
+        assert_eq!(
+            segment.try_enter(FileId::from_raw(5), Owner::new(1, 1)).unwrap_err(),
+            truncater
+        );
         assert!(!waiting.is_finished());
         drop(inside);
         waiting.join().unwrap();
     });
-    assert!(segment.try_enter(5, reader).is_err());
-    drop(segment.take_exclusive(5, truncater, truncater).unwrap());
-    assert!(segment.try_enter(5, reader).is_ok());
+    assert!(segment.try_enter(FileId::from_raw(5), reader).is_err());
+    drop(segment.take_exclusive(FileId::from_raw(5), truncater, truncater).unwrap());
+    assert!(segment.try_enter(FileId::from_raw(5), reader).is_ok());
 }

@@ -3,6 +3,7 @@
 use super::Housekeeper;
 use crate::drain::reconcile;
 use crate::store::descriptors;
+use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
 use forebay_pool::crash;
 use forebay_pool::guards::SharedGuard;
@@ -33,7 +34,7 @@ pub(super) const KEPT_RECORDS: usize = 8192;
 
 /// Files without a name that some process may be about to open: the generation of the record, and
 /// since when.
-pub(super) type Awaited = HashMap<u32, (u32, u32)>;
+pub(super) type Awaited = HashMap<FileId, (u32, u32)>;
 
 impl Housekeeper {
     /// Frees descriptions that no process holds, and records of files that no process has open.
@@ -43,7 +44,7 @@ impl Housekeeper {
         // Before the descriptions are looked at. What may be being opened now is left for the next
         // time.
         let counted = |file| segment.count_opens(file).map(|opens| (file, opens));
-        let files: Vec<(u32, Opens)> = segment.live_files().filter_map(counted).collect();
+        let files: Vec<(FileId, Opens)> = segment.live_files().filter_map(counted).collect();
         self.crowded = files.len() > KEPT_RECORDS.min(segment.header().files as usize / 2);
         let mut open = vec![false; segment.header().files as usize];
         // When they are short, those that were closed wait less for an exec that wants them.
@@ -56,7 +57,7 @@ impl Housekeeper {
         segment.sweep_descriptions(now, grace, flight, |description| {
             used += 1;
             let description = segment.description(description);
-            if let Some(open) = open.get_mut(description.file.load(Ordering::Acquire) as usize) {
+            if let Some(open) = open.get_mut(description.file.load(Ordering::Acquire).index()) {
                 *open = true;
             }
         });
@@ -66,7 +67,7 @@ impl Housekeeper {
         let table = segment.enter_table(self.owner);
         let mut awaited = Awaited::new();
         for &(file, opens) in &files {
-            if !open[file as usize] {
+            if !open[file.index()] {
                 self.look_at_closed(&table, file, opens, &mut awaited);
             }
         }
@@ -79,7 +80,7 @@ impl Housekeeper {
     pub(super) fn look_at_closed(
         &self,
         table: &SharedGuard<'_>,
-        file: u32,
+        file: FileId,
         opens: Opens,
         awaited: &mut Awaited,
     ) {
@@ -147,7 +148,7 @@ impl Housekeeper {
         // A thread that stages or flushes is inside the file without having it open.
         let Some(exclusive) = try_exclusive() else { return };
         if segment.remove_file(file, exclusive, self.owner, opens, empty) {
-            segment.header().file_cursor.fetch_min(file, Ordering::Relaxed);
+            segment.header().file_cursor.fetch_min(file.raw(), Ordering::Relaxed);
             self.node.descriptors.close(file);
         }
     }
@@ -169,7 +170,7 @@ impl Housekeeper {
 
     /// Whether some process may have opened a file, as far as the kernel knows, and not come to its
     /// record yet. The file was seen to have no name before.
-    pub(super) fn may_be_being_opened(&self, file: u32, awaited: &mut Awaited) -> bool {
+    pub(super) fn may_be_being_opened(&self, file: FileId, awaited: &mut Awaited) -> bool {
         let segment = &self.node.segment;
         let openers: Vec<u32> = segment.openers().collect();
         if openers.is_empty() {
@@ -191,7 +192,7 @@ impl Housekeeper {
 
     /// Whether the last name of a file was to be removed, and the store has all of it: wherever it
     /// may be, nothing is lost with its blocks.
-    pub(super) fn is_spent(&self, file: u32) -> bool {
+    pub(super) fn is_spent(&self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
         record.has(FileFlags::UNLINKED)
             && !record.has(FileFlags::METADATA_DIRTY)
@@ -201,7 +202,7 @@ impl Housekeeper {
     }
 
     /// Whether a file of which its last name was to be removed cannot be found any more.
-    pub(super) fn is_gone(&self, file: u32) -> bool {
+    pub(super) fn is_gone(&self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
         let store = record.store.load(Ordering::Relaxed) as usize;
         let Some(backing) = self.node.config.backing.get(store) else { return false };
@@ -213,7 +214,7 @@ impl Housekeeper {
     }
 
     /// When index nodes become scarce, frees those below which nothing is left.
-    pub(super) fn prune(&self, table: &SharedGuard<'_>, files: &[(u32, Opens)]) {
+    pub(super) fn prune(&self, table: &SharedGuard<'_>, files: &[(FileId, Opens)]) {
         let segment = &self.node.segment;
         let nodes = segment.index_nodes(self.owner.slot()).free();
         if nodes.available() > nodes.count / 4 {

@@ -9,7 +9,7 @@ use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::*;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::truncate::StoreOps;
-use forebay_pool::{Owner, crash};
+use forebay_pool::{FileId, Owner, crash};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// What a truncate needs, from the manager's side.
 pub(crate) struct FromManager<'a> {
     pub node: &'a Node,
-    pub file: u32,
+    pub file: FileId,
 }
 
 impl SlotFiles for FromManager<'_> {
@@ -72,7 +72,7 @@ impl FromManager<'_> {
 
 /// Completes a truncate or a punch that was taken back as `reaper`'s from an owner that died, and
 /// lets other threads in again.
-pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
+pub(crate) fn finish_truncate(node: &Node, file: FileId, reaper: Owner) {
     // A client that waits for the file may have been faster, and written since.
     let owner = Node::new_owner();
     let Some(_exclusive) = node.segment.take_exclusive(file, reaper, owner) else { return };
@@ -87,7 +87,7 @@ pub(crate) fn finish_truncate(node: &Node, file: u32, reaper: Owner) {
 /// The store's or a tier's errno; `STALE`, which is not noted, if no name of the file is found, and
 /// no program has it open: there is no program to tell of it but those that have a new file with
 /// its inode open.
-pub(crate) fn complete_intent(node: &Node, file: u32, owner: Owner) -> Result<(), Errno> {
+pub(crate) fn complete_intent(node: &Node, file: FileId, owner: Owner) -> Result<(), Errno> {
     let record = node.segment.file(file);
     record.set(FileFlags::STORE_WRITTEN);
     let store = FromManager { node, file };
