@@ -37,6 +37,7 @@ impl<'a> BlockGuard<'a> {
         tier: TierId,
         bucket: BucketId,
     ) -> BlockGuard<'a> {
+        meta.lock.note_indexed();
         BlockGuard { meta, word, bucket, tier, release: Release::Changed }
     }
 

@@ -141,7 +141,7 @@ impl Segment {
         owner: Owner,
     ) -> Option<FreshBucket<'_>> {
         let meta = self.bucket(bucket)?;
-        let lock = self.lock_within(&meta.lock, owner, &mut Backoff::default(), || ()).ok()?;
+        let lock = self.lock_fresh_within(meta, owner, &mut Backoff::default()).ok()?;
         self.buckets().init(meta, file, block, self.header().now_ms.load(Ordering::Relaxed));
         Some(FreshBucket::of(self, meta, bucket, lock))
     }

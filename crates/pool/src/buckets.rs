@@ -255,7 +255,7 @@ pub fn lock_or<'a, E>(
     let word = place.load(Ordering::Acquire);
     if let Entry::Resident { tier, bucket, .. } = Entry::decode(word)
         && let Some(meta) = meta(bucket)
-        && let Some(lock) = meta.lock.guard(owner)
+        && let Some(lock) = meta.lock.guard_or_wait(owner)
     {
         meta.pages.repair(&meta.valid);
         crash::point("bucket.locked");

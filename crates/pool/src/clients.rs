@@ -8,6 +8,7 @@ use crate::guards::ExclusiveGuard;
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::Owner;
+use crate::ranks::Ranked;
 use crate::segment::{MANAGER_SLOT, Segment};
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -320,14 +321,10 @@ impl Segment {
     /// False if it is to be called again.
     fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(FileId, Owner)) -> bool {
         let reaper = Owner::reaper(slot);
-        let take_back = |lock: &RobustSeqLock| {
-            let holder = lock.holder().filter(|holder| holder.slot() == slot);
-            drop(holder.and_then(|holder| lock.guard_of_dead(holder, reaper)));
-        };
         self.queue().take_back(|owner| owner.slot() == slot);
-        self.stripes().for_each(take_back);
+        self.stripes().for_each(|stripe| take_back(stripe, slot));
         for id in 0..self.header().descriptions {
-            take_back(&self.description(id).position);
+            take_back(&self.description(id).position, slot);
         }
         self.reap_openings(slot);
         if !self.reap_files(slot, reaper) {
@@ -337,7 +334,7 @@ impl Segment {
         self.reap_buckets(slot);
         for file in self.live_files() {
             let record = self.file(file);
-            take_back(&record.append);
+            take_back(&record.append, slot);
             // Before anything else of the file can be taken for free.
             self.note_lengtheners(record, slot);
             self.for_each_entry(record, 0, |_, place| {
@@ -561,6 +558,12 @@ pub struct Recovered {
     pub orphans: u32,
 }
 
+/// Takes `lock` from a dead process of `slot`, and releases it.
+fn take_back<R: Ranked>(lock: &RobustSeqLock<R>, slot: u32) {
+    let holder = lock.holder().filter(|holder| holder.slot() == slot);
+    drop(holder.and_then(|holder| lock.guard_of_dead(holder, Owner::reaper(slot))));
+}
+
 fn is_state(raw: u32) -> bool {
     matches!(raw, FREE | USED | FILLING | RESERVED)
 }
@@ -592,7 +595,8 @@ mod tests {
         let (segment, _file) = pool();
         let before = segment.free_buckets(TierId::RAM).available();
         let slot = segment.claim_slot(DEAD_PID, 1).unwrap();
-        let dead = Owner::new(slot, 4);
+        // Threads of it, as no thread comes to all of that.
+        let [dead, other, third] = [4, 5, 6].map(|thread| Owner::new(slot, thread));
         let me = Owner::new(MANAGER_SLOT, 0);
         let identity = Identity { device: 1, inode: 2 };
         let file = segment.with_file_or_new(identity, dead, |file, _| file).unwrap();
@@ -608,12 +612,12 @@ mod tests {
         place.store(Entry::resident(TierId::RAM, published).encode(), Ordering::Release);
 
         let unpublished = segment.take_bucket(dead).unwrap();
-        core::mem::forget(segment.init_bucket(unpublished, file, 4, dead).unwrap());
+        core::mem::forget(segment.init_bucket(unpublished, file, 4, other).unwrap());
         let around = segment.entry_or_insert(record, 5, dead).unwrap();
         around.store(Entry::Busy(dead).encode(), Ordering::Release);
         record.append.try_lock(dead).unwrap();
-        let table = segment.enter_table(dead);
-        core::mem::forget(segment.lock_exclusive(&table, file, dead).unwrap());
+        let table = segment.enter_table(third);
+        core::mem::forget(segment.lock_exclusive(&table, file, third).unwrap());
         record.intent.store(1, Ordering::Relaxed);
 
         let mut undone = Vec::new();

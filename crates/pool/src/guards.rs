@@ -9,8 +9,9 @@ use crate::checksums::SlotFiles;
 use crate::crash;
 use crate::entry::Entry;
 use crate::interruption;
-use crate::layout::{BucketMeta, FileRecord};
+use crate::layout::{BucketMeta, FileRecord, SharedLock};
 use crate::owner::Owner;
+use crate::ranks::{self, Fresh, Rank};
 use crate::segment::Segment;
 use crate::seq_lock::LockGuard;
 use crate::sync::{AtomicU64, Ordering};
@@ -34,6 +35,7 @@ impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.place {
             place.store(self.before, Ordering::Release);
+            SharedLock::note(self.before, place);
         }
         // SAFETY: a guard is not `Send`, so this is the thread that got it.
         unsafe { interruption::leave(self.thread) };
@@ -51,6 +53,9 @@ pub struct ExclusiveGuard<'a> {
 impl<'a> ExclusiveGuard<'a> {
     /// Of a file that the calling thread has just taken for `owner`; for none if it had it before.
     pub(crate) fn of(record: &'a FileRecord, owner: Option<Owner>) -> ExclusiveGuard<'a> {
+        if let Some(owner) = owner {
+            ranks::taken(Rank::Exclusive, owner, &record.exclusive);
+        }
         ExclusiveGuard { record, stamp: owner.map_or(0, Owner::raw) }
     }
 
@@ -62,11 +67,38 @@ impl<'a> ExclusiveGuard<'a> {
 
 impl Drop for ExclusiveGuard<'_> {
     fn drop(&mut self) {
+        if self.stamp != 0 {
+            ranks::released(&self.record.exclusive);
+        }
         // The record may have been given up since, and be another file's.
         if self.stamp != 0 && self.record.exclusive.load(Ordering::SeqCst) == self.stamp {
             crash::point("file.including");
             self.record.exclusive.store(0, Ordering::SeqCst);
         }
+    }
+}
+
+/// An index entry that keeps all other threads off a block, which lies nowhere in the tiers, while
+/// its thread writes the block around them.
+#[must_use]
+pub struct BusyEntry<'a>(&'a AtomicU64);
+
+impl<'a> BusyEntry<'a> {
+    /// Takes the entry `place` for `owner` if it is empty.
+    pub fn take(place: &'a AtomicU64, owner: Owner) -> Option<BusyEntry<'a>> {
+        ranks::waiting(Rank::Busy, owner, place);
+        let busy = Entry::Busy(owner).encode();
+        place.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        ranks::taken(Rank::Busy, owner, place);
+        Some(BusyEntry(place))
+    }
+}
+
+impl Drop for BusyEntry<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        ranks::released(self.0);
+        self.0.store(Entry::EMPTY, Ordering::Release);
     }
 }
 
@@ -85,7 +117,7 @@ impl<'a> FreshBucket<'a> {
         segment: &'a Segment,
         meta: &'a BucketMeta,
         bucket: BucketId,
-        lock: LockGuard<'a>,
+        lock: LockGuard<'a, Fresh>,
     ) -> FreshBucket<'a> {
         lock.into_release();
         FreshBucket { segment, meta, bucket }

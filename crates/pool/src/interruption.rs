@@ -41,6 +41,14 @@ pub(crate) struct Thread {
     gave_up: Cell<u64>,
 }
 
+impl Thread {
+    /// Whether the thread has entered more than once, and so may have a shared lock already.
+    #[inline(always)]
+    pub(crate) fn is_nested(&self) -> bool {
+        self.depth.get() > 1
+    }
+}
+
 thread_local! {
     // One structure: its address is looked up once for each shared lock.
     static THREAD: Thread = const {

@@ -6,6 +6,9 @@ use crate::{AtomicFileId, BucketId, FileId};
 
 pub use crate::flags::{AtomicFlags, DescriptionFlags, FileFlags};
 use crate::queue::Queue;
+#[cfg(debug_assertions)]
+use crate::ranks;
+use crate::ranks::{Append, Position, Rank, Stripe};
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicU8, AtomicU16};
@@ -610,6 +613,12 @@ impl LockScope {
         let is_file = self != LockScope::TABLE && self.0 & LockScope::BESIDE == 0;
         is_file.then_some(FileId::from_raw(self.0))
     }
+
+    /// Its place in the order of locks.
+    #[inline]
+    pub(crate) fn rank(self) -> Rank {
+        if self.as_file().is_some() { Rank::Inside } else { Rank::Table }
+    }
 }
 
 /// A word of shared locks: thread number in the upper half, scope plus one in the lower.
@@ -625,6 +634,19 @@ impl SharedLock {
     /// The word.
     pub fn encode(self) -> u64 {
         u64::from(self.thread) << 32 | u64::from(self.scope.0 + 1)
+    }
+
+    /// Notes for the [order of locks](crate::ranks) that the calling thread's word `place` says
+    /// `word` now.
+    #[inline(always)]
+    pub(crate) fn note(word: u64, place: &AtomicU64) {
+        #[cfg(debug_assertions)]
+        match SharedLock::decode(word) {
+            None => ranks::released(place),
+            Some(lock) => ranks::becomes(lock.scope.rank(), place),
+        }
+        #[cfg(not(debug_assertions))]
+        let _ = (word, place);
     }
 
     /// The shared lock in a word; `None` for zero.
@@ -701,7 +723,7 @@ pub struct FileRecord {
     /// A truncate under way: its goal plus one.
     pub intent: AtomicU64,
     /// Serializes appending writes.
-    pub append: RobustSeqLock,
+    pub append: RobustSeqLock<Append>,
     /// Tickets: syncs wanted.
     pub sync_wanted: AtomicU32,
     /// Tickets: syncs done.
@@ -799,7 +821,7 @@ pub struct Description {
     /// Generation (upper half) and [`description_state`].
     pub word: AtomicU64,
     /// Guards `offset`.
-    pub position: RobustSeqLock,
+    pub position: RobustSeqLock<Position>,
     /// File offset.
     pub offset: AtomicU64,
     /// File record.
@@ -973,7 +995,7 @@ impl Offsets {
         let queue = section(size_of::<Queue>());
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
         let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
-        let stripes = section(STRIPES * size_of::<RobustSeqLock>());
+        let stripes = section(STRIPES * size_of::<RobustSeqLock<Stripe>>());
         let heads = section(count(counts.heads, 4));
         let files = section(count(counts.files, size_of::<FileRecord>()));
         let descriptions = section(count(counts.descriptions, size_of::<Description>()));

@@ -47,6 +47,7 @@ pub mod pending;
 pub mod private;
 pub mod queue;
 pub mod raise;
+pub mod ranks;
 pub mod rules;
 pub mod segment;
 pub mod seq_lock;

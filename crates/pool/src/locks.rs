@@ -6,6 +6,7 @@ use crate::interruption;
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::Owner;
+use crate::ranks::{self, Append, Fresh, Position, Ranked, Stripe};
 use crate::segment::{MANAGER_SLOT, Segment};
 use crate::seq_lock::{LockGuard, RobustSeqLock};
 use crate::sync::Ordering;
@@ -16,13 +17,13 @@ impl Segment {
     /// Takes `lock`, waiting as long as its holder lives. A lock that the thread has already stays
     /// its own when the guard ends.
     #[inline]
-    pub(crate) fn lock_looking<'a, E>(
+    pub(crate) fn lock_looking<'a, R: Ranked, E>(
         &self,
-        lock: &'a RobustSeqLock,
+        lock: &'a RobustSeqLock<R>,
         owner: Owner,
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
-    ) -> Result<LockGuard<'a>, E> {
-        match lock.guard(owner) {
+    ) -> Result<LockGuard<'a, R>, E> {
+        match lock.guard_or_wait(owner) {
             Some(guard) => Ok(guard),
             None => self.lock_slow(lock, owner, || (), look),
         }
@@ -38,7 +39,7 @@ impl Segment {
         &self,
         description: &'a Description,
         owner: Owner,
-    ) -> Result<LockGuard<'a>, Errno> {
+    ) -> Result<LockGuard<'a, Position>, Errno> {
         self.lock_looking(&description.position, owner, Segment::ends_wait)
     }
 
@@ -51,7 +52,7 @@ impl Segment {
         &self,
         record: &'a FileRecord,
         owner: Owner,
-    ) -> Result<LockGuard<'a>, Errno> {
+    ) -> Result<LockGuard<'a, Append>, Errno> {
         self.lock_looking(&record.append, owner, Segment::ends_wait)
     }
 
@@ -59,7 +60,11 @@ impl Segment {
     ///
     /// # Errors
     /// As of [`Segment::lock_position`].
-    pub(crate) fn lock_stripe(&self, head: u32, owner: Owner) -> Result<LockGuard<'_>, Errno> {
+    pub(crate) fn lock_stripe(
+        &self,
+        head: u32,
+        owner: Owner,
+    ) -> Result<LockGuard<'_, Stripe>, Errno> {
         self.lock_looking(self.stripe(head), owner, Segment::ends_wait)
     }
 
@@ -72,20 +77,20 @@ impl Segment {
         head: u32,
         owner: Owner,
         backoff: &mut Backoff,
-    ) -> Result<LockGuard<'_>, Owner> {
+    ) -> Result<LockGuard<'_, Stripe>, Owner> {
         self.lock_within(self.stripe(head), owner, backoff, || ())
     }
 
     /// `taking` is called each time before the lock of a dead process is taken, `look` now and then
     /// with the holder.
     #[cold]
-    fn lock_slow<'a, E>(
+    fn lock_slow<'a, R: Ranked, E>(
         &self,
-        lock: &'a RobustSeqLock,
+        lock: &'a RobustSeqLock<R>,
         owner: Owner,
         taking: impl Fn(),
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
-    ) -> Result<LockGuard<'a>, E> {
+    ) -> Result<LockGuard<'a, R>, E> {
         let mut backoff = Backoff::default();
         loop {
             match lock.try_lock(owner) {
@@ -161,13 +166,14 @@ impl Segment {
     ///
     /// # Errors
     /// The holder.
-    pub(crate) fn lock_within<'a>(
+    pub(crate) fn lock_within<'a, R: Ranked>(
         &self,
-        lock: &'a RobustSeqLock,
+        lock: &'a RobustSeqLock<R>,
         owner: Owner,
         backoff: &mut Backoff,
         taking: impl Fn(),
-    ) -> Result<LockGuard<'a>, Owner> {
+    ) -> Result<LockGuard<'a, R>, Owner> {
+        ranks::waiting(R::RANK, owner, lock);
         loop {
             match lock.try_lock(owner) {
                 Ok(()) => return Ok(LockGuard::of(lock, true)),
@@ -196,10 +202,23 @@ impl Segment {
         Ok(guard)
     }
 
-    /// Takes `lock` from `holder` for `owner` if `holder` is dead.
-    fn take_over(
+    /// [`Segment::lock_bucket_within`] of one that no index entry names yet.
+    ///
+    /// # Errors
+    /// The holder.
+    pub fn lock_fresh_within<'a>(
         &self,
-        lock: &RobustSeqLock,
+        bucket: &'a BucketMeta,
+        owner: Owner,
+        backoff: &mut Backoff,
+    ) -> Result<LockGuard<'a, Fresh>, Owner> {
+        self.lock_within(bucket.lock.of_fresh(), owner, backoff, || ())
+    }
+
+    /// Takes `lock` from `holder` for `owner` if `holder` is dead.
+    fn take_over<R: Ranked>(
+        &self,
+        lock: &RobustSeqLock<R>,
         holder: Owner,
         owner: Owner,
         taking: impl Fn(),
@@ -236,7 +255,7 @@ impl Segment {
         owner: Owner,
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<LockGuard<'a>, E> {
-        let guard = match bucket.lock.guard(owner) {
+        let guard = match bucket.lock.guard_or_wait(owner) {
             Some(guard) => guard,
             None => self.lock_slow(&bucket.lock, owner, || self.note_dirty_tail(bucket), look)?,
         };

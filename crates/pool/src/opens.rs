@@ -22,6 +22,7 @@
 //! assert!(!counted.are_still(&opens));
 //! ```
 
+use crate::ranks::Stripe;
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, Ordering};
 
@@ -33,7 +34,7 @@ pub struct Opens(u32);
 
 impl Opens {
     /// `None` if some thread holds `stripe`: it may be opening the file, which then counts as open.
-    pub fn counted(opens: &AtomicU32, stripe: &RobustSeqLock) -> Option<Opens> {
+    pub fn counted(opens: &AtomicU32, stripe: &RobustSeqLock<Stripe>) -> Option<Opens> {
         // In this order: an opener that is seen to have counted is also seen to hold the stripe, or
         // to have finished.
         let count = opens.load(Ordering::SeqCst);

@@ -26,6 +26,7 @@ use crate::liveness;
 use crate::owner::Owner;
 use crate::private::{self, Wrong};
 use crate::queue::Queue;
+use crate::ranks::{self, Stripe};
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
@@ -505,12 +506,12 @@ impl Segment {
     }
 
     /// The lock of hash head `head`'s stripe.
-    pub fn stripe(&self, head: u32) -> &RobustSeqLock {
+    pub fn stripe(&self, head: u32) -> &RobustSeqLock<Stripe> {
         self.at(self.offsets.stripes, head % STRIPES as u32)
     }
 
     /// All stripes.
-    pub fn stripes(&self) -> impl Iterator<Item = &RobustSeqLock> {
+    pub fn stripes(&self) -> impl Iterator<Item = &RobustSeqLock<Stripe>> {
         (0..STRIPES as u32).map(|stripe| self.at(self.offsets.stripes, stripe))
     }
 
@@ -783,6 +784,7 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        ranks::unmapped(self.base.addr()..self.base.addr() + self.mapped);
         // SAFETY: this mapping is ours and nothing borrows from it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.mapped) };
     }

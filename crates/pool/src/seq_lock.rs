@@ -4,7 +4,7 @@
 //! use forebay_pool::Owner;
 //! use forebay_pool::seq_lock::RobustSeqLock;
 //!
-//! let lock = RobustSeqLock::unheld();
+//! let lock: RobustSeqLock = RobustSeqLock::unheld();
 //! let begin = lock.read_begin().expect("no writer holds it");
 //! let mut writer = lock.guard(Owner::new(1, 0)).expect("it is free");
 //! assert!(lock.read_begin().is_none());
@@ -15,31 +15,46 @@
 //! ```
 
 use crate::owner::Owner;
+use crate::ranks::{self, Bucket, Fresh, Ranked};
 use crate::sync::{AtomicU64, Ordering};
+use core::marker::PhantomData;
 
 /// A lock and a version in one word: owner in the upper half, version in the lower.
 ///
 /// Writers hold it; readers take two equal looks at an unheld word instead (a sequence lock). The
 /// version rises whenever the protected content changed. It is robust: a holder that has died is
 /// told by its owner's stamp, and replaced.
+///
+/// `R` is its place in the [order of locks](crate::ranks).
 #[repr(transparent)]
-pub struct RobustSeqLock(AtomicU64);
+pub struct RobustSeqLock<R = Bucket>(AtomicU64, PhantomData<R>);
 
 /// An unheld lock word as a reader saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadStamp(u64);
 
-impl RobustSeqLock {
+impl<R: Ranked> RobustSeqLock<R> {
     /// A lock that no thread holds, at version zero.
     #[cfg_attr(not(test), allow(dead_code))]
-    pub fn unheld() -> RobustSeqLock {
-        RobustSeqLock(AtomicU64::new(0))
+    pub fn unheld() -> RobustSeqLock<R> {
+        RobustSeqLock(AtomicU64::new(0), PhantomData)
     }
 
     /// Takes the lock for `owner` if it is free.
     #[inline]
-    pub fn guard(&self, owner: Owner) -> Option<LockGuard<'_>> {
+    pub fn guard(&self, owner: Owner) -> Option<LockGuard<'_, R>> {
         self.try_lock(owner).is_ok().then(|| LockGuard { lock: self, release: Release::Unchanged })
+    }
+
+    /// The same, for a caller that waits if it is not free.
+    ///
+    /// # Panics
+    /// In a build with debug assertions, if the calling thread holds a lock that comes later in the
+    /// [order of locks](crate::ranks).
+    #[inline]
+    pub(crate) fn guard_or_wait(&self, owner: Owner) -> Option<LockGuard<'_, R>> {
+        ranks::waiting(R::RANK, owner, self);
+        self.guard(owner)
     }
 
     /// Takes the lock for `owner`, or says who holds it.
@@ -55,6 +70,7 @@ impl RobustSeqLock {
             // What the holder writes must not be seen by a reader whose first look came earlier.
             Ok(_) => {
                 crate::sync::fence(Ordering::Release);
+                ranks::taken(R::RANK, owner, self);
                 Ok(())
             }
             Err(now) => Err(Owner::from_raw((now >> 32) as u32).unwrap_or(owner)),
@@ -64,6 +80,7 @@ impl RobustSeqLock {
     /// Releases the lock and raises the version: the content changed.
     #[inline]
     pub(crate) fn unlock_changed(&self) {
+        ranks::released(self);
         let version = (self.0.load(Ordering::Relaxed) as u32).wrapping_add(1);
         self.0.store(u64::from(version), Ordering::Release);
     }
@@ -71,6 +88,7 @@ impl RobustSeqLock {
     /// Releases the lock; readers need not look again.
     #[inline]
     pub(crate) fn unlock_unchanged(&self) {
+        ranks::released(self);
         let version = self.0.load(Ordering::Relaxed) as u32;
         self.0.store(u64::from(version), Ordering::Release);
     }
@@ -88,6 +106,7 @@ impl RobustSeqLock {
         match self.0.compare_exchange(seen, held, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => {
                 crate::sync::fence(Ordering::Release);
+                ranks::taken(R::RANK, owner, self);
                 true
             }
             Err(_) => false,
@@ -95,12 +114,13 @@ impl RobustSeqLock {
     }
 
     /// The same, with a guard.
-    pub(crate) fn guard_of_dead(&self, dead: Owner, owner: Owner) -> Option<LockGuard<'_>> {
+    pub(crate) fn guard_of_dead(&self, dead: Owner, owner: Owner) -> Option<LockGuard<'_, R>> {
         self.take_over(dead, owner).then(|| LockGuard::of(self, true))
     }
 
     /// Undoes a [`RobustSeqLock::take_over`] from a holder that turned out to live.
     pub(crate) fn hand_back(&self, owner: Owner, holder: Owner) {
+        ranks::released(self);
         let seen = self.0.load(Ordering::Relaxed);
         if (seen >> 32) as u32 == owner.raw() {
             let held = u64::from(holder.raw()) << 32 | u64::from(seen as u32);
@@ -133,6 +153,21 @@ impl RobustSeqLock {
     }
 }
 
+impl RobustSeqLock {
+    /// The lock of a bucket that no index entry names yet.
+    #[inline(always)]
+    pub(crate) fn of_fresh(&self) -> &RobustSeqLock<Fresh> {
+        // SAFETY: both are the same word; the parameter is a marker.
+        unsafe { &*core::ptr::from_ref(self).cast() }
+    }
+
+    /// Notes that an index entry names the bucket, which the calling thread has locked.
+    #[inline(always)]
+    pub(crate) fn note_indexed(&self) {
+        ranks::indexed(self);
+    }
+}
+
 /// What the end of a guard does to its lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Release {
@@ -146,7 +181,7 @@ pub(crate) enum Release {
 
 impl Release {
     #[inline(always)]
-    pub(crate) fn run(self, lock: &RobustSeqLock) {
+    pub(crate) fn run<R: Ranked>(self, lock: &RobustSeqLock<R>) {
         match self {
             Release::Kept => {}
             Release::Unchanged => lock.unlock_unchanged(),
@@ -163,14 +198,14 @@ impl Release {
 
 /// A lock that the calling thread holds until this ends. A thread that dies leaves it locked.
 #[must_use]
-pub struct LockGuard<'a> {
-    lock: &'a RobustSeqLock,
+pub struct LockGuard<'a, R: Ranked = Bucket> {
+    lock: &'a RobustSeqLock<R>,
     release: Release,
 }
 
-impl<'a> LockGuard<'a> {
+impl<'a, R: Ranked> LockGuard<'a, R> {
     /// Of a lock that the calling thread has just `taken`, or had before.
-    pub(crate) fn of(lock: &'a RobustSeqLock, taken: bool) -> LockGuard<'a> {
+    pub(crate) fn of(lock: &'a RobustSeqLock<R>, taken: bool) -> LockGuard<'a, R> {
         LockGuard { lock, release: if taken { Release::Unchanged } else { Release::Kept } }
     }
 
@@ -194,7 +229,7 @@ impl<'a> LockGuard<'a> {
     }
 }
 
-impl Drop for LockGuard<'_> {
+impl<R: Ranked> Drop for LockGuard<'_, R> {
     #[inline(always)]
     fn drop(&mut self) {
         self.release.run(self.lock);
@@ -207,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_version_rises_only_when_content_changed() {
-        let (lock, me) = (RobustSeqLock::unheld(), Owner::new(3, 1));
+        let (lock, me) = (<RobustSeqLock>::unheld(), Owner::new(3, 1));
         let first = lock.read_begin().unwrap();
         let held = lock.guard(me).unwrap();
         assert!(lock.guard(Owner::new(4, 1)).is_none());
@@ -226,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_dead_holder_is_replaced_once() {
-        let (lock, dead, me) = (RobustSeqLock::unheld(), Owner::new(3, 1), Owner::new(4, 1));
+        let (lock, dead, me) = (<RobustSeqLock>::unheld(), Owner::new(3, 1), Owner::new(4, 1));
         lock.try_lock(dead).unwrap();
         assert!(!lock.take_over(me, me));
         assert!(lock.take_over(dead, me));

@@ -33,6 +33,7 @@ use message::Message;
 use opens::Opens;
 use owner::Owner;
 use queue::Queue;
+use ranks::{Ranked, Stripe};
 use seq_lock::{LockGuard, RobustSeqLock};
 use std::cell::Cell;
 use sync::{AtomicU32, AtomicU64, Ordering, fence, pause};
@@ -77,6 +78,29 @@ mod owner;
 #[allow(dead_code)]
 #[path = "../src/queue.rs"]
 mod queue;
+/// The order of locks is asserted of threads, and a model's are none.
+mod ranks {
+    pub trait Ranked {
+        const RANK: ();
+    }
+
+    macro_rules! ranked {
+        ($($name:ident),*) => {$(
+            pub struct $name;
+
+            impl Ranked for $name {
+                const RANK: () = ();
+            }
+        )*};
+    }
+
+    ranked!(Bucket, Fresh, Stripe);
+
+    pub fn waiting<T>(_: (), _: crate::Owner, _: &T) {}
+    pub fn taken<T>(_: (), _: crate::Owner, _: &T) {}
+    pub fn released<T>(_: &T) {}
+    pub fn indexed<T>(_: &T) {}
+}
 #[allow(dead_code)]
 #[path = "../src/seq_lock.rs"]
 mod seq_lock;
@@ -298,7 +322,7 @@ fn owner(slot: u32) -> Owner {
 }
 
 /// Mirrors the patient part of `Segment::lock`.
-fn lock(lock: &RobustSeqLock, owner: Owner) {
+fn lock<R: Ranked>(lock: &RobustSeqLock<R>, owner: Owner) {
     while lock.try_lock(owner).is_err() {
         pause();
     }
@@ -1135,7 +1159,7 @@ const FILE: u32 = 1;
 /// by the opener's process.
 struct Table {
     protocol: Protocol,
-    stripe: RobustSeqLock,
+    stripe: RobustSeqLock<Stripe>,
     /// Which use of the record it is; odd while it is in the table.
     record: AtomicU32,
     opens: AtomicU32,
@@ -1349,7 +1373,7 @@ fn an_unordered_adoption_loses_its_record() {
 
 /// A file whose name the kernel has, and the name in its record, plus one; 0 while it has none.
 struct Named {
-    stripe: RobustSeqLock,
+    stripe: RobustSeqLock<Stripe>,
     name: AtomicU32,
     record: AtomicU32,
     changes: AtomicU32,
@@ -1540,7 +1564,7 @@ fn an_entry_stays_in_place_while_the_tree_grows() {
 /// whether the page may go.
 fn flush_fails_meanwhile(holds_lock: bool, look: fn(&DirtyPages) -> u64) {
     explore(None, move || {
-        let bucket = Arc::new((RobustSeqLock::unheld(), DirtyPages::new(1)));
+        let bucket = Arc::new((<RobustSeqLock>::unheld(), DirtyPages::new(1)));
         let flush = {
             let bucket = bucket.clone();
             thread::spawn(move || {

@@ -5,8 +5,9 @@ use crate::access::EnteredFile;
 use crate::open_file::OpenFile;
 use crate::span::{Cursor, Readable};
 use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::guards::BusyEntry;
 use forebay_pool::layout::*;
-use forebay_pool::{Entry, clock, crash};
+use forebay_pool::{clock, crash};
 use rustix::io::Errno;
 
 impl OpenFile<'_> {
@@ -41,11 +42,7 @@ impl EnteredFile<'_> {
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
     ) -> Result<Option<usize>, Errno> {
-        let busy = Entry::Busy(self.owner).encode();
-        if entry.compare_exchange(Entry::EMPTY, busy, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
-            return Ok(None);
-        }
+        let Some(busy) = BusyEntry::take(entry, self.owner) else { return Ok(None) };
         let offset = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
         crash::point("around.busy");
         let record = self.record;
@@ -56,10 +53,7 @@ impl EnteredFile<'_> {
         if self.session.end_of(part) > known.min(record.size.load(Ordering::Acquire)) {
             match self.session.segment.begin_lengthening(record, self.owner) {
                 Ok(Some(begun)) => lengthens = Some(begun),
-                other => {
-                    entry.store(Entry::EMPTY, Ordering::Release);
-                    return other.map(|_| None);
-                }
+                other => return other.map(|_| None),
             }
         }
         let result = self.write_store(cursor, offset, part.bytes);
@@ -67,7 +61,7 @@ impl EnteredFile<'_> {
         if let Some(lengthens) = lengthens {
             self.session.segment.end_lengthening(lengthens);
         }
-        entry.store(Entry::EMPTY, Ordering::Release);
+        drop(busy);
         self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
         result.map(Some)
     }

@@ -221,7 +221,7 @@ impl Mover {
         let valid = copy.valid & !copy.corrupt;
         // An entry begins to name a bucket while that is locked: a reader that found the block in
         // the same bucket long ago must not accept what it saw of the filling.
-        let locked = segment.lock_bucket_within(new, self.owner, &mut Backoff::default());
+        let locked = segment.lock_fresh_within(new, self.owner, &mut Backoff::default());
         let Ok(mut new_lock) = locked else { return false };
         new.file.store(copy.found.file, Ordering::Relaxed);
         new.block.store(copy.found.block, Ordering::Relaxed);

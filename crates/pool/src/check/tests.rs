@@ -176,7 +176,7 @@ fn what_a_killed_process_leaves_is_no_finding() {
     let bucket = segment.take_bucket(dead).unwrap();
     core::mem::forget(segment.init_bucket(bucket, FILE, 7, dead).unwrap());
     segment.bucket(bucket).unwrap().pages.reset(1);
-    core::mem::forget(segment.lock_stripe(3, dead));
+    core::mem::forget(segment.lock_stripe(3, Owner::new(dead.slot(), 2)));
     segment.file(FILE).exclusive.store(dead.raw(), Ordering::Relaxed);
     segment.file(FILE).intent.store(1, Ordering::Relaxed);
     assert_eq!(segment.check(), []);

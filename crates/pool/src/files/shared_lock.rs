@@ -8,6 +8,7 @@ use crate::guards::{ExclusiveGuard, SharedGuard};
 use crate::interruption;
 use crate::layout::*;
 use crate::owner::Owner;
+use crate::ranks::{self, Rank};
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
 use rustix::io::Errno;
@@ -18,9 +19,9 @@ fn take_place(place: &AtomicU64, word: u64) -> bool {
         && place.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// A shared lock for a thread whose first choice is taken: the place, `None` if it needs none, and
-/// what to put back. A thread that has one already waits for no other, unless it is in two files:
-/// else as many threads as there are words could all wait for their second.
+/// A shared lock for a thread whose first choice is taken, or that may have one: the place, `None`
+/// if it needs none, and what to put back. A thread that has one already waits for no other, unless
+/// it is in two files: else as many threads as there are words could all wait for their second.
 #[cold]
 fn claim_other(slot: &ClientSlot, owner: Owner, scope: LockScope) -> (Option<&AtomicU64>, u64) {
     let places = || {
@@ -117,11 +118,36 @@ impl Segment {
         let word = SharedLock { thread: owner.thread(), scope }.encode();
         let thread = interruption::enter();
         let first = &slot.shared_locks[owner.thread() as usize % SHARED_LOCKS];
-        let (place, before) = match take_place(first, word) {
+        // SAFETY: from `enter`, on this thread.
+        let is_nested = unsafe { (*thread).is_nested() };
+        // One that has a shared lock in another word must not get a second one in its first choice
+        // because that is free by now: it would wait for those that wait for it.
+        let (place, before) = match !is_nested && take_place(first, word) {
             true => (Some(first), 0),
             false => claim_other(slot, owner, scope),
         };
+        if let Some(place) = place {
+            self.note_claim(owner, scope, place);
+        }
         SharedGuard { place, before, thread }
+    }
+
+    /// Notes for the [order of locks](crate::ranks) that the calling thread's word `place` is of
+    /// `scope`.
+    #[inline(always)]
+    fn note_claim(&self, owner: Owner, scope: LockScope, place: &AtomicU64) {
+        #[cfg(debug_assertions)]
+        {
+            let rank = scope.rank();
+            let is_own = |file| self.file(file).exclusive.load(Ordering::Relaxed) == owner.raw();
+            // A file that the thread has exclusively is not waited for.
+            if !scope.as_file().is_some_and(is_own) {
+                ranks::waiting(rank, owner, place);
+            }
+            ranks::taken(rank, owner, place);
+        }
+        #[cfg(not(debug_assertions))]
+        let _ = (owner, scope, place);
     }
 
     /// Leaves `file` for a moment, but stays beside it: the caller may hold a lock.
@@ -129,6 +155,7 @@ impl Segment {
         if let Some(place) = inside.place {
             let beside = SharedLock { thread: owner.thread(), scope: LockScope::beside(file) };
             place.store(beside.encode(), Ordering::Release);
+            ranks::becomes(Rank::Table, place);
         }
     }
 
@@ -145,6 +172,7 @@ impl Segment {
         let Some(place) = inside.place else { return Ok(()) };
         let word = SharedLock { thread: owner.thread(), scope: LockScope::file(file) }.encode();
         place.swap(word, Ordering::SeqCst);
+        self.note_claim(owner, LockScope::file(file), place);
         match Owner::from_raw(self.file(file).exclusive.load(Ordering::SeqCst)) {
             Some(holder) if holder != owner => {
                 self.step_out(file, owner, inside);
@@ -175,6 +203,7 @@ impl Segment {
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<ExclusiveGuard<'_>, E> {
         let record = self.file(file);
+        ranks::waiting(Rank::Exclusive, owner, &record.exclusive);
         let mut backoff = Backoff::default();
         // What a dead owner left undone is not to be seen by others, however long that takes.
         let mut was_free = true;
@@ -240,6 +269,7 @@ impl Segment {
 
     pub(crate) fn exclude_in_time(&self, file: FileId, owner: Owner) -> Option<ExclusiveGuard<'_>> {
         let record = self.file(file);
+        ranks::waiting(Rank::Exclusive, owner, &record.exclusive);
         let (free, mine) = (0, owner.raw());
         record.exclusive.compare_exchange(free, mine, Ordering::SeqCst, Ordering::Relaxed).ok()?;
         let exclusive = ExclusiveGuard::of(record, Some(owner));
