@@ -153,7 +153,7 @@ static void close_file(int file)
         fail("close");
 }
 
-/* As MPI_File_close is, collective: nobody closes a file that others still write. */
+/* As MPI_File_close is, collective: no rank closes a file that others still write. */
 static UNUSED void close_together(int file)
 {
     barrier();

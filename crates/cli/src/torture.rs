@@ -16,6 +16,7 @@ mod log;
 mod model;
 mod operations;
 mod orphan;
+mod other_user;
 mod pairs;
 mod place;
 mod player;
@@ -25,7 +26,6 @@ mod rounds;
 mod scenario;
 mod script;
 mod shadow;
-mod stranger;
 mod system;
 mod trouble;
 mod verdict;
@@ -127,8 +127,8 @@ enum Kind {
 
 /// What `torture-worker` is: a keeper, a program, or another user.
 pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, String> {
-    if arguments.stranger {
-        stranger::lurk(arguments)
+    if arguments.other_user {
+        other_user::lurk(arguments)
     } else if arguments.pour {
         Ok(worker::pour(arguments))
     } else if arguments.list.play.is_some() {
@@ -174,7 +174,7 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
         let how = "this build has no debug assertions; `cargo run -p forebay -- torture` has";
         report.left_out.push(format!("pauses and points: {how}"));
     }
-    if !without.contains(&Kind::Users) && !stranger::can_be() {
+    if !without.contains(&Kind::Users) && !other_user::can_be() {
         without.push(Kind::Users);
         report.left_out.push("users: only root can become another one".into());
     }
@@ -192,7 +192,7 @@ fn begin(arguments: &TortureArguments, goals: Goals, time: Duration) -> Result<E
     let mut torture = Torture {
         random: Random::new(seed),
         runs: (0..arguments.programs).map(|_| None).collect(),
-        stranger: None,
+        other_user: None,
         report,
         since: Instant::now(),
         mixed: Instant::now(),
@@ -280,7 +280,7 @@ struct Torture {
     random: Random,
     /// `forebay run` of each worker.
     runs: Vec<Option<Child>>,
-    stranger: Option<Child>,
+    other_user: Option<Child>,
     report: Report,
     seed: u64,
     time: Duration,
@@ -371,7 +371,7 @@ impl Torture {
     fn end(&mut self) -> Result<(), String> {
         self.thaw(true);
         let mut all: Vec<_> = self.runs.iter_mut().map(Option::take).collect();
-        all.push(self.stranger.take());
+        all.push(self.other_user.take());
         let killed = self.place.kill_all(&mut all);
         self.gather();
         self.gather_logs();

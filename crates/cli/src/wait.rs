@@ -112,7 +112,7 @@ fn await_files(pool: &Pool, files: &[FileId], progress: bool, errors: &mut Vec<S
             break;
         }
         std::thread::sleep(LOOK);
-        owed.iter_mut().for_each(|(_, owed)| pool.segment.settle_owed(owed));
+        owed.iter_mut().for_each(|(_, owed)| pool.segment.update_owed(owed));
         owed.retain(|(_, owed)| owed.bytes(&pool.segment) > 0);
         left = sum(&owed);
     }

@@ -4,7 +4,7 @@ use crate::access::EnteredFile;
 use crate::open_file::OpenFile;
 use core::sync::atomic::Ordering;
 use forebay_placement::evict::Eviction;
-use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
+use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score};
 use forebay_pool::BucketId;
 use forebay_pool::layout::*;
 
@@ -15,11 +15,11 @@ impl OpenFile<'_> {
     /// Notes that a file was used: at each open, and at some reads.
     pub(crate) fn used_file(&self) {
         let now = self.session.segment.header().now_ms.load(Ordering::Relaxed);
-        let heat = &self.record.heat;
-        let score = Score(heat.load(Ordering::Relaxed));
+        let access_stats = &self.record.hotness;
+        let score = Score(access_stats.load(Ordering::Relaxed));
         // A thread that comes in between has counted a use as well.
         let after = score.touch(now, HALF_LIFE_MS).0;
-        let _ = heat.compare_exchange(score.0, after, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = access_stats.compare_exchange(score.0, after, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -40,11 +40,11 @@ impl EnteredFile<'_> {
     fn count(&self, tier: TierId, meta: &BucketMeta) -> bool {
         let header = self.session.segment.header();
         let now = header.now_ms.load(Ordering::Relaxed);
-        let heat = Heat(meta.heat.load(Ordering::Relaxed));
+        let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
         let eviction = Eviction::ALL[header.eviction.load(Ordering::Relaxed) as usize % 3];
-        let after = eviction.used(heat, now).ahead(false);
-        if after != heat {
-            meta.heat.store(after.0, Ordering::Relaxed);
+        let after = eviction.used(access_stats, now).ahead(false);
+        if after != access_stats {
+            meta.access_stats.store(after.0, Ordering::Relaxed);
             if !tier.is_ram() {
                 header.tier[tier].used.fetch_add(1, Ordering::Relaxed);
             }
@@ -52,6 +52,6 @@ impl EnteredFile<'_> {
         if self.session.counters().reads.load(Ordering::Relaxed).is_multiple_of(SAMPLE) {
             self.used_file();
         }
-        !tier.is_ram() || heat.is_ahead()
+        !tier.is_ram() || access_stats.is_ahead()
     }
 }

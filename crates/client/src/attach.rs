@@ -30,7 +30,7 @@ const DESCRIPTORS: usize = 1 << 22;
 
 /// How long a process waits for a slot when all are in use, after which part of that it says so,
 /// and how often it looks for one.
-const SLOT_PATIENCE: Timer = Timer::seconds(30);
+const SLOT_TIMEOUT: Timer = Timer::seconds(30);
 const SLOT_SILENCE: Timer = Timer::seconds(5);
 const SLOT_LOOK: Timer = Timer::ms(10);
 /// How often a process that goes on after an exec looks whether what it held before can be taken
@@ -122,13 +122,13 @@ fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartEr
             return Err(StartError::NoPool);
         }
         let waited = clock::monotonic_ns().saturating_sub(since);
-        if waited >= SLOT_PATIENCE.as_ns() {
+        if waited >= SLOT_TIMEOUT.as_ns() {
             segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
             return Err(slots);
         }
         if silent && waited >= SLOT_SILENCE.as_ns() {
             silent = false;
-            let wait = SLOT_PATIENCE.as_ns() / 1_000_000_000;
+            let wait = SLOT_TIMEOUT.as_ns() / 1_000_000_000;
             say(&format!("forebay: waiting up to {wait} s to start: {slots}\n"));
         }
         clock::sleep_ns(SLOT_LOOK.as_ns());

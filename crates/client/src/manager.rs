@@ -18,10 +18,10 @@ const PATH_MAX: usize = 108;
 
 /// How long a manager that does not read is waited for: without the descriptor it opens the file by
 /// its name, or as the program has it.
-const SEND_PATIENCE: Timer = Timer::seconds(2);
+const SEND_TIMEOUT: Timer = Timer::seconds(2);
 /// How long one is waited for that did not read the last one: as long as it takes a manager that
 /// does to accept.
-const LATE_PATIENCE: Timer = Timer::ms(50);
+const LATE_TIMEOUT: Timer = Timer::ms(50);
 
 pub(crate) struct ManagerLink {
     path: [u8; PATH_MAX],
@@ -158,8 +158,8 @@ impl ManagerLink {
             None,
         )?;
         let patience = match self.is_late.load(Ordering::Relaxed) {
-            true => LATE_PATIENCE,
-            false => SEND_PATIENCE,
+            true => LATE_TIMEOUT,
+            false => SEND_TIMEOUT,
         };
         let patience = Some(patience.as_duration());
         let _ = rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, patience);

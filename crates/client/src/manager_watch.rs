@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::Segment;
-use forebay_pool::backoff::STOPPED_PATIENCE;
+use forebay_pool::backoff::STOPPED_TIMEOUT;
 use forebay_pool::clock;
 
 /// What is seen of the manager.
@@ -39,7 +39,7 @@ impl ManagerWatch {
         if !segment.manager_is_alive() {
             return ManagerState::Gone;
         }
-        let stands = clock::stamp_age(now, since) > STOPPED_PATIENCE.as_stamp();
+        let stands = clock::stamp_age(now, since) > STOPPED_TIMEOUT.as_stamp();
         match stands && segment.manager_is_stopped() {
             true => ManagerState::Stopped,
             false => ManagerState::AtWork,

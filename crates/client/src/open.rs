@@ -18,7 +18,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 /// How long an open waits for a description, and how often it looks for one.
-const DESCRIPTION_PATIENCE: Timer = Timer::seconds(3);
+const DESCRIPTION_TIMEOUT: Timer = Timer::seconds(3);
 const DESCRIPTION_LOOK: Timer = Timer::ms(10);
 
 /// S_ISUID and S_ISGID.
@@ -254,7 +254,7 @@ impl Session {
     ) -> Result<Option<Marker>, Errno> {
         let mut opened = open()?;
         // All in use: the manager frees those that were closed a moment ago.
-        for _ in 0..DESCRIPTION_PATIENCE.as_ns() / DESCRIPTION_LOOK.as_ns() {
+        for _ in 0..DESCRIPTION_TIMEOUT.as_ns() / DESCRIPTION_LOOK.as_ns() {
             if !matches!(opened, Some(None)) {
                 break;
             }

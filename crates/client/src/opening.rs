@@ -106,7 +106,7 @@ impl Session {
             None => (call(if ours { flags - OpenFlags::TRUNC } else { flags })?, flags),
         };
         match self.opened_as(fd, noted, None, path) {
-            Ok(_) if ours => self.cut(fd),
+            Ok(_) if ours => self.truncate_opened(fd),
             Ok(_) => Ok(fd),
             Err(errno) => self.fail(fd, errno),
         }
@@ -126,7 +126,7 @@ impl Session {
         let kernel = if ours { flags - OpenFlags::TRUNC } else { flags };
         let fd = call(kernel | OpenFlags::NOFOLLOW)?;
         match self.opened_as(fd, flags, Some(known), None) {
-            Ok(false) if ours => self.cut(fd),
+            Ok(false) if ours => self.truncate_opened(fd),
             Ok(_) => Ok(fd),
             Err(errno) => self.fail(fd, errno),
         }
@@ -144,7 +144,7 @@ impl Session {
     }
 
     /// Truncates a file that was just opened with O_TRUNC, of which the kernel was not told.
-    fn cut(&self, fd: RawFd) -> Result<RawFd, Errno> {
+    fn truncate_opened(&self, fd: RawFd) -> Result<RawFd, Errno> {
         let cut = match self.file(fd) {
             Some(file) => file.empty(),
             None => rustix::fs::ftruncate(borrow(fd), 0),

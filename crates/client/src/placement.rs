@@ -85,7 +85,7 @@ fn about(segment: &Segment, record: &FileRecord) -> Request {
     let now = segment.header().now_ms.load(Ordering::Relaxed);
     Request {
         file_bytes: record.size.load(Ordering::Relaxed),
-        file_hotness: Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS),
+        file_hotness: Score(record.hotness.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS),
         dispersion: record.placed.load(Ordering::Relaxed) as u8,
         ..Request::default()
     }

@@ -48,7 +48,7 @@ impl OpenFile<'_> {
     /// take part.
     pub fn allocate(&self, mode: AllocateMode, offset: i64, bytes: i64) -> Result<(), Errno> {
         let call = || {
-            forebay_pool::undo::writing(borrow(self.fd), offset as u64, bytes as u64);
+            forebay_pool::power_loss::writing(borrow(self.fd), offset as u64, bytes as u64);
             rustix::fs::fallocate(borrow(self.fd), mode, offset as u64, bytes as u64)
         };
         let range = match (offset >= 0 && bytes > 0).then(|| offset.checked_add(bytes)).flatten() {
@@ -213,7 +213,7 @@ impl ExclusiveFile<'_> {
             self.session.segment.clear_tail(self.id, end, self.owner, self.session)?;
         }
         let punched = self.session.segment.punch(self.id, range, self.owner, self, || {
-            self.note_cut()?;
+            self.log_truncate()?;
             if keeps_size {
                 return self.on_store(call);
             }
@@ -224,7 +224,7 @@ impl ExclusiveFile<'_> {
             })
         });
         if let Err(errno) = punched {
-            self.undo_cut(errno);
+            self.retract_truncate(errno);
         }
         punched
     }

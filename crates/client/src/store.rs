@@ -15,11 +15,11 @@ use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock;
 use forebay_pool::crash;
 use forebay_pool::layout::*;
+use forebay_pool::power_loss;
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
 use forebay_pool::slot_head::Foreign;
 use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, RECORD_BYTES, SLOTS_END};
-use forebay_pool::undo;
 use forebay_posix::{FileSlots, Positional, PosixStore};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::OFlags;
@@ -60,7 +60,7 @@ fn read(fd: RawFd, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> 
 
 /// Writes `from` at `offset`; on an error after some bytes, their number.
 fn write(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<usize, Errno> {
-    undo::writing(borrow(fd), offset, from.len() as u64);
+    power_loss::writing(borrow(fd), offset, from.len() as u64);
     // SAFETY: a readable span, which others may write.
     unsafe { STORE.write(StoreFile::new(fd), offset, from.raw()) }
 }
@@ -88,7 +88,7 @@ pub(crate) fn elsewhere(_node: NodeId) -> Errno {
 pub(crate) fn fsync(fd: RawFd) -> Result<(), Errno> {
     let began = clock::monotonic_ns();
     STORE.sync(StoreFile::new(fd))?;
-    undo::synced(borrow(fd), began);
+    power_loss::synced(borrow(fd), began);
     Ok(())
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn fsync(fd: RawFd) -> Result<(), Errno> {
 /// # Errors
 /// The store's errno; `INVAL` or `BADF` if the descriptor may not write.
 pub(crate) fn truncate(fd: RawFd, size: u64) -> Result<(), Errno> {
-    undo::resizing(borrow(fd), size);
+    power_loss::resizing(borrow(fd), size);
     STORE.truncate(StoreFile::new(fd), size)
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn truncate(fd: RawFd, size: u64) -> Result<(), Errno> {
 /// # Errors
 /// The store's errno; `BADF` if the descriptor may not write.
 pub(crate) fn punch(fd: RawFd, range: Range<u64>) -> Result<(), Errno> {
-    undo::writing(borrow(fd), range.start, range.end - range.start);
+    power_loss::writing(borrow(fd), range.start, range.end - range.start);
     STORE.punch(StoreFile::new(fd), range)
 }
 
@@ -271,7 +271,7 @@ impl Session {
             Some(errno) => Err(errno),
             None => self.slots(tier).and_then(|slots| {
                 let (file, offset) = slots.locate(slot, within as u64);
-                undo::writing(borrow(file.number()), offset, from.len() as u64);
+                power_loss::writing(borrow(file.number()), offset, from.len() as u64);
                 // SAFETY: a readable span, which others may write.
                 unsafe { slots.write(slot, within as u64, from.raw()) }
             }),

@@ -7,7 +7,7 @@ use crate::session::Session;
 use crate::waiting::{Wait, surely};
 use crate::write::raise;
 use core::sync::atomic::Ordering;
-use forebay_pool::backoff::STOPPED_PATIENCE;
+use forebay_pool::backoff::STOPPED_TIMEOUT;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
@@ -155,7 +155,7 @@ impl OpenFile<'_> {
             return Ok(());
         }
         crash::point("mark.writing");
-        forebay_pool::undo::writing(file.as_fd(), at, MARK_BYTES as u64);
+        forebay_pool::power_loss::writing(file.as_fd(), at, MARK_BYTES as u64);
         if rustix::io::pwrite(&file, &mark.encode(), at)? != MARK_BYTES {
             return Err(Errno::IO);
         }
@@ -254,7 +254,7 @@ impl Session {
     /// Brings everything that is buffered in this segment to the store, whichever process wrote it,
     /// and makes it durable if asked; scratch files only if not: another program is about to read
     /// them on the store. Signals do not end it, as in the kernel. False if some of it did not come
-    /// there: what stopped processes hold is waited for only as long as [`STOPPED_PATIENCE`] says.
+    /// there: what stopped processes hold is waited for only as long as [`STOPPED_TIMEOUT`] says.
     pub fn sync_all(&self, durable: bool) -> bool {
         let ahead = |found: &FoundFile| {
             let record = self.segment.file(found.file);
@@ -273,7 +273,7 @@ impl Session {
         }
         let header = self.segment.header();
         let began_ns = clock::monotonic_ns();
-        let is_late = || clock::monotonic_ns() - began_ns > STOPPED_PATIENCE.as_ns();
+        let is_late = || clock::monotonic_ns() - began_ns > STOPPED_TIMEOUT.as_ns();
         let mut all = true;
         for found in self.segment.found_files().filter(ahead) {
             let record = self.segment.file(found.file);

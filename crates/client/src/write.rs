@@ -303,9 +303,9 @@ impl OpenFile<'_> {
             record.mtime_ns.store(now, Ordering::Relaxed);
             record.changed_ns.store(now, Ordering::Relaxed);
         }
-        crash::point("write.touched");
+        crash::point("write.store-written");
         record.set(FileFlags::METADATA_DIRTY);
-        crash::point("write.ahead");
+        crash::point("write.metadata-dirty");
         record.set(FileFlags::DIRTY);
         if record.has(FileFlags::READ_OUT) {
             record.clear(FileFlags::READ_OUT);

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::devices::bandwidth::{BandwidthEstimator, BandwidthEstimators, Device, Observing};
 use crate::devices::faults::{self, Faults};
-use crate::devices::undoable::UndoableBatch;
+use crate::devices::power_loss::PowerLossBatch;
 use crate::instance::runtime::Runtime;
 use crate::journal::{self, Journal};
 use crate::observe::trace::Trace;
@@ -18,7 +18,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
-use forebay_pool::{Entry, FileId, Owner, Segment, clock, crash, undo};
+use forebay_pool::{Entry, FileId, Owner, Segment, clock, crash, power_loss};
 use forebay_tiers::Throttled;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -222,7 +222,7 @@ impl Node {
     }
 
     /// Tells waiting writers that RAM buckets became free.
-    pub fn announce_room(&self) {
+    pub fn post_room(&self) {
         let made = &self.header().room_made;
         made.fetch_add(1, Ordering::AcqRel);
         forebay_pool::futex::wake_all(made);
@@ -233,7 +233,7 @@ impl Node {
         let batch = match &self.devices[tier] {
             Some(device) => device.batch(QUEUE_DEPTH),
             // The journal may lie where there are no slots.
-            None => UndoableBatch::open(None, QUEUE_DEPTH),
+            None => PowerLossBatch::open(None, QUEUE_DEPTH),
         };
         let client = throttled(batch, &self.header().tier[tier].emulation, self);
         let client = faults::around(client, self.faults.as_ref(), self.tier_name(tier));
@@ -361,7 +361,7 @@ impl SlotFiles for Node {
         }
         let index = self.indexes[tier].as_ref().ok_or(Errno::STALE)?;
         let offset = self.segment.record_offset(bucket);
-        undo::writing(index.as_fd(), offset, RECORD_BYTES as u64);
+        power_loss::writing(index.as_fd(), offset, RECORD_BYTES as u64);
         match rustix::io::pwrite(index, record, offset)? {
             RECORD_BYTES => Ok(()),
             _ => Err(Errno::IO),

@@ -8,24 +8,24 @@
 //! A use only counts, up to a limit, and moves nothing: a hot block is not written to. One that
 //! left not long ago and comes back (a *ghost*) skips probation.
 //!
-//! Queues are not linked lists: a block's place is its [`Heat`], that is the time when it joined
-//! its queue and one bit for which, so there is nothing to repair after a crash.
+//! Queues are not linked lists: a block's place is its [`AccessStats`], that is the time when it
+//! joined its queue and one bit for which, so there is nothing to repair after a crash.
 //!
 //! ```
 //! use forebay_placement::evict::{Candidate, Eviction, choose};
-//! use forebay_placement::hotness::Heat;
+//! use forebay_placement::hotness::AccessStats;
 //!
 //! // Two blocks that came at the same time; one was used since, again and again.
 //! let now_ms = 60_000;
-//! let once = Heat::arriving(0, false);
+//! let once = AccessStats::arriving(0, false);
 //! let often = once.counted().counted().in_main(true);
-//! let candidate = |id, heat| Candidate { id, heat, ..Candidate::default() };
+//! let candidate = |id, access_stats| Candidate { id, access_stats, ..Candidate::default() };
 //! let mut blocks = [candidate(1, often), candidate(2, once)];
 //! assert_eq!(choose(Eviction::S3Fifo, &mut blocks, 1, now_ms), 1);
 //! assert_eq!(blocks[0].id, 2);
 //! ```
 
-use crate::hotness::Heat;
+use crate::hotness::AccessStats;
 use crate::random::mix;
 
 /// Share of a tier that is for blocks on probation.
@@ -68,12 +68,12 @@ impl Eviction {
         Self::ALL.into_iter().find(|way| way.name() == name)
     }
 
-    /// A block's heat after a use. Often the same: then nothing needs to be stored.
-    pub fn used(self, heat: Heat, now_ms: u32) -> Heat {
+    /// A block's access statistics after a use. Often the same: then nothing needs to be stored.
+    pub fn used(self, access_stats: AccessStats, now_ms: u32) -> AccessStats {
         match self {
-            Eviction::Lru | Eviction::Lfu => heat.counted().stamped(now_ms),
-            Eviction::S3Fifo if heat.age_ms(now_ms) < CORRELATED_MS => heat,
-            Eviction::S3Fifo => heat.counted(),
+            Eviction::Lru | Eviction::Lfu => access_stats.counted().stamped(now_ms),
+            Eviction::S3Fifo if access_stats.age_ms(now_ms) < CORRELATED_MS => access_stats,
+            Eviction::S3Fifo => access_stats.counted(),
         }
     }
 }
@@ -84,7 +84,7 @@ pub struct Candidate {
     /// The caller's name for it.
     pub id: u32,
     /// What is known of its use. [`choose`] may change it; the caller stores what has changed.
-    pub heat: Heat,
+    pub access_stats: AccessStats,
     /// It must not leave.
     pub pinned: bool,
     /// Blocks of lower priority leave first.
@@ -101,12 +101,12 @@ pub struct Candidate {
 pub fn choose(eviction: Eviction, blocks: &mut [Candidate], want: usize, now_ms: u32) -> usize {
     blocks.iter_mut().for_each(|block| block.leaves = false);
     let uses = |block: &Candidate| match eviction {
-        Eviction::Lfu => block.heat.count(),
+        Eviction::Lfu => block.access_stats.count(),
         Eviction::Lru | Eviction::S3Fifo => 0,
     };
-    let queue = |block: &Candidate| eviction == Eviction::S3Fifo && block.heat.is_main();
+    let queue = |block: &Candidate| eviction == Eviction::S3Fifo && block.access_stats.is_main();
     blocks.sort_unstable_by_key(|block| {
-        let age = u32::MAX - block.heat.age_ms(now_ms);
+        let age = u32::MAX - block.access_stats.age_ms(now_ms);
         (block.pinned, block.priority, queue(block), uses(block), age, block.id)
     });
     let free_to_leave = blocks.partition_point(|block| !block.pinned);
@@ -134,7 +134,8 @@ fn first(blocks: &mut [Candidate], want: usize) -> usize {
 /// The queues' ends, as often as it takes. `blocks`: probation and main queue, each oldest first.
 fn s3_fifo(blocks: &mut [Candidate], want: usize, now_ms: u32) -> usize {
     let share = blocks.len() / PROBATION_SHARE;
-    let (probation, main) = blocks.split_at_mut(blocks.partition_point(|b| !b.heat.is_main()));
+    let (probation, main) =
+        blocks.split_at_mut(blocks.partition_point(|b| !b.access_stats.is_main()));
     let (on_probation, on_main) = (probation.len(), main.len());
     let mut queue = probation.iter_mut();
     let (mut passed, mut victims, mut main_left) = (0, 0, on_main);
@@ -143,8 +144,8 @@ fn s3_fifo(blocks: &mut [Candidate], want: usize, now_ms: u32) -> usize {
         if on_probation - passed > share || main_left == 0 {
             let Some(block) = queue.next() else { break };
             passed += 1;
-            if block.heat.count() >= USES_TO_STAY {
-                block.heat = block.heat.in_main(true).with_count(0).stamped(now_ms);
+            if block.access_stats.count() >= USES_TO_STAY {
+                block.access_stats = block.access_stats.in_main(true).with_count(0).stamped(now_ms);
             } else {
                 block.leaves = true;
                 victims += 1;
@@ -153,7 +154,7 @@ fn s3_fifo(blocks: &mut [Candidate], want: usize, now_ms: u32) -> usize {
         }
         let block = &mut main[end % on_main];
         end += 1;
-        match block.heat.count() {
+        match block.access_stats.count() {
             _ if block.leaves => {}
             0 => {
                 block.leaves = true;
@@ -162,7 +163,7 @@ fn s3_fifo(blocks: &mut [Candidate], want: usize, now_ms: u32) -> usize {
             }
             uses => {
                 let rounds = uses.min(ROUNDS_MAX) - 1;
-                block.heat = block.heat.with_count(rounds).stamped(now_ms);
+                block.access_stats = block.access_stats.with_count(rounds).stamped(now_ms);
             }
         }
     }

@@ -68,11 +68,11 @@ impl Score {
 /// `count` accesses (at most 7), `m`: in the main queue of [`crate::evict`], `moves`: promotions
 /// that [`crate::promote`] still holds against it (at most 7), `a`: brought up ahead of a reader by
 /// [`crate::prefetch`], and not used since. A count of three bits needs no time of
-/// its own: the tier's maintenance calls [`Heat::cooled`] once in a half-life.
+/// its own: the tier's maintenance calls [`AccessStats::cooled`] once in a half-life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heat(pub u32);
+pub struct AccessStats(pub u32);
 
-const HEAT_STAMP_SHIFT: u32 = 8;
+const BLOCK_STAMP_SHIFT: u32 = 8;
 const MAIN: u32 = 1 << 3;
 const AHEAD: u32 = 1 << 4;
 const MOVES_SHIFT: u32 = 5;
@@ -85,44 +85,44 @@ pub const HALF_LIFE_MS: u32 = 60_000;
 /// Half-lives in which one promotion of each block is forgiven.
 pub const FORGIVE_PASSES: u32 = 16;
 
-impl Heat {
+impl AccessStats {
     /// A block that just came to its tier, in the main queue or on probation.
-    pub fn arriving(now_ms: u32, main: bool) -> Heat {
-        Heat(now_ms >> HEAT_STAMP_SHIFT << HEAT_STAMP_SHIFT).in_main(main)
+    pub fn arriving(now_ms: u32, main: bool) -> AccessStats {
+        AccessStats(now_ms >> BLOCK_STAMP_SHIFT << BLOCK_STAMP_SHIFT).in_main(main)
     }
 
     /// One more access; the stamp stays. After seven nothing changes, so a hot block is not
     /// written to.
-    pub fn counted(self) -> Heat {
+    pub fn counted(self) -> AccessStats {
         self.with_count(self.count() + 1)
     }
 
-    /// The heat when a half-life has passed: half the accesses count, and with every sixteenth pass
-    /// one promotion less.
-    pub fn cooled(self, pass: u32) -> Heat {
+    /// The access statistics when a half-life has passed: half the accesses count, and with every
+    /// sixteenth pass one promotion less.
+    pub fn cooled(self, pass: u32) -> AccessStats {
         let forgiven = u32::from(pass.is_multiple_of(FORGIVE_PASSES));
         self.with_count(self.count() / 2).with_moves(self.moves().saturating_sub(forgiven))
     }
 
     /// The same with this many accesses, at most 7.
-    pub fn with_count(self, count: u32) -> Heat {
-        Heat(self.0 & !SMALL_MAX | count.min(SMALL_MAX))
+    pub fn with_count(self, count: u32) -> AccessStats {
+        AccessStats(self.0 & !SMALL_MAX | count.min(SMALL_MAX))
     }
 
     /// The same with another stamp.
-    pub fn stamped(self, now_ms: u32) -> Heat {
-        let low = (1 << HEAT_STAMP_SHIFT) - 1;
-        Heat(now_ms & !low | self.0 & low)
+    pub fn stamped(self, now_ms: u32) -> AccessStats {
+        let low = (1 << BLOCK_STAMP_SHIFT) - 1;
+        AccessStats(now_ms & !low | self.0 & low)
     }
 
     /// The same, in the main queue or not.
-    pub fn in_main(self, main: bool) -> Heat {
-        Heat(self.0 & !MAIN | if main { MAIN } else { 0 })
+    pub fn in_main(self, main: bool) -> AccessStats {
+        AccessStats(self.0 & !MAIN | if main { MAIN } else { 0 })
     }
 
     /// The same, brought up ahead of its reader or not.
-    pub fn ahead(self, ahead: bool) -> Heat {
-        Heat(self.0 & !AHEAD | if ahead { AHEAD } else { 0 })
+    pub fn ahead(self, ahead: bool) -> AccessStats {
+        AccessStats(self.0 & !AHEAD | if ahead { AHEAD } else { 0 })
     }
 
     /// Whether it was brought up ahead of its reader, and was not used since.
@@ -131,9 +131,9 @@ impl Heat {
     }
 
     /// The same with this many promotions held against it, at most 7.
-    pub fn with_moves(self, moves: u32) -> Heat {
+    pub fn with_moves(self, moves: u32) -> AccessStats {
         let mask = SMALL_MAX << MOVES_SHIFT;
-        Heat(self.0 & !mask | moves.min(SMALL_MAX) << MOVES_SHIFT)
+        AccessStats(self.0 & !mask | moves.min(SMALL_MAX) << MOVES_SHIFT)
     }
 
     /// Accesses, up to 7.
@@ -153,8 +153,8 @@ impl Heat {
 
     /// Milliseconds since the stamp, in steps of 256.
     pub fn age_ms(self, now_ms: u32) -> u32 {
-        let bits = 32 - HEAT_STAMP_SHIFT;
-        age(now_ms >> HEAT_STAMP_SHIFT, self.0 >> HEAT_STAMP_SHIFT, bits) << HEAT_STAMP_SHIFT
+        let bits = 32 - BLOCK_STAMP_SHIFT;
+        age(now_ms >> BLOCK_STAMP_SHIFT, self.0 >> BLOCK_STAMP_SHIFT, bits) << BLOCK_STAMP_SHIFT
     }
 }
 
@@ -241,9 +241,9 @@ mod tests {
         assert!((value - 1.0).abs() < 0.01, "{value}");
         let late = score.touch(before - 10_000, HALF_LIFE);
         assert_eq!(late.value_at(before, HALF_LIFE), 3.0, "the stamp stays the newer one");
-        let heat = Heat::arriving(before, false).counted();
-        assert_eq!(heat.age_ms(before.wrapping_add(60_000)) / 1_000, 60);
-        assert_eq!(heat.age_ms(before - 5_000), 0);
+        let access_stats = AccessStats::arriving(before, false).counted();
+        assert_eq!(access_stats.age_ms(before.wrapping_add(60_000)) / 1_000, 60);
+        assert_eq!(access_stats.age_ms(before - 5_000), 0);
     }
 
     #[test]
@@ -256,28 +256,32 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_blocks_heat_stands_alone() {
+    fn every_part_of_access_statistics_stands_alone() {
         for (count, moves) in (0..10).flat_map(|count| (0..10).map(move |moves| (count, moves))) {
             for main in [false, true] {
-                let heat = Heat(u32::MAX).stamped(77 << 8).with_moves(moves).in_main(main);
-                let heat = heat.with_count(count);
-                assert_eq!((heat.count(), heat.moves()), (count.min(7), moves.min(7)));
-                assert_eq!((heat.is_main(), heat.age_ms(79 << 8)), (main, 512));
-                assert_eq!(heat.counted().count(), (count + 1).min(7));
-                assert_eq!(heat.counted().moves(), moves.min(7));
+                let access_stats =
+                    AccessStats(u32::MAX).stamped(77 << 8).with_moves(moves).in_main(main);
+                let access_stats = access_stats.with_count(count);
+                assert_eq!(
+                    (access_stats.count(), access_stats.moves()),
+                    (count.min(7), moves.min(7))
+                );
+                assert_eq!((access_stats.is_main(), access_stats.age_ms(79 << 8)), (main, 512));
+                assert_eq!(access_stats.counted().count(), (count + 1).min(7));
+                assert_eq!(access_stats.counted().moves(), moves.min(7));
             }
         }
     }
 
     #[test]
     fn passes_cool_and_now_and_then_forgive() {
-        let mut heat = Heat::arriving(9_999, true).with_count(7).with_moves(3);
+        let mut access_stats = AccessStats::arriving(9_999, true).with_count(7).with_moves(3);
         for (pass, (count, moves)) in
             (1..17).zip([(3, 3), (1, 3), (0, 3)].into_iter().chain([(0, 3); 12]).chain([(0, 2)]))
         {
-            heat = heat.cooled(pass);
-            assert_eq!((heat.count(), heat.moves()), (count, moves), "pass {pass}");
+            access_stats = access_stats.cooled(pass);
+            assert_eq!((access_stats.count(), access_stats.moves()), (count, moves), "pass {pass}");
         }
-        assert!(heat.is_main() && heat.age_ms(9_999) == 0);
+        assert!(access_stats.is_main() && access_stats.age_ms(9_999) == 0);
     }
 }

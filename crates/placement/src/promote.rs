@@ -3,10 +3,11 @@
 //!
 //! **No ping-pong.** To displace another, a block must be clearly hotter ([`MARGIN`], and two
 //! uses), and each promotion in its past doubles what is asked of it. A block's count of uses ends
-//! at 7, so after three promotions it stays until one is forgiven, which [`Heat::cooled`] does once
-//! in [`FORGIVE_PASSES`](crate::hotness::FORGIVE_PASSES) half-lives: in that time at most one move
-//! up for each block, and so at most one move down, whatever the program does. Under steady use
-//! blocks come to rest: counts of blocks that are used equally often differ by one at any moment.
+//! at 7, so after three promotions it stays until one is forgiven, which [`AccessStats::cooled`]
+//! does once in [`FORGIVE_PASSES`](crate::hotness::FORGIVE_PASSES) half-lives: in that time at most
+//! one move up for each block, and so at most one move down, whatever the program does. Under
+//! steady use blocks come to rest: counts of blocks that are used equally often differ by one at
+//! any moment.
 //!
 //! ```
 //! use forebay_placement::promote::{Block, Level, promotes};
@@ -20,7 +21,7 @@
 //! assert!(!promotes(&Block { moves: 1, ..block }, &full));
 //! ```
 
-use crate::hotness::Heat;
+use crate::hotness::AccessStats;
 use crate::{TierSnapshot, Watermarks};
 
 /// How many times hotter than its rival a block has to be.
@@ -55,18 +56,18 @@ impl Level {
 /// A block that could move.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Block {
-    /// How often it was used lately: [`Heat::count`].
+    /// How often it was used lately: [`AccessStats::count`].
     pub uses: u32,
-    /// Its promotions that are not forgiven: [`Heat::moves`].
+    /// Its promotions that are not forgiven: [`AccessStats::moves`].
     pub moves: u32,
     /// It must stay where it is.
     pub pinned: bool,
 }
 
 impl Block {
-    /// The block with this heat.
-    pub fn of(heat: Heat, pinned: bool) -> Self {
-        Self { uses: heat.count(), moves: heat.moves(), pinned }
+    /// The block with this access_stats.
+    pub fn of(access_stats: AccessStats, pinned: bool) -> Self {
+        Self { uses: access_stats.count(), moves: access_stats.moves(), pinned }
     }
 }
 
@@ -83,9 +84,9 @@ pub fn demotes(block: &Block, here: &Level, above: Option<&Level>) -> bool {
     here.wants_room && !block.pinned && !above.is_some_and(|above| promotes(block, above))
 }
 
-/// The heat of a block that was just promoted.
-pub fn promoted(heat: Heat, now_ms: u32) -> Heat {
-    heat.with_moves(heat.moves() + 1).in_main(true).stamped(now_ms)
+/// The access statistics of a block that was just promoted.
+pub fn promoted(access_stats: AccessStats, now_ms: u32) -> AccessStats {
+    access_stats.with_moves(access_stats.moves() + 1).in_main(true).stamped(now_ms)
 }
 
 #[cfg(test)]
@@ -141,15 +142,15 @@ mod tests {
 
     #[test]
     fn three_promotions_are_the_most_without_forgiveness() {
-        let mut heat = Heat::arriving(0, false).with_count(7);
+        let mut access_stats = AccessStats::arriving(0, false).with_count(7);
         let roomy = Level { is_roomy: true, ..Level::default() };
         let mut promotions = 0;
-        while promotes(&Block::of(heat, false), &roomy) {
-            heat = promoted(heat, 0);
+        while promotes(&Block::of(access_stats, false), &roomy) {
+            access_stats = promoted(access_stats, 0);
             promotions += 1;
         }
         assert_eq!(promotions, 3);
-        let forgiven = heat.cooled(FORGIVE_PASSES).with_count(7);
+        let forgiven = access_stats.cooled(FORGIVE_PASSES).with_count(7);
         assert!(promotes(&Block::of(forgiven, false), &roomy));
     }
 

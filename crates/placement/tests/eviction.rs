@@ -6,7 +6,7 @@ mod common;
 use common::seeded;
 use forebay_placement::Random;
 use forebay_placement::evict::{Candidate, Eviction, Ghosts, choose};
-use forebay_placement::hotness::Heat;
+use forebay_placement::hotness::AccessStats;
 use std::collections::HashMap;
 
 const BLOCKS: usize = 256;
@@ -18,23 +18,27 @@ const STEP_MS: u32 = 600;
 
 /// The share of a trace's uses that find their block in a tier of [`BLOCKS`] blocks.
 fn hit_rate(eviction: Eviction, trace: &[u64]) -> f64 {
-    let mut held: HashMap<u64, Heat> = HashMap::new();
+    let mut held: HashMap<u64, AccessStats> = HashMap::new();
     let mut ghosts = Ghosts::new(BLOCKS);
     let mut hits = 0;
     for (number, &block) in trace.iter().enumerate() {
         let now_ms = number as u32 * STEP_MS;
         if number % HALF_LIFE_USES == 0 {
-            held.values_mut().for_each(|heat| *heat = heat.cooled(1));
+            held.values_mut().for_each(|access_stats| *access_stats = access_stats.cooled(1));
         }
-        if let Some(heat) = held.get_mut(&block) {
-            *heat = eviction.used(*heat, now_ms);
+        if let Some(access_stats) = held.get_mut(&block) {
+            *access_stats = eviction.used(*access_stats, now_ms);
             hits += 1;
             continue;
         }
         if held.len() == BLOCKS {
             let mut candidates: Vec<_> = held
                 .iter()
-                .map(|(&id, &heat)| Candidate { id: id as u32, heat, ..Candidate::default() })
+                .map(|(&id, &access_stats)| Candidate {
+                    id: id as u32,
+                    access_stats,
+                    ..Candidate::default()
+                })
                 .collect();
             let victims = choose(eviction, &mut candidates, BATCH, now_ms);
             assert_eq!(victims, BATCH);
@@ -45,12 +49,12 @@ fn hit_rate(eviction: Eviction, trace: &[u64]) -> f64 {
                     held.remove(&id);
                     ghosts.left(1, id);
                 } else {
-                    held.insert(id, candidate.heat);
+                    held.insert(id, candidate.access_stats);
                 }
             }
         }
         let main = ghosts.remembers(1, block);
-        held.insert(block, Heat::arriving(now_ms, main));
+        held.insert(block, AccessStats::arriving(now_ms, main));
     }
     f64::from(hits) / trace.len() as f64
 }
@@ -120,15 +124,15 @@ fn a_scan_displaces_nothing_that_is_in_use() {
     let now = 10_000_000;
     let mut held: Vec<_> = (0..90)
         .map(|id| {
-            let heat = Heat::arriving(1_000, true).counted();
-            Candidate { id, heat, ..Candidate::default() }
+            let access_stats = AccessStats::arriving(1_000, true).counted();
+            Candidate { id, access_stats, ..Candidate::default() }
         })
         .collect();
     let mut scanned = 1_000;
     for step in 0..1_000 {
         while held.len() < 100 {
-            let heat = Heat::arriving(now + step * 300, false);
-            held.push(Candidate { id: scanned, heat, ..Candidate::default() });
+            let access_stats = AccessStats::arriving(now + step * 300, false);
+            held.push(Candidate { id: scanned, access_stats, ..Candidate::default() });
             scanned += 1;
         }
         let victims = choose(Eviction::S3Fifo, &mut held, 1, now + step * 300);
@@ -146,16 +150,18 @@ fn a_scan_displaces_nothing_that_is_in_use() {
 
 #[test]
 fn pieces_of_one_use_count_once() {
-    let heat = Heat::arriving(0, false);
-    let pieces = (0..64).fold(heat, |heat, ms| Eviction::S3Fifo.used(heat, ms));
-    assert_eq!(pieces, heat);
-    assert_eq!(Eviction::S3Fifo.used(heat, 1_000).count(), 1);
+    let access_stats = AccessStats::arriving(0, false);
+    let pieces =
+        (0..64).fold(access_stats, |access_stats, ms| Eviction::S3Fifo.used(access_stats, ms));
+    assert_eq!(pieces, access_stats);
+    assert_eq!(Eviction::S3Fifo.used(access_stats, 1_000).count(), 1);
 }
 
 #[test]
 fn what_is_used_all_the_time_is_not_written_to() {
-    let hot =
-        (0..20).fold(Heat::arriving(0, false), |heat, n| Eviction::S3Fifo.used(heat, 1_000 * n));
+    let hot = (0..20).fold(AccessStats::arriving(0, false), |access_stats, n| {
+        Eviction::S3Fifo.used(access_stats, 1_000 * n)
+    });
     assert_eq!(Eviction::S3Fifo.used(hot, 99_000), hot);
 }
 
@@ -163,7 +169,7 @@ fn any_blocks(random: &mut Random) -> Vec<Candidate> {
     (0..random.below(40) as u32)
         .map(|id| Candidate {
             id,
-            heat: Heat(random.next_u64() as u32),
+            access_stats: AccessStats(random.next_u64() as u32),
             pinned: random.below(4) == 0,
             priority: random.below(3) as u8,
             leaves: random.below(2) == 0,
@@ -195,15 +201,16 @@ fn every_choice_keeps_its_promises() {
             match eviction {
                 Eviction::Lru => {
                     let youngest = blocks[..victims].iter().filter(same);
-                    let youngest = youngest.map(|block| block.heat.age_ms(now)).min();
-                    let oldest = stays.filter(same).map(|block| block.heat.age_ms(now)).max();
+                    let youngest = youngest.map(|block| block.access_stats.age_ms(now)).min();
+                    let oldest =
+                        stays.filter(same).map(|block| block.access_stats.age_ms(now)).max();
                     assert!(oldest.unwrap_or(0) <= youngest.unwrap_or(u32::MAX), "{context}");
                 }
                 Eviction::Lfu => {
                     let most = blocks[..victims].iter().filter(same);
-                    let most = most.map(|block| block.heat.count()).max().unwrap_or(0);
+                    let most = most.map(|block| block.access_stats.count()).max().unwrap_or(0);
                     assert!(
-                        stays.filter(same).all(|block| block.heat.count() >= most),
+                        stays.filter(same).all(|block| block.access_stats.count() >= most),
                         "{context}"
                     );
                 }

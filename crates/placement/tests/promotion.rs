@@ -5,7 +5,7 @@ mod common;
 
 use common::seeded;
 use forebay_placement::evict::{Candidate, Eviction, choose};
-use forebay_placement::hotness::{FORGIVE_PASSES, Heat};
+use forebay_placement::hotness::{AccessStats, FORGIVE_PASSES};
 use forebay_placement::promote::{Block, Level, promoted, promotes};
 
 const HALF_LIFE_MS: u32 = 60_000;
@@ -14,7 +14,7 @@ const PERIOD_MS: u32 = 1_000;
 
 struct Tiers {
     upper: usize,
-    heat: Vec<Heat>,
+    access_stats: Vec<AccessStats>,
     is_up: Vec<bool>,
     promotions: Vec<u32>,
     hits: u32,
@@ -26,7 +26,7 @@ impl Tiers {
     fn new(blocks: usize, upper: usize) -> Self {
         Self {
             upper,
-            heat: vec![Heat::arriving(0, false); blocks],
+            access_stats: vec![AccessStats::arriving(0, false); blocks],
             is_up: vec![false; blocks],
             promotions: vec![0; blocks],
             hits: 0,
@@ -35,17 +35,17 @@ impl Tiers {
     }
 
     fn use_block(&mut self, block: usize, now_ms: u32) {
-        self.heat[block] = Eviction::S3Fifo.used(self.heat[block], now_ms);
+        self.access_stats[block] = Eviction::S3Fifo.used(self.access_stats[block], now_ms);
         self.hits += u32::from(self.is_up[block]);
         self.uses += 1;
     }
 
     fn held(&self) -> Vec<Candidate> {
-        (0..self.heat.len())
+        (0..self.access_stats.len())
             .filter(|&block| self.is_up[block])
             .map(|block| Candidate {
                 id: block as u32,
-                heat: self.heat[block],
+                access_stats: self.access_stats[block],
                 ..Candidate::default()
             })
             .collect()
@@ -54,17 +54,19 @@ impl Tiers {
     /// What the organizer does in each period: hot blocks go up, and others make room for them.
     fn organize(&mut self, now_ms: u32) {
         if now_ms.is_multiple_of(HALF_LIFE_MS) {
-            self.heat.iter_mut().for_each(|heat| *heat = heat.cooled(now_ms / HALF_LIFE_MS));
+            self.access_stats.iter_mut().for_each(|access_stats| {
+                *access_stats = access_stats.cooled(now_ms / HALF_LIFE_MS)
+            });
         }
-        for block in 0..self.heat.len() {
+        for block in 0..self.access_stats.len() {
             let held = self.held();
-            let coldest = held.iter().map(|held| held.heat.count()).min();
+            let coldest = held.iter().map(|held| held.access_stats.count()).min();
             let level = Level {
                 is_roomy: held.len() < self.upper,
                 wants_room: false,
                 coldest: coldest.unwrap_or(0),
             };
-            let facts = Block::of(self.heat[block], false);
+            let facts = Block::of(self.access_stats[block], false);
             if self.is_up[block] || !promotes(&facts, &level) {
                 continue;
             }
@@ -72,7 +74,7 @@ impl Tiers {
                 self.make_room(held, now_ms);
             }
             self.is_up[block] = true;
-            self.heat[block] = promoted(self.heat[block], now_ms);
+            self.access_stats[block] = promoted(self.access_stats[block], now_ms);
             self.promotions[block] += 1;
         }
     }

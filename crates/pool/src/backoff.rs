@@ -30,7 +30,7 @@ const MOMENT: u32 = 150;
 const LONG: u32 = 40_000;
 /// How long a node manager that is stopped is waited for: long enough for a debugger's moment,
 /// short enough for a program to end in order before a batch system loses patience.
-pub const STOPPED_PATIENCE: Timer = Timer::seconds(30);
+pub const STOPPED_TIMEOUT: Timer = Timer::seconds(30);
 
 impl Backoff {
     /// Of a thread that has waited for a moment already: one try.
@@ -44,7 +44,7 @@ impl Backoff {
     }
 
     /// Whether the holder has been waited for for a moment: it may be stopped, and is not to be
-    /// waited for by those who have others to serve.
+    /// waited for by threads that have others to serve.
     pub fn is_spent(&self) -> bool {
         self.turns >= MOMENT
     }
@@ -57,7 +57,7 @@ impl Backoff {
     /// Whether a node manager that is stopped has been waited for long enough.
     pub(crate) fn is_over(&self) -> bool {
         self.since_ns != 0
-            && clock::monotonic_ns().saturating_sub(self.since_ns) > STOPPED_PATIENCE.as_ns()
+            && clock::monotonic_ns().saturating_sub(self.since_ns) > STOPPED_TIMEOUT.as_ns()
     }
 
     /// Waits a little. Returns true now and then, when it is worth asking whether the holder

@@ -13,7 +13,7 @@ use crate::owner::Owner;
 use crate::seq_lock::LockGuard;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use forebay_placement::TierId;
-use forebay_placement::hotness::Heat;
+use forebay_placement::hotness::AccessStats;
 
 /// The buckets of a node, as slices of shared memory. All threads of all processes may use them at
 /// once.
@@ -157,12 +157,12 @@ impl<'a> Buckets<'a> {
         meta.block.store(block, Ordering::Relaxed);
         meta.valid.store(0, Ordering::Relaxed);
         meta.pages.reset(0);
-        let heat = Heat::arriving(now_ms, false);
+        let access_stats = AccessStats::arriving(now_ms, false);
         // A thread that dies before the write is noted leaves no time of the bucket's last use,
         // which could lie in the future: a drain would not wait for it.
         meta.written.store(now_ms, Ordering::Relaxed);
         meta.dirtied.store(now_ms, Ordering::Relaxed);
-        meta.heat.store(heat.0, Ordering::Relaxed);
+        meta.access_stats.store(access_stats.0, Ordering::Relaxed);
         meta.state.store(USED, Ordering::Release);
         crash::point("bucket.initialized");
     }

@@ -81,7 +81,7 @@ impl Findings<'_> {
     fn holder(&mut self, place: impl fmt::Display, holder: Option<Owner>) {
         let Some(holder) = holder.filter(|holder| holder.slot() != MANAGER_SLOT) else { return };
         if holder.slot() >= self.segment.header().clients || holder.thread() == 0 {
-            return self.refused(place, "held by nobody that can be");
+            return self.refused(place, "held by no thread that can be");
         }
         if holder.is_reaper() {
             // Left by a manager that died over it; the next completes it.

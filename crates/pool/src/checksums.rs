@@ -1,6 +1,6 @@
-//! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". Who changes a slot
-//! stores 0 for the pages that it touches, writes them, stores their sums, and writes the slot's
-//! record.
+//! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". A thread that changes a
+//! slot stores 0 for the pages that it touches, writes them, stores their sums, and writes the
+//! slot's record.
 
 use crate::BucketId;
 use crate::checksum::{Checksum, checksum_of};
@@ -47,7 +47,7 @@ impl SlotChecksums {
         self.corrupt.fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
     }
 
-    /// The bytes of `pages` are about to change: who reads them meanwhile cannot compare.
+    /// The bytes of `pages` are about to change: a thread that reads them meanwhile cannot compare.
     pub fn forget(&self, pages: u64) {
         for page in PageSet(pages).pages() {
             self.sum[page].store(0, Ordering::SeqCst);
@@ -82,8 +82,8 @@ impl Segment {
                 self.file(file).set(FileFlags::SLOTTED);
             }
         };
-        // Before and after its number is taken: who settles files takes one, too, and clears the
-        // flag before that or looks at it after that.
+        // Before and after its number is taken: the manager takes one to reconcile files, too, and
+        // clears the flag before that or looks at it after that.
         flag();
         let record = self.slot_record(bucket);
         flag();

@@ -222,7 +222,7 @@ impl DescriptionFlags {
     pub const SEQUENTIAL: DescriptionFlags = DescriptionFlags(512);
     /// O_NOFOLLOW was asked for: the kernel may have it without.
     pub const NO_FOLLOW: DescriptionFlags = DescriptionFlags(1 << 16);
-    /// The node manager has it, too, or will get it: who gives it up last ends its locks.
+    /// The node manager has it, too, or will get it: the one that gives it up last ends its locks.
     pub const SHARED: DescriptionFlags = DescriptionFlags(1 << 17);
 }
 

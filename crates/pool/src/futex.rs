@@ -28,7 +28,7 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout_ms: u64) {
     let _ = futex_wait(word, Flags::empty(), seen, Some(&timeout));
 }
 
-/// Wakes everyone who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 pub fn wake_all(word: &AtomicU32) {
     let _ = futex_wake(word, Flags::empty(), i32::MAX as u32);
 }

@@ -72,7 +72,7 @@ impl Drop for ExclusiveGuard<'_> {
         }
         // The record may have been given up since, and be another file's.
         if self.stamp != 0 && self.record.exclusive.load(Ordering::SeqCst) == self.stamp {
-            crash::point("file.including");
+            crash::point("file.exclusive-releasing");
             self.record.exclusive.store(0, Ordering::SeqCst);
         }
     }

@@ -238,7 +238,7 @@ impl Segment {
         }
         for (job, count) in self.header().job.iter().zip(by_job) {
             job.reserved.store(count, Ordering::SeqCst);
-            // Too many is put right by the first who finds none.
+            // Too many is put right by the first that finds none.
             job.free.store(count, Ordering::SeqCst);
         }
     }

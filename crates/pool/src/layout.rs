@@ -740,7 +740,7 @@ pub struct FileRecord {
     /// When the file was born, nanoseconds; 0 if the store does not know.
     pub born_ns: AtomicU64,
     /// How often, and how lately, the file was used: a [`forebay_placement::hotness::Score`].
-    pub heat: AtomicU64,
+    pub hotness: AtomicU64,
     /// Size in bytes from which another rule may hold; `u64::MAX` if none.
     pub rule_review: AtomicU64,
     /// A punch under way: where it starts. Holds only while `range_end` is not 0.
@@ -863,8 +863,9 @@ pub struct BucketMeta {
     pub dirtied: AtomicU32,
     /// Place of the job that it is set aside for, plus one; 0 is none's.
     pub reserved: AtomicU32,
-    /// How often, and how lately, the block was used: a [`forebay_placement::hotness::Heat`].
-    pub heat: AtomicU32,
+    /// How often, and how lately, the block was used: a
+    /// [`forebay_placement::hotness::AccessStats`].
+    pub access_stats: AtomicU32,
 }
 
 /// What is known of the pages of a file tier's bucket. Guarded by the bucket's lock.

@@ -6,8 +6,8 @@
 //!
 //! Modules whose values stand on their own begin with an example. The others hold methods of a
 //! [`Segment`], which [`segment`] makes; of a file that a process has open, which `client` leads;
-//! or of a process that dies on the way ([`crash`], [`undo`]), which `tests/killed.rs` and the
-//! tests of `cli` show.
+//! or of a process that dies on the way ([`crash`], [`power_loss`]), which `tests/killed.rs` and
+//! the tests of `cli` show.
 
 pub mod backoff;
 mod block_guard;
@@ -44,6 +44,7 @@ pub mod opens;
 pub mod owner;
 pub mod page_set;
 pub mod pending;
+pub mod power_loss;
 pub mod private;
 pub mod queue;
 pub mod raise;
@@ -56,7 +57,6 @@ pub mod slot_record;
 pub mod sync;
 pub mod tail;
 pub mod truncate;
-pub mod undo;
 pub mod unrecorded;
 
 pub use descriptions::Marker;

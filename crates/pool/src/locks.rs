@@ -129,7 +129,7 @@ impl Segment {
     }
 
     /// [`Segment::ends_wait`] of a wait for what the node manager may hold: one that is stopped is
-    /// waited for as long as [`crate::backoff::STOPPED_PATIENCE`] says.
+    /// waited for as long as [`crate::backoff::STOPPED_TIMEOUT`] says.
     ///
     /// # Errors
     /// `INTR`, see [`interruption::restarts`]; `TIMEDOUT`.

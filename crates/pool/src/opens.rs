@@ -4,9 +4,9 @@
 //! file's record from before it counts its open until its description names the file and is live.
 //! So a thread that looks has seen every description of a file, or can tell that it has not: it
 //! counts the opens while no thread holds the stripe, then looks at all descriptions, and then
-//! finds the count unchanged. Between the two counts no opener was at work: who counted before had
-//! finished, and is seen by its description; who comes later changes the count. How long a thread
-//! stops at any step of an open does not matter, and no clock decides anything.
+//! finds the count unchanged. Between the two counts no opener was at work: one that counted before
+//! had finished, and is seen by its description; one that comes later changes the count. How long a
+//! thread stops at any step of an open does not matter, and no clock decides anything.
 //!
 //! ```
 //! use forebay_pool::Owner;

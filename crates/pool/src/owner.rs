@@ -27,7 +27,7 @@ impl Owner {
         Owner((slot << Self::THREAD_BITS) | (thread + 1))
     }
 
-    /// Who holds what a dead process of `slot` held until it is given back. No thread has this
+    /// The owner of what a dead process of `slot` held until it is given back. No thread has this
     /// number, so that no thread mistakes the reaper for the dead thread.
     pub fn reaper(slot: u32) -> Owner {
         Owner((slot << Self::THREAD_BITS) | Self::REAPER)

@@ -138,7 +138,7 @@ impl Segment {
     }
 
     /// Takes what the store has got since from `owed`.
-    pub fn settle_owed(&self, owed: &mut Owed) {
+    pub fn update_owed(&self, owed: &mut Owed) {
         let record = self.file(owed.file);
         if record.generation.load(Ordering::Acquire) != owed.generation {
             // Its record is another file's: of it nothing was left.
@@ -220,7 +220,7 @@ mod tests {
             meta.pages.set(dirty, writeback);
         };
         let left = |owed: &mut Owed| {
-            segment.settle_owed(owed);
+            segment.update_owed(owed);
             owed.bytes(&segment) / 4096
         };
         // Dirty, taken and dirty anew, written, though dirty.

@@ -1,11 +1,11 @@
 //! A bounded queue of [`Message`]s in shared memory: many producers, in any process, tell the node
 //! manager what needs no descriptor.
 //!
-//! Each place has a state word: the lap in which it may be used, and who is at it. A producer
-//! claims the place at the tail by its [`Owner`] stamp, writes the packet, and publishes it; a
-//! thread that finds the tail behind moves it on, so that no thread waits for one that was killed
-//! in between. The consumer passes over places that are claimed and not yet published: one stopped
-//! producer does not hold up the others. What a dead producer claimed is given back by
+//! Each place has a state word: the lap in which it may be used, and the owner that is at it. A
+//! producer claims the place at the tail by its [`Owner`] stamp, writes the packet, and publishes
+//! it; a thread that finds the tail behind moves it on, so that no thread waits for one that was
+//! killed in between. The consumer passes over places that are claimed and not yet published: one
+//! stopped producer does not hold up the others. What a dead producer claimed is given back by
 //! [`Queue::take_back`].
 //!
 //! Zeroed memory is an empty queue. A push is about ten nanoseconds where no other thread pushes,
@@ -208,7 +208,7 @@ impl<const N: usize> Queue<N> {
         None
     }
 
-    /// Gives back the places that owners claimed who are dead, as `is_dead` says. Returns how many.
+    /// Gives back the places that dead owners claimed, as `is_dead` says. Returns how many.
     pub fn take_back(&self, mut is_dead: impl FnMut(Owner) -> bool) -> u32 {
         let mut count = 0;
         for place in &self.places {

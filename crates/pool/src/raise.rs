@@ -55,7 +55,7 @@ impl Segment {
         for (new, old) in [(&new.written, &old.written), (&new.dirtied, &old.dirtied)] {
             new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        new.heat.store(old.heat.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.access_stats.store(old.access_stats.load(Ordering::Relaxed), Ordering::Relaxed);
         new.valid.store(valid, Ordering::Release);
         new.pages.reset(pending & valid);
         Ok(())

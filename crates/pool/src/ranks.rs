@@ -431,7 +431,7 @@ mod tests {
                 segment.step_out(files[0], owner, &inside);
                 segment.try_step_in(files[0], owner, &inside).unwrap();
             }
-            let exclusive = segment.exclude_in_time(files[0], owner).unwrap();
+            let exclusive = segment.try_lock_exclusive_record(files[0], owner).unwrap();
             let inside = segment.try_enter(files[0], owner).unwrap();
             drop((inside, exclusive));
         }

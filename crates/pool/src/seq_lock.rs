@@ -57,7 +57,7 @@ impl<R: Ranked> RobustSeqLock<R> {
         self.guard(owner)
     }
 
-    /// Takes the lock for `owner`, or says who holds it.
+    /// Takes the lock for `owner`, or gives the holder.
     #[inline]
     pub(crate) fn try_lock(&self, owner: Owner) -> Result<(), Owner> {
         let seen = self.0.load(Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl<R: Ranked> RobustSeqLock<R> {
             return Err(holder);
         }
         let held = u64::from(owner.raw()) << 32 | seen;
-        // Release, for those who take it over and then ask for the slot's generation.
+        // Release, for threads that take it over and then ask for the slot's generation.
         match self.0.compare_exchange(seen, held, Ordering::AcqRel, Ordering::Relaxed) {
             // What the holder writes must not be seen by a reader whose first look came earlier.
             Ok(_) => {
@@ -128,7 +128,7 @@ impl<R: Ranked> RobustSeqLock<R> {
         }
     }
 
-    /// Who holds the lock now.
+    /// The owner that holds the lock now.
     pub fn holder(&self) -> Option<Owner> {
         Owner::from_raw((self.0.load(Ordering::Relaxed) >> 32) as u32)
     }

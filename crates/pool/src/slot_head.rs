@@ -17,9 +17,9 @@
 
 use crate::checksum::checksum_of;
 use crate::layout::{MAKER, MAKER_BYTES};
+use crate::power_loss;
 use crate::segment::{Segment, set_text, text};
 use crate::slot_record::RECORD_BYTES;
-use crate::undo;
 use forebay_placement::TierId;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -157,7 +157,7 @@ impl Segment {
     /// # Errors
     /// The device's.
     pub fn write_head(&self, file: BorrowedFd<'_>, end: u64) -> Result<(), Errno> {
-        undo::writing(file, end, HEAD_BYTES as u64);
+        power_loss::writing(file, end, HEAD_BYTES as u64);
         let bytes = SlotHead::new(self.header().number).encode();
         match rustix::io::pwrite(file, &bytes, end)? {
             HEAD_BYTES => Ok(()),

@@ -9,7 +9,7 @@
 //!
 //! The same may be left on the store's file, by a process that was killed while it wrote around the
 //! tiers, or made the file longer in another way. Therefore it puts its owner into the record
-//! before, and takes it out when the record has the new size. Who finds one that is dead there
+//! before, and takes it out when the record has the new size. A thread that finds a dead one there
 //! takes the file exclusively, so that no living process is at it, and makes the store's file as
 //! long as the record says, or, where the store's size is the truth, the record as long as the
 //! store's file is: before the size is raised, and before the store's file counts as the truth.
@@ -122,7 +122,7 @@ impl Segment {
     /// exclusively, and then there is a place.
     ///
     /// # Errors
-    /// `INTR` if those who have the places do not go on, as of [`Segment::ends_wait`].
+    /// `INTR` if the threads that have the places do not go on, as of [`Segment::ends_wait`].
     pub fn begin_lengthening<'a>(
         &self,
         record: &'a FileRecord,
@@ -222,7 +222,7 @@ impl Segment {
             let within = size.saturating_sub(block * bytes).min(bytes) as usize;
             if within == 0 {
                 self.abandon(place, locked, files);
-            } else if let Err(errno) = self.cut_bucket(place, locked, within, owner, files) {
+            } else if let Err(errno) = self.cut_block(place, locked, within, owner, files) {
                 result = Err(errno);
             }
             crash::point("tail.zeroed");

@@ -47,12 +47,12 @@ impl Segment {
         // From here on flushes are cut at the goal.
         record.intent.store(size.wrapping_add(1), Ordering::Release);
         crash::point("truncate.intent");
-        let settled = self.quiesce_beyond(file, size, owner, store, Segment::ends_wait_in_time);
+        let quiesced = self.quiesce_beyond(file, size, owner, store, Segment::ends_wait_in_time);
         crash::point("truncate.quiesced");
         // A block that was waited for in vain has its record as it was.
-        let upto = settled.map_or_else(|(block, _)| block, |()| u64::MAX);
-        let settled = settled.map_err(|(_, errno)| errno);
-        if let Err(errno) = settled.and_then(|()| store.truncate_store(size)) {
+        let upto = quiesced.map_or_else(|(block, _)| block, |()| u64::MAX);
+        let quiesced = quiesced.map_err(|(_, errno)| errno);
+        if let Err(errno) = quiesced.and_then(|()| store.truncate_store(size)) {
             record.intent.store(0, Ordering::Release);
             // The records of slots have it again.
             self.rerecord(file, size, upto, owner, store);
@@ -62,8 +62,9 @@ impl Segment {
         record.store_size.store(size, Ordering::Release);
         let before = record.size.swap(size, Ordering::AcqRel);
         crash::point("truncate.size");
-        let result = if size < before { self.cut(file, size, owner, store) } else { Ok(()) };
-        crash::point("truncate.cut");
+        let result =
+            if size < before { self.discard_beyond(file, size, owner, store) } else { Ok(()) };
+        crash::point("truncate.discarded");
         record.intent.store(0, Ordering::Release);
         crash::point("truncate.done");
         result
@@ -87,14 +88,14 @@ impl Segment {
         // From here on no flush of a block in the range begins.
         record.range_end.store(range.end, Ordering::Release);
         crash::point("punch.intent");
-        let settled =
+        let quiesced =
             self.quiesce_range(file, range.clone(), owner, Segment::ends_wait_in_time, |_| {});
         crash::point("punch.quiesced");
-        let settled = settled.map_err(|(_, errno)| errno);
-        let result = settled.and_then(|()| on_store()).and_then(|()| {
+        let quiesced = quiesced.map_err(|(_, errno)| errno);
+        let result = quiesced.and_then(|()| on_store()).and_then(|()| {
             crash::point("punch.store");
-            self.cut_range(file, range.clone(), owner, store)?;
-            crash::point("punch.cut");
+            self.punch_blocks(file, range.clone(), owner, store)?;
+            crash::point("punch.discarded");
             let size = record.size.load(Ordering::Acquire);
             if range.end >= size && record.store_size.load(Ordering::Acquire) < size {
                 // No flush of a last page will give the store's file its size.
@@ -126,18 +127,18 @@ impl Segment {
         let Some(size) = record.intent.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(());
         };
-        let settled = self.quiesce_beyond(file, size, owner, store, Segment::waits_on);
-        let Ok(()) = settled.map_err(|(_, never)| never);
+        let quiesced = self.quiesce_beyond(file, size, owner, store, Segment::waits_on);
+        let Ok(()) = quiesced.map_err(|(_, never)| never);
         crash::point("complete.quiesced");
         // Left for a caller that may: what is behind the goal stays until then.
         store.truncate_store(size)?;
         crash::point("complete.store");
         record.store_size.store(size, Ordering::Release);
         record.size.store(size, Ordering::Release);
-        let cut = self.cut(file, size, owner, store);
-        crash::point("complete.cut");
+        let result = self.discard_beyond(file, size, owner, store);
+        crash::point("complete.discarded");
         record.intent.store(0, Ordering::Release);
-        cut
+        result
     }
 
     /// Waits until no flush that began before the intent was set writes blocks behind `size`, and
@@ -163,8 +164,8 @@ impl Segment {
         }
         let rerecord = |bucket| self.rerecord_slot(bucket, store);
         let range = size..upto.saturating_mul(bytes);
-        let settled = self.quiesce_range(file, range, owner, Segment::waits_on, rerecord);
-        let Ok(()) = settled.map_err(|(_, never)| never);
+        let quiesced = self.quiesce_range(file, range, owner, Segment::waits_on, rerecord);
+        let Ok(()) = quiesced.map_err(|(_, never)| never);
     }
 
     fn rerecord_slot(&self, bucket: BucketId, store: &impl StoreOps) {
@@ -186,7 +187,7 @@ impl Segment {
         each: impl Fn(BucketId),
     ) -> Result<(), (u64, E)> {
         let bytes = self.bucket_bytes() as u64;
-        let settle = |place: &AtomicU64| -> Result<(), E> {
+        let quiesce = |place: &AtomicU64| -> Result<(), E> {
             if let Some(block) = self.lock_block_looking(place, owner, &look)? {
                 self.wait_for_writeback_looking(block.meta(), &look)?;
                 each(block.bucket());
@@ -196,7 +197,7 @@ impl Segment {
         let mut result = Ok(());
         self.for_each_entry(self.file(file), range.start / bytes, |block, place| {
             if block < range.end.div_ceil(bytes) {
-                result = settle(place).map_err(|error| (block, error));
+                result = quiesce(place).map_err(|error| (block, error));
                 return result.is_ok();
             }
             false
@@ -206,7 +207,7 @@ impl Segment {
 
     /// Discards what lies behind `size`, and zeroes the rest of the last page. While the intent is
     /// set the records of slots have nothing of it.
-    fn cut(
+    fn discard_beyond(
         &self,
         file: FileId,
         size: u64,
@@ -222,7 +223,7 @@ impl Segment {
                 self.discard_block(place, locked);
                 return true;
             }
-            if let Err(errno) = self.cut_bucket(place, locked, within, owner, store) {
+            if let Err(errno) = self.cut_block(place, locked, within, owner, store) {
                 result = Err(errno);
             }
             true
@@ -234,8 +235,8 @@ impl Segment {
     /// zeroes the rest of the last page, and unlocks it.
     ///
     /// # Errors
-    /// As of [`Segment::zero_in_block`]. Who raises the size with a gap comes back to it.
-    pub(crate) fn cut_bucket(
+    /// As of [`Segment::zero_in_block`]. A thread that raises the size with a gap comes back to it.
+    pub(crate) fn cut_block(
         &self,
         place: &AtomicU64,
         block: BlockGuard<'_>,
@@ -248,20 +249,20 @@ impl Segment {
         let keep = within.div_ceil(page);
         let kept = if keep >= 64 { u64::MAX } else { (1 << keep) - 1 };
         meta.pages.clear_dirty(!kept);
-        crash::point("cut.dirty");
+        crash::point("cut-block.dirty");
         meta.valid.fetch_and(kept, Ordering::AcqRel);
-        crash::point("cut.valid");
+        crash::point("cut-block.valid");
         let rest = within..keep * page;
         let (block, result) = self.zero_in_block(place, block, rest, owner, files);
         if result.is_err() {
             self.note_dirty_tail(meta);
         }
-        self.unlock_cut(block, files);
+        self.unlock_changed(block, files);
         result
     }
 
     /// Unlocks a block whose bytes have changed, and writes the record of its slot before.
-    fn unlock_cut(&self, mut block: BlockGuard<'_>, files: &impl SlotFiles) {
+    fn unlock_changed(&self, mut block: BlockGuard<'_>, files: &impl SlotFiles) {
         if !block.tier().is_ram() {
             self.record_slot(files, block.bucket());
         }
@@ -270,7 +271,7 @@ impl Segment {
 
     /// Makes the buffered bytes of `range` zero: whole pages are forgotten, so that the store's
     /// hole shows, parts of pages are overwritten.
-    fn cut_range(
+    fn punch_blocks(
         &self,
         file: FileId,
         range: Range<u64>,
@@ -297,7 +298,7 @@ impl Segment {
             }
             // Not valid first: what is dirty and not valid is nothing.
             meta.valid.fetch_and(!whole, Ordering::AcqRel);
-            crash::point("cut-range.valid");
+            crash::point("punch-block.valid");
             meta.pages.clear_dirty(whole);
             let head = from..to.min(first * page);
             let tail = (end * page).max(head.end)..to;
@@ -306,7 +307,7 @@ impl Segment {
                 (locked, zeroed) = self.zero_in_block(place, locked, part, owner, store);
                 result = zeroed.and(result);
             }
-            self.unlock_cut(locked, store);
+            self.unlock_changed(locked, store);
             true
         });
         result

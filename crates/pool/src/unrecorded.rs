@@ -57,7 +57,7 @@ impl Segment {
             .map(|slot| self.client(slot).unrecorded.load(Ordering::SeqCst))
             .fold(0, |all, noted| all | noted);
         for (number, (count, seen)) in self.header().unrecorded.iter().zip(seen).enumerate() {
-            // Who has noted it since has changed the count, or will.
+            // A process that has noted it since has changed the count, or will.
             if noted >> number & 1 == 0 && seen != 0 {
                 let _ = count.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
             }

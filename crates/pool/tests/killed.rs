@@ -75,7 +75,7 @@ struct Cell {
     store: AtomicU64,
     /// A bit for each write that has returned.
     done: [AtomicU64; SEQUENCES / 64],
-    /// A bit for each write that somebody saw in part.
+    /// A bit for each write that a reader saw in part.
     torn: [AtomicU64; SEQUENCES / 64],
 }
 
@@ -255,7 +255,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// The client's `enter`: a file that a dead process left excluded is taken over.
+    /// The client's `enter`: a file that a dead process had exclusively is taken over.
     fn enter(&self, file: usize) -> SharedGuard<'a> {
         let mut backoff = Backoff::default();
         loop {
@@ -270,22 +270,22 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Nobody else may have the file for himself while this thread is in it.
-    fn check_not_excluded(&self, file: usize) {
+    /// No other may have the file exclusively while this thread is in it.
+    fn check_not_exclusive(&self, file: usize) {
         let token = self.ledger.token[file].load(Ordering::SeqCst);
         if token != 0 && token != self.token {
             let (pid, start) = (token as u32 & 0x3f_ffff, token >> 22);
             let alive = liveness::start_time(pid).is_some_and(|now| now << 22 >> 22 == start);
-            assert!(!alive, "file {file} is excluded by {pid} and entered by another");
+            assert!(!alive, "file {file} is exclusive to {pid} and entered by another");
         }
     }
 
     fn visit<R>(&mut self, file: usize, act: impl FnOnce(&mut Self, &FileRecord) -> R) -> R {
         let _inside = self.enter(file);
-        self.check_not_excluded(file);
+        self.check_not_exclusive(file);
         let segment = self.segment;
         let result = act(self, segment.file(self.files[file]));
-        self.check_not_excluded(file);
+        self.check_not_exclusive(file);
         result
     }
 
@@ -294,7 +294,7 @@ impl<'a> Worker<'a> {
         let id = self.files[file];
         let exclusive = self.segment.lock_exclusive(&inside, id, self.owner).unwrap();
         assert!(exclusive.is_taken());
-        self.check_not_excluded(file);
+        self.check_not_exclusive(file);
         self.ledger.token[file].store(self.token, Ordering::SeqCst);
         let record = self.segment.file(id);
         if record.intent.swap(0, Ordering::SeqCst) != 0 {
@@ -302,7 +302,7 @@ impl<'a> Worker<'a> {
         }
         act(record);
         let token = self.ledger.token[file].swap(0, Ordering::SeqCst);
-        assert_eq!(token, self.token, "file {file} was excluded by two");
+        assert_eq!(token, self.token, "file {file} was exclusive to two");
         drop(exclusive);
         self.ledger.count("exclusive sections");
     }
@@ -509,7 +509,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Makes a file that nobody needs, or removes it.
+    /// Makes a file that no test needs, or removes it.
     fn churn(&mut self) {
         let (segment, owner) = (self.segment, self.owner);
         let identity = Identity { device: DEVICE, inode: PASSING + self.random.below(24) };
@@ -885,7 +885,7 @@ impl Manager {
         let number = self.random.below(WORKERS as u64) as usize;
         if let Some(pid) = self.kill(number) {
             if self.random.below(3) == 0 {
-                // Long enough for those who wait to find the owner dead themselves.
+                // Long enough for waiting threads to find the owner dead themselves.
                 std::thread::sleep(Duration::from_millis(self.random.below(40)));
             }
             self.reap(pid);
@@ -893,7 +893,7 @@ impl Manager {
         }
     }
 
-    /// Kills everybody, also managers in recovery; recovers, and examines the pool.
+    /// Kills all processes, also managers in recovery; recovers, and examines the pool.
     fn kill_all(&mut self) {
         for number in 0..WORKERS {
             self.kill(number);
@@ -920,7 +920,7 @@ impl Manager {
         self.examine();
     }
 
-    /// Everything in the pool is in its place: nobody is at work, and the pool was recovered.
+    /// Everything in the pool is in its place: no process is at work, and the pool was recovered.
     fn examine(&mut self) {
         self.examine_slots();
         self.examine_locks();
@@ -962,13 +962,14 @@ impl Manager {
         for file in segment.live_files() {
             let record = segment.file(file);
             assert_eq!(record.append.holder(), None, "file {file}");
-            assert_eq!(record.exclusive.load(Ordering::SeqCst), 0, "file {file} is excluded");
+            assert_eq!(record.exclusive.load(Ordering::SeqCst), 0, "file {file} is exclusive");
             assert_eq!(record.intent.load(Ordering::SeqCst), 0, "file {file} has an intent");
         }
     }
 
     /// Every bucket is free with its bit, or in use by the one entry that names it. (Repairing
-    /// while others take may leave a bit too many; who takes it finds the state and moves on.)
+    /// while others take may leave a bit too many; a thread that takes it finds the state and moves
+    /// on.)
     fn examine_buckets(&self) {
         let segment = &self.segment;
         let mut named = HashMap::new();
@@ -1094,7 +1095,7 @@ impl Manager {
     fn listen(&mut self) {
         while let Some(message) = self.segment.queue().pop() {
             let Message::Stage { file, generation, first, blocks } = message else {
-                panic!("nobody sent {message:?}")
+                panic!("no process sent {message:?}")
             };
             assert_eq!(generation, !blocks, "a torn message");
             let before = self.heard.insert((file, blocks), first).unwrap_or(0);
@@ -1124,7 +1125,7 @@ impl Manager {
         }
     }
 
-    /// Nobody holds a description any more, so all become free.
+    /// No process holds a description any more, so all become free.
     fn examine_descriptions(&self) {
         for slot in 0..self.segment.header().clients {
             assert_eq!(self.segment.held(slot, 0).load(Ordering::SeqCst), 0, "slot {slot}");

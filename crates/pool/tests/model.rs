@@ -137,7 +137,7 @@ mod layout {
         pub written: AtomicU32,
         pub dirtied: AtomicU32,
         pub reserved: AtomicU32,
-        pub heat: AtomicU32,
+        pub access_stats: AtomicU32,
     }
 
     pub struct SlotChecksums {
@@ -155,7 +155,7 @@ mod layout {
     }
 }
 
-/// A futex in a model: who is not woken waits for ever, which loom reports.
+/// A futex in a model: a thread that is not woken waits for ever, which loom reports.
 mod futex {
     use crate::sync::{AtomicU32, Ordering};
 
@@ -561,7 +561,7 @@ fn a_reader_notices_a_writer_that_was_killed() {
                 thread::spawn(move || {
                     lock(&pair.lock, dead);
                     pair.fill(1);
-                    // Nobody takes a lock over before its holder is dead: one after the other.
+                    // No thread takes a lock over before its holder is dead: one after the other.
                     assert!(pair.lock.take_over(dead, heir));
                     if changes {
                         pair.fill(2);
@@ -647,7 +647,7 @@ impl Pool {
             written: AtomicU32::new(0),
             dirtied: AtomicU32::new(0),
             reserved: AtomicU32::new(0),
-            heat: AtomicU32::new(0),
+            access_stats: AtomicU32::new(0),
         };
         let data = || [AtomicU64::new(0), AtomicU64::new(0)];
         let in_use = |id: u32| id < buckets || (SLOTS..SLOTS + slots).contains(&id);
@@ -767,8 +767,8 @@ impl Pool {
         })
     }
 
-    /// The value of a resident block, once nobody is at work any more.
-    fn settled(&self, block: usize) -> Option<u64> {
+    /// The value of a resident block, once no thread is at work any more.
+    fn value_at_rest(&self, block: usize) -> Option<u64> {
         let pair = self.read(block)?;
         assert_eq!(pair[0], pair[1]);
         Some(pair[0])
@@ -844,7 +844,7 @@ fn a_reader_accepts_no_foreign_bytes_when_the_bucket_comes_back() {
             assert!(pair == [10, 10] || pair == [12, 12], "{pair:?}");
         }
         mover.join().unwrap();
-        assert_eq!(pool.settled(0), Some(12));
+        assert_eq!(pool.value_at_rest(0), Some(12));
         pool.check();
     });
 }
@@ -894,7 +894,7 @@ fn two_writers_of_a_new_block_make_one() {
         };
         assert!(pool.write(0, 2, owner(2)));
         other.join().unwrap();
-        assert!(matches!(pool.settled(0), Some(1 | 2)));
+        assert!(matches!(pool.value_at_rest(0), Some(1 | 2)));
         pool.check();
     });
 }
@@ -964,7 +964,7 @@ fn a_reader_accepts_no_half_filled_slot() {
             assert!(pair == [1, 1] || pair == [2, 2], "{pair:?}");
         }
         mover.join().unwrap();
-        assert_eq!(pool.settled(0), Some(2));
+        assert_eq!(pool.value_at_rest(0), Some(2));
         pool.check();
     });
 }
@@ -986,7 +986,7 @@ fn a_demotion_loses_no_write() {
         };
         demote(&pool, 0, BucketId::from_raw(SLOTS), owner(0));
         writer.join().unwrap();
-        assert_eq!(pool.settled(0), Some(2));
+        assert_eq!(pool.value_at_rest(0), Some(2));
         pool.check();
     });
 }
@@ -1010,7 +1010,7 @@ fn a_reader_sees_the_block_before_or_after_its_demotion() {
             }
         }
         demoter.join().unwrap();
-        assert_eq!((pool.settled(0), pool.settled(1)), (Some(1), Some(7)));
+        assert_eq!((pool.value_at_rest(0), pool.value_at_rest(1)), (Some(1), Some(7)));
         pool.check();
     });
 }
@@ -1018,8 +1018,8 @@ fn a_reader_sees_the_block_before_or_after_its_demotion() {
 // ---------------------------------------------------------------------------------------------
 // Shared locks of a file and exclusive use of it.
 
-/// The words of `files.rs`: who has the file, a word of shared locks for each client slot, and how
-/// many slots were ever used. The content may be read under a shared lock and changed under
+/// The words of `files.rs`: the exclusive owner, a word of shared locks for each client slot, and
+/// how many slots were ever used. The content may be read under a shared lock and changed under
 /// exclusion.
 struct File {
     exclusive: AtomicU32,
@@ -1045,7 +1045,7 @@ impl File {
         Arc::new(file)
     }
 
-    /// `Segment::try_enter` and `leave`: reads the content if nobody has the file exclusively.
+    /// `Segment::try_enter` and `leave`: reads the content if no thread has the file exclusively.
     fn visit(&self, slot: usize) -> bool {
         let word = &self.shared_locks[slot];
         word.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).unwrap();
@@ -1059,7 +1059,7 @@ impl File {
     }
 
     /// `Segment::exclude` with `wait_for_others`, and `include`: changes the content. Returns false
-    /// if somebody else has the file.
+    /// if another thread has the file.
     fn change(&self, me: u32) -> bool {
         let exclusive = &self.exclusive;
         if exclusive.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).is_err() {
@@ -1077,7 +1077,7 @@ impl File {
     }
 }
 
-/// (g) Nobody is inside a file that another has for itself; two cannot have it at once.
+/// (g) No thread is inside a file that another has for itself; two cannot have it at once.
 #[test]
 fn exclusive_use_is_exclusive() {
     explore(Some(4), || {
@@ -1114,12 +1114,12 @@ fn a_visitor_may_come_again() {
         assert!(file.change(1));
         assert!(file.change(1));
         visitor.join().unwrap();
-        assert!(file.visit(0), "nobody has the file any more");
+        assert!(file.visit(0), "no thread has the file any more");
     });
 }
 
 /// (g) A process that claims the next client slot (`Segment::reserve_slot`) and enters the file at
-/// once is not overlooked by one who waits for those inside.
+/// once is not overlooked by one that waits for those inside.
 #[test]
 fn a_new_client_is_not_overlooked() {
     explore(None, || {
@@ -1343,7 +1343,7 @@ fn adopt_while_swept(protocol: Protocol) {
     });
 }
 
-/// (h) A file that is opened while the manager looks who has it open keeps its record.
+/// (h) A file that is opened while the manager looks which processes have it open keeps its record.
 #[test]
 fn a_file_that_is_being_opened_keeps_its_record() {
     open_while_swept(Protocol::Now);
@@ -1644,7 +1644,7 @@ fn every_message_arrives_once_and_wakes_the_consumer() {
 }
 
 /// (h) A producer that was killed after its claim costs its place until that is taken back, and
-/// nobody else's message, in whatever order that happens.
+/// no other message, in whatever order that happens.
 #[test]
 fn a_claim_of_a_killed_producer_loses_no_message() {
     explore(Some(3), || {

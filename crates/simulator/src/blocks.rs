@@ -1,7 +1,7 @@
 //! Files and blocks: where each piece of data is, and what the store does not have yet.
 
 use forebay_placement::TIERS_MAX;
-use forebay_placement::hotness::{Heat, Score};
+use forebay_placement::hotness::{AccessStats, Score};
 
 /// The number of a block in [`Blocks`].
 pub(crate) type BlockId = u32;
@@ -41,7 +41,7 @@ pub(crate) struct Block {
     /// What was acknowledged is gone, and nothing was written since.
     pub lost: bool,
     pub written_ns: u64,
-    pub heat: Heat,
+    pub access_stats: AccessStats,
 }
 
 /// A file.
@@ -134,7 +134,7 @@ impl Blocks {
             flushing: false,
             lost: false,
             written_ns: 0,
-            heat: Heat::default(),
+            access_stats: AccessStats::default(),
         });
         next
     }

@@ -3,7 +3,7 @@
 
 use forebay_placement::evict::{Candidate, Eviction, choose};
 use forebay_placement::flush_order::{Extent, Limits, order};
-use forebay_placement::hotness::Heat;
+use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{Fate, WayDown, fate, way_down};
 use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
 use forebay_placement::promote::{Block, Level, promoted, promotes};
@@ -91,7 +91,7 @@ impl Simulation {
             self.outcome.tiers[level].evicted += block.valid;
             self.shelves[shelf].ghosts.left(u64::from(block.file), u64::from(block.number));
             self.drop_block(id);
-            self.blocks[id].heat = Heat::arriving(now_ms, false);
+            self.blocks[id].access_stats = AccessStats::arriving(now_ms, false);
         }
         dirty.truncate(self.batch());
         if !dirty.is_empty() {
@@ -137,11 +137,15 @@ impl Simulation {
             .list
             .iter()
             .filter(may_leave)
-            .map(|&id| Candidate { id, heat: self.blocks[id].heat, ..Candidate::default() })
+            .map(|&id| Candidate {
+                id,
+                access_stats: self.blocks[id].access_stats,
+                ..Candidate::default()
+            })
             .collect();
         let chosen = choose(Eviction::default(), &mut candidates, count, self.now_ms());
         for candidate in &candidates {
-            self.blocks[candidate.id].heat = candidate.heat;
+            self.blocks[candidate.id].access_stats = candidate.access_stats;
         }
         let chosen = candidates[..chosen].iter().map(|candidate| candidate.id);
         // Clean blocks are not kept below here.
@@ -208,13 +212,14 @@ impl Simulation {
             match from {
                 Place::Tier(level) if usize::from(level) < to => {
                     self.outcome.tiers[usize::from(level)].demoted += valid;
-                    block.heat = Heat::arriving(now_ms, false).with_moves(block.heat.moves());
+                    block.access_stats =
+                        AccessStats::arriving(now_ms, false).with_moves(block.access_stats.moves());
                 }
                 _ => {
                     self.outcome.tiers[to].promoted += valid;
-                    block.heat = match from {
-                        Place::Tier(_) => promoted(block.heat, now_ms),
-                        Place::Store => Heat::arriving(now_ms, false).counted(),
+                    block.access_stats = match from {
+                        Place::Tier(_) => promoted(block.access_stats, now_ms),
+                        Place::Store => AccessStats::arriving(now_ms, false).counted(),
                     };
                 }
             }
@@ -418,13 +423,13 @@ impl Simulation {
         if self.shelves[target].promoting {
             return;
         }
-        let uses = self.shelves[target].list.iter().map(|id| self.blocks[*id].heat.count());
+        let uses = self.shelves[target].list.iter().map(|id| self.blocks[*id].access_stats.count());
         let level = Level::of(&tier, self.watermarks(), uses.min().unwrap_or(0));
         let room = (tier.free / self.run.cluster.block) as usize;
         let hot: Vec<BlockId> = { blocks.iter() }
             .map(|(id, _)| *id)
             .filter(|id| self.blocks[*id].place == from && self.may_come(*id))
-            .filter(|id| promotes(&Block::of(self.blocks[*id].heat, false), &level))
+            .filter(|id| promotes(&Block::of(self.blocks[*id].access_stats, false), &level))
             .take(room.min(self.batch()))
             .collect();
         if !hot.is_empty() {

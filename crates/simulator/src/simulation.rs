@@ -283,7 +283,7 @@ impl Simulation {
             Event::Cool if !self.ended => {
                 self.passes += 1;
                 for block in self.blocks.all_mut() {
-                    block.heat = block.heat.cooled(self.passes);
+                    block.access_stats = block.access_stats.cooled(self.passes);
                 }
                 self.at(self.now_ns() + u64::from(HALF_LIFE_MS) * 1_000_000, Event::Cool);
             }

@@ -37,8 +37,8 @@ const OF_CLIENTS: &[&str] = &[
     "description.named",
     "description.taken",
     "file.described",
-    "file.excluded",
-    "file.excluding",
+    "file.exclusive",
+    "file.exclusive-waiting",
     "file.found",
     "file.linked",
     "file.linking",
@@ -51,7 +51,7 @@ const OF_CLIENTS: &[&str] = &[
     "tail.dead",
     "tail.dirty",
     "tail.zeroed",
-    "truncate.cut",
+    "truncate.discarded",
     "truncate.done",
     "truncate.intent",
     "truncate.quiesced",
@@ -196,15 +196,15 @@ fn lead(aim: &Aim) -> Lead {
             let events: &[Event] = if in_node { &[] } else { &[Absence] };
             Lead { often: CUTS, victims: "truncate.quiesced", events, ..PLAIN }
         }
-        ("cut", _) if in_node => {
+        ("cut-block", _) if in_node => {
             Lead { often: &[Truncate, Write], victims: "truncate.quiesced", ..PLAIN }
         }
-        ("cut-range", _) if in_node => {
+        ("punch-block", _) if in_node => {
             Lead { often: &[Punch, Write], victims: "punch.quiesced", ..PLAIN }
         }
         ("punch", _) if in_node => Lead { often: &[Punch], victims: "punch.intent", ..PLAIN },
-        ("punch" | "cut-range", _) => Lead { often: &[Punch], ..PLAIN },
-        ("truncate" | "cut" | "clean", _) => Lead { often: CUTS, ..PLAIN },
+        ("punch" | "punch-block", _) => Lead { often: &[Punch], ..PLAIN },
+        ("truncate" | "cut-block" | "passthrough", _) => Lead { often: CUTS, ..PLAIN },
         ("reap", "bucket") => Lead { often: &[Write], victims: "write.marked", ..PLAIN },
         ("reap", _) => Lead { victims: "write.dirty", ..PLAIN },
         ("takeover", "unfinished") => {
@@ -222,7 +222,7 @@ fn lead(aim: &Aim) -> Lead {
         ("manager", _) | ("message", "answering") | ("journal", "stopped") => {
             Lead { events: &[Stop, Peace], ..PLAIN }
         }
-        ("rebuild", "aside") => Lead {
+        ("rebuild", "kept") => Lead {
             tiers: Tiers::Full,
             often: &[Write, Whole],
             victims: "slot.written",
@@ -230,7 +230,7 @@ fn lead(aim: &Aim) -> Lead {
             ..PLAIN
         },
         ("rebuild", _) => Lead { often: &[Write, Fsync], events: &[Memory], ..PLAIN },
-        ("sync", "aside") => {
+        ("sync", "deferred") => {
             Lead { often: &[Common, Stored, Fdatasync], held: "write.dirty", ..PLAIN }
         }
         ("flush-here" | "mark", _) => {

@@ -132,7 +132,7 @@ impl Torture {
     /// Lets another user in, for the whole torture.
     pub(super) fn start_stranger(&mut self) -> Result<(), String> {
         let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        if !self.may(Kind::Users) || self.stranger.as_mut().is_some_and(is_there) {
+        if !self.may(Kind::Users) || self.other_user.as_mut().is_some_and(is_there) {
             return Ok(());
         }
         let mut words = self.words();
@@ -140,9 +140,9 @@ impl Torture {
         words.extend([
             format!("--place={}", self.place.root().display()),
             "--number=99".into(),
-            "--stranger".into(),
+            "--other-user".into(),
         ]);
-        self.stranger = Some(self.place.start("stranger", &words, &[])?);
+        self.other_user = Some(self.place.start("other_user", &words, &[])?);
         Ok(())
     }
 

@@ -83,7 +83,7 @@ pub struct WorkerArguments {
     pub pour: bool,
     /// Be another user that tries to get at everything
     #[arg(long)]
-    pub stranger: bool,
+    pub other_user: bool,
     #[command(flatten)]
     pub list: ListArguments,
 }

@@ -45,7 +45,7 @@ const SMALL_JOURNAL: Setup = Setup {
 };
 
 /// The beginnings of the names of a manager's points.
-const ROOMS: [&str; 19] = [
+const PREFIXES: [&str; 19] = [
     "register",
     "bucket",
     "description",
@@ -60,9 +60,9 @@ const ROOMS: [&str; 19] = [
     "message",
     "move",
     "reap",
+    "reconcile",
     "record",
     "recover",
-    "settle",
     "sync",
     "takeover",
 ];
@@ -139,7 +139,7 @@ impl Course {
     }
 }
 
-/// What a case is, for those who have to find out what went wrong.
+/// What a case is, for finding out what went wrong.
 fn describe(contents: &Contents, lines: &[Line], kills: &[Kill]) -> String {
     let sizes: Vec<_> = contents.iter().map(|(name, bytes)| (name, bytes.len())).collect();
     let lines: Vec<_> = lines.iter().map(Line::to_string).collect();
@@ -240,7 +240,7 @@ impl Kill {
     /// Somewhere in a manager: points that are passed once are hit as often as those that are
     /// passed all the time.
     fn somewhere(rng: &mut Random) -> Kill {
-        let room = if rng.one_in(3) { "" } else { ROOMS[rng.index(ROOMS.len())] };
+        let room = if rng.one_in(3) { "" } else { PREFIXES[rng.index(PREFIXES.len())] };
         let most = if rng.one_in(3) { 60 } else { 4 };
         let point = if room.is_empty() { "*".into() } else { format!("{room}.*") };
         Kill { role: "node", point, number: 1 + rng.index(most) as u64 }
@@ -445,7 +445,7 @@ fn truncates_that_were_killed_are_completed_before_a_drain_ends() {
     harness.end_manager();
 }
 
-/// Where power is lost: who is killed before, and when it is lost once more.
+/// Where power is lost: which processes are killed before, and when it is lost once more.
 struct Loss {
     /// A program's or a manager's.
     kill: Kill,
@@ -554,7 +554,7 @@ fn power_loss(
 fn powered(setup: &Setup) -> Option<Harness> {
     let mut harness = Harness::new(setup)?;
     let undo = harness.site.root().join("undo");
-    harness.settings.push(("FOREBAY_UNDO", undo.to_str().unwrap().to_owned()));
+    harness.settings.push(("FOREBAY_POWER_LOSS", undo.to_str().unwrap().to_owned()));
     Some(harness)
 }
 
@@ -598,7 +598,7 @@ fn syncs_of_a_dead_manager_are_made_by_its_successor() {
     let contents = Contents::new();
     for (setup, point) in [
         (&RESTING, "sync.taken"),
-        (&RESTING, "settle.sized"),
+        (&RESTING, "reconcile.sized"),
         (&RESTING_JOURNAL, "sync.logging"),
         (&RESTING_JOURNAL, "journal.written"),
     ] {
@@ -613,10 +613,10 @@ fn syncs_of_a_dead_manager_are_made_by_its_successor() {
     }
 }
 
-/// A drain settles a file that was synced to the journal; from then on programs sync it on the
+/// A drain reconciles a file that was synced to the journal; from then on programs sync it on the
 /// store alone, and what the journal had of it must not come back.
 #[test]
-fn what_a_drain_has_settled_is_settled_after_a_loss_of_power() {
+fn what_a_drain_has_reconciled_is_so_after_a_loss_of_power() {
     let write = Step::Write { file: 0, at: 0, bytes: 9251, seed: 1, pieces: false };
     let sync = Step::Sync { file: 0, data_only: false };
     let lines = alone(&[write, sync, Step::Empty { file: 0 }, sync]);
@@ -639,9 +639,9 @@ fn faults_that_only_a_loss_of_power_shows() {
     let plain = vec![write(0, 50_000, 1), sync(0)];
     let other = |seed| Step::Write { file: 1, at: 0, bytes: 100, seed, pieces: false };
     // Meanwhile file 0 comes to the store, and what the journal has of it counts no more.
-    let mut settled = plain.clone();
-    settled.extend((0..40).flat_map(|seed| [other(seed), sync(1)]));
-    settled.extend([Step::Truncate { file: 0, size: 100 }, sync(0)]);
+    let mut reconciled = plain.clone();
+    reconciled.extend((0..40).flat_map(|seed| [other(seed), sync(1)]));
+    reconciled.extend([Step::Truncate { file: 0, size: 100 }, sync(0)]);
     let cut = vec![write(0, 4096, 1), sync(0), Step::Truncate { file: 0, size: 100 }];
     let alone = vec![write(0, 5000, 1), sync(0), write(0, 5000, 2), sync(0)];
     let late = Kill::at("client", u64::MAX);
@@ -650,8 +650,8 @@ fn faults_that_only_a_loss_of_power_shows() {
     for (plant, setup, steps, kill) in [
         ("fsync-lies", &RESTING, &plain, &late),
         ("journal-unsynced", &RESTING_JOURNAL, &plain, &late),
-        ("journal-no-settled", &RESTLESS_JOURNAL, &settled, &late),
-        ("journal-no-cut", &RESTING_JOURNAL, &cut, &late),
+        ("journal-no-checkpoint", &RESTLESS_JOURNAL, &reconciled, &late),
+        ("journal-no-truncate", &RESTING_JOURNAL, &cut, &late),
         ("no-mark", &RESTING_JOURNAL, &alone, &answered),
     ] {
         let Some(mut harness) = powered(setup) else { return };

@@ -1,5 +1,5 @@
-//! Tables that all processes share are full: who finds no place there never sees other bytes than
-//! those who have one.
+//! Tables that all processes share are full: a process that finds no place there never sees other
+//! bytes than those that have one.
 
 use crate::harness::{LAZY, Setup, Site, assert_same_bytes, skip};
 

@@ -316,7 +316,7 @@ fn slots_in(index: &Path) -> Vec<(usize, SlotRecord)> {
     records.filter_map(|(slot, bytes)| Some((slot, of(bytes)?))).collect()
 }
 
-/// Changes the pool as one who maps it can.
+/// Changes the pool as a process that maps it can.
 fn in_pool(pool: &Path, change: impl FnOnce(&Segment)) {
     let file = open_pool(pool).unwrap();
     change(&Segment::attach(file.as_fd()).unwrap());
@@ -548,7 +548,7 @@ impl Random {
         self.one(&[any, bit, bit - 1, known, known, known.wrapping_sub(4096)])
     }
 
-    /// Who is to be written instead, and a path to it.
+    /// The user id to write instead, and a path to it.
     fn victim(&mut self, world: &World) -> (Identity, Vec<u8>) {
         if self.below(5) < 3 {
             let of = Identity::of(&world.outside.join("canary"));

@@ -32,7 +32,7 @@ const STEPS: [&str; 17] = [
     "file.described",
     "open.found",
     "open.marked",
-    "write.touched",
+    "write.store-written",
     "write.published",
     "write.valid",
     "write.copied",
@@ -186,7 +186,7 @@ fn a_tail_that_the_manager_is_about_to_take_back_is_never_seen() {
 }
 
 /// A process appends, and stops before it has entered the file; meanwhile another one cuts the
-/// file, as who rotates a log by copying and truncating it.
+/// file, as a program does that rotates a log by copying and truncating it.
 #[test]
 fn what_is_appended_while_the_file_is_cut_leaves_no_gap() {
     if !cfg!(debug_assertions) {
@@ -368,7 +368,7 @@ fn a_slot_ends_with_parent_and_child() {
     assert!(!site.out.join("result").exists());
 }
 
-/// A program begins in the slot of a child that has ended, and stops before it has said who it is.
+/// A program begins in the slot of a child that has ended, and stops before it has registered.
 #[test]
 fn a_program_that_stops_as_it_takes_the_slot_of_a_dead_child_keeps_it() {
     if !cfg!(debug_assertions) {
@@ -452,9 +452,13 @@ fn a_truncate_that_an_exec_ends_is_completed() {
     if !cfg!(debug_assertions) {
         return skip("pauses are only in builds with debug assertions");
     }
-    for point in
-        ["truncate.intent", "truncate.quiesced", "truncate.store", "truncate.size", "truncate.cut"]
-    {
+    for point in [
+        "truncate.intent",
+        "truncate.quiesced",
+        "truncate.store",
+        "truncate.size",
+        "truncate.discarded",
+    ] {
         let site = Site::new(&LAZY);
         if !site.compile("cut.c", &["-pthread"]) {
             return;

@@ -99,11 +99,11 @@ fn nobody_waits_for_who_is_stopped_at_any_step() {
     assert!(points.len() > 40, "{points:?}");
     let (run, pids) = pause_at(&site, &points);
     pids.iter().for_each(|&pid| kill(pid, Signal::STOP));
-    // Those who want the stopped ones' files on the store wait, and know for whom.
+    // Threads that want the stopped ones' files on the store wait, and know for which process.
     let all: Vec<_> = (0..points.len()).map(|number| format!("file-{number}")).collect();
     let script = format!("for name in {}; do sync $name & done; wait", all.join(" "));
     let waiters = site.start(site.buffered(&["bash", "-c", &script]));
-    let holder = points.iter().position(|point| point == "cut.dirty").unwrap();
+    let holder = points.iter().position(|point| point == "cut-block.dirty").unwrap();
     let flush = site.start(site.forebay(&["flush", &all[holder]]));
     let named = format!("process {} is stopped", pids[holder]);
     wait_for("a flush to name it", BOUND, || flush.stderr().contains(&named).then_some(()));

@@ -1,6 +1,6 @@
-//! Rules that no compiler checks: who may depend on whom, what code inside a program may not do,
-//! that no file is dead, that `docs/posix.md` names what the preload library exports, and that
-//! `docs/posix-tests.md` names a test for each of it.
+//! Rules that no compiler checks: which crate may depend on which, what code inside a program may
+//! not do, that no file is dead, that `docs/posix.md` names what the preload library exports, and
+//! that `docs/posix-tests.md` names a test for each of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

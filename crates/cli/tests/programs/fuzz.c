@@ -324,7 +324,7 @@ static int supervise(void)
 		if (next != seen) {
 			seen = next;
 			moved = time(0);
-		} else if (time(0) - moved > PATIENCE_S) {
+		} else if (time(0) - moved > TIMEOUT_S) {
 			say(" HANGS\n");
 			finish(3);
 			break;

@@ -1,10 +1,10 @@
-/* Who has a lock when the descriptor it was taken through has gone: says what another process gets.
+/* Which process has a lock when the descriptor it was taken through has gone: says what another process gets.
  *
- *     held ways FILES PATIENCE      each kind of lock, given up in each way
+ *     held ways FILES TIMEOUT       each kind of lock, given up in each way
  *     held turns FILE               a file that is opened, locked, written and closed again and again
  *     held conversions FILE         shared locks that become exclusive ones, and back
  *
- * MANAGER names a process that is stopped meanwhile. PATIENCE: ms that a lock on a file that no process may open again
+ * MANAGER names a process that is stopped meanwhile. TIMEOUT: ms that a lock on a file that no process may open again
  * may outlast its process (see docs/posix.md); negative if that is not to be tried.
  */
 #include <errno.h>

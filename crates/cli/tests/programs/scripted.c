@@ -4,7 +4,7 @@
  *     scripted SCRIPT LOG DUMPS
  *
  * A line of SCRIPT is `PROCESS OPERATION FILE [NUMBER ...]`, one of LOG `LINE RESULT ERRNO HASH`. LOG and DUMPS lie
- * outside of what Forebay manages. Who finds the other process dead copies what it sees of all files to DUMPS. */
+ * outside of what Forebay manages. The one that finds the other process dead copies what it sees of all files to DUMPS. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

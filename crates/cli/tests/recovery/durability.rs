@@ -605,7 +605,7 @@ fn a_truncate_amid_a_sync_is_not_replayed_over_what_was_synced_later() {
         dd if=$OUT/lines of=file bs=1M conv=notrunc,fsync oflag=append status=none\n\
         : > $OUT/done; sleep 1000\n";
     let mut run = site.buffered(&["bash", "-c", script]);
-    run.env("FOREBAY_PAUSE", format!("journal.settling:1:while={}", held.display()));
+    run.env("FOREBAY_PAUSE", format!("journal.checkpointing:1:while={}", held.display()));
     run.env("FOREBAY_PAUSE_IN", "node").env("FOREBAY_PAUSE_LOG", &log);
     let run = site.start(run);
     let await_file = |name: &str| {

@@ -194,7 +194,7 @@ fn a_pool_of_another_layout_is_refused_by_name_and_not_touched() {
             assert_ne!(ran.code, 0, "{command:?}: {ran:?}");
             assert!(ran.stderr.contains(&named(other)), "{command:?}: {ran:?}");
             assert!(ran.stderr.contains("which-version"), "{command:?}: {ran:?}");
-            // Those of layouts that tell say who made them.
+            // Layouts that record it tell the version that made them.
             let maker = format!("another version of Forebay: {}", env!("CARGO_PKG_VERSION"));
             let tells = other >= 11;
             assert_eq!(ran.stderr.contains(&maker), tells, "{command:?}: {ran:?}");

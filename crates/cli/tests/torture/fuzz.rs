@@ -5,7 +5,7 @@
 //! one operation at a time and each by the process or thread that its line names, and compared
 //! (`fuzz/run.rs`): every return value, errno, byte, size, offset, mode, link count, and whether a
 //! modification time is the one that was set or that of a write; in the end all files. `race`
-//! lines run processes and threads at the same time, on work whose outcome does not depend on who
+//! lines run processes and threads at the same time, on work whose outcome does not depend on which
 //! is first. A script that shows a difference is shrunk (`fuzz/shrink.rs`), printed, and left in
 //! the target directory; put into `fuzz/corpus`, it is a regression test.
 //!

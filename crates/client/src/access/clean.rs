@@ -35,12 +35,12 @@ impl OpenFile<'_> {
                 file.resize_from_store();
             }
             record.set(FileFlags::STORE_WRITTEN);
-            crash::point("clean.passing");
+            crash::point("passthrough.begin");
             let act = act.take().ok_or(Errno::IO)?;
             Ok(file.lengthening(|| {
                 let result = act();
                 record.clear(FileFlags::SYNCED);
-                crash::point("clean.passed");
+                crash::point("passthrough.end");
                 file.resize_from_store();
                 result
             }))

@@ -36,12 +36,12 @@ impl SlotFiles for ExclusiveFile<'_> {
 /// What a truncate needs: this process's descriptor of the file, and the tier files.
 impl StoreOps for ExclusiveFile<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
-        self.note_cut()?;
+        self.log_truncate()?;
         self.resize_store(size)
     }
 
     fn punch_store(&self, range: Range<u64>) -> Result<(), Errno> {
-        self.note_cut()?;
+        self.log_truncate()?;
         let result = match store::punch(self.fd, range.clone()) {
             Err(Errno::BADF) => {
                 let writable = crate::fd::reopen(self.fd, rustix::fs::OFlags::WRONLY)?;
@@ -88,7 +88,7 @@ impl OpenFile<'_> {
             crash::point("truncate.untimed");
             let record = self.record;
             if let Err(errno) = cut {
-                file.undo_cut(errno);
+                file.retract_truncate(errno);
                 return Err(errno);
             }
             let now = time_of_change(record, clock::realtime_coarse_ns());
@@ -156,7 +156,7 @@ impl ExclusiveFile<'_> {
 
     /// Tells the journal of a truncate or a punch, the intent of which stands in the record, before
     /// the store changes: else a recovery would undo one half of it.
-    pub(crate) fn note_cut(&self) -> Result<(), Errno> {
+    pub(crate) fn log_truncate(&self) -> Result<(), Errno> {
         let record = self.record;
         if !record.is_logged() {
             return Ok(());
@@ -195,7 +195,7 @@ impl ExclusiveFile<'_> {
 
     /// The journal was told of a cut that did not happen, because of `errno`: what it has of the
     /// file must not count.
-    pub(crate) fn undo_cut(&self, errno: Errno) {
+    pub(crate) fn retract_truncate(&self, errno: Errno) {
         if !self.record.is_logged() {
             return;
         }

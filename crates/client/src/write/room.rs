@@ -13,7 +13,7 @@ use forebay_pool::layout::*;
 use forebay_pool::{Owner, futex};
 
 /// How long a writer waits for room while none is made, before it writes around the tiers.
-const ROOM_PATIENCE: Timer = Timer::seconds(5);
+const ROOM_TIMEOUT: Timer = Timer::seconds(5);
 /// How often it then looks whether there is still a manager.
 const ROOM_LOOK: Timer = Timer::ms(50);
 
@@ -144,7 +144,7 @@ impl Session {
         }
         self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
         let mut idle_ms = 0;
-        while idle_ms < ROOM_PATIENCE.as_ms() {
+        while idle_ms < ROOM_TIMEOUT.as_ms() {
             made = header.room_made.load(Ordering::Acquire);
             if let Some(bucket) = self.segment.take_bucket(owner) {
                 return Some(bucket);

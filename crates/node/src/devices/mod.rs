@@ -6,21 +6,21 @@
 
 pub(crate) mod bandwidth;
 pub(crate) mod faults;
-pub(crate) mod undoable;
+pub(crate) mod power_loss;
 
 use forebay_device::{BackingStore, SlotDevice};
 use forebay_posix::{FileSlots, PosixStore, store_file};
+use power_loss::{PowerLoss, PowerLossBatch};
 use rustix::fd::OwnedFd;
 use std::path::PathBuf;
-use undoable::{Undoable, UndoableBatch};
 
 /// A tier whose slots of `slot_bytes` lie in a local file, which the caller keeps open as long as
 /// the device is used.
 pub(crate) fn open_slots(file: &OwnedFd, slot_bytes: u64) -> Box<dyn SlotDevice> {
-    Box::new(Undoable(FileSlots::new(store_file(file), slot_bytes, UndoableBatch::open)))
+    Box::new(PowerLoss(FileSlots::new(store_file(file), slot_bytes, PowerLossBatch::open)))
 }
 
 /// The store that a directory is.
 pub(crate) fn open_store(folder: PathBuf) -> Box<dyn BackingStore> {
-    Box::new(Undoable(PosixStore::new(folder, UndoableBatch::open)))
+    Box::new(PowerLoss(PosixStore::new(folder, PowerLossBatch::open)))
 }

@@ -57,7 +57,7 @@ impl Flusher {
             self.node.await_turn(self.dirty_bytes(batch));
         }
         let waits = matches!(which, FlushScope::File(_));
-        if waits && !self.await_cut(file) {
+        if waits && !self.await_truncate(file) {
             self.was_held = true;
         }
         let mut begun: Vec<_> =

@@ -30,7 +30,7 @@ impl Flusher {
         let slotted = record.has(FileFlags::SLOTTED);
         let first = !record.set(FileFlags::LOGGED) && !slotted;
         fence(Ordering::SeqCst);
-        if !self.await_cut(file) {
+        if !self.await_truncate(file) {
             return Err(LogError::Held);
         }
         if !first && !record.has(FileFlags::SYNCED) {
@@ -90,7 +90,7 @@ impl Flusher {
     }
 
     /// Tells the journal of a truncate or a punch under way, which waits for that.
-    pub(super) fn serve_cut(&mut self, file: FileId) {
+    pub(super) fn serve_truncate(&mut self, file: FileId) {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         if !record.has(FileFlags::TO_RECORD_TRUNCATE) {
@@ -113,17 +113,17 @@ impl Flusher {
         if goal() == before {
             record.clear(FileFlags::TO_RECORD_TRUNCATE);
         }
-        self.announce_done();
+        self.post_done();
     }
 
     /// Waits until no truncate or punch of the file is under way, or its owner is dead. The caller
     /// holds nothing that they could wait for. False if its owner does not go on with it.
-    pub(super) fn await_cut(&mut self, file: FileId) -> bool {
+    pub(super) fn await_truncate(&mut self, file: FileId) -> bool {
         let node = Arc::clone(&self.node);
         let record = node.segment.file(file);
         while record.has_intent() && !self.node.stopping() {
             // It may wait for this thread.
-            self.serve_cut(file);
+            self.serve_truncate(file);
             if self.backoff.is_spent() {
                 let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
                 return holder.is_none_or(|holder| node.segment.owner_is_dead(holder));
@@ -141,7 +141,7 @@ impl Flusher {
             let record = node.segment.file(file);
             record.has(FileFlags::LOGGED)
                 && !record.has(FileFlags::FAILING)
-                && !self.aside.contains_key(&file)
+                && !self.deferred.contains_key(&file)
         };
         let Some(journal) = &node.journal else { return false };
         let Some(file) = journal.to_checkpoint(node.context(), may) else {

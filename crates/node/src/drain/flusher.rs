@@ -39,7 +39,7 @@ pub(crate) struct Flusher {
     /// They have held some of it for longer.
     pub(super) was_held: bool,
     /// Files whose syncs wait for what a client holds, which may be stopped.
-    pub(super) aside: HashMap<FileId, Aside>,
+    pub(super) deferred: HashMap<FileId, Deferral>,
     /// Files that need a checkpoint and nothing else: one commit of the journal notes all of a
     /// round.
     pub(super) checkpoints: Vec<AwaitedCheckpoint>,
@@ -51,8 +51,8 @@ pub(super) struct AwaitedCheckpoint {
     pub(super) ticket: u32,
 }
 
-/// When a sync that was put aside is tried again.
-pub(super) struct Aside {
+/// When a deferred sync is tried again.
+pub(super) struct Deferral {
     pub(super) at: Instant,
     pub(super) pause: Duration,
 }
@@ -78,7 +78,7 @@ impl Flusher {
             retry_pauses: HashMap::new(),
             backoff: Backoff::default(),
             was_held: false,
-            aside: HashMap::new(),
+            deferred: HashMap::new(),
             checkpoints: Vec::new(),
             node: Arc::clone(node),
         }

@@ -22,7 +22,7 @@ pub(crate) fn reconcile(node: &Node, file: FileId, owner: Owner) {
     }
     let table = segment.enter_table(owner);
     if let Some(_exclusive) = segment.try_lock_exclusive(&table, file, owner) {
-        crash::point("settle.begin");
+        crash::point("reconcile.begin");
         reconcile_held(node, file);
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
     } else if agrees {
         // A program that is open for writing cannot be executed. The next writer sends his own.
         record.clear(FileFlags::REGISTERED);
-        crash::point("settle.closing");
+        crash::point("reconcile.closing");
         node.descriptors.close(file);
     }
 }
@@ -68,18 +68,18 @@ fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
         }
         record.clear(FileFlags::SYNCED);
     }
-    crash::point("settle.sized");
+    crash::point("reconcile.sized");
     node.segment.forget_lengtheners(record);
     let mtime_ns = record.mtime_ns.load(Ordering::Acquire) as i64;
     // Only the owner of a file may set its times; others see the time of the flush.
     let _ = store.set_modified(held, mtime_ns);
-    crash::point("settle.timed");
+    crash::point("reconcile.timed");
     let Ok(stat) = store.stat(held) else { return false };
     record.store_mtime_ns.store(stat.modified_ns as u64, Ordering::Release);
     record.store_changed_ns.store(stat.changed_ns as u64, Ordering::Release);
     record.store_size.store(stat.size, Ordering::Release);
     record.size.store(stat.size, Ordering::Release);
-    crash::point("settle.noted");
+    crash::point("reconcile.noted");
     record.clear(
         FileFlags::METADATA_DIRTY
             | FileFlags::DIRTY

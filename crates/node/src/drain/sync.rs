@@ -1,7 +1,7 @@
 //! Syncs: those that clients tell of, and what a drain asks for. A sync is answered by the journal,
 //! or by the store.
 
-use crate::drain::flusher::{Aside, AwaitedCheckpoint, FlushScope, Flusher};
+use crate::drain::flusher::{AwaitedCheckpoint, Deferral, FlushScope, Flusher};
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::store::descriptors::StoreHandle;
@@ -42,7 +42,11 @@ impl Flusher {
                 })
                 .collect();
             let now = Instant::now();
-            let due = self.aside.iter().filter(|(_, aside)| aside.at <= now).map(|(&file, _)| file);
+            let due = self
+                .deferred
+                .iter()
+                .filter(|(_, deferral)| deferral.at <= now)
+                .map(|(&file, _)| file);
             wanted.extend(due);
             wanted.sort_unstable();
             wanted.dedup();
@@ -56,7 +60,7 @@ impl Flusher {
             }
             self.serve(&wanted);
             if !self.make_room_in_journal() && wanted.is_empty() {
-                let next = self.aside.values().map(|aside| aside.at).min();
+                let next = self.deferred.values().map(|deferral| deferral.at).min();
                 let look = QUEUE_LOOK.as_ms();
                 let wait = next.map_or(look, |at| {
                     let left = at.saturating_duration_since(Instant::now());
@@ -80,9 +84,9 @@ impl Flusher {
         let node = Arc::clone(&self.node);
         let mut logged = Vec::new();
         for &file in files {
-            self.serve_cut(file);
-            // One that was put aside has been waited for.
-            self.backoff = match self.aside.contains_key(&file) {
+            self.serve_truncate(file);
+            // One that was deferred has been waited for.
+            self.backoff = match self.deferred.contains_key(&file) {
                 true => Backoff::nearly_spent(),
                 false => Backoff::default(),
             };
@@ -131,7 +135,7 @@ impl Flusher {
     fn sync(&mut self, file: FileId) {
         let record = self.node.segment.file(file);
         let ticket = record.sync_wanted.load(Ordering::Acquire);
-        if !self.behind(file) && !self.aside.contains_key(&file) {
+        if !self.behind(file) && !self.deferred.contains_key(&file) {
             return;
         }
         let all = FileFlags::DURABLE
@@ -147,14 +151,15 @@ impl Flusher {
 
     /// Leaves a sync, for which `wanted` is to be done, for later: not answered, and to be tried
     /// again.
-    fn put_aside(&mut self, file: FileId, wanted: FileFlags) {
+    fn defer(&mut self, file: FileId, wanted: FileFlags) {
         self.node.segment.file(file).set(wanted);
         // Trying all of them is never to take more than a tenth of the time.
-        let share = Timer::ms(10).as_duration() * self.aside.len() as u32;
+        let share = Timer::ms(10).as_duration() * self.deferred.len() as u32;
         let (first, most) = (ASIDE.0.as_duration(), ASIDE.1.as_duration().max(share));
-        let pause = self.aside.get(&file).map_or(first, |aside| (aside.pause * 2).min(most));
-        self.aside.insert(file, Aside { at: Instant::now() + pause, pause });
-        crash::point("sync.aside");
+        let pause =
+            self.deferred.get(&file).map_or(first, |deferral| (deferral.pause * 2).min(most));
+        self.deferred.insert(file, Deferral { at: Instant::now() + pause, pause });
+        crash::point("sync.deferred");
     }
 
     pub(super) fn sync_with(&mut self, file: FileId, ticket: u32, wanted: FileFlags) {
@@ -189,7 +194,7 @@ impl Flusher {
             }
             if self.was_held {
                 // All but what is held is on the store. Others do not wait for its holder.
-                self.put_aside(file, wanted);
+                self.defer(file, wanted);
                 return;
             }
             if node.stopping() {
@@ -254,12 +259,12 @@ impl Flusher {
     }
 
     pub(super) fn answer(&mut self, file: FileId, ticket: u32) {
-        self.aside.remove(&file);
+        self.deferred.remove(&file);
         self.node.segment.file(file).sync_done.store(ticket, Ordering::Release);
-        self.announce_done();
+        self.post_done();
     }
 
-    pub(super) fn announce_done(&self) {
+    pub(super) fn post_done(&self) {
         let done = &self.node.header().work_done;
         done.fetch_add(1, Ordering::AcqRel);
         futex::wake_all(done);

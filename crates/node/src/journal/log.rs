@@ -15,7 +15,7 @@ use crate::instance::runtime::sync_folder_of;
 use forebay_device::Batch;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT};
 use forebay_pool::private::{self, Wrong};
-use forebay_pool::{clock, crash, undo};
+use forebay_pool::{clock, crash, power_loss};
 use forebay_posix::store_file;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
@@ -93,7 +93,7 @@ impl Log {
             log.restart(None, &[], io).map_err(|error| {
                 if copies.damaged == 0 {
                     // A part of a copy is none, and recovery would take it for a corrupt one.
-                    undo::resizing(log.file.as_fd(), 0);
+                    power_loss::resizing(log.file.as_fd(), 0);
                     let _ = rustix::fs::ftruncate(&log.file, 0);
                 }
                 error.errno()

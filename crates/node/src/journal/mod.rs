@@ -24,7 +24,7 @@ use forebay_placement::TierId;
 pub(crate) use state::{BlockPages, Checkpoint, Context, FileMeta};
 
 use crate::config::Config;
-use crate::devices::undoable::UndoableBatch;
+use crate::devices::power_loss::PowerLossBatch;
 use crate::instance::runtime::Runtime;
 use forebay_device::Batch;
 use forebay_placement::schema::Durability;
@@ -98,7 +98,7 @@ impl Journal {
     /// # Errors
     /// The device's.
     pub fn make(&self, node: Context<'_>) -> Result<(), Errno> {
-        self.open(&mut self.lock(), node, &mut UndoableBatch::plain())
+        self.open(&mut self.lock(), node, &mut PowerLossBatch::plain())
     }
 
     /// Opens the log, unless it is open.
@@ -134,12 +134,12 @@ impl Journal {
         let size = record.intent.load(Ordering::Acquire).checked_sub(1);
         for body in punched.into_iter().chain(size.map(|size| Body::Truncate { size })) {
             let sequence = node.segment.next_sequence();
-            if !crash::planted("journal-no-cut") {
+            if !crash::planted("journal-no-truncate") {
                 state.newest.insert(file, sequence);
                 state.append(&Record { sequence, key: key.clone(), body }, io)?;
             }
         }
-        crash::point("journal.cut");
+        crash::point("journal.truncated");
         state.commit(true, io)
     }
 
@@ -163,11 +163,11 @@ impl Journal {
         if let Err(errno) = self.open(&mut state, node, io) {
             return vec![Err(LogError::Device(errno)); files.len()];
         }
-        crash::point("journal.settling");
+        crash::point("journal.checkpointing");
         let mut results: Vec<_> =
             files.iter().map(|checkpoint| state.append_checkpoint(node, checkpoint, io)).collect();
         let committed = state.commit(true, io);
-        crash::point("journal.settled");
+        crash::point("journal.checkpointed");
         for (&Checkpoint { file, sequence }, result) in files.iter().zip(&mut results) {
             *result = result.and(committed);
             state.checkpoints.insert(file, sequence);
@@ -251,7 +251,7 @@ impl Journal {
     pub fn stop(&self, node: Context<'_>) {
         let mut state = self.lock();
         let sequence = node.segment.next_sequence();
-        let io = &mut UndoableBatch::plain();
+        let io = &mut PowerLossBatch::plain();
         if state.log.is_some() {
             let stop = Record { sequence, key: Key::default(), body: Body::Stop };
             let _ = state.append(&stop, io).and_then(|()| state.commit(true, io));

@@ -147,7 +147,7 @@ impl State {
         io: &mut dyn Batch,
     ) -> Result<(), LogError> {
         let key = self.key(node, file)?;
-        match crash::planted("journal-no-settled") {
+        match crash::planted("journal-no-checkpoint") {
             true => Ok(()),
             false => self.append(&Record { sequence, key, body: Body::Checkpoint }, io),
         }

@@ -180,7 +180,7 @@ fn delete_scratch(node: &Node, number: u32, owner: Owner) -> bool {
     for file in files {
         all &= delete(node, file, owner, open[file.index()]);
     }
-    node.announce_room();
+    node.post_room();
     all
 }
 

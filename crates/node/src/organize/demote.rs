@@ -7,7 +7,7 @@ use crate::node::{BlockRef, Node};
 use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::buckets_of;
 use forebay_placement::evict::{Candidate, choose};
-use forebay_placement::hotness::{HALF_LIFE_MS, Heat, Score};
+use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score};
 use forebay_placement::leave::{Fate, WayDown, fate, way_down};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
@@ -97,7 +97,7 @@ impl Demoter {
             .sum();
         if bytes == 0 {
             if asked && self.tier.is_ram() {
-                self.node.announce_room();
+                self.node.post_room();
             }
             return 0;
         }
@@ -146,7 +146,7 @@ impl Demoter {
 
     fn announce(&self, freed: u32) {
         if freed > 0 && self.tier.is_ram() {
-            self.node.announce_room();
+            self.node.post_room();
         }
     }
 
@@ -165,9 +165,9 @@ impl Demoter {
             if let Some(meta) = segment.bucket(BucketId::from_raw(block.id))
                 && !block.leaves
             {
-                let heat = meta.heat.load(Ordering::Relaxed);
-                if heat != block.heat.0 {
-                    meta.heat.store(block.heat.0, Ordering::Relaxed);
+                let access_stats = meta.access_stats.load(Ordering::Relaxed);
+                if access_stats != block.access_stats.0 {
+                    meta.access_stats.store(block.access_stats.0, Ordering::Relaxed);
                 }
             }
         }
@@ -234,7 +234,7 @@ impl Demoter {
             }
             self.blocks.push(Candidate {
                 id: bucket.raw(),
-                heat: Heat(meta.heat.load(Ordering::Relaxed)),
+                access_stats: AccessStats(meta.access_stats.load(Ordering::Relaxed)),
                 pinned: settings.pin,
                 priority: settings.priority,
                 leaves: false,
@@ -290,5 +290,5 @@ impl Demoter {
 }
 
 fn score(record: &FileRecord, now: u32) -> f32 {
-    Score(record.heat.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS)
+    Score(record.hotness.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS)
 }

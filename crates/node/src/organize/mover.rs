@@ -4,7 +4,7 @@
 use crate::node::{BlockRef, Node};
 use forebay_device::{Batch, Span, Target, Transfer};
 use forebay_placement::TierId;
-use forebay_placement::hotness::Heat;
+use forebay_placement::hotness::AccessStats;
 use forebay_placement::promote::promoted;
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -229,11 +229,11 @@ impl Mover {
         new.pages.reset(dirty);
         new.written.store(old.written.load(Ordering::Relaxed), Ordering::Relaxed);
         new.dirtied.store(old.dirtied.load(Ordering::Relaxed), Ordering::Relaxed);
-        let heat = Heat(old.heat.load(Ordering::Relaxed));
+        let access_stats = AccessStats(old.access_stats.load(Ordering::Relaxed));
         let now = self.node.now();
         let up = to < segment.tier_of(copy.found.bucket);
-        let heat = if up { promoted(heat, now) } else { heat.stamped(now) };
-        new.heat.store(heat.0, Ordering::Relaxed);
+        let access_stats = if up { promoted(access_stats, now) } else { access_stats.stamped(now) };
+        new.access_stats.store(access_stats.0, Ordering::Relaxed);
         new.state.store(USED, Ordering::Release);
         if let Some(sums) = segment.checksums(copy.to) {
             PageSet(valid).pages().for_each(|page| sums.set(page, copy.sums[page]));

@@ -5,7 +5,7 @@ use crate::node::{BlockRef, Node};
 use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::buckets_of;
 use forebay_placement::TierSnapshot;
-use forebay_placement::hotness::{HALF_LIFE_MS, Heat};
+use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS};
 use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
@@ -112,19 +112,19 @@ fn blocks(segment: &Segment, tier: TierId) -> impl Iterator<Item = (Block, Block
             return None;
         }
         let pinned = segment.rule_of(segment.file(file)).is_some_and(|rule| rule.settings().pin);
-        let heat = Heat(meta.heat.load(Ordering::Relaxed));
+        let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
         let found = BlockRef { file, block: meta.block.load(Ordering::Relaxed), bucket };
-        Some((Block::of(heat, pinned), found))
+        Some((Block::of(access_stats, pinned), found))
     })
 }
 
 /// A half-life has passed: the uses of every block count half.
 fn cool(node: &Node, pass: u32) {
     for bucket in node.segment.header().bucket_ids().filter_map(|id| node.segment.bucket(id)) {
-        let heat = Heat(bucket.heat.load(Ordering::Relaxed));
-        let cooled = heat.cooled(pass);
-        if cooled != heat {
-            bucket.heat.store(cooled.0, Ordering::Relaxed);
+        let access_stats = AccessStats(bucket.access_stats.load(Ordering::Relaxed));
+        let cooled = access_stats.cooled(pass);
+        if cooled != access_stats {
+            bucket.access_stats.store(cooled.0, Ordering::Relaxed);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::organize::mover::Mover;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::{Batch, Span, Stat, Transfer};
 use forebay_placement::Destination;
-use forebay_placement::hotness::Heat;
+use forebay_placement::hotness::AccessStats;
 use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
 use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::backoff::Backoff;
@@ -266,7 +266,8 @@ impl Stager {
                 continue;
             };
             let is_once = |meta: &BucketMeta| {
-                meta.pending() == 0 && Heat(meta.heat.load(Ordering::Relaxed)).count() <= 1
+                meta.pending() == 0
+                    && AccessStats(meta.access_stats.load(Ordering::Relaxed)).count() <= 1
             };
             if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
                 continue;
@@ -302,16 +303,16 @@ impl Stager {
         let level = Level::of(&ram, node.watermarks, 0);
         blocks.retain(|found| {
             let Some(meta) = segment.bucket(found.bucket) else { return false };
-            let heat = Heat(meta.heat.load(Ordering::Relaxed));
+            let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
             let from = Destination::Tier(segment.tier_of(found.bucket).index());
             let rule = segment.rule_of(segment.file(found.file));
-            let block = Block::of(heat, rule.is_some_and(|rule| rule.settings().pin));
+            let block = Block::of(access_stats, rule.is_some_and(|rule| rule.settings().pin));
             let goes = level.is_roomy
                 && meta.reserved.load(Ordering::Relaxed) == 0
                 && promotes(&Block { uses: block.uses + 1, ..block }, &level)
                 && pays(&hierarchy, from, segment.bucket_bytes() as u64);
             if goes {
-                meta.heat.store(heat.ahead(true).0, Ordering::Relaxed);
+                meta.access_stats.store(access_stats.ahead(true).0, Ordering::Relaxed);
             }
             goes
         });
@@ -340,9 +341,9 @@ impl Stager {
         let bucket = segment.take_slot(TierId::RAM, self.owner, &mut self.hint)?;
         let fresh = segment.init_bucket(bucket, file, block, self.owner)?;
         if request.is_guess {
-            let heat = &fresh.meta().heat;
-            let ahead = Heat(heat.load(Ordering::Relaxed)).ahead(true);
-            heat.store(ahead.0, Ordering::Relaxed);
+            let access_stats = &fresh.meta().access_stats;
+            let ahead = AccessStats(access_stats.load(Ordering::Relaxed)).ahead(true);
+            access_stats.store(ahead.0, Ordering::Relaxed);
         }
         let locked = fresh.publish(place, TierId::RAM)?;
         segment.file(file).note_tier(TierId::RAM);

@@ -16,7 +16,7 @@ use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::{create_pool, is_own_fault, open_pool, set_text};
 use forebay_pool::slot_head::Foreign;
-use forebay_pool::{Segment, SegmentError, liveness, undo};
+use forebay_pool::{Segment, SegmentError, liveness, power_loss};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -162,7 +162,7 @@ pub(crate) fn open(
     if unfinished {
         // There may be heads for a pool that was never finished.
         for file in slots.iter().chain(&indexes).flatten() {
-            undo::resizing(file.as_fd(), 0);
+            power_loss::resizing(file.as_fd(), 0);
             rustix::fs::ftruncate(file, 0).map_err(|errno| format!("{name}: {errno}"))?;
         }
     }

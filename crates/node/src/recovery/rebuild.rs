@@ -19,7 +19,7 @@ use crate::journal::record::FileIdentity;
 use crate::journal::superblock::reason;
 use crate::recovery::removed::Keeper;
 use aside::set_aside;
-use forebay_pool::{crash, private, undo};
+use forebay_pool::{crash, power_loss, private};
 use replay::{Writers, replay};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -81,7 +81,7 @@ pub(crate) fn rebuild(
         for (slots, index) in runtime.slot_files(config) {
             // Emptied first: slots without a table would look like a loss.
             if let Ok(table) = private::open(&index, OFlags::WRONLY).map(File::from) {
-                undo::resizing(table.as_fd(), 0);
+                power_loss::resizing(table.as_fd(), 0);
                 let _ = table.set_len(0);
             }
             crash::point("rebuild.emptied");
@@ -99,7 +99,7 @@ pub(crate) fn rebuild(
     let needed_journal = journal.clone().filter(|_| is_source);
     let slots = runtime.slot_files(config).into_iter().flat_map(|(slots, index)| [slots, index]);
     let kept = set_aside(slots.chain(needed_journal));
-    crash::point("rebuild.aside");
+    crash::point("rebuild.kept");
     let kept = match kept {
         Ok(kept) => {
             forget_journal();

@@ -36,7 +36,9 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             USED if !named.has(bucket.raw()) && pending != 0 => {
                 findings.refused(&place, unflushed(segment, meta, "no index entry leads to it"));
             }
-            USED if !named.has(bucket.raw()) => findings.repaired(&place, "in use by nobody"),
+            USED if !named.has(bucket.raw()) => {
+                findings.repaired(&place, "in use, but in no index entry")
+            }
             USED if meta.pages.dirty() & !meta.valid.load(Ordering::Acquire) != 0 => {
                 findings.repaired(&place, "has unflushed pages that are not valid");
             }
@@ -44,7 +46,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
                 findings.refused(&place, unflushed(segment, meta, "it counts as free"));
             }
             RESERVED if meta.reserved.load(Ordering::Acquire) == 0 => {
-                findings.repaired(&place, "set aside for nobody");
+                findings.repaired(&place, "reserved for no job");
             }
             FREE | USED | FILLING | RESERVED => {}
             stamp => {

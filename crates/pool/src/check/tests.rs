@@ -119,7 +119,7 @@ fn damage_that_could_lose_data_is_refused() {
                 .state
                 .store(Owner::new(2, 3).raw(), Ordering::Relaxed)
         }),
-        ("a lock held by nobody", |s| {
+        ("a lock without a holder", |s| {
             s.bucket(BucketId::from_raw(0)).unwrap().lock.try_lock(Owner::new(2, 3)).unwrap();
         }),
         ("an entry lost", |s| s.file(FILE).entry0.store(0, Ordering::Relaxed)),
@@ -147,12 +147,12 @@ fn damage_that_could_lose_data_is_refused() {
             let entry = &s.index().node(node).unwrap().entry;
             entry.iter().for_each(|e| e.store(u64::from(node) + 1, Ordering::Relaxed));
         }),
-        ("a record that nobody has", |s| s.file(FILE).state.store(1 << 20, Ordering::Relaxed)),
+        ("a record without a holder", |s| s.file(FILE).state.store(1 << 20, Ordering::Relaxed)),
         ("another inode", |s| {
             s.file(FILE).inode.fetch_xor(1 << 3, Ordering::Relaxed);
         }),
         ("another store", |s| s.file(FILE).store.store(5, Ordering::Relaxed)),
-        ("a truncate by nobody", |s| s.file(FILE).intent.store(1, Ordering::Relaxed)),
+        ("a truncate without an owner", |s| s.file(FILE).intent.store(1, Ordering::Relaxed)),
         ("an empty file table", |s| {
             (0..s.header().heads).for_each(|head| s.head(head).store(0, Ordering::Relaxed));
         }),

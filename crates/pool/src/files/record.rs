@@ -106,7 +106,7 @@ impl FileRecord {
             &self.born_ns,
             &self.entry0,
             &self.root,
-            &self.heat,
+            &self.hotness,
             &self.rule_review,
             &self.intent,
             &self.range_start,

@@ -193,10 +193,10 @@ impl Segment {
         file: FileId,
         owner: Owner,
     ) -> Result<ExclusiveGuard<'a>, Errno> {
-        self.exclude_looking(file, owner, Segment::ends_wait_in_time)
+        self.lock_exclusive_looking(file, owner, Segment::ends_wait_in_time)
     }
 
-    pub(crate) fn exclude_looking<E>(
+    pub(crate) fn lock_exclusive_looking<E>(
         &self,
         file: FileId,
         owner: Owner,
@@ -231,13 +231,13 @@ impl Segment {
             }
         }
         let exclusive = ExclusiveGuard::of(record, Some(owner));
-        crash::point("file.excluding");
+        crash::point("file.exclusive-waiting");
         if was_free {
             self.wait_for_others(file, owner, look)?;
         } else {
             let Ok(()) = self.wait_for_others(file, owner, Segment::waits_on);
         }
-        crash::point("file.excluded");
+        crash::point("file.exclusive");
         Ok(exclusive)
     }
 
@@ -249,7 +249,7 @@ impl Segment {
         file: FileId,
         owner: Owner,
     ) -> Option<ExclusiveGuard<'a>> {
-        self.exclude_in_time(file, owner)
+        self.try_lock_exclusive_record(file, owner)
     }
 
     /// Goes on as `owner` with a file that a dead process had exclusively, and that is `reaper`'s
@@ -267,7 +267,11 @@ impl Segment {
         taken.ok().map(|_| ExclusiveGuard::of(record, Some(owner)))
     }
 
-    pub(crate) fn exclude_in_time(&self, file: FileId, owner: Owner) -> Option<ExclusiveGuard<'_>> {
+    pub(crate) fn try_lock_exclusive_record(
+        &self,
+        file: FileId,
+        owner: Owner,
+    ) -> Option<ExclusiveGuard<'_>> {
         let record = self.file(file);
         ranks::waiting(Rank::Exclusive, owner, &record.exclusive);
         let (free, mine) = (0, owner.raw());

@@ -146,7 +146,7 @@ fn threads_that_are_inside_wait_for_no_second_shared_lock() {
     let outer: Vec<_> = owners.iter().map(|&owner| segment.enter_table(owner)).collect();
     let file = segment.with_file_or_new(id, owners[0], |file, _| file).unwrap();
     let other = Owner::new(2, 0);
-    let may_exclude = || segment.exclude_in_time(file, other).is_some();
+    let may_exclude = || segment.try_lock_exclusive_record(file, other).is_some();
     for (&owner, table) in owners.iter().zip(outer) {
         let again = segment.enter_table(owner);
         let inside = segment.try_enter(file, owner).unwrap();
@@ -154,7 +154,7 @@ fn threads_that_are_inside_wait_for_no_second_shared_lock() {
         assert!(!may_exclude());
         drop(twice);
         segment.step_out(file, owner, &inside);
-        let exclusive = segment.exclude_in_time(file, other).unwrap();
+        let exclusive = segment.try_lock_exclusive_record(file, other).unwrap();
         assert_eq!(segment.try_step_in(file, owner, &inside), Err(other));
         drop(exclusive);
         segment.try_step_in(file, owner, &inside).unwrap();

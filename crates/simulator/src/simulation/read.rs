@@ -78,7 +78,7 @@ impl Simulation {
         self.touch(blocks);
         for &(id, bytes) in blocks {
             let block = &mut self.blocks[id];
-            block.heat = Eviction::default().used(block.heat, now_ms);
+            block.access_stats = Eviction::default().used(block.access_stats, now_ms);
             if block.lost {
                 self.outcome.unreadable += bytes;
                 continue;

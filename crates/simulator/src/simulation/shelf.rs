@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use forebay_placement::evict::Ghosts;
-use forebay_placement::hotness::Heat;
+use forebay_placement::hotness::AccessStats;
 
 use super::Simulation;
 use crate::blocks::{BlockId, Place};
@@ -75,7 +75,7 @@ impl Simulation {
         let (now_ms, block) = (self.now_ms(), &mut self.blocks[id]);
         let known =
             self.shelves[shelf].ghosts.remembers(u64::from(block.file), u64::from(block.number));
-        block.heat = Heat::arriving(now_ms, known);
+        block.access_stats = AccessStats::arriving(now_ms, known);
     }
 
     /// Takes space of a shelf.

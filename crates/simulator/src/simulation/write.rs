@@ -174,7 +174,7 @@ impl Simulation {
             block.lost = false;
             block.valid = block.valid.saturating_add(bytes).min(self.run.cluster.block);
             block.written_ns = now_ns;
-            block.heat = Eviction::default().used(block.heat, now_ms);
+            block.access_stats = Eviction::default().used(block.access_stats, now_ms);
             let dirty = (block.dirty + bytes).min(block.valid);
             let more = dirty - block.dirty;
             self.outcome.replaced += bytes - more;

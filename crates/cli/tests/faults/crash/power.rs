@@ -1,4 +1,5 @@
-//! A loss of power: what was written and not synced is put back, in part (`forebay_pool::undo`).
+//! A loss of power: what was written and not synced is put back, in part
+//! (`forebay_pool::power_loss`).
 
 use forebay_placement::Random;
 use std::collections::BTreeMap;

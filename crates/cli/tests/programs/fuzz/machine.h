@@ -1,5 +1,5 @@
 /*
- * What all actors of a run share: whose turn it is, who lives, which descriptors each process
+ * What all actors of a run share: whose turn it is, which live, which descriptors each process
  * has, and the log. It lies in a file outside the directory under test, mapped by every process;
  * no descriptor of ours stays open, so that descriptor numbers are the operations' own.
  */
@@ -40,7 +40,7 @@ enum {
 	LINES = 1 << 17,
 	LOG_BYTES = 32 << 20,
 	BUFFER_BYTES = 4 << 20,
-	PATIENCE_S = 60,
+	TIMEOUT_S = 60,
 	PAGE = 4096,
 };
 
@@ -109,7 +109,7 @@ static uint32_t load(uint32_t *word)
 	return __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
 
-/* Ends the run: everybody sees it and leaves. */
+/* Ends the run: all actors see it and leave. */
 static void finish(uint32_t how)
 {
 	__atomic_store_n(&S->over, how, __ATOMIC_SEQ_CST);

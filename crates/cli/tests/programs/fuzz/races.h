@@ -1,6 +1,6 @@
 /*
- * Work of several processes and threads at the same time, whose outcome does not depend on who
- * is first: race KIND PATH PROCESSES ROUNDS SEED. Whoever finds something wrong says so.
+ * Work of several processes and threads at the same time, whose outcome does not depend on which
+ * is first: race KIND PATH PROCESSES ROUNDS SEED. An actor that finds something wrong says so.
  */
 
 enum { THREADS = 2 };
@@ -27,7 +27,7 @@ static void wrong(struct racer *r, const char *format, ...)
 
 enum { HEAD = 24 };
 
-/* A record: who, which, how long, and a content that follows from them. */
+/* A record: its writer, which, how long, and a content that follows from them. */
 static size_t make_record(char *to, int who, int which, size_t bytes)
 {
 	char head[HEAD + 1];
@@ -124,7 +124,7 @@ static void work_in_region(struct racer *r, int fd)
 	free(got);
 }
 
-/* A counter that whoever has the lock raises. */
+/* A counter that the holder of the lock raises. */
 static void count_locked(struct racer *r, int fd)
 {
 	for (int n = 0; n < r->rounds; n++) {
@@ -282,7 +282,7 @@ static void race(void)
 	if (close(fd) != 0)
 		wrong(&common, "close: %s", strerror(errno));
 	if (common.kind == 'r') {
-		/* Who was last is nobody's business; the file is. */
+		/* Which was last does not matter; the file does. */
 		fd = open(common.path, O_RDONLY | O_CLOEXEC);
 		long got = read(fd, buffer, 20000), who, which, bytes;
 		close(fd);

@@ -88,7 +88,7 @@ static void stream_turned(unsigned n, char to)
 	streams[n].last = to;
 }
 
-/* What a stream may not do gives errors, after which its position is anybody's guess. */
+/* What a stream may not do gives errors, after which its position is undefined. */
 static int stream_may(unsigned n, unsigned step)
 {
 	static const char WRITES[] = "ww   w       w  ", READS[] = "  rrr rr    r   ";

@@ -82,7 +82,7 @@ pub(super) fn grow(node: &Node) {
     while !node.stopping() {
         match node.segment.grow(node.pool_file.as_fd(), PIECE) {
             Ok(0) => return,
-            Ok(_) => node.announce_room(),
+            Ok(_) => node.post_room(),
             Err(errno) => {
                 let ready = node.header().ram_ready.load(Ordering::Acquire);
                 let mib =

@@ -1,6 +1,6 @@
 //! Completing truncates and punches that a dead process, or an earlier manager, left undone.
 
-use crate::devices::undoable::UndoableBatch;
+use crate::devices::power_loss::PowerLossBatch;
 use crate::node::Node;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::BackingStore;
@@ -37,7 +37,7 @@ impl SlotFiles for FromManager<'_> {
 impl StoreOps for FromManager<'_> {
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         let (store, held) = self.held()?;
-        self.note_cut()?;
+        self.log_truncate()?;
         store.truncate(held.file(), size)?;
         self.node.segment.file(self.file).clear(FileFlags::SYNCED);
         Ok(())
@@ -45,7 +45,7 @@ impl StoreOps for FromManager<'_> {
 
     fn punch_store(&self, range: std::ops::Range<u64>) -> Result<(), Errno> {
         let (store, held) = self.held()?;
-        self.note_cut()?;
+        self.log_truncate()?;
         store.punch(held.file(), range)?;
         self.node.segment.file(self.file).clear(FileFlags::SYNCED);
         Ok(())
@@ -62,10 +62,10 @@ impl FromManager<'_> {
     }
 
     /// The journal has to know before the store changes.
-    fn note_cut(&self) -> Result<(), Errno> {
+    fn log_truncate(&self) -> Result<(), Errno> {
         let Some(journal) = &self.node.journal else { return Ok(()) };
         journal
-            .log_truncate(self.node.context(), self.file, &mut UndoableBatch::plain())
+            .log_truncate(self.node.context(), self.file, &mut PowerLossBatch::plain())
             .map_err(|_| Errno::IO)
     }
 }

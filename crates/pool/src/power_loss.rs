@@ -1,7 +1,7 @@
-//! A loss of power, simulated by test builds: with `FOREBAY_UNDO=DIR` what a write or a truncate
-//! replaces is first kept in DIR, and a sync of the file makes that void. A test that puts a part
-//! of it back has what a disk may look like that was never told to sync. Without debug assertions
-//! all of this is nothing.
+//! A loss of power, simulated by test builds: with `FOREBAY_POWER_LOSS=DIR` what a write or a
+//! truncate replaces is first kept in DIR, and a sync of the file makes that void. A test that puts
+//! a part of it back has what a disk may look like that was never told to sync. Without debug
+//! assertions all of this is nothing.
 //!
 //! DIR/DEVICE-INODE has for each page that was changed a head of five words - time, kind (0: write,
 //! 1: sync, 2: new size), offset, number of old bytes, old size of the file - and the old bytes.
@@ -57,7 +57,7 @@ mod kept {
 
     fn file_of(fd: BorrowedFd<'_>, all: bool) -> Option<(OwnedFd, u64)> {
         static FOLDER: OnceLock<Variable> = OnceLock::new();
-        let folder = FOLDER.get_or_init(|| Variable::of(b"FOREBAY_UNDO="));
+        let folder = FOLDER.get_or_init(|| Variable::of(b"FOREBAY_POWER_LOSS="));
         let folder = core::str::from_utf8(folder.bytes()).ok().filter(|path| !path.is_empty())?;
         let stat = rustix::fs::fstat(fd).ok()?;
         let path = match all {

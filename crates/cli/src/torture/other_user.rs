@@ -57,7 +57,7 @@ pub fn can_be() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-struct Stranger {
+struct OtherUser {
     place: PathBuf,
     random: Random,
     attempts: Attempts,
@@ -75,14 +75,14 @@ pub fn lurk(arguments: &WorkerArguments) -> Result<ExitCode, String> {
     let breach = breach.map_err(explain)?;
     become_nobody().map_err(|errno| explain(errno.into()))?;
     let random = Random::new(arguments.seed ^ attempts.count());
-    let mut stranger = Stranger { place, random, attempts, file, breach };
+    let mut other_user = OtherUser { place, random, attempts, file, breach };
     let until = UNIX_EPOCH + Duration::from_secs(arguments.until);
     while SystemTime::now() < until && rustix::process::getppid() != Some(Pid::INIT) {
-        for what in stranger.round() {
-            stranger.breach.write_all(format!("{what}\n").as_bytes()).map_err(explain)?;
+        for what in other_user.round() {
+            other_user.breach.write_all(format!("{what}\n").as_bytes()).map_err(explain)?;
         }
-        stranger.file.keep(&stranger.attempts).map_err(explain)?;
-        let pause = Duration::from_millis(stranger.random.below(30));
+        other_user.file.keep(&other_user.attempts).map_err(explain)?;
+        let pause = Duration::from_millis(other_user.random.below(30));
         std::thread::sleep(pause);
     }
     Ok(ExitCode::SUCCESS)
@@ -100,7 +100,7 @@ fn become_nobody() -> rustix::io::Result<()> {
     Ok(())
 }
 
-impl Stranger {
+impl OtherUser {
     /// Tries one thing; what he got that is not his.
     fn round(&mut self) -> Vec<String> {
         match self.random.below(8) {

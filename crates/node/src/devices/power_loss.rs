@@ -1,35 +1,35 @@
 //! The changes that node managers make to files, as tests undo them to simulate a loss of power
-//! (`forebay_pool::undo`). Without debug assertions all of this adds nothing.
+//! (`forebay_pool::power_loss`). Without debug assertions all of this adds nothing.
 
 use forebay_device::{
     BackingStore, Batch, Direction, Errno, Properties, SlotDevice, Span, Stat, StoreFile, Target,
     Transfer,
 };
-use forebay_pool::{clock, undo};
+use forebay_pool::{clock, power_loss};
 use forebay_posix::{FileSlots, Positional, PosixStore, descriptor};
 use forebay_tiers::open_batch;
 use rustix::fd::AsFd;
 use std::ops::Range;
 
 /// A batch of files, and of slots in one, whose changes a test can undo.
-pub(crate) struct UndoableBatch {
+pub(crate) struct PowerLossBatch {
     inner: Box<dyn Batch>,
     slots: Option<FileSlots>,
 }
 
-impl UndoableBatch {
+impl PowerLossBatch {
     /// The fastest that this machine allows; a [`forebay_posix::MakeBatch`].
     pub fn open(slots: Option<FileSlots>, depth: u32) -> Box<dyn Batch> {
-        Box::new(UndoableBatch { inner: open_batch(slots, depth), slots })
+        Box::new(PowerLossBatch { inner: open_batch(slots, depth), slots })
     }
 
     /// One system call at a time, for what is written rarely.
-    pub fn plain() -> UndoableBatch {
-        UndoableBatch { inner: Positional::open(None, 1), slots: None }
+    pub fn plain() -> PowerLossBatch {
+        PowerLossBatch { inner: Positional::open(None, 1), slots: None }
     }
 }
 
-impl Batch for UndoableBatch {
+impl Batch for PowerLossBatch {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
@@ -49,7 +49,7 @@ impl Batch for UndoableBatch {
     fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {
         let began = clock::monotonic_ns();
         self.inner.sync(file)?;
-        undo::synced(descriptor(file)?, began);
+        power_loss::synced(descriptor(file)?, began);
         Ok(())
     }
 }
@@ -57,14 +57,14 @@ impl Batch for UndoableBatch {
 /// Before `bytes` are written at `offset`. What is no file is refused by the write itself.
 fn writing(file: StoreFile, offset: u64, bytes: u64) {
     if let Ok(file) = descriptor(file) {
-        undo::writing(file, offset, bytes);
+        power_loss::writing(file, offset, bytes);
     }
 }
 
 /// A tier or a store on POSIX files whose changes a test can undo.
-pub(crate) struct Undoable<D>(pub D);
+pub(crate) struct PowerLoss<D>(pub D);
 
-impl SlotDevice for Undoable<FileSlots> {
+impl SlotDevice for PowerLoss<FileSlots> {
     fn properties(&self) -> Properties {
         self.0.properties()
     }
@@ -86,7 +86,7 @@ impl SlotDevice for Undoable<FileSlots> {
     }
 }
 
-impl BackingStore for Undoable<PosixStore> {
+impl BackingStore for PowerLoss<PosixStore> {
     fn stat(&self, file: StoreFile) -> Result<Stat, Errno> {
         self.0.stat(file)
     }
@@ -105,12 +105,12 @@ impl BackingStore for Undoable<PosixStore> {
     fn sync(&self, file: StoreFile) -> Result<(), Errno> {
         let began = clock::monotonic_ns();
         self.0.sync(file)?;
-        undo::synced(descriptor(file)?, began);
+        power_loss::synced(descriptor(file)?, began);
         Ok(())
     }
 
     fn truncate(&self, file: StoreFile, size: u64) -> Result<(), Errno> {
-        undo::resizing(descriptor(file)?, size);
+        power_loss::resizing(descriptor(file)?, size);
         self.0.truncate(file, size)
     }
 
@@ -127,7 +127,7 @@ impl BackingStore for Undoable<PosixStore> {
         let began = clock::monotonic_ns();
         self.0.sync_all()?;
         if cfg!(debug_assertions) {
-            undo::synced_all(self.0.open_folder()?.as_fd(), began);
+            power_loss::synced_all(self.0.open_folder()?.as_fd(), began);
         }
         Ok(())
     }
