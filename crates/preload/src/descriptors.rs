@@ -2,6 +2,7 @@
 
 use crate::real::{aliases, real, without_cancellation};
 use crate::session;
+use crate::stdio::redirect::redirected;
 use crate::{managed, set_errno, status};
 use forebay_client::OpenFlags;
 use libc::{c_int, c_uint, c_void};
@@ -62,7 +63,7 @@ fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     match session.replace(old, new, call) {
         Ok(result) => {
             if result >= 0 && old != new {
-                crate::stdio::redirected(result);
+                redirected(result);
             }
             result
         }

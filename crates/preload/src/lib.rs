@@ -9,10 +9,8 @@
 #![cfg(target_os = "linux")]
 
 mod aio;
-mod bulk;
 mod copy;
 mod descriptors;
-mod file_layout;
 mod files;
 mod memory;
 mod process;
@@ -24,7 +22,6 @@ mod spawn;
 mod stat;
 mod stdio;
 mod syscall;
-mod wide;
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 use forebay_client::{OpenFile, Session, StartError, say};
@@ -45,7 +42,7 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
             Err(StartError::NoPool) => {}
             Err(error) => refuse(error),
         }
-        stdio::start();
+        stdio::standard::start();
     }
 }
 

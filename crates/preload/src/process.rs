@@ -1,10 +1,10 @@
 //! fork, and what changes the whole process.
 
-use crate::file_layout::Stream;
 use crate::real::{aliases, real};
 use crate::session;
 use crate::status;
-use crate::stdio::carries;
+use crate::stdio::foreign::carries;
+use crate::stdio::layout::Stream;
 use libc::{c_int, pid_t};
 use rustix::io::Errno;
 

@@ -1,29 +1,38 @@
 //! Large reads of streams: glibc fills the buffer of a cookie stream over and over, where it reads
 //! straight to the program's memory for its own streams. So do we.
 
-use crate::file_layout::*;
+use super::cookie::{Cookie, ours};
+use super::glibc::Locked;
+use super::layout::*;
+use super::position::{advance, read_ahead};
 use crate::real::real;
-use crate::stdio::{Cookie, Locked, ours};
-use libc::{FILE, c_void, size_t};
+use libc::{FILE, c_void, size_t, ssize_t};
 
 /// What is read straight is a multiple of this, in bytes: glibc's usual buffer.
 const BLOCK: usize = 4096;
 /// Below this a buffer or two are as good.
 const LARGE: usize = 4 * BLOCK;
 
+/// Reads through the descriptor.
+unsafe fn past_the_buffer(cookie: &Cookie, to: *mut u8, bytes: usize) -> ssize_t {
+    // SAFETY: the caller's buffer.
+    let got = unsafe { libc::read(cookie.descriptor(), to.cast(), bytes) };
+    advance(cookie, got.max(0) as usize);
+    got
+}
+
 /// Reads `wanted` bytes of our locked stream. Returns how many there were.
 unsafe fn read(stream: Stream, cookie: &Cookie, to: *mut u8, wanted: usize) -> usize {
-    let buffered = || stream.get(READ_END_AT).addr() - stream.get(READ_POINTER_AT).addr();
     let flags = || stream.get(FLAGS_AT);
     let mut reading = flags() & WRITING == 0 && !stream.get(READ_BASE_AT).is_null();
     let mut done = 0;
     while done < wanted {
-        let (left, ready) = (wanted - done, buffered());
+        let (left, ready) = (wanted - done, read_ahead(stream));
         // SAFETY: `to` has room for `wanted`.
         let to = unsafe { to.add(done) };
         if reading && ready == 0 && left >= BLOCK && flags() & (IN_BACKUP | NO_READS) == 0 {
             // SAFETY: `to` has room for what is left.
-            match unsafe { cookie.read(to, left - left % BLOCK) } {
+            match unsafe { past_the_buffer(cookie, to, left - left % BLOCK) } {
                 got @ 1.. => done += got as usize,
                 end => {
                     let seen = if end == 0 { EOF_SEEN } else { ERROR_SEEN };

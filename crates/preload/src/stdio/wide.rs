@@ -1,9 +1,10 @@
 //! Wide characters on our streams. glibc's cookie streams are streams of bytes, so that one of ours
-//! is [handed back](crate::stdio::hand_back) to glibc before its first wide operation; all after
+//! is [handed back](super::foreign::hand_back) to glibc before its first wide operation; all after
 //! that is glibc's.
 
+use super::foreign::hand_back;
+use super::glibc::{stdin, stdout};
 use crate::real::real;
-use crate::stdio::{hand_back, stdin, stdout};
 use libc::{FILE, c_int, c_void, size_t, wchar_t};
 
 /// A wide character, or `WEOF`.
