@@ -21,18 +21,15 @@ impl EnteredFile<'_> {
         cursor: &mut Cursor<'_, Readable>,
         part: Part,
     ) -> Result<Option<usize>, Errno> {
-        let whole = part.bytes == self.session.segment.bucket_bytes();
-        // Locked before the block's is: no other thread waits for one that nothing names.
-        let fresh = if whole { self.session.segment.take_bucket(self.owner) } else { None };
-        let init = |bucket: BucketId| {
-            self.session.segment.init_bucket(bucket, self.id, part.block, self.owner)
-        };
-        let fresh = fresh.and_then(init);
-        let held = self.session.segment.lock_block_unless_interrupted(entry, self.owner)?;
+        let segment = &self.session.segment;
+        let held = segment.lock_block_unless_interrupted(entry, self.owner)?;
         let Some(mut held) = held.filter(|held| !held.tier().is_ram()) else { return Ok(None) };
-        // It could not be freed while the manager, which may be stopped, brings some of it to the
-        // store.
-        let fresh = fresh.filter(|_| held.meta().pages.writeback() == 0);
+        // A block that the manager, which may be stopped, is bringing to the store could not be
+        // freed.
+        let moves = part.bytes == segment.bucket_bytes() && held.meta().pages.writeback() == 0;
+        let bucket = if moves { segment.take_bucket(self.owner) } else { None };
+        let init = |bucket| segment.init_bucket(bucket, self.id, part.block, self.owner);
+        let fresh = bucket.and_then(init);
         let Some(fresh) = fresh else {
             let start = cursor.position();
             let result = self.write_slot(held.bucket(), cursor, part);
@@ -63,14 +60,31 @@ impl EnteredFile<'_> {
     /// the device's, or `IO`, if bytes that only the slot has cannot be read as they were written.
     #[cold]
     fn bring_up(&self, entry: &AtomicU64, block: u64) -> Result<(), Errno> {
-        let take = || self.ram_bucket();
-        let fresh = self.fresh(block, take);
-        let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
-        let held = self.session.segment.lock_block_unless_interrupted(entry, self.owner)?;
+        // There may be no room for seconds: no lock is held meanwhile.
+        let mut taken = Some(self.ram_bucket().ok_or(Errno::NOSPC)?);
+        let result = self.bring_up_to(entry, block, &mut taken);
+        if let Some((_, unused)) = taken {
+            self.session.segment.free_bucket(unused);
+        }
+        result
+    }
+
+    /// Moves a block to the bucket that was `taken` for it, or to another one.
+    fn bring_up_to(
+        &self,
+        entry: &AtomicU64,
+        block: u64,
+        taken: &mut Option<(TierId, BucketId)>,
+    ) -> Result<(), Errno> {
+        let segment = &self.session.segment;
+        let held = segment.lock_block_unless_interrupted(entry, self.owner)?;
         let Some(held) = held.filter(|held| !held.tier().is_ram() && held.is_taken()) else {
             return Ok(());
         };
-        self.session.segment.wait_for_writeback_unless_interrupted(held.meta())?;
+        segment.wait_for_writeback_unless_interrupted(held.meta())?;
+        let another = || Some((TierId::RAM, segment.take_bucket(self.owner)?));
+        let fresh = self.fresh(block, || taken.take().or_else(another));
+        let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
         fresh.raise(entry, held, self.session).map(drop).map_err(|(errno, _)| errno)
     }
 
