@@ -270,7 +270,7 @@ impl Session {
         });
         // What the image before the exec held and this one has not inherited.
         for word in 0..self.segment.header().descriptions / 64 {
-            let held = self.segment.held(self.slot(), word);
+            let held = self.segment.descriptions().held(self.slot(), word);
             if held.load(Ordering::Relaxed) & !keep[word as usize] != 0 {
                 held.fetch_and(keep[word as usize], Ordering::SeqCst);
             }
@@ -292,7 +292,7 @@ impl Session {
         // It may not have been held by any process for a while, and the file's record removed: so
         // it is as an open.
         let take_part = |file| {
-            let adopted = self.segment.adopt(marker, owner);
+            let adopted = self.segment.descriptions().adopt(marker, owner);
             if adopted {
                 let description = self.segment.description(marker.description);
                 description.file.store(file, Ordering::Release);

@@ -59,7 +59,7 @@ impl Session {
         self.end_partings();
         // What other threads opened between the preparation and the fork.
         for file in self.files() {
-            self.segment.hold(fork.slot, file.description_id());
+            self.segment.descriptions().hold(fork.slot, file.description_id());
         }
         self.lending.store(0, Ordering::Relaxed);
         self.manager.forked();

@@ -65,7 +65,7 @@ impl Session {
     pub(crate) fn end_locks(&self, fd: RawFd, marker: Marker) {
         let held = DescriptionFlags::LOCKED | DescriptionFlags::SHARED;
         let flags = self.segment.description(marker.description).flags.load(Ordering::SeqCst);
-        if !flags.contains(held) || self.segment.is_wanted(marker) {
+        if !flags.contains(held) || self.segment.descriptions().is_wanted(marker) {
             return;
         }
         // The number may be another file's by now, closed and opened where we could not see.

@@ -207,7 +207,7 @@ impl Session {
         let Some(marker) = self.described(&mut open)? else { return Ok(false) };
         if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
             // A file system that cannot carry the marker: its files are too small to need us.
-            self.segment.release(self.slot(), marker.description);
+            self.segment.descriptions().release(self.slot(), marker.description);
             return Ok(false);
         }
         let hidden = flags & (OFlags::APPEND | OFlags::DIRECT);

@@ -56,8 +56,8 @@ impl OpenFile<'_> {
                 self.closing();
             }
             self.session.close_readers(self.description_id(), self.id);
-            let marker = self.session.segment.marker(self.description_id());
-            self.session.segment.release(self.session.slot(), self.description_id());
+            let marker = self.session.segment.descriptions().marker(self.description_id());
+            self.session.segment.descriptions().release(self.session.slot(), self.description_id());
             self.session.end_locks(self.fd, marker);
         }
     }
@@ -158,7 +158,7 @@ impl Session {
             true => self.is_of(fd, file.id),
             false => {
                 let marker = rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode);
-                marker == Some(self.segment.marker(file.description_id()))
+                marker == Some(self.segment.descriptions().marker(file.description_id()))
             }
         }
     }
@@ -385,7 +385,7 @@ impl Session {
             if let Some(id) = before
                 && self.references.load(id as usize) == 0
             {
-                self.segment.release(self.slot(), id);
+                self.segment.descriptions().release(self.slot(), id);
             }
         }
     }

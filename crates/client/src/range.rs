@@ -132,7 +132,8 @@ impl OpenFile<'_> {
             // It may not be opened again.
             Err(_) => {
                 let found = look(self.fd);
-                let marker = self.session.segment.marker(self.description_id()).encode();
+                let marker =
+                    self.session.segment.descriptions().marker(self.description_id()).encode();
                 let _ = rustix::fs::seek(borrow(self.fd), SeekFrom::Start(marker));
                 found
             }

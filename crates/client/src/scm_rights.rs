@@ -24,12 +24,12 @@ impl OpenFile<'_> {
     /// Notes that a descriptor is about to be sent.
     pub fn sending(&self) {
         let now = clock::stamp(clock::realtime_coarse_ns());
-        self.session.segment.take_off(self.description_id(), now);
+        self.session.segment.descriptions().take_off(self.description_id(), now);
     }
 
     /// Takes back [`OpenFile::sending`]: it was not sent.
     pub fn not_passed(&self) {
-        self.session.segment.land(self.description_id());
+        self.session.segment.descriptions().land(self.description_id());
     }
 }
 
@@ -48,7 +48,7 @@ impl Session {
         }
         let marked = rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode).is_some();
         match self.adopt(fd) {
-            Some(description) if !again => self.segment.land(description),
+            Some(description) if !again => self.segment.descriptions().land(description),
             Some(_) => {}
             None if marked => return false,
             None => return self.opened_raw(fd).is_ok(),

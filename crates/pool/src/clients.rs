@@ -8,9 +8,7 @@ use crate::guards::ExclusiveGuard;
 use crate::layout::*;
 use crate::liveness;
 use crate::owner::Owner;
-use crate::ranks::Ranked;
 use crate::segment::{MANAGER_SLOT, Segment};
-use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
 
@@ -86,12 +84,7 @@ impl Segment {
         self.client(child).unrecorded.fetch_or(unrecorded, Ordering::SeqCst);
         let job = self.client(parent).job.load(Ordering::SeqCst);
         self.client(child).job.store(job, Ordering::SeqCst);
-        for word in 0..self.header().descriptions / 64 {
-            let held = self.held(parent, word).load(Ordering::SeqCst);
-            if held != 0 {
-                self.held(child, word).store(held, Ordering::SeqCst);
-            }
-        }
+        self.descriptions().inherit(parent, child);
     }
 
     /// Takes a reserved slot away from a child that was never there, or is dead: to be reaped.
@@ -138,7 +131,7 @@ impl Segment {
 
     /// Gives a reserved slot back: the fork failed.
     pub fn cancel_slot(&self, slot: u32) {
-        self.release_all(slot);
+        self.descriptions().release_all(slot);
         self.vacate(slot);
     }
 
@@ -198,14 +191,6 @@ impl Segment {
         self.client(slot).shared_locks[0].store(word, Ordering::SeqCst);
     }
 
-    fn release_all(&self, slot: u32) {
-        for word in 0..self.header().descriptions / 64 {
-            if self.held(slot, word).load(Ordering::Relaxed) != 0 {
-                self.held(slot, word).store(0, Ordering::SeqCst);
-            }
-        }
-    }
-
     /// Takes back everything that the dead process of `slot` held, and frees the slot. For the node
     /// manager. Files with a truncate left undone are handed to `unfinished`, still exclusively
     /// held by the dead owner given. Returns whether it died inside a file; `None` if something of
@@ -217,7 +202,7 @@ impl Segment {
         crash::point("reap.begin");
         let inside = self.reap_holdings(slot, unfinished)?;
         crash::point("reap.holdings");
-        self.release_all(slot);
+        self.descriptions().release_all(slot);
         self.add_to_past(&client.counters);
         self.vacate(slot);
         Some(inside)
@@ -322,11 +307,8 @@ impl Segment {
     fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(FileId, Owner)) -> bool {
         let reaper = Owner::reaper(slot);
         self.queue().take_back(|owner| owner.slot() == slot);
-        self.stripes().for_each(|stripe| take_back(stripe, slot));
-        for id in 0..self.header().descriptions {
-            take_back(&self.description(id).position, slot);
-        }
-        self.reap_openings(slot);
+        self.stripes().for_each(|stripe| stripe.take_back(slot));
+        self.descriptions().reap(slot);
         if !self.reap_files(slot, reaper) {
             return false;
         }
@@ -334,7 +316,7 @@ impl Segment {
         self.reap_buckets(slot);
         for file in self.live_files() {
             let record = self.file(file);
-            take_back(&record.append, slot);
+            record.append.take_back(slot);
             // Before anything else of the file can be taken for free.
             self.note_lengtheners(record, slot);
             self.for_each_entry(record, 0, |_, place| {
@@ -558,12 +540,6 @@ pub struct Recovered {
     pub orphans: u32,
 }
 
-/// Takes `lock` from a dead process of `slot`, and releases it.
-fn take_back<R: Ranked>(lock: &RobustSeqLock<R>, slot: u32) {
-    let holder = lock.holder().filter(|holder| holder.slot() == slot);
-    drop(holder.and_then(|holder| lock.guard_of_dead(holder, Owner::reaper(slot))));
-}
-
 fn is_state(raw: u32) -> bool {
     matches!(raw, FREE | USED | FILLING | RESERVED)
 }
@@ -633,7 +609,7 @@ mod tests {
         assert!(record.append.try_lock(me).is_ok());
         assert!(meta.lock.try_lock(me).is_ok());
         assert_eq!(segment.client(slot).state.load(Ordering::Relaxed), slot_state::FREE);
-        assert_eq!(segment.held(slot, 0).load(Ordering::Relaxed), 0);
+        assert_eq!(segment.descriptions().held(slot, 0).load(Ordering::Relaxed), 0);
     }
 
     #[test]

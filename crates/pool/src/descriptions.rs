@@ -1,12 +1,14 @@
 //! Open-file descriptions, shared by dup, fork and exec, and the marker by which a new image
 //! recognizes the ones it inherited.
+//!
+//! They are slices, and know no segment: see docs/design/views.md.
 
 use crate::FileId;
+use crate::clock::stamp_age;
 use crate::crash;
-use crate::layout::*;
+use crate::layout::{Description, DescriptionFlags, FileRecord, description_state};
 use crate::owner::Owner;
-use crate::segment::Segment;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const MARKER_BASE: u64 = 1 << 42;
 const GENERATION_BITS: u32 = 24;
@@ -55,35 +57,103 @@ fn opening_by(owner: Owner) -> u32 {
     owner.slot() << 8 | description_state::OPENING
 }
 
-impl Segment {
-    fn held_bit(&self, slot: u32, description: u32) -> (&AtomicU64, u64) {
-        (self.held(slot, description / 64), 1 << (description % 64))
+/// The descriptions of a node, as slices of shared memory, and which client slots hold each. All
+/// threads of all processes may use them at once.
+#[derive(Clone, Copy)]
+pub struct Descriptions<'a> {
+    /// All descriptions.
+    pub all: &'a [Description],
+    /// A bit for each description that a slot holds: as many words as those take, slot after slot.
+    pub held: &'a [AtomicU64],
+    /// One past the highest client slot ever used.
+    pub slots: &'a AtomicU32,
+    /// Where the next search for a free one starts.
+    pub cursor: &'a AtomicU32,
+}
+
+impl<'a> Descriptions<'a> {
+    /// Description `id`.
+    #[inline]
+    pub fn get(self, id: u32) -> &'a Description {
+        debug_assert!((id as usize) < self.all.len());
+        &self.all[(id as usize).min(self.all.len() - 1)]
     }
 
-    /// Notes that `slot` holds `description`.
-    pub fn hold(&self, slot: u32, description: u32) {
-        let (place, bit) = self.held_bit(slot, description);
+    fn count(self) -> u32 {
+        self.all.len() as u32
+    }
+
+    /// Words of a slot's bits.
+    fn words(self) -> u32 {
+        self.count().div_ceil(64)
+    }
+
+    /// Word `word` of the bits of the descriptions that `slot` holds.
+    pub fn held(self, slot: u32, word: u32) -> &'a AtomicU64 {
+        debug_assert!(word < self.words());
+        let at = slot as usize * self.words() as usize + word as usize;
+        &self.held[at.min(self.held.len() - 1)]
+    }
+
+    fn held_bit(self, slot: u32, id: u32) -> (&'a AtomicU64, u64) {
+        (self.held(slot, id / 64), 1 << (id % 64))
+    }
+
+    /// Word `word` of the bits of those that any slot holds. A process may have joined, and hold
+    /// one, since the last look.
+    fn held_by_any(self, word: u32) -> u64 {
+        let slots = self.slots.load(Ordering::SeqCst);
+        (1..slots).fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst))
+    }
+
+    /// Those of which the bits are in word `word`.
+    fn ids_in(self, word: u32) -> impl Iterator<Item = u32> + Clone {
+        word * 64..(word * 64 + 64).min(self.count())
+    }
+
+    /// Notes that `slot` holds `id`.
+    pub fn hold(self, slot: u32, id: u32) {
+        let (place, bit) = self.held_bit(slot, id);
         place.fetch_or(bit, Ordering::SeqCst);
     }
 
-    /// Notes that `slot` no longer holds `description`; the manager frees what no process holds.
-    pub fn release(&self, slot: u32, description: u32) {
-        let (place, bit) = self.held_bit(slot, description);
+    /// Notes that `slot` no longer holds `id`; the manager frees what no process holds.
+    pub fn release(self, slot: u32, id: u32) {
+        let (place, bit) = self.held_bit(slot, id);
         place.fetch_and(!bit, Ordering::SeqCst);
     }
 
-    /// Whether some other slot than `slot` holds `description`.
-    pub fn held_elsewhere(&self, slot: u32, description: u32) -> bool {
-        (1..self.header().clients_high.load(Ordering::Acquire)).any(|other| {
-            let (place, bit) = self.held_bit(other, description);
+    /// Notes that `slot` holds none any more.
+    pub fn release_all(self, slot: u32) {
+        for word in 0..self.words() {
+            if self.held(slot, word).load(Ordering::Relaxed) != 0 {
+                self.held(slot, word).store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Notes that `child`, a slot that holds none, holds those that `parent` does.
+    pub fn inherit(self, parent: u32, child: u32) {
+        for word in 0..self.words() {
+            let held = self.held(parent, word).load(Ordering::SeqCst);
+            if held != 0 {
+                self.held(child, word).store(held, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether some other slot than `slot` holds `id`.
+    pub fn held_elsewhere(self, slot: u32, id: u32) -> bool {
+        (1..self.slots.load(Ordering::Acquire)).any(|other| {
+            let (place, bit) = self.held_bit(other, id);
             other != slot && place.load(Ordering::SeqCst) & bit != 0
         })
     }
 
     /// Whether the description of `marker` may still be used: some process holds it, or it is on
     /// its way to one, or a program without Forebay has it.
-    pub fn is_wanted(&self, marker: Marker) -> bool {
-        let description = self.description(marker.description);
+    pub fn is_wanted(self, marker: Marker) -> bool {
+        let description = self.get(marker.description);
         self.marker(marker.description) == marker
             && (self.held_elsewhere(0, marker.description)
                 || description.in_flight.load(Ordering::SeqCst) > 0
@@ -93,23 +163,22 @@ impl Segment {
                     .contains(DescriptionFlags::KERNEL_OFFSET))
     }
 
-    /// Takes a free description for `file` and notes that `owner`'s process holds it. `None` when
-    /// all are in use. The caller has a shared lock, and holds the stripe of the record, see
-    /// [`crate::opens`], or another description of the file.
-    pub fn open_description(
-        &self,
+    /// Takes a free description for `file`, whose record is `record`, and notes that `owner`'s
+    /// process holds it. `None` when all are in use. The caller has a shared lock, and holds the
+    /// stripe of the record, see [`crate::opens`], or another description of the file.
+    pub fn open(
+        self,
         file: FileId,
+        record: &FileRecord,
         flags: DescriptionFlags,
         owner: Owner,
     ) -> Option<Marker> {
         if crash::refused("description") {
             return None;
         }
-        let count = self.header().descriptions;
-        for _ in 0..count {
-            let cursor = &self.header().description_cursor;
-            let id = cursor.fetch_add(1, Ordering::Relaxed) % count;
-            let description = self.description(id);
+        for _ in 0..self.count() {
+            let id = self.cursor.fetch_add(1, Ordering::Relaxed) % self.count();
+            let description = self.get(id);
             let seen = description.word.load(Ordering::Relaxed);
             if state(seen) != description_state::FREE {
                 continue;
@@ -124,7 +193,6 @@ impl Segment {
                 continue;
             }
             crash::point("description.taken");
-            let record = self.file(file);
             description.file.store(file, Ordering::Relaxed);
             description
                 .file_generation
@@ -147,11 +215,11 @@ impl Segment {
 
     /// Takes part in the description of a marker found on an inherited descriptor. Fails when it
     /// was freed and used again. The caller holds the stripe of the file's record, as for an open.
-    pub fn adopt(&self, marker: Marker, owner: Owner) -> bool {
-        if marker.description >= self.header().descriptions {
+    pub fn adopt(self, marker: Marker, owner: Owner) -> bool {
+        if marker.description >= self.count() {
             return false;
         }
-        let place = &self.description(marker.description).word;
+        let place = &self.get(marker.description).word;
         let opening = word(marker.generation, opening_by(owner));
         let mut seen = place.load(Ordering::SeqCst);
         // Under the stripe no other process takes part in it: one found being opened was left so by
@@ -171,12 +239,12 @@ impl Segment {
         false
     }
 
-    /// Lets live what dead processes of `slot` were opening or taking part in: the sweep then frees
-    /// it, unless others hold it. `reaper` has made sure that they are dead.
-    pub(crate) fn reap_openings(&self, slot: u32) {
+    /// Takes back the offsets that dead processes of `slot` had locked, and lets live what they
+    /// were opening or taking part in: the sweep then frees it, unless others hold it.
+    pub fn reap(self, slot: u32) {
+        self.all.iter().for_each(|description| description.position.take_back(slot));
         let dead = opening_by(Owner::new(slot, 0));
-        for id in 0..self.header().descriptions {
-            let place = &self.description(id).word;
+        for Description { word: place, .. } in self.all {
             let seen = place.load(Ordering::SeqCst);
             if seen as u32 == dead {
                 let live = word(generation(seen), description_state::LIVE);
@@ -186,16 +254,16 @@ impl Segment {
     }
 
     /// The marker of a description that is held.
-    pub fn marker(&self, description: u32) -> Marker {
-        let word = self.description(description).word.load(Ordering::Relaxed);
-        Marker { description, generation: generation(word) }
+    pub fn marker(self, id: u32) -> Marker {
+        let word = self.get(id).word.load(Ordering::Relaxed);
+        Marker { description: id, generation: generation(word) }
     }
 
     /// Whether some process holds a description of `file` that can write.
-    pub fn is_open_for_writing(&self, file: FileId) -> bool {
-        let slots = self.header().clients_high.load(Ordering::Acquire);
-        let writes = |&id: &u32| {
-            let description = self.description(id);
+    pub fn is_open_for_writing(self, file: FileId) -> bool {
+        let slots = self.slots.load(Ordering::Acquire);
+        let writes = |id: &u32| {
+            let description = self.get(*id);
             state(description.word.load(Ordering::Acquire)) != description_state::FREE
                 && description.file.load(Ordering::Acquire) == file
                 && description.flags.load(Ordering::Relaxed).contains(DescriptionFlags::WRITE)
@@ -204,18 +272,16 @@ impl Segment {
             (1..slots)
                 .any(|slot| self.held(slot, id / 64).load(Ordering::Acquire) >> (id % 64) & 1 == 1)
         };
-        (0..self.header().descriptions).filter(writes).any(held)
+        (0..self.count()).filter(writes).any(held)
     }
 
-    /// Which files some process has open, by file record. For the node manager.
-    pub fn open_files(&self) -> Vec<bool> {
-        let mut open = vec![false; self.header().files as usize];
-        let slots = self.header().clients_high.load(Ordering::SeqCst);
-        for word in 0..self.header().descriptions / 64 {
-            let held =
-                (1..slots).fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst));
-            for bit in (0..64).filter(|bit| held >> bit & 1 == 1) {
-                let file = self.description(word * 64 + bit).file.load(Ordering::Acquire);
+    /// Which of the `files` records are of files that some process has open. For the node manager.
+    pub fn open_files(self, files: u32) -> Vec<bool> {
+        let mut open = vec![false; files as usize];
+        for word in 0..self.words() {
+            let held = self.held_by_any(word);
+            for id in self.ids_in(word).filter(|id| held >> (id % 64) & 1 == 1) {
+                let file = self.get(id).file.load(Ordering::Acquire);
                 if let Some(open) = open.get_mut(file.index()) {
                     *open = true;
                 }
@@ -224,33 +290,40 @@ impl Segment {
         open
     }
 
-    /// The processes that hold a description of `file`.
-    pub fn holders(&self, file: FileId) -> impl Iterator<Item = u32> {
+    /// The slots that hold a description of `file`.
+    pub fn holders(self, file: FileId) -> impl Iterator<Item = u32> {
         let holds = move |slot: &u32| {
-            let held = |word| self.held(*slot, word).load(Ordering::SeqCst);
-            let of_file =
-                |description| self.description(description).file.load(Ordering::Acquire) == file;
-            (0..self.header().descriptions / 64).any(|word| {
-                let held = held(word);
-                (0..64).any(|bit| held >> bit & 1 == 1 && of_file(word * 64 + bit))
+            (0..self.words()).any(|word| {
+                let held = self.held(*slot, word).load(Ordering::SeqCst);
+                self.ids_in(word).any(|id| {
+                    held >> (id % 64) & 1 == 1 && self.get(id).file.load(Ordering::Acquire) == file
+                })
             })
         };
-        let slots = 1..self.header().clients_high.load(Ordering::SeqCst);
-        slots.filter(holds).map(|slot| self.client(slot).pid.load(Ordering::Acquire))
+        (1..self.slots.load(Ordering::SeqCst)).filter(holds)
+    }
+
+    /// Lets all descriptions of `file` have seen its errors as far as `seen`. The caller holds the
+    /// stripe of its record.
+    pub fn note_errors_seen(self, file: FileId, seen: u32) {
+        let is_of = |one: &&Description| one.file.load(Ordering::Acquire) == file;
+        for description in self.all.iter().filter(is_of) {
+            description.error_seen.store(seen, Ordering::Release);
+        }
     }
 
     /// Notes at `now` that a descriptor of a held description is about to be sent to another
     /// process. It then lives without a holder until it is received, or until the sweep loses
     /// patience.
-    pub fn take_off(&self, description: u32, now: u32) {
-        let description = self.description(description);
+    pub fn take_off(self, id: u32, now: u32) {
+        let description = self.get(id);
         description.sent.store(now, Ordering::Relaxed);
         description.in_flight.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Notes that a descriptor of a held description was received, or could not be sent.
-    pub fn land(&self, description: u32) {
-        let in_flight = &self.description(description).in_flight;
+    pub fn land(self, id: u32) {
+        let in_flight = &self.get(id).in_flight;
         let one_less = |count: u32| count.checked_sub(1);
         let _ = in_flight.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_less);
     }
@@ -258,69 +331,54 @@ impl Segment {
     /// Frees descriptions that no process has held for `grace_ms`, nor sent to another for
     /// `flight_ms`: first they become zombies, which an exec under way can still adopt. For the
     /// node manager. `named` is called with each description that is not free, afterwards.
-    pub fn sweep_descriptions(
-        &self,
-        now: u32,
-        grace_ms: u32,
-        flight_ms: u32,
-        mut named: impl FnMut(u32),
-    ) {
-        for chunk in 0..self.header().descriptions / 64 {
-            // A process may have joined, and hold one, since the last look.
-            let held = || {
-                let slots = self.header().clients_high.load(Ordering::SeqCst);
-                (1..slots).fold(0, |all, slot| all | self.held(slot, chunk).load(Ordering::SeqCst))
-            };
-            let before = held();
-            for bit in 0..64 {
-                let id = chunk * 64 + bit;
-                let description = self.description(id);
-                let seen = description.word.load(Ordering::SeqCst);
-                let state = state(seen);
-                if state == description_state::FREE {
+    pub fn sweep(self, now: u32, grace_ms: u32, flight_ms: u32, mut named: impl FnMut(u32)) {
+        for word in 0..self.words() {
+            let before = self.held_by_any(word);
+            for id in self.ids_in(word) {
+                let seen = self.get(id).word.load(Ordering::SeqCst);
+                if state(seen) == description_state::FREE {
                     continue;
                 }
                 named(id);
-                // One that is being opened is its opener's, for as long as that lives.
-                if before >> bit & 1 == 1 || state == description_state::OPENING {
-                    continue;
-                }
-                let next = match state {
-                    description_state::LIVE => description_state::ZOMBIE,
-                    _ => {
-                        let since = description.zombie_since.load(Ordering::Relaxed);
-                        if crate::clock::stamp_age(now, since) < grace_ms
-                            || description.in_flight.load(Ordering::SeqCst) > 0
-                                && crate::clock::stamp_age(
-                                    now,
-                                    description.sent.load(Ordering::Relaxed),
-                                ) < flight_ms
-                        {
-                            continue;
-                        }
-                        description_state::FREE
-                    }
-                };
-                if next == description_state::ZOMBIE {
-                    description.zombie_since.store(now, Ordering::Relaxed);
-                }
-                let swapped = word(generation(seen), next);
-                crash::point("description.sweep");
-                let done = description
-                    .word
-                    .compare_exchange(seen, swapped, Ordering::SeqCst, Ordering::Relaxed)
-                    .is_ok();
-                // A process may have taken part between the look at the bitmaps and the exchange.
-                if done && held() >> bit & 1 == 1 {
-                    let live = word(generation(seen), description_state::LIVE);
-                    let _ = description.word.compare_exchange(
-                        swapped,
-                        live,
-                        Ordering::SeqCst,
-                        Ordering::Relaxed,
-                    );
+                if before >> (id % 64) & 1 == 0 {
+                    self.age(id, seen, now, grace_ms, flight_ms);
                 }
             }
+        }
+    }
+
+    /// Brings description `id`, of which the word is `seen`, and which no process has held, one
+    /// step nearer to being free, if it is time.
+    fn age(self, id: u32, seen: u64, now: u32, grace_ms: u32, flight_ms: u32) {
+        let description = self.get(id);
+        let next = match state(seen) {
+            // It is its opener's, for as long as that lives.
+            description_state::OPENING => return,
+            description_state::LIVE => description_state::ZOMBIE,
+            _ => {
+                let since = description.zombie_since.load(Ordering::Relaxed);
+                let is_in_flight = description.in_flight.load(Ordering::SeqCst) > 0;
+                let sent = || description.sent.load(Ordering::Relaxed);
+                if stamp_age(now, since) < grace_ms
+                    || is_in_flight && stamp_age(now, sent()) < flight_ms
+                {
+                    return;
+                }
+                description_state::FREE
+            }
+        };
+        if next == description_state::ZOMBIE {
+            description.zombie_since.store(now, Ordering::Relaxed);
+        }
+        let exchange = |from, to| {
+            let place = &description.word;
+            place.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        let swapped = word(generation(seen), next);
+        crash::point("description.sweep");
+        // A process may have taken part between the look at the bitmaps and the exchange.
+        if exchange(seen, swapped) && self.held_by_any(id / 64) >> (id % 64) & 1 == 1 {
+            exchange(swapped, word(generation(seen), description_state::LIVE));
         }
     }
 }
@@ -328,10 +386,6 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::anonymous;
-
-    /// The first record.
-    const FILE: FileId = FileId::from_raw(0);
 
     #[test]
     fn markers_are_recognized_and_nothing_else_is() {
@@ -340,71 +394,5 @@ mod tests {
         for offset in [0, 1, 4096, 1 << 41, (1 << 42) - 1, 1 << 43, u64::MAX] {
             assert_eq!(Marker::decode(offset), None, "{offset}");
         }
-    }
-
-    #[test]
-    fn a_description_in_flight_lives_without_a_holder_for_a_while() {
-        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-        segment.header().clients_high.store(4, Ordering::Relaxed);
-        let (sender, receiver) = (Owner::new(1, 0), Owner::new(2, 0));
-        let marker =
-            segment.open_description(FileId::from_raw(3), DescriptionFlags::READ, sender).unwrap();
-        segment.take_off(marker.description, 10);
-        segment.release(1, marker.description);
-        for now in [20, 30, 40] {
-            segment.sweep_descriptions(now, 0, 100, |_| {});
-        }
-        assert!(segment.adopt(marker, receiver));
-        segment.land(marker.description);
-        segment.land(marker.description);
-        segment.release(2, marker.description);
-        segment.take_off(marker.description, 50);
-        for now in [60, 160] {
-            segment.sweep_descriptions(now, 0, 100, |_| {});
-        }
-        let again =
-            || segment.open_description(FileId::from_raw(4), DescriptionFlags::READ, sender);
-        while again().is_some_and(|other| other.description != marker.description) {}
-        assert!(!segment.adopt(marker, receiver), "used for another file by now");
-    }
-
-    #[test]
-    fn a_description_lives_as_long_as_a_slot_holds_it() {
-        let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-        segment.header().clients_high.store(4, Ordering::Relaxed);
-        let (parent, child) = (Owner::new(1, 0), Owner::new(2, 0));
-        let marker =
-            segment.open_description(FileId::from_raw(3), DescriptionFlags::READ, parent).unwrap();
-        assert!(segment.adopt(marker, child));
-        segment.release(1, marker.description);
-        segment.sweep_descriptions(1, 0, 0, |_| {});
-        assert!(segment.held_elsewhere(1, marker.description));
-        segment.release(2, marker.description);
-
-        segment.sweep_descriptions(2, 5, 0, |_| {});
-        segment.sweep_descriptions(3, 5, 0, |_| {});
-        assert!(segment.adopt(marker, child), "a zombie can be revived");
-        segment.release(2, marker.description);
-        segment.sweep_descriptions(4, 5, 0, |_| {});
-        segment.sweep_descriptions(10, 5, 0, |_| {});
-        assert!(segment.adopt(marker, child), "so can a freed one that was not used again");
-        segment.release(2, marker.description);
-        segment.sweep_descriptions(20, 0, 0, |_| {});
-        segment.sweep_descriptions(21, 0, 0, |_| {});
-        segment.header().description_cursor.store(marker.description, Ordering::Relaxed);
-        segment.open_description(FileId::from_raw(4), DescriptionFlags::NONE, parent).unwrap();
-        assert!(!segment.adopt(marker, child));
-    }
-
-    #[test]
-    fn all_descriptions_in_use_is_reported() {
-        let mut geometry = Geometry::for_tiers(4096, &[64 << 18]);
-        geometry.descriptions = 64;
-        let (segment, _file) = anonymous(&geometry).unwrap();
-        let me = Owner::new(1, 0);
-        assert!(
-            (0..64).all(|_| segment.open_description(FILE, DescriptionFlags::NONE, me).is_some())
-        );
-        assert!(segment.open_description(FILE, DescriptionFlags::NONE, me).is_none());
     }
 }

@@ -48,11 +48,7 @@ impl Segment {
         if record.errors() == 0 {
             return;
         }
-        let seen = record.have_errors_seen();
-        let descriptions = (0..self.header().descriptions).map(|id| self.description(id));
-        for description in descriptions.filter(|one| one.file.load(Ordering::Acquire) == file) {
-            description.error_seen.store(seen, Ordering::Release);
-        }
+        self.descriptions().note_errors_seen(file, record.have_errors_seen());
     }
 
     /// Calls `act` with the record of `identity`, if there is one, while the table cannot change

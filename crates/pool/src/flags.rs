@@ -30,6 +30,12 @@ pub struct AtomicFlags<F> {
 }
 
 impl<F: Flags> AtomicFlags<F> {
+    /// A word in which `flags` are set.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub fn new(flags: F) -> AtomicFlags<F> {
+        AtomicFlags { word: AtomicU32::new(flags.bits()), flags: PhantomData }
+    }
+
     /// The flags that are set.
     #[inline]
     pub fn load(&self, order: Ordering) -> F {

@@ -20,6 +20,8 @@ pub mod clients;
 pub mod clock;
 pub mod crash;
 pub mod descriptions;
+#[cfg(test)]
+mod descriptions_tests;
 pub mod dirty_pages;
 pub mod entry;
 #[cfg(debug_assertions)]
@@ -44,6 +46,8 @@ pub mod opens;
 pub mod owner;
 pub mod page_set;
 pub mod pending;
+#[cfg(test)]
+mod plain;
 pub mod power_loss;
 pub mod private;
 pub mod queue;

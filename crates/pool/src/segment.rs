@@ -18,6 +18,7 @@
 use crate::buckets::{BucketStates, Buckets};
 use crate::clock;
 use crate::crash;
+use crate::descriptions::{Descriptions, Marker};
 use crate::entry::Entry;
 use crate::free_map::{FREE, FreeMap};
 use crate::index::{Index, IndexNodes, NodeStates};
@@ -498,13 +499,6 @@ impl Segment {
         self.at(self.offsets.clients, slot)
     }
 
-    /// Word `word` of the bitmap of descriptions that `slot` holds.
-    pub fn held(&self, slot: u32, word: u32) -> &AtomicU64 {
-        let words = self.header().descriptions / 64;
-        debug_assert!(slot < self.header().clients && word < words);
-        self.at(self.offsets.bitmaps, slot * words + word)
-    }
-
     /// The lock of hash head `head`'s stripe.
     pub fn stripe(&self, head: u32) -> &RobustSeqLock<Stripe> {
         self.at(self.offsets.stripes, head % STRIPES as u32)
@@ -527,11 +521,40 @@ impl Segment {
         self.at(self.offsets.files, file.raw().min(self.header().files - 1))
     }
 
-    /// Open-file description `description`.
+    /// [`Descriptions::get`], without what else belongs to the view, as of [`Segment::bucket`].
     #[inline]
     pub fn description(&self, description: u32) -> &Description {
         debug_assert!(description < self.header().descriptions);
         self.at(self.offsets.descriptions, description.min(self.header().descriptions - 1))
+    }
+
+    /// The open-file descriptions, and which processes hold them.
+    #[inline]
+    pub fn descriptions(&self) -> Descriptions<'_> {
+        let header = self.header();
+        let (count, slots) = (header.descriptions as usize, header.clients as usize);
+        Descriptions {
+            all: self.slice(self.offsets.descriptions, count),
+            held: self.slice(self.offsets.bitmaps, slots * (count / 64)),
+            slots: &header.clients_high,
+            cursor: &header.description_cursor,
+        }
+    }
+
+    /// [`Descriptions::open`] of `file`.
+    pub fn open_description(
+        &self,
+        file: FileId,
+        flags: DescriptionFlags,
+        owner: Owner,
+    ) -> Option<Marker> {
+        self.descriptions().open(file, self.file(file), flags, owner)
+    }
+
+    /// The processes that hold a description of `file`.
+    pub fn holders(&self, file: FileId) -> impl Iterator<Item = u32> {
+        let holders = self.descriptions().holders(file);
+        holders.map(|slot| self.client(slot).pid.load(Ordering::Acquire))
     }
 
     /// The block index, to look something up.

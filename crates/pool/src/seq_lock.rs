@@ -118,6 +118,12 @@ impl<R: Ranked> RobustSeqLock<R> {
         self.take_over(dead, owner).then(|| LockGuard::of(self, true))
     }
 
+    /// Takes the lock from a dead process of `slot`, if one holds it, and releases it.
+    pub(crate) fn take_back(&self, slot: u32) {
+        let holder = self.holder().filter(|holder| holder.slot() == slot);
+        drop(holder.and_then(|holder| self.guard_of_dead(holder, Owner::reaper(slot))));
+    }
+
     /// Undoes a [`RobustSeqLock::take_over`] from a holder that turned out to live.
     pub(crate) fn hand_back(&self, owner: Owner, holder: Owner) {
         ranks::released(self);

@@ -475,7 +475,7 @@ impl<'a> Worker<'a> {
         let _inside = segment.enter_table(owner);
         if self.open.len() >= 6 {
             let (marker, _) = self.open.remove(self.random.below(6) as usize);
-            segment.release(owner.slot(), marker.description);
+            segment.descriptions().release(owner.slot(), marker.description);
         } else if self.random.below(2) == 0 {
             let identity = segment.file(file).identity();
             let opened = segment.reopen_file(identity, owner, |file| {
@@ -493,7 +493,7 @@ impl<'a> Worker<'a> {
             let file = file.load(Ordering::SeqCst);
             let identity = segment.file(file).identity();
             // It may be of another file by now; then the number of its use is another, too.
-            if segment.reopen_file(identity, owner, |_| segment.adopt(marker, owner))
+            if segment.reopen_file(identity, owner, |_| segment.descriptions().adopt(marker, owner))
                 == Ok(Some(true))
             {
                 self.open.push((marker, file));
@@ -502,7 +502,11 @@ impl<'a> Worker<'a> {
         }
         for &(marker, file) in &self.open {
             let description = segment.description(marker.description);
-            assert_eq!(segment.marker(marker.description), marker, "a held description went");
+            assert_eq!(
+                segment.descriptions().marker(marker.description),
+                marker,
+                "a held description went"
+            );
             assert_eq!(description.file.load(Ordering::SeqCst), file);
             let _position = segment.lock_position(description, owner).unwrap();
             description.offset.fetch_add(1, Ordering::Relaxed);
@@ -877,7 +881,7 @@ impl Manager {
     fn sweep(&mut self) {
         self.listen();
         let now = clock::stamp(clock::monotonic_ns());
-        self.segment.sweep_descriptions(now, 3, 0, |_| {});
+        self.segment.descriptions().sweep(now, 3, 0, |_| {});
     }
 
     /// Kills one worker, leaves the others alone with what it held for a while, and replaces it.
@@ -1128,12 +1132,16 @@ impl Manager {
     /// No process holds a description any more, so all become free.
     fn examine_descriptions(&self) {
         for slot in 0..self.segment.header().clients {
-            assert_eq!(self.segment.held(slot, 0).load(Ordering::SeqCst), 0, "slot {slot}");
+            assert_eq!(
+                self.segment.descriptions().held(slot, 0).load(Ordering::SeqCst),
+                0,
+                "slot {slot}"
+            );
         }
-        self.segment.sweep_descriptions(0, 0, 0, |_| {});
-        self.segment.sweep_descriptions(0, 0, 0, |_| {});
+        self.segment.descriptions().sweep(0, 0, 0, |_| {});
+        self.segment.descriptions().sweep(0, 0, 0, |_| {});
         let mut left = 0;
-        self.segment.sweep_descriptions(0, 0, 0, |_| left += 1);
+        self.segment.descriptions().sweep(0, 0, 0, |_| left += 1);
         assert_eq!(left, 0, "descriptions are left");
     }
 }

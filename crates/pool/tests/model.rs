@@ -1,10 +1,10 @@
 //! Model checking of the lock-free protocols with loom, in plain `cargo test`.
 //!
 //! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`,
-//! `block_guard.rs`, `buckets.rs`, `index.rs`, `opens.rs` and `queue.rs` are compiled again here,
-//! against the [`sync`] module below instead of the crate's. What cannot be included because it
-//! needs a mapped segment is written out with the same operations and orderings, and names the
-//! function that it mirrors.
+//! `block_guard.rs`, `buckets.rs`, `descriptions.rs`, `index.rs`, `opens.rs` and `queue.rs` are
+//! compiled again here, against the [`sync`] module below instead of the crate's. What cannot be
+//! included because it needs a mapped segment is written out with the same operations and
+//! orderings, and names the function that it mirrors.
 //!
 //! Loom tries the interleavings of a model, and for each load the values that the C11 memory model
 //! allows. (It treats `SeqCst` accesses as a little weaker than they are, which can only cause
@@ -19,13 +19,18 @@
 
 use block_guard::BlockGuard;
 use buckets::{Buckets, Locking};
+use descriptions::{Descriptions, Marker};
 use dirty_pages::DirtyPages;
 use entry::Entry;
+use flags::AtomicFlags;
 use forebay_placement::TierId;
 use free_map::{FREE, FreeMap, States, USED};
 use ids::{AtomicFileId, BucketId, FileId};
 use index::{Index, IndexNodes, NodeStates};
-use layout::{BucketMeta, CACHED_NODES, FileRecord, IndexNode, SlotChecksums, TierHeader};
+use layout::{
+    BucketMeta, CACHED_NODES, Description, DescriptionFlags, FileRecord, IndexNode, SlotChecksums,
+    TierHeader, description_state,
+};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -51,12 +56,24 @@ mod block_guard;
 #[allow(dead_code)]
 #[path = "../src/buckets.rs"]
 mod buckets;
+/// Of [`descriptions`], which are told the time.
+mod clock {
+    pub fn stamp_age(later: u32, earlier: u32) -> u32 {
+        later - earlier
+    }
+}
+#[allow(dead_code)]
+#[path = "../src/descriptions.rs"]
+mod descriptions;
 #[allow(dead_code)]
 #[path = "../src/dirty_pages.rs"]
 mod dirty_pages;
 #[allow(dead_code)]
 #[path = "../src/entry.rs"]
 mod entry;
+#[allow(dead_code)]
+#[path = "../src/flags.rs"]
+mod flags;
 #[allow(dead_code)]
 #[path = "../src/free_map.rs"]
 mod free_map;
@@ -94,7 +111,7 @@ mod ranks {
         )*};
     }
 
-    ranked!(Bucket, Fresh, Stripe);
+    ranked!(Bucket, Fresh, Position, Stripe);
 
     pub fn waiting<T>(_: (), _: crate::Owner, _: &T) {}
     pub fn taken<T>(_: (), _: crate::Owner, _: &T) {}
@@ -105,12 +122,14 @@ mod ranks {
 #[path = "../src/seq_lock.rs"]
 mod seq_lock;
 
-/// Nodes of two entries, the words of a file record that the index is about, and buckets: what
-/// `index.rs` and `buckets.rs` need of the layout. Eight levels are enough for the blocks of a
-/// model.
+/// Nodes of two entries, words of a file record, descriptions and buckets: what the included
+/// sources need of the layout. Eight levels are enough for the blocks of a model.
 mod layout {
     use crate::AtomicFileId;
     use crate::dirty_pages::DirtyPages;
+    use crate::flags::AtomicFlags;
+    pub use crate::flags::DescriptionFlags;
+    use crate::ranks::Position;
     use crate::seq_lock::RobustSeqLock;
     use crate::sync::{AtomicU32, AtomicU64};
 
@@ -125,6 +144,33 @@ mod layout {
     pub struct FileRecord {
         pub entry0: AtomicU64,
         pub root: AtomicU64,
+        pub generation: AtomicU32,
+    }
+
+    impl FileRecord {
+        pub fn sample_errors(&self) -> u32 {
+            0
+        }
+    }
+
+    pub mod description_state {
+        pub const FREE: u32 = 0;
+        pub const LIVE: u32 = 1;
+        pub const ZOMBIE: u32 = 2;
+        pub const OPENING: u32 = 3;
+    }
+
+    pub struct Description {
+        pub word: AtomicU64,
+        pub position: RobustSeqLock<Position>,
+        pub offset: AtomicU64,
+        pub file: AtomicFileId,
+        pub file_generation: AtomicU32,
+        pub flags: AtomicFlags<DescriptionFlags>,
+        pub error_seen: AtomicU32,
+        pub zombie_since: AtomicU32,
+        pub in_flight: AtomicU32,
+        pub sent: AtomicU32,
     }
 
     pub struct BucketMeta {
@@ -205,6 +251,7 @@ mod sync {
 
                 forward!($int: swap(value: $int));
                 forward!($int: fetch_add(value: $int));
+                forward!($int: fetch_sub(value: $int));
                 forward!($int: fetch_and(value: $int));
                 forward!($int: fetch_or(value: $int));
                 forward!($int: fetch_max(value: $int));
@@ -227,6 +274,22 @@ mod sync {
                         Self::Model(atomic) => atomic.compare_exchange(from, to, success, failure),
                         Self::Real(atomic) => atomic.compare_exchange(from, to, success, failure),
                     }
+                }
+
+                pub fn fetch_update(
+                    &self,
+                    success: Ordering,
+                    failure: Ordering,
+                    mut next: impl FnMut($int) -> Option<$int>,
+                ) -> Result<$int, $int> {
+                    let mut seen = self.load(failure);
+                    while let Some(new) = next(seen) {
+                        match self.compare_exchange(seen, new, success, failure) {
+                            Ok(seen) => return Ok(seen),
+                            Err(now) => seen = now,
+                        }
+                    }
+                    Err(seen)
                 }
 
                 pub fn compare_exchange_weak(
@@ -1148,53 +1211,73 @@ enum Protocol {
     Now,
 }
 
-const VACANT: u32 = 0;
-const LIVE: u32 = 1;
-const ZOMBIE: u32 = 2;
-const OPENING: u32 = 3;
-/// The record's number; a description of anything else says 0.
-const FILE: u32 = 1;
+/// What the record is of; a description of anything else names another one.
+const FILE: FileId = FileId::from_raw(0);
+const OTHER: FileId = FileId::from_raw(1);
+const MARKER: Marker = Marker { description: 0, generation: 0 };
 
-/// The words of one record, its stripe, and one description that the opener will take, held or not
-/// by the opener's process.
+/// The words of one record, its stripe, and one description that the opener will take, which the
+/// opener's process holds or not.
 struct Table {
     protocol: Protocol,
     stripe: RobustSeqLock<Stripe>,
     /// Which use of the record it is; odd while it is in the table.
-    record: AtomicU32,
+    used: AtomicU32,
     opens: AtomicU32,
-    word: AtomicU32,
-    file: AtomicU32,
-    held: AtomicU32,
+    record: FileRecord,
+    description: [Description; 1],
+    held: [AtomicU64; 2],
+    slots: AtomicU32,
+    cursor: AtomicU32,
 }
 
 impl Table {
-    fn new(protocol: Protocol, word: u32, file: u32) -> Arc<Table> {
+    /// With a description in `state`, of `file`.
+    fn new(protocol: Protocol, state: u32, file: FileId) -> Arc<Table> {
+        let (zero, none) = (|| AtomicU64::new(0), || AtomicU32::new(0));
         let table = Table {
             protocol,
             stripe: RobustSeqLock::unheld(),
-            record: AtomicU32::new(1),
-            opens: AtomicU32::new(0),
-            word: AtomicU32::new(word),
-            file: AtomicU32::new(file),
-            held: AtomicU32::new(0),
+            used: AtomicU32::new(1),
+            opens: none(),
+            record: FileRecord { entry0: zero(), root: zero(), generation: none() },
+            description: [Description {
+                word: zero(),
+                position: RobustSeqLock::unheld(),
+                offset: zero(),
+                file: AtomicFileId::new(file),
+                file_generation: none(),
+                flags: AtomicFlags::new(DescriptionFlags::NONE),
+                error_seen: none(),
+                zombie_since: none(),
+                in_flight: none(),
+                sent: none(),
+            }],
+            held: [zero(), zero()],
+            slots: none(),
+            cursor: none(),
         };
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
-        for (place, value) in
-            [(&table.opens, 0), (&table.word, word), (&table.file, file), (&table.held, 0)]
-        {
-            place.store(value, Ordering::SeqCst);
-        }
+        table.opens.store(0, Ordering::SeqCst);
+        table.slots.store(2, Ordering::SeqCst);
+        table.description[0].word.store(state.into(), Ordering::SeqCst);
+        table.description[0].file.store(file, Ordering::SeqCst);
+        table.held.iter().for_each(|word| word.store(0, Ordering::SeqCst));
         Arc::new(table)
+    }
+
+    fn view(&self) -> Descriptions<'_> {
+        let Table { description: all, held, slots, cursor, .. } = self;
+        Descriptions { all, held, slots, cursor }
     }
 
     /// `Segment::opening`: gives the use of the record, and what `act` says, under the stripe.
     fn opening<R>(&self, owner: Owner, act: impl FnOnce() -> R) -> (u32, R) {
         lock(&self.stripe, owner);
-        let mut used = self.record.load(Ordering::Acquire);
+        let mut used = self.used.load(Ordering::Acquire);
         if used.is_multiple_of(2) {
             used += 1;
-            self.record.store(used, Ordering::Release);
+            self.used.store(used, Ordering::Release);
         }
         self.opens.fetch_add(1, Ordering::SeqCst);
         let result = act();
@@ -1202,73 +1285,50 @@ impl Table {
         (used, result)
     }
 
-    /// `Segment::open_description`; the use of the record that it is of.
+    /// Takes a description of the file; the use of the record that it is of.
     fn open(&self, owner: Owner) -> Option<u32> {
-        let exchange = |to| {
-            self.word.compare_exchange(VACANT, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        };
         let (used, taken) = self.opening(owner, || match self.protocol {
-            Protocol::Unordered => {
-                self.held.store(1, Ordering::SeqCst);
-                let taken = exchange(LIVE);
-                if taken {
-                    self.file.store(FILE, Ordering::Relaxed);
-                }
-                taken
-            }
+            Protocol::Unordered => self.open_unordered(owner),
             Protocol::Now => {
-                let taken = exchange(OPENING);
-                if taken {
-                    self.file.store(FILE, Ordering::Relaxed);
-                    self.held.store(1, Ordering::SeqCst);
-                    self.word.store(LIVE, Ordering::SeqCst);
-                }
-                taken
+                self.view().open(FILE, &self.record, DescriptionFlags::NONE, owner).is_some()
             }
         });
         taken.then_some(used)
     }
 
-    /// `Session::adopt` with `Segment::adopt`, of a description that no process held for a while.
+    fn open_unordered(&self, owner: Owner) -> bool {
+        self.view().hold(owner.slot(), 0);
+        let [description] = &self.description;
+        let (free, live) = (description_state::FREE.into(), description_state::LIVE.into());
+        let word = &description.word;
+        let taken = word.compare_exchange(free, live, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if taken {
+            description.file.store(FILE, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// `Session::adopt`, of a description that no process held for a while.
     fn adopt(&self, owner: Owner) -> Option<u32> {
         if self.protocol == Protocol::Unordered {
-            self.held.store(1, Ordering::SeqCst);
-            self.word.store(LIVE, Ordering::SeqCst);
-            let used = self.record.load(Ordering::Acquire);
+            self.view().hold(owner.slot(), 0);
+            self.description[0].word.store(description_state::LIVE.into(), Ordering::SeqCst);
+            let used = self.used.load(Ordering::Acquire);
             return (used % 2 == 1).then_some(used);
         }
-        let (used, ()) = self.opening(owner, || {
-            let mut seen = self.word.load(Ordering::SeqCst);
-            while let Err(now) =
-                self.word.compare_exchange(seen, OPENING, Ordering::SeqCst, Ordering::SeqCst)
-            {
-                seen = now;
-            }
-            self.held.store(1, Ordering::SeqCst);
-            self.word.store(LIVE, Ordering::SeqCst);
-            self.file.store(FILE, Ordering::Release);
-        });
+        let (used, adopted) = self.opening(owner, || self.view().adopt(MARKER, owner));
+        assert!(adopted, "it was used again by no process");
         Some(used)
     }
 
-    /// `Segment::sweep_descriptions`: whether the record's file is open.
+    /// Whether the record's file is open.
     fn sweep_description(&self) -> bool {
-        let before = reading(|| self.held.load(Ordering::SeqCst)) != 0;
-        let seen = reading(|| self.word.load(Ordering::SeqCst));
-        if seen == VACANT {
-            return false;
-        }
-        let open = reading(|| self.file.load(Ordering::Acquire)) == FILE;
-        if before || seen == OPENING {
-            return open;
-        }
-        let next = if seen == LIVE { ZOMBIE } else { VACANT };
-        let exchange = |from, to| {
-            self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        };
-        if exchange(seen, next) && reading(|| self.held.load(Ordering::SeqCst)) != 0 {
-            exchange(next, LIVE);
-        }
+        let mut open = false;
+        reading(|| {
+            self.view().sweep(0, 0, 0, |id| {
+                open |= self.view().get(id).file.load(Ordering::Acquire) == FILE;
+            });
+        });
         open
     }
 
@@ -1300,23 +1360,24 @@ impl Table {
     }
 
     fn reuse(&self) {
-        let used = self.record.load(Ordering::Relaxed);
+        let used = self.used.load(Ordering::Relaxed);
         if used % 2 == 1 {
-            self.record.store(used + 1, Ordering::Release);
+            self.used.store(used + 1, Ordering::Release);
         }
     }
 
     /// A process that has the file open has its record.
     fn check(&self, used: Option<u32>) {
         let Some(used) = used else { return };
-        assert_eq!(self.record.load(Ordering::SeqCst), used, "an open file has lost its record");
-        assert_eq!(self.word.load(Ordering::SeqCst), LIVE, "a held description was freed");
+        assert_eq!(self.used.load(Ordering::SeqCst), used, "an open file has lost its record");
+        let state = self.description[0].word.load(Ordering::SeqCst) as u32;
+        assert_eq!(state, description_state::LIVE, "a held description was freed");
     }
 }
 
 fn open_while_swept(protocol: Protocol) {
     explore(Some(3), move || {
-        let table = Table::new(protocol, VACANT, 0);
+        let table = Table::new(protocol, description_state::FREE, OTHER);
         let opener = {
             let table = table.clone();
             thread::spawn(move || table.open(owner(1)))
@@ -1331,7 +1392,7 @@ fn open_while_swept(protocol: Protocol) {
 
 fn adopt_while_swept(protocol: Protocol) {
     explore(Some(3), move || {
-        let table = Table::new(protocol, ZOMBIE, FILE);
+        let table = Table::new(protocol, description_state::ZOMBIE, FILE);
         let adopter = {
             let table = table.clone();
             thread::spawn(move || table.adopt(owner(1)))
@@ -1468,7 +1529,7 @@ impl Tree {
         let zero = || AtomicU64::new(0);
         let cache = || std::array::from_fn(|_| AtomicU32::new(0));
         Arc::new(Tree {
-            file: FileRecord { entry0: zero(), root: zero() },
+            file: FileRecord { entry0: zero(), root: zero(), generation: AtomicU32::new(0) },
             nodes: (0..nodes).map(|_| IndexNode { entry: [zero(), zero()] }).collect(),
             states: (0..nodes).map(|_| AtomicU32::new(FREE)).collect(),
             bits: [AtomicU64::new((1 << nodes) - 1)],

@@ -110,7 +110,7 @@ impl OpenFile<'_> {
     pub fn may_change(&self) -> bool {
         self.may(DescriptionFlags::WRITE)
             || self.record.has(FileFlags::REGISTERED)
-                && self.session.segment.is_open_for_writing(self.id)
+                && self.session.segment.descriptions().is_open_for_writing(self.id)
     }
 
     /// Keeps the file direct for as long as this process or a child of it may have it mapped.

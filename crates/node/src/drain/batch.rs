@@ -273,7 +273,7 @@ impl Flusher {
             .then(|| turn.try_write().ok())
             .flatten()
             // A program might write through the cache, or change what is on its way.
-            .filter(|_| !node.segment.open_files()[file.index()]);
+            .filter(|_| node.segment.descriptions().holders(file).next().is_none());
         let direct = alone.as_ref().and_then(|_| node.descriptors.direct(&node.segment, file));
         let Some(direct) = direct else {
             drop(alone);

@@ -175,7 +175,7 @@ fn delete_scratch(node: &Node, number: u32, owner: Owner) -> bool {
     if files.is_empty() {
         return true;
     }
-    let open = segment.open_files();
+    let open = segment.descriptions().open_files(segment.header().files);
     let mut all = true;
     for file in files {
         all &= delete(node, file, owner, open[file.index()]);

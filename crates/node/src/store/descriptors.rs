@@ -265,7 +265,7 @@ impl Descriptors {
         let mut map = self.map();
         for kept in map.values_mut() {
             match kept.shared {
-                Some(marker) if segment.is_wanted(marker) => others = true,
+                Some(marker) if segment.descriptions().is_wanted(marker) => others = true,
                 Some(_) => {
                     kept.shared = None;
                     ended.push(Arc::clone(&kept.fd));

@@ -54,7 +54,7 @@ impl Housekeeper {
         };
         let (grace, flight) = (grace.as_stamp(), flight.as_stamp());
         let mut used = 0;
-        segment.sweep_descriptions(now, grace, flight, |description| {
+        segment.descriptions().sweep(now, grace, flight, |description| {
             used += 1;
             let description = segment.description(description);
             if let Some(open) = open.get_mut(description.file.load(Ordering::Acquire).index()) {

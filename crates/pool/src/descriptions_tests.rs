@@ -1,0 +1,149 @@
+//! Tests of the descriptions on plain memory. Not in descriptions.rs, which the models include.
+
+use crate::FileId;
+use crate::descriptions::Descriptions;
+use crate::layout::{Description, DescriptionFlags, FileRecord};
+use crate::owner::Owner;
+use crate::plain::zeroed;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The first record.
+const FILE: FileId = FileId::from_raw(0);
+/// Client slots, that of the manager included.
+const SLOTS: u32 = 4;
+
+/// Descriptions, and the record of which they are.
+struct Plain {
+    record: Box<[FileRecord]>,
+    all: Box<[Description]>,
+    held: Box<[AtomicU64]>,
+    slots: AtomicU32,
+    cursor: AtomicU32,
+}
+
+impl Plain {
+    fn new(count: usize) -> Plain {
+        Plain {
+            record: zeroed(1),
+            all: zeroed(count),
+            held: zeroed(SLOTS as usize * count.div_ceil(64)),
+            slots: AtomicU32::new(SLOTS),
+            cursor: AtomicU32::new(0),
+        }
+    }
+
+    fn view(&self) -> Descriptions<'_> {
+        let Plain { all, held, slots, cursor, .. } = self;
+        Descriptions { all, held, slots, cursor }
+    }
+
+    fn open(&self, file: u32, owner: Owner) -> Option<crate::Marker> {
+        let flags = DescriptionFlags::READ;
+        self.view().open(FileId::from_raw(file), &self.record[0], flags, owner)
+    }
+}
+
+#[test]
+fn a_description_in_flight_lives_without_a_holder_for_a_while() {
+    let plain = Plain::new(128);
+    let descriptions = plain.view();
+    let (sender, receiver) = (Owner::new(1, 0), Owner::new(2, 0));
+    let marker = plain.open(3, sender).unwrap();
+    descriptions.take_off(marker.description, 10);
+    descriptions.release(1, marker.description);
+    for now in [20, 30, 40] {
+        descriptions.sweep(now, 0, 100, |_| {});
+    }
+    assert!(descriptions.adopt(marker, receiver));
+    descriptions.land(marker.description);
+    descriptions.land(marker.description);
+    descriptions.release(2, marker.description);
+    descriptions.take_off(marker.description, 50);
+    for now in [60, 160] {
+        descriptions.sweep(now, 0, 100, |_| {});
+    }
+    let again = || plain.open(4, sender);
+    while again().is_some_and(|other| other.description != marker.description) {}
+    assert!(!descriptions.adopt(marker, receiver), "used for another file by now");
+}
+
+#[test]
+fn a_description_lives_as_long_as_a_slot_holds_it() {
+    let plain = Plain::new(128);
+    let descriptions = plain.view();
+    let (parent, child) = (Owner::new(1, 0), Owner::new(2, 0));
+    let marker = plain.open(3, parent).unwrap();
+    assert!(descriptions.adopt(marker, child));
+    descriptions.release(1, marker.description);
+    descriptions.sweep(1, 0, 0, |_| {});
+    assert!(descriptions.held_elsewhere(1, marker.description));
+    descriptions.release(2, marker.description);
+
+    descriptions.sweep(2, 5, 0, |_| {});
+    descriptions.sweep(3, 5, 0, |_| {});
+    assert!(descriptions.adopt(marker, child), "a zombie can be revived");
+    descriptions.release(2, marker.description);
+    descriptions.sweep(4, 5, 0, |_| {});
+    descriptions.sweep(10, 5, 0, |_| {});
+    assert!(descriptions.adopt(marker, child), "so can a freed one that was not used again");
+    descriptions.release(2, marker.description);
+    descriptions.sweep(20, 0, 0, |_| {});
+    descriptions.sweep(21, 0, 0, |_| {});
+    plain.cursor.store(marker.description, Ordering::Relaxed);
+    plain.open(4, parent).unwrap();
+    assert!(!descriptions.adopt(marker, child));
+}
+
+#[test]
+fn all_descriptions_in_use_is_reported() {
+    let plain = Plain::new(64);
+    let me = Owner::new(1, 0);
+    assert!((0..64).all(|_| plain.open(0, me).is_some()));
+    assert!(plain.open(0, me).is_none());
+}
+
+#[test]
+fn what_a_process_holds_its_child_holds_until_it_gives_all_up() {
+    let plain = Plain::new(128);
+    let descriptions = plain.view();
+    let ids: Vec<u32> =
+        (0..100).map(|file| plain.open(file, Owner::new(1, 0)).unwrap().description).collect();
+    descriptions.inherit(1, 2);
+    assert!(descriptions.holders(FileId::from_raw(70)).eq([1, 2]));
+    assert_eq!(descriptions.open_files(200), [[true; 100], [false; 100]].concat());
+    descriptions.release_all(1);
+    assert!(ids.iter().all(|&id| descriptions.held_elsewhere(1, id)));
+    assert!(!ids.iter().any(|&id| descriptions.held_elsewhere(2, id)));
+}
+
+#[test]
+fn what_a_process_died_opening_is_freed_by_the_sweep() {
+    let plain = Plain::new(64);
+    let descriptions = plain.view();
+    let dead = Owner::new(3, 9);
+    let marker = plain.open(0, dead).unwrap();
+    let description = descriptions.get(marker.description);
+    // As it is before it lives.
+    let live = description.word.load(Ordering::Relaxed);
+    let opening = live & !0xffff_ffff | u64::from(3u32 << 8 | 3);
+    description.word.store(opening, Ordering::Relaxed);
+    description.position.try_lock(dead).unwrap();
+    descriptions.release_all(3);
+    let count = || {
+        let mut count = 0;
+        descriptions.sweep(1, 0, 0, |_| count += 1);
+        count
+    };
+    assert_eq!([count(), count()], [1, 1], "its opener may live");
+    descriptions.reap(3);
+    assert_eq!(description.position.holder(), None);
+    assert_eq!([count(), count(), count()], [1, 1, 0]);
+}
+
+#[test]
+fn a_number_beyond_the_table_is_held_by_no_process() {
+    let plain = Plain::new(64);
+    let beyond = crate::Marker { description: 64, generation: 0 };
+    assert!(!plain.view().adopt(beyond, Owner::new(1, 0)));
+    assert!(plain.view().holders(FILE).next().is_none());
+}
