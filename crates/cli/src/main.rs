@@ -126,7 +126,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Status(arguments) => status::status(&arguments),
         Command::Schema => {
-            print!("{}", forebay_node::schema::XSD);
+            print!("{}", forebay_node::config::XSD);
             Ok(ExitCode::SUCCESS)
         }
         Command::Flush(arguments) => flush::flush(&arguments),

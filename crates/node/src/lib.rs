@@ -22,7 +22,7 @@ mod recovery;
 mod store;
 mod usage;
 
-pub use config::{Config, schema};
+pub use config::Config;
 pub use instance::guard::{WAITS, is_served};
 pub use instance::{neighbours, runtime};
 pub use manager::control::Connection;

@@ -28,13 +28,14 @@ mod machine;
 mod places;
 pub mod reader;
 pub mod rules;
-pub mod schema;
+mod schema;
 mod toml;
 mod types;
 pub(crate) mod units;
 
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
+pub use schema::XSD;
 pub(crate) use types::Result;
 pub use types::{
     BUFFER_TIERS_MAX, Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Rule, Speed,

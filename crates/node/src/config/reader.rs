@@ -1,5 +1,21 @@
 //! Reading TOML, of configurations and scenarios, so that each error names file, line, key and what
 //! is allowed: `FILE:LINE: KEY: what is wrong; what to do`.
+//!
+//! ```
+//! use forebay_node::config::reader::Source;
+//! use std::path::Path;
+//!
+//! let text = "[machine]\nnodes = 4\nmemory = \"2 GB\"\n";
+//! let source = Source { name: Some("case.toml"), text, folder: Path::new("/") };
+//! let document = source.parse()?;
+//! let root = source.root(&document, &["machine"])?;
+//! let machine = root.require("machine", "a table")?.table(&["nodes", "memory"], "a table")?;
+//! assert_eq!(machine.require("nodes", "4")?.count(1, 1_000)?, 4);
+//! assert_eq!(machine.require("memory", "\"1 GiB\"")?.size()?, 2_000_000_000);
+//! let wrong = machine.require("nodes", "4")?.count(1, 3).unwrap_err();
+//! assert!(wrong.starts_with("case.toml:2: machine.nodes: "), "{wrong}");
+//! # Ok::<(), String>(())
+//! ```
 
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity};
 use std::fmt;

@@ -2,6 +2,13 @@
 //!
 //! The readers of TOML and XML give a `RawRule`: keys, values and where they stand. What they mean,
 //! and which values are allowed, is decided here, so that a rule is the same in both.
+//!
+//! ```
+//! use forebay_node::config::rules::{KEYS, Part, Values};
+//!
+//! let pin = KEYS.iter().find(|key| key.name == "pin").expect("a rule may pin its files");
+//! assert_eq!((pin.part, pin.values), (Part::Set, Values::Boolean));
+//! ```
 
 use super::types::{ConfigError, Result, Rule, Tier, quoted};
 use super::units::{TIME_UNITS, quantity, size_of};
