@@ -107,7 +107,7 @@ impl OpenFile<'_> {
     }
 
     /// The flags that were kept from the kernel.
-    pub fn hidden_flags(&self) -> rustix::fs::OFlags {
+    pub(crate) fn hidden_flags(&self) -> rustix::fs::OFlags {
         let mut flags = rustix::fs::OFlags::empty();
         if self.may(DescriptionFlags::APPEND) {
             flags |= rustix::fs::OFlags::APPEND;

@@ -3,13 +3,15 @@
 //!
 //! Nothing here starts a thread, installs a signal handler or aborts, and nothing prints but the
 //! reason why a program does not start; all system calls are raw ones (rustix), so that an
-//! interposing library cannot intercept itself. The paths that copy data allocate nothing.
+//! interposing library cannot intercept itself. The paths that copy data allocate nothing, but for
+//! copies between descriptors, which need memory of their own.
 
 mod access;
 mod access_stats;
 mod attach;
 mod attachment;
 mod attributes;
+mod copy;
 mod descriptors;
 mod dir_cache;
 mod fd;
@@ -43,6 +45,7 @@ mod write;
 
 pub use attach::{StartError, say};
 pub use attributes::{NewTime, StatFields, Whence};
+pub use copy::CopySide;
 pub use forebay_pool::Identity;
 pub use forebay_pool::clock::{joined_ns, parted_ns};
 pub use forebay_pool::interruption;

@@ -31,7 +31,7 @@ impl OpenFile<'_> {
     /// `INVAL` if the end is no offset; `FBIG` if none may be; the thread also gets SIGXFSZ where
     /// it is RLIMIT_FSIZE that forbids it.
     #[inline]
-    pub fn allowed(&self, offset: u64, length: usize) -> Result<usize, Errno> {
+    pub(crate) fn allowed(&self, offset: u64, length: usize) -> Result<usize, Errno> {
         let end = offset.saturating_add(length as u64);
         if end > i64::MAX as u64 {
             return Err(Errno::INVAL);
@@ -49,7 +49,7 @@ impl OpenFile<'_> {
 
     /// How many of `length` bytes from `offset` on a file of this store can have; `None` if it can
     /// have none, not even no bytes there.
-    pub fn possible(&self, offset: u64, length: usize) -> Option<usize> {
+    pub(crate) fn possible(&self, offset: u64, length: usize) -> Option<usize> {
         let end = offset.saturating_add(length as u64);
         if self.can_have(end) {
             return Some(length);

@@ -292,6 +292,52 @@ impl<'a> From<&'a CStr> for UserPath<'a> {
     }
 }
 
+/// An offset at an address that the program gave: it may be no memory of the program's.
+#[derive(Clone, Copy)]
+pub struct UserOffset<'a> {
+    at: *mut i64,
+    memory: PhantomData<&'a Cell<i64>>,
+}
+
+impl<'a> UserOffset<'a> {
+    /// The one at `given`, wherever that is; `None` where it is null.
+    ///
+    /// # Safety
+    /// As far as it can be written, it is the call's to read and write for as long as the offset
+    /// is used.
+    pub unsafe fn at(given: *mut i64) -> Option<UserOffset<'a>> {
+        (!given.is_null()).then_some(UserOffset { at: given, memory: PhantomData })
+    }
+
+    /// Its value.
+    ///
+    /// # Errors
+    /// `FAULT` where it cannot be written.
+    pub fn get(self) -> Result<i64, Errno> {
+        self.check()?;
+        // SAFETY: just found writable.
+        Ok(unsafe { self.at.read_unaligned() })
+    }
+
+    /// Gives it another value.
+    ///
+    /// # Errors
+    /// `FAULT` where it cannot be written.
+    pub fn set(self, value: i64) -> Result<(), Errno> {
+        self.check()?;
+        // SAFETY: just found writable.
+        unsafe { self.at.write_unaligned(value) };
+        Ok(())
+    }
+
+    fn check(self) -> Result<(), Errno> {
+        match is_writable(self.at.cast(), size_of::<i64>()) {
+            true => Ok(()),
+            false => Err(Errno::FAULT),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

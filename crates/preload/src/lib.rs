@@ -9,7 +9,7 @@
 #![cfg(target_os = "linux")]
 
 mod aio;
-mod copy;
+mod copies;
 mod descriptors;
 mod files;
 mod memory;
