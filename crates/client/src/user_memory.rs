@@ -338,6 +338,12 @@ impl<'a> UserOffset<'a> {
     }
 }
 
+impl<'a> From<&'a Cell<i64>> for UserOffset<'a> {
+    fn from(offset: &'a Cell<i64>) -> Self {
+        UserOffset { at: offset.as_ptr(), memory: PhantomData }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

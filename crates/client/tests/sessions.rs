@@ -1,13 +1,15 @@
 //! Sessions as values: everything that a front end does with one, in this process, on pools without
 //! a node manager. What a manager would do for a sync the session does itself then.
 
-use forebay_client::{OpenFlags, Session, StartError, Whence};
+use forebay_client::{CopySide, OpenFlags, Session, StartError, Whence};
 use forebay_pool::layout::Geometry;
 use forebay_pool::segment::{self, set_text};
 use forebay_pool::{Segment, layout::Header};
-use rustix::fd::{AsFd, BorrowedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
+use rustix::pipe::SpliceFlags;
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -129,6 +131,42 @@ fn positions_and_flags_are_those_of_the_open() {
     assert_eq!(read_at(&session, reader, 0), b"");
     let exclusive = site.open(&session, "file", NEW | OpenFlags::EXCL);
     assert_eq!(exclusive.unwrap_err(), Errno::EXIST);
+}
+
+#[test]
+fn copies_between_descriptors_have_what_is_buffered() {
+    let site = Site::new();
+    let session = site.session().unwrap();
+    let from = site.open(&session, "from", NEW).unwrap();
+    let to = site.open(&session, "to", NEW).unwrap();
+    let bytes = pattern(90_000);
+    assert_eq!(write_at(&session, from, &bytes, 0), Ok(90_000));
+
+    let offset = Cell::new(10_000);
+    let given = CopySide { fd: from, offset: Some((&offset).into()) };
+    let at_its_own = |fd| CopySide { fd, offset: None };
+    assert_eq!(session.copy_range(given, at_its_own(to), 100_000, 0), Ok(80_000));
+    assert_eq!(
+        (offset.get(), session.file(to).unwrap().seek(0, Whence::Current)),
+        (90_000, Ok(80_000))
+    );
+    assert_eq!(read_at(&session, to, 0), bytes[10_000..]);
+    let outcome = session.copy_range(given, given, 1, 0);
+    assert_eq!(outcome, Ok(0), "there is nothing behind the end");
+
+    offset.set(0);
+    assert_eq!(session.send_file(to, given, 1_000), Ok(1_000));
+    assert_eq!(read_at(&session, to, 80_000), bytes[..1_000]);
+
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let (reader, writer) = (reader.as_raw_fd(), writer.as_raw_fd());
+    let at_once = SpliceFlags::NONBLOCK;
+    let empty = session.splice(at_its_own(reader), at_its_own(to), 5, at_once);
+    assert_eq!(empty, Err(Errno::AGAIN));
+    assert_eq!(session.splice(given, at_its_own(writer), 3_000, at_once), Ok(3_000));
+    assert_eq!(offset.get(), 4_000);
+    assert_eq!(session.splice(at_its_own(reader), at_its_own(to), 5_000, at_once), Ok(3_000));
+    assert_eq!(read_at(&session, to, 81_000), bytes[1_000..4_000]);
 }
 
 #[test]
