@@ -24,7 +24,7 @@ pub struct Detached {
 impl Detached {
     /// Lets the process go on by itself: it becomes a child of init, or of the nearest process that
     /// takes its place.
-    pub fn let_go(mut self) {
+    pub fn release(mut self) {
         let _ = self.guardian.kill();
         let _ = self.guardian.wait();
     }

@@ -45,7 +45,7 @@ int forebay_dprintf(int fd, const char *format, ...)
 	return result;
 }
 
-/* The fortified twins have a flag before the format. */
+/* The fortified variants have a flag before the format. */
 int forebay_vdprintf_chk(int fd, int flag, const char *format, va_list arguments)
 {
 	(void)flag;

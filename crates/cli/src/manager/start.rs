@@ -126,7 +126,7 @@ pub(super) fn start(
     }
     if let Some(before) = said.strip_suffix("ready\n") {
         before.lines().for_each(|line| eprintln!("forebay: {line}"));
-        manager.let_go();
+        manager.release();
         if let Ok(observer) = Observer::of(&runtime.again()?.pool) {
             detach::reap_if_ours(observer.manager());
         }
