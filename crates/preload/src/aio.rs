@@ -69,6 +69,9 @@ fn perform(block: &mut Block, operation: c_int, act: impl FnOnce(&Block) -> ssiz
 }
 
 /// Reads or writes as the program's block says.
+///
+/// # Safety
+/// As pread or pwrite of what `block` names.
 unsafe fn transfer(block: &mut Block, operation: c_int) -> bool {
     // SAFETY: the program's buffer, which it leaves to the request until that is done.
     let act = |block: &Block| unsafe {
@@ -85,6 +88,9 @@ unsafe fn transfer(block: &mut Block, operation: c_int) -> bool {
 }
 
 /// The program's block, if its descriptor is managed.
+///
+/// # Safety
+/// Null, or a block that only this request uses.
 unsafe fn ours<'a>(block: *mut Block) -> Option<&'a mut Block> {
     // SAFETY: null, or the program's, which it leaves to the request until that is done.
     let block = unsafe { block.as_mut() }?;
@@ -145,6 +151,9 @@ synced! {
 }
 
 /// Does the requests on managed files, and leaves the others and the notification to glibc.
+///
+/// # Safety
+/// As of [`ours`], of each of `blocks`, and what they name as of [`transfer`].
 unsafe fn list(
     mode: c_int,
     blocks: &[*mut Block],

@@ -11,6 +11,9 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 /// Opens through `call`.
+///
+/// # Safety
+/// As of [`UserPath::at`], of `path`.
 unsafe fn open_by(
     folder: c_int,
     path: *const c_char,
@@ -33,12 +36,18 @@ unsafe fn open_by(
 }
 
 /// The path that a call names.
+///
+/// # Safety
+/// As of [`UserPath::at`], of `path`.
 pub(crate) unsafe fn path_at<'a>(folder: c_int, path: *const c_char) -> PathAt<'a> {
     // SAFETY: a program that changes a path during a call gets what it asks for.
     PathAt { folder, path: unsafe { UserPath::at(path) } }
 }
 
 /// A path that starts at the current directory.
+///
+/// # Safety
+/// As of [`UserPath::at`], of `path`.
 pub(crate) unsafe fn path_here<'a>(path: *const c_char) -> PathAt<'a> {
     // SAFETY: the program's path.
     unsafe { path_at(libc::AT_FDCWD, path) }
@@ -46,6 +55,9 @@ pub(crate) unsafe fn path_here<'a>(path: *const c_char) -> PathAt<'a> {
 
 /// The text that the program gave; `None` if it is no memory of the program's, or longer than any
 /// path.
+///
+/// # Safety
+/// As of [`UserPath::at`], of `text`.
 pub(crate) unsafe fn text_at<'a>(text: *const c_char) -> Option<&'a CStr> {
     // SAFETY: the program's path.
     unsafe { path_here(text) }.path.get()
@@ -356,6 +368,9 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
 }
 
 /// Makes a call that changes owner or mode of the file at `path`; `mode` is what it sets, or 0.
+///
+/// # Safety
+/// As of [`UserPath::at`], of `path`.
 unsafe fn changing(
     folder: c_int,
     path: *const c_char,
@@ -465,6 +480,10 @@ unsafe extern "C" fn linkat(
     status(session.link(from, to, || done(call())))
 }
 
+/// Makes a call that removes the name `path`.
+///
+/// # Safety
+/// As of [`UserPath::at`], of `path`.
 unsafe fn removing(folder: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let Some(session) = session() else { return call() };
     // SAFETY: the program's path.

@@ -2,10 +2,14 @@
 //! descriptor is managed, and calls the client or the real function. It decides nothing itself.
 //!
 //! One file for each family of calls. `docs/posix.md` lists every symbol.
+//!
+//! # Safety
+//! Each exported symbol, and each callback of glibc's, is `unsafe` on the conditions of the C
+//! function's manual page. A program's memory is looked at before it is used where the real
+//! function would answer `EFAULT`.
 
 // `real!` is used inside and outside of unsafe blocks.
 #![allow(non_snake_case, unused_unsafe)]
-#![allow(clippy::missing_safety_doc)]
 #![cfg(target_os = "linux")]
 
 mod aio;

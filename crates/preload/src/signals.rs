@@ -104,6 +104,10 @@ unsafe fn hold_off(number: c_int, info: *mut siginfo_t, context: *mut c_void) ->
     queued == 0
 }
 
+/// The C library's own.
+///
+/// # Safety
+/// As of sigaction(2).
 unsafe fn real_sigaction(
     number: c_int,
     new: *const libc::sigaction,
@@ -154,6 +158,9 @@ unsafe extern "C" fn sigaction(
 }
 
 /// The older calls, each with flags of its own and the signal itself as the mask or none.
+///
+/// # Safety
+/// `handler` is one, as of signal(2).
 unsafe fn install(
     number: c_int,
     handler: sighandler_t,

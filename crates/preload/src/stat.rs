@@ -159,7 +159,7 @@ unsafe extern "C" fn statx(
 
 /// Sets the times of a file through `call`. One that is in the file table is held meanwhile, so
 /// that no flush sets its times in between; a later flush restores what was set here.
-unsafe fn timed(stat: Option<rustix::fs::Stat>, mtime: NewTime, call: impl Fn() -> c_int) -> c_int {
+fn timed(stat: Option<rustix::fs::Stat>, mtime: NewTime, call: impl Fn() -> c_int) -> c_int {
     let (Some(session), Some(stat)) = (session(), stat) else { return call() };
     let mut result = -1;
     let set = session.set_times(stat.st_dev, stat.st_ino, mtime, || {
@@ -174,7 +174,8 @@ unsafe fn timed(stat: Option<rustix::fs::Stat>, mtime: NewTime, call: impl Fn() 
 
 /// The modification time of a call.
 ///
-/// SAFETY: `times` is null or what the kernel will read, too.
+/// # Safety
+/// As far as `times` can be read, it does not change meanwhile.
 unsafe fn of_timespec(times: *const timespec) -> NewTime {
     if times.is_null() {
         return NewTime::Now;
@@ -192,6 +193,9 @@ unsafe fn of_timespec(times: *const timespec) -> NewTime {
 }
 
 /// The same for calls with microseconds.
+///
+/// # Safety
+/// As of [`of_timespec`].
 unsafe fn of_timeval(times: *const timeval) -> NewTime {
     if times.is_null() {
         return NewTime::Now;
@@ -204,6 +208,10 @@ unsafe fn of_timeval(times: *const timeval) -> NewTime {
     NewTime::At(joined_ns(mtime.tv_sec, mtime.tv_usec.wrapping_mul(1000)))
 }
 
+/// What the file at `path` beneath `folder` is, or `folder` itself if there is no path.
+///
+/// # Safety
+/// As of [`path_at`].
 unsafe fn at(folder: c_int, path: *const c_char, flags: c_int) -> Option<rustix::fs::Stat> {
     let flags = AtFlags::from_bits_retain(flags as u32);
     if path.is_null() {
@@ -214,6 +222,9 @@ unsafe fn at(folder: c_int, path: *const c_char, flags: c_int) -> Option<rustix:
 }
 
 /// What the file at `path` is, if it is in the file table.
+///
+/// # Safety
+/// As of [`path_at`].
 unsafe fn here(path: *const c_char, flags: AtFlags) -> Option<rustix::fs::Stat> {
     // SAFETY: the program's path.
     session()?.stat_known(unsafe { path_here(path) }, flags)
@@ -228,7 +239,8 @@ fn known(fd: c_int) -> Option<rustix::fs::Stat> {
 unsafe extern "C" fn futimens(fd: c_int, times: *const timespec) -> c_int {
     let call = || real!(c"futimens"(fd => c_int, times => *const timespec) -> c_int);
     // SAFETY: the program's times.
-    unsafe { timed(known(fd), of_timespec(times), call) }
+    let (stat, mtime) = unsafe { (known(fd), of_timespec(times)) };
+    timed(stat, mtime, call)
 }
 
 #[unsafe(no_mangle)]
@@ -240,28 +252,32 @@ unsafe extern "C" fn utimensat(
 ) -> c_int {
     let call = || real!(c"utimensat"(folder => c_int, path => *const c_char, times => *const timespec, flags => c_int) -> c_int);
     // SAFETY: the program's path and times.
-    unsafe { timed(at(folder, path, flags), of_timespec(times), call) }
+    let (stat, mtime) = unsafe { (at(folder, path, flags), of_timespec(times)) };
+    timed(stat, mtime, call)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimes(fd: c_int, times: *const timeval) -> c_int {
     let call = || real!(c"futimes"(fd => c_int, times => *const timeval) -> c_int);
     // SAFETY: the program's times.
-    unsafe { timed(known(fd), of_timeval(times), call) }
+    let (stat, mtime) = unsafe { (known(fd), of_timeval(times)) };
+    timed(stat, mtime, call)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn futimesat(folder: c_int, path: *const c_char, times: *const timeval) -> c_int {
     let call = || real!(c"futimesat"(folder => c_int, path => *const c_char, times => *const timeval) -> c_int);
     // SAFETY: the program's path and times.
-    unsafe { timed(at(folder, path, 0), of_timeval(times), call) }
+    let (stat, mtime) = unsafe { (at(folder, path, 0), of_timeval(times)) };
+    timed(stat, mtime, call)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn utimes(path: *const c_char, times: *const timeval) -> c_int {
     let call = || real!(c"utimes"(path => *const c_char, times => *const timeval) -> c_int);
     // SAFETY: the program's path and times.
-    unsafe { timed(here(path, AtFlags::empty()), of_timeval(times), call) }
+    let (stat, mtime) = unsafe { (here(path, AtFlags::empty()), of_timeval(times)) };
+    timed(stat, mtime, call)
 }
 
 #[unsafe(no_mangle)]
@@ -269,7 +285,8 @@ unsafe extern "C" fn lutimes(path: *const c_char, times: *const timeval) -> c_in
     let call = || real!(c"lutimes"(path => *const c_char, times => *const timeval) -> c_int);
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     // SAFETY: the program's path and times.
-    unsafe { timed(here(path, flags), of_timeval(times), call) }
+    let (stat, mtime) = unsafe { (here(path, flags), of_timeval(times)) };
+    timed(stat, mtime, call)
 }
 
 #[unsafe(no_mangle)]
@@ -281,6 +298,6 @@ unsafe extern "C" fn utime(path: *const c_char, times: *const utimbuf) -> c_int 
         // SAFETY: just found readable.
         () => NewTime::At(joined_ns(unsafe { (*times).modtime }, 0)),
     };
-    // SAFETY: the program's path and times.
-    unsafe { timed(here(path, AtFlags::empty()), mtime, call) }
+    // SAFETY: the program's path.
+    timed(unsafe { here(path, AtFlags::empty()) }, mtime, call)
 }

@@ -21,6 +21,10 @@ unsafe extern "C" fn syscall(
     without_cancellation(|| unsafe { dispatch(number, a, b, c, d, e, f) })
 }
 
+/// Makes a system call by the function that it belongs to.
+///
+/// # Safety
+/// As of the system call `number` with these arguments.
 unsafe fn dispatch(
     number: c_long,
     a: c_long,

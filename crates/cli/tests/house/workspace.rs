@@ -316,6 +316,38 @@ fn code_inside_programs_is_silent_and_starts_nothing() {
     assert!(wrong.is_empty(), "not allowed inside a program:\n{}", wrong.join("\n"));
 }
 
+/// Whether the item at `at` of a file is one of an implementation of a trait: the trait says what
+/// its callers promise.
+fn implements_a_trait(lines: &[&str], at: usize) -> bool {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let outer = |line: &&&str| !line.is_empty() && indent(line) < indent(lines[at]);
+    let outer = lines[..at].iter().rev().find(outer);
+    outer.is_some_and(|line| line.trim_start().starts_with("impl") && line.contains(" for "))
+}
+
+/// Clippy asks it of what other crates see. Functions of C have their manual page.
+#[test]
+fn unsafe_functions_say_what_their_callers_promise() {
+    let mut silent = Vec::new();
+    for path in crates().iter().flat_map(|path| sources(&path.join("src"))) {
+        let text = read(&path);
+        let lines: Vec<_> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
+            if !words.take(2).eq(["unsafe", "fn"]) || implements_a_trait(&lines, at) {
+                continue;
+            }
+            let above = lines[..at].iter().rev().map(|line| line.trim_start());
+            let mut above =
+                above.take_while(|line| line.starts_with("///") || line.starts_with('#'));
+            if !above.any(|line| line == "/// # Safety") {
+                silent.push(format!("{}:{}: {}", path.display(), at + 1, line.trim()));
+            }
+        }
+    }
+    assert!(silent.is_empty(), "functions without a section # Safety:\n{}", silent.join("\n"));
+}
+
 /// Lines of `pool`, `client` and `node` that name a time and are no `clock::Timer`, with the
 /// reason.
 const OTHER_TIMES: &[(&str, &str)] = &[

@@ -14,6 +14,9 @@ const BLOCK: usize = 4096;
 const LARGE: usize = 4 * BLOCK;
 
 /// Reads through the descriptor.
+///
+/// # Safety
+/// As of read(2).
 unsafe fn past_the_buffer(cookie: &Cookie, to: *mut u8, bytes: usize) -> ssize_t {
     // SAFETY: the caller's buffer.
     let got = unsafe { libc::read(cookie.descriptor(), to.cast(), bytes) };
@@ -22,6 +25,9 @@ unsafe fn past_the_buffer(cookie: &Cookie, to: *mut u8, bytes: usize) -> ssize_t
 }
 
 /// Reads `wanted` bytes of our locked stream. Returns how many there were.
+///
+/// # Safety
+/// `to` has room for `wanted` bytes.
 unsafe fn read(stream: Stream, cookie: &Cookie, to: *mut u8, wanted: usize) -> usize {
     let flags = || stream.get(FLAGS_AT);
     let mut reading = flags() & WRITING == 0 && !stream.get(READ_BASE_AT).is_null();

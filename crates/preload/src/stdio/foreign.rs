@@ -55,6 +55,9 @@ pub(crate) fn carries(stream: Option<Stream>, opened: bool) {
 ///
 /// False, with errno and the stream's mark of an error, if the file cannot be made clean: then it
 /// stays as it is, and the operation must not be made.
+///
+/// # Safety
+/// As of [`Stream::at`].
 pub(super) unsafe fn hand_back(stream: *mut FILE) -> bool {
     // SAFETY: a stream of the program's; it is locked below, and then looked at again.
     let Some(stream) = (unsafe { Stream::at(stream) }) else { return true };

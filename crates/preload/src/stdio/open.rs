@@ -77,6 +77,9 @@ fn charset_stream(fd: c_int, flags: c_int, mode: &[u8]) -> *mut FILE {
 }
 
 /// glibc's own stream.
+///
+/// # Safety
+/// As of fdopen(3).
 unsafe fn foreign_stream(fd: c_int, mode: *const c_char) -> *mut FILE {
     let stream = real!(c"fdopen"(fd => c_int, mode => *const c_char) -> usize) as *mut FILE;
     // SAFETY: just made, or null.

@@ -60,6 +60,9 @@ unsafe extern "C" fn freopen64(
 
 /// A cookie stream stays one: what it reads and writes is what its descriptor refers to. False,
 /// with errno, if the file cannot be opened.
+///
+/// # Safety
+/// As of freopen(3), of `path` and `mode`.
 unsafe fn reopen_ours(
     path: *const c_char,
     mode: *const c_char,
@@ -118,6 +121,9 @@ fn own_path(fd: c_int, buffer: &mut [u8; 32]) -> *const c_char {
 
 /// glibc re-opens inside itself, where we cannot follow: the stream's new file is used through
 /// the kernel by every process.
+///
+/// # Safety
+/// As of freopen(3), of `path` and `mode`.
 unsafe fn reopen_foreign(
     path: *const c_char,
     mode: *const c_char,
