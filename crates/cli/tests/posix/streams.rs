@@ -110,6 +110,14 @@ fn wide_characters_go_on_where_others_are() {
 }
 
 #[test]
+fn a_stream_goes_wide_and_is_reopened_while_a_thread_waits_to_read_it() {
+    let site = Site::new(&LAZY);
+    if site.compile("wide_race.c", &["-pthread"]) {
+        site.same("$BIN/wide_race");
+    }
+}
+
+#[test]
 fn fortified_wide_characters() {
     let site = Site::new(&LAZY);
     if has_utf8() && site.compile("wide.c", &["-O2", "-D_FORTIFY_SOURCE=2"]) {

@@ -71,15 +71,18 @@ macro_rules! readers {
             $(let bytes = bytes.filter(|&bytes| bytes <= $room);)?
             // SAFETY: a stream of the program's. It is locked below, but for the names that leave
             // that to the program.
-            let own = unsafe { Stream::at(stream) }.and_then(|own| Some((own, ours(own)?)));
-            match (bytes, own) {
-                (Some(bytes), Some((stream, cookie))) => {
-                    let _locked = $locks.then(|| Locked::new(stream));
+            let stream_of_ours = || unsafe { Stream::at(stream) }.filter(|&own| ours(own).is_some());
+            if let Some(bytes) = bytes
+                && let Some(own) = stream_of_ours()
+            {
+                let _locked = $locks.then(|| Locked::new(own));
+                // Another thread may have handed it back before that.
+                if let Some(cookie) = ours(own) {
                     // SAFETY: the program's buffer.
-                    unsafe { read(stream, cookie, to.cast(), bytes) / size }
+                    return unsafe { read(own, cookie, to.cast(), bytes) / size };
                 }
-                _ => real!($symbol(to => *mut c_void, $($room => size_t,)? size => size_t, number => size_t, stream => *mut FILE) -> size_t),
             }
+            real!($symbol(to => *mut c_void, $($room => size_t,)? size => size_t, number => size_t, stream => *mut FILE) -> size_t)
         }
     )* };
 }

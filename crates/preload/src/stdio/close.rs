@@ -1,7 +1,7 @@
 //! fclose.
 
 use super::buffer::forget_buffer;
-use super::cookie::{Cookie, formerly_ours, ours};
+use super::cookie::{Cookie, ours, ours_or_former};
 use super::foreign::carries;
 use super::glibc::{Locked, flush};
 use super::layout::*;
@@ -16,14 +16,12 @@ pub(super) unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
     let call = || real!(c"fclose"(stream => *mut FILE) -> c_int);
     // SAFETY: a stream of the program's, which ends here.
     let Some(given) = (unsafe { Stream::at(stream) }) else { return call() };
-    match ours(given) {
-        Some(cookie) if cookie.standard => return close_standard(given, cookie),
-        Some(_) => return call(),
-        None => {}
-    }
-    let former = formerly_ours(given);
+    let former = ours_or_former(given);
     if former.is_some_and(|cookie| cookie.standard) {
-        return close_standard_foreign(given);
+        return close_standard(given);
+    }
+    if ours(given).is_some() {
+        return call();
     }
     if let Some(session) = session() {
         carries(Some(given), false);
@@ -44,38 +42,32 @@ pub(super) unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
 }
 
 /// As glibc does with its static streams: it stays, closed.
-fn close_standard(stream: Stream, cookie: &Cookie) -> c_int {
-    let _locked = Locked::new(stream);
-    let fd = cookie.descriptor();
-    if fd < 0 {
-        set_errno(Errno::BADF);
-        return libc::EOF;
-    }
-    let writing = stream.get(FLAGS_AT) & WRITING != 0;
-    let flushed = if writing { flush(stream) } else { 0 };
-    let before = errno();
-    forget_buffer(stream, cookie);
-    stream.raise(NO_READS | NO_WRITES);
-    stream.lower(WRITING | LINE_BUFFERED | UNBUFFERED);
-    cookie.change_descriptor(stream, -1);
-    let closed = close(fd);
-    if flushed != 0 {
-        restore_errno(before);
-    }
-    if flushed == 0 && closed == 0 { 0 } else { libc::EOF }
-}
-
-/// As [`close_standard`], of one that was handed back.
-fn close_standard_foreign(stream: Stream) -> c_int {
+fn close_standard(stream: Stream) -> c_int {
     let _locked = Locked::new(stream);
     let fd = stream.get(FILENO_AT);
     if fd < 0 {
         set_errno(Errno::BADF);
         return libc::EOF;
     }
-    carries(Some(stream), false);
-    let flushed = flush(stream);
-    stream.set(FILENO_AT, -1);
+    let own = ours(stream);
+    let writing = stream.get(FLAGS_AT) & WRITING != 0;
+    let flushed = if writing || own.is_none() { flush(stream) } else { 0 };
+    let before = errno();
+    match own {
+        Some(cookie) => {
+            forget_buffer(stream, cookie);
+            stream.lower(WRITING | LINE_BUFFERED | UNBUFFERED);
+            cookie.change_descriptor(stream, -1);
+        }
+        None => {
+            carries(Some(stream), false);
+            stream.set(FILENO_AT, -1);
+        }
+    }
     stream.raise(NO_READS | NO_WRITES);
-    if close(fd) == 0 && flushed == 0 { 0 } else { libc::EOF }
+    let closed = close(fd);
+    if flushed != 0 {
+        restore_errno(before);
+    }
+    if flushed == 0 && closed == 0 { 0 } else { libc::EOF }
 }

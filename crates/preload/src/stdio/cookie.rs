@@ -117,8 +117,8 @@ pub(super) fn ours<'a>(stream: Stream<'a>) -> Option<&'a Cookie> {
     is_ours.then(|| unsafe { cookie_of(stream.get(COOKIE_AT)) })
 }
 
-/// What belongs to a stream that was one of ours before it was handed back.
-pub(super) fn formerly_ours<'a>(stream: Stream<'a>) -> Option<&'a Cookie> {
+/// What belongs to a stream that is one of ours, or was before it was handed back.
+pub(super) fn ours_or_former<'a>(stream: Stream<'a>) -> Option<&'a Cookie> {
     let reader = COOKIE_READER.load(Ordering::Relaxed);
     let cookie = stream.get(COOKIE_AT);
     if reader == 0 || stream.get(READER_AT) != reader || cookie.is_null() {

@@ -2,7 +2,7 @@
 
 use super::buffer::{choose_buffer, forget_buffer};
 use super::close::fclose;
-use super::cookie::{Cookie, ours};
+use super::cookie::ours;
 use super::foreign::hand_back;
 use super::glibc::{Locked, flush};
 use super::layout::*;
@@ -43,13 +43,12 @@ unsafe extern "C" fn freopen64(
             return core::ptr::null_mut();
         }
     }
-    let Some(cookie) = ours(given) else {
-        // SAFETY: the program's path and mode.
-        return unsafe { reopen_foreign(path, mode, given, call) };
-    };
     // SAFETY: the program's path and mode.
-    if unsafe { reopen_ours(path, mode, given, cookie) } {
-        return stream;
+    match unsafe { reopen_ours(path, mode, given) } {
+        Some(true) => return stream,
+        Some(false) => {}
+        // SAFETY: the program's path and mode.
+        None => return unsafe { reopen_foreign(path, mode, given, call) },
     }
     let before = errno();
     // SAFETY: a stream of the program's, which ends when it cannot be reopened.
@@ -59,31 +58,29 @@ unsafe extern "C" fn freopen64(
 }
 
 /// A cookie stream stays one: what it reads and writes is what its descriptor refers to. False,
-/// with errno, if the file cannot be opened.
+/// with errno, if the file cannot be opened; `None` if it is not one of ours.
 ///
 /// # Safety
 /// As of freopen(3), of `path` and `mode`.
-unsafe fn reopen_ours(
-    path: *const c_char,
-    mode: *const c_char,
-    stream: Stream,
-    cookie: &Cookie,
-) -> bool {
+unsafe fn reopen_ours(path: *const c_char, mode: *const c_char, stream: Stream) -> Option<bool> {
+    ours(stream)?;
     let _locked = Locked::new(stream);
+    // Another thread may have handed it back before that.
+    let cookie = ours(stream)?;
     let old = cookie.descriptor();
     flush(stream);
     // SAFETY: the program's mode.
     let text = unsafe { files::text_at(mode) }.map(CStr::to_bytes).unwrap_or_default();
     let Some(flags) = flags_of(text) else {
         set_errno(Errno::INVAL);
-        return false;
+        return Some(false);
     };
     let mut own = [0; 32];
     let path = if path.is_null() { own_path(old, &mut own) } else { path };
     // SAFETY: the program's path, or our own, which ends with a zero.
     let new = unsafe { files::open64(path, flags, 0o666) };
     if new < 0 {
-        return false;
+        return Some(false);
     }
     if old < 0 {
         cookie.change_descriptor(stream, new);
@@ -108,7 +105,7 @@ unsafe fn reopen_ours(
     cookie.by_terminal.set(false);
     to_the_end(cookie.descriptor(), flags);
     choose_buffer(stream);
-    true
+    Some(true)
 }
 
 /// The path by which a process finds its own descriptor.
