@@ -13,6 +13,7 @@ pub use serve::{NodeArguments, node};
 pub use stop::stop;
 
 use crate::drain;
+use crate::signals;
 use crate::watch::Watch;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -31,11 +32,12 @@ pub enum Joined {
     Started,
 }
 
-/// Waits for the end of a manager that no program uses: an earlier run's, which is about to end.
-/// One that is joined records no movements.
+/// Waits a while for the end of a manager that no program uses, and that is about to end. A signal
+/// ends the wait.
 pub fn await_leftover(runtime: &Runtime) {
     await_release_while(runtime, || {
-        Observer::of(&runtime.pool).is_ok_and(|observer| observer.clients() == 0)
+        signals::to_leave().is_none()
+            && Observer::of(&runtime.pool).is_ok_and(|observer| observer.clients() == 0)
     });
 }
 
@@ -87,6 +89,7 @@ pub fn join(
             }
             Ok(None) => {
                 watch.look(runtime.manager())?;
+                go_on_unless_signalled()?;
                 std::thread::sleep(Duration::from_millis(100));
             }
             Err(errno) => return Err(format!("{}: {errno}", runtime.folder.display())),
@@ -145,6 +148,11 @@ fn is_seen(runtime: &Runtime) -> Result<(), String> {
     }
 }
 
+/// An error when a signal has come before the command was started.
+fn go_on_unless_signalled() -> Result<(), String> {
+    signals::early().map_or(Ok(()), |signal| Err(format!("ended by signal {signal}")))
+}
+
 /// Connects to the instance's manager and keeps it from ending. `None` when there is none, or
 /// when it is ending already.
 ///
@@ -158,7 +166,10 @@ fn hold(runtime: &Runtime, watch: &mut Watch) -> Result<Option<Connection>, Stri
     let since = Instant::now();
     loop {
         match connection.receive(Duration::from_millis(100)) {
-            Ok(None) => watch.look(runtime.manager())?,
+            Ok(None) => {
+                watch.look(runtime.manager())?;
+                go_on_unless_signalled()?;
+            }
             answer => return Ok((answer == Ok(Some(Message::Held))).then_some(connection)),
         }
         if since.elapsed() > ANSWER && !watch.sees_a_halt() {

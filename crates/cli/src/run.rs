@@ -111,6 +111,8 @@ enum Begun {
     Job(Option<u32>),
     /// The node manager has died.
     Gone(Errno),
+    /// A signal has come, and the command is not to be started.
+    Signalled,
 }
 
 /// Tells the node manager that a run begins.
@@ -151,6 +153,7 @@ fn begin(
                 let many = "too many runs at once under one node manager";
                 return if plain { Ok(Begun::Job(None)) } else { Err(many.to_owned()) };
             }
+            Some(_) | None if signals::early().is_some() => return Ok(Begun::Signalled),
             Some(_) | None => {}
         }
     }
@@ -165,8 +168,13 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     if arguments.trace.is_some() {
         manager::await_leftover(&runtime);
     }
-    let (mut connection, joined) =
-        manager::join(&config, &mut runtime, arguments.trace.as_deref())?;
+    // From here on there may be a node manager of ours.
+    signals::install()?;
+    let joined = manager::join(&config, &mut runtime, arguments.trace.as_deref());
+    if let Some(signal) = signals::early() {
+        return Ok(end_before_start(signal, joined.ok(), None, &runtime));
+    }
+    let (mut connection, joined) = joined?;
     if arguments.trace.is_some() && matches!(joined, Joined::Running) {
         eprintln!(
             "forebay: --trace: nothing is recorded: the node manager was running already; end it \
@@ -183,11 +191,18 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let job = loop {
         match begin(&connection, &runtime, arguments)? {
             Begun::Job(job) => break job,
-            Begun::Gone(_) if tries < STARTS => connection = rejoin(&config, &mut runtime)?,
+            Begun::Signalled => break None,
+            Begun::Gone(_) if tries < STARTS => match rejoin(&config, &mut runtime) {
+                Err(_) if signals::early().is_some() => break None,
+                joined => connection = joined?,
+            },
             Begun::Gone(errno) => return Err(format!("the node manager is gone: {errno}")),
         }
         tries += 1;
     };
+    if let Some(signal) = signals::early() {
+        return Ok(end_before_start(signal, Some((connection, joined)), job, &runtime));
+    }
     let mut child = match spawn(&arguments.command, &library, &runtime, job) {
         Ok(child) => child,
         Err(error) => {
@@ -197,7 +212,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             return Ok(ExitCode::from(if missing { 127 } else { 126 }));
         }
     };
-    signals::attend(child.id())?;
+    signals::attend(child.id());
     let status = attend(&mut child, &config, &mut runtime, &mut connection)?;
     let code = exit_code(status);
     for _ in 0..STARTS {
@@ -209,7 +224,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             Ok(drained) => drained,
             Err(signal) => {
                 eprintln!("forebay: {}", describe_left(&runtime));
-                return Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(crate::FAILED)));
+                return Ok(ended_by(signal));
             }
         };
         match drained {
@@ -226,6 +241,31 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         }
     }
     Err(format!("node managers end again and again; see {}", runtime.readable_log().display()))
+}
+
+/// Ends a run that a signal has ended before its command was started: a node manager of its own has
+/// ended then, too, unless it has what an earlier run left, or others have joined it.
+fn end_before_start(
+    signal: i32,
+    joined: Option<(Connection, Joined)>,
+    job: Option<u32>,
+    runtime: &Runtime,
+) -> ExitCode {
+    // Another one ends the wait.
+    signals::command_ended();
+    if let Some((connection, joined)) = joined {
+        if let Some(number) = job {
+            let _ = connection.send(Message::EndJob { number });
+        }
+        drop(connection);
+        if matches!(joined, Joined::Started) {
+            manager::await_leftover(runtime);
+            if Observer::of(&runtime.pool).is_ok_and(|observer| observer.dirty() > 0) {
+                eprintln!("forebay: {}", describe_left(runtime));
+            }
+        }
+    }
+    ended_by(signal)
 }
 
 /// What is not yet on the store, which process goes on with it, and how to watch that.
@@ -347,6 +387,11 @@ fn await_end(child: u32) {
     let Some(pid) = Pid::from_raw(child as i32) else { return };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
+}
+
+/// As shells have it.
+fn ended_by(signal: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(crate::FAILED))
 }
 
 /// The command's own status; 128 + signal if a signal ended it, as shells have it.

@@ -1,14 +1,22 @@
-//! What signals mean to `forebay run`. While the command runs they are for the command: those that
-//! it does not get by itself are passed on. In the drain SIGTERM, SIGHUP, or a second SIGINT or
-//! SIGQUIT leave the rest to the node manager.
+//! What signals mean to `forebay run`. From [`install`] until the command runs they are noted, and
+//! the command is not started. While it runs they are for the command: those that it does not get by
+//! itself are passed on. In the drain SIGTERM, SIGHUP, or a second SIGINT or SIGQUIT leave the rest
+//! to the node manager.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Process id of the command while it runs.
-static COMMAND: AtomicI32 = AtomicI32::new(0);
+/// The command runs later, or not at all.
+const NOT_YET: i32 = -1;
+/// The command has ended, or will not be started.
+const OVER: i32 = 0;
+
+/// Process id of the command while it runs, or one of the above.
+static COMMAND: AtomicI32 = AtomicI32::new(NOT_YET);
+/// Signals that came before the command ran and that it did not get, as bits.
+static EARLY: AtomicU32 = AtomicU32::new(0);
 /// The signal that ended the drain for us; 0 for none.
 static LEFT: AtomicI32 = AtomicI32::new(0);
 /// When it came, in milliseconds of the monotonic clock.
@@ -24,20 +32,49 @@ const OBEYED: Duration = Duration::from_secs(1);
 const ON_THE_SPOT: &[u8] =
     b"forebay: leaving; `forebay status` shows what is not yet on the store, `forebay recover` drains it\n";
 
-/// From now on signals are for the command, until [`command_ended`]. One that is ignored, as
-/// `nohup` and shells without job control leave it, stays so.
+/// The signals that are taken.
+const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
+
+/// From now on no signal ends us. One that is ignored, as `nohup` and shells without job control
+/// leave it, stays so. The command gets neither handlers nor a mask: an exec takes handlers away,
+/// and no signal is blocked.
 ///
 /// # Errors
 /// A message when the handlers cannot be installed.
-pub fn attend(command: u32) -> Result<(), String> {
-    COMMAND.store(command as i32, Ordering::Release);
-    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
-        install(signal).map_err(|error| format!("setting up signals: {error}"))?;
-    }
-    Ok(())
+pub fn install() -> Result<(), String> {
+    let failed = |error| format!("setting up signals: {error}");
+    TAKEN.into_iter().try_for_each(|signal| take_over(signal).map_err(failed))
 }
 
-fn install(signal: i32) -> io::Result<()> {
+/// The signal that has come before the command was started, if one has.
+pub fn early() -> Option<i32> {
+    let early = EARLY.load(Ordering::SeqCst);
+    TAKEN.into_iter().find(|signal| early & (1 << signal) != 0)
+}
+
+/// From now on signals are for the command, until [`command_ended`], and so are those that have come
+/// since [`early`] was asked: the terminal's, too, which may have been sent before the command was
+/// there.
+pub fn attend(command: u32) {
+    let Some(pid) = Pid::from_raw(command as i32) else { return };
+    COMMAND.store(command as i32, Ordering::SeqCst);
+    pass_on_early(pid);
+}
+
+fn pass_on_early(command: Pid) {
+    let early = EARLY.swap(0, Ordering::SeqCst);
+    TAKEN.into_iter().filter(|signal| early & (1 << signal) != 0).for_each(|signal| {
+        pass_on(command, signal);
+    });
+}
+
+fn pass_on(command: Pid, signal: i32) {
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        let _ = kill_process(command, signal);
+    }
+}
+
+fn take_over(signal: i32) -> io::Result<()> {
     let done = |result| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
     // SAFETY: structures of plain numbers, for which zeros are good, that live for the calls; the
     // handler calls only what is async-signal-safe.
@@ -54,9 +91,10 @@ fn install(signal: i32) -> io::Result<()> {
     }
 }
 
-/// The command has ended, and its process id may be another's soon: signals are for the drain.
+/// The command has ended, and its process id may be another's soon, or it is not started: signals
+/// are for the drain.
 pub fn command_ended() {
-    COMMAND.store(0, Ordering::Release);
+    COMMAND.store(OVER, Ordering::SeqCst);
 }
 
 /// The signal that says to leave the drain to the node manager, if one has come.
@@ -76,17 +114,21 @@ extern "C" fn take(signal: i32, info: *const libc::siginfo_t, _context: *const l
     // The interrupted code may be about to look at it.
     // SAFETY: the address of this thread's errno.
     let errno = unsafe { *libc::__errno_location() };
-    match Pid::from_raw(COMMAND.load(Ordering::Acquire)) {
-        // The terminal's goes to its whole process group; one that a process sends may be for us
-        // alone.
-        Some(_) if is_interrupt && is_of_terminal => {}
-        Some(command) => {
-            if let Some(signal) = Signal::from_named_raw(signal) {
-                let _ = kill_process(command, signal);
+    match COMMAND.load(Ordering::SeqCst) {
+        NOT_YET => {
+            EARLY.fetch_or(1 << signal, Ordering::SeqCst);
+            // Another thread may have taken what was early just before.
+            match COMMAND.load(Ordering::SeqCst) {
+                NOT_YET | OVER => {}
+                command => Pid::from_raw(command).into_iter().for_each(pass_on_early),
             }
         }
-        None if is_interrupt && INTERRUPTS.fetch_add(1, Ordering::AcqRel) == 0 => {}
-        None => leave(signal),
+        OVER if is_interrupt && INTERRUPTS.fetch_add(1, Ordering::AcqRel) == 0 => {}
+        OVER => leave(signal),
+        // The terminal's goes to its whole process group; one that a process sends may be for us
+        // alone.
+        _ if is_interrupt && is_of_terminal => {}
+        command => Pid::from_raw(command).into_iter().for_each(|pid| pass_on(pid, signal)),
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };

@@ -1,6 +1,7 @@
 //! Starting a node manager that outlives the command.
 
 use crate::detach;
+use crate::signals;
 use crate::watch::Watch;
 use forebay_node::runtime::{Runtime, SERVED, append_private, write_private};
 use forebay_node::status::Observer;
@@ -11,9 +12,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// How often a manager is started again that dies before it can be reached.
 pub(super) const START_TRIES: u32 = 4;
+
+/// How long a manager that starts is waited for when a signal has come.
+const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// Why a manager could not be started.
 pub(super) enum StartError {
@@ -104,12 +109,20 @@ pub(super) fn start(
     let mut said = String::new();
     let mut byte = [0u8; 4096];
     let mut watch = Watch::default();
+    let mut signalled = None;
     while !said.ends_with("ready\n") {
         let mut fds = [PollFd::new(&report, PollFlags::IN)];
         let look = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         if matches!(rustix::event::poll(&mut fds, Some(&look)), Ok(0) | Err(Errno::INTR)) {
             // Not by trying the lock, which would keep it from that.
             watch.look(runtime.manager())?;
+            // In a moment it can be told that it is not wanted. One that brings back what was left
+            // may take long: it ends when it has, and finds that we are gone.
+            if let Some(signal) = signals::early()
+                && signalled.get_or_insert_with(Instant::now).elapsed() > A_MOMENT
+            {
+                return Err(StartError::Refused(format!("ended by signal {signal}")));
+            }
             continue;
         }
         match report.read(&mut byte) {

@@ -1,7 +1,8 @@
 //! Signals to `forebay run`: those for its command, and those that end its wait for the drain.
 
 use crate::harness::{
-    LAZY, LIMIT, LONG, Running, Setup, Site, Steps, USUAL, is_alive, kill, wait_for,
+    LAZY, LIMIT, LONG, Ran, Running, Setup, Site, Steps, USUAL, is_alive, kill, skip, wait_for,
+    works,
 };
 use rustix::process::Signal;
 
@@ -26,6 +27,86 @@ fn a_signal_is_for_the_command_while_it_runs() {
         let name = ["term\n", "hup\n", "int\n"][code as usize - 7];
         assert_eq!(std::fs::read_to_string(site.store.join("data")).unwrap(), name);
     }
+}
+
+const COMMAND: &str = ": > $OUT/started; while :; do sleep 1; done";
+
+/// Ends a run by SIGTERM in the middle of its `number`-th call of `calls`. Its command leaves
+/// `$OUT/started`.
+fn terminated_in(site: &Site, calls: &str, number: u32) -> Ran {
+    let mut command = site.command(&site.store, "strace");
+    let (trace, inject) =
+        (format!("trace={calls}"), format!("inject={calls}:signal=TERM:when={number}"));
+    command.args(["-qq", "-o", site.out.join("calls").to_str().unwrap(), "-e", &trace]);
+    command.args(["-e", &inject, site.program(), "run", "--config"]).arg(&site.config);
+    command.args(["--", "bash", "-c", COMMAND]);
+    let ran = site.end(command);
+    let traced = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    assert!(traced.contains("--- SIGTERM"), "no call was hit: {traced}");
+    ran
+}
+
+#[test]
+fn a_signal_while_the_command_starts_is_for_the_command() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&USUAL);
+    // Under this manager the first process that a run makes is its command.
+    let other = Steps::of(&site, "step go");
+    other.at("go");
+    // It is sent to the run alone.
+    terminated_in(&site, "clone,clone3,vfork", 1).expect(143);
+    let line = |pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let goes_on = site.processes().into_iter().any(|pid| line(pid).contains(COMMAND));
+    assert!(!goes_on, "the command goes on");
+    other.past("go");
+    other.end();
+}
+
+#[test]
+fn a_signal_before_the_command_is_started_ends_run_and_manager() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    // While it starts its manager, before it holds that, and before it has begun its job.
+    for (call, number) in [("clone", 1), ("sendto", 1), ("sendto", 2)] {
+        let site = Site::new(&USUAL);
+        let ran = terminated_in(&site, call, number).expect(143);
+        assert_eq!(ran.stderr, "", "{call}");
+        assert!(!site.out.join("started").exists(), "{call}: the command was started");
+        wait_for("the manager's end", LONG, || site.processes().is_empty().then_some(()));
+        assert!(site.pools().is_empty(), "{call}");
+    }
+    let site = Site::new(&USUAL);
+    let other = Steps::of(&site, "step go; seq 1000 > data");
+    other.at("go");
+    terminated_in(&site, "sendto", 1).expect(143);
+    assert!(!site.out.join("started").exists(), "the command was started");
+    other.past("go");
+    other.end();
+}
+
+/// `env` blocks one signal and ignores another.
+#[test]
+fn a_command_has_the_signals_of_the_run() {
+    let env = ["env", "--block-signal=USR2", "--ignore-signal=HUP"];
+    if !works(&[&env[..], &["true"]].concat()) {
+        return skip("this env blocks no signals");
+    }
+    let site = Site::new(&USUAL);
+    let look = ["grep", "^Sig[BIC]", "/proc/self/status"];
+    let run = [site.program(), "run", "--config", site.config.to_str().unwrap(), "--"];
+    let [plain, buffered] = [look.to_vec(), [&run[..], &look].concat()].map(|words| {
+        let mut command = site.command(&site.store, env[0]);
+        command.args(&env[1..]).args(words);
+        let said = site.end(command).expect(0).stdout;
+        let masks = said.lines().map(|line| line.rsplit('\t').next().unwrap());
+        // Without those of real time: of them the C library keeps two for itself.
+        masks.map(|mask| u64::from_str_radix(mask, 16).unwrap() & 0x7fff_ffff).collect::<Vec<_>>()
+    });
+    assert_eq!(buffered, plain);
+    assert_eq!(plain[..2], [1 << (libc::SIGUSR2 - 1), 1 << (libc::SIGHUP - 1)]);
 }
 
 #[test]
