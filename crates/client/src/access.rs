@@ -98,7 +98,7 @@ impl OpenFile<'_> {
                     if !backoff.wait() {
                         continue;
                     }
-                    if self.session.segment.owner_is_dead(holder) {
+                    if self.session.segment.clients().is_dead(holder) {
                         // Completes what the dead owner left, and lets others in again.
                         self.exclusively(|_| Ok(()))?;
                     }
@@ -194,7 +194,7 @@ impl EnteredFile<'_> {
             if !backoff.wait() {
                 continue;
             }
-            if self.session.segment.owner_is_dead(holder) {
+            if self.session.segment.clients().is_dead(holder) {
                 self.exclude()?.complete_left();
             }
             self.session.look(&wait, holder, &backoff)?;

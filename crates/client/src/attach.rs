@@ -115,7 +115,7 @@ fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartEr
     let since = clock::monotonic_ns();
     let mut silent = true;
     loop {
-        if let Some(slot) = segment.claim_slot(pid, start) {
+        if let Some(slot) = segment.clients().claim(pid, start) {
             return Ok(slot);
         }
         if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
@@ -178,7 +178,7 @@ impl Session {
         check_namespace(&segment)?;
         // Unknown without /proc, or descriptors; the manager will fill it in.
         let start = liveness::start_time(pid).unwrap_or(0);
-        let slot = match segment.slot_of(pid, start) {
+        let slot = match segment.clients().slot_of(pid, start) {
             // The same process before its exec: its other threads ended inside whatever they did.
             Some(slot) => {
                 let mut left = Ok(());
@@ -195,7 +195,7 @@ impl Session {
                 }
                 if left.is_err() {
                     // This process ends now, and is reaped as one that died in the middle of it.
-                    segment.seem_inside(slot);
+                    segment.client(slot).seem_inside();
                 }
                 left.map(|()| slot)?
             }

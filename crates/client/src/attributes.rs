@@ -340,7 +340,7 @@ impl Session {
             match self.segment.try_enter(file, owner) {
                 Ok(inside) => return Ok(Some(inside)),
                 Err(holder) if backoff.wait() => {
-                    if self.segment.owner_is_dead(holder) {
+                    if self.segment.clients().is_dead(holder) {
                         return Ok(None);
                     }
                     self.segment.ends_wait_in_time(holder, &backoff)?;

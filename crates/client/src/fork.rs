@@ -23,7 +23,7 @@ impl Session {
         if forebay_pool::crash::refused("fork") {
             return None;
         }
-        let slot = self.segment.reserve_slot(pid, start)?;
+        let slot = self.segment.clients().reserve(pid, start)?;
         self.segment.inherit(self.slot(), slot);
         let generation = self.segment.client(slot).generation.load(Ordering::Acquire);
         Some(Fork { slot, generation, parent: pid })
@@ -33,7 +33,7 @@ impl Session {
     /// before it confirms its slot.
     pub fn fork_succeeded(&self, fork: &Fork, child: u32) {
         crash::point("fork.parent");
-        self.segment.note_child(fork.slot, fork.generation, child);
+        self.segment.client(fork.slot).note_child(fork.generation, child);
     }
 
     /// In the parent, when the fork failed.
@@ -52,7 +52,7 @@ impl Session {
         check_namespace(&self.segment)?;
         // Unknown without /proc; the manager will fill it in.
         let start = liveness::start_time(pid).unwrap_or(0);
-        if !self.segment.confirm_slot(fork.slot, fork.generation, pid, start) {
+        if !self.segment.client(fork.slot).confirm(fork.generation, pid, start) {
             return Err(StartError::Taken);
         }
         self.set_slot(fork.slot);

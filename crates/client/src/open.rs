@@ -109,11 +109,11 @@ impl Session {
     #[inline]
     pub fn opening<R>(&self, open: impl FnOnce() -> R) -> R {
         let slot = self.slot();
-        self.segment.begin_open(slot);
+        self.segment.client(slot).begin_open();
         let opened = open();
         // Not in a child that a signal handler has forked within: it has another slot.
         if self.slot() == slot {
-            self.segment.end_open(slot);
+            self.segment.client(slot).end_open();
         }
         opened
     }

@@ -18,7 +18,7 @@ impl OpenFile<'_> {
     pub fn may_pass(&self, peer: u32) -> bool {
         self.session.segment.header().unmanaged_peers.load(Ordering::SeqCst) == 0
             && liveness::start_time(peer)
-                .is_some_and(|start| self.session.segment.slot_of(peer, start).is_some())
+                .is_some_and(|start| self.session.segment.clients().slot_of(peer, start).is_some())
     }
 
     /// Notes that a descriptor is about to be sent.

@@ -4,11 +4,12 @@
 use crate::backoff::Backoff;
 use crate::buckets::{self, Locking, free_entry};
 use crate::crash;
+use crate::entry::Entry;
 use crate::futex;
 use crate::guards::{BlockGuard, FreshBucket};
 use crate::layout::*;
-use crate::owner::Owner;
-use crate::segment::{MANAGER_SLOT, Segment};
+use crate::owner::{MANAGER_SLOT, Owner};
+use crate::segment::Segment;
 use crate::seq_lock::LockGuard;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{BucketId, FileId};
@@ -113,6 +114,24 @@ impl Segment {
         self.buckets().free(bucket);
     }
 
+    /// Whether the index entry of the bucket's block names this bucket.
+    pub fn is_indexed(&self, bucket: BucketId) -> bool {
+        let Some(meta) = self.bucket(bucket) else { return false };
+        let file = meta.file.load(Ordering::Relaxed);
+        if !self.header().has_file(file)
+            || self.file(file).state.load(Ordering::Acquire) != file_state::LIVE
+        {
+            return false;
+        }
+        let block = meta.block.load(Ordering::Relaxed);
+        self.entry(self.file(file), block).is_some_and(|place| {
+            matches!(
+                Entry::decode(place.load(Ordering::Acquire)),
+                Entry::Resident { bucket: named, .. } if named == bucket
+            )
+        })
+    }
+
     /// Makes a taken bucket the home of `block` of `file`: locks it, marks it empty and used. The
     /// caller then fills it and publishes it in the index. `None`, and the bucket is given back,
     /// where a thread that gave it back, or took it for another block's, has been stopped before
@@ -191,7 +210,7 @@ impl Segment {
 
     /// Takes the entry back that a dead `holder` was writing around; `word` says so.
     pub fn free_entry_of_dead(&self, place: &AtomicU64, word: u64, holder: Owner) {
-        if self.owner_is_dead(holder) {
+        if self.clients().is_dead(holder) {
             free_entry(place, word);
         }
     }
@@ -268,7 +287,7 @@ impl<E, F: Fn(&Segment, Owner, &Backoff) -> Result<(), E>> Locking for Looking<'
         if !self.backoff.wait() {
             return Ok(false);
         }
-        if self.segment.owner_is_dead(holder) {
+        if self.segment.clients().is_dead(holder) {
             return Ok(true);
         }
         (self.look)(self.segment, holder, &self.backoff).map(|()| false)
@@ -297,7 +316,7 @@ impl Locking for Within<'_> {
             self.backoff.wait();
             return Ok(false);
         }
-        if self.segment.owner_is_dead(holder) { Ok(true) } else { Err(holder) }
+        if self.segment.clients().is_dead(holder) { Ok(true) } else { Err(holder) }
     }
 
     fn is_indexed(&self, bucket: BucketId) -> bool {

@@ -14,8 +14,8 @@ mod index;
 mod table;
 
 use crate::layout::*;
-use crate::owner::Owner;
-use crate::segment::{MANAGER_SLOT, Segment};
+use crate::owner::{MANAGER_SLOT, Owner};
+use crate::segment::Segment;
 use crate::sync::Ordering;
 use std::fmt;
 
@@ -89,7 +89,7 @@ impl Findings<'_> {
         }
         let client = self.segment.client(holder.slot());
         let state = client.state.load(Ordering::Acquire);
-        let present = client.shared_locks.iter().any(|word| word.load(Ordering::Acquire) != 0);
+        let present = client.is_inside();
         if !present || !matches!(state, slot_state::LIVE | slot_state::REAPING) {
             self.refused(place, format!("held by client {}, which is nowhere", holder.slot()));
         }
@@ -121,18 +121,6 @@ impl Segment {
             found.retain(|finding| again.contains(finding));
         }
         found
-    }
-
-    /// Whether a client may be at work.
-    pub fn has_live_clients(&self) -> bool {
-        (1..self.header().clients_high.load(Ordering::Acquire)).any(|slot| {
-            let client = self.client(slot);
-            client.state.load(Ordering::Acquire) != slot_state::FREE
-                && crate::liveness::is_alive(
-                    client.pid.load(Ordering::Acquire),
-                    client.start.load(Ordering::Acquire),
-                )
-        })
     }
 }
 

@@ -73,28 +73,32 @@ pub struct Descriptions<'a> {
 
 impl<'a> Descriptions<'a> {
     /// Description `id`.
-    #[inline]
+    #[inline(always)]
     pub fn get(self, id: u32) -> &'a Description {
         debug_assert!((id as usize) < self.all.len());
         &self.all[(id as usize).min(self.all.len() - 1)]
     }
 
+    #[inline(always)]
     fn count(self) -> u32 {
         self.all.len() as u32
     }
 
     /// Words of a slot's bits.
+    #[inline(always)]
     fn words(self) -> u32 {
         self.count().div_ceil(64)
     }
 
     /// Word `word` of the bits of the descriptions that `slot` holds.
+    #[inline(always)]
     pub fn held(self, slot: u32, word: u32) -> &'a AtomicU64 {
         debug_assert!(word < self.words());
         let at = slot as usize * self.words() as usize + word as usize;
         &self.held[at.min(self.held.len() - 1)]
     }
 
+    #[inline(always)]
     fn held_bit(self, slot: u32, id: u32) -> (&'a AtomicU64, u64) {
         (self.held(slot, id / 64), 1 << (id % 64))
     }
@@ -112,12 +116,14 @@ impl<'a> Descriptions<'a> {
     }
 
     /// Notes that `slot` holds `id`.
+    #[inline(always)]
     pub fn hold(self, slot: u32, id: u32) {
         let (place, bit) = self.held_bit(slot, id);
         place.fetch_or(bit, Ordering::SeqCst);
     }
 
     /// Notes that `slot` no longer holds `id`; the manager frees what no process holds.
+    #[inline(always)]
     pub fn release(self, slot: u32, id: u32) {
         let (place, bit) = self.held_bit(slot, id);
         place.fetch_and(!bit, Ordering::SeqCst);

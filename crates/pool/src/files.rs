@@ -141,7 +141,7 @@ impl Segment {
         let make = |head: u32| {
             let made = self.insert(head, identity, owner, begin);
             if made.is_none() {
-                self.note_unrecorded(identity, owner);
+                self.clients().note_unrecorded(identity, owner);
             }
             made
         };
@@ -234,7 +234,7 @@ impl Segment {
         record.device.store(identity.device, Ordering::Relaxed);
         record.inode.store(identity.inode, Ordering::Relaxed);
         begin(record);
-        if self.is_unrecorded(identity) {
+        if self.clients().is_unrecorded(identity) {
             record.set(FileFlags::DIRECT);
         }
         // Complete before it can be found: one that dies here leaves nothing, or a record of this

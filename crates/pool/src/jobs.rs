@@ -65,15 +65,6 @@ impl Segment {
         joined
     }
 
-    /// Whether any process of job `number` lives.
-    pub fn job_has_clients(&self, number: u32) -> bool {
-        (1..self.header().clients_high.load(Ordering::SeqCst)).any(|slot| {
-            let client = self.client(slot);
-            client.state.load(Ordering::SeqCst) != slot_state::FREE
-                && client.job.load(Ordering::SeqCst) == number
-        })
-    }
-
     /// Whether the `forebay run` of a job lives.
     pub fn job_is_run(&self, job: &JobRecord) -> bool {
         liveness::is_alive(job.pid.load(Ordering::Relaxed), job.start.load(Ordering::Relaxed))
@@ -303,21 +294,21 @@ mod tests {
     fn nobody_joins_a_job_that_is_over() {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         let pid = std::process::id();
-        let slot = segment.claim_slot(pid, 1).unwrap();
+        let slot = segment.clients().claim(pid, 1).unwrap();
         let number = segment.begin_job(pid, 1).unwrap();
         assert!(!segment.join_job(slot, number), "it has not begun");
         segment.job(number).unwrap().state.store(job_state::LIVE, Ordering::SeqCst);
-        assert!(segment.join_job(slot, number) && segment.job_has_clients(number));
-        let child = segment.reserve_slot(pid, 1).unwrap();
+        assert!(segment.join_job(slot, number) && segment.clients().has_of_job(number));
+        let child = segment.clients().reserve(pid, 1).unwrap();
         segment.inherit(slot, child);
         assert_eq!(segment.reap_slot(slot, |_, _| {}), Some(false));
-        assert!(segment.job_has_clients(number), "its child goes on");
+        assert!(segment.clients().has_of_job(number), "its child goes on");
         assert_eq!(segment.reap_slot(child, |_, _| {}), Some(false));
-        assert!(!segment.job_has_clients(number));
+        assert!(!segment.clients().has_of_job(number));
         segment.job(number).unwrap().state.store(job_state::OVER, Ordering::SeqCst);
-        let late = segment.claim_slot(pid, 1).unwrap();
+        let late = segment.clients().claim(pid, 1).unwrap();
         assert!(!segment.join_job(late, number) && !segment.join_job(late, number + 1));
-        assert!(!segment.job_has_clients(number));
+        assert!(!segment.clients().has_of_job(number));
         while segment.begin_job(pid, 1).is_some() {}
         assert_eq!(segment.jobs().count(), JOBS_MAX);
     }

@@ -4,12 +4,10 @@
 use crate::backoff::Backoff;
 use crate::interruption;
 use crate::layout::*;
-use crate::liveness;
-use crate::owner::Owner;
+use crate::owner::{MANAGER_SLOT, Owner};
 use crate::ranks::{self, Append, Fresh, Position, Ranked, Stripe};
-use crate::segment::{MANAGER_SLOT, Segment};
+use crate::segment::Segment;
 use crate::seq_lock::{LockGuard, RobustSeqLock};
-use crate::sync::Ordering;
 use core::convert::Infallible;
 use rustix::io::Errno;
 
@@ -144,20 +142,12 @@ impl Segment {
     /// Whether a wait for `holder` may be one for ever: its process is stopped, or it has taken
     /// long.
     pub fn stands(&self, holder: Owner, backoff: &Backoff) -> bool {
-        backoff.is_long() || self.is_stopped(holder)
+        backoff.is_long() || self.clients().is_stopped(holder)
     }
 
     /// Whether the process of the node manager is stopped.
     pub fn manager_is_stopped(&self) -> bool {
-        self.is_stopped(Owner::new(MANAGER_SLOT, 0))
-    }
-
-    /// Whether the process of `holder` is stopped.
-    pub fn is_stopped(&self, holder: Owner) -> bool {
-        liveness::is_stopped(match holder.slot() {
-            MANAGER_SLOT => self.header().manager_pid.load(Ordering::Acquire),
-            slot => self.client(slot).pid.load(Ordering::Acquire),
-        })
+        self.clients().is_stopped(Owner::new(MANAGER_SLOT, 0))
     }
 
     /// Takes `lock` within `backoff`: not from a holder that lives and does not let go, because its
@@ -223,8 +213,9 @@ impl Segment {
         owner: Owner,
         taking: impl Fn(),
     ) -> bool {
-        let before = self.generation(holder);
-        if !self.owner_is_dead(holder) {
+        let clients = self.clients();
+        let before = clients.generation(holder);
+        if !clients.is_dead(holder) {
             return false;
         }
         taking();
@@ -232,19 +223,11 @@ impl Segment {
             return false;
         }
         // Between the two, the slot may have been reaped, and claimed by a process that lives.
-        let dead = self.generation(holder) == before;
+        let dead = clients.generation(holder) == before;
         if !dead {
             lock.hand_back(owner, holder);
         }
         dead
-    }
-
-    /// Which of the processes that had `owner`'s slot one after the other has it now.
-    fn generation(&self, owner: Owner) -> u32 {
-        match owner.slot() {
-            MANAGER_SLOT => self.header().manager_epoch.load(Ordering::SeqCst),
-            slot => self.client(slot).generation.load(Ordering::SeqCst),
-        }
     }
 
     /// Takes the lock of `bucket`. A lock left by a dead process is taken back.

@@ -9,6 +9,9 @@
 //! assert_eq!(Owner::from_raw(0), None);
 //! ```
 
+/// Slot of the node manager.
+pub const MANAGER_SLOT: u32 = 0;
+
 /// A client slot (12 bits) and a thread of it (20 bits). Never zero: thread numbers start at one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner(u32);

@@ -9,6 +9,7 @@ pub(crate) fn zeroed<T: Table>(count: usize) -> Box<[T]> {
 /// What a segment has a table of, or a word.
 pub(crate) trait Table {}
 
+impl Table for crate::layout::ClientSlot {}
 impl Table for crate::layout::Description {}
 impl Table for crate::layout::FileRecord {}
 impl Table for crate::sync::AtomicU32 {}

@@ -88,7 +88,7 @@ ranked!(Position, Append, Bucket, Fresh, Stripe);
 #[cfg(debug_assertions)]
 mod asserted {
     use super::{Owner, Rank, held};
-    use crate::segment::MANAGER_SLOT;
+    use crate::owner::MANAGER_SLOT;
 
     #[inline(never)]
     pub(super) fn waiting(rank: Rank, owner: Owner, at: usize) {
@@ -261,7 +261,8 @@ mod tests {
     use crate::files::Identity;
     use crate::guards::{BlockGuard, BusyEntry, FreshBucket};
     use crate::layout::{DescriptionFlags, Geometry, SHARED_LOCKS};
-    use crate::segment::{MANAGER_SLOT, Segment, anonymous};
+    use crate::owner::MANAGER_SLOT;
+    use crate::segment::{Segment, anonymous};
     use crate::sync::AtomicU64;
     use forebay_placement::TierId;
 
@@ -278,7 +279,7 @@ mod tests {
         fn new() -> Pool {
             let geometry = Geometry::for_tiers(4096, &[256 << 18]);
             let (segment, _memory) = anonymous(&geometry).unwrap();
-            let slot = segment.claim_slot(std::process::id(), 1).unwrap();
+            let slot = segment.clients().claim(std::process::id(), 1).unwrap();
             let owner = Owner::new(slot, 0);
             let files = [1, 2].map(|inode| {
                 let identity = Identity { device: 1, inode };

@@ -16,6 +16,7 @@
 //! ```
 
 use crate::buckets::{BucketStates, Buckets};
+use crate::clients::Clients;
 use crate::clock;
 use crate::crash;
 use crate::descriptions::{Descriptions, Marker};
@@ -24,6 +25,7 @@ use crate::free_map::{FREE, FreeMap};
 use crate::index::{Index, IndexNodes, NodeStates};
 use crate::layout::*;
 use crate::liveness;
+pub use crate::owner::MANAGER_SLOT;
 use crate::owner::Owner;
 use crate::private::{self, Wrong};
 use crate::queue::Queue;
@@ -68,9 +70,6 @@ fn prefetch_line(at: *const u8) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
-
-/// Slot of the node manager.
-pub const MANAGER_SLOT: u32 = 0;
 
 /// Why a segment cannot be used.
 #[derive(Debug)]
@@ -492,7 +491,20 @@ impl Segment {
         self.rules().get(usize::from(rule))
     }
 
-    /// Client slot `slot`; slots beyond the last read as the manager's.
+    /// The client slots, and who has them.
+    #[inline(always)]
+    pub fn clients(&self) -> Clients<'_> {
+        let header = self.header();
+        Clients {
+            slots: self.slice(self.offsets.clients, header.clients as usize),
+            high: &header.clients_high,
+            manager: (&header.manager_pid, &header.manager_start),
+            manager_epoch: &header.manager_epoch,
+            unrecorded: &header.unrecorded,
+        }
+    }
+
+    /// [`Clients::get`], without what else belongs to the view, as of [`Segment::bucket`].
     #[inline]
     pub fn client(&self, slot: u32) -> &ClientSlot {
         let slot = if slot < self.header().clients { slot } else { MANAGER_SLOT };
@@ -529,7 +541,7 @@ impl Segment {
     }
 
     /// The open-file descriptions, and which processes hold them.
-    #[inline]
+    #[inline(always)]
     pub fn descriptions(&self) -> Descriptions<'_> {
         let header = self.header();
         let (count, slots) = (header.descriptions as usize, header.clients as usize);
@@ -768,40 +780,24 @@ impl Segment {
     #[inline(always)]
     fn slice<T>(&self, section: usize, count: usize) -> &[T] {
         // SAFETY: the section was laid out for `count` items, which are all atomics.
-        unsafe { core::slice::from_raw_parts(self.base.add(section).cast::<T>(), count) }
+        unsafe { &*core::ptr::slice_from_raw_parts(self.base.add(section).cast::<T>(), count) }
     }
 
     fn words(&self, section: usize, items: u32) -> &[AtomicU64] {
         self.slice(section, items.div_ceil(64) as usize)
     }
 
-    /// Whether the process behind `owner` is gone for certain.
-    pub fn owner_is_dead(&self, owner: Owner) -> bool {
-        if owner.slot() == MANAGER_SLOT {
-            return !self.manager_is_alive();
-        }
-        if owner.slot() >= self.header().clients {
-            return true;
-        }
-        let slot = self.client(owner.slot());
-        match slot.state.load(Ordering::Acquire) {
-            slot_state::LIVE => !liveness::is_alive(
-                slot.pid.load(Ordering::Acquire),
-                slot.start.load(Ordering::Acquire),
-            ),
-            // A reserved slot's child holds nothing yet.
-            slot_state::RESERVED => false,
-            // Its locks are being freed, unless the manager died over that.
-            slot_state::REAPING => !self.manager_is_alive(),
-            _ => true,
-        }
+    /// [`Clients::manager_is_alive`].
+    pub fn manager_is_alive(&self) -> bool {
+        self.clients().manager_is_alive()
     }
 
-    /// Whether a node manager serves this segment.
-    pub fn manager_is_alive(&self) -> bool {
-        let header = self.header();
-        let pid = header.manager_pid.load(Ordering::Acquire);
-        pid != 0 && liveness::is_alive(pid, header.manager_start.load(Ordering::Acquire))
+    /// Whether the numbers of processes in the slots are what they are here: in another PID
+    /// namespace they are others. Also where /proc does not tell.
+    pub fn has_numbers_of_here(&self) -> bool {
+        let (theirs, ours) =
+            (self.header().namespace.load(Ordering::Relaxed), liveness::namespace());
+        theirs == ours || theirs == 0 || ours == 0
     }
 }
 

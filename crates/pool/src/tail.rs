@@ -20,8 +20,8 @@ use crate::checksums::SlotFiles;
 use crate::crash;
 use crate::entry::Entry;
 use crate::layout::*;
-use crate::owner::Owner;
-use crate::segment::{MANAGER_SLOT, Segment};
+use crate::owner::{MANAGER_SLOT, Owner};
+use crate::segment::Segment;
 use crate::sync::{AtomicU32, Ordering};
 use rustix::io::Errno;
 
@@ -96,7 +96,7 @@ impl Segment {
     fn take_over_bucket(&self, bucket: &BucketMeta, owner: Owner) -> Result<(), Errno> {
         let mut backoff = Backoff::default();
         while let Some(holder) = bucket.lock.holder().filter(|&holder| holder != owner) {
-            if self.owner_is_dead(holder) {
+            if self.clients().is_dead(holder) {
                 crash::point("tail.dead");
                 let taken = self.lock_bucket_within(bucket, owner, &mut Backoff::spent());
                 if let Ok(mut lock) = taken {
@@ -105,7 +105,7 @@ impl Segment {
                 }
                 // Others took it, or the manager began to take back everything of the dead process,
                 // and has not counted this yet.
-            } else if !self.is_being_reaped(holder) {
+            } else if !self.clients().is_being_reaped(holder) {
                 break;
             }
             if backoff.wait() {
@@ -161,11 +161,12 @@ impl Segment {
     /// record has.
     #[inline]
     pub fn was_lengthened(&self, record: &FileRecord) -> bool {
+        let clients = self.clients();
         let is_dead = |place: &AtomicU32| match place.load(Ordering::Acquire) {
             0 => false,
             LENGTHENER_LEFT => true,
             raw => Owner::from_raw(raw)
-                .is_some_and(|owner| self.owner_is_dead(owner) || self.is_being_reaped(owner)),
+                .is_some_and(|owner| clients.is_dead(owner) || clients.is_being_reaped(owner)),
         };
         record.lengtheners.iter().any(is_dead)
     }
@@ -185,14 +186,6 @@ impl Segment {
                 let _ = place.compare_exchange(raw, LENGTHENER_LEFT, done, not);
             }
         }
-    }
-
-    /// Whether `holder` is dead, and the manager is taking back what it held.
-    fn is_being_reaped(&self, holder: Owner) -> bool {
-        let slot = holder.slot();
-        slot != MANAGER_SLOT
-            && slot < self.header().clients
-            && self.client(slot).state.load(Ordering::Acquire) == slot_state::REAPING
     }
 
     /// Makes zero what is buffered of `file` behind its end. Waits for living processes that hold

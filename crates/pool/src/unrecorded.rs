@@ -7,29 +7,28 @@
 //! duplicated the descriptor, mapped the file or executed another program; children inherit them.
 //! The node manager takes a number out of the header that no slot has any more.
 
+use crate::clients::Clients;
 use crate::files::Identity;
-use crate::layout::*;
+use crate::layout::{UNRECORDED, slot_state};
 use crate::owner::Owner;
-use crate::segment::Segment;
 use crate::sync::Ordering;
 
 fn number_of(identity: Identity) -> usize {
     identity.head(UNRECORDED as u32) as usize
 }
 
-impl Segment {
+impl Clients<'_> {
     /// Notes that `owner`'s process uses the file of `identity` without a record, or may use it
     /// when the record is gone. The caller holds the stripe of the file, or keeps the file's record
     /// by a description.
-    pub fn note_unrecorded(&self, identity: Identity, owner: Owner) {
+    pub fn note_unrecorded(self, identity: Identity, owner: Owner) {
         let number = number_of(identity);
         let bit = 1 << number;
-        let mine = self.client(owner.slot());
+        let mine = self.get(owner.slot());
         mine.unrecorded.fetch_or(bit, Ordering::SeqCst);
         // A child that another thread is about to fork may have copied what this slot had before.
         let pid = mine.pid.load(Ordering::SeqCst);
-        for slot in 1..self.header().clients_high.load(Ordering::SeqCst) {
-            let child = self.client(slot);
+        for (_, child) in self.used() {
             if child.state.load(Ordering::SeqCst) == slot_state::RESERVED
                 && child.pid.load(Ordering::SeqCst) == pid
             {
@@ -37,26 +36,24 @@ impl Segment {
             }
         }
         // After the slots: see `forget_unrecorded`.
-        self.header().unrecorded[number].fetch_add(1, Ordering::SeqCst);
+        self.unrecorded[number].fetch_add(1, Ordering::SeqCst);
     }
 
     /// Whether some process may use the file of `identity` without a record.
     #[inline]
-    pub fn is_unrecorded(&self, identity: Identity) -> bool {
-        self.header().unrecorded[number_of(identity)].load(Ordering::SeqCst) != 0
+    pub fn is_unrecorded(self, identity: Identity) -> bool {
+        self.unrecorded[number_of(identity)].load(Ordering::SeqCst) != 0
     }
 
     /// Forgets what only processes had that have ended. For the node manager.
-    pub fn forget_unrecorded(&self) {
-        let seen = self.header().unrecorded.each_ref().map(|count| count.load(Ordering::SeqCst));
+    pub fn forget_unrecorded(self) {
+        let seen = self.unrecorded.each_ref().map(|count| count.load(Ordering::SeqCst));
         if seen == [0; UNRECORDED] {
             return;
         }
-        let slots = 1..self.header().clients_high.load(Ordering::SeqCst);
-        let noted = slots
-            .map(|slot| self.client(slot).unrecorded.load(Ordering::SeqCst))
-            .fold(0, |all, noted| all | noted);
-        for (number, (count, seen)) in self.header().unrecorded.iter().zip(seen).enumerate() {
+        let noted =
+            self.used().fold(0, |all, (_, slot)| all | slot.unrecorded.load(Ordering::SeqCst));
+        for (number, (count, seen)) in self.unrecorded.iter().zip(seen).enumerate() {
             // A process that has noted it since has changed the count, or will.
             if noted >> number & 1 == 0 && seen != 0 {
                 let _ = count.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);

@@ -262,7 +262,7 @@ impl<'a> Worker<'a> {
             match self.segment.try_enter(self.files[file], self.owner) {
                 Ok(inside) => return inside,
                 Err(holder) => {
-                    if backoff.wait() && self.segment.owner_is_dead(holder) {
+                    if backoff.wait() && self.segment.clients().is_dead(holder) {
                         self.exclusively(file, |_| {});
                     }
                 }
@@ -630,7 +630,7 @@ fn a_process_to_be_killed() {
         }
     }
     let number: usize = role.parse().unwrap();
-    let slot = segment.claim_slot(pid, start).unwrap();
+    let slot = segment.clients().claim(pid, start).unwrap();
     let mut files = [FileId::from_raw(0); FILES];
     let owner = Owner::new(slot, 0);
     let inside = segment.enter_table(owner);

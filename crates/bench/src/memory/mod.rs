@@ -26,7 +26,7 @@ struct Pool {
 impl Pool {
     fn new(geometry: &Geometry) -> Result<Pool, String> {
         let (segment, file) = anonymous(geometry).map_err(|e| format!("making a pool: {e}"))?;
-        let slot = segment.claim_slot(std::process::id(), 1).ok_or("no client slot")?;
+        let slot = segment.clients().claim(std::process::id(), 1).ok_or("no client slot")?;
         Ok(Pool { segment, slot, _file: file })
     }
 

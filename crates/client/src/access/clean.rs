@@ -128,7 +128,7 @@ impl OpenFile<'_> {
             let owner = self.session.owner();
             let held = self.session.segment.open_description(file, flags, owner);
             if held.is_none() {
-                self.session.segment.note_unrecorded(identity, owner);
+                self.session.segment.clients().note_unrecorded(identity, owner);
             }
         };
         let _ = surely(|| {

@@ -126,7 +126,7 @@ impl Flusher {
             self.serve_truncate(file);
             if self.backoff.is_spent() {
                 let holder = Owner::from_raw(record.exclusive.load(Ordering::SeqCst));
-                return holder.is_none_or(|holder| node.segment.owner_is_dead(holder));
+                return holder.is_none_or(|holder| node.segment.clients().is_dead(holder));
             }
             self.backoff.wait();
         }

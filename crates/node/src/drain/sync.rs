@@ -56,7 +56,7 @@ impl Flusher {
             {
                 looked = Some(Instant::now());
                 wanted = node.segment.live_files().filter(|&file| self.behind(file)).collect();
-                queue.take_back(|owner| node.segment.owner_is_dead(owner));
+                queue.take_back(|owner| node.segment.clients().is_dead(owner));
             }
             self.serve(&wanted);
             if !self.make_room_in_journal() && wanted.is_empty() {

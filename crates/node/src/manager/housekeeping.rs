@@ -138,7 +138,7 @@ pub(crate) fn has_living(node: &Node) -> bool {
         match client.state.load(Ordering::Acquire) {
             slot_state::FREE => false,
             // Looked at in each round, and reaped unless the child may live.
-            slot_state::RESERVED if segment.child_of(slot).is_none_or(may_live) => true,
+            slot_state::RESERVED if segment.client(slot).child().is_none_or(may_live) => true,
             _ => liveness::is_alive(pid, start),
         }
     })

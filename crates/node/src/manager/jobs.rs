@@ -151,10 +151,10 @@ pub(crate) fn look_at_jobs(node: &Node, owner: Owner) {
             }
             job.state.store(job_state::ENDING, Ordering::SeqCst);
         }
-        if !segment.job_has_clients(number) {
+        if !segment.clients().has_of_job(number) {
             job.state.store(job_state::OVER, Ordering::SeqCst);
             // One may have joined before it could see that.
-            if segment.job_has_clients(number) {
+            if segment.clients().has_of_job(number) {
                 job.state.store(job_state::ENDING, Ordering::SeqCst);
             } else {
                 // A file that a thread is in the middle of goes in the next round.
@@ -315,7 +315,7 @@ pub(crate) fn lay_down(node: &Node, file: FileId) {
         record.clear(FileFlags::REGISTERED);
         node.descriptors.close(file);
     }
-    if !node.segment.is_unrecorded(record.identity()) {
+    if !node.segment.clients().is_unrecorded(record.identity()) {
         record.clear(FileFlags::DIRECT);
     }
 }

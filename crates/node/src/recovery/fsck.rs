@@ -72,7 +72,7 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
 
 /// Why a manager must not take over `segment`, if so: the first things, and how many in all.
 pub(crate) fn refusal(segment: &Segment) -> Option<String> {
-    let mut found = match segment.has_live_clients() {
+    let mut found = match segment.clients().any_lives() {
         true => segment.check_in_use(),
         false => segment.check(),
     };

@@ -41,7 +41,7 @@ pub fn inspect(path: &Path) -> Result<Inspected, SegmentError> {
         .st_uid;
     let (copy, wrong) = Segment::attach_copy(file.as_fd())?;
     if wrong.is_none()
-        && (copy.manager_is_alive() || copy.has_live_clients())
+        && (copy.manager_is_alive() || copy.clients().any_lives())
         && let Ok(segment) = Segment::attach(file.as_fd())
     {
         return Ok(Inspected { segment, in_use: true, wrong, owner });

@@ -313,7 +313,7 @@ impl<'a> Salvager<'a> {
     fn await_unlocked(&self, meta: &BucketMeta) -> bool {
         let since = Instant::now();
         while let Some(holder) = meta.lock.holder() {
-            if !self.pool.in_use || self.segment.owner_is_dead(holder) {
+            if !self.pool.in_use || self.segment.clients().is_dead(holder) {
                 return true;
             }
             if since.elapsed() > LOCK_WAIT_MAX {

@@ -3,7 +3,7 @@
 use super::{Findings, Set};
 use crate::free_map::{FILLING, FREE, RESERVED, USED};
 use crate::layout::*;
-use crate::owner::Owner;
+use crate::owner::{MANAGER_SLOT, Owner};
 use crate::segment::Segment;
 use crate::sync::Ordering;
 
@@ -64,7 +64,7 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             findings.repaired(format_args!("tier {tier}"), "offers buckets that do not exist");
         }
     }
-    if segment.index_nodes(crate::segment::MANAGER_SLOT).free().has_stray_bits() {
+    if segment.index_nodes(MANAGER_SLOT).free().has_stray_bits() {
         findings.repaired("block index", "offers nodes that do not exist");
     }
 }

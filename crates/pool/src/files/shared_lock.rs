@@ -221,7 +221,7 @@ impl Segment {
                 Some(holder) if holder == owner => return Ok(ExclusiveGuard::of(record, None)),
                 Some(holder) => {
                     if backoff.wait() {
-                        if self.owner_is_dead(holder) && exchange(holder.raw()).is_ok() {
+                        if self.clients().is_dead(holder) && exchange(holder.raw()).is_ok() {
                             was_free = false;
                             break;
                         }
@@ -319,7 +319,7 @@ impl Segment {
                         break;
                     }
                     if backoff.wait() {
-                        if self.owner_is_dead(other) {
+                        if self.clients().is_dead(other) {
                             break;
                         }
                         look(self, other, &backoff)?;
@@ -340,7 +340,7 @@ impl Segment {
             })
         };
         let slots = 0..self.header().clients_high.load(Ordering::SeqCst);
-        exclusive.is_some_and(|holder| self.is_stopped(holder))
-            || slots.filter(inside).any(|slot| self.is_stopped(Owner::new(slot, 0)))
+        exclusive.is_some_and(|holder| self.clients().is_stopped(holder))
+            || slots.filter(inside).any(|slot| self.clients().is_stopped(Owner::new(slot, 0)))
     }
 }

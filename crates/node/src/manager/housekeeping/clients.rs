@@ -80,11 +80,11 @@ impl Housekeeper {
         let client = segment.client(slot);
         let (pid, start) =
             (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
-        let is_wanted = match segment.child_of(slot) {
+        let is_wanted = match segment.client(slot).child() {
             None => liveness::is_alive(pid, start) || self.has_heir(slot, pid),
             Some(child) => liveness::is_alive(child, 0),
         };
-        if !is_wanted && segment.take_unconfirmed(slot) {
+        if !is_wanted && segment.client(slot).take_unconfirmed() {
             self.reap(slot);
         }
     }
@@ -99,7 +99,9 @@ impl Housekeeper {
         let begun = segment.client(slot).start.load(Ordering::Acquire);
         let may_be = |pid: u32| match liveness::start_time(pid) {
             None => false,
-            Some(start) => parent == 0 || start >= begun && segment.slot_of(pid, start).is_none(),
+            Some(start) => {
+                parent == 0 || start >= begun && segment.clients().slot_of(pid, start).is_none()
+            }
         };
         if self.heirs.get(&slot).is_some_and(|&pid| may_be(pid)) {
             return true;

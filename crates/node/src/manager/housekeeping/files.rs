@@ -62,7 +62,7 @@ impl Housekeeper {
             }
         });
         self.used = used;
-        segment.forget_unrecorded();
+        segment.clients().forget_unrecorded();
         crate::manager::jobs::end_lifetimes(&node, self.owner, &files, &open);
         let table = segment.enter_table(self.owner);
         let mut awaited = Awaited::new();
@@ -172,7 +172,7 @@ impl Housekeeper {
     /// record yet. The file was seen to have no name before.
     pub(super) fn may_be_being_opened(&self, file: FileId, awaited: &mut Awaited) -> bool {
         let segment = &self.node.segment;
-        let openers: Vec<u32> = segment.openers().collect();
+        let openers: Vec<u32> = segment.clients().openers().collect();
         if openers.is_empty() {
             return false;
         }
