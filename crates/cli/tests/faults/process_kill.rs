@@ -497,11 +497,11 @@ match sys.argv[1]:
     case 'map': mmap.mmap(fd, 0)
 '''
 POINTS = {
-    'write': 'write.touched write.ahead write.marked write.dirty write.size write.copied',
-    'cut': 'truncate.intent truncate.quiesced truncate.store truncate.size truncate.cut truncate.done',
+    'write': 'write.store-written write.metadata-dirty write.marked write.dirty write.size write.copied',
+    'cut': 'truncate.intent truncate.quiesced truncate.store truncate.size truncate.discarded truncate.done',
     'extend': 'truncate.intent truncate.store truncate.size truncate.done',
     'allocate': 'lengthen.begun allocate.store lengthen.ending',
-    'map': 'clean.passing lengthen.begun clean.passed lengthen.ending',
+    'map': 'passthrough.begin lengthen.begun passthrough.end lengthen.ending',
 }
 if 'around' in sys.argv:
     POINTS = {'write': 'around.busy lengthen.begun store.written lengthen.ending around.written'}
