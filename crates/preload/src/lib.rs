@@ -15,6 +15,7 @@
 mod aio;
 mod copies;
 mod descriptors;
+mod exec;
 mod files;
 mod memory;
 mod process;
@@ -26,6 +27,7 @@ mod spawn;
 mod stat;
 mod stdio;
 mod syscall;
+mod variadic;
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 use forebay_client::{OpenFile, Session, StartError, say};

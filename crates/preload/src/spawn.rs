@@ -1,18 +1,15 @@
 //! exec and posix_spawn: the new program must find the library and the pool, and if it cannot load
 //! the library, its descriptors must be the kernel's.
 
-use crate::real::{aliases, real};
+use crate::exec::libc_environ;
 use crate::session;
-use crate::{managed, set_errno};
-use core::arch::naked_asm;
 use core::ffi::CStr;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use forebay_client::user_memory::UserPath;
-use libc::{c_char, c_int, c_void, pid_t};
+use libc::c_char;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
 /// What the environment of every child has to carry.
 const CARRIED: [&CStr; SETTINGS] =
@@ -22,11 +19,11 @@ const SETTINGS: usize = 4;
 /// A program that has this in its environment runs without Forebay.
 const DISABLED: &CStr = c"FOREBAY_DISABLE";
 
-type Strings = *const *const c_char;
+pub(crate) type Strings = *const *const c_char;
 
 /// An environment: entries "NAME=value".
 #[derive(Clone, Copy)]
-struct Variables<'a> {
+pub(crate) struct Variables<'a> {
     list: Strings,
     entries: PhantomData<&'a CStr>,
 }
@@ -37,7 +34,7 @@ impl<'a> Variables<'a> {
     /// # Safety
     /// It is null, or an array of C strings that ends with null, and stays as it is for as long as
     /// it, or an entry of it, is used.
-    unsafe fn at(list: Strings) -> Variables<'a> {
+    pub(crate) unsafe fn at(list: Strings) -> Variables<'a> {
         Variables { list, entries: PhantomData }
     }
 
@@ -110,7 +107,7 @@ pub(crate) fn values() -> [Option<&'static CStr>; SETTINGS] {
 }
 
 /// An environment with our settings added where they are missing.
-struct Environment<'a> {
+pub(crate) struct Environment<'a> {
     given: Variables<'a>,
     /// Empty where nothing is missing.
     made: Vec<*const c_char>,
@@ -146,7 +143,7 @@ fn merged(entry: &CStr) -> Option<Vec<u8>> {
 }
 
 impl<'a> Environment<'a> {
-    fn with_ours(given: Variables<'a>) -> Environment<'a> {
+    pub(crate) fn with_ours(given: Variables<'a>) -> Environment<'a> {
         let mut environment = Environment { given, made: Vec::new(), preload: None };
         if session().is_none() || given.has(DISABLED) {
             return environment;
@@ -178,7 +175,7 @@ impl<'a> Environment<'a> {
     }
 
     /// What the C library is to be given.
-    fn list(&self) -> Strings {
+    pub(crate) fn list(&self) -> Strings {
         if self.made.is_empty() { self.given.list } else { self.made.as_ptr() }
     }
 }
@@ -210,7 +207,7 @@ pub(crate) unsafe fn restore_environment() {
 
 /// Before a program at `path` is executed: it is read from the store by the kernel, and if it
 /// does not load us it uses the descriptors it inherits through the kernel.
-fn prepare(path: UserPath<'_>, variables: Variables<'_>) {
+pub(crate) fn prepare(path: UserPath<'_>, variables: Variables<'_>) {
     let Some(session) = session() else { return };
     let Some(path) = path.get() else { return };
     // A FIFO would make a plain open wait for a writer.
@@ -292,35 +289,11 @@ fn has_interpreter(head: &[u8], file: &rustix::fd::OwnedFd) -> Option<bool> {
     }))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
-    // SAFETY: the program's path and variables.
-    let (named, given) = unsafe { (UserPath::at(path), Variables::at(variables)) };
-    prepare(named, given);
-    let environment = Environment::with_ours(given);
-    let list = environment.list();
-    real!(c"execve"(path => *const c_char, arguments => Strings, list => Strings) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the program's call, with its variables.
-    unsafe { execve(path, arguments, libc_environ()) }
-}
-
-fn libc_environ() -> Strings {
-    unsafe extern "C" {
-        static environ: Strings;
-    }
-    // SAFETY: the C library's variable; programs do not change it while another thread reads it.
-    unsafe { environ }
-}
-
 /// As `prepare`, for the first program that `file` means in the folders of PATH.
 ///
 /// # Safety
 /// No other thread changes the environment meanwhile.
-unsafe fn prepare_found(file: UserPath<'_>, variables: Variables<'_>) {
+pub(crate) unsafe fn prepare_found(file: UserPath<'_>, variables: Variables<'_>) {
     let Some(name) = file.get() else { return };
     let name = name.to_bytes();
     // SAFETY: an entry of the environment, which stays as it is.
@@ -348,137 +321,4 @@ unsafe fn prepare_found(file: UserPath<'_>, variables: Variables<'_>) {
             return prepare(UserPath::from(candidate), variables);
         }
     }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int {
-    // SAFETY: the program's variables.
-    let given = unsafe { Variables::at(variables) };
-    if !file.is_null() {
-        // SAFETY: the program's path, searched for as the C library does it.
-        unsafe { prepare_found(UserPath::at(file), given) };
-    }
-    let environment = Environment::with_ours(given);
-    let list = environment.list();
-    real!(c"execvpe"(file => *const c_char, arguments => Strings, list => Strings) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the program's call, with its variables.
-    unsafe { execvpe(file, arguments, libc_environ()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
-    if let Some(file) = managed(fd) {
-        let _ = file.release_descriptor();
-    }
-    // SAFETY: the program's variables.
-    let environment = Environment::with_ours(unsafe { Variables::at(variables) });
-    let list = environment.list();
-    real!(c"fexecve"(fd => c_int, arguments => Strings, list => Strings) -> c_int)
-}
-
-type Spawn = *const c_void;
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn(
-    pid: *mut pid_t,
-    path: *const c_char,
-    actions: Spawn,
-    attributes: Spawn,
-    arguments: Strings,
-    variables: Strings,
-) -> c_int {
-    // SAFETY: the program's path and variables.
-    let (named, given) = unsafe { (UserPath::at(path), Variables::at(variables)) };
-    prepare(named, given);
-    let environment = Environment::with_ours(given);
-    let list = environment.list();
-    real!(c"posix_spawn"(pid => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawnp(
-    pid: *mut pid_t,
-    file: *const c_char,
-    actions: Spawn,
-    attributes: Spawn,
-    arguments: Strings,
-    variables: Strings,
-) -> c_int {
-    if file.is_null() {
-        set_errno(Errno::FAULT);
-        return Errno::FAULT.raw_os_error();
-    }
-    // SAFETY: the program's variables.
-    let given = unsafe { Variables::at(variables) };
-    // SAFETY: the program's path, searched for as the C library does it.
-    unsafe { prepare_found(UserPath::at(file), given) };
-    let environment = Environment::with_ours(given);
-    let list = environment.list();
-    real!(c"posix_spawnp"(pid => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
-}
-
-/// Exports a public name that jumps to a variadic function of the C shim.
-macro_rules! variadic {
-    ($($name:ident -> $target:ident;)*) => { $(
-        unsafe extern "C" { fn $target(); }
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
-            #[cfg(target_arch = "x86_64")]
-            naked_asm!("jmp {}", sym $target);
-            #[cfg(target_arch = "aarch64")]
-            naked_asm!("b {}", sym $target);
-        }
-    )* };
-}
-
-variadic! {
-    execl -> forebay_execl;
-    execlp -> forebay_execlp;
-    execle -> forebay_execle;
-    dprintf -> forebay_dprintf;
-    vdprintf -> forebay_vdprintf;
-    __dprintf_chk -> forebay_dprintf_chk;
-    __vdprintf_chk -> forebay_vdprintf_chk;
-    fwprintf -> forebay_fwprintf;
-    wprintf -> forebay_wprintf;
-    __fwprintf_chk -> forebay_fwprintf_chk;
-    __wprintf_chk -> forebay_wprintf_chk;
-    fwscanf -> forebay_fwscanf;
-    wscanf -> forebay_wscanf;
-    __isoc99_fwscanf -> forebay_isoc99_fwscanf;
-    __isoc99_wscanf -> forebay_isoc99_wscanf;
-    __isoc23_fwscanf -> forebay_isoc23_fwscanf;
-    __isoc23_wscanf -> forebay_isoc23_wscanf;
-}
-
-/// The child of a posix_spawn opens files before it can load us: a file that is buffered now is
-/// used through the kernel by every process from here on.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_addopen(
-    actions: *mut c_void,
-    fd: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mode: libc::mode_t,
-) -> c_int {
-    // SAFETY: the program's path.
-    let named = unsafe { UserPath::at(path) };
-    if let Some(session) = session()
-        && let Err(errno) = session.hand_over(named)
-    {
-        return errno.raw_os_error();
-    }
-    real!(c"posix_spawn_file_actions_addopen"(actions => *mut c_void, fd => c_int, path => *const c_char, flags => c_int, mode => libc::mode_t) -> c_int)
-}
-
-aliases! {
-    /// For the C shim: execl and its kin, their arguments collected.
-    "C" forebay_execve = execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int;
-    /// For the C shim: execlp, its arguments collected.
-    "C" forebay_execvpe = execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int;
 }
