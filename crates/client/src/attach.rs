@@ -12,6 +12,7 @@ use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
 use crate::session::{READERS, Session};
+use crate::spawn::Carried;
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
@@ -240,6 +241,7 @@ impl Session {
             largest: [const { AtomicU64::new(0) }; STORES_MAX],
             kernel_only: AtomicBool::new(false),
             lending: AtomicU32::new(0),
+            carried: Carried::default(),
             unlock,
         };
         limits_changed();

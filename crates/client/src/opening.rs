@@ -293,7 +293,7 @@ impl Session {
 
     /// Makes a file that may be executed, or loaded as a library, what it is on the store: the
     /// kernel and the loader read it there, at a time we cannot see.
-    pub fn make_clean(&self, fd: RawFd) {
+    pub(crate) fn make_clean(&self, fd: RawFd) {
         let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
         if !self.knows(stat.st_dev, stat.st_ino) {
             return;

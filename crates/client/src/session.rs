@@ -8,6 +8,7 @@ use crate::manager_watch::ManagerWatch;
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::Process;
+use crate::spawn::Carried;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
@@ -57,6 +58,8 @@ pub struct Session {
     pub(crate) kernel_only: AtomicBool,
     /// Threads that have a descriptor of the program's files that they are about to close.
     pub(crate) lending: AtomicU32,
+    /// What the environment of every child has to carry.
+    pub(crate) carried: Carried,
     /// Ends all locks of a descriptor's description.
     pub(crate) unlock: fn(RawFd),
 }
@@ -167,7 +170,7 @@ impl Session {
     }
 
     /// Whether a process under this one's limits has the address space to join.
-    pub fn fits(&self) -> bool {
+    pub(crate) fn fits(&self) -> bool {
         /// The maps of descriptors and buckets, and what a program needs for itself.
         const BESIDE: u64 = 64 << 20;
         let needed = self.segment.header().segment_bytes + BESIDE;

@@ -1,13 +1,23 @@
 //! exec and posix_spawn in all their forms.
 
 use crate::real::{aliases, real};
-use crate::spawn::{Environment, Strings, Variables, prepare, prepare_found};
 use crate::{managed, session, set_errno};
+use core::ffi::CStr;
 use forebay_client::user_memory::UserPath;
+use forebay_client::{Session, Strings, Variables, prepare, prepare_found};
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::io::Errno;
 
-pub(crate) fn libc_environ() -> Strings {
+/// The environment of this process.
+///
+/// # Safety
+/// No other thread changes it while it is used.
+unsafe fn own_variables<'a>() -> Variables<'a> {
+    // SAFETY: an array of C strings, which stays as it is.
+    unsafe { Variables::at(libc_environ()) }
+}
+
+fn libc_environ() -> Strings {
     unsafe extern "C" {
         static environ: Strings;
     }
@@ -15,14 +25,78 @@ pub(crate) fn libc_environ() -> Strings {
     unsafe { environ }
 }
 
+/// Puts what every child has to carry back into this process's own environment where the program
+/// removed it.
+///
+/// # Safety
+/// No other thread changes the environment meanwhile.
+pub(crate) unsafe fn restore_environment() {
+    let Some(session) = session() else { return };
+    // SAFETY: nothing changes it before all that is missing is known.
+    let missing = session.missing(unsafe { own_variables() });
+    for entry in missing.into_iter().flatten() {
+        // SAFETY: a C string, which becomes part of the environment and is never freed.
+        unsafe { libc::putenv(entry.as_ptr().cast_mut()) };
+    }
+}
+
+/// Makes the call that starts a program, with the environment that it shall have, once the session
+/// knows of the program through `about`.
+///
+/// # Safety
+/// `variables` are the program's.
+unsafe fn starting(
+    variables: Strings,
+    about: impl FnOnce(&Session, Variables<'_>),
+    call: impl FnOnce(Strings) -> c_int,
+) -> c_int {
+    let Some(session) = session() else { return call(variables) };
+    // SAFETY: a program that changes them during the call gets what it asks for.
+    let given = unsafe { Variables::at(variables) };
+    about(session, given);
+    call(session.environment(given).list())
+}
+
+/// The same for the program at `path`.
+///
+/// # Safety
+/// Path and variables are the program's.
+unsafe fn starting_at(
+    path: *const c_char,
+    variables: Strings,
+    call: impl FnOnce(Strings) -> c_int,
+) -> c_int {
+    // SAFETY: the program's path.
+    let path = unsafe { UserPath::at(path) };
+    // SAFETY: the program's variables.
+    unsafe { starting(variables, |session, given| prepare(session, path, given), call) }
+}
+
+/// The same for the program that `file` means in the folders of PATH.
+///
+/// # Safety
+/// Name and variables are the program's, and no other thread changes the environment meanwhile.
+unsafe fn starting_found(
+    file: *const c_char,
+    variables: Strings,
+    call: impl FnOnce(Strings) -> c_int,
+) -> c_int {
+    // SAFETY: the program's name of the file, and an entry of the environment, which stays as it is.
+    let (file, search) = unsafe {
+        let search = libc::getenv(c"PATH".as_ptr());
+        (UserPath::at(file), (!search.is_null()).then(|| CStr::from_ptr(search)))
+    };
+    let about =
+        |session: &Session, given: Variables<'_>| prepare_found(session, file, search, given);
+    // SAFETY: the program's variables.
+    unsafe { starting(variables, about, call) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
-    // SAFETY: the program's path and variables.
-    let (named, given) = unsafe { (UserPath::at(path), Variables::at(variables)) };
-    prepare(named, given);
-    let environment = Environment::with_ours(given);
-    let list = environment.list();
-    real!(c"execve"(path => *const c_char, arguments => Strings, list => Strings) -> c_int)
+    let call = |list| real!(c"execve"(path => *const c_char, arguments => Strings, list => Strings) -> c_int);
+    // SAFETY: the program's call.
+    unsafe { starting_at(path, variables, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -33,15 +107,9 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int {
-    // SAFETY: the program's variables.
-    let given = unsafe { Variables::at(variables) };
-    if !file.is_null() {
-        // SAFETY: the program's path, searched for as the C library does it.
-        unsafe { prepare_found(UserPath::at(file), given) };
-    }
-    let environment = Environment::with_ours(given);
-    let list = environment.list();
-    real!(c"execvpe"(file => *const c_char, arguments => Strings, list => Strings) -> c_int)
+    let call = |list| real!(c"execvpe"(file => *const c_char, arguments => Strings, list => Strings) -> c_int);
+    // SAFETY: the program's call.
+    unsafe { starting_found(file, variables, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -52,13 +120,15 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
-    if let Some(file) = managed(fd) {
-        let _ = file.release_descriptor();
-    }
-    // SAFETY: the program's variables.
-    let environment = Environment::with_ours(unsafe { Variables::at(variables) });
-    let list = environment.list();
-    real!(c"fexecve"(fd => c_int, arguments => Strings, list => Strings) -> c_int)
+    let about = |_: &Session, _: Variables<'_>| {
+        if let Some(file) = managed(fd) {
+            let _ = file.release_descriptor();
+        }
+    };
+    let call =
+        |list| real!(c"fexecve"(fd => c_int, arguments => Strings, list => Strings) -> c_int);
+    // SAFETY: the program's call.
+    unsafe { starting(variables, about, call) }
 }
 
 type Spawn = *const c_void;
@@ -72,12 +142,9 @@ unsafe extern "C" fn posix_spawn(
     arguments: Strings,
     variables: Strings,
 ) -> c_int {
-    // SAFETY: the program's path and variables.
-    let (named, given) = unsafe { (UserPath::at(path), Variables::at(variables)) };
-    prepare(named, given);
-    let environment = Environment::with_ours(given);
-    let list = environment.list();
-    real!(c"posix_spawn"(pid => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
+    let call = |list| real!(c"posix_spawn"(pid => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
+    // SAFETY: the program's call.
+    unsafe { starting_at(path, variables, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -93,13 +160,9 @@ unsafe extern "C" fn posix_spawnp(
         set_errno(Errno::FAULT);
         return Errno::FAULT.raw_os_error();
     }
-    // SAFETY: the program's variables.
-    let given = unsafe { Variables::at(variables) };
-    // SAFETY: the program's path, searched for as the C library does it.
-    unsafe { prepare_found(UserPath::at(file), given) };
-    let environment = Environment::with_ours(given);
-    let list = environment.list();
-    real!(c"posix_spawnp"(pid => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int)
+    let call = |list| real!(c"posix_spawnp"(pid => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
+    // SAFETY: the program's call.
+    unsafe { starting_found(file, variables, call) }
 }
 
 /// The child of a posix_spawn opens files before it can load us: a file that is buffered now is

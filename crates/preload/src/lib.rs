@@ -23,14 +23,13 @@ mod real;
 mod rw;
 mod signals;
 mod sockets;
-mod spawn;
 mod stat;
 mod stdio;
 mod syscall;
 mod variadic;
 
 use core::sync::atomic::{AtomicPtr, Ordering};
-use forebay_client::{OpenFile, Session, StartError, say};
+use forebay_client::{Carried, OpenFile, Session, StartError, Variables, say};
 use libc::{c_char, c_int, ssize_t};
 use rustix::io::Errno;
 
@@ -38,12 +37,15 @@ use rustix::io::Errno;
 /// included: `environ` is not set yet, so the variables come from the arguments.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
     // SAFETY: the process's environment, as the loader gives it to each constructor.
-    unsafe { spawn::start(variables) };
+    let carried = Carried::of(unsafe { Variables::at(variables) });
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);
-    if let [_, Some(pool), Some(socket), job] = spawn::values() {
-        match Session::start(pool, socket, job, descriptors::unlock) {
-            Ok(session) => SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release),
+    if let (Some(pool), Some(socket)) = (carried.pool(), carried.socket()) {
+        match Session::start(pool, socket, carried.job(), descriptors::unlock) {
+            Ok(session) => {
+                let session = Box::new(session.carrying(carried));
+                SESSION.store(Box::into_raw(session), Ordering::Release);
+            }
             // The program runs as without Forebay.
             Err(StartError::NoPool) => {}
             Err(error) => refuse(error),

@@ -111,7 +111,7 @@ unsafe extern "C" fn forkpty(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const libc::c_char) -> c_int {
     // SAFETY: the call is to read the environment, so that no other thread may change it now.
-    unsafe { crate::spawn::restore_environment() };
+    unsafe { crate::exec::restore_environment() };
     real!(c"system"(command => *const libc::c_char) -> c_int)
 }
 
@@ -121,7 +121,7 @@ unsafe extern "C" fn popen(
     mode: *const libc::c_char,
 ) -> *mut libc::FILE {
     // SAFETY: the call is to read the environment, so that no other thread may change it now.
-    unsafe { crate::spawn::restore_environment() };
+    unsafe { crate::exec::restore_environment() };
     let stream = real!(c"popen"(command => *const libc::c_char, mode => *const libc::c_char) -> isize)
         as *mut libc::FILE;
     // SAFETY: just opened, or null.
