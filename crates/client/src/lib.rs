@@ -60,5 +60,5 @@ pub use placement::{hierarchy, question};
 pub use range::{Advice, AllocateMode};
 pub use session::Session;
 pub use span::{Readable, Writable};
-pub use spawn::{Carried, Environment, Strings, Variables, prepare, prepare_found};
+pub use spawn::{Carried, Environment, Strings, Variables};
 pub use user_buffers::{Iovec, UserBuffers};

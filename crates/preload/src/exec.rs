@@ -4,7 +4,7 @@ use crate::real::{aliases, real};
 use crate::{managed, session, set_errno};
 use core::ffi::CStr;
 use forebay_client::user_memory::UserPath;
-use forebay_client::{Session, Strings, Variables, prepare, prepare_found};
+use forebay_client::{Session, Strings, Variables};
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::io::Errno;
 
@@ -69,7 +69,7 @@ unsafe fn starting_at(
     // SAFETY: the program's path.
     let path = unsafe { UserPath::at(path) };
     // SAFETY: the program's variables.
-    unsafe { starting(variables, |session, given| prepare(session, path, given), call) }
+    unsafe { starting(variables, |session, given| session.program_starts(path, given), call) }
 }
 
 /// The same for the program that `file` means in the folders of PATH.
@@ -81,13 +81,13 @@ unsafe fn starting_found(
     variables: Strings,
     call: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
-    // SAFETY: the program's name of the file, and an entry of the environment, which stays as it is.
+    // SAFETY: the program's name of a file, and an entry of the environment, which stays as it is.
     let (file, search) = unsafe {
         let search = libc::getenv(c"PATH".as_ptr());
         (UserPath::at(file), (!search.is_null()).then(|| CStr::from_ptr(search)))
     };
     let about =
-        |session: &Session, given: Variables<'_>| prepare_found(session, file, search, given);
+        |session: &Session, given: Variables<'_>| session.found_program_starts(file, search, given);
     // SAFETY: the program's variables.
     unsafe { starting(variables, about, call) }
 }

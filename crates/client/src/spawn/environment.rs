@@ -1,0 +1,219 @@
+//! The environment of a new program: with what it needs to find the library and the pool.
+
+use crate::session::Session;
+use core::ffi::{CStr, c_char};
+use core::marker::PhantomData;
+use std::ffi::CString;
+
+/// What the environment of every child has to carry.
+const CARRIED: [&CStr; SETTINGS] =
+    [c"LD_PRELOAD", c"FOREBAY_POOL", c"FOREBAY_SOCKET", c"FOREBAY_JOB"];
+const SETTINGS: usize = 4;
+
+/// A program that has this in its environment runs without Forebay.
+const DISABLED: &CStr = c"FOREBAY_DISABLE";
+
+/// A list of C strings as `environ` is one.
+pub type Strings = *const *const c_char;
+
+/// An environment: entries "NAME=value".
+#[derive(Clone, Copy)]
+pub struct Variables<'a> {
+    list: Strings,
+    entries: PhantomData<&'a CStr>,
+}
+
+impl<'a> Variables<'a> {
+    /// Those of `list`.
+    ///
+    /// # Safety
+    /// It is null, or an array of C strings that ends with null, and stays as it is for as long as
+    /// it, or an entry of it, is used.
+    pub unsafe fn at(list: Strings) -> Variables<'a> {
+        Variables { list, entries: PhantomData }
+    }
+
+    fn entries(self) -> impl Iterator<Item = &'a CStr> {
+        let entry = move |index| {
+            if self.list.is_null() {
+                return None;
+            }
+            // SAFETY: an array of C strings, of which nothing behind the null at its end is read.
+            unsafe {
+                let entry = *self.list.add(index);
+                (!entry.is_null()).then(|| CStr::from_ptr(entry))
+            }
+        };
+        (0..).map_while(entry).fuse()
+    }
+
+    /// The entry for `name`.
+    fn find(self, name: &CStr) -> Option<&'a CStr> {
+        self.entries().find(|entry| defines(entry, name))
+    }
+
+    /// Whether a program with these runs without Forebay.
+    pub(super) fn switch_off(self) -> bool {
+        self.has(DISABLED)
+    }
+
+    fn has(self, name: &CStr) -> bool {
+        self.find(name).is_some()
+    }
+}
+
+fn defines(entry: &CStr, name: &CStr) -> bool {
+    let rest = entry.to_bytes().strip_prefix(name.to_bytes());
+    rest.is_some_and(|rest| rest.first() == Some(&b'='))
+}
+
+/// Our settings as this process received them, "NAME=value": programs clear their environment.
+#[derive(Debug, Default)]
+pub struct Carried {
+    entries: [Option<CString>; SETTINGS],
+}
+
+impl Carried {
+    /// The settings in the environment as it was given; none where it switches Forebay off.
+    pub fn of(given: Variables<'_>) -> Carried {
+        if given.switch_off() {
+            return Carried::default();
+        }
+        Carried { entries: CARRIED.map(|name| given.find(name).map(CStr::to_owned)) }
+    }
+
+    /// The pool that the process is to join.
+    pub fn pool(&self) -> Option<&CStr> {
+        self.value(1)
+    }
+
+    /// The socket of the pool's node manager.
+    pub fn socket(&self) -> Option<&CStr> {
+        self.value(2)
+    }
+
+    /// The number of the run that the process belongs to.
+    pub fn job(&self) -> Option<&CStr> {
+        self.value(3)
+    }
+
+    /// The library's path: the first one in the LD_PRELOAD that this process was started with.
+    pub(super) fn library(&self) -> Option<&[u8]> {
+        self.value(0)?.to_bytes().split(|&byte| byte == b':').next()
+    }
+
+    fn entries(&self) -> [Option<&CStr>; SETTINGS] {
+        self.entries.each_ref().map(Option::as_deref)
+    }
+
+    /// The value of a setting, by its place in `CARRIED`.
+    fn value(&self, setting: usize) -> Option<&CStr> {
+        let value = CARRIED[setting].count_bytes() + 1;
+        let entry = self.entries()[setting]?.to_bytes_with_nul();
+        CStr::from_bytes_with_nul(entry.get(value..)?).ok()
+    }
+
+    /// Whether an LD_PRELOAD entry names the library.
+    fn is_in(&self, entry: &CStr) -> bool {
+        let Some(ours) = self.library() else { return true };
+        let value = entry.to_bytes().splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default();
+        value.split(|&byte| byte == b':' || byte == b' ').any(|name| name == ours)
+    }
+
+    /// "LD_PRELOAD=ours:theirs" with its zero, for an LD_PRELOAD entry; `None` without memory.
+    fn merged(&self, entry: &CStr) -> Option<Vec<u8>> {
+        let ours = self.library()?;
+        let name = b"LD_PRELOAD=";
+        let theirs = &entry.to_bytes_with_nul()[name.len()..];
+        let separator: &[u8] = if theirs.len() > 1 { b":" } else { b"" };
+        let pieces: [&[u8]; 4] = [name, ours, separator, theirs];
+        let mut made = Vec::new();
+        made.try_reserve_exact(pieces.iter().map(|piece| piece.len()).sum()).ok()?;
+        for piece in pieces {
+            made.extend_from_slice(piece);
+        }
+        Some(made)
+    }
+}
+
+/// An environment with our settings added where they are missing.
+pub struct Environment<'a> {
+    given: Variables<'a>,
+    /// Empty where nothing is missing.
+    made: Vec<*const c_char>,
+    /// What an entry of `made` points to.
+    preload: Option<Vec<u8>>,
+}
+
+impl<'a> Environment<'a> {
+    fn with(carried: &'a Carried, given: Variables<'a>) -> Environment<'a> {
+        let mut environment = Environment { given, made: Vec::new(), preload: None };
+        if given.switch_off() {
+            return environment;
+        }
+        let mut missing = carried.entries();
+        for (setting, name) in missing.iter_mut().zip(CARRIED) {
+            *setting = setting.filter(|_| !given.has(name));
+        }
+        let is_foreign = |entry: &&CStr| defines(entry, CARRIED[0]) && !carried.is_in(entry);
+        let foreign = given.entries().find(is_foreign);
+        if missing == [None; SETTINGS] && foreign.is_none() {
+            return environment;
+        }
+        let most = given.entries().count() + SETTINGS + 1;
+        if environment.made.try_reserve_exact(most).is_err() {
+            return environment;
+        }
+        environment.preload = foreign.and_then(|entry| carried.merged(entry));
+        for item in given.entries().chain(missing.into_iter().flatten()) {
+            let replacement = match &environment.preload {
+                Some(merged) if foreign.is_some_and(|foreign| core::ptr::eq(foreign, item)) => {
+                    merged.as_ptr().cast()
+                }
+                _ => item.as_ptr(),
+            };
+            environment.made.push(replacement);
+        }
+        environment.made.push(core::ptr::null());
+        environment
+    }
+
+    /// What the C library is to be given.
+    pub fn list(&self) -> Strings {
+        if self.made.is_empty() { self.given.list } else { self.made.as_ptr() }
+    }
+}
+
+impl Session {
+    /// The session, whose process gives `carried` to every child.
+    #[must_use]
+    pub fn carrying(mut self, carried: Carried) -> Session {
+        self.carried = carried;
+        self
+    }
+
+    /// The environment that a new program gets where its starter has given it `given`.
+    pub fn environment<'a>(&'a self, given: Variables<'a>) -> Environment<'a> {
+        Environment::with(&self.carried, given)
+    }
+
+    /// What is missing in `given`, the environment of this process: entries to be put there, which
+    /// are never freed.
+    pub fn missing(&'static self, given: Variables<'_>) -> [Option<&'static CStr>; SETTINGS] {
+        if given.switch_off() {
+            return [None; SETTINGS];
+        }
+        let mut missing = self.carried.entries();
+        for (setting, name) in missing.iter_mut().zip(CARRIED) {
+            match given.find(name) {
+                None => {}
+                Some(given) if name == CARRIED[0] && !self.carried.is_in(given) => {
+                    let merged = self.carried.merged(given);
+                    *setting = merged.and_then(|made| CStr::from_bytes_with_nul(made.leak()).ok());
+                }
+                Some(_) => *setting = None,
+            }
+        }
+        missing
+    }
+}

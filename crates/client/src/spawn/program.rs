@@ -1,0 +1,46 @@
+//! What kind of program a file is.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+
+/// Whether the kernel will start the program through a dynamic loader that honours LD_PRELOAD.
+pub(super) fn loads_libraries(file: &OwnedFd, depth: u32) -> bool {
+    let mut head = [0u8; 512];
+    let Ok(got) = rustix::io::pread(file, &mut head[..], 0) else { return false };
+    let head = &head[..got];
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let line = line.split(|&byte| byte == b'\n').next().unwrap_or(line);
+        let name = line
+            .split(|byte| byte.is_ascii_whitespace())
+            .find(|word| !word.is_empty())
+            .unwrap_or(b"");
+        return depth < 4
+            && rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                .is_ok_and(|interpreter| loads_libraries(&interpreter, depth + 1));
+    }
+    let privileged = rustix::fs::fstat(file).is_ok_and(|stat| {
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        let set_user =
+            mode.contains(Mode::SUID) && stat.st_uid != rustix::process::geteuid().as_raw();
+        let set_group =
+            mode.contains(Mode::SGID) && stat.st_gid != rustix::process::getegid().as_raw();
+        set_user || set_group
+    });
+    !privileged && has_interpreter(head, file).unwrap_or(false)
+}
+
+/// Whether a 64-bit ELF file has a PT_INTERP program header.
+fn has_interpreter(head: &[u8], file: &OwnedFd) -> Option<bool> {
+    const PT_INTERP: u32 = 3;
+    if !head.starts_with(b"\x7fELF\x02") {
+        return None;
+    }
+    let offset = u64::from_le_bytes(head.get(32..40)?.try_into().ok()?);
+    let size = u16::from_le_bytes(head.get(54..56)?.try_into().ok()?);
+    let number = u16::from_le_bytes(head.get(56..58)?.try_into().ok()?);
+    Some((0..number.min(128)).any(|index| {
+        let mut kind = [0u8; 4];
+        let at = offset + u64::from(index) * u64::from(size);
+        rustix::io::pread(file, &mut kind[..], at) == Ok(4) && u32::from_le_bytes(kind) == PT_INTERP
+    }))
+}
