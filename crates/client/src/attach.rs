@@ -11,7 +11,7 @@ use crate::open::OpenStat;
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
-use crate::session::{READERS, Session};
+use crate::session::{KEPT_READERS, Session};
 use crate::spawn::Carried;
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -235,7 +235,7 @@ impl Session {
             engine,
             predictors: Predictors::new(),
             tier_files: [const { AtomicU32::new(0) }; 2 * TIERS_MAX],
-            readers: [const { AtomicU64::new(0) }; READERS],
+            readers: [const { AtomicU64::new(0) }; KEPT_READERS],
             readers_high: AtomicU32::new(0),
             highest: AtomicU32::new(0),
             largest: [const { AtomicU64::new(0) }; STORES_MAX],

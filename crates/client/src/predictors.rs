@@ -7,14 +7,14 @@ use forebay_placement::prefetch::{Ahead, Touches};
 
 /// Readers that a process's predictors follow at a time: more than it has threads that read one
 /// after the other. Two that share an index begin anew at each other's reads.
-const READERS: usize = 64;
+const FOLLOWED: usize = 64;
 
 /// The reader that a predictor follows: a description (with its generation), and a thread, for
 /// those that share a description read different parts.
 type Reader = (u64, u32);
 
 /// The predictors of one process: 6 KiB.
-pub(crate) struct Predictors([Predictor; READERS]);
+pub(crate) struct Predictors([Predictor; FOLLOWED]);
 
 #[derive(Default)]
 struct Predictor {
@@ -34,7 +34,7 @@ impl Predictors {
 
     /// Notes a read, and says what `reader` will probably read next.
     pub fn touch(&self, reader: Reader, offset: u64, bytes: u64, block: u64) -> Option<Ahead> {
-        let index = mix(reader.0 ^ u64::from(reader.1).rotate_left(32)) as usize % READERS;
+        let index = mix(reader.0 ^ u64::from(reader.1).rotate_left(32)) as usize % FOLLOWED;
         let predictor = &self.0[index];
         if predictor.busy.swap(true, Ordering::Acquire) {
             return None;

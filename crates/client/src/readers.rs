@@ -2,7 +2,7 @@
 
 use crate::fd::{hide, reopen};
 use crate::open_file::OpenFile;
-use crate::session::{READERS, Session};
+use crate::session::{KEPT_READERS, Session};
 use core::sync::atomic::Ordering;
 use forebay_pool::FileId;
 use forebay_pool::layout::FileFlags;
@@ -57,7 +57,7 @@ impl Session {
     /// Closes what [`OpenFile::reader`] has opened for a description of `file` that is given up.
     pub(crate) fn close_readers(&self, description: u32, file: FileId) {
         let high = self.readers_high.load(Ordering::SeqCst) as usize;
-        for reader in &self.readers[..high.min(READERS)] {
+        for reader in &self.readers[..high.min(KEPT_READERS)] {
             let word = reader.load(Ordering::Relaxed);
             if word as u32 == description + 1
                 && reader.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()

@@ -17,7 +17,7 @@ use rustix::fd::RawFd;
 
 /// Descriptors of our own for files that the program has open in a way that we cannot use: for
 /// writing only, mostly. More are made and closed at each use.
-pub(crate) const READERS: usize = 64;
+pub(crate) const KEPT_READERS: usize = 64;
 
 /// This process's part in a pool, of which it has one at most. When it is dropped, the files that
 /// are still open are used through the kernel.
@@ -47,7 +47,7 @@ pub struct Session {
     pub(crate) has_scratch_rules: bool,
     /// Descriptors for reading of our own (upper half), and the descriptions (plus one) that they
     /// are for; see `readers.rs`.
-    pub(crate) readers: [AtomicU64; READERS],
+    pub(crate) readers: [AtomicU64; KEPT_READERS],
     /// One more than the last place of `readers` that was ever taken.
     pub(crate) readers_high: AtomicU32,
     /// Highest descriptor number that was ever managed.

@@ -14,7 +14,9 @@ use core::ops::Range;
 use rustix::io::Errno;
 
 /// What a truncate needs from outside shared memory.
-pub trait StoreOps: SlotFiles {
+pub trait StoreOps {
+    /// How the slots of file tiers are reached.
+    fn slots(&self) -> &impl SlotFiles;
     /// Sets the size of the file on the backing store.
     ///
     /// # Errors
@@ -42,12 +44,12 @@ impl Segment {
         owner: Owner,
         store: &impl StoreOps,
     ) -> Result<(), Errno> {
-        let record = self.file(file);
-        self.clear_tail(file, size, owner, store)?;
+        let (record, files) = (self.file(file), store.slots());
+        self.clear_tail(file, size, owner, files)?;
         // From here on flushes are cut at the goal.
         record.intent.store(size.wrapping_add(1), Ordering::Release);
         crash::point("truncate.intent");
-        let quiesced = self.quiesce_beyond(file, size, owner, store, Segment::ends_wait_in_time);
+        let quiesced = self.quiesce_beyond(file, size, owner, files, Segment::ends_wait_in_time);
         crash::point("truncate.quiesced");
         // A block that was waited for in vain has its record as it was.
         let upto = quiesced.map_or_else(|(block, _)| block, |()| u64::MAX);
@@ -55,7 +57,7 @@ impl Segment {
         if let Err(errno) = quiesced.and_then(|()| store.truncate_store(size)) {
             record.intent.store(0, Ordering::Release);
             // The records of slots have it again.
-            self.rerecord(file, size, upto, owner, store);
+            self.rerecord(file, size, upto, owner, files);
             return Err(errno);
         }
         crash::point("truncate.store");
@@ -63,7 +65,7 @@ impl Segment {
         let before = record.size.swap(size, Ordering::AcqRel);
         crash::point("truncate.size");
         let result =
-            if size < before { self.discard_beyond(file, size, owner, store) } else { Ok(()) };
+            if size < before { self.discard_beyond(file, size, owner, files) } else { Ok(()) };
         crash::point("truncate.discarded");
         record.intent.store(0, Ordering::Release);
         crash::point("truncate.done");
@@ -94,7 +96,7 @@ impl Segment {
         let quiesced = quiesced.map_err(|(_, errno)| errno);
         let result = quiesced.and_then(|()| on_store()).and_then(|()| {
             crash::point("punch.store");
-            self.punch_blocks(file, range.clone(), owner, store)?;
+            self.punch_blocks(file, range.clone(), owner, store.slots())?;
             crash::point("punch.discarded");
             let size = record.size.load(Ordering::Acquire);
             if range.end >= size && record.store_size.load(Ordering::Acquire) < size {
@@ -120,14 +122,14 @@ impl Segment {
         owner: Owner,
         store: &impl StoreOps,
     ) -> Result<(), Errno> {
-        let record = self.file(file);
+        let (record, files) = (self.file(file), store.slots());
         if let Some(range) = record.punched() {
             self.punch(file, range.clone(), owner, store, || store.punch_store(range))?;
         }
         let Some(size) = record.intent.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(());
         };
-        let quiesced = self.quiesce_beyond(file, size, owner, store, Segment::waits_on);
+        let quiesced = self.quiesce_beyond(file, size, owner, files, Segment::waits_on);
         let Ok(()) = quiesced.map_err(|(_, never)| never);
         crash::point("complete.quiesced");
         // Left for a caller that may: what is behind the goal stays until then.
@@ -135,7 +137,7 @@ impl Segment {
         crash::point("complete.store");
         record.store_size.store(size, Ordering::Release);
         record.size.store(size, Ordering::Release);
-        let result = self.discard_beyond(file, size, owner, store);
+        let result = self.discard_beyond(file, size, owner, files);
         crash::point("complete.discarded");
         record.intent.store(0, Ordering::Release);
         result
@@ -148,30 +150,30 @@ impl Segment {
         file: FileId,
         size: u64,
         owner: Owner,
-        store: &impl StoreOps,
+        files: &impl SlotFiles,
         look: impl Fn(&Segment, Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), (u64, E)> {
-        let rerecord = |bucket| self.rerecord_slot(bucket, store);
+        let rerecord = |bucket| self.rerecord_slot(bucket, files);
         self.quiesce_range(file, size..u64::MAX, owner, look, rerecord)
     }
 
     /// Writes the records of the slots that have blocks of `file` from `size` on, and before block
     /// `upto`.
-    fn rerecord(&self, file: FileId, size: u64, upto: u64, owner: Owner, store: &impl StoreOps) {
+    fn rerecord(&self, file: FileId, size: u64, upto: u64, owner: Owner, files: &impl SlotFiles) {
         let bytes = self.bucket_bytes() as u64;
         if upto <= size / bytes {
             return;
         }
-        let rerecord = |bucket| self.rerecord_slot(bucket, store);
+        let rerecord = |bucket| self.rerecord_slot(bucket, files);
         let range = size..upto.saturating_mul(bytes);
         let quiesced = self.quiesce_range(file, range, owner, Segment::waits_on, rerecord);
         let Ok(()) = quiesced.map_err(|(_, never)| never);
     }
 
-    fn rerecord_slot(&self, bucket: BucketId, store: &impl StoreOps) {
+    fn rerecord_slot(&self, bucket: BucketId, files: &impl SlotFiles) {
         let pending = self.bucket(bucket).map_or(0, BucketMeta::pending_under_lock);
         if pending != 0 && self.checksums(bucket).is_some() {
-            self.record_slot(store, bucket);
+            self.record_slot(files, bucket);
         }
     }
 
@@ -212,7 +214,7 @@ impl Segment {
         file: FileId,
         size: u64,
         owner: Owner,
-        store: &impl StoreOps,
+        files: &impl SlotFiles,
     ) -> Result<(), Errno> {
         let bytes = self.bucket_bytes() as u64;
         let (last, within) = (size / bytes, (size % bytes) as usize);
@@ -223,7 +225,7 @@ impl Segment {
                 self.discard_block(place, locked);
                 return true;
             }
-            if let Err(errno) = self.cut_block(place, locked, within, owner, store) {
+            if let Err(errno) = self.cut_block(place, locked, within, owner, files) {
                 result = Err(errno);
             }
             true
@@ -276,7 +278,7 @@ impl Segment {
         file: FileId,
         range: Range<u64>,
         owner: Owner,
-        store: &impl StoreOps,
+        files: &impl SlotFiles,
     ) -> Result<(), Errno> {
         let (bytes, page) = (self.bucket_bytes() as u64, self.page_bytes());
         let mut result = Ok(());
@@ -293,7 +295,7 @@ impl Segment {
             let upto = |n: usize| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
             let whole = if first < end { upto(end) & !upto(first) } else { 0 };
             if meta.valid.load(Ordering::Relaxed) & !whole == 0 {
-                self.abandon(place, locked, store);
+                self.abandon(place, locked, files);
                 return true;
             }
             // Not valid first: what is dirty and not valid is nothing.
@@ -304,10 +306,10 @@ impl Segment {
             let tail = (end * page).max(head.end)..to;
             for part in [head, tail] {
                 let zeroed;
-                (locked, zeroed) = self.zero_in_block(place, locked, part, owner, store);
+                (locked, zeroed) = self.zero_in_block(place, locked, part, owner, files);
                 result = zeroed.and(result);
             }
-            self.unlock_changed(locked, store);
+            self.unlock_changed(locked, files);
             true
         });
         result
@@ -390,6 +392,10 @@ mod tests {
     }
 
     impl StoreOps for Store {
+        fn slots(&self) -> &impl SlotFiles {
+            self
+        }
+
         fn truncate_store(&self, size: u64) -> Result<(), Errno> {
             self.said.borrow_mut().push(format!("size {size}"));
             if self.refuses { Err(Errno::IO) } else { Ok(()) }

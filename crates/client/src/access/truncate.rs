@@ -9,32 +9,20 @@ use crate::waiting::Wait;
 use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use forebay_pool::BucketId;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::truncate::StoreOps;
 use forebay_pool::{clock, crash, futex};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 
-impl SlotFiles for ExclusiveFile<'_> {
-    fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
-        self.session.read_slot(bucket, within, to)
-    }
-
-    fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
-        SlotFiles::write_slot(self.session, bucket, within, from)
-    }
-
-    fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
-        self.session.write_record(bucket, record)
-    }
-}
-
 /// What a truncate needs: this process's descriptor of the file, and the tier files.
 impl StoreOps for ExclusiveFile<'_> {
+    fn slots(&self) -> &impl SlotFiles {
+        self.session
+    }
+
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         self.log_truncate()?;
         self.resize_store(size)

@@ -4,10 +4,8 @@ use crate::devices::power_loss::PowerLossBatch;
 use crate::node::Node;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::BackingStore;
-use forebay_pool::BucketId;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::*;
-use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::truncate::StoreOps;
 use forebay_pool::{FileId, Owner, crash};
 use rustix::io::Errno;
@@ -20,21 +18,11 @@ pub(crate) struct FromManager<'a> {
     pub file: FileId,
 }
 
-impl SlotFiles for FromManager<'_> {
-    fn read_slot(&self, bucket: BucketId, within: usize, to: &mut [u8]) -> Result<(), Errno> {
-        self.node.read_slot(bucket, within, to)
-    }
-
-    fn write_slot(&self, bucket: BucketId, within: usize, from: &[u8]) -> Result<(), Errno> {
-        self.node.write_slot(bucket, within, from)
-    }
-
-    fn write_record(&self, bucket: BucketId, record: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
-        self.node.write_record(bucket, record)
-    }
-}
-
 impl StoreOps for FromManager<'_> {
+    fn slots(&self) -> &impl SlotFiles {
+        self.node
+    }
+
     fn truncate_store(&self, size: u64) -> Result<(), Errno> {
         let (store, held) = self.held()?;
         self.log_truncate()?;
