@@ -1,11 +1,11 @@
 //! Sizes, times and offsets as programs see them.
 
 use crate::access::EnteredFile;
+use crate::changed::time_of_change;
 use crate::open::SET_ID_BITS;
 use crate::open_file::OpenFile;
 use crate::session::Session;
 use crate::waiting::surely;
-use crate::write::time_of_change;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::SharedGuard;

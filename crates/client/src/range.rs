@@ -2,10 +2,10 @@
 //! what will be read.
 
 use crate::access::{EnteredFile, ExclusiveFile};
+use crate::changed::raise;
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
 use crate::store;
-use crate::write::raise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;

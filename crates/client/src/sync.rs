@@ -1,11 +1,11 @@
 //! Bringing what was written to the store, or to where it is durable.
 
 use crate::access::EnteredFile;
+use crate::changed::raise;
 use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
 use crate::session::Session;
 use crate::waiting::{Wait, surely};
-use crate::write::raise;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::STOPPED_TIMEOUT;
 use forebay_pool::clock::Timer;

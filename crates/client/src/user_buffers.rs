@@ -111,10 +111,24 @@ impl<A: Access> UserBuffers<'_, A> {
         UserBuffers { one, list, asked, refused: None }
     }
 
+    /// Calls `act` with the pieces, as far as they can be used, or else `refuse` with the reason:
+    /// `FAULT` if the first byte cannot be used.
+    #[inline(always)]
+    pub(crate) fn with<R>(
+        &self,
+        act: impl Fn(&[Span<'_, A>]) -> R,
+        refuse: impl FnOnce(Errno) -> R,
+    ) -> R {
+        match self.pieces() {
+            Some(pieces) => act(pieces),
+            None => self.with_part(act, refuse),
+        }
+    }
+
     /// The pieces, where all of what is asked for can be used, or there is one piece. `None`: see
     /// [`UserBuffers::with_part`].
     #[inline(always)]
-    pub(crate) fn pieces(&self) -> Option<&[Span<'_, A>]> {
+    fn pieces(&self) -> Option<&[Span<'_, A>]> {
         if self.list.is_empty() && self.one.len() > 0 {
             return Some(core::slice::from_ref(&self.one));
         }
@@ -129,27 +143,25 @@ impl<A: Access> UserBuffers<'_, A> {
         }
     }
 
-    /// Calls `act` with what can be used of several pieces.
-    ///
-    /// # Errors
-    /// Why there are none, `FAULT` if the first byte cannot be used; `act` was not called.
+    /// Calls `act` with what can be used of several pieces, or `refuse`.
     // Apart, because a handler's stack may be small.
     #[cold]
     #[inline(never)]
-    pub(crate) fn with_part<R>(&self, act: impl FnOnce(&[Span<'_, A>]) -> R) -> Result<R, Errno> {
-        if let Some(errno) = self.refused {
-            return Err(errno);
-        }
+    fn with_part<R>(
+        &self,
+        act: impl FnOnce(&[Span<'_, A>]) -> R,
+        refuse: impl FnOnce(Errno) -> R,
+    ) -> R {
         let mut left = self.one.len();
-        if left == 0 {
-            return Err(Errno::FAULT);
+        if left == 0 || self.refused.is_some() {
+            return refuse(self.refused.unwrap_or(Errno::FAULT));
         }
         let mut part = [const { Span::EMPTY }; PIECES];
         for (place, piece) in part.iter_mut().zip(self.list) {
             *place = piece.first(left);
             left -= place.len();
         }
-        Ok(act(&part[..self.list.len()]))
+        act(&part[..self.list.len()])
     }
 
     /// Whether there are bytes, and the first of them cannot be used.

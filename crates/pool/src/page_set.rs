@@ -18,9 +18,16 @@ pub struct PageSet(pub u64);
 
 impl PageSet {
     /// The pages from `range.start` up to `range.end`, which is 64 at most.
+    #[inline]
     pub fn span(range: Range<usize>) -> PageSet {
         let below = |end: usize| if end >= 64 { u64::MAX } else { (1 << end) - 1 };
         PageSet(below(range.end) & !below(range.start))
+    }
+
+    /// The pages, of 2^`shift` bytes, that the bytes `range` of a block touch.
+    #[inline]
+    pub fn of_bytes(range: Range<usize>, shift: u32) -> PageSet {
+        PageSet::span(range.start >> shift..(range.end + (1 << shift) - 1) >> shift)
     }
 
     /// Whether there is none.
@@ -132,6 +139,17 @@ mod tests {
             }
         }
         assert!(PageSet::span(5..5).is_empty() && PageSet(0).bounds().is_empty());
+    }
+
+    #[test]
+    fn pages_of_a_range_of_bytes() {
+        let of = |range| PageSet::of_bytes(range, 12).0;
+        assert_eq!(of(0..1), 1);
+        assert_eq!(of(4095..4097), 0b11);
+        assert_eq!(of(4096..8192), 0b10);
+        assert_eq!(of(0..64 * 4096), u64::MAX);
+        assert_eq!(of(63 * 4096..64 * 4096), 1 << 63);
+        assert_eq!(of(0..0) | of(Range { start: 8192, end: 4096 }), 0);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::crash;
 use crate::guards::BlockGuard;
 use crate::layout::BucketMeta;
 use crate::owner::Owner;
+use crate::page_set::PageSet;
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{BucketId, FileId};
@@ -249,7 +250,7 @@ impl Segment {
         let meta = block.meta();
         let page = self.page_bytes();
         let keep = within.div_ceil(page);
-        let kept = if keep >= 64 { u64::MAX } else { (1 << keep) - 1 };
+        let kept = PageSet::span(0..keep).0;
         meta.pages.clear_dirty(!kept);
         crash::point("cut-block.dirty");
         meta.valid.fetch_and(kept, Ordering::AcqRel);
@@ -292,8 +293,7 @@ impl Segment {
             let from = range.start.saturating_sub(start) as usize;
             let to = (range.end - start).min(bytes) as usize;
             let (first, end) = (from.div_ceil(page), to / page);
-            let upto = |n: usize| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
-            let whole = if first < end { upto(end) & !upto(first) } else { 0 };
+            let whole = PageSet::span(first..end).0;
             if meta.valid.load(Ordering::Relaxed) & !whole == 0 {
                 self.abandon(place, locked, files);
                 return true;

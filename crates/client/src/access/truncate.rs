@@ -1,12 +1,12 @@
 //! Truncating a file, and making store and record agree about its size.
 
 use super::ExclusiveFile;
+use crate::changed::{raise, time_of_change};
 use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
 use crate::store;
 use crate::sync::WORK_LOOK;
 use crate::waiting::Wait;
-use crate::write::{raise, time_of_change};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::checksums::SlotFiles;

@@ -1,7 +1,8 @@
 //! Writing to the store: around the tiers, or of a file that is direct.
 
-use super::{Part, raise};
+use super::WrittenPart;
 use crate::access::EnteredFile;
+use crate::changed::raise;
 use crate::open_file::OpenFile;
 use crate::span::{Cursor, Readable};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -40,10 +41,10 @@ impl EnteredFile<'_> {
         &self,
         entry: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
-        part: Part,
+        part: WrittenPart,
     ) -> Result<Option<usize>, Errno> {
         let Some(busy) = BusyEntry::take(entry, self.owner) else { return Ok(None) };
-        let offset = part.block * self.session.segment.bucket_bytes() as u64 + part.within as u64;
+        let offset = part.offset(&self.session.segment);
         crash::point("around.busy");
         let record = self.record;
         let mut lengthens = None;

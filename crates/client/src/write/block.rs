@@ -1,6 +1,6 @@
 //! Writing a part of one block into a bucket of the RAM tier, or into the bucket where it is.
 
-use super::{Outcome, Part, pages};
+use super::{Outcome, WrittenPart};
 use crate::access::EnteredFile;
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span, Writable};
@@ -17,7 +17,7 @@ impl EnteredFile<'_> {
     pub(super) fn write_part(
         &self,
         cursor: &mut Cursor<'_, Readable>,
-        part: Part,
+        part: WrittenPart,
     ) -> Result<Outcome, Errno> {
         let record = self.record;
         let Some(entry) = self.session.segment.entry_or_insert(record, part.block, self.owner)
@@ -72,7 +72,7 @@ impl EnteredFile<'_> {
         &self,
         entry: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
-        part: Part,
+        part: WrittenPart,
         refused: &mut u32,
     ) -> Result<Option<usize>, Errno> {
         let take = || self.bucket_for(part, *refused);
@@ -104,12 +104,11 @@ impl EnteredFile<'_> {
         &self,
         bucket: BucketId,
         cursor: &mut Cursor<'_, Readable>,
-        part: Part,
+        part: WrittenPart,
     ) -> Result<usize, Errno> {
         let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
         let data = self.session.ram(bucket);
-        let end = part.within + part.bytes;
-        let touched = pages(part.within, end, self.session.segment.page_shift());
+        let touched = part.pages(&self.session.segment);
         let valid = meta.valid.load(Ordering::Relaxed);
         if valid & touched != touched {
             // A page that is written in part needs the rest of its content first.
@@ -127,8 +126,13 @@ impl EnteredFile<'_> {
     /// Brings the pages to their content on the store that are not valid and of which a part is
     /// about to be written.
     #[cold]
-    fn fill_borders(&self, data: Span<'_, Writable>, part: Part, valid: u64) -> Result<(), Errno> {
-        let (page, end) = (self.session.segment.page_bytes(), part.within + part.bytes);
+    fn fill_borders(
+        &self,
+        data: Span<'_, Writable>,
+        part: WrittenPart,
+        valid: u64,
+    ) -> Result<(), Errno> {
+        let (page, end) = (self.session.segment.page_bytes(), part.end());
         let (first, last) = (part.within / page, (end - 1) / page);
         if !part.within.is_multiple_of(page) && valid >> first & 1 == 0 {
             self.fill_page(data, part, first, page)?;
@@ -146,7 +150,7 @@ impl EnteredFile<'_> {
     fn fill_page(
         &self,
         data: Span<'_, Writable>,
-        part: Part,
+        part: WrittenPart,
         number: usize,
         page: usize,
     ) -> Result<(), Errno> {
@@ -171,12 +175,12 @@ impl Session {
     /// Whether a killed process may have left something on the store that would show when a write
     /// to `part` raises the size.
     #[inline]
-    fn is_littered(&self, record: &FileRecord, part: Part) -> bool {
+    fn is_littered(&self, record: &FileRecord, part: WrittenPart) -> bool {
         self.end_of(part) > record.size.load(Ordering::Acquire)
             && self.segment.was_lengthened(record)
     }
 
-    pub(super) fn end_of(&self, part: Part) -> u64 {
-        part.block * self.segment.bucket_bytes() as u64 + (part.within + part.bytes) as u64
+    pub(super) fn end_of(&self, part: WrittenPart) -> u64 {
+        part.offset(&self.segment) + part.bytes as u64
     }
 }

@@ -1,6 +1,6 @@
 //! A bucket for a new block.
 
-use super::Part;
+use super::WrittenPart;
 use crate::access::EnteredFile;
 use crate::placement::{hierarchy, question};
 use crate::session::Session;
@@ -29,7 +29,7 @@ impl EnteredFile<'_> {
 
     /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the
     /// next that has room. `None`: the store.
-    pub(super) fn bucket_for(&self, part: Part, refused: u32) -> Option<(TierId, BucketId)> {
+    pub(super) fn bucket_for(&self, part: WrittenPart, refused: u32) -> Option<(TierId, BucketId)> {
         let takes =
             |tier: TierId| refused >> tier.index() & 1 == 0 && self.session.segment.is_sound(tier);
         if refused == 0

@@ -1,6 +1,6 @@
 //! Writing into slots of file tiers, and moving blocks up from slots that cannot be written.
 
-use super::{Part, pages};
+use super::WrittenPart;
 use crate::access::{EnteredFile, ExclusiveFile};
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span};
@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::BucketId;
 use forebay_pool::checksum::checksum_of;
 use forebay_pool::layout::*;
-use forebay_pool::{Entry, crash};
+use forebay_pool::{Entry, PageSet, crash};
 use rustix::io::Errno;
 
 impl EnteredFile<'_> {
@@ -19,7 +19,7 @@ impl EnteredFile<'_> {
         &self,
         entry: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
-        part: Part,
+        part: WrittenPart,
     ) -> Result<Option<usize>, Errno> {
         let segment = &self.session.segment;
         let held = segment.lock_block_unless_interrupted(entry, self.owner)?;
@@ -93,14 +93,15 @@ impl EnteredFile<'_> {
         &self,
         bucket: BucketId,
         cursor: &mut Cursor<'_, Readable>,
-        part: Part,
+        part: WrittenPart,
     ) -> Result<usize, Errno> {
         let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
         let page = self.session.segment.page_bytes();
-        let end = part.within + part.bytes;
+        let end = part.end();
         let shift = self.session.segment.page_shift();
-        let touched = pages(part.within, end, shift);
-        let whole = pages(part.within.next_multiple_of(page), end / page * page, shift);
+        let touched = part.pages(&self.session.segment);
+        let whole =
+            PageSet::of_bytes(part.within.next_multiple_of(page)..end / page * page, shift).0;
         // What stays of a page must be right; if it is not, and clean, the store has it. Dirty
         // pages of the usual size are looked at when they are read anyway.
         let dirty = meta.pending_under_lock();
@@ -196,7 +197,7 @@ impl Session {
         let first = within / page;
         // The application may change it meanwhile: see below.
         let memory = from.bytes();
-        sums.forget(pages(within, within + from.len(), self.segment.page_shift()));
+        sums.forget(PageSet::of_bytes(within..within + from.len(), self.segment.page_shift()).0);
         let mut before = [0u32; PAGES_PER_BUCKET as usize];
         for (sum, page) in before.iter_mut().zip(memory.chunks_exact(page)) {
             *sum = checksum_of(page);

@@ -1,0 +1,54 @@
+//! Writing at the end of a file.
+
+use crate::open_file::OpenFile;
+use crate::span::{Readable, Span};
+use core::sync::atomic::Ordering;
+use forebay_pool::layout::*;
+use forebay_pool::{Owner, crash};
+use rustix::io::Errno;
+
+impl OpenFile<'_> {
+    /// Appends `pieces` in one go. Returns where they start and how many bytes were written.
+    pub(super) fn append(&self, pieces: &[Span<'_, Readable>]) -> Result<(u64, usize), Errno> {
+        let record = self.record;
+        let owner = self.session.owner();
+        // Any lock is held under a shared lock.
+        let _inside = self.enter_beside(owner)?;
+        let _end = self.session.segment.lock_append(record, owner)?;
+        self.append_locked(pieces, owner)
+    }
+
+    /// The file ends where it does once it is entered: until then another process may truncate it,
+    /// and what a dead process left undone is not done.
+    fn append_locked(
+        &self,
+        pieces: &[Span<'_, Readable>],
+        owner: Owner,
+    ) -> Result<(u64, usize), Errno> {
+        let record = self.record;
+        let length = self.writable_length(pieces)?;
+        crash::point("append.locked");
+        let inside = loop {
+            let inside = self.enter(owner)?;
+            if record.has(FileFlags::METADATA_DIRTY) || !self.session.segment.was_lengthened(record)
+            {
+                break inside;
+            }
+            drop(inside);
+            self.exclusively(|file| file.clean_up_store())?;
+        };
+        let start = if record.has(FileFlags::DIRECT) {
+            crate::store::stat(self.fd).map(|stat| stat.size)
+        } else {
+            Ok(record.size.load(Ordering::Acquire))
+        };
+        start.and_then(|start| {
+            if length == 0 {
+                return Ok((start, 0));
+            }
+            let length = self.allowed(start, length)?;
+            let written = inside.write_inside(pieces, start, length)?;
+            Ok((start, written))
+        })
+    }
+}
