@@ -15,6 +15,9 @@ fn concerned(one: c_int, other: c_int) -> Option<&'static Session> {
 }
 
 /// A descriptor, and the program's offset for it.
+///
+/// # Safety
+/// As of [`UserOffset::at`].
 unsafe fn side<'a>(fd: c_int, offset: *mut off64_t) -> CopySide<'a> {
     // SAFETY: the program's offset.
     CopySide { fd, offset: unsafe { UserOffset::at(offset) } }
