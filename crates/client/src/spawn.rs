@@ -3,6 +3,7 @@
 
 mod environment;
 mod program;
+mod search;
 
 use crate::fd::borrow;
 use crate::session::Session;
@@ -40,34 +41,19 @@ impl Session {
         }
     }
 
-    /// As [`Session::program_starts`], for the first program that `name` means in the folders of
-    /// `search`, the PATH of this process.
+    /// As [`Session::program_starts`], for the program that `name` means: without a slash the first
+    /// one in the folders of `search`.
     pub fn found_program_starts(
         &self,
         name: UserPath<'_>,
-        search: Option<&CStr>,
+        search: &CStr,
         variables: Variables<'_>,
     ) {
-        let Some(file) = name.get() else { return };
-        let file = file.to_bytes();
-        let Some(search) = search.filter(|_| !file.contains(&b'/')) else {
-            return self.program_starts(name, variables);
-        };
-        let mut buffer = [0u8; 4096];
-        for folder in search.to_bytes().split(|&byte| byte == b':') {
-            let folder = if folder.is_empty() { b"." } else { folder };
-            let length = folder.len() + 1 + file.len();
-            if length >= buffer.len() {
-                continue;
-            }
-            buffer[..folder.len()].copy_from_slice(folder);
-            buffer[folder.len()] = b'/';
-            buffer[folder.len() + 1..length].copy_from_slice(file);
-            buffer[length] = 0;
-            let Ok(candidate) = CStr::from_bytes_with_nul(&buffer[..=length]) else { continue };
-            if rustix::fs::access(candidate, Access::EXEC_OK).is_ok() {
-                return self.program_starts(UserPath::from(candidate), variables);
-            }
+        let Some(name) = name.get() else { return };
+        let starts = |path: &CStr| self.program_starts(path.into(), variables);
+        match name.to_bytes().contains(&b'/') {
+            true => starts(name),
+            false => search::with_found(name, search, starts).unwrap_or_default(),
         }
     }
 

@@ -72,6 +72,13 @@ unsafe fn starting_at(
     unsafe { starting(variables, |session, given| session.program_starts(path, given), call) }
 }
 
+/// Where the C library looks for programs if there is no PATH.
+fn usual_path(room: &mut [u8; 256]) -> &CStr {
+    // SAFETY: room for so many bytes, which the call fills up to a zero.
+    unsafe { libc::confstr(libc::_CS_PATH, room.as_mut_ptr().cast(), room.len()) };
+    CStr::from_bytes_until_nul(room).unwrap_or_default()
+}
+
 /// The same for the program that `file` means in the folders of PATH.
 ///
 /// # Safety
@@ -81,10 +88,12 @@ unsafe fn starting_found(
     variables: Strings,
     call: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
+    let room = &mut [0; 256];
     // SAFETY: the program's name of a file, and an entry of the environment, which stays as it is.
     let (file, search) = unsafe {
         let search = libc::getenv(c"PATH".as_ptr());
-        (UserPath::at(file), (!search.is_null()).then(|| CStr::from_ptr(search)))
+        let given = (!search.is_null()).then(|| CStr::from_ptr(search));
+        (UserPath::at(file), given.unwrap_or_else(|| usual_path(room)))
     };
     let about =
         |session: &Session, given: Variables<'_>| session.found_program_starts(file, search, given);

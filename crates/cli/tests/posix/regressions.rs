@@ -81,6 +81,36 @@ P",
 }
 
 #[test]
+fn without_a_path_a_program_was_looked_for_in_the_current_directory() {
+    let site = Site::new(&LAZY);
+    if !site.compile("starts.c", &[]) {
+        return;
+    }
+    site.same(
+        "echo one > file; env -i FOREBAY_DISABLE=1 cat file
+         for how in execvp execvpe execlp posix_spawnp; do
+             echo $how >> file; (unset PATH; STRANGER=1 $BIN/starts $how cat file)
+         done",
+    );
+}
+
+#[test]
+fn a_directory_of_the_name_was_taken_for_the_program() {
+    let site = Site::new(&LAZY);
+    if !site.compile("starts.c", &[]) {
+        return;
+    }
+    // As one that cannot load the library, for which every inherited file turns direct.
+    let status = site.same(
+        "mkdir -p first/cat; exec 3<> file; echo one >&3
+         for how in execvp execvpe execlp posix_spawnp; do
+             PATH=first:$PATH $BIN/starts $how cat file; echo $how >&3
+         done; cat file",
+    );
+    assert_eq!(status.count("passthrough"), 0, "{}", status.text);
+}
+
+#[test]
 fn a_stream_opened_for_appending_told_position_zero() {
     let site = Site::new(&LAZY);
     if !site.compile("append.c", &[]) {
