@@ -62,5 +62,5 @@ pub use placement::{hierarchy, question};
 pub use range::{Advice, AllocateMode};
 pub use session::Session;
 pub use span::{Readable, Writable};
-pub use spawn::{Carried, Environment, Strings, Variables};
+pub use spawn::{Carried, Environment, Variables};
 pub use user_buffers::{Iovec, UserBuffers};

@@ -9,7 +9,7 @@ use crate::fd::borrow;
 use crate::session::Session;
 use crate::user_memory::UserPath;
 use core::ffi::CStr;
-pub use environment::{Carried, Environment, Strings, Variables};
+pub use environment::{Carried, Environment, Variables};
 use program::loads_libraries;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};

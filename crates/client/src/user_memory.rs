@@ -30,6 +30,9 @@ const PAGE: usize = 4096;
 const RANGES: usize = 8;
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
+/// What a text of a program's arguments or environment takes at most: MAX_ARG_STRLEN, 32 pages of
+/// the largest size that a kernel has.
+const LONGEST_TEXT: usize = 32 * (64 << 10);
 /// Above it lies the kernel's half.
 const USER_END: usize = 1 << 47;
 
@@ -265,25 +268,59 @@ impl<'a> UserPath<'a> {
 
     /// The path; `None` if it is no memory of the program's, or longer than any path.
     pub fn get(self) -> Option<&'a CStr> {
-        let mut length = 0;
-        while length < LONGEST_PATH {
-            let at = self.start.wrapping_add(length).cast::<u8>();
-            let page = PAGE - at as usize % PAGE;
-            if !is_readable(at, page) {
-                return None;
-            }
-            // SAFETY: just found readable.
-            let piece = unsafe { core::slice::from_raw_parts(at, page) };
-            if let Some(end) = piece.iter().position(|&byte| byte == 0) {
-                // SAFETY: readable up to its zero, and unchanged, see `UserPath::at`.
-                let bytes =
-                    unsafe { core::slice::from_raw_parts(self.start.cast(), length + end + 1) };
-                return CStr::from_bytes_with_nul(bytes).ok();
-            }
-            length += page;
-        }
-        None
+        // SAFETY: see `UserPath::at`.
+        unsafe { text_at(self.start, LONGEST_PATH) }
     }
+}
+
+/// The text at `start`; `None` if it is no memory of the program's, or longer than `longest` and a
+/// page.
+///
+/// # Safety
+/// As far as it can be read, it does not change for as long as it is used.
+unsafe fn text_at<'a>(start: *const c_char, longest: usize) -> Option<&'a CStr> {
+    let mut length = 0;
+    while length < longest {
+        let at = start.wrapping_add(length).cast::<u8>();
+        let page = PAGE - at as usize % PAGE;
+        if !is_readable(at, page) {
+            return None;
+        }
+        // SAFETY: just found readable.
+        let piece = unsafe { core::slice::from_raw_parts(at, page) };
+        if let Some(end) = piece.iter().position(|&byte| byte == 0) {
+            // SAFETY: readable up to its zero, and unchanged, as the caller says.
+            let bytes = unsafe { core::slice::from_raw_parts(start.cast(), length + end + 1) };
+            return CStr::from_bytes_with_nul(bytes).ok();
+        }
+        length += page;
+    }
+    None
+}
+
+/// A list of texts that ends with null, as `environ` is one.
+pub type Strings = *const *const c_char;
+
+/// How many texts the list at `start` has; `None` if it, or one of them, is no memory of the
+/// program's, or one is longer than the kernel takes.
+///
+/// # Safety
+/// As far as they can be read, list and texts do not change meanwhile.
+pub(crate) unsafe fn texts_at(start: Strings) -> Option<usize> {
+    for number in 0.. {
+        let place = start.wrapping_add(number);
+        if !is_readable(place.cast(), size_of::<*const c_char>()) {
+            return None;
+        }
+        // SAFETY: just found readable.
+        let text = unsafe { place.read_unaligned() };
+        if text.is_null() {
+            return Some(number);
+        }
+        // SAFETY: as the caller says.
+        unsafe { text_at(text, LONGEST_TEXT) }?;
+    }
+    None
 }
 
 impl<'a> From<&'a CStr> for UserPath<'a> {

@@ -3,19 +3,10 @@
 use crate::real::{aliases, real};
 use crate::{managed, session, set_errno};
 use core::ffi::CStr;
-use forebay_client::user_memory::UserPath;
-use forebay_client::{Session, Strings, Variables};
+use forebay_client::user_memory::{Strings, UserPath};
+use forebay_client::{Session, Variables};
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::io::Errno;
-
-/// The environment of this process.
-///
-/// # Safety
-/// No other thread changes it while it is used.
-unsafe fn own_variables<'a>() -> Variables<'a> {
-    // SAFETY: an array of C strings, which stays as it is.
-    unsafe { Variables::at(libc_environ()) }
-}
 
 fn libc_environ() -> Strings {
     unsafe extern "C" {
@@ -33,8 +24,8 @@ fn libc_environ() -> Strings {
 pub(crate) unsafe fn restore_environment() {
     let Some(session) = session() else { return };
     // SAFETY: nothing changes it before all that is missing is known.
-    let missing = session.missing(unsafe { own_variables() });
-    for entry in missing.into_iter().flatten() {
+    let Some(given) = (unsafe { Variables::at(libc_environ()) }) else { return };
+    for entry in session.missing(given).into_iter().flatten() {
         // SAFETY: a C string, which becomes part of the environment and is never freed.
         unsafe { libc::putenv(entry.as_ptr().cast_mut()) };
     }
@@ -52,7 +43,7 @@ unsafe fn starting(
 ) -> c_int {
     let Some(session) = session() else { return call(variables) };
     // SAFETY: a program that changes them during the call gets what it asks for.
-    let given = unsafe { Variables::at(variables) };
+    let Some(given) = (unsafe { Variables::at(variables) }) else { return call(variables) };
     about(session, given);
     call(session.environment(given).list())
 }

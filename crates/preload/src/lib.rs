@@ -37,7 +37,8 @@ use rustix::io::Errno;
 /// included: `environ` is not set yet, so the variables come from the arguments.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
     // SAFETY: the process's environment, as the loader gives it to each constructor.
-    let carried = Carried::of(unsafe { Variables::at(variables) });
+    let Some(given) = (unsafe { Variables::at(variables) }) else { return };
+    let carried = Carried::of(given);
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);
     if let (Some(pool), Some(socket)) = (carried.pool(), carried.socket()) {

@@ -111,6 +111,14 @@ fn a_directory_of_the_name_was_taken_for_the_program() {
 }
 
 #[test]
+fn an_environment_that_is_no_memory_ended_the_program() {
+    let site = Site::new(&LAZY);
+    if site.compile("starts.c", &[]) {
+        site.same("echo one > file; $BIN/starts faults /bin/true; cat file");
+    }
+}
+
+#[test]
 fn a_stream_opened_for_appending_told_position_zero() {
     let site = Site::new(&LAZY);
     if !site.compile("append.c", &[]) {

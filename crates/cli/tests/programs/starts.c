@@ -54,20 +54,20 @@ static void faults(char *program)
 	memcpy(unended, "A=bc", 4);
 	char **list_unended = (char **)(edge + 4096) - 2;
 	char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	munmap(page, 4096);
+	mprotect(page, 4096, PROT_NONE);
 	char *longest = malloc(1 << 20);
 	memset(longest, 'x', 1 << 20);
 	longest[(1 << 20) - 1] = 0;
 
-	char *bad[] = { "A=b", (char *)8, NULL }, *gone[] = { page, NULL }, *open_end[] = { "A=b", unended, NULL },
+	char *bad[] = { "A=b", (char *)8, NULL }, *hidden[] = { page, NULL }, *open_end[] = { "A=b", unended, NULL },
 	     *kernels[] = { (char *)-4096, NULL }, *too_long[] = { "A=b", longest, NULL };
 	struct {
 		const char *name;
 		char **list;
 	} lists[] = {
 		{ "a list that is none", (char **)8 }, { "a list of the kernel's", (char **)-4096 },
-		{ "a list that was unmapped", (char **)page }, { "an entry that is none", bad },
-		{ "an entry that was unmapped", gone }, { "an entry of the kernel's", kernels },
+		{ "a list that is out of reach", (char **)page }, { "an entry that is none", bad },
+		{ "an entry that is out of reach", hidden }, { "an entry of the kernel's", kernels },
 		{ "an entry without an end", open_end }, { "an entry that is too long", too_long },
 	};
 	char *arguments[] = { program, NULL };
@@ -89,6 +89,7 @@ int main(int number, char **arguments)
 		return 2;
 	if (getenv("STRANGER"))
 		setenv("FOREBAY_DISABLE", "1", 1);
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!strcmp(arguments[1], "faults")) {
 		faults(arguments[2]);
 		return 0;

@@ -1,6 +1,7 @@
 //! The environment of a new program: with what it needs to find the library and the pool.
 
 use crate::session::Session;
+use crate::user_memory::{Strings, texts_at};
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 use std::ffi::CString;
@@ -13,38 +14,34 @@ const SETTINGS: usize = 4;
 /// A program that has this in its environment runs without Forebay.
 const DISABLED: &CStr = c"FOREBAY_DISABLE";
 
-/// A list of C strings as `environ` is one.
-pub type Strings = *const *const c_char;
-
 /// An environment: entries "NAME=value".
 #[derive(Clone, Copy)]
 pub struct Variables<'a> {
     list: Strings,
+    number: usize,
     entries: PhantomData<&'a CStr>,
 }
 
 impl<'a> Variables<'a> {
-    /// Those of `list`.
+    /// Those of `list`, wherever that is; null is none. `None` where some of it is no memory of the
+    /// program's, or longer than a program may be given: the kernel refuses it then.
     ///
     /// # Safety
-    /// It is null, or an array of C strings that ends with null, and stays as it is for as long as
-    /// it, or an entry of it, is used.
-    pub unsafe fn at(list: Strings) -> Variables<'a> {
-        Variables { list, entries: PhantomData }
+    /// As far as they can be read, list and entries stay as they are for as long as they are used.
+    pub unsafe fn at(list: Strings) -> Option<Variables<'a>> {
+        // SAFETY: as the caller says.
+        let number = if list.is_null() { 0 } else { unsafe { texts_at(list) }? };
+        Some(Variables { list, number, entries: PhantomData })
     }
 
     fn entries(self) -> impl Iterator<Item = &'a CStr> {
-        let entry = move |index| {
-            if self.list.is_null() {
-                return None;
-            }
-            // SAFETY: an array of C strings, of which nothing behind the null at its end is read.
-            unsafe {
-                let entry = *self.list.add(index);
-                (!entry.is_null()).then(|| CStr::from_ptr(entry))
-            }
+        // SAFETY: so many were found readable, up to their zeros, and stay so, see `Variables::at`.
+        let entry = move |index| unsafe {
+            let entry = self.list.add(index).read_unaligned();
+            // Another thread may take one away, although it should not.
+            (!entry.is_null()).then(|| CStr::from_ptr(entry))
         };
-        (0..).map_while(entry).fuse()
+        (0..self.number).map_while(entry)
     }
 
     /// The entry for `name`.
@@ -160,7 +157,7 @@ impl<'a> Environment<'a> {
         if missing == [None; SETTINGS] && foreign.is_none() {
             return environment;
         }
-        let most = given.entries().count() + SETTINGS + 1;
+        let most = given.number + SETTINGS + 1;
         if environment.made.try_reserve_exact(most).is_err() {
             return environment;
         }
@@ -215,5 +212,69 @@ impl Session {
             }
         }
         missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The environment that a child gets where its parent has `kept`, and has given it `given`.
+    fn of_child(kept: &[&CStr], given: &[&CStr]) -> Vec<String> {
+        let list = |entries: &[&CStr]| {
+            let entries = entries.iter().map(|entry| entry.as_ptr());
+            entries.chain([core::ptr::null()]).collect::<Vec<_>>()
+        };
+        let (kept, given) = (list(kept), list(given));
+        // SAFETY: they outlive what is made of them.
+        let read = |list: &[*const c_char]| unsafe { Variables::at(list.as_ptr()) }.unwrap();
+        let carried = Carried::of(read(&kept));
+        let environment = Environment::with(&carried, read(&given));
+        // SAFETY: the same.
+        let made = unsafe { Variables::at(environment.list()) }.unwrap();
+        made.entries().map(|entry| entry.to_str().unwrap().to_owned()).collect()
+    }
+
+    const KEPT: [&CStr; 3] = [c"LD_PRELOAD=/ours.so:/a.so", c"A=b", c"FOREBAY_POOL=/pool"];
+
+    #[test]
+    fn what_is_missing_is_added_behind_what_is_given() {
+        assert_eq!(
+            of_child(&KEPT, &[c"A=c", c"FOREBAY_POOLS=x"]),
+            ["A=c", "FOREBAY_POOLS=x", "LD_PRELOAD=/ours.so:/a.so", "FOREBAY_POOL=/pool"]
+        );
+        let other = [c"FOREBAY_POOL=/other", c"LD_PRELOAD=/b.so:/ours.so"];
+        assert_eq!(of_child(&KEPT, &other), ["FOREBAY_POOL=/other", "LD_PRELOAD=/b.so:/ours.so"]);
+        assert_eq!(of_child(&[c"A=b"], &[]), [""; 0]);
+    }
+
+    #[test]
+    fn the_library_comes_before_the_program_s_own() {
+        let pool = c"FOREBAY_POOL=/pool";
+        assert_eq!(
+            of_child(&KEPT, &[c"LD_PRELOAD=/b.so", pool]),
+            ["LD_PRELOAD=/ours.so:/b.so", "FOREBAY_POOL=/pool"]
+        );
+        assert_eq!(
+            of_child(&KEPT, &[c"LD_PRELOAD=", pool]),
+            ["LD_PRELOAD=/ours.so", "FOREBAY_POOL=/pool"]
+        );
+    }
+
+    #[test]
+    fn nothing_is_added_or_kept_where_it_is_switched_off() {
+        assert_eq!(of_child(&KEPT, &[c"FOREBAY_DISABLE=1"]), ["FOREBAY_DISABLE=1"]);
+        assert_eq!(of_child(&[KEPT[0], c"FOREBAY_DISABLE="], &[c"A=c"]), ["A=c"]);
+    }
+
+    #[test]
+    fn a_list_that_is_no_memory_is_refused() {
+        let entries = [c"A=b".as_ptr(), 8 as *const c_char, core::ptr::null()];
+        // SAFETY: they are not changed.
+        let at = |list: Strings| unsafe { Variables::at(list) }.map(|all| all.number);
+        assert_eq!(at(entries.as_ptr()), None);
+        assert_eq!(at(8 as Strings), None);
+        assert_eq!(at(entries[2..].as_ptr()), Some(0));
+        assert_eq!(at(core::ptr::null()), Some(0));
     }
 }
