@@ -1,7 +1,7 @@
 //! What signals mean to `forebay run`. From [`install`] until the command runs they are noted, and
-//! the command is not started. While it runs they are for the command: those that it does not get by
-//! itself are passed on. In the drain SIGTERM, SIGHUP, or a second SIGINT or SIGQUIT leave the rest
-//! to the node manager.
+//! the command is not started. While it runs they are for the command: those that it does not get
+//! by itself are passed on. In the drain SIGTERM, SIGHUP, or a second SIGINT or SIGQUIT leave the
+//! rest to the node manager.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
@@ -52,9 +52,9 @@ pub fn early() -> Option<i32> {
     TAKEN.into_iter().find(|signal| early & (1 << signal) != 0)
 }
 
-/// From now on signals are for the command, until [`command_ended`], and so are those that have come
-/// since [`early`] was asked: the terminal's, too, which may have been sent before the command was
-/// there.
+/// From now on signals are for the command, until [`command_ended`], and so are those that have
+/// come since [`early`] was asked: the terminal's, too, which may have been sent before the command
+/// was there.
 pub fn attend(command: u32) {
     let Some(pid) = Pid::from_raw(command as i32) else { return };
     COMMAND.store(command as i32, Ordering::SeqCst);
