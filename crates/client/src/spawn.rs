@@ -5,13 +5,13 @@ mod environment;
 mod program;
 mod search;
 
-use crate::fd::borrow;
+use crate::fd::{borrow, reopen};
 use crate::session::Session;
 use crate::user_memory::UserPath;
 use core::ffi::CStr;
 pub use environment::{Carried, Environment, Variables};
 use program::loads_libraries;
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::FdFlags;
 
@@ -22,11 +22,24 @@ impl Session {
         let Some(path) = path.get() else { return };
         // A FIFO would make a plain open wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
-            return;
-        };
+        if let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) {
+            self.readable_program_starts(&file, variables);
+        }
+    }
+
+    /// As [`Session::program_starts`], for the program behind `fd`.
+    pub fn opened_program_starts(&self, fd: RawFd, variables: Variables<'_>) {
+        // It may have been opened for nothing but this, with O_PATH.
+        match reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Ok(file) => self.readable_program_starts(&file, variables),
+            Err(_) if fd >= 0 => self.make_clean(fd),
+            Err(_) => {}
+        }
+    }
+
+    fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>) {
         self.make_clean(file.as_raw_fd());
-        let joins = !variables.switch_off() && loads_libraries(&file, 0);
+        let joins = !variables.switch_off() && loads_libraries(file, 0);
         if !joins || !self.can_be_joined() {
             self.stranger_starts();
             // It also opens what it likes by name.

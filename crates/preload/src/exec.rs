@@ -1,7 +1,7 @@
 //! exec and posix_spawn in all their forms.
 
 use crate::real::{aliases, real};
-use crate::{managed, session, set_errno};
+use crate::{session, set_errno};
 use core::ffi::CStr;
 use forebay_client::user_memory::{Strings, UserPath};
 use forebay_client::{Session, Variables};
@@ -120,11 +120,7 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
-    let about = |_: &Session, _: Variables<'_>| {
-        if let Some(file) = managed(fd) {
-            let _ = file.release_descriptor();
-        }
-    };
+    let about = |session: &Session, given: Variables<'_>| session.opened_program_starts(fd, given);
     let call =
         |list| real!(c"fexecve"(fd => c_int, arguments => Strings, list => Strings) -> c_int);
     // SAFETY: the program's call.

@@ -119,6 +119,18 @@ fn an_environment_that_is_no_memory_ended_the_program() {
 }
 
 #[test]
+fn a_stranger_that_fexecve_started_read_the_store() {
+    let site = Site::new(&LAZY);
+    if !site.compile("starts.c", &[]) {
+        return;
+    }
+    site.same(
+        "echo one > file; STRANGER=1 $BIN/starts fexecve /bin/cat file
+         exec 3<> file; echo written >&3; (STRANGER=1 $BIN/starts fexecve /bin/cat <&3); cat file",
+    );
+}
+
+#[test]
 fn a_stream_opened_for_appending_told_position_zero() {
     let site = Site::new(&LAZY);
     if !site.compile("append.c", &[]) {

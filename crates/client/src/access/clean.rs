@@ -99,7 +99,7 @@ impl OpenFile<'_> {
     ///
     /// # Errors
     /// The errno of the flush.
-    pub fn release_descriptor(&self) -> Result<(), Errno> {
+    pub(crate) fn release_descriptor(&self) -> Result<(), Errno> {
         surely(|| self.with_clean(|| ()))?;
         surely(|| self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::RELEASE))?;
         Ok(())
