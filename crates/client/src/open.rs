@@ -461,12 +461,7 @@ impl OpenFile<'_> {
             let mut buffer = core::mem::MaybeUninit::uninit();
             let (path, store) = session.managed_path(self.fd, &mut buffer);
             session.note_name(record, path, store);
-            record.size.store(stat.st_size as u64, Ordering::Release);
-            record.store_size.store(stat.st_size as u64, Ordering::Release);
-            record.mtime_ns.store(mtime_ns(stat), Ordering::Release);
-            record.store_mtime_ns.store(mtime_ns(stat), Ordering::Release);
-            record.changed_ns.store(ctime_ns(stat), Ordering::Release);
-            record.store_changed_ns.store(ctime_ns(stat), Ordering::Release);
+            start_as_stored(record, stat);
             record.handle.store(0, Ordering::Release);
             record.intent.store(0, Ordering::Release);
             record.range_end.store(0, Ordering::Release);
@@ -507,13 +502,21 @@ fn description_flags(flags: OpenFlags) -> DescriptionFlags {
 
 fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
     record.store.store(store, Ordering::Relaxed);
-    record.size.store(stat.st_size as u64, Ordering::Relaxed);
-    record.store_size.store(stat.st_size as u64, Ordering::Relaxed);
-    record.mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
-    record.store_mtime_ns.store(mtime_ns(stat), Ordering::Relaxed);
-    record.changed_ns.store(ctime_ns(stat), Ordering::Relaxed);
-    record.store_changed_ns.store(ctime_ns(stat), Ordering::Relaxed);
+    start_as_stored(record, stat);
     start_without_rule(record);
+}
+
+/// Gives a record the size and the times that the store's file has.
+fn start_as_stored(record: &FileRecord, stat: &Stat) {
+    for size in [&record.size, &record.store_size] {
+        size.store(stat.st_size as u64, Ordering::Release);
+    }
+    for modified in [&record.mtime_ns, &record.store_mtime_ns] {
+        modified.store(mtime_ns(stat), Ordering::Release);
+    }
+    for changed in [&record.changed_ns, &record.store_changed_ns] {
+        changed.store(ctime_ns(stat), Ordering::Release);
+    }
 }
 
 /// readlink of /proc/self/fd/N without allocating.

@@ -28,16 +28,16 @@ impl Symbol {
     }
 }
 
-/// Calls the real function; -1 with ENOSYS if there is none.
-macro_rules! real {
-    ($name:literal ( $($argument:expr => $type:ty),* $(,)? ) -> $result:ty) => {{
+/// Calls the real function, of ABI `$abi`; -1 with ENOSYS if there is none.
+macro_rules! next {
+    ($abi:literal $name:literal ( $($argument:expr => $type:ty),* $(,)? ) -> $result:ty) => {{
         static SYMBOL: $crate::real::Symbol = $crate::real::Symbol::new($name);
         let address = SYMBOL.address();
         if address.is_null() {
             $crate::set_errno(rustix::io::Errno::NOSYS);
             -1isize as $result
         } else {
-            let function: unsafe extern "C" fn($($type),*) -> $result =
+            let function: unsafe extern $abi fn($($type),*) -> $result =
                 // SAFETY: the library's definition of the symbol, of which ours has the signature.
                 unsafe { core::mem::transmute(address) };
             // SAFETY: the arguments are those of the program's call.
@@ -45,25 +45,18 @@ macro_rules! real {
         }
     }};
 }
+pub(crate) use next;
+
+/// Calls a real function.
+macro_rules! real {
+    ($($call:tt)*) => { $crate::real::next!("C" $($call)*) };
+}
 pub(crate) use real;
 
 /// Calls a real function in which the thread may be cancelled: the C library then unwinds the
 /// stack, through us. The caller is `extern "C-unwind"`, and holds nothing meanwhile.
 macro_rules! cancellable {
-    ($name:literal ( $($argument:expr => $type:ty),* $(,)? ) -> $result:ty) => {{
-        static SYMBOL: $crate::real::Symbol = $crate::real::Symbol::new($name);
-        let address = SYMBOL.address();
-        if address.is_null() {
-            $crate::set_errno(rustix::io::Errno::NOSYS);
-            -1isize as $result
-        } else {
-            let function: unsafe extern "C-unwind" fn($($type),*) -> $result =
-                // SAFETY: the library's definition of the symbol, of which ours has the signature.
-                unsafe { core::mem::transmute(address) };
-            // SAFETY: the arguments are those of the program's call.
-            unsafe { function($($argument),*) }
-        }
-    }};
+    ($($call:tt)*) => { $crate::real::next!("C-unwind" $($call)*) };
 }
 pub(crate) use cancellable;
 

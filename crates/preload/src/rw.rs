@@ -2,7 +2,7 @@
 
 use crate::real::{aliases, cancellable, cancellation_point};
 use crate::{count, managed};
-use forebay_client::{OpenFile, UserBuffers};
+use forebay_client::{OpenFile, Readable, UserBuffers};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
@@ -25,152 +25,6 @@ fn at(offset: off_t) -> Result<u64, Errno> {
     u64::try_from(offset).map_err(|_| Errno::INVAL)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
-    match managed(fd) {
-        Some(file) if !file.uses_kernel_offset() => {
-            cancellation_point();
-            // SAFETY: the program's buffer.
-            let buffers = unsafe { UserBuffers::at(buffer.cast(), bytes) };
-            let result = file.read(&buffers);
-            // SAFETY: the program's call, made again.
-            count_current(&file, result, || unsafe { read(fd, buffer, bytes) })
-        }
-        _ => cancellable!(c"read"(fd => c_int, buffer => *mut c_void, bytes => size_t) -> ssize_t),
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
-    match managed(fd) {
-        Some(file) if !file.uses_kernel_offset() => {
-            cancellation_point();
-            // SAFETY: the program's buffer.
-            let buffers = unsafe { UserBuffers::at(buffer.cast(), bytes) };
-            let result = file.write_placed(&buffers, None, file.appends());
-            // SAFETY: the program's call, made again.
-            count_current(&file, result, || unsafe { write(fd, buffer, bytes) })
-        }
-        _ => {
-            cancellable!(c"write"(fd => c_int, buffer => *const c_void, bytes => size_t) -> ssize_t)
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn pread64(
-    fd: c_int,
-    buffer: *mut c_void,
-    bytes: size_t,
-    offset: off_t,
-) -> ssize_t {
-    let Some(file) = managed(fd) else {
-        return cancellable!(c"pread64"(fd => c_int, buffer => *mut c_void, bytes => size_t, offset => off_t) -> ssize_t);
-    };
-    cancellation_point();
-    let result = at(offset).and_then(|offset| {
-        // SAFETY: the program's buffer.
-        let buffers = unsafe { UserBuffers::at(buffer.cast(), bytes) };
-        file.pread(&buffers, offset)
-    });
-    // SAFETY: the program's call, made again.
-    count_current(&file, result, || unsafe { pread64(fd, buffer, bytes, offset) })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn pwrite64(
-    fd: c_int,
-    buffer: *const c_void,
-    bytes: size_t,
-    offset: off_t,
-) -> ssize_t {
-    let Some(file) = managed(fd) else {
-        return cancellable!(c"pwrite64"(fd => c_int, buffer => *const c_void, bytes => size_t, offset => off_t) -> ssize_t);
-    };
-    cancellation_point();
-    let result = at(offset).and_then(|offset| {
-        // SAFETY: the program's buffer.
-        let buffers = unsafe { UserBuffers::at(buffer.cast(), bytes) };
-        file.write_placed(&buffers, Some(offset), file.appends())
-    });
-    // SAFETY: the program's call, made again.
-    count_current(&file, result, || unsafe { pwrite64(fd, buffer, bytes, offset) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn readv(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
-    match managed(fd) {
-        Some(file) if !file.uses_kernel_offset() => {
-            cancellation_point();
-            // SAFETY: the program's list and buffers.
-            let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
-            let result = file.read(&buffers);
-            // SAFETY: the program's call, made again.
-            count_current(&file, result, || unsafe { readv(fd, pieces, number) })
-        }
-        _ => {
-            cancellable!(c"readv"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t)
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const iovec, number: c_int) -> ssize_t {
-    match managed(fd) {
-        Some(file) if !file.uses_kernel_offset() => {
-            cancellation_point();
-            // SAFETY: the program's list and buffers.
-            let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
-            let result = file.write_placed(&buffers, None, file.appends());
-            // SAFETY: the program's call, made again.
-            count_current(&file, result, || unsafe { writev(fd, pieces, number) })
-        }
-        _ => {
-            cancellable!(c"writev"(fd => c_int, pieces => *const iovec, number => c_int) -> ssize_t)
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv64(
-    fd: c_int,
-    pieces: *const iovec,
-    number: c_int,
-    offset: off_t,
-) -> ssize_t {
-    let Some(file) = managed(fd) else {
-        return cancellable!(c"preadv64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
-    };
-    cancellation_point();
-    let result = at(offset).and_then(|offset| {
-        // SAFETY: the program's list and buffers.
-        let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
-        file.pread(&buffers, offset)
-    });
-    // SAFETY: the program's call, made again.
-    count_current(&file, result, || unsafe { preadv64(fd, pieces, number, offset) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev64(
-    fd: c_int,
-    pieces: *const iovec,
-    number: c_int,
-    offset: off_t,
-) -> ssize_t {
-    let Some(file) = managed(fd) else {
-        return cancellable!(c"pwritev64"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t) -> ssize_t);
-    };
-    cancellation_point();
-    let result = at(offset).and_then(|offset| {
-        // SAFETY: the program's list and buffers.
-        let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
-        file.write_placed(&buffers, Some(offset), file.appends())
-    });
-    // SAFETY: the program's call, made again.
-    count_current(&file, result, || unsafe { pwritev64(fd, pieces, number, offset) })
-}
-
 /// Flags of the second forms that are newer than the libc crate.
 const RWF_NOAPPEND: c_int = 0x20;
 const RWF_DONTCACHE: c_int = 0x80;
@@ -191,69 +45,81 @@ fn place(offset: off_t, flags: c_int) -> Result<Option<u64>, Errno> {
     if offset == -1 { Ok(None) } else { at(offset).map(Some) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv64v2(
-    fd: c_int,
-    pieces: *const iovec,
-    number: c_int,
-    offset: off_t,
+/// Writes at `place`, or at the end where a flag or the description says so.
+fn write_flagged(
+    file: &OpenFile<'_>,
+    buffers: &UserBuffers<'_, Readable>,
+    place: Option<u64>,
     flags: c_int,
-) -> ssize_t {
-    match managed(fd) {
-        Some(file) if offset != -1 || !file.uses_kernel_offset() => {
-            cancellation_point();
-            let result = place(offset, flags).and_then(|place| {
-                // SAFETY: the program's list and buffers.
-                let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
-                match place {
-                    Some(offset) => file.pread(&buffers, offset),
-                    None => file.read(&buffers),
-                }
-            });
-            // SAFETY: the program's call, made again.
-            count_current(&file, result, || unsafe {
-                preadv64v2(fd, pieces, number, offset, flags)
-            })
-        }
-        _ => {
-            cancellable!(c"preadv64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t)
-        }
+) -> Result<usize, Errno> {
+    let append = match flags & (libc::RWF_APPEND | RWF_NOAPPEND) {
+        0 => file.appends(),
+        chosen => chosen == libc::RWF_APPEND,
+    };
+    let written = file.write_placed(buffers, place, append)?;
+    if written > 0 && flags & SYNCED != 0 {
+        file.sync_written(true)?;
     }
+    Ok(written)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev64v2(
-    fd: c_int,
-    pieces: *const iovec,
-    number: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> ssize_t {
-    match managed(fd) {
-        Some(file) if offset != -1 || !file.uses_kernel_offset() => {
-            cancellation_point();
-            let result = place(offset, flags).and_then(|place| {
-                // SAFETY: the program's list and buffers.
-                let buffers = unsafe { UserBuffers::listed(pieces.cast(), number) };
-                let append = match flags & (libc::RWF_APPEND | RWF_NOAPPEND) {
-                    0 => file.appends(),
-                    chosen => chosen == libc::RWF_APPEND,
-                };
-                let written = file.write_placed(&buffers, place, append)?;
-                if written > 0 && flags & SYNCED != 0 {
-                    file.sync_written(true)?;
+/// Calls that move data between the program's buffers and a managed file, if that is usable so.
+macro_rules! transfers {
+    ($($visible:vis $name:ident $symbol:literal ($fd:ident: c_int, $($argument:ident: $type:ty),*)
+        on $file:ident if $usable:expr, $buffers:ident = $made:expr => $result:expr;)*) => { $(
+        #[unsafe(no_mangle)]
+        $visible unsafe extern "C-unwind" fn $name($fd: c_int, $($argument: $type),*) -> ssize_t {
+            match managed($fd) {
+                Some($file) if $usable => {
+                    cancellation_point();
+                    // SAFETY: the program's buffers, and its list of them.
+                    let $buffers = unsafe { $made };
+                    let result: Result<usize, Errno> = $result;
+                    // SAFETY: the program's call, made again.
+                    count_current(&$file, result, || unsafe { $name($fd, $($argument),*) })
                 }
-                Ok(written)
-            });
-            // SAFETY: the program's call, made again.
-            count_current(&file, result, || unsafe {
-                pwritev64v2(fd, pieces, number, offset, flags)
-            })
+                _ => cancellable!($symbol($fd => c_int, $($argument => $type),*) -> ssize_t),
+            }
         }
-        _ => {
-            cancellable!(c"pwritev64v2"(fd => c_int, pieces => *const iovec, number => c_int, offset => off_t, flags => c_int) -> ssize_t)
-        }
-    }
+    )* };
+}
+
+transfers! {
+    read c"read" (fd: c_int, buffer: *mut c_void, bytes: size_t)
+        on file if !file.uses_kernel_offset(), to = UserBuffers::at(buffer.cast(), bytes)
+        => file.read(&to);
+    readv c"readv" (fd: c_int, pieces: *const iovec, number: c_int)
+        on file if !file.uses_kernel_offset(), to = UserBuffers::listed(pieces.cast(), number)
+        => file.read(&to);
+    pub(crate) pread64 c"pread64" (fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t)
+        on file if true, to = UserBuffers::at(buffer.cast(), bytes)
+        => at(offset).and_then(|offset| file.pread(&to, offset));
+    preadv64 c"preadv64" (fd: c_int, pieces: *const iovec, number: c_int, offset: off_t)
+        on file if true, to = UserBuffers::listed(pieces.cast(), number)
+        => at(offset).and_then(|offset| file.pread(&to, offset));
+    preadv64v2 c"preadv64v2" (fd: c_int, pieces: *const iovec, number: c_int, offset: off_t, flags: c_int)
+        on file if offset != -1 || !file.uses_kernel_offset(),
+        to = UserBuffers::listed(pieces.cast(), number)
+        => place(offset, flags).and_then(|place| match place {
+            Some(offset) => file.pread(&to, offset),
+            None => file.read(&to),
+        });
+    write c"write" (fd: c_int, buffer: *const c_void, bytes: size_t)
+        on file if !file.uses_kernel_offset(), from = UserBuffers::at(buffer.cast(), bytes)
+        => file.write_placed(&from, None, file.appends());
+    writev c"writev" (fd: c_int, pieces: *const iovec, number: c_int)
+        on file if !file.uses_kernel_offset(), from = UserBuffers::listed(pieces.cast(), number)
+        => file.write_placed(&from, None, file.appends());
+    pub(crate) pwrite64 c"pwrite64" (fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t)
+        on file if true, from = UserBuffers::at(buffer.cast(), bytes)
+        => at(offset).and_then(|offset| file.write_placed(&from, Some(offset), file.appends()));
+    pwritev64 c"pwritev64" (fd: c_int, pieces: *const iovec, number: c_int, offset: off_t)
+        on file if true, from = UserBuffers::listed(pieces.cast(), number)
+        => at(offset).and_then(|offset| file.write_placed(&from, Some(offset), file.appends()));
+    pwritev64v2 c"pwritev64v2" (fd: c_int, pieces: *const iovec, number: c_int, offset: off_t, flags: c_int)
+        on file if offset != -1 || !file.uses_kernel_offset(),
+        from = UserBuffers::listed(pieces.cast(), number)
+        => place(offset, flags).and_then(|place| write_flagged(&file, &from, place, flags));
 }
 
 unsafe extern "C" {
