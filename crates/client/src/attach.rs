@@ -284,7 +284,7 @@ impl Session {
     pub fn adopt(&self, fd: RawFd) -> Option<u32> {
         let offset = rustix::fs::tell(borrow(fd)).ok()?;
         let marker = Marker::decode(offset)?;
-        let names = self.segment.name_changes();
+        let names = self.segment.names().changes();
         let seen = OpenStat::of(fd)?;
         let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
         if marker.description >= self.segment.header().descriptions {
@@ -315,7 +315,7 @@ impl Session {
             return None;
         }
         self.bind(fd, marker.description);
-        if self.segment.name_changes() != names {
+        if self.segment.names().changes() != names {
             self.look_for_name(fd);
         }
         Some(marker.description)

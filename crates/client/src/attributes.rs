@@ -198,7 +198,7 @@ impl Session {
         born: impl Fn() -> u64,
     ) -> Result<Correction, Errno> {
         let identity = Identity { device: fields.device, inode: fields.inode };
-        if !self.is_store_device(fields.device) || !self.segment.may_have(identity) {
+        if !self.is_store_device(fields.device) || !self.segment.files().may_have(identity) {
             return Ok(Correction::default());
         }
         self.restarting(|| {

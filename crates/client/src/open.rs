@@ -97,7 +97,7 @@ impl Session {
     /// truncate through [`OpenFile::truncate`], because programs may have it buffered.
     #[inline]
     pub fn knows(&self, device: u64, inode: u64) -> bool {
-        self.is_store_device(device) && self.segment.may_have(Identity { device, inode })
+        self.is_store_device(device) && self.segment.files().may_have(Identity { device, inode })
     }
 
     /// Calls `open`, which lets the kernel open a file, and takes that under management: the node
@@ -144,7 +144,7 @@ impl Session {
         let path = path.to_bytes();
         let store = dir_cache::store_of(self.number(), path)?;
         let now_ns = clock::realtime_coarse_ns();
-        Some(InKnownFolder { path, store, now_ns, names: self.segment.name_changes() })
+        Some(InKnownFolder { path, store, now_ns, names: self.segment.names().changes() })
     }
 
     /// [`Session::opened`] of a file of which is known where it lies, or by which path (of the
@@ -164,7 +164,7 @@ impl Session {
         if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
             return Ok(false);
         }
-        let names = known.map_or_else(|| self.segment.name_changes(), |known| known.names);
+        let names = known.map_or_else(|| self.segment.names().changes(), |known| known.names);
         forebay_pool::crash::point("open.opened");
         let Some(seen) = OpenStat::of(fd) else { return Ok(false) };
         if FileType::from_raw_mode(seen.stat.st_mode) == FileType::RegularFile
@@ -177,7 +177,7 @@ impl Session {
                 let made = self.manage(fd, flags, &seen, known, path);
                 if made.is_err() {
                     self.forget(fd);
-                } else if self.segment.name_changes() != names {
+                } else if self.segment.names().changes() != names {
                     // In the meantime: this process may have missed it, and that one the record.
                     self.look_for_name(fd);
                 }
@@ -309,7 +309,7 @@ impl Session {
         {
             dir_cache::remember(self.number(), path, store);
         }
-        if store.is_none() && !self.segment.may_have(identity) {
+        if store.is_none() && !self.segment.files().may_have(identity) {
             return Ok(None);
         }
         let owner = self.owner();
@@ -376,7 +376,7 @@ impl Session {
     /// It must not be used: `NFILE` if it would have to have one, and all are in use; the errno of
     /// the flush if the kernel does not have what is buffered.
     pub fn opened_raw(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
-        let names = self.segment.name_changes();
+        let names = self.segment.names().changes();
         let Some(seen) = OpenStat::of(fd) else { return Ok(None) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile
             || !self.is_store_device(seen.stat.st_dev)
@@ -399,7 +399,7 @@ impl Session {
             self.forget(fd);
             return Err(errno);
         }
-        if self.segment.name_changes() != names {
+        if self.segment.names().changes() != names {
             self.look_for_name(fd);
         }
         Ok(Some(marker.description))

@@ -23,14 +23,14 @@ impl Session {
     /// How often names were changed, to be asked before one is: see [`Session::name_changed`].
     #[inline]
     pub(crate) fn name_changes(&self) -> u64 {
-        self.segment.name_changes()
+        self.segment.names().changes()
     }
 
     /// Notes that a call has changed the name `path`, before it is looked whether the file is
     /// known. Returns whether other calls have since [`Session::name_changes`] was `before`.
     pub(crate) fn name_changed(&self, before: u64, path: &CStr) -> bool {
         crash::point("name.changed");
-        let have_others = self.segment.name_changed(before, path.to_bytes());
+        let have_others = self.segment.names().changed(before, path.to_bytes());
         crash::point("name.noted");
         have_others
     }
@@ -41,7 +41,7 @@ impl Session {
     /// before the call. The one of them that looks last finds what the kernel has replaced.
     pub(crate) fn look_for_replaced(&self, before: u64, path: &CStr) {
         // Which name the file has now was noted before.
-        if self.segment.may_others_have_changed(before, path.to_bytes()) {
+        if self.segment.names().may_others_have_changed(before, path.to_bytes()) {
             self.note_replaced(last_part(path.to_bytes()));
         }
     }
@@ -50,7 +50,7 @@ impl Session {
     /// manager looks whether it is true.
     #[cold]
     fn note_replaced(&self, name: &[u8]) {
-        for file in self.segment.live_files() {
+        for file in self.segment.files().live() {
             let record = self.segment.file(file);
             if record.has(FileFlags::UNLINKED) || !record.is_called(name) {
                 continue;
@@ -97,7 +97,7 @@ impl Session {
                 self.segment.file(file).set(FileFlags::UNLINKED);
             }
         };
-        if self.segment.may_have(identity) {
+        if self.segment.files().may_have(identity) {
             let _ = surely(|| self.with_record(identity, note));
         }
     }
@@ -160,7 +160,7 @@ impl Session {
         let Some(file) = self.file(fd) else { return };
         let record = file.record;
         for _ in 0..LOOKS {
-            let names = self.segment.name_changes();
+            let names = self.segment.names().changes();
             let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
             if stat.st_nlink == 0 {
                 record.set(FileFlags::UNLINKED);
@@ -174,7 +174,7 @@ impl Session {
                 // An error stays with the file.
                 let _ = file.turn_direct();
             }
-            if self.segment.name_changes() != names {
+            if self.segment.names().changes() != names {
                 continue;
             }
             if record.has(FileFlags::UNLINKED) {

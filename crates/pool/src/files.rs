@@ -1,46 +1,33 @@
 //! The file table: records found by identity, and exclusive use of a file.
 
+mod entering;
+mod names;
 mod record;
 mod requests;
 mod shared_lock;
+mod table;
 #[cfg(test)]
 mod tests;
 
-pub use record::last_part;
+pub use names::{Names, last_part};
 pub use requests::{FoundFile, SyncState};
+pub use table::{Chain, Files, Identity};
 
 use crate::FileId;
 use crate::backoff::Backoff;
-use crate::checksum::checksum_of;
-use crate::crash;
 use crate::guards::ExclusiveGuard;
 use crate::layout::*;
 use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::segment::Segment;
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::Ordering;
 use rustix::io::Errno;
 
-/// What makes a file this file, whatever its names.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Identity {
-    /// Device number.
-    pub device: u64,
-    /// Inode number.
-    pub inode: u64,
-}
-
-impl Identity {
-    /// Its chain of the file table, of which there are `heads`, a power of two. By the highest bits
-    /// of the product, which all bits of the identity change: a check of a damaged pool goes by
-    /// that.
-    pub(crate) fn head(self, heads: u32) -> u32 {
-        let mixed = (self.inode ^ self.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed.rotate_left(heads.trailing_zeros()) as u32 & (heads - 1)
-    }
-}
-
 impl Segment {
+    fn chain_of(&self, identity: Identity) -> u32 {
+        identity.head(self.header().heads)
+    }
+
     /// Counts all errors of `file` so far as told to all that have it open. The caller holds its
     /// stripe.
     pub fn have_errors_seen(&self, file: FileId) {
@@ -62,56 +49,8 @@ impl Segment {
         owner: Owner,
         act: impl FnOnce(Option<FileId>) -> R,
     ) -> Result<R, Errno> {
-        let head = identity.head(self.header().heads);
-        let _stripe = self.lock_stripe(head, owner)?;
-        Ok(act(self.search(head, identity)))
-    }
-
-    /// Whether the table has `identity`, without a lock.
-    pub fn may_have(&self, identity: Identity) -> bool {
-        self.search(identity.head(self.header().heads), identity).is_some()
-    }
-
-    /// How often programs have changed names of files. A process that makes a record, and finds
-    /// this changed since before it looked at the file's name, looks again once the record can be
-    /// found: a process that changed the name before that has not found the record, and said
-    /// nothing of it. One that changes it later finds it.
-    #[inline]
-    pub fn name_changes(&self) -> u64 {
-        // The record comes before.
-        fence(Ordering::SeqCst);
-        self.header().name_changes.load(Ordering::SeqCst)
-    }
-
-    /// Notes that the name `path` was changed, before the caller looks whether the file is in the
-    /// table. Returns whether other names were since [`Segment::name_changes`] was `before`.
-    pub fn name_changed(&self, before: u64, path: &[u8]) -> bool {
-        let header = self.header();
-        let seen = header.name_changes.fetch_add(1, Ordering::SeqCst);
-        let change = seen << 32 | u64::from(checksum_of(last_part(path)));
-        header.changed_names[seen as usize % CHANGED_NAMES].store(change, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        seen != before
-    }
-
-    /// Whether another process may have changed a name like that of `path`, beside one change of
-    /// the caller's, since [`Segment::name_changes`] was `before`.
-    pub fn may_others_have_changed(&self, before: u64, path: &[u8]) -> bool {
-        let (now, own) = (self.name_changes(), 1);
-        let changes = now.wrapping_sub(before);
-        if changes <= own {
-            return false;
-        }
-        let sum = checksum_of(last_part(path));
-        let is_like = |number: u64| {
-            let change =
-                self.header().changed_names[number as usize % CHANGED_NAMES].load(Ordering::SeqCst);
-            // Of one that is being noted it is not known.
-            change >> 32 != number & u64::from(u32::MAX) || change as u32 == sum
-        };
-        let range = (0..changes).map(|nth| before.wrapping_add(nth));
-        changes > CHANGED_NAMES as u64
-            || range.filter(|&number| is_like(number)).count() > own as usize
+        let chain = self.lock_chain(self.chain_of(identity), owner)?;
+        Ok(act(chain.find(identity)))
     }
 
     /// [`Segment::open_file`] of a file of which nothing is known.
@@ -138,8 +77,14 @@ impl Segment {
         begin: impl FnOnce(&FileRecord),
         act: impl FnOnce(FileId, bool) -> R,
     ) -> Result<Option<R>, Errno> {
-        let make = |head: u32| {
-            let made = self.insert(head, identity, owner, begin);
+        let begin = |record: &FileRecord| {
+            begin(record);
+            if self.clients().is_unrecorded(identity) {
+                record.set(FileFlags::DIRECT);
+            }
+        };
+        let make = |chain: &Chain<'_>| {
+            let made = chain.insert(identity, owner, begin);
             if made.is_none() {
                 self.clients().note_unrecorded(identity, owner);
             }
@@ -165,114 +110,10 @@ impl Segment {
         &self,
         identity: Identity,
         owner: Owner,
-        make: impl FnOnce(u32) -> Option<FileId>,
+        make: impl FnOnce(&Chain<'_>) -> Option<FileId>,
         act: impl FnOnce(FileId, bool) -> R,
     ) -> Result<Option<R>, Errno> {
-        let head = identity.head(self.header().heads);
-        let _stripe = self.lock_stripe(head, owner)?;
-        let found = match self.search(head, identity) {
-            Some(file) => Some((file, false)),
-            None => make(head).map(|file| (file, true)),
-        };
-        Ok(found.map(|(file, new)| {
-            let record = self.file(file);
-            // Linked by one that died before it said so, or stayed linked when one died that
-            // removed it.
-            if record.state.load(Ordering::Acquire) != file_state::LIVE {
-                record.state.store(file_state::LIVE, Ordering::Release);
-            }
-            record.opens.fetch_add(1, Ordering::SeqCst);
-            crash::point("file.found");
-            let result = act(file, new);
-            crash::point("file.described");
-            result
-        }))
-    }
-
-    /// How often `file` has been opened, if no thread may be opening it now. The caller then looks
-    /// at the descriptions, and has seen all of the file's if the count is the same afterwards.
-    pub fn count_opens(&self, file: FileId) -> Option<Opens> {
-        let record = self.file(file);
-        let head = record.identity().head(self.header().heads);
-        Opens::counted(&record.opens, self.stripe(head))
-    }
-
-    fn search(&self, head: u32, identity: Identity) -> Option<FileId> {
-        self.search_from(self.head(head).load(Ordering::Acquire), head, identity)
-    }
-
-    fn search_from(&self, mut link: u32, head: u32, identity: Identity) -> Option<FileId> {
-        let heads = self.header().heads;
-        // A chain that a damaged link made into a ring must not hold us for ever.
-        for _ in 0..self.header().files {
-            let file = FileId::from_link(link)?;
-            let record = self.file(file);
-            if record.identity() == identity && record.state.load(Ordering::Acquire) != 0 {
-                return Some(file);
-            }
-            link = record.next.load(Ordering::Acquire);
-            // Without the stripe: the record may be one of another chain by now.
-            if record.identity().head(heads) != head {
-                link = self.head(head).load(Ordering::Acquire);
-            }
-        }
-        None
-    }
-
-    fn insert(
-        &self,
-        head: u32,
-        identity: Identity,
-        owner: Owner,
-        begin: impl FnOnce(&FileRecord),
-    ) -> Option<FileId> {
-        let file = self.take_file(owner)?;
-        crash::point("file.taken");
-        let record = self.file(file);
-        record.generation.fetch_add(1, Ordering::Relaxed);
-        record.wipe();
-        record.device.store(identity.device, Ordering::Relaxed);
-        record.inode.store(identity.inode, Ordering::Relaxed);
-        begin(record);
-        if self.clients().is_unrecorded(identity) {
-            record.set(FileFlags::DIRECT);
-        }
-        // Complete before it can be found: one that dies here leaves nothing, or a record of this
-        // file.
-        let head = self.head(head);
-        // After the identity: see `search`.
-        record.next.store(head.load(Ordering::Relaxed), Ordering::Release);
-        crash::point("file.linking");
-        head.store(file.link(), Ordering::Release);
-        crash::point("file.linked");
-        record.state.store(file_state::LIVE, Ordering::Release);
-        Some(file)
-    }
-
-    fn take_file(&self, owner: Owner) -> Option<FileId> {
-        if crash::refused("file") {
-            return None;
-        }
-        let free = |file: &FileId| {
-            let state = &self.file(*file).state;
-            state.load(Ordering::Relaxed) == file_state::FREE
-                && state
-                    .compare_exchange(
-                        file_state::FREE,
-                        owner.raw(),
-                        Ordering::AcqRel,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-        };
-        let cursor = &self.header().file_cursor;
-        let files = self.header().files;
-        let start = cursor.load(Ordering::Relaxed).min(files);
-        let mut all = FileId::range(start, files).chain(FileId::range(0, start));
-        let file = all.find(free)?;
-        cursor.store(file.next().raw(), Ordering::Relaxed);
-        self.header().files_high.fetch_max(file.next().raw(), Ordering::AcqRel);
-        Some(file)
+        Ok(self.lock_chain(self.chain_of(identity), owner)?.open(identity, make, act))
     }
 
     /// Removes `file`, which the caller has `exclusive`, from the table if no thread has opened it
@@ -288,23 +129,13 @@ impl Segment {
         opens: Opens,
         unwanted: impl FnOnce() -> bool,
     ) -> bool {
-        let record = self.file(file);
-        let head = record.identity().head(self.header().heads);
+        let chain = self.chain_of(self.file(file).identity());
         // Who opens another file of the stripe may be stopped over that.
-        let Ok(_stripe) = self.lock_stripe_within(head, owner, &mut Backoff::default()) else {
+        let Ok(chain) = self.lock_chain_within(chain, owner, &mut Backoff::default()) else {
             return false;
         };
-        let removed = opens.are_still(&record.opens) && unwanted() && self.names(head, file);
-        if removed {
-            // Stamped, so that a thread that finds us dead in between completes or undoes it.
-            record.state.store(owner.raw(), Ordering::Release);
-            crash::point("file.removing");
-            self.unlink(head, file);
-            crash::point("file.unlinked");
-            self.index_nodes(owner.slot()).prune(record);
-            crash::point("file.pruned");
-            record.give_up();
-        }
+        let nodes = self.index_nodes(owner.slot());
+        let removed = chain.remove(file, owner, opens, unwanted, nodes);
         drop(exclusive);
         removed
     }
@@ -320,24 +151,13 @@ impl Segment {
         is_it: impl FnOnce() -> bool,
     ) {
         let record = self.file(file);
-        let head = record.identity().head(self.header().heads);
-        if let Ok(_stripe) = self.lock_stripe_within(head, owner, &mut Backoff::default())
+        let chain = self.chain_of(record.identity());
+        let locked = self.lock_chain_within(chain, owner, &mut Backoff::default());
+        if let Ok(_chain) = locked
             && is_it()
         {
             record.handle.store(handle, Ordering::Release);
         }
-    }
-
-    fn names(&self, head: u32, file: FileId) -> bool {
-        let mut link = self.head(head).load(Ordering::Acquire);
-        for _ in 0..self.header().files {
-            match FileId::from_link(link) {
-                Some(at) if at == file => return true,
-                Some(at) => link = self.file(at).next.load(Ordering::Acquire),
-                None => break,
-            }
-        }
-        false
     }
 
     /// Brings the records that dead owners of `slot` were linking or unlinking to a state: in the
@@ -345,45 +165,12 @@ impl Segment {
     /// again: a thread that opens another file of the stripe does not go on.
     pub(crate) fn reap_files(&self, slot: u32, reaper: Owner) -> bool {
         let mut backoff = Backoff::default();
-        for file in self.header().file_ids() {
-            let record = self.file(file);
-            let state = record.state.load(Ordering::Acquire);
-            if matches!(state, file_state::FREE | file_state::LIVE)
-                || Owner::from_raw(state).is_none_or(|owner| owner.slot() != slot)
-            {
-                continue;
-            }
-            let head = record.identity().head(self.header().heads);
-            let Ok(_stripe) = self.lock_stripe_within(head, reaper, &mut backoff) else {
-                return false;
-            };
-            if self.names(head, file) {
-                record.state.store(file_state::LIVE, Ordering::Release);
-            } else {
-                self.index_nodes(slot).prune(record);
-                record.give_up();
-            }
+        for (file, record) in self.files().left_by(slot) {
+            let chain = self.chain_of(record.identity());
+            let locked = self.lock_chain_within(chain, reaper, &mut backoff);
+            let Ok(chain) = locked else { return false };
+            chain.settle(file, self.index_nodes(slot));
         }
         true
-    }
-
-    fn unlink(&self, head: u32, file: FileId) -> bool {
-        let mut link: &AtomicU32 = self.head(head);
-        for _ in 0..self.header().files {
-            let Some(at) = FileId::from_link(link.load(Ordering::Acquire)) else { return false };
-            if at == file {
-                link.store(self.file(file).next.load(Ordering::Relaxed), Ordering::Release);
-                return true;
-            }
-            link = &self.file(at).next;
-        }
-        false
-    }
-
-    /// All records in the table.
-    pub fn live_files(&self) -> impl Iterator<Item = FileId> {
-        let high = self.header().files_high.load(Ordering::Acquire);
-        FileId::range(0, high.min(self.header().files))
-            .filter(|&file| self.file(file).state.load(Ordering::Acquire) == file_state::LIVE)
     }
 }

@@ -5,10 +5,9 @@ use crate::dirty_pages::DirtyPages;
 use crate::{AtomicFileId, BucketId, FileId};
 
 pub use crate::flags::{AtomicFlags, DescriptionFlags, FileFlags};
+pub use crate::lock_scope::{LockScope, SharedLock};
 use crate::queue::Queue;
-#[cfg(debug_assertions)]
-use crate::ranks;
-use crate::ranks::{Append, Position, Rank, Stripe};
+use crate::ranks::{Append, Position, Stripe};
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicU8, AtomicU16};
@@ -182,7 +181,7 @@ pub struct Header {
     /// Times that a file was found changed by others on the store while Forebay had data for it.
     pub conflicts: AtomicU32,
     /// Raised by programs after each call that gives a file another name, or takes one away, and
-    /// before they look whether the file is in the table: see [`crate::Segment::name_changes`].
+    /// before they look whether the file is in the table: see [`crate::files::Names::changes`].
     pub name_changes: AtomicU64,
     /// Over all that never changes once the segment is made, see `Header::sum`.
     pub checksum: AtomicU64,
@@ -572,88 +571,6 @@ pub struct ClientSlot {
     /// Opens that are under way, from before the kernel's until the file's description is live, see
     /// [`crate::Segment::openers`].
     pub opening: AtomicU32,
-}
-
-/// What a shared lock is of.
-#[repr(transparent)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LockScope(u32);
-
-impl LockScope {
-    /// The file table, no file in particular.
-    pub const TABLE: LockScope = LockScope(u32::MAX - 1);
-    /// Bit of a scope that is not the file, but the file table with a descriptor of the file.
-    const BESIDE: u32 = 1 << 30;
-
-    /// A file.
-    #[inline]
-    pub fn file(file: FileId) -> LockScope {
-        LockScope(file.raw())
-    }
-
-    /// The file table, with a descriptor of `file`: a thread that wants the file exclusively does
-    /// not wait for it, but one that closes the descriptor does.
-    pub fn beside(file: FileId) -> LockScope {
-        LockScope(file.raw() | LockScope::BESIDE)
-    }
-
-    /// Whether a thread in it may use a descriptor of `file`.
-    pub fn uses(self, file: FileId) -> bool {
-        self == LockScope::file(file) || self == LockScope::beside(file)
-    }
-
-    /// Whether a thread that has it needs no lock of `other`: it is in the table whatever it has,
-    /// and beside a file that it is inside.
-    pub fn covers(self, other: LockScope) -> bool {
-        other == LockScope::TABLE || other == self || other.0 == self.0 | LockScope::BESIDE
-    }
-
-    /// The file, if it is one.
-    pub fn as_file(self) -> Option<FileId> {
-        let is_file = self != LockScope::TABLE && self.0 & LockScope::BESIDE == 0;
-        is_file.then_some(FileId::from_raw(self.0))
-    }
-
-    /// Its place in the order of locks.
-    #[inline]
-    pub(crate) fn rank(self) -> Rank {
-        if self.as_file().is_some() { Rank::Inside } else { Rank::Table }
-    }
-}
-
-/// A word of shared locks: thread number in the upper half, scope plus one in the lower.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SharedLock {
-    /// Thread number within the slot.
-    pub thread: u32,
-    /// What the lock is of.
-    pub scope: LockScope,
-}
-
-impl SharedLock {
-    /// The word.
-    pub fn encode(self) -> u64 {
-        u64::from(self.thread) << 32 | u64::from(self.scope.0 + 1)
-    }
-
-    /// Notes for the [order of locks](crate::ranks) that the calling thread's word `place` says
-    /// `word` now.
-    #[inline(always)]
-    pub(crate) fn note(word: u64, place: &AtomicU64) {
-        #[cfg(debug_assertions)]
-        match SharedLock::decode(word) {
-            None => ranks::released(place),
-            Some(lock) => ranks::becomes(lock.scope.rank(), place),
-        }
-        #[cfg(not(debug_assertions))]
-        let _ = (word, place);
-    }
-
-    /// The shared lock in a word; `None` for zero.
-    pub fn decode(word: u64) -> Option<SharedLock> {
-        let scope = (word as u32).checked_sub(1)?;
-        Some(SharedLock { thread: (word >> 32) as u32, scope: LockScope(scope) })
-    }
 }
 
 /// Values of [`Header::retired`]. Whatever it is, every process opens through the file table, so

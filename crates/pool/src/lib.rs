@@ -26,6 +26,7 @@ pub mod dirty_pages;
 pub mod entry;
 #[cfg(debug_assertions)]
 pub(crate) mod environment;
+mod file_guards;
 pub mod files;
 pub mod flags;
 pub mod free_map;
@@ -39,6 +40,7 @@ pub mod interruption;
 pub mod jobs;
 pub mod layout;
 pub mod liveness;
+mod lock_scope;
 pub mod locks;
 pub mod mark;
 pub mod message;

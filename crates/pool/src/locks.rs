@@ -2,10 +2,11 @@
 //! signal handler has to run.
 
 use crate::backoff::Backoff;
+use crate::files::Chain;
 use crate::interruption;
 use crate::layout::*;
 use crate::owner::{MANAGER_SLOT, Owner};
-use crate::ranks::{self, Append, Fresh, Position, Ranked, Stripe};
+use crate::ranks::{self, Append, Fresh, Position, Ranked};
 use crate::segment::Segment;
 use crate::seq_lock::{LockGuard, RobustSeqLock};
 use core::convert::Infallible;
@@ -54,29 +55,29 @@ impl Segment {
         self.lock_looking(&record.append, owner, Segment::ends_wait)
     }
 
-    /// Takes the stripe of chain `head` of the file table. No other lock is taken under it.
+    /// Takes the lock of chain `chain` of the file table. No other lock is taken under it.
     ///
     /// # Errors
     /// As of [`Segment::lock_position`].
-    pub(crate) fn lock_stripe(
-        &self,
-        head: u32,
-        owner: Owner,
-    ) -> Result<LockGuard<'_, Stripe>, Errno> {
-        self.lock_looking(self.stripe(head), owner, Segment::ends_wait)
+    pub(crate) fn lock_chain(&self, chain: u32, owner: Owner) -> Result<Chain<'_>, Errno> {
+        let files = self.files();
+        let stripe = self.lock_looking(files.stripe(chain), owner, Segment::ends_wait)?;
+        Ok(files.locked(chain, stripe))
     }
 
     /// The same, as `Segment::lock_within` does.
     ///
     /// # Errors
     /// The holder.
-    pub(crate) fn lock_stripe_within(
+    pub(crate) fn lock_chain_within(
         &self,
-        head: u32,
+        chain: u32,
         owner: Owner,
         backoff: &mut Backoff,
-    ) -> Result<LockGuard<'_, Stripe>, Owner> {
-        self.lock_within(self.stripe(head), owner, backoff, || ())
+    ) -> Result<Chain<'_>, Owner> {
+        let files = self.files();
+        let stripe = self.lock_within(files.stripe(chain), owner, backoff, || ())?;
+        Ok(files.locked(chain, stripe))
     }
 
     /// `taking` is called each time before the lock of a dead process is taken, `look` now and then

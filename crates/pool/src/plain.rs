@@ -12,5 +12,6 @@ pub(crate) trait Table {}
 impl Table for crate::layout::ClientSlot {}
 impl Table for crate::layout::Description {}
 impl Table for crate::layout::FileRecord {}
+impl Table for crate::seq_lock::RobustSeqLock<crate::ranks::Stripe> {}
 impl Table for crate::sync::AtomicU32 {}
 impl Table for crate::sync::AtomicU64 {}

@@ -387,20 +387,20 @@ mod tests {
 
         no_stripe_under_a_stripe:
         "for a stripe of the file table while it holds a stripe", |pool| {
-            let _one = pool.segment.lock_stripe(1, pool.owner);
-            let _other = pool.segment.lock_stripe(2, pool.owner);
+            let _one = pool.segment.lock_chain(1, pool.owner);
+            let _other = pool.segment.lock_chain(2, pool.owner);
         }
 
         no_stripe_under_a_bucket:
         "for a stripe of the file table while it holds an indexed bucket", |pool| {
             let _block = pool.block(0);
-            let _ = pool.segment.lock_stripe_within(1, pool.owner, &mut Backoff::spent());
+            let _ = pool.segment.lock_chain_within(1, pool.owner, &mut Backoff::spent());
         }
 
         nothing_under_a_stripe:
         "for an indexed bucket while it holds a stripe of the file table", |pool| {
             drop(pool.block(0));
-            let _stripe = pool.segment.lock_stripe(1, pool.owner);
+            let _stripe = pool.segment.lock_chain(1, pool.owner);
             let _block = pool.segment.lock_block(pool.place(0), pool.owner);
         }
 

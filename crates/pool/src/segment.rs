@@ -21,6 +21,7 @@ use crate::clock;
 use crate::crash;
 use crate::descriptions::{Descriptions, Marker};
 use crate::entry::Entry;
+use crate::files::{Files, Names};
 use crate::free_map::{FREE, FreeMap};
 use crate::index::{Index, IndexNodes, NodeStates};
 use crate::layout::*;
@@ -29,12 +30,12 @@ pub use crate::owner::MANAGER_SLOT;
 use crate::owner::Owner;
 use crate::private::{self, Wrong};
 use crate::queue::Queue;
-use crate::ranks::{self, Stripe};
-use crate::seq_lock::RobustSeqLock;
+use crate::ranks;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
 use core::ffi::CStr;
 use core::mem::offset_of;
+use core::ptr::NonNull;
 use forebay_placement::schema::RULES_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, OFlags};
@@ -126,7 +127,7 @@ impl From<Wrong> for SegmentError {
 
 /// A mapped segment. Shared by all threads; unmapped when dropped.
 pub struct Segment {
-    base: *mut u8,
+    base: NonNull<u8>,
     mapped: usize,
     offsets: Offsets,
     bucket_bytes: usize,
@@ -185,7 +186,7 @@ impl Segment {
             counts.ram_buckets,
         )?;
         // SAFETY: no other process knows the file yet.
-        let header = unsafe { &mut *segment.base.cast::<Header>() };
+        let header = unsafe { segment.base.cast::<Header>().as_mut() };
         header.layout_version = LAYOUT_VERSION;
         set_text(&mut header.maker, MAKER.as_bytes());
         header.page_size = geometry.page_size;
@@ -323,7 +324,7 @@ impl Segment {
         // SAFETY: the section holds RULES_MAX records, which never change after `create`.
         let rules = unsafe {
             core::slice::from_raw_parts(
-                self.base.add(self.offsets.rules).cast_const(),
+                self.base.as_ptr().add(self.offsets.rules).cast_const(),
                 count * size_of::<RuleRecord>(),
             )
         };
@@ -414,7 +415,7 @@ impl Segment {
                 let _ = rustix::mm::munmap(base.add(offsets.end).cast(), rest);
             }
             Ok(Segment {
-                base,
+                base: NonNull::new_unchecked(base),
                 mapped: offsets.end,
                 offsets,
                 bucket_bytes: bucket_bytes as usize,
@@ -442,7 +443,7 @@ impl Segment {
         rustix::fs::fallocate(file, FallocateFlags::empty(), start as u64, (end - start) as u64)?;
         // SAFETY: inside the mapping; both only change how the pages are backed.
         unsafe {
-            let at = self.base.add(start).cast();
+            let at = self.base.as_ptr().add(start).cast();
             let _ = rustix::mm::madvise(at, end - start, Advice::LinuxPopulateWrite);
             // One huge page: a process that maps the pool then takes one page fault instead of 512.
             let _ = madvise(at, end - start, MADV_COLLAPSE);
@@ -460,14 +461,14 @@ impl Segment {
     #[inline]
     pub fn header(&self) -> &Header {
         // SAFETY: mapped for as long as self; the plain fields never change after `create`.
-        unsafe { &*self.base.cast::<Header>() }
+        unsafe { self.base.cast::<Header>().as_ref() }
     }
 
     #[inline]
     fn at<T>(&self, section: usize, index: u32) -> &T {
         // SAFETY: callers have checked the index against the header's count, and the section was
         // laid out for that count.
-        unsafe { &*self.base.add(section).cast::<T>().add(index as usize) }
+        unsafe { self.base.add(section).cast::<T>().add(index as usize).as_ref() }
     }
 
     /// The rules of the buffering schema: the first that matches a file holds.
@@ -475,7 +476,9 @@ impl Segment {
         let count = (self.header().rules as usize).min(RULES_MAX);
         // SAFETY: the section holds RULES_MAX records of plain integers; they never change after
         // `create`.
-        unsafe { core::slice::from_raw_parts(self.base.add(self.offsets.rules).cast(), count) }
+        unsafe {
+            core::slice::from_raw_parts(self.base.as_ptr().add(self.offsets.rules).cast(), count)
+        }
     }
 
     /// What clients tell the node manager that needs no descriptor.
@@ -511,22 +514,26 @@ impl Segment {
         self.at(self.offsets.clients, slot)
     }
 
-    /// The lock of hash head `head`'s stripe.
-    pub fn stripe(&self, head: u32) -> &RobustSeqLock<Stripe> {
-        self.at(self.offsets.stripes, head % STRIPES as u32)
+    /// The table of files.
+    #[inline(always)]
+    pub fn files(&self) -> Files<'_> {
+        let header = self.header();
+        Files {
+            records: self.slice(self.offsets.files, header.files as usize),
+            heads: self.slice(self.offsets.heads, header.heads as usize),
+            stripes: self.slice(self.offsets.stripes, STRIPES),
+            cursor: &header.file_cursor,
+            high: &header.files_high,
+        }
     }
 
-    /// All stripes.
-    pub fn stripes(&self) -> impl Iterator<Item = &RobustSeqLock<Stripe>> {
-        (0..STRIPES as u32).map(|stripe| self.at(self.offsets.stripes, stripe))
+    /// Which names of files were changed.
+    #[inline(always)]
+    pub fn names(&self) -> Names<'_> {
+        Names { changes: &self.header().name_changes, last: &self.header().changed_names }
     }
 
-    /// Hash head `head`: first record plus one.
-    pub fn head(&self, head: u32) -> &AtomicU32 {
-        self.at(self.offsets.heads, head % self.header().heads)
-    }
-
-    /// File record `file`.
+    /// [`Files::get`], without what else belongs to the view, as of [`Segment::bucket`].
     #[inline]
     pub fn file(&self, file: FileId) -> &FileRecord {
         debug_assert!(file.raw() < self.header().files);
@@ -674,7 +681,7 @@ impl Segment {
     pub fn bucket_data(&self, bucket: BucketId) -> *mut u8 {
         debug_assert!(bucket.raw() < self.ram_buckets);
         // SAFETY: RAM bucket ids come first, and the data section holds that many.
-        unsafe { self.base.add(self.offsets.data + bucket.index() * self.bucket_bytes) }
+        unsafe { self.base.as_ptr().add(self.offsets.data + bucket.index() * self.bucket_bytes) }
     }
 
     /// Has the processor fetch the beginning of what is about to be read at `offset` of `file`, if
@@ -694,7 +701,7 @@ impl Segment {
         let Some(meta) = self.bucket(bucket) else { return };
         prefetch_line(core::ptr::from_ref(meta).cast());
         let bytes = bucket.index() * self.bucket_bytes + within;
-        let first = self.base.wrapping_add(self.offsets.data + bytes).cast_const();
+        let first = self.base.as_ptr().wrapping_add(self.offsets.data + bytes).cast_const();
         for line in 0..PREFETCHED_LINES {
             prefetch_line(first.wrapping_add(line * LINE));
         }
@@ -780,7 +787,7 @@ impl Segment {
     #[inline(always)]
     fn slice<T>(&self, section: usize, count: usize) -> &[T] {
         // SAFETY: the section was laid out for `count` items, which are all atomics.
-        unsafe { &*core::ptr::slice_from_raw_parts(self.base.add(section).cast::<T>(), count) }
+        unsafe { NonNull::slice_from_raw_parts(self.base.add(section).cast::<T>(), count).as_ref() }
     }
 
     fn words(&self, section: usize, items: u32) -> &[AtomicU64] {
@@ -803,9 +810,10 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        ranks::unmapped(self.base.addr()..self.base.addr() + self.mapped);
+        let start = self.base.addr().get();
+        ranks::unmapped(start..start + self.mapped);
         // SAFETY: this mapping is ours and nothing borrows from it any more.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.mapped) };
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }
 

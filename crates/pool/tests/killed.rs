@@ -530,7 +530,7 @@ impl<'a> Worker<'a> {
                 self.ledger.count("files made");
             }
         } else if let Ok(Some(file)) = segment.with_file(identity, owner, |file| file)
-            && let Some(opens) = segment.count_opens(file)
+            && let Some(opens) = segment.files().count_opens(file)
             && let Some(exclusive) = segment.try_lock_exclusive(&inside, file, owner)
         {
             let is_it = || segment.file(file).identity() == identity;
@@ -859,7 +859,7 @@ impl Manager {
                 eprintln!("bucket {bucket} is locked by {}/{}", holder.slot(), holder.thread());
             }
         }
-        for file in self.segment.live_files() {
+        for file in self.segment.files().live() {
             let record = self.segment.file(file);
             let exclusive = record.exclusive.load(Ordering::SeqCst);
             let append = record.append.holder();
@@ -956,14 +956,17 @@ impl Manager {
 
     fn examine_locks(&self) {
         let segment = &self.segment;
-        assert!(segment.stripes().all(|stripe| stripe.holder().is_none()), "a stripe is held");
+        assert!(
+            segment.files().stripes.iter().all(|stripe| stripe.holder().is_none()),
+            "a stripe is held"
+        );
         for id in 0..segment.header().descriptions {
             assert_eq!(segment.description(id).position.holder(), None, "description {id}");
         }
         for id in segment.header().bucket_ids() {
             assert_eq!(segment.bucket(id).unwrap().lock.holder(), None, "bucket {id}");
         }
-        for file in segment.live_files() {
+        for file in segment.files().live() {
             let record = segment.file(file);
             assert_eq!(record.append.holder(), None, "file {file}");
             assert_eq!(record.exclusive.load(Ordering::SeqCst), 0, "file {file} is exclusive");
@@ -977,7 +980,7 @@ impl Manager {
     fn examine_buckets(&self) {
         let segment = &self.segment;
         let mut named = HashMap::new();
-        for file in segment.live_files() {
+        for file in segment.files().live() {
             segment.for_each_entry(segment.file(file), 0, |block, place| {
                 match Entry::decode(place.load(Ordering::SeqCst)) {
                     Entry::Resident { tier: TierId::RAM, bucket } => {
@@ -1051,7 +1054,7 @@ impl Manager {
     fn examine_files(&mut self) {
         let segment = &self.segment;
         let me = Owner::new(MANAGER_SLOT, 0);
-        let live: Vec<FileId> = segment.live_files().collect();
+        let live: Vec<FileId> = segment.files().live().collect();
         for file in live {
             let record = segment.file(file);
             if segment.with_file(record.identity(), me, |found| found) != Ok(Some(file)) {
@@ -1067,7 +1070,7 @@ impl Manager {
         let segment = &self.segment;
         let count = segment.header().nodes;
         let mut seen = vec![false; count as usize];
-        for file in segment.live_files() {
+        for file in segment.files().live() {
             segment.index().for_each_node(segment.file(file), &mut |node| {
                 assert!(!seen[node as usize], "node {node} is in two places");
                 seen[node as usize] = true;

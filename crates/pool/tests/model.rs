@@ -1,10 +1,11 @@
 //! Model checking of the lock-free protocols with loom, in plain `cargo test`.
 //!
 //! The production sources `seq_lock.rs`, `free_map.rs`, `entry.rs`, `dirty_pages.rs`,
-//! `block_guard.rs`, `buckets.rs`, `descriptions.rs`, `index.rs`, `opens.rs` and `queue.rs` are
-//! compiled again here, against the [`sync`] module below instead of the crate's. What cannot be
-//! included because it needs a mapped segment is written out with the same operations and
-//! orderings, and names the function that it mirrors.
+//! `block_guard.rs`, `buckets.rs`, `descriptions.rs`, `clients/slots.rs`, `files/table.rs`,
+//! `files/record.rs`, `files/names.rs`, `files/shared_lock.rs`, `file_guards.rs`, `lock_scope.rs`,
+//! `index.rs`, `opens.rs` and `queue.rs` are compiled again here, against the [`sync`] module below
+//! instead of the crate's. What cannot be included because it needs a mapped segment is written out
+//! with the same operations and orderings, and names the function that it mirrors.
 //!
 //! Loom tries the interleavings of a model, and for each load the values that the C11 memory model
 //! allows. (It treats `SeqCst` accesses as a little weaker than they are, which can only cause
@@ -19,17 +20,18 @@
 
 use block_guard::BlockGuard;
 use buckets::{Buckets, Locking};
+use clients::Clients;
 use descriptions::{Descriptions, Marker};
 use dirty_pages::DirtyPages;
 use entry::Entry;
-use flags::AtomicFlags;
+use files::{Chain, Files, Identity, Names};
 use forebay_placement::TierId;
 use free_map::{FREE, FreeMap, States, USED};
 use ids::{AtomicFileId, BucketId, FileId};
 use index::{Index, IndexNodes, NodeStates};
 use layout::{
-    BucketMeta, CACHED_NODES, Description, DescriptionFlags, FileRecord, IndexNode, SlotChecksums,
-    TierHeader, description_state,
+    BucketMeta, CACHED_NODES, CHANGED_NAMES, ClientSlot, Description, DescriptionFlags, FileRecord,
+    IndexNode, SlotChecksums, TierHeader, description_state, file_state, slot_state,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -41,7 +43,7 @@ use queue::Queue;
 use ranks::{Ranked, Stripe};
 use seq_lock::{LockGuard, RobustSeqLock};
 use std::cell::Cell;
-use sync::{AtomicU32, AtomicU64, Ordering, fence, pause};
+use sync::{AtomicU32, AtomicU64, Ordering, pause};
 
 /// The model needs no crash points: it stops at every step anyway.
 mod crash {
@@ -50,12 +52,34 @@ mod crash {
         false
     }
 }
+/// Whether another thread lives is asked each time that it is waited for.
+mod backoff {
+    #[derive(Default)]
+    pub struct Backoff {}
+
+    impl Backoff {
+        pub fn wait(&mut self) -> bool {
+            crate::sync::pause();
+            true
+        }
+
+        pub fn is_spent(&self) -> bool {
+            false
+        }
+    }
+}
 #[allow(dead_code)]
 #[path = "../src/block_guard.rs"]
 mod block_guard;
 #[allow(dead_code)]
 #[path = "../src/buckets.rs"]
 mod buckets;
+#[allow(dead_code)]
+#[path = "../src/checksum.rs"]
+mod checksum;
+mod clients {
+    pub use crate::slots::Clients;
+}
 /// Of [`descriptions`], which are told the time.
 mod clock {
     pub fn stamp_age(later: u32, earlier: u32) -> u32 {
@@ -72,6 +96,13 @@ mod dirty_pages;
 #[path = "../src/entry.rs"]
 mod entry;
 #[allow(dead_code)]
+#[path = "../src/file_guards.rs"]
+mod file_guards;
+mod files {
+    pub use crate::names::Names;
+    pub use crate::table::{Chain, Files, Identity};
+}
+#[allow(dead_code)]
 #[path = "../src/flags.rs"]
 mod flags;
 #[allow(dead_code)]
@@ -83,9 +114,47 @@ mod ids;
 #[allow(dead_code)]
 #[path = "../src/index.rs"]
 mod index;
+/// No signal handler runs in a model.
+mod interruption {
+    pub struct Thread;
+
+    impl Thread {
+        pub fn is_nested(&self) -> bool {
+            false
+        }
+    }
+
+    pub fn enter() -> *const Thread {
+        &Thread
+    }
+
+    /// # Safety
+    /// None is asked for.
+    pub unsafe fn leave(_: *const Thread) {}
+    pub fn run_held_off() {}
+    pub fn is_held_off() -> bool {
+        false
+    }
+}
+/// All processes live.
+mod liveness {
+    pub fn is_alive(_: u32, _: u64) -> bool {
+        true
+    }
+
+    pub fn is_stopped(_: u32) -> bool {
+        false
+    }
+}
+#[allow(dead_code)]
+#[path = "../src/lock_scope.rs"]
+mod lock_scope;
 #[allow(dead_code)]
 #[path = "../src/message.rs"]
 mod message;
+#[allow(dead_code)]
+#[path = "../src/files/names.rs"]
+mod names;
 #[allow(dead_code)]
 #[path = "../src/opens.rs"]
 mod opens;
@@ -97,41 +166,68 @@ mod owner;
 mod queue;
 /// The order of locks is asserted of threads, and a model's are none.
 mod ranks {
-    pub trait Ranked {
-        const RANK: ();
+    macro_rules! ranked {
+        ($($name:ident),*) => {
+            #[derive(Clone, Copy)]
+            pub enum Rank {
+                Table,
+                Inside,
+                Exclusive,
+                $($name,)*
+            }
+
+            $(
+                pub struct $name;
+
+                impl Ranked for $name {
+                    const RANK: Rank = Rank::$name;
+                }
+            )*
+        };
     }
 
-    macro_rules! ranked {
-        ($($name:ident),*) => {$(
-            pub struct $name;
-
-            impl Ranked for $name {
-                const RANK: () = ();
-            }
-        )*};
+    pub trait Ranked {
+        const RANK: Rank;
     }
 
     ranked!(Bucket, Fresh, Position, Stripe);
 
-    pub fn waiting<T>(_: (), _: crate::Owner, _: &T) {}
-    pub fn taken<T>(_: (), _: crate::Owner, _: &T) {}
+    pub fn waiting<T>(_: Rank, _: crate::Owner, _: &T) {}
+    pub fn taken<T>(_: Rank, _: crate::Owner, _: &T) {}
     pub fn released<T>(_: &T) {}
+    pub fn becomes<T>(_: Rank, _: &T) {}
     pub fn indexed<T>(_: &T) {}
 }
 #[allow(dead_code)]
+#[path = "../src/files/record.rs"]
+mod record;
+#[allow(dead_code)]
 #[path = "../src/seq_lock.rs"]
 mod seq_lock;
+// A slot has one word of them here.
+#[allow(dead_code, clippy::modulo_one)]
+#[path = "../src/files/shared_lock.rs"]
+mod shared_lock;
+#[allow(dead_code)]
+#[path = "../src/clients/slots.rs"]
+mod slots;
+#[allow(dead_code)]
+#[path = "../src/files/table.rs"]
+mod table;
 
-/// Nodes of two entries, words of a file record, descriptions and buckets: what the included
+/// Nodes of two entries, file records, client slots, descriptions and buckets: what the included
 /// sources need of the layout. Eight levels are enough for the blocks of a model.
 mod layout {
-    use crate::AtomicFileId;
     use crate::dirty_pages::DirtyPages;
     use crate::flags::AtomicFlags;
-    pub use crate::flags::DescriptionFlags;
+    pub use crate::flags::{DescriptionFlags, FileFlags};
+    pub use crate::lock_scope::{LockScope, SharedLock};
     use crate::ranks::Position;
     use crate::seq_lock::RobustSeqLock;
     use crate::sync::{AtomicU32, AtomicU64};
+    use crate::{AtomicFileId, FileId, IN_MODEL};
+    pub use forebay_placement::TierId;
+    use std::sync::atomic::{AtomicU8, AtomicU16};
 
     pub const NODE_BITS: u32 = 1;
     pub const NODE_ENTRIES: usize = 1 << NODE_BITS;
@@ -141,16 +237,153 @@ mod layout {
         pub entry: [AtomicU64; NODE_ENTRIES],
     }
 
-    pub struct FileRecord {
-        pub entry0: AtomicU64,
-        pub root: AtomicU64,
-        pub generation: AtomicU32,
+    pub const PATH_BYTES: usize = 8;
+    pub const CHANGED_NAMES: usize = 4;
+    pub const LENGTHENERS: usize = 1;
+    pub const SHARED_LOCKS: usize = 1;
+    pub const UNRECORDED: usize = 1;
+
+    /// What is made once for each field of a structure.
+    trait Field {
+        fn new() -> Self;
     }
 
-    impl FileRecord {
-        pub fn sample_errors(&self) -> u32 {
-            0
+    macro_rules! fields {
+        ($($type:ty: $new:expr;)*) => {$(
+            impl Field for $type {
+                fn new() -> $type {
+                    $new
+                }
+            }
+        )*};
+    }
+
+    fields! {
+        AtomicU8: AtomicU8::new(0);
+        AtomicU16: AtomicU16::new(0);
+        AtomicU32: AtomicU32::new(0);
+        AtomicU64: AtomicU64::new(0);
+        AtomicFileId: AtomicFileId::new(FileId::from_raw(0));
+        AtomicFlags<FileFlags>: AtomicFlags::new(FileFlags::NONE);
+        AtomicFlags<DescriptionFlags>: AtomicFlags::new(DescriptionFlags::NONE);
+        RobustSeqLock<Position>: RobustSeqLock::unheld();
+    }
+
+    impl<T: Field, const N: usize> Field for [T; N] {
+        fn new() -> [T; N] {
+            std::array::from_fn(|_| T::new())
         }
+    }
+
+    /// A structure of which `explored` are the fields that threads of a model share. The others are
+    /// plain words, of which loom knows nothing.
+    macro_rules! structure {
+        ($name:ident {
+            explored { $($field:ident: $type:ty,)* }
+            others { $($other:ident: $other_type:ty,)* }
+        }) => {
+            pub struct $name {
+                $(pub $field: $type,)*
+                $(pub $other: $other_type,)*
+            }
+
+            impl $name {
+                pub fn new() -> $name {
+                    let in_model = IN_MODEL.replace(false);
+                    $(let $other = Field::new();)*
+                    IN_MODEL.set(in_model);
+                    $name { $($field: Field::new(),)* $($other,)* }
+                }
+            }
+        };
+    }
+
+    structure!(FileRecord {
+        explored {
+            state: AtomicU32,
+        next: AtomicU32,
+        device: AtomicU64,
+        inode: AtomicU64,
+        generation: AtomicU32,
+        flags: AtomicFlags<FileFlags>,
+        opens: AtomicU32,
+        entry0: AtomicU64,
+        root: AtomicU64,
+        exclusive: AtomicU32,
+        error: AtomicU32,
+        }
+        others {
+            store: AtomicU32,
+        size: AtomicU64,
+        store_size: AtomicU64,
+        mtime_ns: AtomicU64,
+        store_mtime_ns: AtomicU64,
+        rule: AtomicU16,
+        mode: AtomicU8,
+        trigger: AtomicU8,
+        intent: AtomicU64,
+        path_length: AtomicU32,
+        placed: AtomicU32,
+        retry_at: AtomicU32,
+        born_ns: AtomicU64,
+        hotness: AtomicU64,
+        rule_review: AtomicU64,
+        range_start: AtomicU64,
+        range_end: AtomicU64,
+        changed_ns: AtomicU64,
+        store_changed_ns: AtomicU64,
+        job: AtomicU32,
+        handle: AtomicU32,
+        dirty_tails: AtomicU32,
+        lengtheners: [AtomicU32; LENGTHENERS],
+        path: [AtomicU8; PATH_BYTES],
+        }
+    });
+
+    structure!(ClientSlot {
+        explored {
+            state: AtomicU32,
+        pid: AtomicU32,
+        start: AtomicU64,
+        generation: AtomicU32,
+        shared_locks: [AtomicU64; SHARED_LOCKS],
+        opening: AtomicU32,
+        }
+        others {
+            bucket_hint: AtomicU32,
+        child: AtomicU32,
+        job: AtomicU32,
+        unrecorded: AtomicU64,
+        }
+    });
+
+    structure!(Description {
+        explored {
+            word: AtomicU64,
+        position: RobustSeqLock<Position>,
+        offset: AtomicU64,
+        file: AtomicFileId,
+        file_generation: AtomicU32,
+        flags: AtomicFlags<DescriptionFlags>,
+        error_seen: AtomicU32,
+        zombie_since: AtomicU32,
+        in_flight: AtomicU32,
+        sent: AtomicU32,
+        }
+        others {
+        }
+    });
+
+    pub mod file_state {
+        pub const FREE: u32 = 0;
+        pub const LIVE: u32 = u32::MAX;
+    }
+
+    pub mod slot_state {
+        pub const FREE: u32 = 0;
+        pub const RESERVED: u32 = 1;
+        pub const LIVE: u32 = 2;
+        pub const REAPING: u32 = 3;
     }
 
     pub mod description_state {
@@ -158,19 +391,6 @@ mod layout {
         pub const LIVE: u32 = 1;
         pub const ZOMBIE: u32 = 2;
         pub const OPENING: u32 = 3;
-    }
-
-    pub struct Description {
-        pub word: AtomicU64,
-        pub position: RobustSeqLock<Position>,
-        pub offset: AtomicU64,
-        pub file: AtomicFileId,
-        pub file_generation: AtomicU32,
-        pub flags: AtomicFlags<DescriptionFlags>,
-        pub error_seen: AtomicU32,
-        pub zombie_since: AtomicU32,
-        pub in_flight: AtomicU32,
-        pub sent: AtomicU32,
     }
 
     pub struct BucketMeta {
@@ -223,6 +443,7 @@ mod sync {
 
     macro_rules! atomic {
         ($name:ident, $int:ty) => {
+            #[derive(Debug)]
             pub enum $name {
                 Model(loom::sync::atomic::$name),
                 Real(core::sync::atomic::$name),
@@ -1081,62 +1302,72 @@ fn a_reader_sees_the_block_before_or_after_its_demotion() {
 // ---------------------------------------------------------------------------------------------
 // Shared locks of a file and exclusive use of it.
 
-/// The words of `files.rs`: the exclusive owner, a word of shared locks for each client slot, and
-/// how many slots were ever used. The content may be read under a shared lock and changed under
-/// exclusion.
+/// A file's record and the client slots. The content may be read under a shared lock and changed
+/// under exclusion.
 struct File {
-    exclusive: AtomicU32,
-    shared_locks: [AtomicU64; 2],
+    record: FileRecord,
+    slots: [ClientSlot; 4],
     clients_high: AtomicU32,
+    manager: (AtomicU32, AtomicU64, AtomicU32),
+    unrecorded: [AtomicU32; 1],
     content: UnsafeCell<u32>,
 }
 
 impl File {
     fn new(clients_high: u32) -> Arc<File> {
+        let none = || AtomicU32::new(0);
         let file = File {
-            exclusive: AtomicU32::new(0),
-            shared_locks: [AtomicU64::new(0), AtomicU64::new(0)],
+            record: FileRecord::new(),
+            slots: std::array::from_fn(|_| ClientSlot::new()),
             clients_high: AtomicU32::new(clients_high),
+            manager: (AtomicU32::new(1), AtomicU64::new(0), none()),
+            unrecorded: [none()],
             content: UnsafeCell::new(0),
         };
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
-        file.exclusive.store(0, Ordering::SeqCst);
+        file.record.exclusive.store(0, Ordering::SeqCst);
         file.clients_high.store(clients_high, Ordering::SeqCst);
-        for word in &file.shared_locks {
-            word.store(0, Ordering::SeqCst);
+        for slot in &file.slots {
+            slot.shared_locks[0].store(0, Ordering::SeqCst);
+        }
+        for slot in [0, 1, 2, 3].into_iter().filter(|&slot| slot != 1 || clients_high > 1) {
+            file.slots[slot].state.store(slot_state::LIVE, Ordering::SeqCst);
         }
         Arc::new(file)
     }
 
-    /// `Segment::try_enter` and `leave`: reads the content if no thread has the file exclusively.
-    fn visit(&self, slot: usize) -> bool {
-        let word = &self.shared_locks[slot];
-        word.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).unwrap();
-        let free = reading(|| self.exclusive.load(Ordering::SeqCst)) == 0;
-        if free {
+    fn clients(&self) -> Clients<'_> {
+        let (pid, start, epoch) = &self.manager;
+        Clients {
+            slots: &self.slots,
+            high: &self.clients_high,
+            manager: (pid, start),
+            manager_epoch: epoch,
+            unrecorded: &self.unrecorded,
+        }
+    }
+
+    /// Reads the content if no thread has the file exclusively.
+    fn visit(&self, slot: u32) -> bool {
+        let client = self.clients().get(slot);
+        let inside = reading(|| client.try_enter(FILE, &self.record, owner(slot)));
+        if inside.is_ok() {
             // SAFETY: loom fails the model if another thread is here.
             self.content.with(|content| unsafe { *content });
         }
-        word.store(0, Ordering::Release);
-        free
+        inside.is_ok()
     }
 
-    /// `Segment::exclude` with `wait_for_others`, and `include`: changes the content. Returns false
-    /// if another thread has the file.
-    fn change(&self, me: u32) -> bool {
-        let exclusive = &self.exclusive;
-        if exclusive.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return false;
+    /// Changes the content, as a thread of slot 2 or 3. False if the other one has the file.
+    fn change(&self, slot: u32) -> bool {
+        let clients = self.clients();
+        let look = |holder: Owner, _: &_| if holder.slot() < 2 { Ok(()) } else { Err(()) };
+        let locked = reading(|| clients.lock_exclusive(FILE, &self.record, owner(slot), look));
+        if locked.is_ok() {
+            // SAFETY: loom fails the model if another thread is here.
+            self.content.with_mut(|content| unsafe { *content += 1 });
         }
-        for slot in 0..reading(|| self.clients_high.load(Ordering::SeqCst)) {
-            while reading(|| self.shared_locks[slot as usize].load(Ordering::SeqCst)) != 0 {
-                pause();
-            }
-        }
-        // SAFETY: loom fails the model if another thread is here.
-        self.content.with_mut(|content| unsafe { *content += 1 });
-        exclusive.store(0, Ordering::SeqCst);
-        true
+        locked.is_ok()
     }
 }
 
@@ -1153,7 +1384,7 @@ fn exclusive_use_is_exclusive() {
             let file = file.clone();
             thread::spawn(move || file.change(2))
         };
-        let mine = file.change(1);
+        let mine = file.change(3);
         visitor.join().unwrap();
         let theirs = rival.join().unwrap();
         assert!(mine || theirs);
@@ -1174,14 +1405,14 @@ fn a_visitor_may_come_again() {
                 file.visit(0);
             })
         };
-        assert!(file.change(1));
-        assert!(file.change(1));
+        assert!(file.change(3));
+        assert!(file.change(3));
         visitor.join().unwrap();
         assert!(file.visit(0), "no thread has the file any more");
     });
 }
 
-/// (g) A process that claims the next client slot (`Segment::reserve_slot`) and enters the file at
+/// (g) A process that claims the next client slot and enters the file at
 /// once is not overlooked by one that waits for those inside.
 #[test]
 fn a_new_client_is_not_overlooked() {
@@ -1190,11 +1421,11 @@ fn a_new_client_is_not_overlooked() {
         let visitor = {
             let file = file.clone();
             thread::spawn(move || {
-                file.clients_high.fetch_max(2, Ordering::SeqCst);
+                assert_eq!(file.clients().claim(7, 1), Some(1));
                 file.visit(1)
             })
         };
-        file.change(1);
+        file.change(3);
         visitor.join().unwrap();
     });
 }
@@ -1214,18 +1445,19 @@ enum Protocol {
 /// What the record is of; a description of anything else names another one.
 const FILE: FileId = FileId::from_raw(0);
 const OTHER: FileId = FileId::from_raw(1);
+const IDENTITY: Identity = Identity { device: 1, inode: 1 };
 const MARKER: Marker = Marker { description: 0, generation: 0 };
 
-/// The words of one record, its stripe, and one description that the opener will take, which the
-/// opener's process holds or not.
+/// A table of one file, and one description that the opener will take, which the opener's process
+/// holds or not.
 struct Table {
     protocol: Protocol,
-    stripe: RobustSeqLock<Stripe>,
-    /// Which use of the record it is; odd while it is in the table.
-    used: AtomicU32,
-    opens: AtomicU32,
-    record: FileRecord,
-    description: [Description; 1],
+    records: [FileRecord; 1],
+    heads: [AtomicU32; 1],
+    stripes: [RobustSeqLock<Stripe>; 1],
+    records_cursor: AtomicU32,
+    high: AtomicU32,
+    all: [Description; 1],
     held: [AtomicU64; 2],
     slots: AtomicU32,
     cursor: AtomicU32,
@@ -1237,68 +1469,67 @@ impl Table {
         let (zero, none) = (|| AtomicU64::new(0), || AtomicU32::new(0));
         let table = Table {
             protocol,
-            stripe: RobustSeqLock::unheld(),
-            used: AtomicU32::new(1),
-            opens: none(),
-            record: FileRecord { entry0: zero(), root: zero(), generation: none() },
-            description: [Description {
-                word: zero(),
-                position: RobustSeqLock::unheld(),
-                offset: zero(),
-                file: AtomicFileId::new(file),
-                file_generation: none(),
-                flags: AtomicFlags::new(DescriptionFlags::NONE),
-                error_seen: none(),
-                zombie_since: none(),
-                in_flight: none(),
-                sent: none(),
-            }],
+            records: [FileRecord::new()],
+            heads: [none()],
+            stripes: [RobustSeqLock::unheld()],
+            records_cursor: none(),
+            high: none(),
+            all: [Description::new()],
             held: [zero(), zero()],
             slots: none(),
             cursor: none(),
         };
+        let chain = table.lock(owner(0));
+        chain.insert(IDENTITY, owner(0), |_| ()).expect("there is one free");
+        drop(chain);
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
-        table.opens.store(0, Ordering::SeqCst);
+        table.records[0].opens.store(0, Ordering::SeqCst);
         table.slots.store(2, Ordering::SeqCst);
-        table.description[0].word.store(state.into(), Ordering::SeqCst);
-        table.description[0].file.store(file, Ordering::SeqCst);
+        table.all[0].word.store(state.into(), Ordering::SeqCst);
+        table.all[0].file.store(file, Ordering::SeqCst);
         table.held.iter().for_each(|word| word.store(0, Ordering::SeqCst));
         Arc::new(table)
     }
 
-    fn view(&self) -> Descriptions<'_> {
-        let Table { description: all, held, slots, cursor, .. } = self;
+    fn descriptions(&self) -> Descriptions<'_> {
+        let Table { all, held, slots, cursor, .. } = self;
         Descriptions { all, held, slots, cursor }
     }
 
-    /// `Segment::opening`: gives the use of the record, and what `act` says, under the stripe.
-    fn opening<R>(&self, owner: Owner, act: impl FnOnce() -> R) -> (u32, R) {
-        lock(&self.stripe, owner);
-        let mut used = self.used.load(Ordering::Acquire);
-        if used.is_multiple_of(2) {
-            used += 1;
-            self.used.store(used, Ordering::Release);
-        }
-        self.opens.fetch_add(1, Ordering::SeqCst);
-        let result = act();
-        self.stripe.unlock_unchanged();
-        (used, result)
+    fn files(&self) -> Files<'_> {
+        let Table { records, heads, stripes, records_cursor: cursor, high, .. } = self;
+        Files { records, heads, stripes, cursor, high }
     }
 
-    /// Takes a description of the file; the use of the record that it is of.
+    /// `Segment::lock_chain`.
+    fn lock(&self, owner: Owner) -> Chain<'_> {
+        lock(&self.stripes[0], owner);
+        self.files().locked(0, LockGuard::of(&self.stripes[0], true))
+    }
+
+    fn generation(&self) -> u32 {
+        self.records[0].generation.load(Ordering::Relaxed)
+    }
+
+    /// `Segment::open_file`, with a description of the file; the use of the record that it is of.
     fn open(&self, owner: Owner) -> Option<u32> {
-        let (used, taken) = self.opening(owner, || match self.protocol {
-            Protocol::Unordered => self.open_unordered(owner),
-            Protocol::Now => {
-                self.view().open(FILE, &self.record, DescriptionFlags::NONE, owner).is_some()
-            }
-        });
-        taken.then_some(used)
+        let insert = |chain: &Chain<'_>| chain.insert(IDENTITY, owner, |_| ());
+        let describe = |file: FileId, _| {
+            let taken = match self.protocol {
+                Protocol::Unordered => self.open_unordered(owner),
+                Protocol::Now => {
+                    let (record, flags) = (self.files().get(file), DescriptionFlags::NONE);
+                    self.descriptions().open(file, record, flags, owner).is_some()
+                }
+            };
+            taken.then(|| self.generation())
+        };
+        self.lock(owner).open(IDENTITY, insert, describe)?
     }
 
     fn open_unordered(&self, owner: Owner) -> bool {
-        self.view().hold(owner.slot(), 0);
-        let [description] = &self.description;
+        self.descriptions().hold(owner.slot(), 0);
+        let [description] = &self.all;
         let (free, live) = (description_state::FREE.into(), description_state::LIVE.into());
         let word = &description.word;
         let taken = word.compare_exchange(free, live, Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -1311,66 +1542,68 @@ impl Table {
     /// `Session::adopt`, of a description that no process held for a while.
     fn adopt(&self, owner: Owner) -> Option<u32> {
         if self.protocol == Protocol::Unordered {
-            self.view().hold(owner.slot(), 0);
-            self.description[0].word.store(description_state::LIVE.into(), Ordering::SeqCst);
-            let used = self.used.load(Ordering::Acquire);
-            return (used % 2 == 1).then_some(used);
+            self.descriptions().hold(owner.slot(), 0);
+            self.all[0].word.store(description_state::LIVE.into(), Ordering::SeqCst);
+            let is_live = self.records[0].state.load(Ordering::Acquire) == file_state::LIVE;
+            return is_live.then(|| self.generation());
         }
-        let (used, adopted) = self.opening(owner, || self.view().adopt(MARKER, owner));
-        assert!(adopted, "it was used again by no process");
-        Some(used)
+        let adopt = |_, _| {
+            assert!(self.descriptions().adopt(MARKER, owner), "it was used again by no process");
+            self.generation()
+        };
+        self.lock(owner).open(IDENTITY, |_| None, adopt)
     }
 
     /// Whether the record's file is open.
     fn sweep_description(&self) -> bool {
         let mut open = false;
         reading(|| {
-            self.view().sweep(0, 0, 0, |id| {
-                open |= self.view().get(id).file.load(Ordering::Acquire) == FILE;
+            self.descriptions().sweep(0, 0, 0, |id| {
+                open |= self.descriptions().get(id).file.load(Ordering::Acquire) == FILE;
             });
         });
         open
     }
 
-    /// `Housekeeper::sweep` and `Segment::remove_file`; the record is then used for another file.
+    /// `Housekeeper::sweep` and `Segment::remove_file`.
     fn sweep(&self, owner: Owner) {
+        let [record] = &self.records;
         match self.protocol {
             Protocol::Unordered => {
-                let opens = reading(|| self.opens.load(Ordering::SeqCst));
+                let opens = reading(|| record.opens.load(Ordering::SeqCst));
                 if self.sweep_description() {
                     return;
                 }
-                lock(&self.stripe, owner);
-                if self.opens.load(Ordering::SeqCst) == opens {
-                    self.reuse();
+                let chain = self.lock(owner);
+                if record.opens.load(Ordering::SeqCst) == opens {
+                    let now = Opens::counted(&record.opens, &RobustSeqLock::unheld());
+                    self.remove(&chain, owner, now.expect("it is not held"));
                 }
-                self.stripe.unlock_unchanged();
             }
             Protocol::Now => {
-                let Some(opens) = Opens::counted(&self.opens, &self.stripe) else { return };
-                if self.sweep_description() || self.stripe.try_lock(owner).is_err() {
+                let Some(opens) = self.files().count_opens(FILE) else { return };
+                if self.sweep_description() {
                     return;
                 }
-                if opens.are_still(&self.opens) {
-                    self.reuse();
-                }
-                self.stripe.unlock_unchanged();
+                let Some(stripe) = self.stripes[0].guard(owner) else { return };
+                self.remove(&self.files().locked(0, stripe), owner, opens);
             }
         }
     }
 
-    fn reuse(&self) {
-        let used = self.used.load(Ordering::Relaxed);
-        if used % 2 == 1 {
-            self.used.store(used + 1, Ordering::Release);
-        }
+    fn remove(&self, chain: &Chain<'_>, owner: Owner, opens: Opens) {
+        let nodes =
+            IndexNodes { index: Index::of(&[]), states: NodeStates(&[]), bits: &[], cache: &[] };
+        chain.remove(FILE, owner, opens, || true, nodes);
     }
 
     /// A process that has the file open has its record.
     fn check(&self, used: Option<u32>) {
         let Some(used) = used else { return };
-        assert_eq!(self.used.load(Ordering::SeqCst), used, "an open file has lost its record");
-        let state = self.description[0].word.load(Ordering::SeqCst) as u32;
+        let record = (self.generation(), self.records[0].state.load(Ordering::SeqCst));
+        assert_eq!(record, (used, file_state::LIVE), "an open file has lost its record");
+        assert!(self.files().may_have(IDENTITY), "an open file has lost its record");
+        let state = self.all[0].word.load(Ordering::SeqCst) as u32;
         assert_eq!(state, description_state::LIVE, "a held description was freed");
     }
 }
@@ -1437,14 +1670,17 @@ struct Named {
     stripe: RobustSeqLock<Stripe>,
     name: AtomicU32,
     record: AtomicU32,
-    changes: AtomicU32,
+    changes: AtomicU64,
+    changed: [AtomicU64; CHANGED_NAMES],
 }
 
 impl Named {
-    /// `Segment::name_changes`.
-    fn changes(&self) -> u32 {
-        fence(Ordering::SeqCst);
-        self.changes.load(Ordering::SeqCst)
+    fn names(&self) -> Names<'_> {
+        Names { changes: &self.changes, last: &self.changed }
+    }
+
+    fn changes(&self) -> u64 {
+        self.names().changes()
     }
 
     /// What the kernel says, in the order of all that it does with the name.
@@ -1468,11 +1704,10 @@ impl Named {
         }
     }
 
-    /// A rename or an unlink, `Session::name_changed` and `Session::named`.
+    /// A rename or an unlink, and `Session::named`.
     fn rename(&self, owner: Owner, to: u32) {
         self.name.swap(to, Ordering::SeqCst);
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.names().changed(0, b"name");
         if reading(|| self.record.load(Ordering::Acquire)) != 0 {
             self.note(owner, to);
         }
@@ -1485,7 +1720,8 @@ fn open_while_renamed(renames: u32, looks_again: bool) {
             stripe: RobustSeqLock::unheld(),
             name: AtomicU32::new(0),
             record: AtomicU32::new(0),
-            changes: AtomicU32::new(0),
+            changes: AtomicU64::new(0),
+            changed: std::array::from_fn(|_| AtomicU64::new(0)),
         });
         named.changes.store(0, Ordering::SeqCst);
         let opener = {
@@ -1529,7 +1765,7 @@ impl Tree {
         let zero = || AtomicU64::new(0);
         let cache = || std::array::from_fn(|_| AtomicU32::new(0));
         Arc::new(Tree {
-            file: FileRecord { entry0: zero(), root: zero(), generation: AtomicU32::new(0) },
+            file: FileRecord::new(),
             nodes: (0..nodes).map(|_| IndexNode { entry: [zero(), zero()] }).collect(),
             states: (0..nodes).map(|_| AtomicU32::new(FREE)).collect(),
             bits: [AtomicU64::new((1 << nodes) - 1)],

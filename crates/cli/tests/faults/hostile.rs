@@ -275,7 +275,7 @@ fn a_descriptor_of_something_else_is_refused() {
         let path = target.site.store.join(name);
         let is_it =
             |&file: &FileId| segment.file(file).path() == path.as_os_str().as_encoded_bytes();
-        segment.live_files().find(is_it).unwrap()
+        segment.files().live().find(is_it).unwrap()
     };
     let file = of("file");
     assert!(segment.file(file).has(FileFlags::REGISTERED));
@@ -453,7 +453,7 @@ fn no_word_in_shared_memory_brings_the_manager_down() {
         let manager = site.status().manager;
         let file = open_pool(&site.pools()[0]).unwrap();
         let segment = Segment::attach(file.as_fd()).unwrap();
-        let files: Vec<FileId> = segment.live_files().collect();
+        let files: Vec<FileId> = segment.files().live().collect();
         // One claims to be a file elsewhere.
         let found = fs::metadata(&victim).unwrap();
         let record: &FileRecord = segment.file(files[0]);

@@ -333,7 +333,7 @@ fn seal_pool(pool: &Path) {
 
 fn file_of(segment: &Segment, path: &Path) -> FileId {
     let is_it = |file: &FileId| segment.file(*file).path() == path.as_os_str().as_encoded_bytes();
-    segment.live_files().find(is_it).unwrap()
+    segment.files().live().find(is_it).unwrap()
 }
 
 fn bytes_of(path: &Path) -> Vec<u8> {

@@ -652,7 +652,7 @@ fn a_flush_does_not_wait_for_a_file_whose_record_is_given_up_meanwhile() {
     let pool = open_pool(&site.pools()[0]).unwrap();
     let segment = Segment::attach(pool.as_fd()).unwrap();
     wait_for("the end of the records", LONG, || {
-        segment.live_files().next().is_none().then_some(())
+        segment.files().live().next().is_none().then_some(())
     });
     fs::remove_file(&held).unwrap();
     wait_for("the end of the flush", LONG, || (!flush.is_running()).then_some(()));

@@ -81,7 +81,7 @@ impl Flusher {
                     let record = segment.file(file);
                     record.has(FileFlags::DIRTY) && !record.has(FileFlags::SCRATCH)
                 };
-                if !segment.live_files().any(is_dirty) {
+                if !segment.files().live().any(is_dirty) {
                     return found;
                 }
                 let now = self.node.now();

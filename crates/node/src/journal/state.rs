@@ -314,14 +314,14 @@ impl State {
             node.segment.file(file).has(FileFlags::LOGGED) && !unlogged.contains(&file)
         };
         if !(self.failed || self.full || log.is_worth_restart())
-            || node.segment.live_files().any(live)
+            || node.segment.files().live().any(live)
         {
             return false;
         }
         // What comes to a slot from now on has a higher sequence, or its file the flag.
         let checkpoint_lsn = node.segment.next_sequence();
         let before = log.checkpoint_lsn();
-        let slotted = node.segment.live_files();
+        let slotted = node.segment.files().live();
         let slotted = slotted.filter(|&file| node.segment.file(file).has(FileFlags::SLOTTED));
         let slotted: Vec<FileId> = slotted.collect();
         let checkpoint_of = |file: &FileId| {

@@ -94,7 +94,7 @@ struct Drain {
 impl Drain {
     /// Files that could not be written are tried again at once: their store may be repaired.
     fn asked_now(node: &Node, stop: bool) -> Drain {
-        for file in node.segment.live_files() {
+        for file in node.segment.files().live() {
             node.segment.file(file).retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         }
         let round = node.rounds.load(Ordering::Acquire);
@@ -332,7 +332,8 @@ impl Control {
 /// Files whose last flush failed.
 pub(crate) fn failing_files(node: &Node) -> usize {
     node.segment
-        .live_files()
+        .files()
+        .live()
         .filter(|&file| {
             let record = node.segment.file(file);
             record.has(FileFlags::FAILING)
@@ -344,7 +345,7 @@ pub(crate) fn failing_files(node: &Node) -> usize {
 
 /// Whether nothing is left to flush but files that cannot be written now.
 pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
-    node.segment.live_files().all(|file| {
+    node.segment.files().live().all(|file| {
         let record = node.segment.file(file);
         record.has(FileFlags::FAILING) || record.has(FileFlags::SCRATCH) || !node.is_pending(file)
     })

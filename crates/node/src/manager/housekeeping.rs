@@ -87,7 +87,7 @@ impl Housekeeper {
 /// to it. Those of which nothing is dirty, and which are ahead of the store all the same, are
 /// brought to an end.
 pub(crate) fn mark_pending_files(node: &Node) {
-    for file in node.segment.live_files() {
+    for file in node.segment.files().live() {
         let record = node.segment.file(file);
         if !record.has(FileFlags::DIRTY | FileFlags::METADATA_DIRTY) && node.is_pending(file) {
             record.set(FileFlags::METADATA_DIRTY);
@@ -104,7 +104,7 @@ pub(crate) fn mark_pending_files(node: &Node) {
 /// left there.
 pub(crate) fn is_any_littered(node: &Node) -> bool {
     let is_left = |place: &AtomicU32| place.load(Ordering::Acquire) == LENGTHENER_LEFT;
-    node.segment.live_files().any(|file| {
+    node.segment.files().live().any(|file| {
         let record = node.segment.file(file);
         record.lengtheners.iter().any(is_left)
             && record.has(FileFlags::METADATA_DIRTY)

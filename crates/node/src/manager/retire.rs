@@ -130,7 +130,7 @@ impl Retirement {
         let direct = !idle;
         let node = &self.node;
         let left: Vec<FileId> =
-            node.segment.live_files().filter(|&file| !is_done(node, file, direct)).collect();
+            node.segment.files().live().filter(|&file| !is_done(node, file, direct)).collect();
         if left.is_empty() {
             return self.conclude(idle, still_idle);
         }
@@ -166,7 +166,7 @@ impl Retirement {
         crash::point("manager.retired");
         let node = &self.node;
         // A client claims its slot first and looks at the state then.
-        if still_idle() && node.segment.live_files().all(|file| is_done(node, file, false)) {
+        if still_idle() && node.segment.files().live().all(|file| is_done(node, file, false)) {
             return Progress::Gone;
         }
         self.set_state(before);

@@ -42,7 +42,7 @@ pub(crate) fn take_over(node: &Node) {
     crash::point("takeover.begin");
     let found = node.segment.recover(|file, owner| unfinished.push((file, owner)));
     crash::point("takeover.recovered");
-    for file in node.segment.live_files() {
+    for file in node.segment.files().live() {
         let record = node.segment.file(file);
         // The descriptors died with the manager; the process that writes next sends its own again.
         record.clear(FileFlags::REGISTERED | FileFlags::FAILING);

@@ -194,7 +194,7 @@ fn place_name(segment: &Segment, tier: TierId) -> String {
 /// process up.
 fn find(segment: &Segment, metadata: &Metadata) -> Option<FileId> {
     let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
-    segment.live_files().find(|&file| segment.file(file).identity() == identity)
+    segment.files().live().find(|&file| segment.file(file).identity() == identity)
 }
 
 fn state_of(record: &FileRecord) -> FileState {

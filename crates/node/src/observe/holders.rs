@@ -117,7 +117,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
             note(meta.lock.holder(), Some(file), range(meta.block.load(Ordering::Relaxed)));
         }
     }
-    for file in segment.live_files() {
+    for file in segment.files().live() {
         let record = segment.file(file);
         let exclusive = Owner::from_raw(record.exclusive.load(Ordering::Acquire));
         note(exclusive, Some(file), What::File);
@@ -134,7 +134,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
         let file = description.file.load(Ordering::Relaxed);
         note(description.position.holder(), (header.has_file(file)).then_some(file), What::Offset);
     }
-    segment.stripes().for_each(|stripe| note(stripe.holder(), None, What::Table));
+    segment.files().stripes.iter().for_each(|stripe| note(stripe.holder(), None, What::Table));
     for (&slot, holder) in &mut found {
         // A process that is stopped holds at least its place; one that merely waits holds nothing.
         if !holder.held.is_empty() || !holder.is_stopped {

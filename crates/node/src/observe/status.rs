@@ -177,7 +177,7 @@ impl Observer {
 
     /// Files that are ahead of the store.
     pub fn files(&self) -> Vec<FileStatus> {
-        let ahead = self.0.live_files().filter(|&file| {
+        let ahead = self.0.files().live().filter(|&file| {
             let record = self.0.file(file);
             record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::SCRATCH)
         });
@@ -307,7 +307,7 @@ impl Observer {
             let path = String::from_utf8_lossy(&self.0.file(file).path()).into_owned();
             (path, self.0.holders(file).collect())
         };
-        self.0.live_files().filter(left).map(described).collect()
+        self.0.files().live().filter(left).map(described).collect()
     }
 
     /// Whether the manager was told to end and all files are used through the kernel: it stays for

@@ -63,10 +63,10 @@ pub fn check(path: &Path) -> Result<Checked, SegmentError> {
     // An index that is damaged need not end.
     let refused = findings.iter().any(|finding| finding.remedy == Remedy::Refused);
     let dirty = match !refused {
-        true => segment.live_files().map(|file| segment.pending_bytes(file)).sum(),
+        true => segment.files().live().map(|file| segment.pending_bytes(file)).sum(),
         false => 0,
     };
-    let ahead = segment.live_files().filter(ahead).count();
+    let ahead = segment.files().live().filter(ahead).count();
     Ok(Checked { findings, in_use: pool.in_use, ahead, dirty, journal })
 }
 

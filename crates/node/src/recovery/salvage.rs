@@ -147,7 +147,7 @@ impl<'a> Salvager<'a> {
         }
         let mut salvaged = Salvaged { files: Vec::new(), strays: Vec::new() };
         let mut named = HashSet::new();
-        for file in self.segment.live_files() {
+        for file in self.segment.files().live() {
             let blocks = self.blocks(file);
             named.extend(blocks.iter().map(|block| block.bucket));
             if !blocks.iter().any(|block| self.is_pending(block.bucket)) {

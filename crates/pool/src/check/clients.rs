@@ -37,7 +37,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
             }
         }
     }
-    for (number, stripe) in segment.stripes().enumerate() {
+    for (number, stripe) in segment.files().stripes.iter().enumerate() {
         findings.holder(format_args!("stripe {number} of the file table"), stripe.holder());
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
     let header = segment.header();
     let mut chained = Set::below(header.files);
     for head in 0..header.heads {
-        let mut link = segment.head(head).load(Ordering::Acquire);
+        let mut link = segment.files().head(head).load(Ordering::Acquire);
         while let Some(file) = FileId::from_link(link) {
             if !header.has_file(file) || !chained.add(file.raw()) {
                 let what = "leads to a record that is none, or in another chain";

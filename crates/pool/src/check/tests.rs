@@ -93,7 +93,7 @@ fn marks_beyond_their_tables_are_refused_or_repaired() {
     segment.header().files_high.store(0, Ordering::Relaxed);
     assert_eq!(segment.check().len(), 1);
     segment.recover(|_, _| ());
-    assert_eq!((segment.check().len(), segment.live_files().count()), (0, 1));
+    assert_eq!((segment.check().len(), segment.files().live().count()), (0, 1));
 }
 
 type Damage = fn(&Segment);
@@ -154,7 +154,7 @@ fn damage_that_could_lose_data_is_refused() {
         ("another store", |s| s.file(FILE).store.store(5, Ordering::Relaxed)),
         ("a truncate without an owner", |s| s.file(FILE).intent.store(1, Ordering::Relaxed)),
         ("an empty file table", |s| {
-            (0..s.header().heads).for_each(|head| s.head(head).store(0, Ordering::Relaxed));
+            (0..s.header().heads).for_each(|head| s.files().head(head).store(0, Ordering::Relaxed));
         }),
     ];
     for (what, damage) in damages {
@@ -176,7 +176,7 @@ fn what_a_killed_process_leaves_is_no_finding() {
     let bucket = segment.take_bucket(dead).unwrap();
     core::mem::forget(segment.init_bucket(bucket, FILE, 7, dead).unwrap());
     segment.bucket(bucket).unwrap().pages.reset(1);
-    core::mem::forget(segment.lock_stripe(3, Owner::new(dead.slot(), 2)));
+    core::mem::forget(segment.lock_chain(3, Owner::new(dead.slot(), 2)));
     segment.file(FILE).exclusive.store(dead.raw(), Ordering::Relaxed);
     segment.file(FILE).intent.store(1, Ordering::Relaxed);
     assert_eq!(segment.check(), []);
@@ -247,7 +247,7 @@ fn random_damage_is_refused_or_costs_nothing() {
             copy.recover(|_, _| ());
             recovered += 1;
             let known = changed.iter().all(|(at, _)| unprotected.iter().all(|w| !w.contains(at)));
-            let left: u64 = copy.live_files().map(|file| copy.pending_bytes(file)).sum();
+            let left: u64 = copy.files().live().map(|file| copy.pending_bytes(file)).sum();
             assert!(!known || left == 6 * 4096, "case {case}: {left} bytes left, {changed:?}");
         } else {
             refused += 1;

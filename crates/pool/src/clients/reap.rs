@@ -140,14 +140,14 @@ impl Segment {
     fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(FileId, Owner)) -> bool {
         let reaper = Owner::reaper(slot);
         self.queue().take_back(|owner| owner.slot() == slot);
-        self.stripes().for_each(|stripe| stripe.take_back(slot));
+        self.files().stripes.iter().for_each(|stripe| stripe.take_back(slot));
         self.descriptions().reap(slot);
         if !self.reap_files(slot, reaper) {
             return false;
         }
         // Buckets before files: a truncate is completed by someone who locks buckets.
         self.reap_buckets(slot);
-        for file in self.live_files() {
+        for file in self.files().live() {
             let record = self.file(file);
             record.append.take_back(slot);
             // Before anything else of the file can be taken for free.

@@ -71,7 +71,7 @@ impl Segment {
     /// Finds truncates and punches whose owner was reaped by a manager that died before it
     /// completed them.
     fn take_orphaned_intents(&self, mut unfinished: impl FnMut(FileId, Owner)) {
-        for file in self.live_files() {
+        for file in self.files().live() {
             let record = self.file(file);
             let seen = record.exclusive.load(Ordering::SeqCst);
             let slot = Owner::from_raw(seen).map(Owner::slot);

@@ -1,7 +1,7 @@
 //! What a file record says of its file: flags, path, size and errors.
 
-use super::Identity;
-use crate::layout::*;
+use crate::files::Identity;
+use crate::layout::{FileFlags, FileRecord, PATH_BYTES, TierId, file_state};
 use crate::sync::{AtomicU32, Ordering, fence};
 use core::ffi::CStr;
 use rustix::fd::AsFd;
@@ -10,13 +10,6 @@ use rustix::fd::AsFd;
 /// learned of it.
 const ERRNO: u32 = 0xfff;
 const SEEN: u32 = 1 << 15;
-
-/// The last part of a path.
-pub fn last_part(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
-    let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-    &path[start..end]
-}
 
 impl FileRecord {
     /// Its identity.
@@ -72,7 +65,7 @@ impl FileRecord {
     }
 
     /// Leaves the record, which nothing names any more, to another file.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.exclusive.store(0, Ordering::SeqCst);
         // A process that waits for something of the file sees that there is nothing to wait for.
         self.generation.fetch_add(1, Ordering::AcqRel);
@@ -81,7 +74,7 @@ impl FileRecord {
 
     /// Makes a record that was used for another file all zero, but for what only ever rises, and
     /// what links it and says whose it is.
-    pub(super) fn wipe(&self) {
+    pub(crate) fn wipe(&self) {
         let words = [
             &self.exclusive,
             &self.retry_at,
@@ -258,7 +251,7 @@ impl FileRecord {
     }
 
     /// Counts all errors so far as told. Returns what a description has then seen.
-    pub(super) fn have_errors_seen(&self) -> u32 {
+    pub(crate) fn have_errors_seen(&self) -> u32 {
         let mark = |error: u32| (error != 0).then_some(error | SEEN);
         let _ = self.error.fetch_update(Ordering::AcqRel, Ordering::Relaxed, mark);
         self.errors()

@@ -69,7 +69,7 @@ impl Segment {
 
     /// The files in the table.
     pub fn found_files(&self) -> impl Iterator<Item = FoundFile> + '_ {
-        self.live_files().map(|file| self.found(file))
+        self.files().live().map(|file| self.found(file))
     }
 
     /// To be called before it is looked which file it is.

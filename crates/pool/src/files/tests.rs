@@ -1,37 +1,94 @@
 use super::*;
+use crate::clients::Clients;
+use crate::index::{Index, IndexNodes, NodeStates};
+use crate::plain::zeroed;
+use crate::ranks::Stripe;
 use crate::segment::anonymous;
+use crate::seq_lock::RobustSeqLock;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// A table of files on plain memory.
+struct Plain {
+    records: Box<[FileRecord]>,
+    heads: Box<[AtomicU32]>,
+    stripes: Box<[RobustSeqLock<Stripe>]>,
+    cursor: AtomicU32,
+    high: AtomicU32,
+}
+
+impl Plain {
+    fn new(files: usize) -> Plain {
+        Plain {
+            records: zeroed(files),
+            heads: zeroed((files * 2).next_power_of_two()),
+            stripes: zeroed(4),
+            cursor: AtomicU32::new(0),
+            high: AtomicU32::new(0),
+        }
+    }
+
+    fn view(&self) -> Files<'_> {
+        let Plain { records, heads, stripes, cursor, high } = self;
+        Files { records, heads, stripes, cursor, high }
+    }
+
+    fn lock(&self, identity: Identity, owner: Owner) -> Chain<'_> {
+        let chain = self.view().chain_of(identity);
+        self.view().locked(chain, self.view().stripe(chain).guard(owner).unwrap())
+    }
+
+    /// The record of `identity`, and whether it is new.
+    fn open(&self, identity: Identity, owner: Owner) -> Option<(FileId, bool)> {
+        let insert = |chain: &Chain<'_>| chain.insert(identity, owner, |_| ());
+        self.lock(identity, owner).open(identity, insert, |file, new| (file, new))
+    }
+
+    fn remove(&self, file: FileId, owner: Owner) -> bool {
+        let opens = self.view().count_opens(file).unwrap();
+        let chain = self.lock(self.view().get(file).identity(), owner);
+        chain.remove(file, owner, opens, || true, no_nodes())
+    }
+}
+
+/// An index in which nothing is.
+fn no_nodes() -> IndexNodes<'static> {
+    let (index, states) = (Index::of(&[]), NodeStates(&[]));
+    IndexNodes { index, states, bits: &[], cache: &[] }
+}
 
 /// The first record.
 const FILE: FileId = FileId::from_raw(0);
 
 #[test]
 fn changes_of_a_name_by_others_are_told_from_those_of_other_names() {
-    let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    let change = |path: &str| segment.name_changed(segment.name_changes(), path.as_bytes());
-    let before = segment.name_changes();
-    assert!(!segment.may_others_have_changed(before, b"file"));
+    let changes = AtomicU64::new(0);
+    let last = [const { AtomicU64::new(0) }; CHANGED_NAMES];
+    let names = Names { changes: &changes, last: &last };
+    let change = |path: &str| names.changed(names.changes(), path.as_bytes());
+    let before = names.changes();
+    assert!(!names.may_others_have_changed(before, b"file"));
     change("folder/file");
-    assert!(!segment.may_others_have_changed(before, b"/else/where/file"));
+    assert!(!names.may_others_have_changed(before, b"/else/where/file"));
     change("folder/files");
     change("file/other/");
-    assert!(!segment.may_others_have_changed(before, b"file"));
+    assert!(!names.may_others_have_changed(before, b"file"));
     change("file//");
-    assert!(segment.may_others_have_changed(before, b"file"));
-    assert!(!segment.may_others_have_changed(before, b"files"));
+    assert!(names.may_others_have_changed(before, b"file"));
+    assert!(!names.may_others_have_changed(before, b"files"));
     // Which names they were is not known any more.
     (0..CHANGED_NAMES).for_each(|number| _ = change(&number.to_string()));
-    assert!(segment.may_others_have_changed(before, b"files"));
+    assert!(names.may_others_have_changed(before, b"files"));
     // One is being noted.
-    let before = segment.name_changes();
-    segment.header().name_changes.fetch_add(1, Ordering::SeqCst);
+    let before = names.changes();
+    changes.fetch_add(1, Ordering::SeqCst);
     change("files");
-    assert!(segment.may_others_have_changed(before, b"files"));
+    assert!(names.may_others_have_changed(before, b"files"));
 }
 
 #[test]
 fn a_record_is_called_by_the_last_part_of_its_path() {
-    let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    let record = segment.file(FILE);
+    let plain = Plain::new(1);
+    let record = plain.view().get(FILE);
     record.set_path(b"/folder/file");
     assert!(record.is_called(b"file"));
     for other in [&b"ile"[..], b"files", b"folder", b"", b"older/file", b"/folder/file"] {
@@ -55,14 +112,14 @@ fn a_record_is_found_by_identity_until_it_is_removed() {
     for &id in &identities {
         let file = segment.with_file(id, me, |file| file).unwrap().unwrap();
         assert_eq!(segment.file(file).identity(), id);
-        let opens = segment.count_opens(file).unwrap();
+        let opens = segment.files().count_opens(file).unwrap();
         assert!(!segment.remove_file(file, alone(file), me, opens, || false));
         if id.inode % 2 == 0 {
             assert!(segment.remove_file(file, alone(file), me, opens, || true));
         }
     }
     for &id in &identities {
-        assert_eq!(segment.may_have(id), id.inode % 2 == 1);
+        assert_eq!(segment.files().may_have(id), id.inode % 2 == 1);
     }
 }
 
@@ -85,7 +142,7 @@ fn a_sync_of_a_file_that_loses_its_record_is_not_waited_for() {
     segment.file(file).sync_done.store(first, Ordering::Release);
     assert_eq!(segment.sync_state(found, first), SyncState::Done);
     assert_eq!(segment.sync_state(found, second), SyncState::Waiting);
-    let opens = segment.count_opens(file).unwrap();
+    let opens = segment.files().count_opens(file).unwrap();
     assert!(segment.remove_file(file, alone(file), me, opens, || true));
     assert_eq!(segment.sync_state(found, second), SyncState::Gone);
     // Asked for when it has none already.
@@ -115,26 +172,57 @@ fn each_bit_of_an_identity_says_which_chain_it_is_in() {
 
 #[test]
 fn a_search_that_stands_on_a_record_of_another_chain_begins_again() {
-    let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    let me = Owner::new(1, 0);
-    let inside = segment.enter_table(me);
-    let alone = |file| segment.try_lock_exclusive(&inside, file, me).unwrap();
-    let heads = segment.header().heads;
-    let head = Identity { device: 1, inode: 1 }.head(heads);
+    let plain = Plain::new(8);
+    let (files, me) = (plain.view(), Owner::new(1, 0));
+    let chain = files.chain_of(Identity { device: 1, inode: 1 });
     let mut same = (1..).map(|inode| Identity { device: 1, inode });
-    let mut next = |is: bool| same.find(|id| (id.head(heads) == head) == is).unwrap();
+    let mut next = |is: bool| same.find(|&id| (files.chain_of(id) == chain) == is).unwrap();
     let (behind, before, elsewhere) = (next(true), next(true), next(false));
-    let make = |id| segment.with_file_or_new(id, me, |file, _| file).unwrap();
+    let make = |id| plain.open(id, me).unwrap().0;
     let (behind_at, before_at) = (make(behind), make(before));
     // Another thread has come as far as this.
-    let link = segment.head(head).load(Ordering::Acquire);
+    let link = files.head(chain).load(Ordering::Acquire);
     assert_eq!(link, before_at.link());
-    let opens = segment.count_opens(before_at).unwrap();
-    assert!(segment.remove_file(before_at, alone(before_at), me, opens, || true));
-    segment.header().file_cursor.store(0, Ordering::Relaxed);
+    assert!(plain.remove(before_at, me));
+    plain.cursor.store(0, Ordering::Relaxed);
     assert_eq!(make(elsewhere), before_at, "not used again");
-    assert_eq!(segment.search_from(link, head, behind), Some(behind_at));
-    assert_eq!(segment.search_from(link, head, before), None);
+    assert_eq!(files.search_from(link, chain, behind), Some(behind_at));
+    assert_eq!(files.search_from(link, chain, before), None);
+}
+
+#[test]
+fn a_record_that_was_opened_since_its_opens_were_counted_is_not_removed() {
+    let plain = Plain::new(8);
+    let (files, me) = (plain.view(), Owner::new(1, 0));
+    let identity = Identity { device: 1, inode: 1 };
+    let (file, _) = plain.open(identity, me).unwrap();
+    let opens = files.count_opens(file).unwrap();
+    assert_eq!(plain.open(identity, me), Some((file, false)));
+    let remove = |opens| {
+        let chain = plain.lock(identity, me);
+        assert_eq!(files.count_opens(file), None, "a thread may be opening it");
+        chain.remove(file, me, opens, || true, no_nodes())
+    };
+    assert!(!remove(opens) && files.may_have(identity));
+    assert!(remove(files.count_opens(file).unwrap()) && !files.may_have(identity));
+    assert_eq!(files.live().count(), 0);
+}
+
+#[test]
+fn what_a_process_died_linking_is_in_the_table_if_it_is_linked() {
+    let plain = Plain::new(8);
+    let (files, dead, reaper) = (plain.view(), Owner::new(3, 1), Owner::reaper(3));
+    let (linked, not) = (Identity { device: 1, inode: 1 }, Identity { device: 1, inode: 2 });
+    let both = [linked, not].map(|identity| plain.open(identity, dead).unwrap().0);
+    assert!(plain.remove(both[1], dead));
+    both.iter().for_each(|&file| files.get(file).state.store(dead.raw(), Ordering::Relaxed));
+    let left: Vec<_> = files.left_by(3).map(|(file, _)| file).collect();
+    assert_eq!(left, both);
+    for &file in &left {
+        plain.lock(files.get(file).identity(), reaper).settle(file, no_nodes());
+    }
+    assert!(files.live().eq([both[0]]) && files.left_by(3).next().is_none());
+    assert_eq!(files.get(both[1]).state.load(Ordering::Relaxed), file_state::FREE);
 }
 
 #[test]
@@ -170,21 +258,16 @@ fn threads_that_are_inside_wait_for_no_second_shared_lock() {
 
 #[test]
 fn a_full_table_says_so() {
-    let mut geometry = Geometry::for_tiers(4096, &[64 << 18]);
-    geometry.files = 8;
-    let (segment, _file) = anonymous(&geometry).unwrap();
-    let me = Owner::new(1, 0);
-    let made: Vec<_> = (0..9)
-        .map(|inode| segment.with_file_or_new(Identity { device: 1, inode }, me, |_, new| new))
-        .collect();
-    assert_eq!(made[..8], [Some(true); 8]);
-    assert_eq!(made[8], None);
+    let plain = Plain::new(8);
+    let open = |inode| plain.open(Identity { device: 1, inode }, Owner::new(1, 0));
+    assert!((0..8).all(|inode| open(inode) == Some((FileId::from_raw(inode as u32), true))));
+    assert_eq!((open(8), open(7)), (None, Some((FileId::from_raw(7), false))));
 }
 
 #[test]
 fn an_error_is_told_once_to_each_and_unseen_to_one_later() {
-    let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    let record = segment.file(FILE);
+    let plain = Plain::new(1);
+    let record = plain.view().get(FILE);
     let open = || AtomicU32::new(record.sample_errors());
     let (one, two) = (open(), open());
     assert_eq!(record.check_errors(&one), None);
@@ -252,4 +335,28 @@ fn exclusive_use_waits_for_those_inside() {
     assert!(segment.try_enter(FileId::from_raw(5), reader).is_err());
     drop(segment.take_exclusive(FileId::from_raw(5), truncater, truncater).unwrap());
     assert!(segment.try_enter(FileId::from_raw(5), reader).is_ok());
+}
+
+#[test]
+fn slots_and_a_record_are_enough_to_enter_a_file_and_to_have_it_alone() {
+    let (slots, record) = (zeroed::<ClientSlot>(3), &zeroed::<FileRecord>(1)[0]);
+    let (reader, other) = (Owner::new(1, 1), Owner::new(2, 1));
+    let high = AtomicU32::new(3);
+    let manager = (&AtomicU32::new(0), &AtomicU64::new(0));
+    let clients = Clients {
+        slots: &slots,
+        high: &high,
+        manager,
+        manager_epoch: manager.0,
+        unrecorded: &[const { AtomicU32::new(0) }; UNRECORDED],
+    };
+    let enter = || slots[1].try_enter(FILE, record, reader);
+    let inside = enter().unwrap();
+    assert!(clients.try_lock_exclusive(FILE, record, other).is_none());
+    drop(inside);
+    let alone = clients.try_lock_exclusive(FILE, record, other).unwrap();
+    assert_eq!(enter().unwrap_err(), other);
+    assert!(clients.try_lock_exclusive(FileId::from_raw(1), record, reader).is_none());
+    drop(alone);
+    assert!(enter().is_ok() && !slots[1].is_inside());
 }

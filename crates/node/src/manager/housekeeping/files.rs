@@ -43,8 +43,8 @@ impl Housekeeper {
         let segment = &node.segment;
         // Before the descriptions are looked at. What may be being opened now is left for the next
         // time.
-        let counted = |file| segment.count_opens(file).map(|opens| (file, opens));
-        let files: Vec<(FileId, Opens)> = segment.live_files().filter_map(counted).collect();
+        let counted = |file| segment.files().count_opens(file).map(|opens| (file, opens));
+        let files: Vec<(FileId, Opens)> = segment.files().live().filter_map(counted).collect();
         self.crowded = files.len() > KEPT_RECORDS.min(segment.header().files as usize / 2);
         let mut open = vec![false; segment.header().files as usize];
         // When they are short, those that were closed wait less for an exec that wants them.

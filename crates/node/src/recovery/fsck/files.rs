@@ -14,7 +14,7 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
     let header = segment.header();
     let stores = &header.store[..header.stores as usize];
     let stores = Stores::of(stores.iter().map(|store| path_of(&store.path)));
-    for file in segment.live_files() {
+    for file in segment.files().live() {
         let record = segment.file(file);
         if !record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::UNLINKED) {
             continue;

@@ -1,0 +1,296 @@
+//! The table of files: records, chained by what identifies their files.
+//!
+//! It is slices, and knows no segment: see docs/design/views.md.
+
+use crate::FileId;
+use crate::crash;
+use crate::index::IndexNodes;
+use crate::layout::{FileRecord, file_state};
+use crate::opens::Opens;
+use crate::owner::Owner;
+use crate::ranks::Stripe;
+use crate::seq_lock::{LockGuard, RobustSeqLock};
+use crate::sync::{AtomicU32, Ordering};
+
+/// What makes a file this file, whatever its names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Identity {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+}
+
+impl Identity {
+    /// Its chain of the file table, of which there are `heads`, a power of two. By the highest bits
+    /// of the product, which all bits of the identity change: a check of a damaged pool goes by
+    /// that.
+    pub(crate) fn head(self, heads: u32) -> u32 {
+        let mixed = (self.inode ^ self.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed.rotate_left(heads.trailing_zeros()) as u32 & (heads - 1)
+    }
+}
+
+/// The files of a node, as slices of shared memory. All threads of all processes may use them at
+/// once.
+#[derive(Clone, Copy)]
+pub struct Files<'a> {
+    /// All records.
+    pub records: &'a [FileRecord],
+    /// The first record of each chain, plus one: a power of two of them.
+    pub heads: &'a [AtomicU32],
+    /// The locks of the chains, each of several.
+    pub stripes: &'a [RobustSeqLock<Stripe>],
+    /// Where the next search for a free record starts.
+    pub cursor: &'a AtomicU32,
+    /// One past the highest record ever used.
+    pub high: &'a AtomicU32,
+}
+
+impl<'a> Files<'a> {
+    /// Record `file`.
+    #[inline(always)]
+    pub fn get(self, file: FileId) -> &'a FileRecord {
+        debug_assert!(file.index() < self.records.len());
+        &self.records[file.index().min(self.records.len() - 1)]
+    }
+
+    #[inline(always)]
+    fn count(self) -> u32 {
+        self.records.len() as u32
+    }
+
+    /// The chain that a file is in.
+    #[inline(always)]
+    pub(crate) fn chain_of(self, identity: Identity) -> u32 {
+        identity.head(self.heads.len() as u32)
+    }
+
+    /// The first record of chain `chain`, plus one.
+    #[inline(always)]
+    pub fn head(self, chain: u32) -> &'a AtomicU32 {
+        &self.heads[chain as usize & (self.heads.len() - 1)]
+    }
+
+    /// The lock of chain `chain`.
+    #[inline(always)]
+    pub fn stripe(self, chain: u32) -> &'a RobustSeqLock<Stripe> {
+        &self.stripes[chain as usize % self.stripes.len()]
+    }
+
+    /// Chain `chain`, of which the calling thread has the lock.
+    #[inline(always)]
+    pub(crate) fn locked(self, chain: u32, stripe: LockGuard<'a, Stripe>) -> Chain<'a> {
+        Chain { files: self, chain, _stripe: stripe }
+    }
+
+    /// Whether the table has `identity`, without a lock.
+    pub fn may_have(self, identity: Identity) -> bool {
+        self.search(self.chain_of(identity), identity).is_some()
+    }
+
+    /// How often `file` has been opened, if no thread may be opening it now. The caller then looks
+    /// at the descriptions, and has seen all of the file's if the count is the same afterwards.
+    pub fn count_opens(self, file: FileId) -> Option<Opens> {
+        let record = self.get(file);
+        Opens::counted(&record.opens, self.stripe(self.chain_of(record.identity())))
+    }
+
+    /// All files in the table.
+    pub fn live(self) -> impl Iterator<Item = FileId> {
+        let high = self.high.load(Ordering::Acquire).min(self.count());
+        let is_live =
+            move |file: &FileId| self.get(*file).state.load(Ordering::Acquire) == file_state::LIVE;
+        FileId::range(0, high).filter(is_live)
+    }
+
+    /// The records that threads of `slot` were linking or unlinking.
+    pub(crate) fn left_by(self, slot: u32) -> impl Iterator<Item = (FileId, &'a FileRecord)> {
+        let is_left = move |record: &FileRecord| {
+            let state = record.state.load(Ordering::Acquire);
+            !matches!(state, file_state::FREE | file_state::LIVE)
+                && Owner::from_raw(state).is_some_and(|owner| owner.slot() == slot)
+        };
+        let all = FileId::range(0, self.count()).zip(self.records);
+        all.filter(move |(_, record)| is_left(record))
+    }
+
+    #[inline]
+    fn search(self, chain: u32, identity: Identity) -> Option<FileId> {
+        self.search_from(self.head(chain).load(Ordering::Acquire), chain, identity)
+    }
+
+    /// Also without the lock, which a thread that goes on from `link` needs not have had then.
+    pub(super) fn search_from(
+        self,
+        mut link: u32,
+        chain: u32,
+        identity: Identity,
+    ) -> Option<FileId> {
+        // A chain that a damaged link made into a ring must not hold us for ever.
+        for _ in 0..self.count() {
+            let file = FileId::from_link(link)?;
+            let record = self.get(file);
+            if record.identity() == identity && record.state.load(Ordering::Acquire) != 0 {
+                return Some(file);
+            }
+            link = record.next.load(Ordering::Acquire);
+            // Without the stripe: the record may be one of another chain by now.
+            if self.chain_of(record.identity()) != chain {
+                link = self.head(chain).load(Ordering::Acquire);
+            }
+        }
+        None
+    }
+
+    /// Takes a free record for `owner`.
+    fn take(self, owner: Owner) -> Option<FileId> {
+        if crash::refused("file") {
+            return None;
+        }
+        let free = |file: &FileId| {
+            let (state, from) = (&self.get(*file).state, file_state::FREE);
+            state.load(Ordering::Relaxed) == from
+                && state
+                    .compare_exchange(from, owner.raw(), Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        };
+        let start = self.cursor.load(Ordering::Relaxed).min(self.count());
+        let mut all = FileId::range(start, self.count()).chain(FileId::range(0, start));
+        let file = all.find(free)?;
+        self.cursor.store(file.next().raw(), Ordering::Relaxed);
+        self.high.fetch_max(file.next().raw(), Ordering::AcqRel);
+        Some(file)
+    }
+}
+
+/// A chain of the table of which the calling thread has the lock: it does not change otherwise.
+#[must_use]
+pub struct Chain<'a> {
+    files: Files<'a>,
+    chain: u32,
+    _stripe: LockGuard<'a, Stripe>,
+}
+
+impl Chain<'_> {
+    /// The file of `identity`, if the table has it.
+    pub fn find(&self, identity: Identity) -> Option<FileId> {
+        self.files.search(self.chain, identity)
+    }
+
+    /// Finds the record of `identity`, or has `make` make it, counts an open of it, and calls `act`
+    /// with it and whether it is new. `None` if there is none.
+    pub(crate) fn open<R>(
+        &self,
+        identity: Identity,
+        make: impl FnOnce(&Self) -> Option<FileId>,
+        act: impl FnOnce(FileId, bool) -> R,
+    ) -> Option<R> {
+        let found = match self.find(identity) {
+            Some(file) => Some((file, false)),
+            None => make(self).map(|file| (file, true)),
+        };
+        found.map(|(file, new)| {
+            let record = self.files.get(file);
+            // Linked by one that died before it said so, or stayed linked when one died that
+            // removed it.
+            if record.state.load(Ordering::Acquire) != file_state::LIVE {
+                record.state.store(file_state::LIVE, Ordering::Release);
+            }
+            record.opens.fetch_add(1, Ordering::SeqCst);
+            crash::point("file.found");
+            let result = act(file, new);
+            crash::point("file.described");
+            result
+        })
+    }
+
+    /// Makes a record of `identity`, which the table does not have. `begin` is given it all zero,
+    /// before another thread can find it. `None` when the table is full.
+    pub(crate) fn insert(
+        &self,
+        identity: Identity,
+        owner: Owner,
+        begin: impl FnOnce(&FileRecord),
+    ) -> Option<FileId> {
+        let file = self.files.take(owner)?;
+        crash::point("file.taken");
+        let record = self.files.get(file);
+        record.generation.fetch_add(1, Ordering::Relaxed);
+        record.wipe();
+        record.device.store(identity.device, Ordering::Relaxed);
+        record.inode.store(identity.inode, Ordering::Relaxed);
+        begin(record);
+        // Complete before it can be found: one that dies here leaves nothing, or a record of this
+        // file.
+        let head = self.files.head(self.chain);
+        // After the identity: see `search_from`.
+        record.next.store(head.load(Ordering::Relaxed), Ordering::Release);
+        crash::point("file.linking");
+        head.store(file.link(), Ordering::Release);
+        crash::point("file.linked");
+        record.state.store(file_state::LIVE, Ordering::Release);
+        Some(file)
+    }
+
+    /// Removes `file` if no thread has opened it since `opens` were counted, and `unwanted` says
+    /// so. Frees its `nodes`.
+    pub(crate) fn remove(
+        &self,
+        file: FileId,
+        owner: Owner,
+        opens: Opens,
+        unwanted: impl FnOnce() -> bool,
+        nodes: IndexNodes<'_>,
+    ) -> bool {
+        let record = self.files.get(file);
+        let removed = opens.are_still(&record.opens) && unwanted() && self.has(file);
+        if removed {
+            // Stamped, so that a thread that finds us dead in between completes or undoes it.
+            record.state.store(owner.raw(), Ordering::Release);
+            crash::point("file.removing");
+            self.unlink(file);
+            crash::point("file.unlinked");
+            nodes.prune(record);
+            crash::point("file.pruned");
+            record.give_up();
+        }
+        removed
+    }
+
+    /// Brings a record that a dead process was linking or unlinking to a state: in the table if it
+    /// is linked, else free.
+    pub(crate) fn settle(&self, file: FileId, nodes: IndexNodes<'_>) {
+        let record = self.files.get(file);
+        if self.has(file) {
+            record.state.store(file_state::LIVE, Ordering::Release);
+        } else {
+            nodes.prune(record);
+            record.give_up();
+        }
+    }
+
+    fn has(&self, file: FileId) -> bool {
+        let mut link = self.files.head(self.chain).load(Ordering::Acquire);
+        for _ in 0..self.files.count() {
+            match FileId::from_link(link) {
+                Some(at) if at == file => return true,
+                Some(at) => link = self.files.get(at).next.load(Ordering::Acquire),
+                None => break,
+            }
+        }
+        false
+    }
+
+    fn unlink(&self, file: FileId) {
+        let mut link: &AtomicU32 = self.files.head(self.chain);
+        for _ in 0..self.files.count() {
+            let Some(at) = FileId::from_link(link.load(Ordering::Acquire)) else { return };
+            let record = self.files.get(at);
+            if at == file {
+                return link.store(record.next.load(Ordering::Relaxed), Ordering::Release);
+            }
+            link = &record.next;
+        }
+    }
+}
