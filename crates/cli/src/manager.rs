@@ -14,6 +14,7 @@ pub use stop::stop;
 
 use crate::drain;
 use crate::signals;
+use crate::task;
 use crate::watch::Watch;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -90,7 +91,7 @@ pub fn join(
             Ok(None) => {
                 watch.look(runtime.manager())?;
                 go_on_unless_signalled()?;
-                std::thread::sleep(Duration::from_millis(100));
+                await_release_by_end(runtime, Duration::from_millis(100));
             }
             Err(errno) => return Err(format!("{}: {errno}", runtime.folder.display())),
         }
@@ -145,6 +146,16 @@ fn is_seen(runtime: &Runtime) -> Result<(), String> {
              run the command there, or with another FOREBAY_RUNTIME_DIR when it has ended",
             runtime.folder.display()
         )),
+    }
+}
+
+/// Waits for `limit`, or until the process has ended in that time which holds the instance's lock.
+fn await_release_by_end(runtime: &Runtime, limit: Duration) {
+    let since = Instant::now();
+    let ended = runtime.manager().is_some_and(|pid| task::await_end(pid, limit));
+    // One that had ended before, and whose lock is still held, has I/O under way.
+    if !ended || since.elapsed() < Duration::from_millis(1) {
+        std::thread::sleep(limit.saturating_sub(since.elapsed()));
     }
 }
 

@@ -4,6 +4,7 @@ use crate::drain::{self, Drained, Progress};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
 use crate::signals;
+use crate::task;
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -229,7 +230,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         };
         match drained {
             Drained::All => {
-                mention_clients(&runtime);
+                mention_processes(&runtime, job);
                 return Ok(code);
             }
             Drained::Kept(files) => {
@@ -301,15 +302,18 @@ fn may_leave(runtime: &Runtime) -> impl FnMut(&Progress) -> Option<i32> {
     }
 }
 
-/// Processes that the command left behind keep their node manager.
-fn mention_clients(runtime: &Runtime) {
-    let left = || Observer::of(&runtime.pool).map_or(0, |observer| observer.clients());
-    // Those that are ending right now are not worth a line, nor more time than they take.
+/// Processes that the command left behind keep their node manager. Those of other runs are for
+/// these to mention.
+fn mention_processes(runtime: &Runtime, job: Option<u32>) {
+    /// Those that are ending right now are not worth a line, nor more time than they take.
+    const ENDING: Duration = Duration::from_millis(250);
+    let Ok(observer) = Observer::of(&runtime.pool) else { return };
+    let left = || observer.processes_of(job.unwrap_or(0));
     let since = Instant::now();
-    while left() > 0 && since.elapsed() < Duration::from_millis(250) {
-        std::thread::sleep(Duration::from_millis(5));
+    for pid in left() {
+        task::await_end(pid, ENDING.saturating_sub(since.elapsed()));
     }
-    let left = left();
+    let left = left().len();
     if left > 0 {
         eprintln!(
             "forebay: {left} processes still use the buffered files; the node manager drains \

@@ -1,6 +1,9 @@
 //! What the kernel says of a task.
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs;
+use std::time::Duration;
 
 /// The kernel's flags of process `pid`, the ninth field of /proc/PID/stat. `None` if it is gone.
 pub fn task_flags(pid: u32) -> Option<u64> {
@@ -8,4 +11,14 @@ pub fn task_flags(pid: u32) -> Option<u64> {
     // The name, in parentheses, may have any character in it.
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_whitespace().nth(6)?.parse().ok()
+}
+
+/// Waits until process `pid` has ended, for up to `limit`. False, at once, if that cannot be seen:
+/// it has ended already, or the kernel lends no eye.
+pub fn await_end(pid: u32, limit: Duration) -> bool {
+    let Some(pid) = Pid::from_raw(pid as i32) else { return false };
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    let limit =
+        Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).is_ok()
 }

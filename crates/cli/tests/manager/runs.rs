@@ -1,6 +1,6 @@
 //! `forebay run` itself: exit status, several runs at once, and what it prints.
 
-use crate::harness::{LAZY, LIMIT, Site, USUAL, skip, wait_for};
+use crate::harness::{LAZY, LIMIT, Site, Steps, USUAL, skip, wait_for, works};
 
 #[test]
 fn the_exit_status_passes_through() {
@@ -138,4 +138,28 @@ fn a_manager_that_dies_when_a_run_begins_is_replaced() {
         assert!(message > 1 || site.out.join("once").exists());
         assert_eq!(std::fs::read_to_string(site.store.join("file")).unwrap(), "hello\n");
     }
+}
+
+/// What it waits for are answers, and ends of processes. The programs of another run are none of
+/// its.
+#[test]
+fn a_run_that_joins_another_ones_manager_does_not_sleep() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&USUAL);
+    let other = Steps::of(&site, "step go");
+    other.at("go");
+    let traced = site.out.join("calls");
+    let mut command = site.command(&site.store, "strace");
+    let calls = "trace=nanosleep,clock_nanosleep,execve";
+    command.args(["-qq", "-o", traced.to_str().unwrap(), "-e", calls, site.program(), "run"]);
+    command.arg("--config").arg(&site.config).args(["--", "bash", "-c", "echo data > file"]);
+    let ran = site.end(command).expect(0);
+    assert_eq!(ran.stderr, "", "programs of the other run are mentioned");
+    let traced = std::fs::read_to_string(traced).unwrap();
+    assert!(traced.contains("execve"), "{traced}");
+    assert!(!traced.contains("nanosleep"), "{traced}");
+    other.past("go");
+    other.end();
 }

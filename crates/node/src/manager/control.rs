@@ -231,6 +231,15 @@ impl Control {
         self.peers.iter().any(|peer| peer.drain.is_some())
     }
 
+    /// Whether a drain was asked before the last look around, which it waits for, and not before
+    /// the one before: it may be answered now.
+    pub fn has_looked(&self) -> bool {
+        let last = self.node.rounds.load(Ordering::Acquire);
+        self.peers
+            .iter()
+            .any(|peer| peer.drain.as_ref().is_some_and(|asked| asked.round + 1 == last))
+    }
+
     /// Whether a run waits for its reservation.
     pub fn is_beginning(&self) -> bool {
         self.peers.iter().any(|peer| peer.beginning.is_some())

@@ -189,7 +189,7 @@ pub fn serve(
     let requests = Arc::new(Requests::default());
     let mut control = Control::listen(&node, &requests, &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
-    let workers = start_workers(&node, requests)?;
+    let workers = start_workers(&node, Arc::clone(&requests))?;
     let warnings = guard.warning.iter().cloned().chain(left_out(&node)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
@@ -197,6 +197,7 @@ pub fn serve(
     node.stopping.store(true, Ordering::Release);
     node.want_work();
     node.segment.want_room();
+    requests.end();
     for worker in workers {
         let _ = worker.join();
     }
@@ -320,7 +321,9 @@ impl Manager<'_> {
         }
         let busy = ending || control.is_draining() || control.is_beginning();
         let round = if busy { DRAIN_ROUND } else { ROUND };
-        let limit = Timespec { tv_sec: 0, tv_nsec: round.as_ns() as i64 };
+        // A drain of which nothing is left when it is asked for waits for no round.
+        let round = if control.has_looked() { 0 } else { round.as_ns() as i64 };
+        let limit = Timespec { tv_sec: 0, tv_nsec: round };
         let _ = rustix::event::poll(&mut fds, Some(&limit));
         let _ = rustix::io::read(&self.node.waker, &mut [0u8; 8][..]);
     }

@@ -4,9 +4,9 @@ use crate::observe::holders::Holder;
 use crate::usage::{buckets_of, dirty_bytes, ranges, scratch_bytes};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{Counter, FileFlags, JobRecord, retirement};
+use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, retirement, slot_state};
 use forebay_pool::segment::{open_pool, text};
-use forebay_pool::{FileId, Segment, SegmentError, clock};
+use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use rustix::fd::AsFd;
 use std::ops::Range;
 use std::path::Path;
@@ -268,25 +268,32 @@ impl Observer {
     pub fn clients(&self) -> usize {
         let header = self.0.header();
         (1..header.clients_high.load(Ordering::Acquire))
-            .filter(|&slot| {
-                self.0.client(slot).state.load(Ordering::Acquire)
-                    != forebay_pool::layout::slot_state::FREE
-            })
+            .filter(|&slot| self.0.client(slot).state.load(Ordering::Acquire) != slot_state::FREE)
             .count()
     }
 
     /// Process ids of the clients that live, in ascending order.
     pub fn processes(&self) -> Vec<u32> {
+        self.living(|_| true)
+    }
+
+    /// The same, of job `number` alone; of 0: of those that no job has.
+    pub fn processes_of(&self, number: u32) -> Vec<u32> {
+        self.living(|client| client.job.load(Ordering::SeqCst) == number)
+    }
+
+    fn living(&self, is_meant: impl Fn(&ClientSlot) -> bool) -> Vec<u32> {
         let high = self.0.header().clients_high.load(Ordering::Acquire);
-        let living = (1..high).map(|slot| self.0.client(slot)).filter(|client| {
-            client.state.load(Ordering::Acquire) != forebay_pool::layout::slot_state::FREE
-        });
-        let of = |client: &forebay_pool::layout::ClientSlot| {
+        let in_use =
+            |client: &&ClientSlot| client.state.load(Ordering::Acquire) != slot_state::FREE;
+        let clients = (1..high).map(|slot| self.0.client(slot)).filter(in_use);
+        let of = |client: &ClientSlot| {
             let (pid, start) = (&client.pid, &client.start);
             (pid.load(Ordering::Acquire), start.load(Ordering::Acquire))
         };
-        let alive = |&(pid, start): &(u32, u64)| forebay_pool::liveness::is_alive(pid, start);
-        let mut found: Vec<_> = living.map(of).filter(alive).map(|(pid, _)| pid).collect();
+        let alive = |&(pid, start): &(u32, u64)| liveness::is_alive(pid, start);
+        let meant = clients.filter(|client| is_meant(client));
+        let mut found: Vec<_> = meant.map(of).filter(alive).map(|(pid, _)| pid).collect();
         found.sort_unstable();
         found.dedup();
         found

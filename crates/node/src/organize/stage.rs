@@ -11,7 +11,6 @@ use forebay_placement::hotness::AccessStats;
 use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
 use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::backoff::Backoff;
-use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
@@ -27,8 +26,6 @@ const REQUESTS_MAX: usize = 64;
 const BATCH: u64 = 16;
 /// Blocks behind a reader that are looked at when its next ones need room.
 const BEHIND: u64 = 4 * WINDOW_BLOCKS;
-/// How often the thread looks whether it shall end.
-const LOOK: Timer = Timer::ms(250);
 
 /// Blocks that will be read.
 pub(crate) struct Request {
@@ -86,23 +83,36 @@ impl Request {
 
 /// Requests that wait.
 #[derive(Default)]
-pub(crate) struct Requests(Mutex<VecDeque<Request>>, Condvar);
+pub(crate) struct Requests(Mutex<Waiting>, Condvar);
+
+#[derive(Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    is_over: bool,
+}
 
 impl Requests {
     /// Adds a request, or forgets it if there are too many.
     pub fn push(&self, request: Request) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() < REQUESTS_MAX {
-            waiting.push_back(request);
+        if waiting.requests.len() < REQUESTS_MAX {
+            waiting.requests.push_back(request);
             self.1.notify_one();
         }
     }
 
+    /// No request counts any more.
+    pub fn end(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.1.notify_one();
+    }
+
+    /// Waits for the next request; `None` at the end.
     fn next(&self) -> Option<Request> {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let woken =
-            self.1.wait_timeout_while(waiting, LOOK.as_duration(), |waiting| waiting.is_empty());
-        woken.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+        let is_idle = |waiting: &mut Waiting| waiting.requests.is_empty() && !waiting.is_over;
+        let mut woken = self.1.wait_while(waiting, is_idle).unwrap_or_else(PoisonError::into_inner);
+        if woken.is_over { None } else { woken.requests.pop_front() }
     }
 }
 
@@ -137,11 +147,8 @@ impl Stager {
 
     /// The stager's life.
     pub fn run(mut self) {
-        let node = Arc::clone(&self.node);
-        while !node.stopping() {
-            if let Some(request) = self.requests.next() {
-                self.stage(&request);
-            }
+        while let Some(request) = self.requests.next() {
+            self.stage(&request);
         }
     }
 
