@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// other things to do.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// What seventy programs may take to start and to come to their points.
+/// What it may take until one more of seventy programs, which start at once, comes to its point.
 const START: Duration = Duration::from_secs(60);
 
 const LIVELY: Setup = Setup { flush: "trigger = \"periodic\"\nperiod = \"100ms\"", ..USUAL };
@@ -44,9 +44,10 @@ fn points(site: &Site) -> BTreeSet<String> {
     points.filter(|point| *point != "slot.reserved").map(str::to_owned).collect()
 }
 
-/// Starts a program for each point, all of which pause there; each has a file of its own. Returns
-/// the run and the programs' process ids.
-fn pause_at(site: &Site, points: &[String]) -> (harness::Running, Vec<u32>) {
+/// Starts a program for each point, each with a file of its own, and stops it there: it pauses for
+/// 60 s at most, and the last of them may come later than that. Returns the run and the programs'
+/// process ids.
+fn stop_at(site: &Site, points: &[String]) -> (harness::Running, Vec<u32>) {
     let mut script = String::from(": > $OUT/flag\n");
     for (number, point) in points.iter().enumerate() {
         script += &format!(
@@ -57,15 +58,21 @@ fn pause_at(site: &Site, points: &[String]) -> (harness::Running, Vec<u32>) {
     script += "for pid in ${all[*]}; do wait $pid || exit 1; done\n";
     let run = site.start(site.buffered(&["bash", "-c", &script]));
     let pid_of = |number: usize| paused(&site.out.join(format!("log-{number}")));
-    let since = Instant::now();
+    let (mut last, mut stopped) = (Instant::now(), BTreeSet::new());
     let pids = loop {
         let found: Vec<_> = (0..points.len()).map(pid_of).collect();
+        for &pid in found.iter().flatten() {
+            if stopped.insert(pid) {
+                kill(pid, Signal::STOP);
+                last = Instant::now();
+            }
+        }
         if let Some(pids) = found.iter().copied().collect::<Option<Vec<u32>>>() {
             break pids;
         }
         let missing = points.iter().zip(&found).filter(|(_, pid)| pid.is_none());
         let missing: Vec<_> = missing.map(|(point, _)| point).collect();
-        assert!(since.elapsed() < START, "programs do not come to {missing:?}: {}", run.stderr());
+        assert!(last.elapsed() < START, "programs do not come to {missing:?}: {}", run.stderr());
         std::thread::sleep(Duration::from_millis(5));
     };
     (run, pids)
@@ -97,8 +104,7 @@ fn nobody_waits_for_who_is_stopped_at_any_step() {
     let wanted = wanted(&site);
     let points: Vec<String> = points(&site).into_iter().collect();
     assert!(points.len() > 40, "{points:?}");
-    let (run, pids) = pause_at(&site, &points);
-    pids.iter().for_each(|&pid| kill(pid, Signal::STOP));
+    let (run, pids) = stop_at(&site, &points);
     // Threads that want the stopped ones' files on the store wait, and know for which process.
     let all: Vec<_> = (0..points.len()).map(|number| format!("file-{number}")).collect();
     let script = format!("for name in {}; do sync $name & done; wait", all.join(" "));
