@@ -4,8 +4,10 @@
 //! The results go into the control block, where `aio_error`, `aio_return`, `aio_suspend` and
 //! `aio_cancel` look for them. glibc itself delivers the notifications.
 
+use crate::errno::{errno, restore_errno, set_errno, status};
 use crate::real::real;
-use crate::{errno, managed, restore_errno, rw, set_errno, status};
+use crate::rw;
+use crate::session::managed;
 use core::mem::offset_of;
 use forebay_client::user_memory::is_readable;
 use libc::{c_int, c_void, off_t, sigevent, size_t, ssize_t};

@@ -1,7 +1,8 @@
 //! copy_file_range, sendfile and splice.
 
+use crate::errno::count;
 use crate::real::{aliases, real, without_cancellation};
-use crate::{count, session};
+use crate::session::session;
 use forebay_client::user_memory::UserOffset;
 use forebay_client::{CopySide, Session};
 use libc::{c_int, c_uint, off64_t, size_t, ssize_t};

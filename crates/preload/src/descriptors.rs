@@ -1,9 +1,9 @@
 //! close, dup and fcntl.
 
+use crate::errno::{set_errno, status};
 use crate::real::{aliases, real, without_cancellation};
-use crate::session;
+use crate::session::{managed, session};
 use crate::stdio::redirect::redirected;
-use crate::{managed, set_errno, status};
 use forebay_client::OpenFlags;
 use libc::{c_int, c_uint, c_void};
 use rustix::io::Errno;
@@ -127,7 +127,7 @@ unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
 
 /// Ends all locks that belong to a description.
 pub(crate) fn unlock(fd: c_int) {
-    let errno = crate::errno();
+    let errno = crate::errno::errno();
     // SAFETY: a struct of numbers.
     let mut whole: libc::flock = unsafe { core::mem::zeroed() };
     whole.l_type = libc::F_UNLCK as _;
@@ -135,7 +135,7 @@ pub(crate) fn unlock(fd: c_int) {
     let at = (&raw mut whole).cast::<c_void>();
     real!(c"fcntl64"(fd => c_int, command => c_int, at => *mut c_void) -> c_int);
     real!(c"flock"(fd => c_int, operation => c_int) -> c_int);
-    crate::restore_errno(errno);
+    crate::errno::restore_errno(errno);
 }
 
 /// A lock of the process's, as F_SETLK takes it: glibc's lockf does not come by our fcntl.

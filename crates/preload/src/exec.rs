@@ -1,7 +1,8 @@
 //! exec and posix_spawn in all their forms.
 
+use crate::errno::set_errno;
 use crate::real::{aliases, real};
-use crate::{session, set_errno};
+use crate::session::session;
 use core::ffi::CStr;
 use forebay_client::user_memory::{Strings, UserPath};
 use forebay_client::{Session, Variables};

@@ -1,8 +1,8 @@
 //! open and its forms, temporary files, sizes and syncs.
 
+use crate::errno::status;
 use crate::real::{aliases, real};
-use crate::session;
-use crate::{managed, status};
+use crate::session::{managed, session};
 use core::ffi::CStr;
 use forebay_client::user_memory::{UserPath, is_readable, is_writable};
 use forebay_client::{Advice, AllocateMode, OpenFlags, PathAt, Whence};
@@ -21,14 +21,14 @@ unsafe fn open_by(
     call: impl Fn(c_int) -> c_int,
 ) -> c_int {
     let Some(session) = session() else { return call(flags) };
-    let before = crate::errno();
+    let before = crate::errno::errno();
     let call = |flags: OpenFlags| descriptor(call(flags.bits() as c_int));
     // SAFETY: the program's path.
     let at = unsafe { path_at(folder, path) };
     match session.open_with(at, OpenFlags::from_bits_retain(flags as u32), call) {
         Ok(fd) => {
             // The kernel may have been asked twice.
-            crate::restore_errno(before);
+            crate::errno::restore_errno(before);
             fd
         }
         Err(errno) => failed(errno),
@@ -65,7 +65,7 @@ pub(crate) unsafe fn text_at<'a>(text: *const c_char) -> Option<&'a CStr> {
 
 /// What a call of the C library's returned: a descriptor, or why there is none.
 fn descriptor(result: c_int) -> Result<c_int, Errno> {
-    if result < 0 { Err(crate::last_error()) } else { Ok(result) }
+    if result < 0 { Err(crate::errno::last_error()) } else { Ok(result) }
 }
 
 /// The same of a call without a value.

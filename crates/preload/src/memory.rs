@@ -1,7 +1,8 @@
 //! Mappings: the file is used behind our back from then on.
 
+use crate::errno::set_errno;
 use crate::real::{aliases, real};
-use crate::{managed, set_errno};
+use crate::session::managed;
 use forebay_client::user_memory::memory_changed;
 use libc::{c_int, c_void, off_t, size_t};
 

@@ -1,8 +1,8 @@
 //! fork, and what changes the whole process.
 
+use crate::errno::status;
 use crate::real::{aliases, real};
-use crate::session;
-use crate::status;
+use crate::session::session;
 use crate::stdio::foreign::carries;
 use crate::stdio::layout::Stream;
 use libc::{c_int, pid_t};
@@ -16,7 +16,7 @@ unsafe extern "C" fn fork() -> pid_t {
     match call() {
         0 => {
             if let Err(refused) = session.forked(prepared) {
-                crate::refuse(refused);
+                crate::session::refuse(refused);
             }
             0
         }

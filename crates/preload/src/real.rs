@@ -34,7 +34,7 @@ macro_rules! next {
         static SYMBOL: $crate::real::Symbol = $crate::real::Symbol::new($name);
         let address = SYMBOL.address();
         if address.is_null() {
-            $crate::set_errno(rustix::io::Errno::NOSYS);
+            $crate::errno::set_errno(rustix::io::Errno::NOSYS);
             -1isize as $result
         } else {
             let function: unsafe extern $abi fn($($type),*) -> $result =

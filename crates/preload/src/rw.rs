@@ -1,7 +1,8 @@
 //! read, write and their positional, vectored and fortified forms.
 
+use crate::errno::count;
 use crate::real::{aliases, cancellable, cancellation_point};
-use crate::{count, managed};
+use crate::session::managed;
 use forebay_client::{OpenFile, Readable, UserBuffers};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;

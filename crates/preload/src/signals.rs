@@ -4,8 +4,8 @@
 //! The kernel then keeps the signal, and all others, for that thread; nothing is queued here.
 //! Handlers of faults are the program's alone: a fault cannot wait.
 
+use crate::errno::set_errno;
 use crate::real::{aliases, real};
-use crate::set_errno;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use forebay_client::interruption;
 use libc::{c_int, c_void, sighandler_t, siginfo_t, ucontext_t};
@@ -81,7 +81,7 @@ unsafe extern "C-unwind" fn enter(number: c_int, info: *mut siginfo_t, context: 
 /// # Safety
 /// What the kernel has entered a handler with.
 unsafe fn hold_off(number: c_int, info: *mut siginfo_t, context: *mut c_void) -> bool {
-    let errno = crate::errno();
+    let errno = crate::errno::errno();
     // At once, for this handler as well: with SA_NODEFER it would come again here.
     // SAFETY: a set is numbers, the first of them for all 64 signals; the mask is this thread's.
     unsafe {
@@ -100,7 +100,7 @@ unsafe fn hold_off(number: c_int, info: *mut siginfo_t, context: *mut c_void) ->
         interruption::hold_off(*mask);
         *mask |= !UNTOUCHED;
     }
-    crate::restore_errno(errno);
+    crate::errno::restore_errno(errno);
     queued == 0
 }
 
@@ -123,7 +123,7 @@ unsafe extern "C" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     let ours = (1..SIGNALS as c_int).contains(&number) && UNTOUCHED & bit(number) == 0;
-    if !ours || crate::session().is_none() {
+    if !ours || crate::session::session().is_none() {
         // SAFETY: the program's call.
         return unsafe { real_sigaction(number, new, old) };
     }

@@ -1,8 +1,7 @@
 //! Descriptors in messages between processes.
 
-use crate::managed;
 use crate::real::cancellable;
-use crate::session;
+use crate::session::{managed, session};
 use forebay_client::Session;
 use forebay_client::user_memory::is_readable;
 use libc::{c_int, c_uint, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};

@@ -1,9 +1,9 @@
 //! stat in all its forms, and setting times.
 
+use crate::errno::status;
 use crate::files::{path_at, path_here};
 use crate::real::real;
-use crate::session;
-use crate::status;
+use crate::session::session;
 use core::ptr::null;
 use forebay_client::user_memory::is_readable;
 use forebay_client::{NewTime, PathAt, Session, StatFields, joined_ns, parted_ns};

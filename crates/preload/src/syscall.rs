@@ -2,7 +2,7 @@
 //! functions of the same name, which check again.
 
 use crate::real::{real, without_cancellation};
-use crate::session;
+use crate::session::session;
 use forebay_client::OpenFlags;
 use libc::{c_int, c_long, c_uint, c_void};
 
@@ -56,7 +56,9 @@ unsafe fn dispatch(
             libc::SYS_fallocate => c_long::from(libc::fallocate64(fd, b as c_int, c, d)),
             libc::SYS_fadvise64 => match crate::files::posix_fadvise64(fd, b, c, d as c_int) {
                 0 => 0,
-                error => crate::status(Err(rustix::io::Errno::from_raw_os_error(error))).into(),
+                error => {
+                    crate::errno::status(Err(rustix::io::Errno::from_raw_os_error(error))).into()
+                }
             },
             libc::SYS_readahead => crate::files::readahead(fd, b, c as usize) as c_long,
             libc::SYS_splice => {
@@ -79,7 +81,7 @@ unsafe fn dispatch(
                         let flags = OpenFlags::from_bits_retain(*pc.cast::<u64>() as u32);
                         if let Err(errno) = session.opened_surely(opened as c_int, flags) {
                             libc::close(opened as c_int);
-                            return c_long::from(crate::status(Err(errno)));
+                            return c_long::from(crate::errno::status(Err(errno)));
                         }
                     }
                     opened
@@ -154,7 +156,7 @@ unsafe fn dispatch(
                 if let Some(session) = session()
                     && let Err(errno) = session.use_kernel_only()
                 {
-                    return c_long::from(crate::status(Err(errno)));
+                    return c_long::from(crate::errno::status(Err(errno)));
                 }
                 real!(c"syscall"(number => c_long, a => c_long, b => c_long) -> c_long)
             }

@@ -6,8 +6,9 @@ use super::foreign::carries;
 use super::glibc::{Locked, flush};
 use super::layout::*;
 use super::stream::close;
+use crate::errno::{errno, restore_errno, set_errno};
 use crate::real::real;
-use crate::{errno, managed, restore_errno, session, set_errno};
+use crate::session::{managed, session};
 use libc::{FILE, c_int};
 use rustix::io::Errno;
 

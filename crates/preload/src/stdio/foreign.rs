@@ -6,7 +6,8 @@ use super::cookie::ours;
 use super::glibc::Locked;
 use super::layout::*;
 use super::position::{read_ahead, seek};
-use crate::{managed, session, set_errno};
+use crate::errno::set_errno;
+use crate::session::{managed, session};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use libc::{FILE, c_int, off64_t};
 

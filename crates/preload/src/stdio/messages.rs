@@ -3,8 +3,8 @@
 use super::cookie::ours;
 use super::glibc::{Locked, stderr};
 use super::layout::{ORIENTATION_AT, Stream};
-use crate::managed;
 use crate::real::real;
+use crate::session::managed;
 use libc::{c_char, c_int, c_void};
 
 /// glibc writes through a stream of its own on a copy of the descriptor, so that stderr keeps

@@ -5,7 +5,7 @@ use super::cookie::ours;
 use super::foreign::carries_foreign;
 use super::glibc::{Locked, stdin, stdout};
 use super::layout::Stream;
-use crate::managed;
+use crate::session::managed;
 use libc::c_int;
 
 /// Called when `fd` refers to something else than before.

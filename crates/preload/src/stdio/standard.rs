@@ -5,7 +5,7 @@ use super::foreign::GLIBC_STDIN;
 use super::glibc::{stderr, stdin, stdout, unbuffer};
 use super::layout::{Stream, WIDE_DATA_AT};
 use super::stream::cookie_stream;
-use crate::session;
+use crate::session::session;
 use core::sync::atomic::Ordering;
 
 /// Makes the standard streams ours, before a program can have a copy of their pointers.

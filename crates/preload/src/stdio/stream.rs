@@ -5,8 +5,9 @@ use super::cookie::{Cookie, cookie_of};
 use super::foreign::share_need_of_locks;
 use super::layout::Stream;
 use super::position::{advance, seek};
+use crate::descriptors;
+use crate::errno::{errno, restore_errno};
 use crate::real::real;
-use crate::{descriptors, errno, restore_errno};
 use core::ffi::CStr;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 
