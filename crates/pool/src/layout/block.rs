@@ -1,0 +1,53 @@
+//! Buckets, and the nodes of the index that leads to them.
+
+use super::{NODE_ENTRIES, PAGES_PER_BUCKET};
+use crate::AtomicFileId;
+use crate::dirty_pages::DirtyPages;
+use crate::seq_lock::RobustSeqLock;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// A bucket of any tier.
+#[repr(C, align(64))]
+pub struct BucketMeta {
+    /// Guards everything below, and versions the content.
+    pub lock: RobustSeqLock,
+    /// `FREE`, `USED`, `FILLING`, `RESERVED`, or the owner whose cache it is in.
+    pub state: AtomicU32,
+    /// File record of the block it holds.
+    pub file: AtomicFileId,
+    /// Block number within the file.
+    pub block: AtomicU64,
+    /// Pages that hold the block's content.
+    pub valid: AtomicU64,
+    /// Pages that the store lacks.
+    pub pages: DirtyPages,
+    /// Milliseconds of the last write.
+    pub written: AtomicU32,
+    /// Milliseconds of the write that made it dirty.
+    pub dirtied: AtomicU32,
+    /// Place of the job that it is set aside for, plus one; 0 is none's.
+    pub reserved: AtomicU32,
+    /// How often, and how lately, the block was used: a
+    /// [`forebay_placement::hotness::AccessStats`].
+    pub access_stats: AtomicU32,
+}
+
+/// What is known of the pages of a file tier's bucket. Guarded by the bucket's lock.
+#[repr(C)]
+pub struct SlotChecksums {
+    /// The checksum of each page, or 0: not known.
+    pub sum: [AtomicU32; PAGES_PER_BUCKET as usize],
+    /// Dirty pages whose bytes are not the ones that were written: the store is never given them.
+    pub corrupt: AtomicU64,
+}
+
+/// A node of the block index.
+#[repr(C, align(64))]
+pub struct IndexNode {
+    /// Index entries in a leaf, children (node plus one) above.
+    pub entry: [AtomicU64; NODE_ENTRIES],
+}
+
+pin_size!(BucketMeta, 64);
+pin_size!(SlotChecksums, 264);
+pin_size!(IndexNode, 512);

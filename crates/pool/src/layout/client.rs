@@ -1,0 +1,128 @@
+//! Client slots, and what is counted in them.
+
+use super::{CACHED_BUCKETS, CACHED_NODES, SHARED_LOCKS};
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// What clients count, from the start of their pool. Tests use it to prove that interception was
+/// live.
+#[repr(C)]
+pub struct Counters {
+    /// Calls: files opened for buffering.
+    pub opens: AtomicU64,
+    /// Calls: writes served from the tiers.
+    pub writes: AtomicU64,
+    /// Bytes: written by them.
+    pub write_bytes: AtomicU64,
+    /// Calls: reads served at least in part from the tiers.
+    pub reads: AtomicU64,
+    /// Bytes: read by them.
+    pub read_bytes: AtomicU64,
+    /// Blocks: written to the store past the tiers, which had no room.
+    pub write_around: AtomicU64,
+    /// Waits: of a writer, for room in the tiers.
+    pub backpressure: AtomicU64,
+    /// Calls: passed to the kernel after the file was made clean.
+    pub passthrough: AtomicU64,
+    /// Bytes: read from the store by programs that waited for them.
+    pub missed_bytes: AtomicU64,
+}
+
+/// One of the [`Counters`].
+pub struct Counter<'a> {
+    /// Its name, as `forebay status` has it.
+    pub name: &'static str,
+    /// What is counted.
+    pub unit: &'static str,
+    /// Which of that: a line for people.
+    pub help: &'static str,
+    /// The count.
+    pub value: &'a AtomicU64,
+}
+
+impl Counters {
+    /// All counters, always in the same order.
+    pub fn all(&self) -> [Counter<'_>; 9] {
+        let of = |name, unit, help, value| Counter { name, unit, help, value };
+        [
+            of("opens", "calls", "files opened for buffering", &self.opens),
+            of("writes", "calls", "writes served from the tiers", &self.writes),
+            of("write_bytes", "bytes", "written by them", &self.write_bytes),
+            of("reads", "calls", "reads served at least in part from the tiers", &self.reads),
+            of("read_bytes", "bytes", "read by them", &self.read_bytes),
+            of(
+                "write_around",
+                "blocks",
+                "written to the store past the tiers, which had no room",
+                &self.write_around,
+            ),
+            of("backpressure", "waits", "of a writer, for room in the tiers", &self.backpressure),
+            of(
+                "passthrough",
+                "calls",
+                "passed to the kernel after the file was made clean",
+                &self.passthrough,
+            ),
+            of(
+                "missed_bytes",
+                "bytes",
+                "read from the store by programs that waited for them",
+                &self.missed_bytes,
+            ),
+        ]
+    }
+}
+
+/// A client slot's states.
+pub mod slot_state {
+    /// Free.
+    pub const FREE: u32 = 0;
+    /// Taken by a parent for the child it is about to fork.
+    pub const RESERVED: u32 = 1;
+    /// A running process.
+    pub const LIVE: u32 = 2;
+    /// Being cleared by the thread that saw the process dead.
+    pub const REAPING: u32 = 3;
+}
+
+/// A process that buffers. Padded so that no two slots share a cache line.
+#[repr(C, align(128))]
+pub struct ClientSlot {
+    /// See [`slot_state`].
+    pub state: AtomicU32,
+    /// Process id.
+    pub pid: AtomicU32,
+    /// Start time of the process in clock ticks: with the pid, its identity.
+    pub start: AtomicU64,
+    /// Raised when the slot is taken and when it becomes free, so that nothing late is taken for
+    /// the new process's.
+    pub generation: AtomicU32,
+    /// Next word of the free map to search.
+    pub bucket_hint: AtomicU32,
+    /// Free buckets kept for this process, plus one; 0 is an empty place.
+    pub buckets: [AtomicU32; CACHED_BUCKETS],
+    /// Index nodes kept for this process, plus one.
+    pub nodes: [AtomicU32; CACHED_NODES],
+    /// Of a reserved slot: the child it is for, as soon as the parent knows, see
+    /// [`ClientSlot::child`].
+    pub child: AtomicU32,
+    /// The bucket that was used last, plus one: uses that follow each other count as one.
+    pub last_bucket: AtomicU32,
+    /// What this process did.
+    pub counters: Counters,
+    /// For each thread inside a buffered file: the thread and the file, see [`super::SharedLock`].
+    pub shared_locks: [AtomicU64; SHARED_LOCKS],
+    /// Number of the job that the process belongs to; 0 is none. Inherited by forked children.
+    pub job: AtomicU32,
+    /// Milliseconds, never 0: since when it has been in one and the same place without doing
+    /// anything, as the node manager sees it. 0: it goes on.
+    pub standing: AtomicU32,
+    /// The numbers of files that the process uses without a record, a bit each, see
+    /// `unrecorded.rs`. Inherited by forked children.
+    pub unrecorded: AtomicU64,
+    /// Opens that are under way, from before the kernel's until the file's description is live, see
+    /// [`crate::clients::Clients::openers`].
+    pub opening: AtomicU32,
+}
+
+pin_size!(Counters, 72);
+pin_size!(ClientSlot, 896);

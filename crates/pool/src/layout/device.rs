@@ -1,0 +1,84 @@
+//! Tiers, stores, and how fast their devices are.
+
+use super::LONG_PATH_BYTES;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Bandwidths and latency of an emulated device, and its token bucket.
+#[repr(C)]
+pub struct Emulation {
+    /// Bytes per second; 0 is not limited.
+    pub read_bandwidth: u64,
+    /// Bytes per second; 0 is not limited.
+    pub write_bandwidth: u64,
+    /// Nanoseconds added to each transfer.
+    pub latency_ns: u64,
+    /// CLOCK_MONOTONIC nanoseconds at which the device is free again.
+    pub next_free_ns: AtomicU64,
+}
+
+/// How fast a device is, as far as known: what the cost model computes with. The node manager may
+/// correct it; each number is right by itself.
+#[repr(C)]
+pub struct DeviceSpeed {
+    /// Bytes per second.
+    pub read_bandwidth: AtomicU64,
+    /// Bytes per second.
+    pub write_bandwidth: AtomicU64,
+    /// Nanoseconds until the first byte.
+    pub latency_ns: AtomicU64,
+}
+
+/// A tier: its buckets are `first_bucket .. first_bucket + buckets`.
+#[repr(C)]
+pub struct TierHeader {
+    /// First bucket id, a multiple of 64.
+    pub first_bucket: u32,
+    /// Buckets of the tier.
+    pub buckets: u32,
+    /// About how many of them are free; the node manager corrects it.
+    pub free: AtomicU32,
+    /// The tier's demoter is woken when `free` falls below this.
+    pub low: AtomicU32,
+    /// About how many hold blocks that may not leave.
+    pub pinned: AtomicU32,
+    /// The bits of an f32: the lowest hotness among the files whose blocks it holds.
+    pub coldest: AtomicU32,
+    /// Raised when a block of it that might be promoted was used.
+    pub used: AtomicU32,
+    /// About how many hold blocks that the store has, and that may leave: dropping them takes no
+    /// time.
+    pub clean: AtomicU32,
+    /// Why nothing new goes there, where the header's `failed_tiers` says so: an errno.
+    pub failed_errno: AtomicU32,
+    /// Milliseconds: since when.
+    pub failed_at: AtomicU32,
+    /// Its emulated device, if any.
+    pub emulation: Emulation,
+    /// How fast it is.
+    pub speed: DeviceSpeed,
+    /// Name, zero-terminated.
+    pub name: [u8; 56],
+    /// The file that holds the slots of a file tier; empty for RAM.
+    pub path: [u8; LONG_PATH_BYTES],
+}
+
+/// A managed directory of a backing store.
+#[repr(C)]
+pub struct StoreHeader {
+    /// Device number.
+    pub device: u64,
+    /// 1: everything goes straight to the store.
+    pub bypass: u32,
+    /// The buffering mode of files for which neither a rule nor their run gives one: a code, or 0.
+    pub mode: u32,
+    /// Its emulated device, if any.
+    pub emulation: Emulation,
+    /// How fast it is.
+    pub speed: DeviceSpeed,
+    /// Canonical path, zero-terminated.
+    pub path: [u8; LONG_PATH_BYTES],
+}
+
+pin_size!(DeviceSpeed, 24);
+pin_size!(TierHeader, 4248);
+pin_size!(StoreHeader, 4168);

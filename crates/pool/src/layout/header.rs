@@ -1,0 +1,280 @@
+//! The head of a segment.
+
+use super::{
+    CHANGED_NAMES, Counters, Emulation, FOLDER_BYTES, INSTANCE_BYTES, JOBS_MAX, JobRecord,
+    MAKER_BYTES, STORES_MAX, StoreHeader, TierHeader, UNRECORDED,
+};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{BucketId, FileId};
+use forebay_placement::schema::{Durability, Trigger};
+use forebay_placement::{TIERS_MAX, TierId};
+
+/// The head of the segment, 72 KiB, the token buckets and paths of tiers and stores included.
+#[repr(C, align(4096))]
+pub struct Header {
+    /// [`super::MAGIC`], written last when a segment is made.
+    pub magic: AtomicU64,
+    /// [`super::LAYOUT_VERSION`].
+    pub layout_version: u32,
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// Tiers in use.
+    pub tiers: u32,
+    /// Stores in use.
+    pub stores: u32,
+    /// Buckets of all tiers together.
+    pub buckets: u32,
+    /// Client slots; slot 0 is the node manager's.
+    pub clients: u32,
+    /// File records.
+    pub files: u32,
+    /// Open-file descriptions.
+    pub descriptions: u32,
+    /// Index nodes.
+    pub nodes: u32,
+    /// Hash heads of the file table.
+    pub heads: u32,
+    /// Rules of the buffering schema in use.
+    pub rules: u32,
+    /// Not used.
+    pub reserved: u32,
+    /// Bytes of the whole segment.
+    pub segment_bytes: u64,
+    /// Which instance: sixteen hexadecimal digits. This and the next two stay where they are in
+    /// every later layout: each version finds the pools of all.
+    pub instance: [u8; INSTANCE_BYTES],
+    /// Inode of the pool's file: a copy has another.
+    pub inode: AtomicU64,
+    /// The private folder of the instance, zero-terminated; empty if it is not known. Another
+    /// manager may have it elsewhere: what is read while that is written is no folder.
+    pub folder: [AtomicU64; FOLDER_BYTES / 8],
+    /// The version of Forebay that made it, zero-terminated; it stays where it is in every later
+    /// layout, too, so that those that cannot read the rest can say which version can.
+    pub maker: [u8; MAKER_BYTES],
+    /// A number of its own, at random: slots and their tables have it in their heads, too.
+    pub number: u64,
+
+    /// Node manager's process id; 0 when it has left in order.
+    pub manager_pid: AtomicU32,
+    /// Raised whenever a node manager attaches.
+    pub manager_epoch: AtomicU32,
+    /// Start time of the manager's process, in clock ticks after boot.
+    pub manager_start: AtomicU64,
+    /// One past the highest client slot ever used.
+    pub clients_high: AtomicU32,
+    /// Buckets of the RAM tier that are backed by memory so far.
+    pub ram_ready: AtomicU32,
+    /// Where the next search for a free file record starts; the manager sets it back, so that
+    /// records in use stay together.
+    pub file_cursor: AtomicU32,
+    /// One past the highest file record ever used.
+    pub files_high: AtomicU32,
+    /// How far the manager is with its end, see [`retirement`].
+    pub retired: AtomicU32,
+    /// Where the next search for a free open-file description starts.
+    pub description_cursor: AtomicU32,
+    /// The node manager's clock in milliseconds, at most 100 of them late: good enough for hotness,
+    /// and free for readers, because the line is in every cache.
+    pub now_ms: AtomicU32,
+    /// Futex of the demoters: raised when a thread wants room in RAM.
+    pub room_wanted: AtomicU32,
+    /// Futex of waiting clients: raised when RAM buckets became free.
+    pub room_made: AtomicU32,
+    /// Futex of the flushers: raised when a flush is wanted.
+    pub work_wanted: AtomicU32,
+    /// Futex of those who wait for a sync to be done.
+    pub work_done: AtomicU32,
+    /// When dirty blocks are flushed, see [`Trigger`].
+    pub trigger: AtomicU32,
+    /// Opens that could not be buffered because the file table or the descriptions were full.
+    pub opens_refused: AtomicU32,
+    /// The placement policy of files whose rule names none: [`forebay_placement::PolicyId`]'s
+    /// number.
+    pub policy: AtomicU32,
+    /// How the placement engine computes costs: 0 physically, 1 as the paper prints it.
+    pub cost_model: AtomicU32,
+    /// Thousandths of a move by the data organizer that a writer waits for.
+    pub exposed_permille: AtomicU32,
+    /// How victims are chosen: the index in [`forebay_placement::evict::Eviction::ALL`].
+    pub eviction: AtomicU32,
+    /// 1: what programs will probably read is brought to RAM ahead of them.
+    pub prefetch: AtomicU32,
+    /// Bytes to which free space is rounded before a placement is decided anew.
+    pub granularity: AtomicU64,
+    /// Counters of clients that are gone; live ones are in their slots.
+    pub past: Counters,
+    /// Where and how fast each tier is.
+    pub tier: [TierHeader; TIERS_MAX],
+    /// The managed directories.
+    pub store: [StoreHeader; STORES_MAX],
+    /// A program without the library may be at the other end of a socket: descriptors that are
+    /// sent are used through the kernel.
+    pub unmanaged_peers: AtomicU32,
+    /// Bit n: the device of file tier n has failed. Nothing new goes there.
+    pub failed_tiers: AtomicU32,
+    /// The next number for slot records, journal records and syncs: what happens later has a higher
+    /// one.
+    pub sequence: AtomicU64,
+    /// What fsync waits for where no rule says so: the code of a [`Durability`].
+    pub durability: AtomicU32,
+    /// Times that a file was found changed by others on the store while Forebay had data for it.
+    pub conflicts: AtomicU32,
+    /// Raised by programs after each call that gives a file another name, or takes one away, and
+    /// before they look whether the file is in the table: see [`crate::files::Names::changes`].
+    pub name_changes: AtomicU64,
+    /// Over all that never changes once the segment is made, see `Header::sum`.
+    pub checksum: AtomicU64,
+    /// Buckets of each tier that are set aside for jobs, free or in use.
+    pub set_aside: [AtomicU32; TIERS_MAX],
+    /// The runs under way.
+    pub job: [JobRecord; JOBS_MAX],
+    /// The PID namespace of the node manager, and so of all whose numbers are here; 0: not known.
+    /// See [`crate::liveness::namespace`].
+    pub namespace: AtomicU64,
+    /// How often processes noted that they use files of each number without a record, see
+    /// `unrecorded.rs`. 0: none does.
+    pub unrecorded: [AtomicU32; UNRECORDED],
+    /// What the last changes of names were about: change n in place n modulo their number, the
+    /// lower half of n in the upper half, the sum of the name in the lower.
+    pub changed_names: [AtomicU64; CHANGED_NAMES],
+}
+
+impl Header {
+    /// The tiers in use, fastest first.
+    #[inline]
+    pub fn tiers_in_use(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = TierId> + ExactSizeIterator + Clone + use<> {
+        TierId::all(self.tiers as usize)
+    }
+
+    /// All file records, in use or not.
+    pub fn file_ids(&self) -> impl DoubleEndedIterator<Item = FileId> + ExactSizeIterator + use<> {
+        FileId::range(0, self.files)
+    }
+
+    /// Whether there is a record of this number: it may come from a damaged word.
+    #[inline]
+    pub fn has_file(&self, file: FileId) -> bool {
+        file.raw() < self.files
+    }
+
+    /// Those of them whose slots lie in a file.
+    #[inline]
+    pub fn file_tiers(&self) -> impl DoubleEndedIterator<Item = TierId> + Clone + use<> {
+        TierId::RAM.below(self.tiers as usize)
+    }
+
+    /// All buckets, those behind the last of a tier included.
+    pub fn bucket_ids(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = BucketId> + ExactSizeIterator + Clone + use<> {
+        BucketId::range(0, self.buckets)
+    }
+
+    /// The flush trigger in force.
+    pub fn flush_trigger(&self) -> Trigger {
+        Trigger::from_code(self.trigger.load(Ordering::Relaxed) as u8).unwrap_or(Trigger::Periodic)
+    }
+
+    /// What fsync waits for where no rule says so.
+    pub fn fsync_durability(&self) -> Durability {
+        let code = self.durability.load(Ordering::Relaxed) as u8;
+        Durability::from_code(code).unwrap_or(Durability::Store)
+    }
+
+    /// Says where the instance's folder is; one whose path is too long is not known.
+    pub fn set_folder(&self, path: &[u8]) {
+        let mut bytes = [0; FOLDER_BYTES];
+        if let Some(room) = bytes[..FOLDER_BYTES - 1].get_mut(..path.len()) {
+            room.copy_from_slice(path);
+        }
+        for (word, bytes) in self.folder.iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// A checksum of what never changes once the segment is made: sizes, settings, where tiers and
+    /// stores are, and `rules`. Every single changed word changes it.
+    pub(crate) fn sum(&self, rules: &[u8]) -> u64 {
+        let mut sum = Sum(0xcbf2_9ce4_8422_2325);
+        for number in [
+            self.layout_version,
+            self.page_size,
+            self.tiers,
+            self.stores,
+            self.buckets,
+            self.clients,
+            self.files,
+            self.descriptions,
+            self.nodes,
+            self.heads,
+            self.rules,
+            self.trigger.load(Ordering::Relaxed),
+            self.policy.load(Ordering::Relaxed),
+            self.cost_model.load(Ordering::Relaxed),
+            self.exposed_permille.load(Ordering::Relaxed),
+            self.eviction.load(Ordering::Relaxed),
+            self.prefetch.load(Ordering::Relaxed),
+            self.durability.load(Ordering::Relaxed),
+        ] {
+            sum.number(number.into());
+        }
+        sum.number(self.segment_bytes);
+        sum.bytes(&self.instance);
+        sum.number(self.number);
+        sum.number(self.granularity.load(Ordering::Relaxed));
+        for tier in &self.tier {
+            sum.number(tier.first_bucket.into());
+            sum.number(tier.buckets.into());
+            sum.emulation(&tier.emulation);
+            sum.bytes(&tier.name);
+            sum.bytes(&tier.path);
+        }
+        for store in &self.store {
+            sum.number(store.device);
+            sum.number(store.bypass.into());
+            sum.emulation(&store.emulation);
+            sum.bytes(&store.path);
+        }
+        sum.bytes(rules);
+        sum.0
+    }
+}
+
+/// A running checksum in the manner of Fowler, Noll and Vo, word by word. Each step is a
+/// permutation of the state, so that one word that differs cannot be undone by equal ones.
+struct Sum(u64);
+
+impl Sum {
+    fn number(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(0x100_0000_01b3);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.number(u64::from_le_bytes(*word)));
+        rest.iter().for_each(|&byte| self.number(byte.into()));
+    }
+
+    fn emulation(&mut self, emulation: &Emulation) {
+        for number in [emulation.read_bandwidth, emulation.write_bandwidth, emulation.latency_ns] {
+            self.number(number);
+        }
+    }
+}
+
+/// Values of [`Header::retired`]. Whatever it is, every process opens through the file table, so
+/// that all that have a file open see the same of it.
+pub mod retirement {
+    /// Files are buffered.
+    pub const NONE: u32 = 0;
+    /// The manager makes all files clean and direct; those that come into the table are direct.
+    pub const CLEARING: u32 = 1;
+    /// All files are direct. The manager stays for the processes that have them open.
+    pub const DIRECT: u32 = 2;
+    /// The segment is about to be removed: no process uses it, and none may join.
+    pub const GONE: u32 = 3;
+}
+
+pin_size!(Header, 18 * 4096);

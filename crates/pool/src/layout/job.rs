@@ -1,0 +1,57 @@
+//! Jobs.
+
+use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU8;
+
+/// States of a job.
+pub mod job_state {
+    /// Free.
+    pub const FREE: u32 = 0;
+    /// Being set up by the node manager.
+    pub const STARTING: u32 = 1;
+    /// Its command, or what that left behind, runs.
+    pub const LIVE: u32 = 2;
+    /// Its command has ended; processes that it left behind may go on.
+    pub const ENDING: u32 = 3;
+    /// No process may join it any more: its scratch files are being deleted.
+    pub const OVER: u32 = 4;
+}
+
+/// Whose files a job's reservation is for.
+pub mod reserved_for {
+    /// Those whose rule has a reservation.
+    pub const RULES: u8 = 0;
+    /// All that the job writes.
+    pub const ALL: u8 = 1;
+}
+
+/// A job: one `forebay run` and all processes that come of it. Written by the node manager.
+#[repr(C)]
+pub struct JobRecord {
+    /// See [`job_state`].
+    pub state: AtomicU32,
+    /// Which of the jobs that had this place one after the other: `n * JOBS_MAX + place`, n from 1.
+    pub number: AtomicU32,
+    /// Process id of the `forebay run`.
+    pub pid: AtomicU32,
+    /// The buffering mode of files whose rule gives none: a code, or 0.
+    pub mode: AtomicU8,
+    /// The flush trigger of files whose rule gives none: a code, or 0.
+    pub trigger: AtomicU8,
+    /// See [`reserved_for`].
+    pub reserved_for: AtomicU8,
+    /// 1: its command has ended, and the node manager has not yet looked what follows.
+    pub ended: AtomicU8,
+    /// Start time of that process in clock ticks.
+    pub start: AtomicU64,
+    /// Buckets that are set aside for it, free or in use.
+    pub reserved: AtomicU32,
+    /// About how many of them are free; at most one too few for each that a killed process had.
+    pub free: AtomicU32,
+    /// Where the next search for a free one starts.
+    pub cursor: AtomicU32,
+    /// Not used.
+    pub spare: AtomicU32,
+}
+
+pin_size!(JobRecord, 40);

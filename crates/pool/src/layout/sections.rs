@@ -1,0 +1,144 @@
+//! What a segment is sized by, and where its sections lie.
+
+use super::{
+    BucketMeta, ClientSlot, Description, FileRecord, Header, IndexNode, PAGES_PER_BUCKET,
+    RuleRecord, STRIPES, SlotChecksums,
+};
+use crate::queue::Queue;
+use crate::ranks::Stripe;
+use crate::seq_lock::RobustSeqLock;
+use forebay_placement::schema::RULES_MAX;
+
+/// What the segment is sized by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a page: 4 KiB to 64 KiB, a power of two.
+    pub page_size: u32,
+    /// Buckets of each tier, RAM first.
+    pub tier_buckets: Vec<u32>,
+    /// Client slots, at most 4096.
+    pub clients: u32,
+    /// File records.
+    pub files: u32,
+    /// Open-file descriptions, at most 65,536 (the marker has 16 bits for them).
+    pub descriptions: u32,
+    /// Index nodes.
+    pub nodes: u32,
+}
+
+impl Geometry {
+    /// Sizes for tiers of the given bytes: tables grow with the buckets, because every dirty file
+    /// needs at least one. A processes' limit of 1024 and 16,384 open descriptions cost 4 MiB.
+    pub fn for_tiers(page_size: u32, tier_bytes: &[u64]) -> Geometry {
+        let bucket = u64::from(page_size) * u64::from(PAGES_PER_BUCKET);
+        let tier_buckets: Vec<u32> = tier_bytes
+            .iter()
+            .map(|bytes| u32::try_from(bytes / bucket).unwrap_or(u32::MAX / 16))
+            .collect();
+        let total: u32 = tier_buckets.iter().sum();
+        let files = total.clamp(8192, 1 << 17);
+        Geometry {
+            page_size,
+            tier_buckets,
+            clients: 1024,
+            files,
+            descriptions: 1 << 14,
+            nodes: (total / 16 + files).next_multiple_of(64),
+        }
+    }
+
+    /// Bytes of a bucket.
+    pub fn bucket_bytes(&self) -> u64 {
+        u64::from(self.page_size) * u64::from(PAGES_PER_BUCKET)
+    }
+}
+
+/// Byte offsets of the sections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offsets {
+    pub(crate) rules: usize,
+    pub(crate) queue: usize,
+    pub(crate) clients: usize,
+    pub(crate) bitmaps: usize,
+    pub(crate) stripes: usize,
+    pub(crate) heads: usize,
+    pub(crate) files: usize,
+    pub(crate) descriptions: usize,
+    pub(crate) nodes: usize,
+    pub(crate) node_states: usize,
+    pub(crate) node_bits: usize,
+    pub(crate) buckets: usize,
+    pub(crate) bucket_bits: usize,
+    pub(crate) sums: usize,
+    /// End of the sections that are reserved at start.
+    pub(crate) fixed_end: usize,
+    /// The RAM tier's data.
+    pub(crate) data: usize,
+    /// Bytes of the whole segment.
+    pub(crate) end: usize,
+}
+
+/// Alignment of the RAM tier's data: a huge page.
+pub const DATA_ALIGN: usize = 2 << 20;
+
+/// Counts from which the offsets follow.
+pub(crate) struct Counts {
+    pub clients: u32,
+    pub descriptions: u32,
+    pub heads: u32,
+    pub files: u32,
+    pub nodes: u32,
+    pub buckets: u32,
+    pub ram_buckets: u32,
+    pub bucket_bytes: u64,
+}
+
+impl Offsets {
+    pub(crate) fn of(counts: &Counts) -> Offsets {
+        let mut at = core::mem::size_of::<Header>();
+        let mut section = |bytes: usize| {
+            let start = at;
+            at = (at + bytes).next_multiple_of(4096);
+            start
+        };
+        let count = |n: u32, each: usize| n as usize * each;
+        let rules = section(RULES_MAX * size_of::<RuleRecord>());
+        let queue = section(size_of::<Queue>());
+        let clients = section(count(counts.clients, size_of::<ClientSlot>()));
+        let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
+        let stripes = section(STRIPES * size_of::<RobustSeqLock<Stripe>>());
+        let heads = section(count(counts.heads, 4));
+        let files = section(count(counts.files, size_of::<FileRecord>()));
+        let descriptions = section(count(counts.descriptions, size_of::<Description>()));
+        let nodes = section(count(counts.nodes, size_of::<IndexNode>()));
+        let node_states = section(count(counts.nodes, 4));
+        let node_bits = section(count(counts.nodes.div_ceil(64), 8));
+        let buckets = section(count(counts.buckets, size_of::<BucketMeta>()));
+        let bucket_bits = section(count(counts.buckets.div_ceil(64), 8));
+        let slots = counts.buckets - counts.ram_buckets.next_multiple_of(64).min(counts.buckets);
+        let sums = section(count(slots, size_of::<SlotChecksums>()));
+        let fixed_end = section(0);
+        let data = fixed_end.next_multiple_of(DATA_ALIGN);
+        let bytes = u64::from(counts.ram_buckets) * counts.bucket_bytes;
+        let end = data + (bytes as usize).next_multiple_of(DATA_ALIGN);
+        Offsets {
+            rules,
+            queue,
+            clients,
+            bitmaps,
+            stripes,
+            heads,
+            files,
+            descriptions,
+            nodes,
+            node_states,
+            node_bits,
+            buckets,
+            bucket_bits,
+            sums,
+            fixed_end,
+            data,
+            end,
+        }
+    }
+}

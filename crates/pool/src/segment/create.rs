@@ -1,0 +1,138 @@
+//! Making a segment.
+
+use super::error::system;
+use super::{Segment, SegmentError};
+use crate::layout::{
+    Counts, Geometry, Header, LAYOUT_VERSION, MAGIC, MAKER, Offsets, RuleRecord, TierId,
+};
+use crate::owner::MANAGER_SLOT;
+use crate::private;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use forebay_placement::schema::RULES_MAX;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use rustix::mm::MapFlags;
+use std::path::Path;
+
+impl Segment {
+    /// Makes a segment in the empty file `file` and reserves memory for its tables. `fill` sets
+    /// what the header says about tiers and stores. No bucket is free yet: see [`Segment::grow`].
+    ///
+    /// # Errors
+    /// `NoRoom` if the tables cannot be reserved, or the system's error.
+    pub fn create(
+        file: BorrowedFd<'_>,
+        geometry: &Geometry,
+        fill: impl FnOnce(&mut Header),
+    ) -> Result<Segment, SegmentError> {
+        Segment::create_with_rules(file, geometry, &[], fill)
+    }
+
+    /// The same, with rules of the buffering schema: the first [`RULES_MAX`].
+    ///
+    /// # Errors
+    /// Those of [`Segment::create`].
+    pub fn create_with_rules(
+        file: BorrowedFd<'_>,
+        geometry: &Geometry,
+        rules: &[RuleRecord],
+        fill: impl FnOnce(&mut Header),
+    ) -> Result<Segment, SegmentError> {
+        let counts = counts_of(geometry);
+        let offsets = Offsets::of(&counts);
+        rustix::fs::ftruncate(file, offsets.end as u64).map_err(system("sizing the pool"))?;
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, offsets.fixed_end as u64).map_err(
+            |errno| match errno {
+                Errno::NOSPC | Errno::NOMEM => SegmentError::NoRoom(offsets.fixed_end as u64),
+                other => SegmentError::System("reserving the pool's tables", other),
+            },
+        )?;
+        let segment = Segment::map(
+            file,
+            MapFlags::SHARED,
+            offsets,
+            geometry.bucket_bytes(),
+            counts.ram_buckets,
+        )?;
+        // SAFETY: no other process knows the file yet.
+        let header = unsafe { segment.base.cast::<Header>().as_mut() };
+        header.layout_version = LAYOUT_VERSION;
+        set_text(&mut header.maker, MAKER.as_bytes());
+        header.page_size = geometry.page_size;
+        header.tiers = geometry.tier_buckets.len() as u32;
+        header.buckets = counts.buckets;
+        header.clients = counts.clients;
+        header.files = counts.files;
+        header.descriptions = counts.descriptions;
+        header.nodes = counts.nodes;
+        header.heads = counts.heads;
+        header.segment_bytes = offsets.end as u64;
+        header.clients_high = AtomicU32::new(1);
+        header.sequence = AtomicU64::new(1);
+        let mut first = 0;
+        for (tier, &buckets) in header.tier.iter_mut().zip(&geometry.tier_buckets) {
+            tier.first_bucket = first;
+            tier.buckets = buckets;
+            first += buckets.next_multiple_of(64);
+        }
+        let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
+        header.inode = AtomicU64::new(stat.st_ino);
+        fill(header);
+        header.rules = rules.len().min(RULES_MAX) as u32;
+        let table = segment.offsets.rules;
+        for (index, rule) in rules.iter().take(RULES_MAX).enumerate() {
+            // SAFETY: the section holds RULES_MAX records, and no other process knows the file yet.
+            unsafe { segment.base.add(table).cast::<RuleRecord>().add(index).write(rule.clone()) };
+        }
+        for tier in TierId::RAM.below(geometry.tier_buckets.len()) {
+            let map = segment.free_buckets(tier);
+            map.repair(map.count);
+            segment.header().tier[tier].free.store(map.count, Ordering::Relaxed);
+        }
+        segment.index_nodes(MANAGER_SLOT).free().repair(counts.nodes);
+        segment.header().checksum.store(segment.sum(), Ordering::Release);
+        segment.header().magic.store(MAGIC, Ordering::Release);
+        Ok(segment)
+    }
+}
+
+fn counts_of(geometry: &Geometry) -> Counts {
+    Counts {
+        clients: geometry.clients,
+        descriptions: geometry.descriptions,
+        heads: (geometry.files * 2).next_power_of_two(),
+        files: geometry.files,
+        nodes: geometry.nodes,
+        buckets: geometry.tier_buckets.iter().map(|n| n.next_multiple_of(64)).sum(),
+        ram_buckets: geometry.tier_buckets[0],
+        bucket_bytes: geometry.bucket_bytes(),
+    }
+}
+
+/// Makes the empty pool file at `path`, readable by this user only.
+///
+/// # Errors
+/// The system's errno; `EXIST` when there is one already.
+pub fn create_pool(path: &Path) -> Result<OwnedFd, Errno> {
+    private::create(path, OFlags::RDWR)
+}
+
+/// Stores `value` in a fixed array, cut to what fits with a terminating zero.
+pub fn set_text(bytes: &mut [u8], value: &[u8]) {
+    let length = value.len().min(bytes.len() - 1);
+    bytes[..length].copy_from_slice(&value[..length]);
+    bytes[length..].fill(0);
+}
+
+/// A segment in an unnamed file of memory, all of it resident: for tests and tools.
+///
+/// # Errors
+/// Those of [`Segment::create`].
+pub fn anonymous(geometry: &Geometry) -> Result<(Segment, OwnedFd), SegmentError> {
+    let file = rustix::fs::memfd_create("forebay-pool", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(system("making a memory file"))?;
+    let segment = Segment::create(file.as_fd(), geometry, |_| {})?;
+    while segment.grow(file.as_fd(), 2 << 20).map_err(system("reserving memory"))? > 0 {}
+    Ok((segment, file))
+}

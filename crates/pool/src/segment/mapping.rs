@@ -1,0 +1,217 @@
+//! The mapping: where each section lies in memory, and its bytes.
+
+use super::error::system;
+use super::{Segment, SegmentError};
+use crate::entry::Entry;
+use crate::layout::{DATA_ALIGN, FileRecord, Header, Offsets, PAGES_PER_BUCKET, TierId};
+use crate::sync::{AtomicU64, Ordering};
+use crate::{BucketId, ranks};
+use core::ptr::NonNull;
+use rustix::fd::BorrowedFd;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Linux 6.1; rustix has no name for it yet.
+const MADV_COLLAPSE: i32 = 25;
+
+unsafe extern "C" {
+    fn madvise(at: *mut core::ffi::c_void, bytes: usize, advice: i32) -> i32;
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Cache lines that are asked for ahead: enough for the processor's own prefetcher to go on, and so
+/// few that they fit into its window. With all 64 of a page half of the gain is lost.
+const PREFETCHED_LINES: usize = 8;
+
+/// Asks for a cache line; nothing happens if it is not memory.
+#[inline(always)]
+fn prefetch_line(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of the architecture, and a prefetch never faults.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+impl Segment {
+    /// Maps at an address that is a multiple of a huge page, so that the kernel can map one.
+    pub(super) fn map(
+        file: BorrowedFd<'_>,
+        sharing: MapFlags,
+        offsets: Offsets,
+        bucket_bytes: u64,
+        ram_buckets: u32,
+    ) -> Result<Segment, SegmentError> {
+        let fail = system("mapping the pool");
+        let room = offsets.end + DATA_ALIGN;
+        // SAFETY: a fresh reservation, of which all but the aligned part is given back.
+        unsafe {
+            let start = rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                room,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+            .map_err(&fail)?
+            .cast::<u8>();
+            let skip = start.align_offset(DATA_ALIGN);
+            let base = start.add(skip);
+            rustix::mm::mmap(
+                base.cast(),
+                offsets.end,
+                ProtFlags::READ | ProtFlags::WRITE,
+                sharing | MapFlags::FIXED,
+                file,
+                0,
+            )
+            .map_err(&fail)?;
+            if skip > 0 {
+                let _ = rustix::mm::munmap(start.cast(), skip);
+            }
+            let rest = room - skip - offsets.end;
+            if rest > 0 {
+                let _ = rustix::mm::munmap(base.add(offsets.end).cast(), rest);
+            }
+            Ok(Segment {
+                base: NonNull::new_unchecked(base),
+                mapped: offsets.end,
+                offsets,
+                bucket_bytes: bucket_bytes as usize,
+                page_shift: (bucket_bytes / u64::from(PAGES_PER_BUCKET)).trailing_zeros(),
+                ram_buckets,
+            })
+        }
+    }
+
+    /// Reserves memory for the next piece of the RAM tier, makes it resident, and adds its
+    /// buckets to the free map. Returns the buckets added: 0 when all are there.
+    ///
+    /// # Errors
+    /// `NOSPC` or `NOMEM` when /dev/shm is full; the tier stays as large as it is.
+    pub fn grow(&self, file: BorrowedFd<'_>, piece_bytes: u64) -> Result<u32, Errno> {
+        let header = self.header();
+        let ready = header.ram_ready.load(Ordering::Acquire);
+        let piece = (piece_bytes as usize / self.bucket_bytes).max(1) as u32;
+        let upto = (ready + piece).min(self.ram_buckets);
+        if upto == ready {
+            return Ok(0);
+        }
+        let start = self.offsets.data + ready as usize * self.bucket_bytes;
+        let end = self.offsets.data + upto as usize * self.bucket_bytes;
+        rustix::fs::fallocate(file, FallocateFlags::empty(), start as u64, (end - start) as u64)?;
+        // SAFETY: inside the mapping; both only change how the pages are backed.
+        unsafe {
+            let at = self.base.as_ptr().add(start).cast();
+            let _ = rustix::mm::madvise(at, end - start, Advice::LinuxPopulateWrite);
+            // One huge page: a process that maps the pool then takes one page fault instead of 512.
+            let _ = madvise(at, end - start, MADV_COLLAPSE);
+        }
+        header.ram_ready.store(upto, Ordering::Release);
+        let map = self.free_buckets(TierId::RAM);
+        for bucket in ready..upto {
+            map.offer(bucket);
+        }
+        header.tier[TierId::RAM].free.fetch_add(upto - ready, Ordering::Relaxed);
+        Ok(upto - ready)
+    }
+
+    /// The header.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        // SAFETY: mapped for as long as self; the plain fields never change after `create`.
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    #[inline]
+    pub(super) fn at<T>(&self, section: usize, index: u32) -> &T {
+        // SAFETY: callers have checked the index against the header's count, and the section was
+        // laid out for that count.
+        unsafe { self.base.add(section).cast::<T>().add(index as usize).as_ref() }
+    }
+
+    #[inline(always)]
+    pub(super) fn slice<T>(&self, section: usize, count: usize) -> &[T] {
+        // SAFETY: the section was laid out for `count` items, which are all atomics.
+        unsafe { NonNull::slice_from_raw_parts(self.base.add(section).cast::<T>(), count).as_ref() }
+    }
+
+    pub(super) fn words(&self, section: usize, items: u32) -> &[AtomicU64] {
+        self.slice(section, items.div_ceil(64) as usize)
+    }
+
+    /// The bytes of RAM bucket `bucket`. Reading or writing them follows the protocol of its lock.
+    #[inline]
+    pub fn bucket_data(&self, bucket: BucketId) -> *mut u8 {
+        debug_assert!(bucket.raw() < self.ram_buckets);
+        // SAFETY: RAM bucket ids come first, and the data section holds that many.
+        unsafe { self.base.as_ptr().add(self.offsets.data + bucket.index() * self.bucket_bytes) }
+    }
+
+    /// Has the processor fetch the beginning of what is about to be read at `offset` of `file`, if
+    /// it lies in RAM. A hint: the caller need not be inside the file.
+    ///
+    /// To be called first of all: the processor looks only some hundred instructions ahead, so that
+    /// lines asked for here still overlap with those that the call before is copying.
+    #[inline(always)]
+    pub fn prefetch(&self, file: &FileRecord, offset: u64) {
+        let (block, within) = self.block_at(offset);
+        let Some(place) = self.entry(file, block) else { return };
+        let Entry::Resident { tier: TierId::RAM, bucket, .. } =
+            Entry::decode(place.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        let Some(meta) = self.bucket(bucket) else { return };
+        prefetch_line(core::ptr::from_ref(meta).cast());
+        let bytes = bucket.index() * self.bucket_bytes + within;
+        let first = self.base.as_ptr().wrapping_add(self.offsets.data + bytes).cast_const();
+        for line in 0..PREFETCHED_LINES {
+            prefetch_line(first.wrapping_add(line * LINE));
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        let start = self.base.addr().get();
+        ranks::unmapped(start..start + self.mapped);
+        // SAFETY: this mapping is ours and nothing borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+/// A temporary mapping of a file's beginning.
+pub(super) struct Mapping {
+    pub(super) base: *mut u8,
+    length: usize,
+}
+
+impl Mapping {
+    pub(super) fn new(file: BorrowedFd<'_>, length: usize) -> Result<Mapping, SegmentError> {
+        // SAFETY: a fresh mapping, read only.
+        let base = unsafe {
+            rustix::mm::mmap(
+                core::ptr::null_mut(),
+                length,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }
+        .map_err(system("mapping the pool's header"))?;
+        Ok(Mapping { base: base.cast(), length })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: ours alone.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
+    }
+}

@@ -1,0 +1,224 @@
+//! The tables of a segment, as views: see docs/design/views.md.
+
+use super::Segment;
+use crate::buckets::{BucketStates, Buckets};
+use crate::clients::Clients;
+use crate::descriptions::{Descriptions, Marker};
+use crate::files::{Files, Names};
+use crate::free_map::FreeMap;
+use crate::index::{Index, IndexNodes, NodeStates};
+use crate::layout::{
+    BucketMeta, ClientSlot, Description, DescriptionFlags, FileRecord, RuleRecord, STRIPES,
+    SlotChecksums, TierId,
+};
+use crate::owner::{MANAGER_SLOT, Owner};
+use crate::queue::Queue;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{BucketId, FileId, liveness};
+use forebay_placement::schema::RULES_MAX;
+
+impl Segment {
+    /// The rules of the buffering schema: the first that matches a file holds.
+    pub fn rules(&self) -> &[RuleRecord] {
+        let count = (self.header().rules as usize).min(RULES_MAX);
+        // SAFETY: the section holds RULES_MAX records of plain integers; they never change after
+        // `create`.
+        unsafe {
+            core::slice::from_raw_parts(self.base.as_ptr().add(self.offsets.rules).cast(), count)
+        }
+    }
+
+    /// The rule that holds for the file of a record.
+    #[inline]
+    pub fn rule_of(&self, record: &FileRecord) -> Option<&RuleRecord> {
+        let rule = record.rule.load(Ordering::Relaxed).checked_sub(1)?;
+        self.rules().get(usize::from(rule))
+    }
+
+    /// What clients tell the node manager that needs no descriptor.
+    #[inline]
+    pub fn queue(&self) -> &Queue {
+        self.at(self.offsets.queue, 0)
+    }
+
+    /// The client slots, and who has them.
+    #[inline(always)]
+    pub fn clients(&self) -> Clients<'_> {
+        let header = self.header();
+        Clients {
+            slots: self.slice(self.offsets.clients, header.clients as usize),
+            high: &header.clients_high,
+            manager: (&header.manager_pid, &header.manager_start),
+            manager_epoch: &header.manager_epoch,
+            unrecorded: &header.unrecorded,
+        }
+    }
+
+    /// [`Clients::get`], without what else belongs to the view, as of [`Segment::bucket`].
+    #[inline]
+    pub fn client(&self, slot: u32) -> &ClientSlot {
+        let slot = if slot < self.header().clients { slot } else { MANAGER_SLOT };
+        self.at(self.offsets.clients, slot)
+    }
+
+    /// [`Clients::manager_is_alive`].
+    pub fn manager_is_alive(&self) -> bool {
+        self.clients().manager_is_alive()
+    }
+
+    /// Whether the numbers of processes in the slots are what they are here: in another PID
+    /// namespace they are others. Also where /proc does not tell.
+    pub fn has_numbers_of_here(&self) -> bool {
+        let (theirs, ours) =
+            (self.header().namespace.load(Ordering::Relaxed), liveness::namespace());
+        theirs == ours || theirs == 0 || ours == 0
+    }
+
+    /// The table of files.
+    #[inline(always)]
+    pub fn files(&self) -> Files<'_> {
+        let header = self.header();
+        Files {
+            records: self.slice(self.offsets.files, header.files as usize),
+            heads: self.slice(self.offsets.heads, header.heads as usize),
+            stripes: self.slice(self.offsets.stripes, STRIPES),
+            cursor: &header.file_cursor,
+            high: &header.files_high,
+        }
+    }
+
+    /// [`Files::get`], without what else belongs to the view, as of [`Segment::bucket`].
+    #[inline]
+    pub fn file(&self, file: FileId) -> &FileRecord {
+        debug_assert!(file.raw() < self.header().files);
+        self.at(self.offsets.files, file.raw().min(self.header().files - 1))
+    }
+
+    /// Which names of files were changed.
+    #[inline(always)]
+    pub fn names(&self) -> Names<'_> {
+        Names { changes: &self.header().name_changes, last: &self.header().changed_names }
+    }
+
+    /// The open-file descriptions, and which processes hold them.
+    #[inline(always)]
+    pub fn descriptions(&self) -> Descriptions<'_> {
+        let header = self.header();
+        let (count, slots) = (header.descriptions as usize, header.clients as usize);
+        Descriptions {
+            all: self.slice(self.offsets.descriptions, count),
+            held: self.slice(self.offsets.bitmaps, slots * (count / 64)),
+            slots: &header.clients_high,
+            cursor: &header.description_cursor,
+        }
+    }
+
+    /// [`Descriptions::get`], without what else belongs to the view, as of [`Segment::bucket`].
+    #[inline]
+    pub fn description(&self, description: u32) -> &Description {
+        debug_assert!(description < self.header().descriptions);
+        self.at(self.offsets.descriptions, description.min(self.header().descriptions - 1))
+    }
+
+    /// [`Descriptions::open`] of `file`.
+    pub fn open_description(
+        &self,
+        file: FileId,
+        flags: DescriptionFlags,
+        owner: Owner,
+    ) -> Option<Marker> {
+        self.descriptions().open(file, self.file(file), flags, owner)
+    }
+
+    /// The processes that hold a description of `file`.
+    pub fn holders(&self, file: FileId) -> impl Iterator<Item = u32> {
+        let holders = self.descriptions().holders(file);
+        holders.map(|slot| self.client(slot).pid.load(Ordering::Acquire))
+    }
+
+    /// The block index, to look something up.
+    #[inline(always)]
+    pub fn index(&self) -> Index<'_> {
+        Index::of(self.slice(self.offsets.nodes, self.header().nodes as usize))
+    }
+
+    /// The block index, to let it grow or shrink for the process of client slot `slot`.
+    pub fn index_nodes(&self, slot: u32) -> IndexNodes<'_> {
+        let nodes = self.header().nodes;
+        IndexNodes {
+            index: self.index(),
+            states: NodeStates(self.slice(self.offsets.node_states, nodes as usize)),
+            bits: self.words(self.offsets.node_bits, nodes),
+            cache: &self.client(slot).nodes,
+        }
+    }
+
+    /// [`Index::entry`].
+    #[inline(always)]
+    pub fn entry<'a>(&'a self, file: &'a FileRecord, block: u64) -> Option<&'a AtomicU64> {
+        self.index().entry(file, block)
+    }
+
+    /// [`IndexNodes::entry_or_insert`].
+    #[inline]
+    pub fn entry_or_insert<'a>(
+        &'a self,
+        file: &'a FileRecord,
+        block: u64,
+        owner: Owner,
+    ) -> Option<&'a AtomicU64> {
+        match self.entry(file, block) {
+            None => self.index_nodes(owner.slot()).entry_or_insert(file, block, owner),
+            there => there,
+        }
+    }
+
+    /// [`Index::for_each_entry`].
+    pub fn for_each_entry(
+        &self,
+        file: &FileRecord,
+        first: u64,
+        visit: impl FnMut(u64, &AtomicU64) -> bool,
+    ) {
+        self.index().for_each_entry(file, first, visit);
+    }
+
+    /// The buckets of all tiers.
+    #[inline(always)]
+    pub fn buckets(&self) -> Buckets<'_> {
+        let header = self.header();
+        let (tiers, buckets) = (header.tiers as usize, header.buckets);
+        let slots = buckets - self.ram_buckets.next_multiple_of(64).min(buckets);
+        Buckets {
+            metas: self.slice(self.offsets.buckets, buckets as usize),
+            sums: self.slice(self.offsets.sums, slots as usize),
+            bits: self.words(self.offsets.bucket_bits, buckets),
+            tiers: header.tier.get(..tiers).unwrap_or(&header.tier),
+            jobs: &header.job,
+        }
+    }
+
+    /// [`Buckets::meta`], without what else belongs to the view: with debug assertions that takes
+    /// instructions although it is not used.
+    #[inline]
+    pub fn bucket(&self, bucket: BucketId) -> Option<&BucketMeta> {
+        let number = bucket.raw();
+        (number < self.header().buckets).then(|| self.at(self.offsets.buckets, number))
+    }
+
+    /// [`Buckets::free_map`].
+    pub fn free_buckets(&self, tier: TierId) -> FreeMap<'_, BucketStates<'_>> {
+        self.buckets().free_map(tier)
+    }
+
+    /// [`Buckets::tier_of`].
+    pub fn tier_of(&self, bucket: BucketId) -> TierId {
+        self.buckets().tier_of(bucket)
+    }
+
+    /// [`Buckets::checksums`].
+    #[inline]
+    pub fn checksums(&self, bucket: BucketId) -> Option<&SlotChecksums> {
+        if bucket.raw() < self.ram_buckets { None } else { self.buckets().checksums(bucket) }
+    }
+}
