@@ -1,6 +1,27 @@
 //! The buckets of all tiers: their states, their locks and the maps of the free ones.
 //!
 //! They are slices, and know no segment: see docs/design/views.md.
+//!
+//! ```
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//! use forebay_pool::{Entry, Identity, Owner, TierId};
+//! use std::sync::atomic::Ordering;
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let slot = segment.clients().claim(std::process::id(), 1).expect("one of many is free");
+//! let me = Owner::new(slot, 0);
+//! let name = Identity { device: 1, inode: 2 };
+//! let file = segment.with_file_or_new(name, me, |file, _| file).expect("the table is empty");
+//! let place = segment.entry_or_insert(segment.file(file), 0, me).expect("there are nodes");
+//! let bucket = segment.take_bucket(me).expect("all are free");
+//! let fresh = segment.init_bucket(bucket, file, 0, me).expect("no other thread has it");
+//! let block = fresh.publish(place, TierId::RAM).expect("the entry is empty");
+//! assert_eq!(segment.tier_of(bucket), TierId::RAM);
+//! segment.buckets().discard(place, block);
+//! assert_eq!(Entry::decode(place.load(Ordering::Relaxed)), Entry::Empty);
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::BucketId;
 use crate::FileId;

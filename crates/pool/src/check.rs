@@ -5,6 +5,24 @@
 //! What a killed process may leave is no violation: what it held is explained by its lock, its
 //! shared lock or its stamp. While processes are at work, something may look wrong for a moment;
 //! see [`Segment::check_in_use`].
+//!
+//! ```
+//! use forebay_pool::BucketId;
+//! use forebay_pool::check::Remedy;
+//! use forebay_pool::free_map::USED;
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//! use std::sync::atomic::Ordering;
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! assert_eq!(segment.check(), []);
+//! // A bucket that is in use, and that no index entry names: a new manager frees it.
+//! let lost = segment.bucket(BucketId::from_raw(0)).expect("there is one");
+//! lost.state.store(USED, Ordering::Relaxed);
+//! let findings = segment.check();
+//! assert!(findings.iter().any(|finding| finding.remedy == Remedy::Repaired), "{findings:?}");
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 mod buckets;
 mod clients;

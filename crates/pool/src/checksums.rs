@@ -1,6 +1,23 @@
 //! Checksums of pages on file tiers: CRC-32C, of which 0 means "not known". A thread that changes a
 //! slot stores 0 for the pages that it touches, writes them, stores their sums, and writes the
 //! slot's record.
+//!
+//! ```
+//! use forebay_pool::BucketId;
+//! use forebay_pool::checksum::checksum_of;
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//!
+//! // Below a RAM tier of 16 MiB one of files: its slots come after 64 buckets of 256 KiB.
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20, 64 << 20]))?;
+//! let sums = segment.checksums(BucketId::from_raw(64)).expect("a slot");
+//! let page = [7u8; 4096];
+//! sums.set(3, checksum_of(&page));
+//! assert!(sums.agrees(3, sums.get(3), &page) && !sums.agrees(3, sums.get(3), &[8; 4096]));
+//! sums.forget(1 << 3);
+//! assert_eq!(sums.get(3), 0);
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::BucketId;
 use crate::checksum::{Checksum, checksum_of};

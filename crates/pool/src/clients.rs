@@ -1,4 +1,17 @@
 //! Client slots: claimed by processes, handed to forked children, reaped after a death.
+//!
+//! ```
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//! use forebay_pool::{Owner};
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let (pid, start) = (std::process::id(), forebay_pool::liveness::start_time(std::process::id()));
+//! let slot = segment.clients().claim(pid, start.unwrap_or(0)).expect("one of many is free");
+//! assert!(segment.clients().any_lives() && !segment.clients().is_dead(Owner::new(slot, 0)));
+//! assert_eq!(segment.clients().slot_of(pid, start.unwrap_or(0)), Some(slot));
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 mod reap;
 mod recover;

@@ -2,6 +2,27 @@
 //! recognizes the ones it inherited.
 //!
 //! They are slices, and know no segment: see docs/design/views.md.
+//!
+//! ```
+//! use forebay_pool::layout::{DescriptionFlags, Geometry};
+//! use forebay_pool::segment::anonymous;
+//! use forebay_pool::{Identity, Owner};
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let slot = segment.clients().claim(std::process::id(), 1).expect("one of many is free");
+//! let me = Owner::new(slot, 0);
+//! let name = Identity { device: 1, inode: 2 };
+//! let file = segment.with_file_or_new(name, me, |file, _| file).expect("the table is empty");
+//! let opened = segment.open_description(file, DescriptionFlags::READ, me).expect("all are free");
+//! // A child has it too, as after a fork.
+//! let child = segment.clients().claim(std::process::id(), 2).expect("one of many is free");
+//! assert!(segment.descriptions().adopt(opened, Owner::new(child, 0)));
+//! segment.descriptions().release(slot, opened.description);
+//! assert!(segment.descriptions().is_wanted(opened));
+//! segment.descriptions().release(child, opened.description);
+//! assert!(!segment.descriptions().is_wanted(opened));
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::FileId;
 use crate::clock::stamp_age;

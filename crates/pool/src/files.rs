@@ -1,4 +1,26 @@
 //! The file table: records found by identity, and exclusive use of a file.
+//!
+//! ```
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//! use forebay_pool::{Identity, Owner};
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let slot = segment.clients().claim(std::process::id(), 1).expect("one of many is free");
+//! let me = Owner::new(slot, 0);
+//! let name = Identity { device: 1, inode: 2 };
+//! let file = segment.with_file_or_new(name, me, |file, _| file).expect("the table is empty");
+//! let again = segment.with_file_or_new(name, me, |file, is_new| (file, is_new));
+//! assert_eq!(again, Some((file, false)));
+//! // One thread has it for itself; another, as of a second process, is not inside meanwhile.
+//! let table = segment.enter_table(me);
+//! let exclusive = segment.try_lock_exclusive(&table, file, me).expect("no other thread has it");
+//! let other = Owner::new(segment.clients().claim(std::process::id(), 2).expect("one is free"), 0);
+//! assert_eq!(segment.try_enter(file, other).err(), Some(me));
+//! drop(exclusive);
+//! assert!(segment.try_enter(file, other).is_ok());
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 mod entering;
 mod names;

@@ -2,6 +2,28 @@
 //! [`ExclusiveGuard`] cannot outlive the [`SharedGuard`] under which it was taken.
 //!
 //! A thread that dies drops no guard. What it held is stamped with its owner, and is taken over.
+//!
+//! ```
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//! use forebay_pool::{Identity, Owner, TierId};
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let slot = segment.clients().claim(std::process::id(), 1).expect("one of many is free");
+//! let me = Owner::new(slot, 0);
+//! let name = Identity { device: 1, inode: 2 };
+//! let file = segment.with_file_or_new(name, me, |file, _| file).expect("the table is empty");
+//! let place = segment.entry_or_insert(segment.file(file), 0, me).expect("there are nodes");
+//! let bucket = segment.take_bucket(me).expect("all are free");
+//! let fresh = segment.init_bucket(bucket, file, 0, me).expect("no other thread has it");
+//! // Until it is published no other thread can find the bucket; a guard that ends gives it back.
+//! let block = fresh.publish(place, TierId::RAM).expect("the entry is empty");
+//! let other = Owner::new(slot, 1);
+//! assert_eq!(block.meta().lock.holder(), Some(me));
+//! drop(block);
+//! assert!(segment.lock_block(place, other).is_some());
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::BucketId;
 pub use crate::block_guard::BlockGuard;

@@ -2,6 +2,32 @@
 //! record, so that a file of one block needs no node.
 //!
 //! It is made of slices, and knows no segment: see docs/design/views.md.
+//!
+//! ```
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//! use forebay_pool::{Identity, Owner, Entry, TierId};
+//! use std::sync::atomic::Ordering;
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let slot = segment.clients().claim(std::process::id(), 1).expect("one of many is free");
+//! let me = Owner::new(slot, 0);
+//! let name = Identity { device: 1, inode: 2 };
+//! let file = segment.with_file_or_new(name, me, |file, _| file).expect("the table is empty");
+//! // Block 1,000,000 of a file with holes: a few nodes, and its entry.
+//! let record = segment.file(file);
+//! assert!(segment.index().entry(record, 1_000_000).is_none());
+//! let place = segment.entry_or_insert(record, 1_000_000, me).expect("there are nodes");
+//! let bucket = segment.take_bucket(me).expect("all are free");
+//! place.store(Entry::resident(TierId::RAM, bucket).encode(), Ordering::Release);
+//! let mut blocks = Vec::new();
+//! segment.index().for_each_entry(record, 0, |block, _| {
+//!     blocks.push(block);
+//!     true
+//! });
+//! assert_eq!(blocks, [1_000_000]);
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::BucketId;
 use crate::crash;

@@ -4,14 +4,12 @@
 //! The layout and its reasons are in docs/design/main-job.md. All types are used by many processes
 //! at once; whatever a killed process can leave behind carries its owner's stamp, see [`owner`].
 //!
-//! Modules whose values stand on their own begin with an example. The others hold methods of a
-//! [`Segment`], which [`segment`] makes; of a file that a process has open, which `client` leads;
-//! or of a process that dies on the way ([`crash`], [`power_loss`]), which `tests/killed.rs` and
-//! the tests of `cli` show.
+//! Public modules begin with an example, but for [`crash`] and [`power_loss`], which are about a
+//! process that dies on the way: `tests/killed.rs` and the tests of `cli` show them.
 
 pub mod backoff;
 mod block_guard;
-pub mod blocks;
+mod blocks;
 pub mod buckets;
 pub mod check;
 pub mod checksum;
@@ -37,7 +35,7 @@ pub mod index;
 #[cfg(test)]
 mod index_tests;
 pub mod interruption;
-pub mod jobs;
+mod jobs;
 pub mod layout;
 pub mod liveness;
 mod lock_scope;
@@ -53,17 +51,17 @@ mod plain;
 pub mod power_loss;
 pub mod private;
 pub mod queue;
-pub mod raise;
+mod raise;
 pub mod ranks;
 pub mod rules;
 pub mod segment;
 pub mod seq_lock;
 pub mod slot_head;
 pub mod slot_record;
-pub mod sync;
+mod sync;
 pub mod tail;
 pub mod truncate;
-pub mod unrecorded;
+mod unrecorded;
 
 pub use descriptions::Marker;
 pub use entry::Entry;

@@ -1,4 +1,28 @@
 //! What of a file waits to be written to the store.
+//!
+//! ```
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//! use forebay_pool::{Identity, Owner, TierId};
+//! use std::sync::atomic::Ordering;
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let slot = segment.clients().claim(std::process::id(), 1).expect("one of many is free");
+//! let me = Owner::new(slot, 0);
+//! let name = Identity { device: 1, inode: 2 };
+//! let file = segment.with_file_or_new(name, me, |file, _| file).expect("the table is empty");
+//! let place = segment.entry_or_insert(segment.file(file), 0, me).expect("there are nodes");
+//! let bucket = segment.take_bucket(me).expect("all are free");
+//! let fresh = segment.init_bucket(bucket, file, 0, me).expect("no other thread has it");
+//! let block = fresh.publish(place, TierId::RAM).expect("the entry is empty");
+//! block.meta().valid.store(0b111, Ordering::Relaxed);
+//! block.meta().mark_dirty(0b101, 1);
+//! assert_eq!(block.meta().pending_under_lock(), 0b101);
+//! drop(block);
+//! // Two pages of 4 KiB.
+//! assert_eq!(segment.pending_bytes(file), 8192);
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::entry::Entry;
 use crate::layout::{BucketMeta, FileRecord};

@@ -1,5 +1,41 @@
 //! Cutting and extending a file, and taking a range out of it, as roll-forward operations: the
 //! goal stands in the record, so that a thread that finds its owner dead completes it.
+//!
+//! ```
+//! use forebay_pool::checksums::SlotFiles;
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//! use forebay_pool::slot_record::RECORD_BYTES;
+//! use forebay_pool::truncate::StoreOps;
+//! use forebay_pool::{BucketId, Identity, Owner};
+//! use rustix::io::Errno;
+//! use std::cell::Cell;
+//! use std::ops::Range;
+//!
+//! /// A store that says yes, and no file tiers.
+//! struct Store(Cell<u64>);
+//! # impl SlotFiles for Store {
+//! #     fn read_slot(&self, _: BucketId, _: usize, _: &mut [u8]) -> Result<(), Errno> { Err(Errno::IO) }
+//! #     fn write_slot(&self, _: BucketId, _: usize, _: &[u8]) -> Result<(), Errno> { Err(Errno::IO) }
+//! #     fn write_record(&self, _: BucketId, _: &[u8; RECORD_BYTES]) -> Result<(), Errno> { Err(Errno::IO) }
+//! # }
+//!
+//! impl StoreOps for Store {
+//!     fn slots(&self) -> &impl SlotFiles { self }
+//!     fn truncate_store(&self, size: u64) -> Result<(), Errno> { Ok(self.0.set(size)) }
+//!     fn punch_store(&self, _: Range<u64>) -> Result<(), Errno> { Ok(()) }
+//! }
+//!
+//! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
+//! let me = Owner::new(segment.clients().claim(std::process::id(), 1).expect("one is free"), 0);
+//! let name = Identity { device: 1, inode: 2 };
+//! let file = segment.with_file_or_new(name, me, |file, _| file).expect("the table is empty");
+//! let (table, store) = (segment.enter_table(me), Store(Cell::new(0)));
+//! let _exclusive = segment.try_lock_exclusive(&table, file, me).expect("no other thread has it");
+//! assert_eq!(segment.truncate(file, 5000, me, &store), Ok(()));
+//! assert_eq!(store.0.get(), 5000);
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 use crate::backoff::Backoff;
 use crate::checksums::SlotFiles;

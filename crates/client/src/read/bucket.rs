@@ -35,7 +35,7 @@ impl EnteredFile<'_> {
             };
             let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
             let Some(first) = meta.lock.read_begin() else {
-                forebay_pool::sync::pause();
+                core::hint::spin_loop();
                 continue;
             };
             let valid = meta.valid.load(Ordering::Acquire);
