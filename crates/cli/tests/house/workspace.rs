@@ -238,6 +238,50 @@ fn folders_of_the_node_manager_use_those_above_them() {
     assert!(arrows > 50, "only {arrows} uses were found");
 }
 
+/// The files of the preload library that one of them, in folder `folder` ("" is the top), names.
+fn files_named(text: &str, folder: &str) -> BTreeSet<String> {
+    let text = production(text);
+    let mut found = BTreeSet::new();
+    for (path, base) in [("crate::stdio::", "stdio/"), ("crate::", ""), ("super::", folder)] {
+        for rest in text.split(path).skip(1) {
+            let rest = rest.trim_start_matches('{');
+            let end = rest.find(|c: char| !c.is_alphanumeric() && !"_, ".contains(c));
+            let names =
+                rest[..end.unwrap_or(rest.len())].split(',').take_while(|name| !name.is_empty());
+            found.extend(names.map(|name| format!("{base}{}", name.trim())));
+        }
+    }
+    found
+}
+
+#[test]
+fn files_of_the_preload_library_use_each_other_in_no_circle() {
+    let source = root().join("crates/preload/src");
+    let mut uses = BTreeMap::new();
+    for file in sources(&source) {
+        let below = file.strip_prefix(&source).unwrap().with_extension("");
+        let below = below.to_str().unwrap();
+        let folder = below.rfind('/').map_or("", |end| &below[..=end]);
+        let mut used = files_named(&read(&file), folder);
+        // A macro of real.rs names it.
+        used.remove(below);
+        uses.insert(below.to_owned(), used);
+    }
+    let known: BTreeSet<_> = uses.keys().cloned().collect();
+    uses.values_mut().for_each(|used| used.retain(|file| known.contains(file)));
+    let arrows: usize = uses.values().map(BTreeSet::len).sum();
+    assert!(arrows > 50, "only {arrows} uses were found");
+    assert!(!uses.values().any(|used| used.contains("lib")), "lib.rs uses the others");
+    // What uses none of those that are left is in no circle.
+    let mut left = uses.len() + 1;
+    while left > uses.len() {
+        left = uses.len();
+        let names: BTreeSet<_> = uses.keys().cloned().collect();
+        uses.retain(|_, used| used.iter().any(|file| names.contains(file)));
+    }
+    assert!(uses.is_empty(), "a circle is among these: {uses:#?}");
+}
+
 #[test]
 fn the_command_does_not_call_the_preload_library() {
     for file in files(&root().join("crates/cli/src"), "rs") {
