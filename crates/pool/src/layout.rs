@@ -1,5 +1,18 @@
 //! The segment's structures, byte for byte. Every size is pinned: another size is another layout
 //! version, and a pool left by one is refused by the other.
+//!
+//! ```
+//! use forebay_pool::layout::Geometry;
+//! use forebay_pool::segment::anonymous;
+//!
+//! // A RAM tier of 16 MiB in 64 buckets, and 256 slots in files below it.
+//! let geometry = Geometry::for_tiers(4096, &[16 << 20, 64 << 20]);
+//! let (segment, _memory) = anonymous(&geometry)?;
+//! let header = segment.header();
+//! assert_eq!((header.tiers, header.page_size), (2, 4096));
+//! assert_eq!([header.tier[0].buckets, header.tier[1].buckets], [64, 256]);
+//! # Ok::<(), forebay_pool::SegmentError>(())
+//! ```
 
 macro_rules! pin_size {
     ($type:ty, $size:expr) => {

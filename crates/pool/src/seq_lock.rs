@@ -25,7 +25,7 @@ use core::marker::PhantomData;
 /// version rises whenever the protected content changed. It is robust: a holder that has died is
 /// told by its owner's stamp, and replaced.
 ///
-/// `R` is its place in the [order of locks](crate::ranks).
+/// `R` is its place in the order of locks (`ranks.rs`).
 #[repr(transparent)]
 pub struct RobustSeqLock<R = Bucket>(AtomicU64, PhantomData<R>);
 

@@ -96,10 +96,10 @@ pub struct FileRecord {
     /// known.
     pub handle: AtomicU32,
     /// Locks of buckets with bytes behind the end that were taken from dead processes since nothing
-    /// was left there, see [`crate::tail`].
+    /// was left there, see `tail.rs`.
     pub dirty_tails: AtomicU32,
     /// Owners that are giving the store's file bytes behind its end, before the record says so, or
-    /// [`LENGTHENER_LEFT`]; 0 is a free place, see [`crate::tail`].
+    /// [`LENGTHENER_LEFT`]; 0 is a free place, see `tail.rs`.
     pub lengtheners: [AtomicU32; LENGTHENERS],
     /// Canonical path when opened; a hint, identity decides.
     pub path: [AtomicU8; PATH_BYTES],

@@ -3,7 +3,7 @@
 use forebay_placement::glob::PATTERN_MAX;
 use forebay_placement::schema::{RANK_RANGES_MAX, RankRange};
 
-/// A rule of the buffering schema, see [`crate::rules`]. Texts are zero-terminated.
+/// A rule of the buffering schema, see `rules.rs`. Texts are zero-terminated.
 #[repr(C)]
 #[derive(Clone)]
 pub struct RuleRecord {
