@@ -3,12 +3,14 @@
 
 use forebay_pool::clock::Timer;
 use forebay_pool::liveness::{self, Halt};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Time between two looks at the process.
 const LOOK: Timer = Timer::ms(200);
 /// How long it may stand still before that is said.
 const SAY: Timer = Timer::seconds(2);
+/// The same of a device, also where timers are scaled: under load it may take a moment.
+const SAY_OF_DEVICE: Duration = Duration::from_secs(2);
 /// How long a stopped one is waited for.
 const GIVE_UP: Timer = Timer::seconds(60);
 
@@ -67,7 +69,11 @@ impl Watch {
         if halt == Halt::Stopped && since.elapsed() > GIVE_UP.as_duration() {
             return Err(format!("{text}; its data is kept"));
         }
-        if since.elapsed() > SAY.as_duration() && !self.told {
+        let say = match halt {
+            Halt::Stopped => SAY.as_duration(),
+            Halt::Device => SAY_OF_DEVICE,
+        };
+        if since.elapsed() > say && !self.told {
             self.told = true;
             eprintln!("forebay: {text}");
         }
