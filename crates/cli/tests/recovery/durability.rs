@@ -110,7 +110,16 @@ impl Model {
         if self.is_plain() && self.versions.iter().any(|version| version == got) {
             return;
         }
-        assert!(!self.is_plain(), "{name}: neither before nor after the last change");
+        let differ = |version: &Vec<u8>| {
+            let at = version.iter().zip(got).position(|(a, b)| a != b);
+            format!("from one of {} bytes at {at:?}", version.len())
+        };
+        assert!(
+            !self.is_plain(),
+            "{name}: neither before nor after the last change: {} bytes; they differ {:?}",
+            got.len(),
+            self.versions.iter().map(differ).collect::<Vec<_>>()
+        );
         let sizes = || self.versions.iter().map(Vec::len);
         let (least, most) = (sizes().min().unwrap(), sizes().max().unwrap());
         assert!((least..=most).contains(&got.len()), "{name}: {} bytes", got.len());
