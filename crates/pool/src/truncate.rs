@@ -15,9 +15,15 @@
 //! /// A store that says yes, and no file tiers.
 //! struct Store(Cell<u64>);
 //! # impl SlotFiles for Store {
-//! #     fn read_slot(&self, _: BucketId, _: usize, _: &mut [u8]) -> Result<(), Errno> { Err(Errno::IO) }
-//! #     fn write_slot(&self, _: BucketId, _: usize, _: &[u8]) -> Result<(), Errno> { Err(Errno::IO) }
-//! #     fn write_record(&self, _: BucketId, _: &[u8; RECORD_BYTES]) -> Result<(), Errno> { Err(Errno::IO) }
+//! #     fn read_slot(&self, _: BucketId, _: usize, _: &mut [u8]) -> Result<(), Errno> {
+//! #         Err(Errno::IO)
+//! #     }
+//! #     fn write_slot(&self, _: BucketId, _: usize, _: &[u8]) -> Result<(), Errno> {
+//! #         Err(Errno::IO)
+//! #     }
+//! #     fn write_record(&self, _: BucketId, _: &[u8; RECORD_BYTES]) -> Result<(), Errno> {
+//! #         Err(Errno::IO)
+//! #     }
 //! # }
 //!
 //! impl StoreOps for Store {
