@@ -1,8 +1,8 @@
 //! Whether the application's buffers are its memory. Programs pass bad pointers on purpose and
 //! expect EFAULT, and we may install no signal handler to catch a fault.
 //!
-//! The kernel is asked once for each buffer: the ranges that a thread used last are remembered
-//! until the program unmaps or protects something.
+//! The kernel is asked once for each page of a buffer: what it said is remembered until the program
+//! unmaps or protects something.
 //!
 //! ```
 //! use forebay_client::user_memory::{is_readable, is_writable};
@@ -18,16 +18,11 @@
 use core::cell::Cell;
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
-/// Small buffers are asked for together with what follows them: a program that walks through an
-/// array asks once for each 256 KiB.
-const AHEAD: usize = 256 << 10;
 const PAGE: usize = 4096;
-/// Ranges that a thread remembers.
-const RANGES: usize = 8;
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
 /// What a text of a program's arguments or environment takes at most: MAX_ARG_STRLEN, 32 pages of
@@ -39,79 +34,101 @@ const USER_END: usize = 1 << 47;
 /// Raised when the program takes memory away from itself.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// A range that was found usable in an epoch.
-struct Known {
-    from: Cell<usize>,
-    to: Cell<usize>,
-    epoch: Cell<u32>,
+/// Pages that one word knows of: 64 KiB.
+const WORD_PAGES: usize = 16;
+/// Words: 256 MiB of buffers, of which no two that lie closer push each other out.
+const WORDS: usize = 4096;
+const EPOCH_BITS: u32 = 29;
+
+/// The pages that a process was found to be able to use, for all its threads and handlers.
+///
+/// A word has all that it says of 16 pages, so that no two loads need to agree:
+///
+/// ```text
+/// 63                  35 34                     16 15         0
+/// +---------------------+-------------------------+------------+
+/// | epoch               | address / 64 KiB / 4096 | pages      |
+/// +---------------------+-------------------------+------------+
+/// ```
+struct KnownPages([AtomicU64; WORDS]);
+
+/// Pages of one word: which word, what its upper bits say, and their bits.
+#[derive(Clone, Copy)]
+struct Piece {
+    word: usize,
+    key: u64,
+    pages: u64,
 }
 
-impl Known {
-    const fn nothing() -> Known {
-        Known { from: Cell::new(0), to: Cell::new(0), epoch: Cell::new(0) }
+impl Piece {
+    /// Pages `first ..= last`, both of one word, in `epoch`.
+    #[inline]
+    fn new(first: usize, last: usize, epoch: u32) -> Piece {
+        let (number, from, count) = (first / WORD_PAGES, first % WORD_PAGES, last - first + 1);
+        let epoch = u64::from(epoch) & ((1 << EPOCH_BITS) - 1);
+        let tag = (number / WORDS) as u64;
+        Piece {
+            word: number % WORDS,
+            key: (epoch << (48 - EPOCH_BITS) | tag) << WORD_PAGES,
+            pages: ((1 << count) - 1) << from,
+        }
     }
+}
 
-    fn note(&self, from: usize, to: usize, epoch: u32) {
-        // A handler in between finds a range without an end.
-        self.to.set(0);
-        compiler_fence(Ordering::SeqCst);
-        self.from.set(from);
-        self.epoch.set(epoch);
-        compiler_fence(Ordering::SeqCst);
-        self.to.set(to);
+/// The pages of `start .. start + bytes`, at least one, by words.
+fn pieces(start: usize, bytes: usize, epoch: u32) -> impl Iterator<Item = Piece> {
+    let (mut next, last) = (start / PAGE, (start + bytes - 1) / PAGE);
+    core::iter::from_fn(move || {
+        let first = next;
+        let end = last.min(first / WORD_PAGES * WORD_PAGES + WORD_PAGES - 1);
+        next = end + 1;
+        (first <= last).then(|| Piece::new(first, end, epoch))
+    })
+}
+
+impl KnownPages {
+    const fn none() -> KnownPages {
+        KnownPages([const { AtomicU64::new(0) }; WORDS])
     }
 
     #[inline]
-    fn has(&self, start: usize, bytes: usize) -> bool {
-        let (from, to, epoch) = (self.from.get(), self.to.get(), self.epoch.get());
-        // Another beginning: a handler came between the loads, and found another range.
-        compiler_fence(Ordering::SeqCst);
-        let inside = (from..=to).contains(&start) && bytes <= to - start;
-        inside && epoch == EPOCH.load(Ordering::Acquire) && from == self.from.get()
+    fn has_piece(&self, Piece { word, key, pages }: Piece) -> bool {
+        let known = self.0[word].load(Ordering::Relaxed);
+        known & !0xffff == key && known & pages == pages
     }
-}
 
-/// The ranges that a thread has asked for: its buffers, paths and structures.
-struct Ranges {
-    known: [Known; RANGES],
-    /// The one that was used last.
-    last: Cell<usize>,
-    /// The one to be forgotten next.
-    next: Cell<usize>,
-}
-
-impl Ranges {
-    const fn nothing() -> Ranges {
-        Ranges {
-            known: [const { Known::nothing() }; RANGES],
-            last: Cell::new(0),
-            next: Cell::new(0),
+    /// Whether `bytes`, at least one, at `start` are known to be usable in `epoch`.
+    #[inline]
+    fn has(&self, start: usize, bytes: usize, epoch: u32) -> bool {
+        let end = start.wrapping_add(bytes);
+        if end <= start || end > USER_END {
+            return false;
+        }
+        let (first, last) = (start / PAGE, (end - 1) / PAGE);
+        match first / WORD_PAGES == last / WORD_PAGES {
+            true => self.has_piece(Piece::new(first, last, epoch)),
+            false => self.has_pieces(start, bytes, epoch),
         }
     }
 
-    #[inline]
-    fn has(&self, start: usize, bytes: usize) -> bool {
-        self.known[self.last.get() % RANGES].has(start, bytes) || self.find(start, bytes)
-    }
-
     #[inline(never)]
-    fn find(&self, start: usize, bytes: usize) -> bool {
-        let found = self.known.iter().position(|known| known.has(start, bytes));
-        found.inspect(|&found| self.last.set(found)).is_some()
+    fn has_pieces(&self, start: usize, bytes: usize, epoch: u32) -> bool {
+        pieces(start, bytes, epoch).all(|piece| self.has_piece(piece))
     }
 
-    fn note(&self, from: usize, to: usize, epoch: u32) {
-        let place = self.next.get() % RANGES;
-        self.next.set(place + 1);
-        self.known[place].note(from, to, epoch);
-        self.last.set(place);
+    /// Notes that the pages of `bytes` at `start` were usable in `epoch`.
+    fn note(&self, start: usize, bytes: usize, epoch: u32) {
+        for Piece { word, key, pages } in pieces(start, bytes, epoch) {
+            let known = self.0[word].load(Ordering::Relaxed);
+            let before = if known & !0xffff == key { known & 0xffff } else { 0 };
+            // What another thread notes at the same time may be lost, and is asked for again.
+            self.0[word].store(key | before | pages, Ordering::Relaxed);
+        }
     }
 }
 
-thread_local! {
-    static READABLE: Ranges = const { Ranges::nothing() };
-    static WRITABLE: Ranges = const { Ranges::nothing() };
-}
+static READABLE: KnownPages = KnownPages::none();
+static WRITABLE: KnownPages = KnownPages::none();
 
 /// To be called after munmap, mprotect, mremap and fixed mappings.
 pub fn memory_changed() {
@@ -121,13 +138,13 @@ pub fn memory_changed() {
 /// Whether `bytes` at `base` can be read.
 #[inline]
 pub fn is_readable(base: *const u8, bytes: usize) -> bool {
-    READABLE.with(|known| is_known(known, base as usize, bytes, Advice::LinuxPopulateRead))
+    is_known(&READABLE, base as usize, bytes, Advice::LinuxPopulateRead)
 }
 
 /// Whether `bytes` at `base` can be written.
 #[inline]
 pub fn is_writable(base: *const u8, bytes: usize) -> bool {
-    WRITABLE.with(|known| is_known(known, base as usize, bytes, Advice::LinuxPopulateWrite))
+    is_known(&WRITABLE, base as usize, bytes, Advice::LinuxPopulateWrite)
 }
 
 /// Whether `bytes` at `base` can be memory of a program's at all.
@@ -184,39 +201,30 @@ fn can_be_used(start: usize, end: usize, advice: Advice) -> bool {
 }
 
 #[inline]
-fn is_known(known: &Ranges, start: usize, bytes: usize, advice: Advice) -> bool {
-    bytes == 0 || known.has(start, bytes) || ask(known, start, bytes, advice)
+fn is_known(known: &KnownPages, start: usize, bytes: usize, advice: Advice) -> bool {
+    bytes == 0
+        || known.has(start, bytes, EPOCH.load(Ordering::Acquire))
+        || ask(known, start, bytes, advice)
 }
 
+/// Asks the kernel, for no more than these pages: what lies beyond may be memory that the program
+/// has not touched, and would have to be given to it.
 #[cold]
-fn ask(known: &Ranges, start: usize, bytes: usize, advice: Advice) -> bool {
+fn ask(known: &KnownPages, start: usize, bytes: usize, advice: Advice) -> bool {
     let Some(end) = start.checked_add(bytes).filter(|&end| end <= USER_END) else { return false };
     let epoch = EPOCH.load(Ordering::Acquire);
     let from = start / PAGE * PAGE;
-    let to = end.next_multiple_of(PAGE);
-    let further = from.saturating_add(AHEAD).min(USER_END);
-    // Asking for write access gives the page memory, so only what is about to be written is asked
-    // for.
-    let ahead = matches!(advice, Advice::LinuxPopulateRead) && further > to;
-    for to in ahead.then_some(further).into_iter().chain([to]) {
-        let last = to != further || !ahead;
-        // SAFETY: populating changes no content.
-        match unsafe { madvise(from as *mut _, to - from, advice) } {
-            Ok(()) => {
-                known.note(from, to, epoch);
-                return true;
-            }
-            // Not mapped, in part at least.
-            Err(Errno::NOMEM | Errno::FAULT) => {}
-            // Not allowed, or memory of a device, or a kernel before 5.14.
-            Err(_) => {
-                if last {
-                    return matches!(touch(start, end, advice), Ok(true) | Err(_));
-                }
-            }
+    // SAFETY: populating changes no content.
+    match unsafe { madvise(from as *mut _, end.next_multiple_of(PAGE) - from, advice) } {
+        Ok(()) => {
+            known.note(start, bytes, epoch);
+            true
         }
+        // Not mapped, in part at least.
+        Err(Errno::NOMEM | Errno::FAULT) => false,
+        // Not allowed, or memory of a device, or a kernel before 5.14.
+        Err(_) => matches!(touch(start, end, advice), Ok(true) | Err(_)),
     }
-    false
 }
 
 /// Has the kernel copy a byte of each page, and, to see whether it can be written, copy it back.
@@ -400,15 +408,23 @@ mod tests {
     }
 
     #[test]
-    fn several_ranges_are_remembered() {
-        let ranges = Ranges::nothing();
-        for number in 0..RANGES {
-            ranges.note(number * 100, number * 100 + 50, EPOCH.load(Ordering::Relaxed));
-        }
-        assert!((0..RANGES).all(|number| ranges.has(number * 100, 50)));
-        assert!(!ranges.has(10, 41) && !ranges.has(60, 1));
-        ranges.note(5000, 5001, EPOCH.load(Ordering::Relaxed));
-        assert!(ranges.has(5000, 1) && !ranges.has(0, 50) && ranges.has(100, 50));
+    fn pages_are_remembered_by_words_of_sixteen() {
+        let (known, word) = (Box::new(KnownPages::none()), WORD_PAGES * PAGE);
+        let epoch = 7;
+        let has = |start: usize, bytes: usize| known.has(start, bytes, epoch);
+        assert!(!has(0, 1) && !has(5 * word, 1));
+        known.note(word + 3 * PAGE + 100, 3 * word, epoch);
+        assert!(has(word + 3 * PAGE, 3 * word) && has(2 * word, 2 * word));
+        assert!(!has(word + 3 * PAGE - 1, 2) && !has(4 * word + 4 * PAGE, 1));
+        assert!(has(4 * word + 4 * PAGE - 1, 1));
+        // Pages of one word add up; a word of another place, or of another epoch, replaces it.
+        known.note(4 * word + 7 * PAGE, 1, epoch);
+        assert!(has(4 * word, 1) && has(4 * word + 7 * PAGE, PAGE));
+        known.note((4 + WORDS) * word, PAGE, epoch);
+        assert!(!has(4 * word, 1) && has((4 + WORDS) * word, PAGE));
+        known.note(2 * word, PAGE, epoch - 1);
+        assert!(!has(2 * word, 1));
+        assert!(!has(USER_END - 1, 2) && !has(usize::MAX, 2));
     }
 
     #[test]
