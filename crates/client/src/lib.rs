@@ -21,6 +21,7 @@ mod lending;
 mod limits;
 mod manager;
 mod manager_watch;
+pub mod mappings;
 mod open;
 mod open_file;
 mod opening;

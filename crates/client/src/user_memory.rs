@@ -15,10 +15,12 @@
 //! assert!(is_readable(code, 1) && !is_writable(code, 1));
 //! ```
 
+use crate::mappings::private_anonymous_at;
 use core::cell::Cell;
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -130,6 +132,65 @@ impl KnownPages {
 static READABLE: KnownPages = KnownPages::none();
 static WRITABLE: KnownPages = KnownPages::none();
 
+/// A mapping of private anonymous memory, as a thread found it in an epoch.
+struct Anonymous {
+    from: Cell<usize>,
+    to: Cell<usize>,
+    epoch: Cell<u32>,
+}
+
+impl Anonymous {
+    const fn nothing() -> Anonymous {
+        Anonymous { from: Cell::new(0), to: Cell::new(0), epoch: Cell::new(0) }
+    }
+
+    fn note(&self, range: &Range<usize>, epoch: u32) {
+        // A handler in between finds a range without an end.
+        self.to.set(0);
+        compiler_fence(Ordering::SeqCst);
+        self.from.set(range.start);
+        self.epoch.set(epoch);
+        compiler_fence(Ordering::SeqCst);
+        self.to.set(range.end);
+    }
+
+    /// Where the mapping that has `address` ends, if this is it.
+    fn end(&self, address: usize, epoch: u32) -> Option<usize> {
+        let (from, to, noted) = (self.from.get(), self.to.get(), self.epoch.get());
+        // Another beginning: a handler came between the loads, and found another range.
+        compiler_fence(Ordering::SeqCst);
+        let is_it = (from..to).contains(&address) && noted == epoch && from == self.from.get();
+        is_it.then_some(to)
+    }
+}
+
+thread_local! {
+    static ANONYMOUS: ([Anonymous; 4], Cell<usize>) =
+        const { ([const { Anonymous::nothing() }; 4], Cell::new(0)) };
+}
+
+/// Whether what lies at `start .. end` stays usable until the program takes it away: memory of a
+/// file may be truncated by another process.
+fn stays(start: usize, end: usize, epoch: u32) -> bool {
+    let mut at = start;
+    while at < end {
+        let known = ANONYMOUS.with(|(all, next)| {
+            all.iter().find_map(|one| one.end(at, epoch)).or_else(|| {
+                let found = private_anonymous_at(at)?;
+                let place = next.get() % all.len();
+                next.set(place + 1);
+                all[place].note(&found, epoch);
+                Some(found.end)
+            })
+        });
+        match known {
+            Some(to) => at = to,
+            None => return false,
+        }
+    }
+    true
+}
+
 /// To be called after munmap, mprotect, mremap and fixed mappings.
 pub fn memory_changed() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
@@ -217,7 +278,9 @@ fn ask(known: &KnownPages, start: usize, bytes: usize, advice: Advice) -> bool {
     // SAFETY: populating changes no content.
     match unsafe { madvise(from as *mut _, end.next_multiple_of(PAGE) - from, advice) } {
         Ok(()) => {
-            known.note(start, bytes, epoch);
+            if stays(start, end, epoch) {
+                known.note(start, bytes, epoch);
+            }
             true
         }
         // Not mapped, in part at least.
