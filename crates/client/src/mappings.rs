@@ -1,13 +1,14 @@
-//! Which memory of the process is private and anonymous: heap, stacks, arrays. It stays usable until
-//! the program unmaps or protects it. Memory of a file does not: another process may truncate that.
+//! Which memory of the process is private: heap, stacks, arrays, what the loader has mapped. It stays
+//! usable until the program unmaps or protects it. A shared mapping of a file does not: another
+//! process may truncate the file.
 //!
 //! ```
-//! use forebay_client::mappings::private_anonymous_at;
+//! use forebay_client::mappings::private_at;
 //!
 //! let array = vec![0u8; 1 << 20];
-//! let range = private_anonymous_at(array.as_ptr().addr()).expect("an array is memory of its own");
+//! let range = private_at(array.as_ptr().addr()).expect("an array is memory of its own");
 //! assert!(range.contains(&(array.as_ptr().addr() + array.len() - 1)));
-//! assert_eq!(private_anonymous_at(private_anonymous_at as *const () as usize), None);
+//! assert_eq!(private_at(0), None);
 //! ```
 
 use core::ffi::c_void;
@@ -58,9 +59,9 @@ unsafe impl Ioctl for &mut Query {
     }
 }
 
-/// The mapping that has `address`, if it is private and anonymous; `None` also where that cannot be
+/// The mapping that has `address`, if it is private; `None` also where that cannot be
 /// found out.
-pub fn private_anonymous_at(address: usize) -> Option<Range<usize>> {
+pub fn private_at(address: usize) -> Option<Range<usize>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let maps = openat(CWD, c"/proc/self/maps", flags, Mode::empty()).ok()?;
     let mut query =
@@ -68,8 +69,8 @@ pub fn private_anonymous_at(address: usize) -> Option<Range<usize>> {
     // SAFETY: a `Query` as the kernel wants it.
     match unsafe { ioctl::ioctl(&maps, &mut query) } {
         Ok(()) => {
-            let is_it = query.inode == 0 && query.vma_flags & SHARED == 0;
-            is_it.then_some(query.vma_start as usize..query.vma_end as usize)
+            let is_private = query.vma_flags & SHARED == 0;
+            is_private.then_some(query.vma_start as usize..query.vma_end as usize)
         }
         // No mapping is there.
         Err(Errno::NOENT) => None,
@@ -89,9 +90,9 @@ fn listed(maps: BorrowedFd<'_>, address: usize) -> Option<Range<usize>> {
         while let Some(length) = buffer[from..filled].iter().position(|&byte| byte == b'\n') {
             let line = &buffer[from..from + length];
             from += length + 1;
-            let (range, is_anonymous) = mapping(line)?;
+            let (range, is_private) = mapping(line)?;
             if range.contains(&address) {
-                return is_anonymous.then_some(range);
+                return is_private.then_some(range);
             }
         }
         // A line is at most as long as its numbers and a path.
@@ -104,16 +105,14 @@ fn listed(maps: BorrowedFd<'_>, address: usize) -> Option<Range<usize>> {
 }
 
 /// The mapping that a line says, `FROM-TO PERMISSIONS OFFSET DEVICE INODE NAME`, and whether it is
-/// private and anonymous.
+/// private.
 fn mapping(line: &[u8]) -> Option<(Range<usize>, bool)> {
     let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
     let number = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
     let range = fields.next()?;
     let dash = range.iter().position(|&byte| byte == b'-')?;
     let range = number(&range[..dash])?..number(&range[dash + 1..])?;
-    let permissions = fields.next()?;
-    let inode = fields.nth(2)?;
-    Some((range, permissions.get(3) == Some(&b'p') && inode == b"0"))
+    Some((range, fields.next()?.get(3) == Some(&b'p')))
 }
 
 #[cfg(test)]
@@ -125,7 +124,7 @@ mod tests {
     fn asked(map: impl FnOnce(ProtFlags) -> *mut c_void) -> Option<Range<usize>> {
         let at = map(ProtFlags::READ | ProtFlags::WRITE);
         let maps = openat(CWD, c"/proc/self/maps", OFlags::RDONLY, Mode::empty()).unwrap();
-        let found = private_anonymous_at(at.addr());
+        let found = private_at(at.addr());
         let listed = listed(maps.as_fd(), at.addr());
         // SAFETY: mapped here.
         unsafe { munmap(at, 8192).unwrap() };
@@ -134,21 +133,20 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_memory_is_told_from_that_of_files() {
+    fn private_memory_is_told_from_shared() {
         let null = core::ptr::null_mut();
         let (private, shared) = (MapFlags::PRIVATE, MapFlags::SHARED);
         // SAFETY: the kernel chooses fresh addresses.
         unsafe {
             assert!(asked(|access| mmap_anonymous(null, 8192, access, private).unwrap()).is_some());
             assert!(asked(|access| mmap_anonymous(null, 8192, access, shared).unwrap()).is_none());
-            let file = tempfile::tempfile().unwrap();
-            for flags in [private, shared] {
-                let map = |access| mmap(null, 8192, access, flags, &file, 0).unwrap();
-                assert!(asked(map).is_none());
-            }
+            let file = &tempfile::tempfile().unwrap();
+            let map = |flags| move |access| mmap(null, 8192, access, flags, file, 0).unwrap();
+            assert!(asked(map(private)).is_some());
+            assert!(asked(map(shared)).is_none());
         }
-        assert_eq!(private_anonymous_at(0), None);
+        assert_eq!(private_at(0), None);
         let here = 0u8;
-        assert!(private_anonymous_at((&raw const here).addr()).is_some());
+        assert!(private_at((&raw const here).addr()).is_some());
     }
 }

@@ -15,7 +15,7 @@
 //! assert!(is_readable(code, 1) && !is_writable(code, 1));
 //! ```
 
-use crate::mappings::private_anonymous_at;
+use crate::mappings::private_at;
 use core::cell::Cell;
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
@@ -132,16 +132,16 @@ impl KnownPages {
 static READABLE: KnownPages = KnownPages::none();
 static WRITABLE: KnownPages = KnownPages::none();
 
-/// A mapping of private anonymous memory, as a thread found it in an epoch.
-struct Anonymous {
+/// A private mapping, as a thread found it in an epoch.
+struct Private {
     from: Cell<usize>,
     to: Cell<usize>,
     epoch: Cell<u32>,
 }
 
-impl Anonymous {
-    const fn nothing() -> Anonymous {
-        Anonymous { from: Cell::new(0), to: Cell::new(0), epoch: Cell::new(0) }
+impl Private {
+    const fn nothing() -> Private {
+        Private { from: Cell::new(0), to: Cell::new(0), epoch: Cell::new(0) }
     }
 
     fn note(&self, range: &Range<usize>, epoch: u32) {
@@ -165,18 +165,18 @@ impl Anonymous {
 }
 
 thread_local! {
-    static ANONYMOUS: ([Anonymous; 4], Cell<usize>) =
-        const { ([const { Anonymous::nothing() }; 4], Cell::new(0)) };
+    static PRIVATE: ([Private; 4], Cell<usize>) =
+        const { ([const { Private::nothing() }; 4], Cell::new(0)) };
 }
 
-/// Whether what lies at `start .. end` stays usable until the program takes it away: memory of a
-/// file may be truncated by another process.
+/// Whether what lies at `start .. end` stays usable until the program takes it away: a file that is
+/// mapped as shared may be truncated by another process.
 fn stays(start: usize, end: usize, epoch: u32) -> bool {
     let mut at = start;
     while at < end {
-        let known = ANONYMOUS.with(|(all, next)| {
+        let known = PRIVATE.with(|(all, next)| {
             all.iter().find_map(|one| one.end(at, epoch)).or_else(|| {
-                let found = private_anonymous_at(at)?;
+                let found = private_at(at)?;
                 let place = next.get() % all.len();
                 next.set(place + 1);
                 all[place].note(&found, epoch);

@@ -14,6 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Linux 6.1; rustix has no name for it yet.
 const MADV_COLLAPSE: i32 = 25;
+const HUGE_PAGE: usize = 2 << 20;
+const SMALL_PAGE: usize = 4096;
 
 unsafe extern "C" {
     fn madvise(at: *mut core::ffi::c_void, bytes: usize, advice: i32) -> i32;
@@ -88,6 +90,25 @@ impl Segment {
         }
     }
 
+    /// Gives `start .. end`, of which nothing is reserved yet, huge pages where the kernel can: a
+    /// process that maps the pool then takes one page fault instead of 512. A huge page that has
+    /// one small page when it is asked for is made at once; one that has all of them is a copy, for
+    /// ten times the work, and the kernel refuses one that has none.
+    ///
+    /// # Safety
+    /// Inside the mapping.
+    unsafe fn make_huge(&self, start: usize, end: usize) {
+        let first = start.next_multiple_of(HUGE_PAGE);
+        for huge in (first..end).step_by(HUGE_PAGE).filter(|huge| huge + HUGE_PAGE <= end) {
+            // SAFETY: inside the mapping, by the caller; both only change how pages are backed.
+            unsafe {
+                let at = self.base.add(huge).as_ptr().cast();
+                let _ = rustix::mm::madvise(at, SMALL_PAGE, Advice::LinuxPopulateWrite);
+                let _ = madvise(at, HUGE_PAGE, MADV_COLLAPSE);
+            }
+        }
+    }
+
     /// Reserves memory for the next piece of the RAM tier, makes it resident, and adds its
     /// buckets to the free map. Returns the buckets added: 0 when all are there.
     ///
@@ -103,13 +124,17 @@ impl Segment {
         }
         let start = self.offsets.data + ready as usize * self.bucket_bytes;
         let end = self.offsets.data + upto as usize * self.bucket_bytes;
-        rustix::fs::fallocate(file, FallocateFlags::empty(), start as u64, (end - start) as u64)?;
-        // SAFETY: inside the mapping; both only change how the pages are backed.
+        // SAFETY: inside the mapping.
+        unsafe { self.make_huge(start, end) };
+        let (at, bytes) = (start as u64, (end - start) as u64);
+        rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes).inspect_err(|_| {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = rustix::fs::fallocate(file, hole, at, bytes);
+        })?;
+        // SAFETY: inside the mapping; it only changes how the pages are backed.
         unsafe {
-            let at = self.base.as_ptr().add(start).cast();
+            let at = self.base.add(start).as_ptr().cast();
             let _ = rustix::mm::madvise(at, end - start, Advice::LinuxPopulateWrite);
-            // One huge page: a process that maps the pool then takes one page fault instead of 512.
-            let _ = madvise(at, end - start, MADV_COLLAPSE);
         }
         header.ram_ready.store(upto, Ordering::Release);
         let map = self.free_buckets(TierId::RAM);
