@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -229,6 +230,24 @@ static void pointers(void)
 	result("negative lseek", lseek(fd, -1, SEEK_SET));
 	result("lseek of what", lseek(fd, 0, 99));
 	result("ftruncate", ftruncate(fd, -1));
+	/* What another process takes away: pages of a file behind its end. */
+	int source = open("source", O_RDWR | O_CREAT | O_TRUNC, 0644);
+	CHECK(ftruncate(source, 8192));
+	char *mapped = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, source, 0);
+	for (int turn = 0; turn < 2; turn++) {
+		result("write from a mapping", pwrite(fd, mapped + 4096, 100, 0));
+		result("read into a mapping", pread(fd, mapped + 4096, 100, 0));
+	}
+	pid_t child = fork();
+	if (child == 0)
+		_exit(truncate("source", 100));
+	reap(child);
+	result("write from behind an end", pwrite(fd, mapped + 4096, 100, 0));
+	result("read to behind an end", pread(fd, mapped + 4096, 100, 0));
+	result("write from before an end", pwrite(fd, mapped, 100, 0));
+	munmap(mapped, 8192);
+	result("write from nothing", pwrite(fd, mapped, 100, 0));
+	close(source);
 	close(fd);
 	int reading = open(file, O_RDONLY), writing = open(file, O_WRONLY);
 	char byte;

@@ -1,29 +1,32 @@
-/* Writes and reads a block that is in RAM, between two calls that strace shows: resident FILE */
+/* Writes and reads a block that is in RAM, between two calls that strace shows: resident FILE.
+ * The buffers are pages of an array that is larger than a thread's caches. */
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
 {
-	static char block[262144], page[4096];
-	memset(page, 'p', sizeof page);
+	enum { PAGES = 1000 };
+	static char block[262144], pages[PAGES][4096];
+	memset(pages, 'p', sizeof pages);
 	int fd = open(argv[argc - 1], O_RDWR | O_CREAT, 0644);
 	for (int i = 0; i < 4; i++)
 		if (write(fd, block, sizeof block) != sizeof block)
 			return 1;
 	/* The first use of a buffer may have to look whether it is one. */
-	if (pread(fd, page, sizeof page, 0) != sizeof page || pwrite(fd, page, sizeof page, 0) != sizeof page)
-		return 1;
+	for (int i = 0; i < PAGES; i++)
+		if (pread(fd, pages[i], 4096, 0) != 4096 || pwrite(fd, pages[i], 4096, 0) != 4096)
+			return 1;
 	access("first-marker", F_OK);
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < 1000; i++) {
 		off_t at = (i * 37 % 256) * 4096;
-		if (pwrite(fd, page, sizeof page, at) != sizeof page)
+		if (pwrite(fd, pages[i * 613 % PAGES], 4096, at) != 4096)
 			return 1;
 	}
 	access("second-marker", F_OK);
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < 1000; i++) {
 		off_t at = (i * 41 % 256) * 4096;
-		if (pread(fd, page, sizeof page, at) != sizeof page)
+		if (pread(fd, pages[i * 617 % PAGES], 4096, at) != 4096)
 			return 1;
 	}
 	access("third-marker", F_OK);
