@@ -335,7 +335,7 @@ impl Torture {
         let since = Instant::now();
         let mut hit = false;
         while !hit && since.elapsed() < WAIT_MAX && !self.is_over() {
-            self.start_stranger()?;
+            self.start_other_user()?;
             self.start_workers()?;
             let pause = 20 + self.random.below(60);
             self.wait(pause);

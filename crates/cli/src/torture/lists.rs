@@ -156,7 +156,7 @@ impl Torture {
         let _ = fs::remove_file(self.place.stop());
         self.begin_logs()?;
         self.calm()?;
-        self.start_stranger()?;
+        self.start_other_user()?;
         for worker in self.workers() {
             let cases = cases.iter().skip(worker as usize).step_by(conductors);
             let cases: Vec<_> = cases.map(ToString::to_string).collect();

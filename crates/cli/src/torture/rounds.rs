@@ -46,7 +46,7 @@ impl Torture {
         let length = (1_500 + self.random.below(6_000)).min(left.max(500));
         let end = Instant::now() + Duration::from_millis(length);
         while Instant::now() < end && !self.is_over() && !self.has_reached_all() {
-            self.start_stranger()?;
+            self.start_other_user()?;
             self.start_workers()?;
             let pause = 20 + self.random.below(150);
             self.wait(pause);

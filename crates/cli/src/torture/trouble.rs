@@ -130,7 +130,7 @@ impl Torture {
     }
 
     /// Lets another user in, for the whole torture.
-    pub(super) fn start_stranger(&mut self) -> Result<(), String> {
+    pub(super) fn start_other_user(&mut self) -> Result<(), String> {
         let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         if !self.may(Kind::Users) || self.other_user.as_mut().is_some_and(is_there) {
             return Ok(());

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 /// Nothing reaches the store before the run ends, unless a sync brings it there.
 const JOURNAL: Setup =
     Setup { flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"", ..LAZY };
-/// With room for the two blocks that each file of an enumeration may have: none is flushed for room.
+/// With room for the two blocks that each file of an enumeration may have: none is flushed for
+/// room.
 const ROOMY_JOURNAL: Setup = Setup { ram: "160MiB", ..JOURNAL };
 /// Flushes come between all the time.
 const RESTLESS: Setup = Setup {
