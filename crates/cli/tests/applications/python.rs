@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 
 use crate::harness::{SMALL, Site, have, skip, works};
 
-/// The tests that failed, as unittest names them.
+/// The tests that failed, as unittest names them, and the files that could not be run: not every
+/// distribution has all of them.
 fn failed(output: &str) -> BTreeSet<String> {
-    let heads = ["FAIL: ", "ERROR: "];
-    let named =
-        |line: &str| heads.iter().find_map(|head| line.strip_prefix(head)).map(str::to_owned);
+    let named = |line: &str| {
+        let file = || Some(line.strip_prefix("test ")?.split_once(" crashed -- ")?.0);
+        let test = ["FAIL: ", "ERROR: "].iter().find_map(|head| line.strip_prefix(head));
+        test.or_else(file).map(str::to_owned)
+    };
     output.lines().filter_map(named).collect()
 }
 
