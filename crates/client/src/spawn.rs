@@ -32,7 +32,12 @@ impl Session {
         // It may have been opened for nothing but this, with O_PATH.
         match reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK) {
             Ok(file) => self.readable_program_starts(&file, variables),
-            Err(_) if fd >= 0 => self.make_clean(fd),
+            Err(_) if fd >= 0 => {
+                self.make_clean(fd);
+                if !self.can_be_joined() {
+                    self.prepare_for_unmanaged_program();
+                }
+            }
             Err(_) => {}
         }
     }
@@ -41,15 +46,21 @@ impl Session {
         self.make_clean(file.as_raw_fd());
         let joins = !variables.switch_off() && loads_libraries(file, 0);
         if !joins || !self.can_be_joined() {
-            self.stranger_starts();
-            // It also opens what it likes by name.
-            self.sync_all(false);
-            for file in self.files() {
-                let stays = rustix::io::fcntl_getfd(borrow(file.fd))
-                    .is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
-                if stays && !file.uses_kernel_offset() {
-                    let _ = file.release_to_kernel();
-                }
+            self.prepare_for_unmanaged_program();
+        }
+    }
+
+    /// Gives a program that does not load us what is on the store, and descriptors that the kernel
+    /// can read and write.
+    fn prepare_for_unmanaged_program(&self) {
+        self.unmanaged_program_starts();
+        // It also opens what it likes by name.
+        self.sync_all(false);
+        for file in self.files() {
+            let stays = rustix::io::fcntl_getfd(borrow(file.fd))
+                .is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
+            if stays && !file.uses_kernel_offset() {
+                let _ = file.release_to_kernel();
             }
         }
     }

@@ -18,6 +18,10 @@ unsafe extern "C" fn perror(text: *const c_char) {
     let stream = unsafe { Stream::at(stderr) };
     let Some(stream) = stream.filter(|&stream| ours(stream).is_some()) else { return call() };
     let _locked = Locked::new(stream);
+    // Another thread may have handed it back in between.
+    if ours(stream).is_none() {
+        return call();
+    }
     let before = stream.get(ORIENTATION_AT);
     stream.set(ORIENTATION_AT, -1);
     call();

@@ -35,7 +35,8 @@ unsafe extern "C" fn freopen64(
         // To reopen it ends its orientation, and nothing of the old file stays in its buffer.
         if ours(given).is_some() {
             let _locked = Locked::new(given);
-            if given.get(ORIENTATION_AT) != 0 {
+            // Another thread may have handed it back in between.
+            if ours(given).is_some() && given.get(ORIENTATION_AT) != 0 {
                 flush(given);
                 given.set(ORIENTATION_AT, 0);
             }
