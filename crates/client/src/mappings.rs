@@ -1,17 +1,17 @@
-//! Which memory of the process is private: heap, stacks, arrays, what the loader has mapped. It stays
-//! usable until the program unmaps or protects it. A shared mapping of a file does not: another
-//! process may truncate the file.
+//! Which memory of the process stays usable until the program unmaps or protects it: what is
+//! private and anonymous, as heap, stacks and arrays, and the program's own image. A mapping of a
+//! file does not, for another process may truncate the file, which takes copied pages away, too.
 //!
 //! ```
-//! use forebay_client::mappings::private_at;
+//! use forebay_client::mappings::mapping_at;
 //!
 //! let array = vec![0u8; 1 << 20];
-//! let range = private_at(array.as_ptr().addr()).expect("an array is memory of its own");
-//! assert!(range.contains(&(array.as_ptr().addr() + array.len() - 1)));
-//! assert_eq!(private_at(0), None);
+//! let mapping = mapping_at(array.as_ptr().addr()).expect("an array is mapped");
+//! assert!(mapping.stays && mapping.range.contains(&(array.as_ptr().addr() + array.len() - 1)));
+//! assert!(mapping_at(0).is_none());
 //! ```
 
-use core::ffi::c_void;
+use core::ffi::{c_ulong, c_void};
 use core::ops::Range;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -59,9 +59,25 @@ unsafe impl Ioctl for &mut Query {
     }
 }
 
-/// The mapping that has `address`, if it is private; `None` also where that cannot be
-/// found out.
-pub fn private_at(address: usize) -> Option<Range<usize>> {
+/// A mapping of the process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: Range<usize>,
+    /// Whether what lies in it stays usable until the program takes it away.
+    pub stays: bool,
+}
+
+impl Mapping {
+    fn new(range: Range<usize>, is_private: bool, is_anonymous: bool) -> Mapping {
+        let is_image = || image().is_some_and(|image| image.contains(&range.start));
+        let stays = is_private && (is_anonymous || is_image());
+        Mapping { range, stays }
+    }
+}
+
+/// The mapping that has `address`; `None` also where that cannot be found out.
+pub fn mapping_at(address: usize) -> Option<Mapping> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let maps = openat(CWD, c"/proc/self/maps", flags, Mode::empty()).ok()?;
     let mut query =
@@ -69,8 +85,8 @@ pub fn private_at(address: usize) -> Option<Range<usize>> {
     // SAFETY: a `Query` as the kernel wants it.
     match unsafe { ioctl::ioctl(&maps, &mut query) } {
         Ok(()) => {
-            let is_private = query.vma_flags & SHARED == 0;
-            is_private.then_some(query.vma_start as usize..query.vma_end as usize)
+            let range = query.vma_start as usize..query.vma_end as usize;
+            Some(Mapping::new(range, query.vma_flags & SHARED == 0, query.inode == 0))
         }
         // No mapping is there.
         Err(Errno::NOENT) => None,
@@ -80,9 +96,14 @@ pub fn private_at(address: usize) -> Option<Range<usize>> {
 }
 
 /// The same, from the list in /proc/self/maps.
-fn listed(maps: BorrowedFd<'_>, address: usize) -> Option<Range<usize>> {
-    let mut buffer = [0u8; 4096];
+#[cold]
+#[inline(never)]
+fn listed(maps: BorrowedFd<'_>, address: usize) -> Option<Mapping> {
+    // A handler's stack may be small.
+    let mut buffer = [0u8; 1024];
     let mut filled = 0;
+    // Whether the line that begins in the buffer has been taken, and only its name is left.
+    let mut is_named = false;
     loop {
         let got = read(maps, &mut buffer[filled..]).ok().filter(|&got| got > 0)?;
         filled += got;
@@ -90,29 +111,78 @@ fn listed(maps: BorrowedFd<'_>, address: usize) -> Option<Range<usize>> {
         while let Some(length) = buffer[from..filled].iter().position(|&byte| byte == b'\n') {
             let line = &buffer[from..from + length];
             from += length + 1;
-            let (range, is_private) = mapping(line)?;
-            if range.contains(&address) {
-                return is_private.then_some(range);
+            if !core::mem::take(&mut is_named) {
+                let mapping = parsed(line)?;
+                if mapping.range.contains(&address) {
+                    return Some(mapping);
+                }
             }
         }
-        // A line is at most as long as its numbers and a path.
         buffer.copy_within(from..filled, 0);
         filled -= from;
         if filled == buffer.len() {
-            return None;
+            // All but the end of a long name.
+            if !is_named {
+                let mapping = parsed(&buffer)?;
+                if mapping.range.contains(&address) {
+                    return Some(mapping);
+                }
+            }
+            (is_named, filled) = (true, 0);
         }
     }
 }
 
-/// The mapping that a line says, `FROM-TO PERMISSIONS OFFSET DEVICE INODE NAME`, and whether it is
-/// private.
-fn mapping(line: &[u8]) -> Option<(Range<usize>, bool)> {
+/// The mapping that a line says: `FROM-TO PERMISSIONS OFFSET DEVICE INODE NAME`.
+fn parsed(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
     let number = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
     let range = fields.next()?;
     let dash = range.iter().position(|&byte| byte == b'-')?;
     let range = number(&range[..dash])?..number(&range[dash + 1..])?;
-    Some((range, fields.next()?.get(3) == Some(&b'p')))
+    let is_private = fields.next()?.get(3) == Some(&b'p');
+    Some(Mapping::new(range, is_private, fields.nth(2)? == b"0"))
+}
+
+/// A segment of an ELF file of 64 bits, `Elf64_Phdr` of elf.h.
+#[repr(C)]
+struct ProgramHeader {
+    kind: u32,
+    flags: u32,
+    offset: u64,
+    address: u64,
+    physical: u64,
+    file_bytes: u64,
+    bytes: u64,
+    align: u64,
+}
+
+const AT_PHDR: c_ulong = 3;
+const AT_PHNUM: c_ulong = 5;
+const PT_LOAD: u32 = 1;
+const PT_PHDR: u32 = 6;
+
+unsafe extern "C" {
+    safe fn getauxval(kind: c_ulong) -> c_ulong;
+}
+
+/// Where the program itself is loaded, its static arrays included.
+fn image() -> Option<Range<usize>> {
+    let (at, count) = (getauxval(AT_PHDR) as usize, getauxval(AT_PHNUM) as usize);
+    if at == 0 {
+        return None;
+    }
+    // SAFETY: where the kernel has put the program's headers, which nothing changes.
+    let headers = unsafe {
+        core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<ProgramHeader>(at), count)
+    };
+    let own = headers.iter().find(|header| header.kind == PT_PHDR)?;
+    let bias = at.wrapping_sub(own.address as usize);
+    let loaded = || headers.iter().filter(|header| header.kind == PT_LOAD);
+    let from = loaded().map(|header| header.address).min()?;
+    let to = loaded().map(|header| header.address + header.bytes).max()?;
+    let (from, to) = (from as usize / 4096 * 4096, to as usize);
+    Some(bias.wrapping_add(from)..bias.wrapping_add(to))
 }
 
 #[cfg(test)]
@@ -120,33 +190,54 @@ mod tests {
     use super::*;
     use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-    /// Maps two pages, asks both ways, and unmaps them.
-    fn asked(map: impl FnOnce(ProtFlags) -> *mut c_void) -> Option<Range<usize>> {
+    /// Maps two pages, asks both ways, and unmaps them. Says whether they stay.
+    fn asked(map: impl FnOnce(ProtFlags) -> *mut c_void) -> bool {
         let at = map(ProtFlags::READ | ProtFlags::WRITE);
         let maps = openat(CWD, c"/proc/self/maps", OFlags::RDONLY, Mode::empty()).unwrap();
-        let found = private_at(at.addr());
+        let found = mapping_at(at.addr()).unwrap();
         let listed = listed(maps.as_fd(), at.addr());
         // SAFETY: mapped here.
         unsafe { munmap(at, 8192).unwrap() };
-        assert_eq!(found, listed, "at {at:p}");
-        found.inspect(|range| assert!(range.contains(&(at.addr() + 8191))))
+        assert_eq!(Some(&found), listed.as_ref(), "at {at:p}");
+        assert!(found.range.contains(&(at.addr() + 8191)));
+        found.stays
     }
 
     #[test]
-    fn private_memory_is_told_from_shared() {
+    fn anonymous_memory_is_told_from_that_of_files() {
         let null = core::ptr::null_mut();
         let (private, shared) = (MapFlags::PRIVATE, MapFlags::SHARED);
+        let folder = tempfile::tempdir().unwrap();
+        // Lines of the list that are longer than what is read at once.
+        let long = (0..8).fold(folder.path().to_owned(), |path, _| path.join("n".repeat(200)));
+        std::fs::create_dir_all(&long).unwrap();
+        std::fs::File::create_new(long.join("file")).unwrap();
+        let file =
+            &std::fs::File::options().read(true).write(true).open(long.join("file")).unwrap();
+        file.set_len(8192).unwrap();
         // SAFETY: the kernel chooses fresh addresses.
         unsafe {
-            assert!(asked(|access| mmap_anonymous(null, 8192, access, private).unwrap()).is_some());
-            assert!(asked(|access| mmap_anonymous(null, 8192, access, shared).unwrap()).is_none());
-            let file = &tempfile::tempfile().unwrap();
-            let map = |flags| move |access| mmap(null, 8192, access, flags, file, 0).unwrap();
-            assert!(asked(map(private)).is_some());
-            assert!(asked(map(shared)).is_none());
+            assert!(asked(|access| mmap_anonymous(null, 8192, access, private).unwrap()));
+            assert!(!asked(|access| mmap_anonymous(null, 8192, access, shared).unwrap()));
+            for flags in [private, shared] {
+                assert!(!asked(|access| mmap(null, 8192, access, flags, file, 0).unwrap()));
+            }
+            // Behind that of a long name.
+            let held = mmap(null, 8192, ProtFlags::READ, shared, file, 0).unwrap();
+            assert!(asked(|access| mmap_anonymous(null, 8192, access, private).unwrap()));
+            munmap(held, 8192).unwrap();
         }
-        assert_eq!(private_at(0), None);
+        assert_eq!(mapping_at(0), None);
+    }
+
+    #[test]
+    fn the_stack_and_the_program_stay() {
+        static INITIALIZED: [u8; 3] = [1, 2, 3];
         let here = 0u8;
-        assert!(private_at((&raw const here).addr()).is_some());
+        for address in [(&raw const here).addr(), INITIALIZED.as_ptr().addr()] {
+            assert!(mapping_at(address).unwrap().stays);
+        }
+        // The C library's is not the program's.
+        assert!(!mapping_at(getauxval as *const () as usize).unwrap().stays);
     }
 }

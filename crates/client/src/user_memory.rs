@@ -1,8 +1,9 @@
 //! Whether the application's buffers are its memory. Programs pass bad pointers on purpose and
 //! expect EFAULT, and we may install no signal handler to catch a fault.
 //!
-//! The kernel is asked once for each page of a buffer: what it said is remembered until the program
-//! unmaps or protects something.
+//! The kernel is asked once for each page of a buffer, and of a mapped file in every call, because
+//! another process may truncate it: see [`crate::mappings`]. What it said is remembered until the
+//! program unmaps, protects or maps something else.
 //!
 //! ```
 //! use forebay_client::user_memory::{is_readable, is_writable};
@@ -15,7 +16,7 @@
 //! assert!(is_readable(code, 1) && !is_writable(code, 1));
 //! ```
 
-use crate::mappings::private_at;
+use crate::mappings::mapping_at;
 use core::cell::Cell;
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
@@ -56,20 +57,20 @@ struct KnownPages([AtomicU64; WORDS]);
 
 /// Pages of one word: which word, what its upper bits say, and their bits.
 #[derive(Clone, Copy)]
-struct Piece {
+struct WordPages {
     word: usize,
     key: u64,
     pages: u64,
 }
 
-impl Piece {
+impl WordPages {
     /// Pages `first ..= last`, both of one word, in `epoch`.
     #[inline]
-    fn new(first: usize, last: usize, epoch: u32) -> Piece {
+    fn new(first: usize, last: usize, epoch: u32) -> WordPages {
         let (number, from, count) = (first / WORD_PAGES, first % WORD_PAGES, last - first + 1);
         let epoch = u64::from(epoch) & ((1 << EPOCH_BITS) - 1);
         let tag = (number / WORDS) as u64;
-        Piece {
+        WordPages {
             word: number % WORDS,
             key: (epoch << (48 - EPOCH_BITS) | tag) << WORD_PAGES,
             pages: ((1 << count) - 1) << from,
@@ -78,13 +79,13 @@ impl Piece {
 }
 
 /// The pages of `start .. start + bytes`, at least one, by words.
-fn pieces(start: usize, bytes: usize, epoch: u32) -> impl Iterator<Item = Piece> {
+fn by_words(start: usize, bytes: usize, epoch: u32) -> impl Iterator<Item = WordPages> {
     let (mut next, last) = (start / PAGE, (start + bytes - 1) / PAGE);
     core::iter::from_fn(move || {
         let first = next;
         let end = last.min(first / WORD_PAGES * WORD_PAGES + WORD_PAGES - 1);
         next = end + 1;
-        (first <= last).then(|| Piece::new(first, end, epoch))
+        (first <= last).then(|| WordPages::new(first, end, epoch))
     })
 }
 
@@ -94,7 +95,7 @@ impl KnownPages {
     }
 
     #[inline]
-    fn has_piece(&self, Piece { word, key, pages }: Piece) -> bool {
+    fn has_word(&self, WordPages { word, key, pages }: WordPages) -> bool {
         let known = self.0[word].load(Ordering::Relaxed);
         known & !0xffff == key && known & pages == pages
     }
@@ -108,19 +109,19 @@ impl KnownPages {
         }
         let (first, last) = (start / PAGE, (end - 1) / PAGE);
         match first / WORD_PAGES == last / WORD_PAGES {
-            true => self.has_piece(Piece::new(first, last, epoch)),
-            false => self.has_pieces(start, bytes, epoch),
+            true => self.has_word(WordPages::new(first, last, epoch)),
+            false => self.has_words(start, bytes, epoch),
         }
     }
 
     #[inline(never)]
-    fn has_pieces(&self, start: usize, bytes: usize, epoch: u32) -> bool {
-        pieces(start, bytes, epoch).all(|piece| self.has_piece(piece))
+    fn has_words(&self, start: usize, bytes: usize, epoch: u32) -> bool {
+        by_words(start, bytes, epoch).all(|pages| self.has_word(pages))
     }
 
     /// Notes that the pages of `bytes` at `start` were usable in `epoch`.
     fn note(&self, start: usize, bytes: usize, epoch: u32) {
-        for Piece { word, key, pages } in pieces(start, bytes, epoch) {
+        for WordPages { word, key, pages } in by_words(start, bytes, epoch) {
             let known = self.0[word].load(Ordering::Relaxed);
             let before = if known & !0xffff == key { known & 0xffff } else { 0 };
             // What another thread notes at the same time may be lost, and is asked for again.
@@ -132,66 +133,93 @@ impl KnownPages {
 static READABLE: KnownPages = KnownPages::none();
 static WRITABLE: KnownPages = KnownPages::none();
 
-/// A private mapping, as a thread found it in an epoch.
-struct Private {
+/// A range of memory, and what a thread found out about it in an epoch.
+struct Noted {
     from: Cell<usize>,
     to: Cell<usize>,
     epoch: Cell<u32>,
+    what: Cell<bool>,
 }
 
-impl Private {
-    const fn nothing() -> Private {
-        Private { from: Cell::new(0), to: Cell::new(0), epoch: Cell::new(0) }
+impl Noted {
+    const fn nothing() -> Noted {
+        let (from, to) = (Cell::new(0), Cell::new(0));
+        Noted { from, to, epoch: Cell::new(0), what: Cell::new(false) }
     }
 
-    fn note(&self, range: &Range<usize>, epoch: u32) {
+    fn note(&self, range: Range<usize>, what: bool, epoch: u32) {
         // A handler in between finds a range without an end.
         self.to.set(0);
         compiler_fence(Ordering::SeqCst);
         self.from.set(range.start);
         self.epoch.set(epoch);
+        self.what.set(what);
         compiler_fence(Ordering::SeqCst);
         self.to.set(range.end);
     }
 
-    /// Where the mapping that has `address` ends, if this is it.
-    fn end(&self, address: usize, epoch: u32) -> Option<usize> {
+    /// Where the range that has `address` ends, and what it is, if this is it.
+    fn at(&self, address: usize, epoch: u32) -> Option<(usize, bool)> {
         let (from, to, noted) = (self.from.get(), self.to.get(), self.epoch.get());
+        let what = self.what.get();
         // Another beginning: a handler came between the loads, and found another range.
         compiler_fence(Ordering::SeqCst);
         let is_it = (from..to).contains(&address) && noted == epoch && from == self.from.get();
-        is_it.then_some(to)
+        is_it.then_some((to, what))
     }
 }
 
+/// What a thread found out last.
+struct Ranges<const N: usize>([Noted; N], Cell<usize>);
+
+impl<const N: usize> Ranges<N> {
+    const fn nothing() -> Ranges<N> {
+        Ranges([const { Noted::nothing() }; N], Cell::new(0))
+    }
+
+    fn at(&self, address: usize, epoch: u32) -> Option<(usize, bool)> {
+        self.0.iter().find_map(|noted| noted.at(address, epoch))
+    }
+
+    fn note(&self, range: Range<usize>, what: bool, epoch: u32) {
+        let place = self.1.get() % N;
+        self.1.set(place + 1);
+        self.0[place].note(range, what, epoch);
+    }
+}
+
+/// Larger buffers would push everything else out of [`KnownPages`].
+const LARGE: usize = 64 << 20;
+
 thread_local! {
-    static PRIVATE: ([Private; 4], Cell<usize>) =
-        const { ([const { Private::nothing() }; 4], Cell::new(0)) };
+    /// Mappings, and whether what lies in them stays.
+    static MAPPINGS: Ranges<6> = const { Ranges::nothing() };
+    /// Buffers above [`LARGE`], and whether they can be written.
+    static LARGE_BUFFERS: Ranges<2> = const { Ranges::nothing() };
 }
 
 /// Whether what lies at `start .. end` stays usable until the program takes it away: a file that is
-/// mapped as shared may be truncated by another process.
+/// mapped may be truncated by another process.
 fn stays(start: usize, end: usize, epoch: u32) -> bool {
     let mut at = start;
     while at < end {
-        let known = PRIVATE.with(|(all, next)| {
-            all.iter().find_map(|one| one.end(at, epoch)).or_else(|| {
-                let found = private_at(at)?;
-                let place = next.get() % all.len();
-                next.set(place + 1);
-                all[place].note(&found, epoch);
-                Some(found.end)
+        let known = MAPPINGS.with(|mappings| {
+            mappings.at(at, epoch).or_else(|| {
+                let found = mapping_at(at)?;
+                mappings.note(found.range.clone(), found.stays, epoch);
+                Some((found.range.end, found.stays))
             })
         });
         match known {
-            Some(to) => at = to,
-            None => return false,
+            Some((to, true)) => at = to,
+            _ => return false,
         }
     }
     true
 }
 
-/// To be called after munmap, mprotect, mremap and fixed mappings.
+/// To be called after munmap, mprotect, mremap, and a mapping that is fixed, shared, of a file or
+/// not both readable and writable: it may lie where memory was that a thread has found usable.
 pub fn memory_changed() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
 }
@@ -274,12 +302,21 @@ fn is_known(known: &KnownPages, start: usize, bytes: usize, advice: Advice) -> b
 fn ask(known: &KnownPages, start: usize, bytes: usize, advice: Advice) -> bool {
     let Some(end) = start.checked_add(bytes).filter(|&end| end <= USER_END) else { return false };
     let epoch = EPOCH.load(Ordering::Acquire);
+    let (is_large, writes) = (bytes > LARGE, matches!(advice, Advice::LinuxPopulateWrite));
+    let known_large = || LARGE_BUFFERS.with(|buffers| buffers.at(start, epoch));
+    if is_large && known_large().is_some_and(|(to, written)| to >= end && written == writes) {
+        return true;
+    }
     let from = start / PAGE * PAGE;
     // SAFETY: populating changes no content.
     match unsafe { madvise(from as *mut _, end.next_multiple_of(PAGE) - from, advice) } {
         Ok(()) => {
-            if stays(start, end, epoch) {
-                known.note(start, bytes, epoch);
+            match (stays(start, end, epoch), is_large) {
+                (true, true) => {
+                    LARGE_BUFFERS.with(|buffers| buffers.note(start..end, writes, epoch));
+                }
+                (true, false) => known.note(start, bytes, epoch),
+                (false, _) => {}
             }
             true
         }

@@ -7,10 +7,24 @@ use forebay_client::user_memory::memory_changed;
 use libc::{c_int, c_void, off_t, size_t};
 
 /// Maps through `call`, a file that is managed once it is clean.
-pub(crate) fn map(flags: c_int, fd: c_int, call: impl FnOnce() -> *mut c_void) -> *mut c_void {
-    if flags & libc::MAP_FIXED != 0 {
+pub(crate) fn map(
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    call: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
+    let mapped = map_clean(flags, fd, call);
+    // What was unmapped where it cannot be seen, in free for instance, may have been there, and
+    // have been found usable. Memory as any other needs no second look.
+    let usable = libc::PROT_READ | libc::PROT_WRITE;
+    let alike = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    if protection & usable != usable || flags & alike != alike || flags & libc::MAP_FIXED != 0 {
         memory_changed();
     }
+    mapped
+}
+
+fn map_clean(flags: c_int, fd: c_int, call: impl FnOnce() -> *mut c_void) -> *mut c_void {
     if fd < 0 || flags & libc::MAP_ANONYMOUS != 0 {
         return call();
     }
@@ -39,7 +53,7 @@ unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    map(flags, fd, || {
+    map(protection, flags, fd, || {
         real!(c"mmap64"(address => *mut c_void, length => size_t, protection => c_int, flags => c_int, fd => c_int, offset => off_t) -> isize)
             as *mut c_void
     })

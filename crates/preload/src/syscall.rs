@@ -105,7 +105,7 @@ unsafe fn dispatch(
             }
             // Calls on memory do not go to the C library's functions: a library that replaces
             // those (UCX does) comes back here for the call itself.
-            libc::SYS_mmap => crate::memory::map(d as c_int, e as c_int, || {
+            libc::SYS_mmap => crate::memory::map(c as c_int, d as c_int, e as c_int, || {
                 real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long, f => c_long) -> c_long)
                     as *mut c_void
             }) as c_long,

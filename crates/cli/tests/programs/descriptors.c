@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,9 +235,12 @@ static void pointers(void)
 	int source = open("source", O_RDWR | O_CREAT | O_TRUNC, 0644);
 	CHECK(ftruncate(source, 8192));
 	char *mapped = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, source, 0);
+	char *private = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE, source, 0);
 	for (int turn = 0; turn < 2; turn++) {
 		result("write from a mapping", pwrite(fd, mapped + 4096, 100, 0));
 		result("read into a mapping", pread(fd, mapped + 4096, 100, 0));
+		result("write from a copy", pwrite(fd, private + 4096, 100, 0));
+		result("read into a copy", pread(fd, private + 4096, 100, 0));
 	}
 	pid_t child = fork();
 	if (child == 0)
@@ -244,9 +248,20 @@ static void pointers(void)
 	reap(child);
 	result("write from behind an end", pwrite(fd, mapped + 4096, 100, 0));
 	result("read to behind an end", pread(fd, mapped + 4096, 100, 0));
+	result("write from a copy behind an end", pwrite(fd, private + 4096, 100, 0));
+	result("read to a copy behind an end", pread(fd, private + 4096, 100, 0));
 	result("write from before an end", pwrite(fd, mapped, 100, 0));
-	munmap(mapped, 8192);
+	munmap(mapped, 8192), munmap(private, 8192);
 	result("write from nothing", pwrite(fd, mapped, 100, 0));
+	/* The C library unmaps it where that cannot be seen, and something else comes to its place. */
+	char *freed = malloc(64 << 20);
+	memset(freed, 'f', 64 << 20);
+	result("write from an array", pwrite(fd, freed + 8192, 100, 0));
+	result("read into an array", pread(fd, freed + 8192, 100, 0));
+	free(freed);
+	char *other = mmap((void *)((uintptr_t)freed & -4096), 64 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	result("read into what cannot be written", pread(fd, freed + 8192, 100, 0));
+	munmap(other, 64 << 20);
 	close(source);
 	close(fd);
 	int reading = open(file, O_RDONLY), writing = open(file, O_WRONLY);
