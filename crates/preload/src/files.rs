@@ -306,8 +306,20 @@ pub(crate) unsafe extern "C" fn readahead(fd: c_int, offset: off_t, bytes: usize
     result
 }
 
-/// Requests that a terminal or a pipe gets, too often to look twice.
-const FREQUENT: [libc::c_ulong; 3] = [libc::TCGETS, libc::TIOCGWINSZ, libc::FIOCLEX];
+/// Requests that neither read nor change what a file holds: those that a terminal or a pipe gets,
+/// and those of attributes, `FS_IOC_GETFLAGS`, `FS_IOC32_GETFLAGS`, `FS_IOC_GETVERSION` and
+/// `FS_IOC_FSGETXATTR`, which git, tar, cp and rsync make for each file.
+const BESIDE_CONTENT: [libc::c_ulong; 9] = [
+    libc::TCGETS,
+    libc::TIOCGWINSZ,
+    libc::FIOCLEX,
+    libc::FIONCLEX,
+    libc::FIONBIO,
+    0x8008_6601,
+    0x8004_6601,
+    0x8008_7601,
+    0x801c_581f,
+];
 /// Sharing of blocks between files: `_IOW(0x94, 9, int)` and `_IOW(0x94, 13, ...)`.
 const FICLONE: libc::c_ulong = 0x4004_9409;
 const FICLONERANGE: libc::c_ulong = 0x4020_940d;
@@ -364,7 +376,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
         // From here on the kernel reads and writes the file for the device.
         return file.make_direct(call).unwrap_or_else(|errno| status(Err(errno)));
     }
-    if FREQUENT.contains(&request) { call() } else { passed(fd, call) }
+    if BESIDE_CONTENT.contains(&request) { call() } else { passed(fd, call) }
 }
 
 /// Makes a call that changes owner or mode of the file at `path`; `mode` is what it sets, or 0.

@@ -1,7 +1,9 @@
 /* Writes and reads a block that is in RAM, between two calls that strace shows: resident FILE.
  * The buffers are pages of an array that is larger than a thread's caches. */
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
@@ -30,5 +32,10 @@ int main(int argc, char **argv)
 			return 1;
 	}
 	access("third-marker", F_OK);
+	for (int i = 0; i < 100; i++) {
+		long flags;
+		ioctl(fd, FS_IOC_GETFLAGS, &flags);
+	}
+	access("fourth-marker", F_OK);
 	return close(fd);
 }

@@ -17,8 +17,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#ifndef FS_IOC_GETFLAGS
-#define FS_IOC_GETFLAGS _IOR('f', 1, long)
+#ifndef FIGETBSZ
+#define FIGETBSZ _IO(0x00, 2)
 #endif
 
 static int jumps;
@@ -60,8 +60,8 @@ static long call(const char *name, const char *path, int fd) {
     else if (!strcmp(name, "punch"))
         result = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096);
     else if (!strcmp(name, "ioctl")) {
-        long flags;
-        result = ioctl(fd, FS_IOC_GETFLAGS, &flags);
+        int block;
+        result = ioctl(fd, FIGETBSZ, &block);
     } else if (!strcmp(name, "mmap")) {
         if (mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED) result = -1;
     } else if (!strcmp(name, "lseek")) result = lseek(3, 0, SEEK_CUR);
