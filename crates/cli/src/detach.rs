@@ -15,8 +15,8 @@ const SIGNAL_MAX: i32 = 64;
 /// Descriptors that are marked one by one where the kernel cannot mark a range (before 5.11).
 const MARKED_MAX: RawFd = 4096;
 
-/// A process that is starting. Until it is let go, its parent is a *guardian*, a child of ours that
-/// tells us how it ends, and that ends with us.
+/// A process that is starting. Until it is released, its parent is a *guardian*, a child of ours
+/// that tells us how it ends, and that ends with us.
 pub struct Detached {
     guardian: Child,
 }

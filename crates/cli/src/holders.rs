@@ -1,4 +1,4 @@
-//! Telling people whom they wait for: processes that hold something and do not go on.
+//! Naming the processes that a command waits for: those that hold something and do not go on.
 
 use forebay_node::holders::Holder;
 use std::collections::HashMap;

@@ -121,7 +121,7 @@ enum Kind {
     Stops,
     /// Other commands under load
     Commands,
-    /// Another user does what he can
+    /// Another user tries to read, to change and to block what is not its own
     Users,
 }
 

@@ -157,12 +157,12 @@ impl ManagerLink {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        let patience = match self.is_late.load(Ordering::Relaxed) {
+        let timeout = match self.is_late.load(Ordering::Relaxed) {
             true => LATE_TIMEOUT,
             false => SEND_TIMEOUT,
         };
-        let patience = Some(patience.as_duration());
-        let _ = rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, patience);
+        let timeout = Some(timeout.as_duration());
+        let _ = rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, timeout);
         rustix::net::connect(&socket, &address)?;
         let socket = hide(socket);
         self.socket.store(socket, Ordering::Relaxed);

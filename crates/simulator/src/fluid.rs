@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_share_and_who_stays_gets_all() {
+    fn equals_share_and_the_last_gets_all() {
         let mut fluid = Fluid::new(1);
         let device = fluid.add(1.0);
         let way = Way::default().through(device, 100);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_slows_the_others() {
+    fn a_transfer_that_comes_later_slows_the_others() {
         let mut fluid = Fluid::new(1);
         let device = fluid.add(1.0);
         let way = Way::default().through(device, 100);

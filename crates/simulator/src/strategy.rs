@@ -1,4 +1,5 @@
-//! How data is buffered: which tiers, by which policy, and when it is flushed by whom.
+//! How data is buffered: which tiers, by which policy, and when and from which nodes it is
+//! flushed.
 
 use forebay_placement::Costs;
 

@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn who_died_before_its_steps_has_done_what_it_was_told() {
+    fn a_process_that_died_before_its_steps_has_done_what_it_was_told() {
         let files = files();
         let write = Step::Write { slot: 0, at: 0, length: 4, tag: 1 };
         let x = Script { setup: vec![OPEN, write], steps: vec![Step::Sync { slot: 0 }] };

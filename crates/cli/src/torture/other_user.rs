@@ -1,5 +1,5 @@
-//! Another user of the same machine, who tries to read, to change and to block what is not his:
-//! only as root can a torture become him.
+//! Another user of the same machine, which tries to read, to change and to block what is not its
+//! own: only as root can a torture become that user.
 
 use super::counts::{Words, WordsFile};
 use super::worker::WorkerArguments;
@@ -14,21 +14,21 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The user id of nobody, everywhere.
+/// The user id of `nobody`, everywhere.
 const NOBODY: u32 = 65_534;
 
-/// What he has tried, all of it in vain.
+/// What it has tried, all of it in vain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// Files and folders that he tried to open, to change or to remove.
+    /// Files and folders that it tried to open, to change or to remove.
     pub opens: u64,
-    /// Files that he put where ours are to be.
+    /// Files that it put where ours are to be.
     pub plants: u64,
-    /// Locks that he held on what every user may open.
+    /// Locks that it held on what every user may open.
     pub locks: u64,
-    /// Sockets that he tried to connect to.
+    /// Sockets that it tried to connect to.
     pub connections: u64,
-    /// Processes into which he tried to look, and to signal.
+    /// Processes into which it tried to look, and to signal.
     pub processes: u64,
 }
 
@@ -101,7 +101,7 @@ fn become_nobody() -> rustix::io::Result<()> {
 }
 
 impl OtherUser {
-    /// Tries one thing; what he got that is not his.
+    /// Tries one thing; what it got that is not its own.
     fn round(&mut self) -> Vec<String> {
         match self.random.below(8) {
             0..3 => self.open_everything(),
@@ -172,7 +172,7 @@ impl OtherUser {
             .collect()
     }
 
-    /// Holds locks on everything that he may open, for a moment.
+    /// Holds locks on everything that it may open, for a moment.
     fn lock(&mut self) -> Vec<String> {
         let store = self.place.join("store");
         let paths = [PathBuf::from("/"), store, self.place.join("nvme"), "/dev/shm".into()];

@@ -268,14 +268,14 @@ impl Place {
         self.pools().iter().try_for_each(|pool| remove(pool))
     }
 
-    /// Removes what a recovery has set aside because a part of it was damaged.
+    /// Removes what a recovery has kept because a part of it was damaged.
     ///
     /// # Errors
     /// A message that names what could not be removed.
     pub fn remove_lost(&self) -> Result<(), String> {
         let entries = fs::read_dir(self.tier()).into_iter().flatten().flatten();
-        let mut aside = entries.map(|entry| entry.path());
-        aside.try_for_each(|path| match path.to_string_lossy().contains(".lost") {
+        let mut kept = entries.map(|entry| entry.path());
+        kept.try_for_each(|path| match path.to_string_lossy().contains(".lost") {
             true => remove(&path),
             false => Ok(()),
         })

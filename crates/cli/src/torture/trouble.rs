@@ -129,7 +129,7 @@ impl Torture {
         }
     }
 
-    /// Lets another user in, for the whole torture.
+    /// Starts the process of another user, for the whole torture.
     pub(super) fn start_other_user(&mut self) -> Result<(), String> {
         let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         if !self.may(Kind::Users) || self.other_user.as_mut().is_some_and(is_there) {
@@ -146,7 +146,8 @@ impl Torture {
         Ok(())
     }
 
-    /// Tells the other user where our files are, so that he can come first the next time.
+    /// Tells the other user where our files are, so that it can make files of these names before
+    /// us the next time.
     pub(super) fn name_files(&self) {
         if !self.may(Kind::Users) {
             return;

@@ -49,7 +49,7 @@ fn postgresql_recovers_under_load() {
     if !works(&["bash", "-c", "ls /usr/lib/postgresql/*/bin/pgbench"]) {
         return skip("PostgreSQL is not installed");
     }
-    // It refuses to run as root; in a user namespace without a mapping everybody is nobody.
+    // It refuses to run as root; in a user namespace without a mapping every user is `nobody`.
     let root = rustix::process::geteuid().is_root();
     if root && !works(&["unshare", "--user", "true"]) {
         return skip("as root, and no user namespace to be had");

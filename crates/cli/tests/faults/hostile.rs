@@ -301,8 +301,8 @@ fn a_descriptor_of_something_else_is_refused() {
     ];
     for (name, fd) in &wrong {
         let stream = target.connect();
-        let announce = Message::Register { file, generation }.encode();
-        assert!(send(&stream, &announce, &[fd.as_fd()]), "{name}");
+        let register = Message::Register { file, generation }.encode();
+        assert!(send(&stream, &register, &[fd.as_fd()]), "{name}");
         assert_eq!(answer(&stream), Some(Message::Refused), "{name}");
         // Only a hint: it is forgotten, and never waited for.
         let stage = Message::Stage { file, generation, first: 0, blocks: 4 }.encode();
@@ -313,8 +313,8 @@ fn a_descriptor_of_something_else_is_refused() {
     let numbers = [u32::MAX, 1 << 20].map(FileId::from_raw);
     for (file, generation) in [(numbers[0], generation), (numbers[1], 0), (file, generation + 1)] {
         let good = File::options().write(true).open(target.site.store.join("file")).unwrap();
-        let announce = Message::Register { file, generation }.encode();
-        assert!(send(&stream, &announce, &[good.as_fd()]));
+        let register = Message::Register { file, generation }.encode();
+        assert!(send(&stream, &register, &[good.as_fd()]));
         assert_eq!(answer(&stream), Some(Message::Refused));
         let stage = Message::Stage { file, generation, first: u64::MAX, blocks: u32::MAX }.encode();
         assert!(send(&stream, &stage, &[good.as_fd()]));
@@ -334,7 +334,7 @@ fn a_descriptor_of_something_else_is_refused() {
 }
 
 #[test]
-fn one_who_never_stops_does_not_keep_the_others_waiting() {
+fn a_client_that_never_stops_does_not_keep_the_others_waiting() {
     let target = Target::new();
     let stream = target.connect();
     let stop = std::sync::atomic::AtomicBool::new(false);

@@ -385,7 +385,7 @@ fn a_patched_record_of_the_journal_changes_nothing_outside() {
             log.write(&journal);
             let what = format!("{} born {born_ns}", way.display());
             let said = world.check(&what, &[Words::Run], &world.synced[..2]);
-            // It is named, kept aside, and does not keep the others from being recovered.
+            // It is named, kept, and does not keep the others from being recovered.
             let name = way.file_name().unwrap().to_str().unwrap();
             // A link in the store may have replaced a file: what that had is kept elsewhere.
             let told = match name {

@@ -1,5 +1,5 @@
 //! Another user of the node, who knows every name beforehand and can write to /dev/shm and to the
-//! folder of a file tier as everybody can: what they do there neither lets them read or change
+//! folder of a file tier as every user can: what they do there neither lets them read or change
 //! anything, nor keeps Forebay from its work. Root is the victim, and an ordinary user is.
 
 use crate::harness::{self, LAZY, LONG, Ran, Site, as_user, kill, sees, wait_for, works};
@@ -24,7 +24,7 @@ impl Drop for Helper {
     }
 }
 
-/// A site of `victim`'s, whose file tier lies in a folder that everybody can write to. `None`, and
+/// A site of `victim`'s, whose file tier lies in a folder that every user can write to. `None`, and
 /// loud, where there can be no two users.
 struct Scene {
     site: Site,

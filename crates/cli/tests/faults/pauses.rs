@@ -478,7 +478,7 @@ fn a_truncate_that_an_exec_ends_is_completed() {
 /// A program flushes a file itself, because the node manager was killed; the next one has come
 /// meanwhile, and is writing the same pages. Then the program cuts the file.
 #[test]
-fn what_a_new_manager_is_writing_is_waited_for_by_who_flushes_without_one() {
+fn what_a_new_manager_is_writing_is_waited_for_by_a_program_that_flushes_without_one() {
     if !cfg!(debug_assertions) {
         return skip("crash points are only in builds with debug assertions");
     }

@@ -507,8 +507,8 @@ if 'around' in sys.argv:
     POINTS = {'write': 'around.busy lengthen.begun store.written lengthen.ending around.written'}
 MAY = {'write': range(KEPT, 3501), 'cut': (300, KEPT), 'extend': (KEPT, END), 'allocate': (KEPT, END), 'map': (KEPT,)}
 manager = int(sys.argv[1])
-def let_go_on(seen_all, patience):
-    while not seen_all.wait(patience):
+def let_go_on(seen_all, timeout):
+    while not seen_all.wait(timeout):
         os.kill(manager, signal.SIGCONT)
 def append(path):
     fd = os.open(path, os.O_RDWR | os.O_APPEND)
@@ -544,9 +544,9 @@ for kind, points in POINTS.items():
                 words = [sys.executable, '-IS', '-c', CHANGE, kind, path, str(stopped)]
                 ended = subprocess.Popen(words, env=env)
                 # To map a file takes one that goes on, and so may anything if it was stopped with a lock.
-                patience = 0.1 if kind == 'map' else 1.0
+                timeout = 0.1 if kind == 'map' else 1.0
                 seen_all = threading.Event()
-                threading.Thread(target=let_go_on, args=(seen_all, patience)).start()
+                threading.Thread(target=let_go_on, args=(seen_all, timeout)).start()
                 ended = ended.wait()
                 assert ended in ((-9, 0) if is_synced else (-9,)), f'{case}: {ended}'
                 seen = []

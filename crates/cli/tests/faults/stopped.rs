@@ -99,13 +99,13 @@ fn wanted(site: &Site) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_waits_for_who_is_stopped_at_any_step() {
+fn no_process_waits_for_one_that_is_stopped_at_any_step() {
     let Some(site) = site(&LIVELY) else { return };
     let wanted = wanted(&site);
     let points: Vec<String> = points(&site).into_iter().collect();
     assert!(points.len() > 40, "{points:?}");
     let (run, pids) = stop_at(&site, &points);
-    // Threads that want the stopped ones' files on the store wait, and know for which process.
+    // Processes that want the stopped ones' files on the store wait, and know for which process.
     let all: Vec<_> = (0..points.len()).map(|number| format!("file-{number}")).collect();
     let script = format!("for name in {}; do sync $name & done; wait", all.join(" "));
     let waiters = site.start(site.buffered(&["bash", "-c", &script]));
@@ -455,7 +455,7 @@ fn a_signal_ends_the_wait_for_a_manager_that_is_stopped_while_it_takes_back_what
 
 /// As many as can make one file's store longer at a time.
 #[test]
-fn who_waits_for_four_that_are_stopped_while_they_write_around_the_tiers_is_ended_by_a_signal() {
+fn a_wait_for_four_that_are_stopped_while_they_write_around_the_tiers_is_ended_by_a_signal() {
     let Some(site) = site(&LIVELY).filter(|site| site.compile("waiting.c", &[])) else { return };
     let script = "seq 1000 > file; : > $OUT/flag; export FOREBAY_REFUSE=bucket:1..,slot:1..
         for n in 1 2 3 4; do

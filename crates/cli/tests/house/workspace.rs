@@ -467,18 +467,25 @@ fn lines_of_comments_have_at_most_100_columns() {
     assert!(wide.is_empty(), "break these lines:\n{}", wide.join("\n"));
 }
 
-/// Words that name no thread, process or caller, in comments of production code.
+/// Words that name no thread, process or caller, in comments and in pages.
 const VAGUE: [&str; 5] = ["nobody", "somebody", "anybody", "everybody", "whoever"];
 
 #[test]
 fn comments_name_threads_processes_and_callers() {
+    let sources = crates().into_iter().flat_map(|path| {
+        ["src", "tests"].into_iter().flat_map(move |folder| files(&path.join(folder), "rs"))
+    });
+    let pages = files(&root().join("docs"), "md");
     let mut vague = Vec::new();
-    for file in crates().iter().flat_map(|path| files(&path.join("src"), "rs")) {
+    let sources = sources.map(|file| (file, false));
+    for (file, is_page) in sources.chain(pages.into_iter().map(|page| (page, true))) {
         for (line, number) in read(&file).lines().zip(1..) {
-            let Some((_, comment)) = line.split_once("//") else { continue };
+            let comment = line.split_once("//").map(|(_, comment)| comment);
+            let Some(text) = (if is_page { Some(line) } else { comment }) else { continue };
             // The user of that name.
-            let comment = comment.to_lowercase().replace("user id of nobody", "");
-            if comment.split(|c: char| !c.is_alphanumeric()).any(|word| VAGUE.contains(&word)) {
+            let text = text.to_lowercase().replace("`nobody`", "");
+            let is_end = |c: char| !c.is_alphanumeric() && c != '_';
+            if text.split(is_end).any(|word| VAGUE.contains(&word)) {
                 vague.push(format!("{}:{number}: {line}", file.display()));
             }
         }

@@ -193,7 +193,7 @@ fn a_trace_that_a_running_manager_does_not_take_is_told() {
 }
 
 #[test]
-fn a_stop_that_means_another_instance_says_who_serves_the_directory() {
+fn a_stop_that_means_another_instance_names_the_directory() {
     let site = Site::new(&USUAL);
     let config = site.config.to_str().unwrap();
     let inner = format!("$FOREBAY stop --config {config} --durability memory");

@@ -192,7 +192,7 @@ fn is_drained(site: &Site) {
 }
 
 #[test]
-fn what_nobody_serves_any_more_is_brought_to_the_store() {
+fn a_pool_that_no_manager_serves_is_brought_to_the_store() {
     for words in [&["flush", "file"][..], &["wait", "--durable", "file"]] {
         let site = Site::new(&LAZY);
         let (steps, _) = written(&site);

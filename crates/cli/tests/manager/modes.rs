@@ -216,7 +216,7 @@ fn two_runs_end_with_their_own_files() {
 }
 
 #[test]
-fn scratch_files_end_whoever_is_killed() {
+fn scratch_files_end_whichever_process_is_killed() {
     let site = Site::new(&EAGER);
     add(&site, "[[rule]]\npath = \"kept\"\ntrigger = \"on-exit\"\nmode = \"async\"\n");
     let script =

@@ -122,7 +122,7 @@ fn a_file_without_a_name_that_a_new_manager_has_no_descriptor_of_does_not_hold_u
 }
 
 #[test]
-fn a_file_that_nobody_can_reach_does_not_make_a_stop_wait() {
+fn a_file_that_cannot_be_reached_does_not_make_a_stop_wait() {
     // Neither by its name nor, where /proc does not show it, through the program that has it open.
     let site = Site::new(&LAZY);
     let script = "exec 3<>file; echo content >&3; rm file; : > $OUT/ready; sleep 60";
@@ -166,9 +166,9 @@ fn look_through_all(site: &Site, old: &mut Program, new: &mut Program, round: us
         ("old", "pread f 9 0".into(), "other+"),
         ("new", "pread b 9 0".into(), "kept"),
     ];
-    for (who, line, wanted) in steps {
-        let program = if who == "old" { &mut *old } else { &mut *new };
-        assert_eq!(program.ask(&line), wanted, "round {round}: {who} {line}");
+    for (which, line, wanted) in steps {
+        let program = if which == "old" { &mut *old } else { &mut *new };
+        assert_eq!(program.ask(&line), wanted, "round {round}: {which} {line}");
     }
     for (program, fds) in [(old, "a f"), (new, "b c d e")] {
         fds.split(' ').for_each(|fd| program.does(&format!("close {fd}"), "closed"));
@@ -243,7 +243,7 @@ fn programs_see_the_same_of_a_file_while_the_manager_makes_it_direct() {
 }
 
 #[test]
-fn a_stop_that_a_stopped_program_holds_up_says_who_it_is() {
+fn a_stop_that_a_stopped_program_holds_up_names_it() {
     let site = Site::new(&LAZY);
     let held = site.out.join("held");
     fs::write(&held, "").unwrap();
@@ -269,7 +269,7 @@ fn a_stop_that_a_stopped_program_holds_up_says_who_it_is() {
 }
 
 #[test]
-fn a_recover_that_a_stopped_program_holds_up_says_who_it_is_and_ends() {
+fn a_recover_that_a_stopped_program_holds_up_names_it_and_ends() {
     if !cfg!(debug_assertions) {
         return harness::skip("pauses are only in builds with debug assertions");
     }

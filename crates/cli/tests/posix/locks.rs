@@ -4,7 +4,7 @@
 use crate::harness::{self, LAZY, NOBODY, Ran, SMALL, Setup, Site, as_user};
 use std::process::Command;
 
-/// As whom, and beside what, a program runs.
+/// As which user, and beside which node manager, a program runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Scene {
     /// Not as root.
@@ -64,12 +64,12 @@ fn a_lock_ends_with_the_last_descriptor_of_the_program() {
     for scene in SCENES {
         // Where no other description can be had, the manager ends the locks of processes that have
         // ended.
-        let patience = match scene {
+        let timeout = match scene {
             Scene { nobody: false, .. } => 0,
             Scene { stopped: false, .. } => 5000,
             Scene { stopped: true, .. } => -1,
         };
-        same_locks(&LAZY, scene, &format!("ways file {patience}"));
+        same_locks(&LAZY, scene, &format!("ways file {timeout}"));
     }
 }
 

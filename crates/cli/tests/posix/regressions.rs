@@ -89,7 +89,7 @@ fn without_a_path_a_program_was_looked_for_in_the_current_directory() {
     site.same(
         "echo one > file; env -i FOREBAY_DISABLE=1 cat file
          for how in execvp execvpe execlp posix_spawnp; do
-             echo $how >> file; (unset PATH; STRANGER=1 $BIN/starts $how cat file)
+             echo $how >> file; (unset PATH; UNMANAGED=1 $BIN/starts $how cat file)
          done",
     );
 }
@@ -119,14 +119,14 @@ fn an_environment_that_is_no_memory_ended_the_program() {
 }
 
 #[test]
-fn a_stranger_that_fexecve_started_read_the_store() {
+fn an_unmanaged_program_that_fexecve_started_read_the_store() {
     let site = Site::new(&LAZY);
     if !site.compile("starts.c", &[]) {
         return;
     }
     site.same(
-        "echo one > file; STRANGER=1 $BIN/starts fexecve /bin/cat file
-         exec 3<> file; echo written >&3; (STRANGER=1 $BIN/starts fexecve /bin/cat <&3); cat file",
+        "echo one > file; UNMANAGED=1 $BIN/starts fexecve /bin/cat file
+         exec 3<> file; echo written >&3; (UNMANAGED=1 $BIN/starts fexecve /bin/cat <&3); cat file",
     );
 }
 
@@ -159,8 +159,8 @@ for number in range(50):
     assert os.path.getsize('new%d' % number) == 1, number
 ";
     std::fs::write(site.out.join("script.py"), script).unwrap();
-    let shell = "$FOREBAY status > $OUT/who; \
-                 exec python3 $OUT/script.py $(sed -n 's/.*node manager //p' $OUT/who)";
+    let shell = "$FOREBAY status > $OUT/status; \
+                 exec python3 $OUT/script.py $(sed -n 's/.*node manager //p' $OUT/status)";
     site.end(site.buffered(&["bash", "-c", shell])).expect(0);
     for number in 0..50 {
         let name = site.store.join(format!("new{number}"));

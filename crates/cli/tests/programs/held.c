@@ -187,7 +187,7 @@ static void give_up_in_child(const char *way, const char *access, char kind, int
     waitpid(child, NULL, 0), close(ready[0]);
 }
 
-static int ways(int patience)
+static int ways(int timeout)
 {
     const char *all[] = {"close", "dup2", "dup3", "range", "unlock", "dup", "fork", "passed", "exit", "_exit", "kill", "exec"};
     const char *accesses[] = {"usual", "mute", "reader"};
@@ -198,7 +198,7 @@ static int ways(int patience)
                 for (int way = 0; way < 12; way++) {
                     int in_child = way >= 8, mute = access == 1;
                     /* Only the manager can end such locks. */
-                    if (in_child && mute && patience < 0) continue;
+                    if (in_child && mute && timeout < 0) continue;
                     snprintf(name, sizeof name, "%s-%d", base, serial++);
                     printf("%s %c %d %s:", accesses[access], *kind, locks_first, all[way]);
                     int shared = access == 1;
@@ -209,7 +209,7 @@ static int ways(int patience)
                         printf(" %c", ask(*kind, shared));
                         give_up(all[way], fd, *kind, shared);
                     }
-                    printf(" %c\n", ask_for(*kind, shared, in_child && mute ? patience : 0));
+                    printf(" %c\n", ask_for(*kind, shared, in_child && mute ? timeout : 0));
                     unlink(name);
                 }
     /* Locks of the process end with any descriptor of the file: none of ours may be closed. */

@@ -1,7 +1,7 @@
 /*
  * Starts other programs.
  *
- *     starts HOW PROGRAM [ARGUMENT]   HOW is execvp, execvpe, execlp, posix_spawnp, fexecve; with STRANGER in the
+ *     starts HOW PROGRAM [ARGUMENT]   HOW is execvp, execvpe, execlp, posix_spawnp, fexecve; with UNMANAGED in the
  *                                     environment the program runs without Forebay
  *     starts faults PROGRAM           prints the errors of environments that are no memory
  */
@@ -87,7 +87,7 @@ int main(int number, char **arguments)
 {
 	if (number < 3)
 		return 2;
-	if (getenv("STRANGER"))
+	if (getenv("UNMANAGED"))
 		setenv("FOREBAY_DISABLE", "1", 1);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!strcmp(arguments[1], "faults")) {

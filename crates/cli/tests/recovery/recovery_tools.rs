@@ -635,7 +635,7 @@ fn changes_by_others_are_noticed_and_told() {
 }
 
 #[test]
-fn changes_while_nobody_served_the_pool_are_noticed() {
+fn changes_while_no_manager_served_the_pool_are_noticed() {
     let site = Site::new(&KEPT);
     let file = site.store.join("file");
     fs::write(&file, vec![b'o'; 20_000]).unwrap();

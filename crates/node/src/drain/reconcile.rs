@@ -48,7 +48,7 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
             node.segment.request(file, Some(Node::new_owner()), FileFlags::TO_CHECKPOINT);
         }
     } else if agrees {
-        // A program that is open for writing cannot be executed. The next writer sends his own.
+        // A program that is open for writing cannot be executed. The next writer registers its own.
         record.clear(FileFlags::REGISTERED);
         crash::point("reconcile.closing");
         node.descriptors.close(file);

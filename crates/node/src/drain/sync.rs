@@ -22,7 +22,7 @@ const QUEUE_LOOK: Timer = Timer::ms(250);
 
 /// A sync that waits for what a client holds is tried again after this, doubled each time up to the
 /// second value.
-const ASIDE: (Timer, Timer) = (Timer::ms(2), Timer::ms(100));
+const DEFERRED_RETRY: (Timer, Timer) = (Timer::ms(2), Timer::ms(100));
 
 impl Flusher {
     /// The life of the thread that serves syncs: those that clients tell of, and, now and then and
@@ -155,7 +155,8 @@ impl Flusher {
         self.node.segment.file(file).set(wanted);
         // Trying all of them is never to take more than a tenth of the time.
         let share = Timer::ms(10).as_duration() * self.deferred.len() as u32;
-        let (first, most) = (ASIDE.0.as_duration(), ASIDE.1.as_duration().max(share));
+        let (first, most) =
+            (DEFERRED_RETRY.0.as_duration(), DEFERRED_RETRY.1.as_duration().max(share));
         let pause =
             self.deferred.get(&file).map_or(first, |deferral| (deferral.pause * 2).min(most));
         self.deferred.insert(file, Deferral { at: Instant::now() + pause, pause });

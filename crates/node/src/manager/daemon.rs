@@ -13,7 +13,7 @@ use crate::instance::runtime::{Runtime, SERVED};
 use crate::manager::control::Control;
 use crate::manager::housekeeping::{Housekeeper, has_living, is_idle};
 use crate::manager::retire::{Progress, Retirement};
-use crate::manager::takeover::{announce, take_over};
+use crate::manager::takeover::{register_manager, take_over};
 use crate::node::Node;
 use crate::observe::trace::Trace;
 use crate::organize::stage::Requests;
@@ -179,7 +179,7 @@ pub fn serve(
     if opened.found {
         take_over(&node);
     } else {
-        announce(&node);
+        register_manager(&node);
     }
     start_journal(&mut node)?;
     let node = Arc::new(node);

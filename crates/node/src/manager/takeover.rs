@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 /// Clients must not take the manager for alive before it has counted what its predecessor was
 /// writing as dirty again.
-pub(crate) fn announce(node: &Node) {
+pub(crate) fn register_manager(node: &Node) {
     let pid = std::process::id();
     let header = node.header();
     header.now_ms.store(node.now(), Ordering::Relaxed);
@@ -58,7 +58,7 @@ pub(crate) fn take_over(node: &Node) {
         }
     }
     // From here on it owns what it takes.
-    announce(node);
+    register_manager(node);
     for (file, owner) in unfinished {
         crash::point("takeover.unfinished");
         finish_truncate(node, file, owner);

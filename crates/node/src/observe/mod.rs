@@ -1,5 +1,5 @@
-//! What can be seen of a node manager without stopping it: status and explanations of a pool, who
-//! holds it up, its log, and the trace of its movements.
+//! What can be seen of a node manager without stopping it: status and explanations of a pool, the
+//! processes that hold it up, its log, and the trace of its movements.
 //!
 //! Reads the segment and /proc, and changes nothing. May use no other folder of this crate.
 

@@ -105,7 +105,7 @@ impl Demoter {
         let is_awaited = wanted > snapshot.free;
         let victims = self.choose((bytes / unit) as usize, &hierarchy);
         let mut freed = self.evict(&victims.dropped);
-        self.announce(freed);
+        self.post_freed(freed);
         // In pieces: a writer that waits for room goes on with the first, and the next sees what
         // changed. Of a small tier small ones, or its writers wait until half of it has gone down.
         let share = (snapshot.capacity / PIECES) as usize;
@@ -114,7 +114,7 @@ impl Demoter {
             let below = TierId::new(self.tier.index() + 1);
             let moved = self.mover.shift(blocks, self.tier, below);
             freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
-            self.announce(freed);
+            self.post_freed(freed);
         }
         for blocks in victims.dirty.chunks(piece) {
             let bytes = blocks.len() as u64 * unit;
@@ -131,7 +131,7 @@ impl Demoter {
                 WayDown::Flush => self.flush_and_evict(blocks),
                 WayDown::Wait => 0,
             };
-            self.announce(freed);
+            self.post_freed(freed);
             if self.node.stopping() {
                 break;
             }
@@ -144,7 +144,7 @@ impl Demoter {
         self.node.config.flush.trigger == Trigger::Periodic
     }
 
-    fn announce(&self, freed: u32) {
+    fn post_freed(&self, freed: u32) {
         if freed > 0 && self.tier.is_ram() {
             self.node.post_room();
         }

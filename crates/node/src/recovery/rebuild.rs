@@ -1,8 +1,8 @@
 //! What the file tiers of an instance hold whose segment is gone, as after a reboot, is brought to
 //! the store's files before the instance starts anew: `slots` reads it, `locate` finds the files,
-//! `replay` writes them, and `aside` keeps what is left where something is lost.
+//! `replay` writes them, and `kept` renames what is left where something is lost.
 
-mod aside;
+mod kept;
 mod locate;
 mod recovered;
 mod replay;
@@ -18,8 +18,8 @@ use crate::journal::contents::Contents;
 use crate::journal::record::FileIdentity;
 use crate::journal::superblock::reason;
 use crate::recovery::removed::Keeper;
-use aside::set_aside;
 use forebay_pool::{crash, power_loss, private};
+use kept::keep;
 use replay::{Writers, replay};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -98,14 +98,16 @@ pub(crate) fn rebuild(
     let is_source = contents.damaged.is_some() || recovered.needs_journal;
     let needed_journal = journal.clone().filter(|_| is_source);
     let slots = runtime.slot_files(config).into_iter().flat_map(|(slots, index)| [slots, index]);
-    let kept = set_aside(slots.chain(needed_journal));
+    let kept = keep(slots.chain(needed_journal));
     crash::point("rebuild.kept");
     let kept = match kept {
         Ok(kept) => {
             forget_journal();
             format!("what the tiers held is kept in {}", kept.join(", "))
         }
-        Err(why) => format!("what the tiers hold cannot be put aside, and stays: {why}"),
+        Err(why) => {
+            format!("what the tiers hold cannot be kept under other names, and stays: {why}")
+        }
     };
     Err(format!(
         "data of an earlier run is lost:{}\n{} bytes of {} files were recovered; {kept}",

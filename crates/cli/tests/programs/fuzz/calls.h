@@ -485,7 +485,7 @@ static void listed(const char *path)
 	}
 }
 
-/* The whole file through a descriptor of its own, as a stranger would read it. */
+/* The whole file through a descriptor of its own, as another process would read it. */
 static void checked(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -1,4 +1,4 @@
-//! Putting the tiers' files of an instance aside, under names that are free.
+//! Keeping the tiers' files of an instance under other names, which are free.
 
 use crate::instance::runtime::sync_folder_of;
 use rustix::fs::{CWD, RenameFlags};
@@ -6,14 +6,14 @@ use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Renames files of tiers out of the way, those that are there. Returns their new names.
+/// Renames files of tiers, those that are there. Returns their new names.
 ///
 /// # Errors
 /// A message that names the file that cannot be renamed; all have their old names then.
-pub(super) fn set_aside(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<String>, String> {
+pub(super) fn keep(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<String>, String> {
     let mut moved: Vec<(PathBuf, PathBuf)> = Vec::new();
     for path in paths {
-        match move_aside(&path) {
+        match rename_to_lost(&path) {
             Ok(free) => moved.push((path, free)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
@@ -31,7 +31,7 @@ pub(super) fn set_aside(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<Stri
 
 /// Gives a file a name that is free, and replaces nothing: others may put links there, also to
 /// nowhere.
-fn move_aside(path: &Path) -> std::io::Result<PathBuf> {
+fn rename_to_lost(path: &Path) -> std::io::Result<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lost");
     let mut free = PathBuf::from(&name);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_set_aside_all_or_none() {
+    fn files_are_kept_all_or_none() {
         let folder = tempfile::tempdir().unwrap();
         // A name that has no room for more.
         let names = ["slots", "absent", "index", &"n".repeat(253)];
@@ -73,20 +73,20 @@ mod tests {
         for path in [slots, index, unmovable] {
             std::fs::write(path, "").unwrap();
         }
-        let why = set_aside(paths.iter().cloned()).unwrap_err();
+        let why = keep(paths.iter().cloned()).unwrap_err();
         assert!(why.starts_with(unmovable.to_str().unwrap()), "{why}");
         assert!([slots, index, unmovable].into_iter().all(|path| path.exists()));
-        let kept = set_aside(paths[..3].iter().cloned()).unwrap();
+        let kept = keep(paths[..3].iter().cloned()).unwrap();
         assert_eq!(kept, [slots, index].map(|path| format!("{}.lost", path.display())));
         assert!(!slots.exists() && !index.exists() && !absent.exists());
         std::fs::write(slots, "").unwrap();
-        let kept = set_aside(paths[..1].iter().cloned()).unwrap();
+        let kept = keep(paths[..1].iter().cloned()).unwrap();
         assert_eq!(kept, [format!("{}.lost.1", slots.display())]);
         // A link to nowhere is there all the same.
         std::fs::write(slots, "").unwrap();
         let planted = folder.path().join("slots.lost.2");
         std::os::unix::fs::symlink("/nowhere", &planted).unwrap();
-        let kept = set_aside(paths[..1].iter().cloned()).unwrap();
+        let kept = keep(paths[..1].iter().cloned()).unwrap();
         assert_eq!(kept, [format!("{}.lost.3", slots.display())]);
         assert!(planted.is_symlink());
     }
