@@ -29,7 +29,7 @@ const MOMENT: u32 = 150;
 /// are not.
 const LONG: u32 = 40_000;
 /// How long a node manager that is stopped is waited for: long enough for a debugger's moment,
-/// short enough for a program to end in order before a batch system loses patience.
+/// short enough for a program to end in order before a batch system kills it.
 pub const STOPPED_TIMEOUT: Timer = Timer::seconds(30);
 
 impl Backoff {

@@ -229,7 +229,7 @@ impl<'a> Descriptions<'a> {
             description.in_flight.store(0, Ordering::Relaxed);
             description.error_seen.store(record.sample_errors(), Ordering::Release);
             crash::point("description.named");
-            // Last: a live one says what it is of, and who holds it.
+            // Last: a live one says what it is of, and which slots hold it.
             self.hold(owner.slot(), id);
             crash::point("description.held");
             let live = word(number, description_state::LIVE);
@@ -340,8 +340,8 @@ impl<'a> Descriptions<'a> {
     }
 
     /// Notes at `now` that a descriptor of a held description is about to be sent to another
-    /// process. It then lives without a holder until it is received, or until the sweep loses
-    /// patience.
+    /// process. It then lives without a holder until it is received, or for as long as the sweep
+    /// waits for that.
     pub fn take_off(self, id: u32, now: u32) {
         let description = self.get(id);
         description.sent.store(now, Ordering::Relaxed);

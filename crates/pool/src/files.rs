@@ -152,7 +152,7 @@ impl Segment {
         unwanted: impl FnOnce() -> bool,
     ) -> bool {
         let chain = self.chain_of(self.file(file).identity());
-        // Who opens another file of the stripe may be stopped over that.
+        // A thread that opens another file of the stripe may be stopped over that.
         let Ok(chain) = self.lock_chain_within(chain, owner, &mut Backoff::default()) else {
             return false;
         };

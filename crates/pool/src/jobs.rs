@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_joins_a_job_that_is_over() {
+    fn no_process_joins_a_job_that_is_over() {
         let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
         let pid = std::process::id();
         let slot = segment.clients().claim(pid, 1).unwrap();

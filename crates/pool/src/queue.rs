@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_left_open_holds_up_nobody_and_is_given_back() {
+    fn a_claim_left_open_holds_up_no_other_and_is_given_back() {
         let queue = Queue::<4>::new();
         let (dead, alive) = (Owner::new(2, 0), Owner::new(3, 0));
         assert!(queue.claim(dead).is_some() && queue.claim(alive).is_some());

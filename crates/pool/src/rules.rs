@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_attaches_sees_the_rules_in_order() {
+    fn a_process_that_attaches_sees_the_rules_in_order() {
         let geometry = Geometry {
             page_size: 4096,
             tier_buckets: vec![64],

@@ -145,7 +145,7 @@ impl Segment {
         if !self.reap_files(slot, reaper) {
             return false;
         }
-        // Buckets before files: a truncate is completed by someone who locks buckets.
+        // Buckets before files: a truncate is completed by a thread that locks buckets.
         self.reap_buckets(slot);
         for file in self.files().live() {
             let record = self.file(file);

@@ -98,7 +98,7 @@ impl Segment {
     }
 
     /// Counts the pages as dirty that a dead manager was writing. Needs no lock: no thread frees a
-    /// page under writeback, and who holds the lock only adds pages, or waits for those under
+    /// page under writeback, and the holder of the lock only adds pages, or waits for those under
     /// writeback.
     fn take_back_writeback(&self, meta: &BucketMeta, found: &mut Recovered) {
         let torn = meta.pages.take_back(&meta.valid, || crash::point("recover.writeback"));

@@ -1,5 +1,5 @@
-//! The client slots: claimed by processes, handed to forked children, and who lives of those that
-//! have them.
+//! The client slots: claimed by processes, handed to forked children, and which of the processes
+//! that have them live.
 //!
 //! They are slices, and know no segment: see docs/design/views.md.
 
@@ -83,7 +83,7 @@ impl ClientSlot {
         if !is_ours {
             return false;
         }
-        // First, so that the manager has who lives.
+        // First, so that the manager knows which process lives.
         self.note_child(generation, pid);
         self.pid.store(pid, Ordering::Release);
         self.start.store(start, Ordering::Release);

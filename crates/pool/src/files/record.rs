@@ -43,7 +43,7 @@ impl FileRecord {
     }
 
     /// Whether the journal has anything of it. A thread that has set an intent sees what was set by
-    /// those who did not see the intent.
+    /// those that did not see the intent.
     pub fn is_logged(&self) -> bool {
         fence(Ordering::SeqCst);
         self.has(FileFlags::LOGGED)

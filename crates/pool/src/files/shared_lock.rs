@@ -1,5 +1,5 @@
-//! The shared and the exclusive lock of a file, and of the table: who is inside, and who waits
-//! until all others have left.
+//! The shared and the exclusive lock of a file, and of the table: which threads are inside, and
+//! which wait until all others have left.
 //!
 //! They are in client slots and in the record of the file, and know no segment: see
 //! docs/design/views.md.
@@ -96,7 +96,7 @@ impl ClientSlot {
     ) -> Result<SharedGuard<'_>, Owner> {
         let inside = self.claim_shared(owner, LockScope::file(file), Some(&record.exclusive));
         match Owner::from_raw(record.exclusive.load(Ordering::SeqCst)) {
-            // Who is inside already is waited for.
+            // A thread that is inside already is waited for.
             Some(holder) if holder != owner && inside.place.is_some() => Err(holder),
             _ => Ok(inside),
         }

@@ -16,7 +16,7 @@ pub mod description_state {
     /// Named by no bitmap at the last look; an exec under way may still revive it.
     pub const ZOMBIE: u32 = 2;
     /// Being opened or taken part in by the process whose client slot is given above the lowest
-    /// byte. Only that process changes it, or who reaps it.
+    /// byte. Only that process changes it, or the one that reaps it.
     pub const OPENING: u32 = 3;
 }
 

@@ -82,7 +82,7 @@ pub struct Header {
     pub room_made: AtomicU32,
     /// Futex of the flushers: raised when a flush is wanted.
     pub work_wanted: AtomicU32,
-    /// Futex of those who wait for a sync to be done.
+    /// Futex of threads that wait for a sync to be done.
     pub work_done: AtomicU32,
     /// When dirty blocks are flushed, see [`Trigger`].
     pub trigger: AtomicU32,

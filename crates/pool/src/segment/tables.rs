@@ -41,7 +41,7 @@ impl Segment {
         self.at(self.offsets.queue, 0)
     }
 
-    /// The client slots, and who has them.
+    /// The client slots, and the processes that have them.
     #[inline(always)]
     pub fn clients(&self) -> Clients<'_> {
         let header = self.header();
