@@ -1,12 +1,13 @@
 /*
  * Ordinary operations, each many times, one kind in a run. Nothing here knows how files are stored.
  *
- *     cliffs prepare WORK DIRECTORY COUNT    makes the files that WORK finds
- *     cliffs WORK DIRECTORY COUNT            does WORK so many times, and prints a line:
- *                                            operations, CPU nanoseconds, elapsed nanoseconds
+ *     cliffs prepare WORK DIRECTORY OTHER COUNT    makes the files that WORK finds
+ *     cliffs WORK DIRECTORY OTHER COUNT            does WORK so many times, and prints a line:
+ *                                                  operations, CPU nanoseconds, elapsed nanoseconds
  *
- * The CPU time is that of this process and of the children it has waited for, around the operations alone:
- * not that of what is made before and taken away afterwards.
+ * OTHER is a directory on the same file system that is never buffered. The CPU time is that of this
+ * process and of the children it has waited for, around the operations alone: not that of what is
+ * made before and taken away afterwards.
  */
 #define _GNU_SOURCE
 
@@ -35,9 +36,10 @@ enum {
     BUFFERS = 64 << 20,   /* bytes that changing buffers are taken from */
     LARGE = 512 << 20,    /* bytes of a large program */
     STRIDE = 256 << 10,   /* between random reads: each meets another block */
+    SPARE = 64,           /* descriptors beside those of open-many */
 };
 
-static const char *directory;
+static const char *directory, *elsewhere;
 static long count;
 static char path[4096], other[2 * 4096];
 
@@ -56,13 +58,6 @@ static void need(int worked, const char *what)
 static const char *named(const char *name, long number)
 {
     snprintf(path, sizeof path, "%s/%s-%ld", directory, name, number);
-    return path;
-}
-
-/* A directory beside the one that may be buffered, on the same file system. */
-static const char *elsewhere(void)
-{
-    snprintf(path, sizeof path, "%s-elsewhere", directory);
     return path;
 }
 
@@ -113,7 +108,8 @@ static int64_t spent_ns(void)
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
     getrusage(RUSAGE_CHILDREN, &children);
     int64_t s = own.tv_sec + children.ru_utime.tv_sec + children.ru_stime.tv_sec;
-    return s * 1000000000 + own.tv_nsec + (children.ru_utime.tv_usec + children.ru_stime.tv_usec) * 1000;
+    int64_t us = children.ru_utime.tv_usec + children.ru_stime.tv_usec;
+    return s * 1000000000 + own.tv_nsec + us * 1000;
 }
 
 static int64_t now_ns(void)
@@ -266,14 +262,13 @@ static void openat_directory(void)
 
 static void prepare_elsewhere(void)
 {
-    need(mkdir(elsewhere(), 0755) == 0 || errno == EEXIST, path);
-    snprintf(other, sizeof other, "%s/file", path);
+    snprintf(other, sizeof other, "%s/file", elsewhere);
     make(other, PAGE);
 }
 
 static void open_elsewhere(void)
 {
-    snprintf(other, sizeof other, "%s/file", elsewhere());
+    snprintf(other, sizeof other, "%s/file", elsewhere);
     open_paths(other, AT_FDCWD);
 }
 
@@ -455,7 +450,7 @@ static void fork_exit(void)
 
 static void open_many(void)
 {
-    struct rlimit limit = {count + 64, count + 64};
+    struct rlimit limit = {count + SPARE, count + SPARE};
     need(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit: so many open files are not allowed");
     make(named("file", 0), PAGE);
     begin();
@@ -501,14 +496,15 @@ static const struct work {
 
 int main(int argc, char **argv)
 {
-    int prepares = argc == 5 && strcmp(argv[1], "prepare") == 0;
-    if (argc != 4 + prepares) {
-        fprintf(stderr, "usage: cliffs [prepare] WORK DIRECTORY COUNT\n");
+    int prepares = argc == 6 && strcmp(argv[1], "prepare") == 0;
+    if (argc != 5 + prepares) {
+        fprintf(stderr, "usage: cliffs [prepare] WORK DIRECTORY OTHER COUNT\n");
         return 2;
     }
     const char *name = argv[1 + prepares];
     directory = argv[2 + prepares];
-    count = atol(argv[3 + prepares]);
+    elsewhere = argv[3 + prepares];
+    count = atol(argv[4 + prepares]);
     for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
         if (strcmp(works[i].name, name) != 0)
             continue;
