@@ -34,10 +34,11 @@ pub enum Joined {
 }
 
 /// Waits a while for the end of a manager that no program uses, and that is about to end. A signal
-/// ends the wait.
+/// ends the wait, also the first interrupt: nothing is drained for a command.
 pub fn await_leftover(runtime: &Runtime) {
     await_release_while(runtime, || {
         signals::to_leave().is_none()
+            && !signals::is_interrupted()
             && Observer::of(&runtime.pool).is_ok_and(|observer| observer.clients() == 0)
     });
 }
@@ -153,7 +154,7 @@ fn is_seen(runtime: &Runtime) -> Result<(), String> {
 fn await_release_by_end(runtime: &Runtime, limit: Duration) {
     let since = Instant::now();
     let ended = runtime.manager().is_some_and(|pid| task::await_end(pid, limit));
-    // One that had ended before, and whose lock is still held, has I/O under way.
+    // One whose end is not seen, or that had ended before and has I/O under way: the lock is held.
     if !ended || since.elapsed() < Duration::from_millis(1) {
         std::thread::sleep(limit.saturating_sub(since.elapsed()));
     }

@@ -245,7 +245,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
 }
 
 /// Ends a run that a signal has ended before its command was started: a node manager of its own has
-/// ended then, too, unless it has what an earlier run left, or others have joined it.
+/// ended then, too, or ends when it has started, unless it has what an earlier run left, or others
+/// have joined it.
 fn end_before_start(
     signal: i32,
     joined: Option<(Connection, Joined)>,
@@ -303,7 +304,7 @@ fn may_leave(runtime: &Runtime) -> impl FnMut(&Progress) -> Option<i32> {
 }
 
 /// Processes that the command left behind keep their node manager. Those of other runs are for
-/// these to mention.
+/// these to mention; a run without a job mentions those of all runs that have none.
 fn mention_processes(runtime: &Runtime, job: Option<u32>) {
     /// Those that are ending right now are not worth a line, nor more time than they take.
     const ENDING: Duration = Duration::from_millis(250);

@@ -1,9 +1,10 @@
 //! What the kernel says of a task.
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The kernel's flags of process `pid`, the ninth field of /proc/PID/stat. `None` if it is gone.
 pub fn task_flags(pid: u32) -> Option<u64> {
@@ -13,12 +14,19 @@ pub fn task_flags(pid: u32) -> Option<u64> {
     behind_name.split_whitespace().nth(6)?.parse().ok()
 }
 
-/// Waits until process `pid` has ended, for up to `limit`. False, at once, if that cannot be seen:
-/// it has ended already, or the kernel lends no eye.
+/// Waits until process `pid` has ended, for up to `limit`, and returns whether it has. False, and
+/// at once, also if that cannot be seen: it is gone already, or the kernel opens no processes.
 pub fn await_end(pid: u32, limit: Duration) -> bool {
     let Some(pid) = Pid::from_raw(pid as i32) else { return false };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    let limit =
-        Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-    rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).is_ok()
+    let since = Instant::now();
+    loop {
+        let left = limit.saturating_sub(since.elapsed());
+        let left =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            ended => return ended.is_ok_and(|ended| ended > 0),
+        }
+    }
 }

@@ -87,6 +87,41 @@ fn a_signal_before_the_command_is_started_ends_run_and_manager() {
     other.end();
 }
 
+#[test]
+fn a_second_interrupt_before_the_command_is_started_ends_the_wait_for_the_manager() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LATE);
+    let (running, manager) = draining(&site);
+    kill(running.pid(), Signal::KILL);
+    kill(manager, Signal::KILL);
+    running.end();
+    // Its manager goes on with what the killed one has left: it does not end at once.
+    let (calls, program) = (site.out.join("calls"), site.program());
+    let mut command = site.command(&site.store, "strace");
+    command.args(["-qq", "-o", calls.to_str().unwrap(), "-e", "trace=sendto,clock_nanosleep"]);
+    command.args(["-e", "inject=sendto:signal=INT:when=2", program, "run", "--config"]);
+    command.arg(&site.config).args(["--", "bash", "-c", COMMAND]);
+    let running = site.start(command);
+    let naps = |interrupts: usize| {
+        let traced = std::fs::read_to_string(&calls).unwrap_or_default();
+        let after = traced.split("--- SIGINT").nth(interrupts);
+        after.map_or(0, |after| after.matches("clock_nanosleep").count())
+    };
+    wait_for("the wait", LONG, || (naps(1) > 1).then_some(()));
+    let line = |pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let is_run = |&pid: &u32| line(pid).starts_with(&format!("{program}\0run\0"));
+    let run = site.processes().into_iter().find(is_run).unwrap();
+    kill(run, Signal::INT);
+    let ran = running.end().expect(130);
+    assert!(naps(2) < 3, "it waited on: {} naps", naps(2));
+    assert!(ran.stderr.contains("goes on in the background"), "{}", ran.stderr);
+    assert!(!site.out.join("started").exists(), "the command was started");
+    wait_for("the manager's end", LONG, || site.processes().is_empty().then_some(()));
+    assert_eq!(std::fs::metadata(site.store.join("data")).unwrap().len(), 24 << 20);
+}
+
 /// `env` blocks one signal and ignores another.
 #[test]
 fn a_command_has_the_signals_of_the_run() {
