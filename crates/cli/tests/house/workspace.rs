@@ -242,16 +242,60 @@ fn folders_of_the_node_manager_use_those_above_them() {
 fn files_named(text: &str, folder: &str) -> BTreeSet<String> {
     let text = production(text);
     let mut found = BTreeSet::new();
-    for (path, base) in [("crate::stdio::", "stdio/"), ("crate::", ""), ("super::", folder)] {
-        for rest in text.split(path).skip(1) {
-            let rest = rest.trim_start_matches('{');
-            let end = rest.find(|c: char| !c.is_alphanumeric() && !"_, ".contains(c));
-            let names =
-                rest[..end.unwrap_or(rest.len())].split(',').take_while(|name| !name.is_empty());
-            found.extend(names.map(|name| format!("{base}{}", name.trim())));
-        }
+    for (path, base) in [("crate::", ""), ("super::", folder)] {
+        text.split(path).skip(1).for_each(|rest| add_files(rest, base, &mut found));
     }
     found
+}
+
+/// Adds the first name of a path, or of each in braces, within folder `base`; in the folder stdio
+/// the second one, too.
+fn add_files(path: &str, base: &str, found: &mut BTreeSet<String>) {
+    for item in items(path) {
+        let item = item.trim_start();
+        let end = item.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(item.len());
+        let (name, rest) = item.split_at(end);
+        found.insert(format!("{base}{name}"));
+        if let (true, Some(rest)) = (base.is_empty() && name == "stdio", rest.strip_prefix("::")) {
+            add_files(rest, "stdio/", found);
+        }
+    }
+}
+
+/// What stands between braces at the start of `text`, by commas outside of inner braces; without
+/// braces all of it.
+fn items(text: &str) -> Vec<&str> {
+    let Some(text) = text.strip_prefix('{') else { return vec![text] };
+    let (mut found, mut start, mut depth) = (Vec::new(), 0, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' if depth == 0 => {
+                found.push(&text[start..at]);
+                start = at + 1;
+            }
+            '}' => {
+                found.push(&text[start..at]);
+                break;
+            }
+            _ => {}
+        }
+    }
+    found.retain(|item| !item.trim().is_empty());
+    found
+}
+
+#[test]
+fn files_of_the_preload_library_are_found_in_each_form_of_a_use() {
+    let found = |text: &str| files_named(text, "stdio/").into_iter().collect::<Vec<_>>();
+    assert_eq!(
+        found("use crate::{aio, real::{a, b}, rw::c,\n};\nuse x::{y};"),
+        ["aio", "real", "rw"]
+    );
+    assert_eq!(found("use crate::stdio::{lock::a, open};"), ["stdio", "stdio/lock", "stdio/open"]);
+    assert_eq!(found("use crate::{stdio::close, stat};"), ["stat", "stdio", "stdio/close"]);
+    assert_eq!(found("super::open::f(a, crate::rw::g)"), ["rw", "stdio/open"]);
 }
 
 #[test]
@@ -366,7 +410,12 @@ fn implements_a_trait(lines: &[&str], at: usize) -> bool {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let outer = |line: &&&str| !line.is_empty() && indent(line) < indent(lines[at]);
     let outer = lines[..at].iter().rev().find(outer);
-    outer.is_some_and(|line| line.trim_start().starts_with("impl") && line.contains(" for "))
+    let words = |line: &str| {
+        let line = line.trim_start();
+        let line = line.strip_prefix("unsafe ").unwrap_or(line);
+        line.starts_with("impl") && line.contains(" for ")
+    };
+    outer.is_some_and(|line| words(line))
 }
 
 /// Clippy asks it of what other crates see. Functions of C have their manual page.
