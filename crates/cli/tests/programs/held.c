@@ -1,11 +1,13 @@
-/* Which process has a lock when the descriptor it was taken through has gone: says what another process gets.
+/* Which process has a lock when the descriptor it was taken through has gone: says what another
+ * process gets.
  *
  *     held ways FILES TIMEOUT       each kind of lock, given up in each way
  *     held turns FILE               a file that is opened, locked, written and closed again and again
  *     held conversions FILE         shared locks that become exclusive ones, and back
  *
- * MANAGER names a process that is stopped meanwhile. TIMEOUT: ms that a lock on a file that no process may open again
- * may outlast its process (see docs/posix.md); negative if that is not to be tried.
+ * MANAGER names a process that is stopped meanwhile. TIMEOUT: ms that a lock on a file that no
+ * process may open again may outlast its process (see docs/posix.md); negative if that is not to be
+ * tried.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +59,8 @@ static void observe(void)
 {
     struct question question;
     while (read(asks[0], &question, sizeof question) == sizeof question) {
-        /* What cannot be opened for writing is asked for a shared lock, which an exclusive one refuses. */
+        /* What cannot be opened for writing is asked for a shared lock, which an exclusive one
+         * refuses. */
         int fd = open(question.name, question.shared ? O_RDONLY : O_RDWR);
         char answer = fd < 0 ? '?' : take(fd, question.kind, question.shared) ? 'n' : 'y';
         close(fd);
@@ -92,7 +95,8 @@ static int begin(const char *access, char kind, int locks_first)
         int fd = open(name, O_RDWR | O_CREAT, 0644);
         ftruncate(fd, 200000), pwrite(fd, "data", 4, 100000), close(fd);
     }
-    int fd = mute ? open(name, O_WRONLY | O_CREAT | O_EXCL, 0444) : open(name, reads ? O_RDONLY : O_RDWR | O_CREAT, 0644);
+    int flags = mute ? O_WRONLY | O_CREAT | O_EXCL : reads ? O_RDONLY : O_RDWR | O_CREAT;
+    int fd = open(name, flags, mute ? 0444 : 0644);
     if (fd < 0) perror(name), exit(1);
     int failed = 0;
     if (locks_first) failed |= take(fd, kind, reads);
@@ -108,10 +112,12 @@ static void pass_to_ourselves(int fd, char kind, int shared)
     int pair[2];
     char byte = 'x', space[CMSG_SPACE(sizeof(int))] = "";
     struct iovec piece = {&byte, 1};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    message.msg_control = space, message.msg_controllen = sizeof space;
     socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
     struct cmsghdr *control = CMSG_FIRSTHDR(&message);
-    control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS, control->cmsg_len = CMSG_LEN(sizeof(int));
+    control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(control), &fd, sizeof fd);
     sendmsg(pair[0], &message, 0);
     close(fd);
@@ -189,7 +195,8 @@ static void give_up_in_child(const char *way, const char *access, char kind, int
 
 static int ways(int timeout)
 {
-    const char *all[] = {"close", "dup2", "dup3", "range", "unlock", "dup", "fork", "passed", "exit", "_exit", "kill", "exec"};
+    const char *all[] = {"close", "dup2",   "dup3", "range", "unlock", "dup",
+                         "fork",  "passed", "exit", "_exit", "kill",   "exec"};
     const char *accesses[] = {"usual", "mute", "reader"};
     int serial = 0;
     for (int access = 0; access < 3; access++)
@@ -238,7 +245,8 @@ static int turns(void)
         int value = -1;
         fd = open(name, O_RDONLY);
         failed += flock(fd, LOCK_SH | LOCK_NB) != 0;
-        failed += pread(fd, &value, sizeof value, turn * sizeof turn) != sizeof value || value != turn;
+        off_t at = turn * sizeof turn;
+        failed += pread(fd, &value, sizeof value, at) != sizeof value || value != turn;
         close(fd);
     }
     printf("%d failed\n", failed);
@@ -280,7 +288,9 @@ int main(int argc, char **argv)
     pid_t observer = fork();
     if (!observer) close(asks[1]), observe();
     if (number_in("MANAGER")) kill(number_in("MANAGER"), SIGSTOP);
-    int result = !strcmp(argv[1], "ways") ? ways(argc > 3 ? atoi(argv[3]) : 0) : !strcmp(argv[1], "turns") ? turns() : conversions();
+    int result = !strcmp(argv[1], "ways")    ? ways(argc > 3 ? atoi(argv[3]) : 0)
+                 : !strcmp(argv[1], "turns") ? turns()
+                                             : conversions();
     ended();
     return result;
 }

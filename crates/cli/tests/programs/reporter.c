@@ -1,6 +1,6 @@
 /*
- * Writes records in scattered order, and reports each that is written on stdout by the number of the
- * write. It writes all of them once, and goes on with other content until ENOUGH exists:
+ * Writes records in scattered order, and reports each that is written on stdout by the number of
+ * the write. It writes all of them once, and goes on with other content until ENOUGH exists:
  * reporter FILE RECORDS BYTES PAUSE_US ENOUGH
  */
 #include <fcntl.h>

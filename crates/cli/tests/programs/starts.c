@@ -1,8 +1,8 @@
 /*
  * Starts other programs.
  *
- *     starts HOW PROGRAM [ARGUMENT]   HOW is execvp, execvpe, execlp, posix_spawnp, fexecve; with UNMANAGED in the
- *                                     environment the program runs without Forebay
+ *     starts HOW PROGRAM [ARGUMENT]   HOW is execvp, execvpe, execlp, posix_spawnp, fexecve; with
+ *                                     UNMANAGED in the environment the program runs without Forebay
  *     starts faults PROGRAM           prints the errors of environments that are no memory
  */
 #include <errno.h>
@@ -59,8 +59,9 @@ static void faults(char *program)
 	memset(longest, 'x', 1 << 20);
 	longest[(1 << 20) - 1] = 0;
 
-	char *bad[] = { "A=b", (char *)8, NULL }, *hidden[] = { page, NULL }, *open_end[] = { "A=b", unended, NULL },
-	     *kernels[] = { (char *)-4096, NULL }, *too_long[] = { "A=b", longest, NULL };
+	char *bad[] = { "A=b", (char *)8, NULL }, *hidden[] = { page, NULL };
+	char *open_end[] = { "A=b", unended, NULL }, *kernels[] = { (char *)-4096, NULL };
+	char *too_long[] = { "A=b", longest, NULL };
 	struct {
 		const char *name;
 		char **list;

@@ -1,4 +1,5 @@
-/* A stream that goes wide, ends and is opened anew while another thread waits for its lock to read: wide_race. */
+/* A stream that goes wide, ends and is opened anew while another thread waits for its lock to read:
+ * wide_race. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -132,7 +132,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
     for id in 0..header.descriptions {
         let description = segment.description(id);
         let file = description.file.load(Ordering::Relaxed);
-        note(description.position.holder(), (header.has_file(file)).then_some(file), What::Offset);
+        note(description.position.holder(), header.has_file(file).then_some(file), What::Offset);
     }
     segment.files().stripes.iter().for_each(|stripe| note(stripe.holder(), None, What::Table));
     for (&slot, holder) in &mut found {
