@@ -3,7 +3,7 @@
 //! ```
 //! use forebay_pool::layout::Geometry;
 //! use forebay_pool::segment::anonymous;
-//! use forebay_pool::{Owner};
+//! use forebay_pool::Owner;
 //!
 //! let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20]))?;
 //! let (pid, start) = (std::process::id(), forebay_pool::liveness::start_time(std::process::id()));

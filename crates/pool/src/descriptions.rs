@@ -115,8 +115,14 @@ impl<'a> Descriptions<'a> {
     #[inline(always)]
     pub fn held(self, slot: u32, word: u32) -> &'a AtomicU64 {
         debug_assert!(word < self.words());
-        let at = slot as usize * self.words() as usize + word as usize;
+        let words = self.words();
+        let at = slot as usize * words as usize + word.min(words - 1) as usize;
         &self.held[at.min(self.held.len() - 1)]
+    }
+
+    /// The slots of programs, as of when `high` was read: no more than there are bits of.
+    fn used(self, high: u32) -> core::ops::Range<u32> {
+        1..high.min((self.held.len() / self.words().max(1) as usize) as u32)
     }
 
     #[inline(always)]
@@ -127,8 +133,8 @@ impl<'a> Descriptions<'a> {
     /// Word `word` of the bits of those that any slot holds. A process may have joined, and hold
     /// one, since the last look.
     fn held_by_any(self, word: u32) -> u64 {
-        let slots = self.slots.load(Ordering::SeqCst);
-        (1..slots).fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst))
+        let used = self.used(self.slots.load(Ordering::SeqCst));
+        used.fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst))
     }
 
     /// Those of which the bits are in word `word`.
@@ -171,15 +177,19 @@ impl<'a> Descriptions<'a> {
 
     /// Whether some other slot than `slot` holds `id`.
     pub fn held_elsewhere(self, slot: u32, id: u32) -> bool {
-        (1..self.slots.load(Ordering::Acquire)).any(|other| {
+        self.used(self.slots.load(Ordering::Acquire)).any(|other| {
             let (place, bit) = self.held_bit(other, id);
             other != slot && place.load(Ordering::SeqCst) & bit != 0
         })
     }
 
     /// Whether the description of `marker` may still be used: some process holds it, or it is on
-    /// its way to one, or a program without Forebay has it.
+    /// its way to one, or a program without Forebay has it. A marker may be of a descriptor that
+    /// another process sent, and name none.
     pub fn is_wanted(self, marker: Marker) -> bool {
+        if marker.description >= self.count() {
+            return false;
+        }
         let description = self.get(marker.description);
         self.marker(marker.description) == marker
             && (self.held_elsewhere(0, marker.description)
@@ -267,8 +277,9 @@ impl<'a> Descriptions<'a> {
     }
 
     /// Takes back the offsets that dead processes of `slot` had locked, and lets live what they
-    /// were opening or taking part in: the sweep then frees it, unless others hold it.
-    pub fn reap(self, slot: u32) {
+    /// were opening or taking part in: the sweep then frees it, unless others hold it. The caller
+    /// has made sure that they are dead.
+    pub(crate) fn reap(self, slot: u32) {
         self.all.iter().for_each(|description| description.position.take_back(slot));
         let dead = opening_by(Owner::new(slot, 0));
         for Description { word: place, .. } in self.all {
@@ -288,7 +299,7 @@ impl<'a> Descriptions<'a> {
 
     /// Whether some process holds a description of `file` that can write.
     pub fn is_open_for_writing(self, file: FileId) -> bool {
-        let slots = self.slots.load(Ordering::Acquire);
+        let used = self.used(self.slots.load(Ordering::Acquire));
         let writes = |id: &u32| {
             let description = self.get(*id);
             state(description.word.load(Ordering::Acquire)) != description_state::FREE
@@ -296,7 +307,7 @@ impl<'a> Descriptions<'a> {
                 && description.flags.load(Ordering::Relaxed).contains(DescriptionFlags::WRITE)
         };
         let held = |id: u32| {
-            (1..slots)
+            used.clone()
                 .any(|slot| self.held(slot, id / 64).load(Ordering::Acquire) >> (id % 64) & 1 == 1)
         };
         (0..self.count()).filter(writes).any(held)
@@ -327,7 +338,7 @@ impl<'a> Descriptions<'a> {
                 })
             })
         };
-        (1..self.slots.load(Ordering::SeqCst)).filter(holds)
+        self.used(self.slots.load(Ordering::SeqCst)).filter(holds)
     }
 
     /// Lets all descriptions of `file` have seen its errors as far as `seen`. The caller holds the

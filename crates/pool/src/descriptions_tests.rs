@@ -144,6 +144,22 @@ fn what_a_process_died_opening_is_freed_by_the_sweep() {
 fn a_number_beyond_the_table_is_held_by_no_process() {
     let plain = Plain::new(64);
     let beyond = crate::Marker { description: 64, generation: 0 };
+    let far = crate::Marker { description: 0xffff, generation: 0 };
+    assert!(![beyond, far].iter().any(|&marker| plain.view().is_wanted(marker)));
     assert!(!plain.view().adopt(beyond, Owner::new(1, 0)));
     assert!(plain.view().holders(FILE).next().is_none());
+}
+
+#[test]
+fn slots_beyond_those_that_there_are_hold_nothing() {
+    let plain = Plain::new(128);
+    let marker = plain.open(0, Owner::new(SLOTS - 1, 0)).unwrap();
+    let last = plain.view().held(SLOTS - 1, 1);
+    last.store(1, Ordering::Relaxed);
+    plain.slots.store(u32::MAX, Ordering::Relaxed);
+    assert!(plain.view().holders(FILE).eq([SLOTS - 1]));
+    assert!(!plain.view().held_elsewhere(SLOTS - 1, 64));
+    assert!(plain.view().is_wanted(marker));
+    assert!(!plain.view().is_open_for_writing(FILE));
+    assert_eq!(plain.view().open_files(1), [true]);
 }

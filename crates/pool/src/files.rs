@@ -191,7 +191,7 @@ impl Segment {
             let chain = self.chain_of(record.identity());
             let locked = self.lock_chain_within(chain, reaper, &mut backoff);
             let Ok(chain) = locked else { return false };
-            chain.settle(file, self.index_nodes(slot));
+            chain.reap(file, self.index_nodes(slot));
         }
         true
     }

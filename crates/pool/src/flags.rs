@@ -31,7 +31,6 @@ pub struct AtomicFlags<F> {
 
 impl<F: Flags> AtomicFlags<F> {
     /// A word in which `flags` are set.
-    #[cfg_attr(not(test), allow(dead_code))]
     pub fn new(flags: F) -> AtomicFlags<F> {
         AtomicFlags { word: AtomicU32::new(flags.bits()), flags: PhantomData }
     }

@@ -1,4 +1,4 @@
-//! What a thread holds until a guard ends. The order of the locks is that of `locks.rs`: an
+//! What a thread holds until a guard ends. The order of the locks is that of `ranks.rs`: an
 //! [`ExclusiveGuard`] cannot outlive the [`SharedGuard`] under which it was taken.
 //!
 //! A thread that dies drops no guard. What it held is stamped with its owner, and is taken over.

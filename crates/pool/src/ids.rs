@@ -85,7 +85,6 @@ pub struct AtomicFileId(AtomicU32);
 
 impl AtomicFileId {
     /// One that names `file`.
-    #[cfg_attr(not(test), allow(dead_code))]
     pub fn new(file: FileId) -> AtomicFileId {
         AtomicFileId(AtomicU32::new(file.0))
     }

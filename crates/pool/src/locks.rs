@@ -193,7 +193,9 @@ impl Segment {
         Ok(guard)
     }
 
-    /// [`Segment::lock_bucket_within`] of one that no index entry names yet.
+    /// Takes the lock of `bucket`, which no index entry names, as `Segment::lock_within` does.
+    /// Unlike [`Segment::lock_bucket_within`] it neither counts a dirty tail nor repairs the pages:
+    /// such a bucket has none.
     ///
     /// # Errors
     /// The holder.

@@ -5,7 +5,8 @@
 //! what it holds, by the address of the lock's word, in storage of its own that has no destructor
 //! and is never allocated: it is there for whatever a program runs before and after its threads'
 //! other storage. Of a lock that a thread takes without waiting for it nothing is asserted, but it
-//! counts for what the thread waits for afterwards.
+//! counts for what the thread waits for afterwards. A shared lock is asserted once its word is
+//! claimed, because it may need none: before that there is nothing to wait for but a free word.
 //!
 //! What is noted belongs to an owner, which outside of tests is a thread. The tests let one thread
 //! be several processes, of which some are dead and hold locks for ever.
@@ -15,7 +16,7 @@ use crate::owner::Owner;
 /// What a lock is of, outermost first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Rank {
-    /// The file table, or the neighbourhood of a file: a shared lock that keeps no thread off.
+    /// The file table, or beside a file: a shared lock that keeps no thread off.
     Table,
     /// The offset of a description.
     Position,
@@ -42,6 +43,8 @@ impl Rank {
         match (self, next) {
             // Another thread may wait until this one has left.
             (Rank::Inside, Rank::Exclusive) => false,
+            // Nothing is looked for in the file table under them.
+            (Rank::Position | Rank::Append, Rank::Stripe) => false,
             (_, Rank::Stripe) => self <= Rank::Exclusive,
             _ => self < next,
         }
@@ -389,6 +392,21 @@ mod tests {
         "for a stripe of the file table while it holds a stripe", |pool| {
             let _one = pool.segment.lock_chain(1, pool.owner);
             let _other = pool.segment.lock_chain(2, pool.owner);
+        }
+
+        no_stripe_under_a_position:
+        "for a stripe of the file table while it holds a description's position", |pool| {
+            let _table = pool.segment.enter_table(pool.owner);
+            let description = pool.segment.description(pool.description);
+            let _position = pool.segment.lock_position(description, pool.owner);
+            let _stripe = pool.segment.lock_chain(1, pool.owner);
+        }
+
+        no_stripe_under_an_append:
+        "for a stripe of the file table while it holds a file's end", |pool| {
+            let _table = pool.segment.enter_table(pool.owner);
+            let _end = pool.segment.lock_append(pool.segment.file(pool.files[0]), pool.owner);
+            let _stripe = pool.segment.lock_chain(1, pool.owner);
         }
 
         no_stripe_under_a_bucket:

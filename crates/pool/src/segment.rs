@@ -18,11 +18,11 @@
 mod attach;
 mod create;
 mod error;
+mod head;
 mod mapping;
 mod marks;
 mod places;
 mod sequence;
-mod superblock;
 mod tables;
 mod tiers;
 
@@ -30,7 +30,7 @@ pub use crate::owner::MANAGER_SLOT;
 pub use attach::open_pool;
 pub use create::{anonymous, create_pool, set_text};
 pub use error::SegmentError;
-pub use superblock::{PoolIdentity, identify, is_blank, text};
+pub use head::{PoolIdentity, identify, is_blank, text};
 pub use tiers::is_own_fault;
 
 use crate::layout::Offsets;

@@ -47,7 +47,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         // file that is found nowhere goes with the file.
         let refused = record.errors() != 0 || record.has(FileFlags::UNLINKED);
         if record.has_intent() && exclusive.is_none() && !refused {
-            findings.refused(&place, "has a truncate under way without an owner");
+            findings.refused(&place, "has a truncate or a punch under way without an owner");
         }
     }
 }

@@ -121,7 +121,12 @@ impl<'a> Clients<'a> {
 
     /// The slots that were ever used by programs, with their numbers.
     pub fn used(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
-        (1..self.high.load(Ordering::SeqCst)).map(move |slot| (slot, self.get(slot)))
+        (1..self.end()).map(move |slot| (slot, self.get(slot)))
+    }
+
+    /// One past the last of the slots that were ever used, whatever a damaged mark says.
+    pub(crate) fn end(self) -> u32 {
+        self.high.load(Ordering::SeqCst).min(self.slots.len() as u32)
     }
 
     /// Those of processes that may live, or that are still to be reaped.

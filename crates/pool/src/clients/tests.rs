@@ -145,3 +145,10 @@ fn files_without_a_record_are_forgotten_with_the_last_process_that_may_use_them(
     clients.forget_unrecorded();
     assert!(!clients.is_unrecorded(one) && !clients.is_unrecorded(other));
 }
+
+#[test]
+fn slots_beyond_those_that_there_are_were_never_used() {
+    let plain = Plain::new(4);
+    plain.high.store(u32::MAX, Ordering::Relaxed);
+    assert!(plain.view().used().map(|(slot, _)| slot).eq(1..4));
+}

@@ -227,8 +227,8 @@ impl FileRecord {
         (self.error.load(Ordering::Acquire) & ERRNO) as i32
     }
 
-    /// The errno of its last flush, if that failed. `None` of a file that only waits for its
-    /// settlement: the store has all of it.
+    /// The errno of its last flush, if that failed. `None` of a file that only waits to be
+    /// reconciled: the store has all of it.
     pub fn failing_errno(&self) -> Option<i32> {
         self.has(FileFlags::FAILING).then(|| self.last_errno()).filter(|&errno| errno != 0)
     }

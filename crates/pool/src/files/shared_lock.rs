@@ -23,8 +23,9 @@ fn take_place(place: &AtomicU64, word: u64) -> bool {
 }
 
 /// A shared lock for a thread whose first choice is taken, or that may have one: the place, `None`
-/// if it needs none, and what to put back. A thread that has one already waits for no other, unless
-/// it is in two files: else as many threads as there are words could all wait for their second.
+/// if it needs none, and what to put back. A thread that has one already waits for no other, as
+/// the [order of locks](crate::ranks) has no second file under a file: else as many threads as
+/// there are words could all wait for their second.
 #[cold]
 fn claim_other(slot: &ClientSlot, owner: Owner, scope: LockScope) -> (Option<&AtomicU64>, u64) {
     let places = || {
@@ -73,14 +74,14 @@ fn note_claim(owner: Owner, scope: LockScope, exclusive: Option<&AtomicU32>, pla
     let _ = (owner, scope, exclusive, place);
 }
 
-/// Whether a word of shared locks says that its thread is inside `file`.
+/// What a word of shared locks says, if that is that its thread is inside `file`.
 fn of_inside(place: &AtomicU64, file: FileId) -> Option<SharedLock> {
     let seen = SharedLock::decode(place.load(Ordering::SeqCst))?;
     (seen.scope == LockScope::file(file)).then_some(seen)
 }
 
 impl ClientSlot {
-    /// Enters the file table, or the neighbourhood of a file, for `owner`, a thread of this slot.
+    /// Enters the file table, or goes beside a file, for `owner`, a thread of this slot.
     pub(crate) fn enter(&self, owner: Owner, scope: LockScope) -> SharedGuard<'_> {
         self.claim_shared(owner, scope, None)
     }
@@ -189,7 +190,7 @@ impl SharedGuard<'_> {
 impl<'a> Clients<'a> {
     /// All slots that were ever used, that of the manager included.
     fn all_used(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
-        (0..self.high.load(Ordering::SeqCst)).map(move |slot| (slot, self.get(slot)))
+        (0..self.end()).map(move |slot| (slot, self.get(slot)))
     }
 
     /// Takes `file` for `owner` alone and waits until no other thread is inside it. `look` is asked

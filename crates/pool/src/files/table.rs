@@ -260,7 +260,7 @@ impl Chain<'_> {
 
     /// Brings a record that a dead process was linking or unlinking to a state: in the table if it
     /// is linked, else free.
-    pub(crate) fn settle(&self, file: FileId, nodes: IndexNodes<'_>) {
+    pub(crate) fn reap(&self, file: FileId, nodes: IndexNodes<'_>) {
         let record = self.files.get(file);
         if self.has(file) {
             record.state.store(file_state::LIVE, Ordering::Release);

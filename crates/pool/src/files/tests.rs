@@ -219,7 +219,7 @@ fn what_a_process_died_linking_is_in_the_table_if_it_is_linked() {
     let left: Vec<_> = files.left_by(3).map(|(file, _)| file).collect();
     assert_eq!(left, both);
     for &file in &left {
-        plain.lock(files.get(file).identity(), reaper).settle(file, no_nodes());
+        plain.lock(files.get(file).identity(), reaper).reap(file, no_nodes());
     }
     assert!(files.live().eq([both[0]]) && files.left_by(3).next().is_none());
     assert_eq!(files.get(both[1]).state.load(Ordering::Relaxed), file_state::FREE);

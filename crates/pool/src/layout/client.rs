@@ -109,7 +109,7 @@ pub struct ClientSlot {
     pub last_bucket: AtomicU32,
     /// What this process did.
     pub counters: Counters,
-    /// For each thread inside a buffered file: the thread and the file, see [`super::SharedLock`].
+    /// For each thread inside a buffered file: the thread and the scope, see [`super::SharedLock`].
     pub shared_locks: [AtomicU64; SHARED_LOCKS],
     /// Number of the job that the process belongs to; 0 is none. Inherited by forked children.
     pub job: AtomicU32,

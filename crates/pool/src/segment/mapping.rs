@@ -93,18 +93,32 @@ impl Segment {
     /// Gives `start .. end`, of which nothing is reserved yet, huge pages where the kernel can: a
     /// process that maps the pool then takes one page fault instead of 512. A huge page that has
     /// one small page when it is asked for is made at once; one that has all of them is a copy, for
-    /// ten times the work, and the kernel refuses one that has none.
+    /// ten times the work, and the kernel refuses one that has none. It makes all with one call, so
+    /// that it stops at the first for which it has no memory, rather than search for each.
     ///
     /// # Safety
     /// Inside the mapping.
     unsafe fn make_huge(&self, start: usize, end: usize) {
         let first = start.next_multiple_of(HUGE_PAGE);
-        for huge in (first..end).step_by(HUGE_PAGE).filter(|huge| huge + HUGE_PAGE <= end) {
-            // SAFETY: inside the mapping, by the caller; both only change how pages are backed.
+        let last = end / HUGE_PAGE * HUGE_PAGE;
+        let mut populated = first;
+        while populated < last {
+            // SAFETY: inside the mapping, by the caller; it only changes how a page is backed.
+            let done = unsafe {
+                let at = self.base.add(populated).as_ptr().cast();
+                rustix::mm::madvise(at, SMALL_PAGE, Advice::LinuxPopulateWrite)
+            };
+            // /dev/shm is full.
+            if done.is_err() {
+                break;
+            }
+            populated += HUGE_PAGE;
+        }
+        if populated > first {
+            // SAFETY: inside the mapping, by the caller; it only changes how pages are backed.
             unsafe {
-                let at = self.base.add(huge).as_ptr().cast();
-                let _ = rustix::mm::madvise(at, SMALL_PAGE, Advice::LinuxPopulateWrite);
-                let _ = madvise(at, HUGE_PAGE, MADV_COLLAPSE);
+                let at = self.base.add(first).as_ptr().cast();
+                let _ = madvise(at, populated - first, MADV_COLLAPSE);
             }
         }
     }
@@ -128,6 +142,8 @@ impl Segment {
         unsafe { self.make_huge(start, end) };
         let (at, bytes) = (start as u64, (end - start) as u64);
         rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes).inspect_err(|_| {
+            // The kernel takes back what it has reserved itself, but not the pages that `make_huge`
+            // made.
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let _ = rustix::fs::fallocate(file, hole, at, bytes);
         })?;
