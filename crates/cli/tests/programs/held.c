@@ -2,7 +2,7 @@
  * process gets.
  *
  *     held ways FILES TIMEOUT       each kind of lock, given up in each way
- *     held turns FILE               a file that is opened, locked, written and closed again and again
+ *     held turns FILE               a file opened, locked, written and closed again and again
  *     held conversions FILE         shared locks that become exclusive ones, and back
  *
  * MANAGER names a process that is stopped meanwhile. TIMEOUT: ms that a lock on a file that no
