@@ -31,10 +31,13 @@ fn from_elsewhere(site: &Site, words: &[&str]) -> Ran {
 fn a_manager_with_another_runtime_folder_is_seen_joined_and_stopped() {
     let site = Site::new(&LAZY);
     let config = site.config.to_str().unwrap();
+    // One that stays when the run has ended.
+    let node = site.start(site.forebay(&["node", "--config", config]));
+    wait_for("the node manager", LONG, || (site.status().manager != 0).then_some(()));
     let steps = Steps::of(&site, "echo text > file; step 1");
     steps.at("1");
     let manager = site.status().manager;
-    assert_ne!(manager, 0);
+    assert_eq!(manager, node.pid());
     let said = from_elsewhere(&site, &["status"]).expect(0).stdout;
     assert!(said.contains(&format!("node manager {manager}")) && said.contains("/file"), "{said}");
     let said = from_elsewhere(&site, &["status", "--json"]).expect(0).stdout;
@@ -56,7 +59,7 @@ fn a_manager_with_another_runtime_folder_is_seen_joined_and_stopped() {
     steps.past("1");
     let said = from_elsewhere(&site, &["stop"]).expect(0);
     assert!(said.stdout.contains("stopped 1"), "{said:?}");
-    wait_for("its end", LONG, || (!harness::is_alive(manager)).then_some(()));
+    node.end().expect(0);
     assert_eq!(harness::sees(&site.store.join("file")), "text\n");
     steps.running.end();
 }
