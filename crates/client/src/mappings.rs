@@ -102,6 +102,7 @@ fn listed(maps: BorrowedFd<'_>, address: usize) -> Option<Mapping> {
     // A handler's stack may be small.
     let mut buffer = [0u8; 1024];
     let mut filled = 0;
+    let found = |line: &[u8]| parsed(line).filter(|mapping| mapping.range.contains(&address));
     // Whether the line that begins in the buffer has been taken, and only its name is left.
     let mut is_named = false;
     loop {
@@ -111,22 +112,18 @@ fn listed(maps: BorrowedFd<'_>, address: usize) -> Option<Mapping> {
         while let Some(length) = buffer[from..filled].iter().position(|&byte| byte == b'\n') {
             let line = &buffer[from..from + length];
             from += length + 1;
-            if !core::mem::take(&mut is_named) {
-                let mapping = parsed(line)?;
-                if mapping.range.contains(&address) {
-                    return Some(mapping);
-                }
+            if !core::mem::take(&mut is_named)
+                && let Some(mapping) = found(line)
+            {
+                return Some(mapping);
             }
         }
         buffer.copy_within(from..filled, 0);
         filled -= from;
         if filled == buffer.len() {
             // All but the end of a long name.
-            if !is_named {
-                let mapping = parsed(&buffer)?;
-                if mapping.range.contains(&address) {
-                    return Some(mapping);
-                }
+            if !is_named && let Some(mapping) = found(&buffer) {
+                return Some(mapping);
             }
             (is_named, filled) = (true, 0);
         }

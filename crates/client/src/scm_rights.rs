@@ -58,7 +58,7 @@ impl Session {
 
     /// A program without the library is about to start: if it inherits a socket, descriptors
     /// are from now on sent for use through the kernel.
-    pub(crate) fn unmanaged_program_starts(&self) {
+    pub(crate) fn note_unmanaged_peers(&self) {
         let unmanaged_peers = &self.segment.header().unmanaged_peers;
         if unmanaged_peers.load(Ordering::Relaxed) != 0 {
             return;

@@ -53,7 +53,7 @@ impl Session {
     /// Gives a program that does not load us what is on the store, and descriptors that the kernel
     /// can read and write.
     fn prepare_for_unmanaged_program(&self) {
-        self.unmanaged_program_starts();
+        self.note_unmanaged_peers();
         // It also opens what it likes by name.
         self.sync_all(false);
         for file in self.files() {
