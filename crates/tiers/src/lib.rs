@@ -22,8 +22,8 @@
 //! ```
 
 mod faulty;
+pub mod measure;
 mod null;
-pub mod probe;
 mod script;
 mod throttled;
 mod uring;

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use forebay_device::Direction;
-    use forebay_tiers::probe::{Order, Probe, Sample};
+    use forebay_tiers::measure::{Order, Probe, Sample};
     use std::fs;
 
     fn measured(path: &Path, kind: Kind, bandwidth: f64) -> Measured {

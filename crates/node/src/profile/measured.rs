@@ -3,7 +3,7 @@
 use super::mounts::Place;
 use crate::config::Speed;
 use forebay_device::Direction;
-use forebay_tiers::probe::{Order, Probe, Sample};
+use forebay_tiers::measure::{Order, Probe, Sample};
 
 /// One probe's runs.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,15 +10,15 @@ mod measured;
 mod mounts;
 
 pub use forebay_device::Direction;
-pub use forebay_tiers::probe::{Order, Probe, Sample};
+pub use forebay_tiers::measure::{Order, Probe, Sample};
 pub use hierarchy::{bandwidth, configuration, latency};
 pub use measured::{Measured, Row};
 pub use mounts::{Kind, Place, Skipped};
 
 use forebay_device::Batch;
 use forebay_posix::store_file;
+use forebay_tiers::measure::Buffer;
 use forebay_tiers::open_batch;
-use forebay_tiers::probe::Buffer;
 use mounts::Hints;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags, fadvise};

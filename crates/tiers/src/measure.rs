@@ -1,7 +1,7 @@
 //! Measuring a device through its batches: what the system profiler runs.
 //!
 //! ```
-//! use forebay_tiers::probe::{Buffer, Order, Probe};
+//! use forebay_tiers::measure::{Buffer, Order, Probe};
 //! use forebay_device::{Direction, StoreFile};
 //! use forebay_tiers::Null;
 //! use std::time::Duration;
