@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 /// How long it may take until a dead program's slot is reaped, and its last write counted.
 pub(super) const TAKEN_BACK: Duration = Duration::from_secs(10);
+/// Between two attempts of what may fail for a while.
+const RETRIED: Duration = Duration::from_millis(5);
 
 /// What there is of a case's files, as programs see it: what is read, and the size that stat says.
 pub(super) type Seen = BTreeMap<char, (Vec<u8>, u64)>;
@@ -46,6 +49,24 @@ pub(super) fn contents(seen: Seen) -> BTreeMap<char, Vec<u8>> {
     seen.into_iter().map(|(name, (bytes, _))| (name, bytes)).collect()
 }
 
+/// Syncs a file until that succeeds: only what a sync has acknowledged is sure to be on the store
+/// after a loss of memory. Errors that are excused may come for a while, for what has failed before.
+///
+/// # Errors
+/// The file cannot be opened; within, the sync's last.
+fn sync_again(path: &Path, excused: &[i32], since: Instant) -> io::Result<io::Result<()>> {
+    let is_excused =
+        |error: &io::Error| error.raw_os_error().is_some_and(|it| excused.contains(&it));
+    loop {
+        match File::open(path)?.sync_all() {
+            Err(error) if is_excused(&error) && since.elapsed() < TAKEN_BACK => {
+                std::thread::sleep(RETRIED);
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
 impl Conductor<'_> {
     /// Judges what is seen through Forebay, and again when all is synced, and keeps that to be
     /// compared with the store.
@@ -62,15 +83,10 @@ impl Conductor<'_> {
         let since = Instant::now();
         let synced = loop {
             for name in seen.keys() {
-                match File::open(files.path(*name))?.sync_all() {
-                    // What has failed before may be told once more.
-                    Err(error)
-                        if error.raw_os_error().is_some_and(|it| story.excused.contains(&it))
-                            && since.elapsed() < TAKEN_BACK => {}
-                    Err(error) if error.raw_os_error() != Some(ETIMEDOUT) => {
-                        return Ok(Some(format!("fsync of file {name}: {error}")));
-                    }
-                    _ => {}
+                if let Err(error) = sync_again(&files.path(*name), story.excused, since)?
+                    && error.raw_os_error() != Some(ETIMEDOUT)
+                {
+                    return Ok(Some(format!("fsync of file {name}: {error}")));
                 }
             }
             let synced = observe(files)?;
@@ -79,7 +95,7 @@ impl Conductor<'_> {
                 Some(what) if is_certain || since.elapsed() > TAKEN_BACK => {
                     return Ok(Some(format!("after fsync: {what}")));
                 }
-                Some(_) => std::thread::sleep(Duration::from_millis(5)),
+                Some(_) => std::thread::sleep(RETRIED),
             }
         };
         if let Some(what) = story.judge(&synced) {
