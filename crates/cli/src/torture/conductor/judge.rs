@@ -50,7 +50,8 @@ pub(super) fn contents(seen: Seen) -> BTreeMap<char, Vec<u8>> {
 }
 
 /// Syncs a file until that succeeds: only what a sync has acknowledged is sure to be on the store
-/// after a loss of memory. Errors that are excused may come for a while, for what has failed before.
+/// after a loss of memory. Errors that are excused may come for a while, for what has failed
+/// before.
 ///
 /// # Errors
 /// The file cannot be opened; within, the sync's last.
