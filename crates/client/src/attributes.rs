@@ -10,9 +10,14 @@ use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
-use forebay_pool::{FileId, Identity, Owner, clock};
+use forebay_pool::{FileId, Identity, Owner, clock, crash};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
+
+/// Bytes of a unit of `st_blocks`.
+const STAT_UNIT: u64 = 512;
+/// Bytes of a store's block, as it is assumed where the store has not got the bytes yet.
+const STORE_BLOCK: u64 = 4096;
 
 /// The fields of a `stat` that buffering changes. The caller fills in what the kernel said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,14 +181,23 @@ impl Session {
         mut ask: impl FnMut() -> Option<StatFields>,
         born: impl Fn(&StatFields) -> u64,
     ) -> Result<Option<StatFields>, Errno> {
-        let mut before = None;
+        let mut before: Option<(StatFields, Option<StatFields>)> = None;
         while let Some(said) = ask() {
+            // The kernel says the same as before the record was looked at: nothing was flushed in
+            // between.
+            if let Some((asked, corrected)) = before
+                && asked == said
+            {
+                return Ok(corrected);
+            }
+            crash::point("stat.asked");
             let mut fields = said;
             let correction = self.correct(&mut fields, || born(&said))?;
-            if correction.doubtful && before.replace(said) != Some(said) {
-                continue;
+            let corrected = correction.changed.then_some(fields);
+            if !correction.doubtful {
+                return Ok(corrected);
             }
-            return Ok(correction.changed.then_some(fields));
+            before = Some((said, corrected));
         }
         Ok(None)
     }
@@ -251,7 +265,10 @@ impl Session {
             Some(Some(file))
         })?;
         if let Some(Some(file)) = ahead {
-            fields.blocks = self.blocks(file, fields.size, fields.blocks);
+            let dense = fields.size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
+            fields.blocks = self.blocks(file, dense, fields.blocks);
+            // What was flushed after the kernel was asked is neither there nor pending any more.
+            doubtful |= fields.blocks < dense;
         }
         Ok(Correction { changed: ahead.is_some(), doubtful })
     }
@@ -275,13 +292,12 @@ impl Session {
     }
 
     /// Units of 512 bytes of a file that is ahead of the store: what the store has, and what it
-    /// will get, but not more than a file without holes.
-    fn blocks(&self, file: FileId, size: u64, stored: u64) -> u64 {
+    /// will get, but not more than `dense`, a file without holes.
+    fn blocks(&self, file: FileId, dense: u64, stored: u64) -> u64 {
         const RUNS_MAX: u32 = 1024;
-        let dense = size.div_ceil(4096) * 8;
         let (mut pending, mut runs) = (0, 0);
         self.segment.for_each_pending(file, 0, |range| {
-            pending += (range.end - range.start) / 512;
+            pending += (range.end - range.start) / STAT_UNIT;
             runs += 1;
             // A file of so many runs is not looked at to its end.
             runs < RUNS_MAX

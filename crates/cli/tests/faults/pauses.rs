@@ -185,6 +185,32 @@ fn a_tail_that_the_manager_is_about_to_take_back_is_never_seen() {
     assert_same_bytes("file on the store", &fs::read(site.store.join("file")).unwrap(), &[0; 9000]);
 }
 
+/// A program asks the kernel about a file, and stops before it looks at what is buffered of it;
+/// meanwhile that comes to the store, and the file is written somewhere else.
+#[test]
+fn what_is_flushed_in_the_middle_of_a_stat_is_counted() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    fs::write(site.out.join("held"), "").unwrap();
+    let script = format!(
+        "{SCALE}dd if=/dev/zero of=file bs=64k count=1 status=none\n\
+         FOREBAY_PAUSE=stat.asked:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log \
+         stat -c %b file > $OUT/seen &\n\
+         while [ ! -s $OUT/log ]; do sleep 0.01; done\n\
+         sync file; dd if=/dev/zero of=file bs=4k seek=1000 count=1 conv=notrunc status=none\n\
+         rm $OUT/held; wait\n"
+    );
+    let (ran, status) = site.run_buffered(&script);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    status.assert_live();
+    assert_eq!(pauses(&site.out.join("log")).len(), 1);
+    let seen = fs::read_to_string(site.out.join("seen")).unwrap();
+    // A store may use some for its own purposes.
+    assert!(seen.trim().parse::<u32>().unwrap() >= (64 + 4) * 2, "{seen}");
+}
+
 /// A process appends, and stops before it has entered the file; meanwhile another one cuts the
 /// file, as a program does that rotates a log by copying and truncating it.
 #[test]
