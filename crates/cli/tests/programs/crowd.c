@@ -32,7 +32,9 @@ int main(int argc, char **argv) {
     fprintf(stderr, "%s after %d, then %d\n", refused == EAGAIN ? "EAGAIN" : "another error", count, first);
     kill(children[--count], SIGKILL);
     waitpid(children[count], NULL, 0);
-    int second = start(argv + 1);
+    /* The node manager takes the ended one's slot back when it gets to it. */
+    int second = 126, turns = 0;
+    while (second == 126 && turns++ < 20) second = start(argv + 1);
     fprintf(stderr, "then %d\n", second);
     while (count > 0) {
         kill(children[--count], SIGKILL);
