@@ -5,6 +5,9 @@
  *     cliffs WORK DIRECTORY OTHER COUNT            does WORK so many times, and prints a line:
  *                                                  operations, CPU nanoseconds, elapsed nanoseconds
  *
+ * The work `script` takes the text of a shell script as a last argument, and runs it in DIRECTORY with
+ * OTHER in its environment; to prepare it makes a tree of small files, OTHER/tree, first.
+ *
  * OTHER is a directory on the same file system that is never buffered. The CPU time is that of this
  * process and of the children it has waited for, around the operations alone: not that of what is
  * made before and taken away afterwards.
@@ -37,9 +40,11 @@ enum {
     LARGE = 512 << 20,    /* bytes of a large program */
     STRIDE = 256 << 10,   /* between random reads: each meets another block */
     SPARE = 64,           /* descriptors beside those of open-many */
+    FOLDERS = 16,         /* of the tree that scripts find */
+    FILES = 25,           /* in each of them */
 };
 
-static const char *directory, *elsewhere;
+static const char *directory, *elsewhere, *script;
 static long count;
 static char path[4096], other[2 * 4096];
 
@@ -459,6 +464,42 @@ static void open_many(void)
     end();
 }
 
+static void run_shell(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        if (chdir(directory) == 0 && setenv("OTHER", elsewhere, 1) == 0)
+            execl("/bin/sh", "sh", "-ec", script, NULL);
+        _exit(127);
+    }
+    int status;
+    need(child > 0 && waitpid(child, &status, 0) == child && status == 0, script);
+}
+
+static void run_script(void)
+{
+    begin();
+    for (long i = 0; i < count; i++)
+        run_shell();
+    end();
+}
+
+/* Files as sources have them: up to 15 KiB, a few larger. */
+static void prepare_script(void)
+{
+    snprintf(other, sizeof other, "%s/tree", elsewhere);
+    need(mkdir(other, 0755) == 0, other);
+    for (int folder = 0; folder < FOLDERS; folder++) {
+        snprintf(other, sizeof other, "%s/tree/folder-%d", elsewhere, folder);
+        need(mkdir(other, 0755) == 0, other);
+        for (int file = 0; file < FILES; file++) {
+            snprintf(other, sizeof other, "%s/tree/folder-%d/file-%d", elsewhere, folder, file);
+            make(other, file == 0 ? 100 * KIB : (size_t)(folder + file) % 15 * KIB + 100);
+        }
+    }
+    run_shell();
+}
+
 static const struct work {
     const char *name;
     void (*run)(void), (*prepare)(void);
@@ -492,19 +533,22 @@ static const struct work {
     {"vfork-exec", vfork_exec, NULL},
     {"vfork-exec-large", vfork_exec_large, NULL},
     {"open-many", open_many, NULL},
+    {"script", run_script, prepare_script},
 };
 
 int main(int argc, char **argv)
 {
-    int prepares = argc == 6 && strcmp(argv[1], "prepare") == 0;
-    if (argc != 5 + prepares) {
-        fprintf(stderr, "usage: cliffs [prepare] WORK DIRECTORY OTHER COUNT\n");
+    int prepares = argc > 1 && strcmp(argv[1], "prepare") == 0;
+    int scripted = argc > 1 + prepares && strcmp(argv[1 + prepares], "script") == 0;
+    if (argc != 5 + prepares + scripted) {
+        fprintf(stderr, "usage: cliffs [prepare] WORK DIRECTORY OTHER COUNT [SCRIPT]\n");
         return 2;
     }
     const char *name = argv[1 + prepares];
     directory = argv[2 + prepares];
     elsewhere = argv[3 + prepares];
     count = atol(argv[4 + prepares]);
+    script = scripted ? argv[5 + prepares] : "";
     for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
         if (strcmp(works[i].name, name) != 0)
             continue;

@@ -5,9 +5,12 @@
 //! CPU time and not elapsed time, because most of these operations wait for no device: what they
 //! cost is what another process on the node cannot have. Elapsed times stand beside it.
 
+mod works;
+
+use self::works::{NOTHING, OPEN_MANY, WORKS, Work};
 use crate::measured::{Claim, Measured, Unit};
 use crate::micro::{FOREBAY, Forebay, PAGE_CACHE, TMPFS};
-use crate::server;
+use crate::server::{self, Server};
 use crate::site::{self, Site};
 use crate::{Options, Scale};
 use rustix::process::{Resource, getrlimit};
@@ -17,24 +20,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PROGRAM: (&str, &str) = ("cliffs", include_str!("../kernels/cliffs.c"));
+/// The plain directory, with a preload library that does nothing.
+const PRELOADED: &str = "empty preload";
+const EMPTY: &str = "int forebay_bench_empty;\n";
 const MIB: u64 = 1 << 20;
 const ROUNDS: u32 = 3;
 /// Descriptors that a process has beside those of [`OPEN_MANY`]; cliffs.c counts with the same.
 const SPARE: u64 = 64;
-
-/// An operation costs at most so many times what it costs in the plain directory.
-const LIKE_PLAIN: f64 = 1.1;
-/// The same of creations and of first reads, of which a buffering system has to take note.
-const FIRST: f64 = 1.3;
-/// The same of programs that start.
-const START: f64 = 1.15;
-
-/// What is done before all else in each round: what a run alone costs the manager is no cost of its
-/// operations.
-const NOTHING: &str = "nothing";
-
-/// What needs more open files than some systems allow.
-const OPEN_MANY: &str = "open-many";
 
 /// Bytes at a scale.
 struct Size {
@@ -49,40 +41,6 @@ impl Size {
         Size { pool: scale.of(1024, 128) * MIB, work: scale.of(512, 64) * MIB }
     }
 }
-
-/// A kind of operation: its name, how often, and how many times the plain cost it may have.
-struct Work(&'static str, u64, f64);
-
-const WORKS: [Work; 28] = [
-    Work("write-4k-buffers", 65_536, LIKE_PLAIN),
-    Work("read-4k-buffers", 65_536, LIKE_PLAIN),
-    Work("read-1m-buffers", 512, LIKE_PLAIN),
-    Work("chmod-executable", 512, LIKE_PLAIN),
-    Work("chmod-same", 512, LIKE_PLAIN),
-    Work("write-fsync", 512, LIKE_PLAIN),
-    Work("write-osync", 512, LIKE_PLAIN),
-    Work("ioctl-getflags", 16_384, LIKE_PLAIN),
-    Work("create-close", 1024, FIRST),
-    Work("create-unlink", 1024, FIRST),
-    Work("open-absolute", 16_384, LIKE_PLAIN),
-    Work("open-relative", 16_384, LIKE_PLAIN),
-    Work("openat-directory", 16_384, LIKE_PLAIN),
-    Work("open-elsewhere", 16_384, 1.05),
-    Work("cold-open-read", 1024, FIRST),
-    Work("cold-read-1m", 256, FIRST),
-    Work("cold-read-random", 1024, FIRST),
-    Work("mmap-private", 256, LIKE_PLAIN),
-    Work("sendfile-pipe", 4096, LIKE_PLAIN),
-    Work("splice-pipe", 4096, LIKE_PLAIN),
-    Work("rename", 2048, LIKE_PLAIN),
-    Work("link-unlink", 2048, LIKE_PLAIN),
-    Work("set-times", 4096, LIKE_PLAIN),
-    Work("truncate", 2048, LIKE_PLAIN),
-    Work("fork-exit", 512, START),
-    Work("vfork-exec", 128, START),
-    Work("vfork-exec-large", 64, START),
-    Work(OPEN_MANY, 20_000, LIKE_PLAIN),
-];
 
 /// What a run printed, and what the manager did for it.
 struct Cost {
@@ -111,6 +69,96 @@ pub fn cliffs(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, 
     result
 }
 
+/// Where an operation is measured: a name, and the directory that its own are made in.
+struct System {
+    name: &'static str,
+    parent: PathBuf,
+}
+
+/// All that rounds have in common.
+struct Bench<'a> {
+    program: PathBuf,
+    /// The preload library that does nothing.
+    empty: PathBuf,
+    buffered: PathBuf,
+    forebay: Forebay,
+    manager: Server,
+    measured: Measured,
+    say: &'a mut dyn FnMut(&str),
+}
+
+/// A work's directories in a system, made for it alone: file systems get slow where much was
+/// created and removed.
+struct Folders {
+    own: PathBuf,
+    other: PathBuf,
+}
+
+impl Folders {
+    fn remove(self) -> Result<(), String> {
+        for folder in [&self.own, &self.other] {
+            fs::remove_dir_all(folder).map_err(|e| site::failed(folder, &e))?;
+        }
+        Ok(())
+    }
+}
+
+impl Bench<'_> {
+    fn folders(&self, system: &System, name: &str) -> Result<Folders, String> {
+        let own = system.parent.join(name);
+        fs::create_dir(&own).map_err(|e| site::failed(&own, &e))?;
+        let other = elsewhere(&own, &self.buffered)?;
+        Ok(Folders { own, other })
+    }
+
+    /// The arguments that have the program do a work so many times, or prepare it.
+    fn words(work: &Work, folders: &Folders, count: u64, prepares: bool) -> Vec<String> {
+        let shown = |path: &Path| path.display().to_string();
+        let (name, text) = match &work.script {
+            Some(script) => ("script", Some(if prepares { script.prepare } else { script.run })),
+            None => (work.name, None),
+        };
+        let words =
+            [name.to_owned(), shown(&folders.own), shown(&folders.other), count.to_string()];
+        words.into_iter().chain(text.map(str::to_owned)).collect()
+    }
+
+    /// The command that does a work in a system, which is prepared.
+    fn command(
+        &self,
+        work: &Work,
+        system: &str,
+        folders: &Folders,
+        count: u64,
+    ) -> Result<Command, String> {
+        let prepare = Self::words(work, folders, count, true);
+        server::run(Command::new(&self.program).arg("prepare").args(prepare))?;
+        let mut command = match system {
+            FOREBAY => self.forebay.run(&self.program),
+            _ => Command::new(&self.program),
+        };
+        if system == PRELOADED {
+            command.env("LD_PRELOAD", &self.empty);
+        }
+        command.args(Self::words(work, folders, count, false));
+        Ok(command)
+    }
+
+    /// What a work costs in a system.
+    fn cost(&self, work: &Work, system: &System, count: u64, name: &str) -> Result<Cost, String> {
+        let folders = self.folders(system, name)?;
+        let mut command = self.command(work, system.name, &folders, count)?;
+        let before = server::cpu_ns(self.manager.id())?;
+        let mut cost = parse(&server::run(&mut command)?)?;
+        if system.name == FOREBAY {
+            // The run has drained: what it left to the manager is done.
+            cost.manager = server::cpu_ns(self.manager.id())?.saturating_sub(before) as f64 / 1e9;
+        }
+        folders.remove()?;
+        Ok(cost)
+    }
+}
+
 fn measure(
     options: &Options,
     size: &Size,
@@ -119,15 +167,18 @@ fn measure(
     say: &mut dyn FnMut(&str),
 ) -> Result<Measured, String> {
     let program = memory.compile(PROGRAM.0, PROGRAM.1)?;
+    let empty = memory.compile_with("empty.so", EMPTY, &["-shared", "-fPIC"])?;
     let rounds = options.rounds.unwrap_or(options.scale.of(ROUNDS, 1)).max(1);
     let title = "Ordinary operations a second of CPU time, the node manager's included";
     let mut measured = Measured::new("cliffs", title, rounds, options.scale == Scale::Small);
     measured.is_drawn = false;
     let buffered = store.folder("buffered")?;
-    let folders = [
-        (TMPFS, memory.folder("plain")?),
-        (PAGE_CACHE, store.folder("plain")?),
-        (FOREBAY, buffered.clone()),
+    let plain = store.folder("plain")?;
+    let systems = [
+        System { name: TMPFS, parent: memory.folder("plain")? },
+        System { name: PAGE_CACHE, parent: plain.clone() },
+        System { name: PRELOADED, parent: plain },
+        System { name: FOREBAY, parent: buffered.clone() },
     ];
     // As a run without a configuration has it.
     let policy = "[flush]\ntrigger = \"periodic\"\n";
@@ -135,59 +186,56 @@ fn measure(
         Forebay::with_policy(options, store, "forebay.toml", &buffered, size.pool, policy)?;
     let times = |count: u64| options.scale.of(count, count.min(16));
     let refused = refused(times, getrlimit(Resource::Nofile).maximum);
-    if let Some(why) = &refused {
-        say(why);
-        measured.notes.push(format!("NOT MEASURED: {why}"));
+    let missing = |work: &Work| {
+        let program = work.script.as_ref().map(|script| script.program)?;
+        let found = server::run(Command::new("sh").args(["-c", "command -v \"$0\"", program]));
+        found.err().map(|_| format!("{}: {program} is not installed", work.name))
+    };
+    let mut works = Vec::new();
+    for work in &WORKS {
+        let why = if work.name == OPEN_MANY { refused.clone() } else { missing(work) };
+        match why {
+            Some(why) => {
+                say(&why);
+                measured.notes.push(format!("NOT MEASURED: {why}"));
+            }
+            None => works.push(work),
+        }
     }
-    let done = |work: &&Work| refused.is_none() || work.0 != OPEN_MANY;
     say("waiting until the pool is there");
     let manager = forebay.serve(store)?;
+    let mut bench = Bench { program, empty, buffered, forebay, manager, measured, say };
     for round in 1..=rounds {
         let mut base = 0.0;
-        for Work(work, count, _) in [Work(NOTHING, 1, 1.0)].iter().chain(&WORKS).filter(done) {
-            say(&format!("round {round} of {rounds}: {work}"));
-            let count = times(*count).to_string();
-            for turn in 0..folders.len() {
-                let (system, parent) = &folders[(turn + round as usize) % folders.len()];
-                // File systems get slow where much was created and removed: a directory for each.
-                let folder = parent.join(format!("{work}-{round}"));
-                fs::create_dir(&folder).map_err(|e| site::failed(&folder, &e))?;
-                let other = elsewhere(&folder, &buffered)?;
-                let shown = |path: &Path| path.display().to_string();
-                let words = [work.to_string(), shown(&folder), shown(&other), count.clone()];
-                server::run(Command::new(&program).arg("prepare").args(&words))?;
-                let before = server::cpu_ns(manager.id())?;
-                let mut command = match *system {
-                    FOREBAY => forebay.run(&program),
-                    _ => Command::new(&program),
-                };
-                let printed = server::run(command.args(&words))?;
-                let mut cost = parse(&printed)?;
-                if *system == FOREBAY {
-                    // The run has drained: what it left to the manager is done.
-                    let spent = server::cpu_ns(manager.id())?.saturating_sub(before) as f64 / 1e9;
-                    if *work == NOTHING {
-                        base = spent;
-                    }
-                    cost.manager = (spent - base).max(0.0);
+        for work in std::iter::once(&NOTHING).chain(works.iter().copied()) {
+            (bench.say)(&format!("round {round} of {rounds}: {}", work.name));
+            for turn in 0..systems.len() {
+                let system = &systems[(turn + round as usize) % systems.len()];
+                if system.name == PRELOADED && !work.starts {
+                    continue;
                 }
-                if *work != NOTHING {
-                    add(&mut measured, work, system, &cost);
+                let name = format!("{}-{round}", work.name);
+                let mut cost = bench.cost(work, system, times(work.count), &name)?;
+                if work.name == NOTHING.name {
+                    base = cost.manager.max(base);
+                    continue;
                 }
-                for folder in [&folder, &other] {
-                    fs::remove_dir_all(folder).map_err(|e| site::failed(folder, &e))?;
-                }
+                cost.manager = (cost.manager - base).max(0.0);
+                add(&mut bench.measured, work.name, system.name, &cost);
             }
         }
     }
-    for Work(work, _, most) in WORKS.iter().filter(done) {
-        let claim = Claim::ratio(work, (work, FOREBAY), (work, PAGE_CACHE), 1.0 / most);
-        measured.claims.push(claim);
+    let mut measured = bench.measured;
+    for work in &works {
+        let against = if work.starts { PRELOADED } else { PAGE_CACHE };
+        let of = (work.name, FOREBAY);
+        measured.claims.push(Claim::ratio(work.name, of, (work.name, against), 1.0 / work.most));
     }
     measured.notes.push(format!(
         "Forebay: RAM tier of {} MiB, flushed every second. Operations a second of CPU time, the \
          program's and, for Forebay, the manager's until all is on the store. `(elapsed)`: a second \
-         that passed.",
+         that passed. `empty preload`: in the plain directory with a preload library that does \
+         nothing.",
         size.pool / MIB
     ));
     Ok(measured)
@@ -196,7 +244,7 @@ fn measure(
 /// Why [`OPEN_MANY`] cannot be measured where a process may have `most` open files; `None`: without
 /// a limit.
 fn refused(times: impl Fn(u64) -> u64, most: Option<u64>) -> Option<String> {
-    let count = WORKS.iter().find(|work| work.0 == OPEN_MANY).map(|work| times(work.1))?;
+    let count = WORKS.iter().find(|work| work.name == OPEN_MANY).map(|work| times(work.count))?;
     let (needed, most) = (count + SPARE, most?);
     (most < needed).then(|| {
         format!(

@@ -97,6 +97,16 @@ impl Site {
 
     /// Compiles a kernel with `$CC`, which may carry arguments, or `cc`.
     pub fn compile(&self, name: &str, source: &str) -> Result<PathBuf, String> {
+        self.compile_with(name, source, &[])
+    }
+
+    /// The same with further options of the compiler.
+    pub fn compile_with(
+        &self,
+        name: &str,
+        source: &str,
+        options: &[&str],
+    ) -> Result<PathBuf, String> {
         for (file, text) in [(format!("{name}.c"), source), ("kernel.h".to_owned(), KERNEL)] {
             let file = self.path(&file);
             fs::write(&file, text).map_err(|e| failed(&file, &e))?;
@@ -107,7 +117,9 @@ impl Site {
         let program = self.path(name);
         let output = Command::new(words.next().unwrap_or("cc"))
             .args(words)
-            .args(["-O2", "-pthread", "-o"])
+            .args(["-O2", "-pthread"])
+            .args(options)
+            .arg("-o")
             .args([&program, &self.path(&format!("{name}.c"))])
             .output()
             .map_err(|e| {
