@@ -12,7 +12,6 @@ use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
 use crate::session::{KEPT_READERS, Session};
-use crate::spawn::Carried;
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
@@ -25,6 +24,7 @@ use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Descriptor numbers that can be managed; the map costs nothing until it is used.
 const DESCRIPTORS: usize = 1 << 22;
@@ -216,7 +216,7 @@ impl Session {
         let descriptions = segment.header().descriptions;
         let files = segment.header().files;
         let engine = Engine::new(&segment);
-        let process = process_for(&segment);
+        let process = process_for(&segment).map(Arc::new);
         let scratch = |rule: &RuleRecord| rule.settings().mode == Some(Mode::Scratch);
         let has_scratch_rules = segment.rules().iter().any(scratch);
         let session = Session {
@@ -241,7 +241,7 @@ impl Session {
             largest: [const { AtomicU64::new(0) }; STORES_MAX],
             kernel_only: AtomicBool::new(false),
             lending: AtomicU32::new(0),
-            carried: Carried::default(),
+            carried: Arc::default(),
             unlock,
         };
         limits_changed();
@@ -257,7 +257,7 @@ impl Session {
     }
 
     /// Takes over descriptors that were managed before an exec, by the marker in their offset.
-    fn adopt_inherited(&self) -> Result<(), StartError> {
+    pub(crate) fn adopt_inherited(&self) -> Result<(), StartError> {
         let mut keep = [0u64; 1024];
         let mut refused = None;
         each_descriptor(|fd| {

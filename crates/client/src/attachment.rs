@@ -26,6 +26,11 @@ impl Attachment {
         Ok(Some(Attachment(pool)))
     }
 
+    /// The same for a session in a vforked child, which is never dropped.
+    pub fn again(&self) -> Attachment {
+        Attachment(self.0)
+    }
+
     /// What tells the sessions of a process apart.
     pub fn number(&self) -> u64 {
         self.0.1

@@ -53,6 +53,11 @@ impl Sparse {
         }
     }
 
+    /// So many numbers are there.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     #[inline(always)]
     pub fn get(&self, index: usize) -> Option<&AtomicU32> {
         // SAFETY: inside the mapping.

@@ -4,14 +4,44 @@ use crate::attach::{StartError, check_namespace};
 use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_pool::{crash, liveness};
+use rustix::process::Pid;
 
-/// A slot prepared for the child of a fork.
+/// A slot prepared for the child of a fork, or of a vfork.
+#[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Fork {
     slot: u32,
     /// Of the slot, as long as it is for this child.
     generation: u32,
     parent: u32,
+    /// Before the fork.
+    since: liveness::Moment,
+}
+
+impl Fork {
+    /// The slot that the child has.
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// In the child, which has number `pid`: makes the slot its own.
+    ///
+    /// # Errors
+    /// It must not go on.
+    pub(crate) fn confirm(&self, session: &Session, pid: u32) -> Result<(), StartError> {
+        // In a namespace inside of its parent's, a process does not see the parent.
+        let parent = rustix::process::getppid().map_or(0, Pid::as_raw_pid);
+        if parent as u32 != self.parent {
+            check_namespace(&session.segment)?;
+        }
+        // Unknown without /proc; the manager will fill it in.
+        let start =
+            liveness::started_since(self.since).or_else(|| liveness::start_time(pid)).unwrap_or(0);
+        match session.segment.client(self.slot).confirm(self.generation, pid, start) {
+            true => Ok(()),
+            false => Err(StartError::Taken),
+        }
+    }
 }
 
 impl Session {
@@ -26,7 +56,7 @@ impl Session {
         let slot = self.segment.clients().reserve(pid, start)?;
         self.segment.inherit(self.slot(), slot);
         let generation = self.segment.client(slot).generation.load(Ordering::Acquire);
-        Some(Fork { slot, generation, parent: pid })
+        Some(Fork { slot, generation, parent: pid, since: liveness::Moment::now() })
     }
 
     /// In the parent: the manager can now see whether the child still lives, should it be killed
@@ -49,12 +79,7 @@ impl Session {
         let pid = std::process::id();
         debug_assert_ne!(pid, fork.parent);
         crash::point("fork.child");
-        check_namespace(&self.segment)?;
-        // Unknown without /proc; the manager will fill it in.
-        let start = liveness::start_time(pid).unwrap_or(0);
-        if !self.segment.client(fork.slot).confirm(fork.generation, pid, start) {
-            return Err(StartError::Taken);
-        }
+        fork.confirm(self, pid)?;
         self.set_slot(fork.slot);
         self.end_partings();
         // What other threads opened between the preparation and the fork.

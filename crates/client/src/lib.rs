@@ -44,6 +44,7 @@ mod store;
 mod sync;
 mod user_buffers;
 pub mod user_memory;
+mod vfork;
 mod waiting;
 mod write;
 
@@ -63,5 +64,6 @@ pub use placement::{hierarchy, question};
 pub use range::{Advice, AllocateMode};
 pub use session::Session;
 pub use span::{Readable, Writable};
-pub use spawn::{Carried, Environment, Variables};
+pub use spawn::{Carried, Environment, Own, Variables};
 pub use user_buffers::{Iovec, UserBuffers};
+pub use vfork::Beside;

@@ -46,6 +46,11 @@ impl ManagerLink {
         link
     }
 
+    /// The path of the socket.
+    pub fn path(&self) -> &[u8] {
+        &self.path[..self.path_length]
+    }
+
     pub fn owns(&self, fd: RawFd) -> bool {
         self.socket.load(Ordering::Relaxed) == fd
     }

@@ -188,6 +188,11 @@ impl Session {
         rustix::fs::statat(at.directory()?, at.path.get()?, flags).ok()
     }
 
+    /// Whether there is something at `at` that is no regular file.
+    pub fn has_other_kind(&self, at: PathAt<'_>) -> bool {
+        self.stat_at(at, AtFlags::empty()).is_some_and(|stat| !is_regular(&stat))
+    }
+
     /// What the file at `at` is, if it is in the file table.
     pub fn stat_known(&self, at: PathAt<'_>, flags: AtFlags) -> Option<Stat> {
         self.stat_at(at, flags).filter(|stat| self.is_in_table(stat))

@@ -162,7 +162,7 @@ impl Session {
         let store = stores.iter().position(|s| crate::open::lies_under(path, &directory(s)));
         let stays = store.is_some_and(|store| {
             let unknown = Process::default();
-            let process = self.process.as_ref().unwrap_or(&unknown);
+            let process = self.process.as_deref().unwrap_or(&unknown);
             let directory = directory(&stores[store]);
             let file_meta = FileMeta {
                 path,

@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
 use forebay_pool::{FileId, Identity, Owner, Segment};
 use rustix::fd::RawFd;
+use std::sync::Arc;
 
 /// Descriptors of our own for files that the program has open in a way that we cannot use: for
 /// writing only, mostly. More are made and closed at each use.
@@ -42,7 +43,7 @@ pub struct Session {
     /// The slots of each tier, and behind [`TIERS_MAX`] their tables.
     pub(crate) tier_files: [AtomicU32; 2 * TIERS_MAX],
     /// What rules ask about this process; none without rules.
-    pub(crate) process: Option<Process>,
+    pub(crate) process: Option<Arc<Process>>,
     /// Some rule makes files scratch.
     pub(crate) has_scratch_rules: bool,
     /// Descriptors for reading of our own (upper half), and the descriptions (plus one) that they
@@ -59,7 +60,7 @@ pub struct Session {
     /// Threads that have a descriptor of the program's files that they are about to close.
     pub(crate) lending: AtomicU32,
     /// What the environment of every child has to carry.
-    pub(crate) carried: Carried,
+    pub(crate) carried: Arc<Carried>,
     /// Ends all locks of a descriptor's description.
     pub(crate) unlock: fn(RawFd),
 }
@@ -97,6 +98,12 @@ impl Session {
             number
         });
         Owner::new(self.slot(), thread)
+    }
+
+    /// Whether threads other than the calling one may have used a session of this process.
+    pub(crate) fn may_have_other_threads(&self) -> bool {
+        let mine = u32::from(THREAD.with(Cell::get) != 0);
+        THREADS.load(Ordering::SeqCst) > mine
     }
 
     #[inline]

@@ -15,38 +15,50 @@ use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::FdFlags;
 
+/// Gives the session that is the caller's own: a vforked child takes one.
+pub type Own = fn() -> Option<&'static Session>;
+
 impl Session {
     /// Before a program at `path` is executed: it is read from the store by the kernel, and if it
     /// does not load us it uses the descriptors it inherits through the kernel.
-    pub fn program_starts(&self, path: UserPath<'_>, variables: Variables<'_>) {
+    ///
+    /// In a vforked child this session may be the parent's. `own` then gives the child's, if
+    /// anything is to be done.
+    pub fn program_starts(&self, path: UserPath<'_>, variables: Variables<'_>, own: Own) {
         let Some(path) = path.get() else { return };
         // A FIFO would make a plain open wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         if let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) {
-            self.readable_program_starts(&file, variables);
+            self.readable_program_starts(&file, variables, own);
         }
     }
 
     /// As [`Session::program_starts`], for the program behind `fd`.
-    pub fn opened_program_starts(&self, fd: RawFd, variables: Variables<'_>) {
+    pub fn opened_program_starts(&self, fd: RawFd, variables: Variables<'_>, own: Own) {
         // It may have been opened for nothing but this, with O_PATH.
         match reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK) {
-            Ok(file) => self.readable_program_starts(&file, variables),
+            Ok(file) => self.readable_program_starts(&file, variables, own),
             Err(_) if fd >= 0 => {
-                self.make_clean(fd);
+                let Some(session) = own() else { return };
+                session.make_clean(fd);
                 if !self.can_be_joined() {
-                    self.prepare_for_unmanaged_program();
+                    session.prepare_for_unmanaged_program();
                 }
             }
             Err(_) => {}
         }
     }
 
-    fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>) {
-        self.make_clean(file.as_raw_fd());
-        let joins = !variables.switch_off() && loads_libraries(file, 0);
-        if !joins || !self.can_be_joined() {
-            self.prepare_for_unmanaged_program();
+    fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>, own: Own) {
+        let is_known = self.fstat_known(file.as_raw_fd()).is_some();
+        let joins = !variables.switch_off() && loads_libraries(file, 0) && self.can_be_joined();
+        if joins && !is_known {
+            return;
+        }
+        let Some(session) = own() else { return };
+        session.make_clean(file.as_raw_fd());
+        if !joins {
+            session.prepare_for_unmanaged_program();
         }
     }
 
@@ -72,9 +84,10 @@ impl Session {
         name: UserPath<'_>,
         search: &CStr,
         variables: Variables<'_>,
+        own: Own,
     ) {
         let Some(name) = name.get() else { return };
-        let starts = |path: &CStr| self.program_starts(path.into(), variables);
+        let starts = |path: &CStr| self.program_starts(path.into(), variables, own);
         match name.to_bytes().contains(&b'/') {
             true => starts(name),
             false => search::with_found(name, search, starts).unwrap_or_default(),

@@ -35,6 +35,11 @@ pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
+/// Nanoseconds of CLOCK_BOOTTIME, by which the kernel notes when processes start.
+pub fn boottime_ns() -> u64 {
+    nanoseconds(ClockId::Boottime)
+}
+
 /// Nanoseconds since 1970 of a file's time. Times before that wrap, and come back by [`parted_ns`].
 pub fn joined_ns(seconds: i64, nanoseconds: i64) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds) as u64

@@ -82,6 +82,16 @@ pub fn is_held_off() -> bool {
     THREAD.with(|thread| thread.held_off.get())
 }
 
+/// Forgets what a vforked child has left in this thread's storage, which it shared: it may have
+/// been killed inside a file. The thread was not inside anything.
+pub fn child_is_gone() {
+    THREAD.with(|thread| {
+        thread.depth.set(0);
+        thread.held_off.set(false);
+        thread.gave_up.set(0);
+    });
+}
+
 /// Notes that a handler without SA_RESTART is about to run.
 pub fn note_end() {
     THREAD.with(|thread| thread.ended.set(thread.ended.get().wrapping_add(1)));

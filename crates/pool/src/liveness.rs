@@ -42,6 +42,35 @@ pub fn is_alive(pid: u32, start: u64) -> bool {
     }
 }
 
+/// A moment by the clock that says when processes start.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// This one.
+    #[must_use]
+    pub fn now() -> Moment {
+        Moment(crate::clock::boottime_ns())
+    }
+
+    /// The clock tick that it is in, as /proc counts them; `None` near the end of one.
+    fn tick(self) -> Option<u64> {
+        /// A hundredth of a second, in nanoseconds: USER_HZ is 100 wherever Linux has 64 bits.
+        const TICK: u64 = 10_000_000;
+        /// Nanoseconds, more than the clocks of two processors are apart.
+        const NEAR: u64 = 10_000;
+        let within = self.0 % TICK;
+        (NEAR..TICK - NEAR).contains(&within).then_some(self.0 / TICK)
+    }
+}
+
+/// The start time of this process, which was forked after `moment`, where the clock tells: when
+/// that is in this very tick. Without a system call.
+pub fn started_since(moment: Moment) -> Option<u64> {
+    let tick = moment.tick()?;
+    (Moment::now().tick() == Some(tick)).then_some(tick)
+}
+
 /// What keeps a process from going on, as far as /proc says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Halt {
@@ -141,6 +170,26 @@ mod tests {
         assert!(is_alive(me, start));
         assert!(!is_alive(me, start + 1));
         assert!(is_alive(me, 0));
+    }
+
+    #[test]
+    fn the_clock_tells_when_a_child_has_started() {
+        let mut told = 0;
+        for _ in 0..50 {
+            let moment = Moment::now();
+            let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+            let since = started_since(moment);
+            let start = start_time(child.id());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            if since.is_some() {
+                told += 1;
+                assert_eq!(since, start);
+            }
+        }
+        assert!(told > 0, "no child has started within a tick");
+        // Long ago.
+        assert_eq!(started_since(Moment(Moment::now().0 - 20_000_000)), None);
     }
 
     #[test]

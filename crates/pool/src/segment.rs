@@ -47,6 +47,16 @@ pub struct Segment {
     ram_buckets: u32,
 }
 
+impl Segment {
+    /// The same mapping for a second user in the same address space.
+    ///
+    /// # Safety
+    /// The copy is never dropped, and not used after `self`.
+    pub unsafe fn again(&self) -> Segment {
+        Segment { offsets: self.offsets, ..*self }
+    }
+}
+
 // SAFETY: the mapping belongs to the value and no thread.
 unsafe impl Send for Segment {}
 // SAFETY: all content is atomics, or bytes guarded by the protocol of the bucket locks.

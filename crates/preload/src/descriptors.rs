@@ -2,7 +2,7 @@
 
 use crate::errno::{set_errno, status};
 use crate::real::{aliases, real, without_cancellation};
-use crate::session::{managed, session};
+use crate::session::{managed, session_of_table as session};
 use crate::stdio::redirect::redirected;
 use forebay_client::OpenFlags;
 use libc::{c_int, c_uint, c_void};
@@ -86,8 +86,13 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     let call = |argument: *mut c_void| real!(c"fcntl64"(fd => c_int, command => c_int, argument => *mut c_void) -> c_int);
-    if let (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, Some(session)) = (command, session()) {
-        return session.while_duplicating(fd, || call(argument));
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let Some(session) = session() else { return call(argument) };
+            return session.while_duplicating(fd, || call(argument));
+        }
+        libc::F_GETFD | libc::F_SETFD => return call(argument),
+        _ => {}
     }
     let Some(file) = managed(fd) else { return call(argument) };
     match command {

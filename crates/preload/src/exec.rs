@@ -2,7 +2,7 @@
 
 use crate::errno::set_errno;
 use crate::real::{aliases, real};
-use crate::session::session;
+use crate::session::{session, session_or_parents};
 use core::ffi::CStr;
 use forebay_client::user_memory::{Strings, UserPath};
 use forebay_client::{Session, Variables};
@@ -42,7 +42,7 @@ unsafe fn starting(
     about: impl FnOnce(&Session, Variables<'_>),
     call: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
-    let Some(session) = session() else { return call(variables) };
+    let Some(session) = session_or_parents() else { return call(variables) };
     // SAFETY: a program that changes them during the call gets what it asks for.
     let Some(given) = (unsafe { Variables::at(variables) }) else { return call(variables) };
     about(session, given);
@@ -60,8 +60,9 @@ unsafe fn starting_at(
 ) -> c_int {
     // SAFETY: the program's path.
     let path = unsafe { UserPath::at(path) };
+    let about = |owner: &Session, given: Variables<'_>| owner.program_starts(path, given, session);
     // SAFETY: the program's variables.
-    unsafe { starting(variables, |session, given| session.program_starts(path, given), call) }
+    unsafe { starting(variables, about, call) }
 }
 
 /// Where the C library looks for programs if there is no PATH.
@@ -87,8 +88,9 @@ unsafe fn starting_found(
         let given = (!search.is_null()).then(|| CStr::from_ptr(search));
         (UserPath::at(file), given.unwrap_or_else(|| usual_path(room)))
     };
-    let about =
-        |session: &Session, given: Variables<'_>| session.found_program_starts(file, search, given);
+    let about = |owner: &Session, given: Variables<'_>| {
+        owner.found_program_starts(file, search, given, session)
+    };
     // SAFETY: the program's variables.
     unsafe { starting(variables, about, call) }
 }
@@ -121,7 +123,8 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
-    let about = |session: &Session, given: Variables<'_>| session.opened_program_starts(fd, given);
+    let about =
+        |owner: &Session, given: Variables<'_>| owner.opened_program_starts(fd, given, session);
     let call =
         |list| real!(c"fexecve"(fd => c_int, arguments => Strings, list => Strings) -> c_int);
     // SAFETY: the program's call.

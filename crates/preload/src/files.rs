@@ -2,7 +2,7 @@
 
 use crate::errno::status;
 use crate::real::{aliases, real};
-use crate::session::{managed, session};
+use crate::session::{managed, parents_of_bare, session};
 use core::ffi::CStr;
 use forebay_client::user_memory::{UserPath, is_readable, is_writable};
 use forebay_client::{Advice, AllocateMode, OpenFlags, PathAt, Whence};
@@ -20,6 +20,13 @@ unsafe fn open_by(
     flags: c_int,
     call: impl Fn(c_int) -> c_int,
 ) -> c_int {
+    // A vforked child needs no session to open what is there and no regular file.
+    if let Some(parents) = parents_of_bare()
+        // SAFETY: the program's path.
+        && parents.has_other_kind(unsafe { path_at(folder, path) })
+    {
+        return call(flags);
+    }
     let Some(session) = session() else { return call(flags) };
     let before = crate::errno::errno();
     let call = |flags: OpenFlags| descriptor(call(flags.bits() as c_int));

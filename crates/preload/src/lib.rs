@@ -13,6 +13,7 @@
 #![cfg(target_os = "linux")]
 
 mod aio;
+mod child;
 mod copies;
 mod descriptors;
 mod errno;
@@ -29,6 +30,7 @@ mod stat;
 mod stdio;
 mod syscall;
 mod variadic;
+mod vfork;
 
 use forebay_client::{Carried, Session, StartError, Variables};
 use libc::{c_char, c_int};

@@ -9,7 +9,7 @@ use libc::{c_int, pid_t};
 use rustix::io::Errno;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fork() -> pid_t {
+pub(crate) unsafe extern "C" fn fork() -> pid_t {
     let call = || real!(c"fork"() -> pid_t);
     let Some(session) = session() else { return call() };
     let Some(prepared) = session.before_fork() else { return status(Err(Errno::AGAIN)) };
@@ -18,6 +18,7 @@ unsafe extern "C" fn fork() -> pid_t {
             if let Err(refused) = session.forked(prepared) {
                 crate::session::refuse(refused);
             }
+            crate::session::alone(session);
             0
         }
         -1 => {
@@ -142,7 +143,10 @@ macro_rules! limits {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             let result = real!($symbol($($argument => $type),*) -> c_int);
-            forebay_client::limits_changed();
+            // A vforked child sets its own, and what is remembered is the parent's.
+            if !crate::child::is_child() {
+                forebay_client::limits_changed();
+            }
             result
         }
     )* };
@@ -178,8 +182,5 @@ parting! {
 }
 
 aliases! {
-    /// A vforked child shares our memory but not our descriptors, so what it opens and closes would
-    /// be noted for the parent. A fork is what vfork is allowed to be.
-    "C" vfork = fork() -> pid_t;
     "C" _Fork = fork() -> pid_t;
 }

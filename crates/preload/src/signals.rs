@@ -123,7 +123,7 @@ unsafe extern "C" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     let ours = (1..SIGNALS as c_int).contains(&number) && UNTOUCHED & bit(number) == 0;
-    if !ours || crate::session::session().is_none() {
+    if !ours || !crate::session::is_attached() {
         // SAFETY: the program's call.
         return unsafe { real_sigaction(number, new, old) };
     }
@@ -131,7 +131,10 @@ unsafe extern "C" fn sigaction(
     let before = (wanted.handler.load(Ordering::Acquire), wanted.flags.load(Ordering::Acquire));
     // SAFETY: null, or an action that the C library would read as well.
     let mut changed = unsafe { new.as_ref() }.copied();
+    // Handlers that a vforked child sets are its own, and what is noted here is the parent's: they
+    // are entered by the kernel.
     if let Some(new) = &mut changed
+        && !crate::child::is_child()
         && !matches!(new.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
     {
         wanted.flags.store(new.sa_flags & (KEPT | libc::SA_RESTART), Ordering::Release);
@@ -144,8 +147,10 @@ unsafe extern "C" fn sigaction(
     // SAFETY: null or a copy of the program's action, and a place of ours.
     let result = unsafe { real_sigaction(number, asked, &mut seen) };
     if result != 0 {
-        wanted.handler.store(before.0, Ordering::Release);
-        wanted.flags.store(before.1, Ordering::Release);
+        if !crate::child::is_child() {
+            wanted.handler.store(before.0, Ordering::Release);
+            wanted.flags.store(before.1, Ordering::Release);
+        }
     } else if !old.is_null() {
         if seen.sa_sigaction == entrance() {
             seen.sa_sigaction = before.0;

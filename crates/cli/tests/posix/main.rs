@@ -13,5 +13,6 @@ mod regressions;
 mod scm_rights;
 mod shared_files;
 mod sharing;
+mod starting;
 mod streams;
 mod suites;

@@ -5,6 +5,7 @@ use crate::user_memory::{Strings, texts_at};
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 use std::ffi::CString;
+use std::sync::Arc;
 
 /// What the environment of every child has to carry.
 const CARRIED: [&CStr; SETTINGS] =
@@ -185,7 +186,7 @@ impl Session {
     /// The session, whose process gives `carried` to every child.
     #[must_use]
     pub fn carrying(mut self, carried: Carried) -> Session {
-        self.carried = carried;
+        self.carried = Arc::new(carried);
         self
     }
 

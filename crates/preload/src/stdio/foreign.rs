@@ -7,7 +7,7 @@ use super::glibc::Locked;
 use super::layout::*;
 use super::position::{read_ahead, seek};
 use crate::errno::set_errno;
-use crate::session::{managed, session};
+use crate::session::{is_attached, managed};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use libc::{FILE, c_int, off64_t};
 
@@ -40,7 +40,10 @@ pub(super) fn carries_foreign(fd: c_int) -> bool {
 
 /// Notes that glibc's own `stream` was opened, or is about to be closed.
 pub(crate) fn carries(stream: Option<Stream>, opened: bool) {
-    let (Some(stream), Some(_)) = (stream, session()) else { return };
+    // The streams of a vforked child are its parent's, and its descriptors are not.
+    let Some(stream) = stream.filter(|_| is_attached() && !crate::child::is_child()) else {
+        return;
+    };
     let fd = stream.get(FILENO_AT);
     if let Some(word) = FOREIGN.get(fd as usize / 64) {
         match opened {

@@ -10,6 +10,10 @@ use libc::c_int;
 
 /// Called when `fd` refers to something else than before.
 pub(crate) fn redirected(fd: c_int) {
+    // A vforked child's descriptor, and its parent's streams.
+    if crate::child::is_child() {
+        return;
+    }
     if carries_foreign(fd)
         && let Some(file) = managed(fd)
     {

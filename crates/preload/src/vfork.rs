@@ -1,0 +1,198 @@
+//! vfork, in which the child runs in the memory of its parent, which waits until the child has
+//! executed a program or ended.
+//!
+//! The child is recognized by a word of the thread's storage, which parent and child share: it is
+//! set by the child, and cleared by the parent when it goes on. Other threads of the parent go on
+//! meanwhile, with their own storage.
+
+use crate::child;
+use crate::real::real;
+use crate::session::{self, session};
+use forebay_client::interruption;
+use libc::{c_int, c_void, sigset_t};
+use rustix::io::Errno;
+
+/// Blocks all signals and returns which were blocked.
+fn block_all() -> u64 {
+    // SAFETY: sets are numbers, the first of them for all 64 signals; the mask is this thread's.
+    unsafe {
+        let (mut all, mut old): (sigset_t, sigset_t) = core::mem::zeroed();
+        (&raw mut all).cast::<u64>().write(u64::MAX);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut old);
+        (&raw const old).cast::<u64>().read()
+    }
+}
+
+fn unblock(mask: u64) {
+    // SAFETY: as above.
+    unsafe {
+        let mut set: sigset_t = core::mem::zeroed();
+        (&raw mut set).cast::<u64>().write(mask);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &set, core::ptr::null_mut());
+    }
+}
+
+/// How a vfork is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum How {
+    /// As in a process without a session.
+    Plainly = 0,
+    /// By `follow` and `end` around it.
+    Followed = 1,
+    /// As a fork: by a child of a vfork, where a slot is short, or on another architecture.
+    AsFork = 2,
+}
+
+/// Before a vfork.
+extern "C" fn begin() -> How {
+    if child::is_child() || interruption::is_inside() {
+        return How::AsFork;
+    }
+    let Some(session) = session() else { return How::Plainly };
+    // The fork fails as it has to.
+    let Some(fork) = session.before_fork() else { return How::AsFork };
+    // No handler runs in the child before it is known to be one, nor in the parent before it is
+    // known not to be.
+    let mask = block_all();
+    child::prepare(fork, session.has_files(), mask);
+    session::share(true);
+    How::Followed
+}
+
+/// In the child, at once.
+extern "C" fn follow() {
+    let (fork, mask) = child::begin();
+    if let (Some(fork), Some(parents)) = (fork, session::parents())
+        && let Err(refused) = parents.vforked(&fork)
+    {
+        session::refuse(refused);
+    }
+    unblock(mask);
+}
+
+/// In the parent when it goes on: the kernel has returned `result`. Returns what vfork is to.
+extern "C" fn end(result: c_int, how: How) -> c_int {
+    if how == How::Followed {
+        let (fork, mask, own) = child::end();
+        interruption::child_is_gone();
+        if let Some(own) = own {
+            // SAFETY: the kernel lets the parent go on only when the child has left this memory.
+            unsafe { own.give_back() };
+        }
+        session::share(false);
+        if let (Some(fork), Some(session)) = (fork, session()) {
+            match result {
+                ..0 => session.fork_failed(fork),
+                _ => session.fork_succeeded(&fork, result as u32),
+            }
+        }
+        unblock(mask);
+    }
+    if result < 0 {
+        crate::errno::set_errno(Errno::from_raw_os_error(-result));
+        return -1;
+    }
+    result
+}
+
+/// The return address is kept in a register: child and parent return into the caller one after the
+/// other, with the same stack, and the child has overwritten what lies below. As the C library's
+/// own, the child leaves by a jump, so that a shadow stack keeps its entry for the parent.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn vfork() -> libc::pid_t {
+    core::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {begin}",
+        "add rsp, 8",
+        "cmp eax, 2",
+        "je {fork}",
+        "mov esi, eax",
+        "pop rdi",
+        "mov eax, {vfork}",
+        "syscall",
+        "push rdi",
+        "test eax, eax",
+        "jz 2f",
+        "sub rsp, 8",
+        "mov edi, eax",
+        "call {end}",
+        "add rsp, 8",
+        "ret",
+        "2:",
+        "test esi, esi",
+        "jz 3f",
+        "sub rsp, 8",
+        "call {follow}",
+        "add rsp, 8",
+        "3:",
+        "xor eax, eax",
+        "pop rdi",
+        "jmp rdi",
+        begin = sym begin,
+        follow = sym follow,
+        end = sym end,
+        fork = sym crate::process::fork,
+        vfork = const libc::SYS_vfork,
+    )
+}
+
+/// A fork is what vfork is allowed to be.
+#[cfg(not(target_arch = "x86_64"))]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> libc::pid_t {
+    // SAFETY: the same call.
+    unsafe { crate::process::fork() }
+}
+
+type Main = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// What the child of a clone begins with.
+struct Start {
+    main: Main,
+    argument: *mut c_void,
+}
+
+/// Where the child of a clone begins that shares its parent's memory.
+unsafe extern "C" fn start(given: *mut c_void) -> c_int {
+    follow();
+    // SAFETY: `clone` has given it, and waits.
+    let Start { main, argument } = unsafe { given.cast::<Start>().read() };
+    // SAFETY: the program's function, with its argument.
+    unsafe { main(argument) }
+}
+
+/// A child that shares the memory, and has descriptors of its own, is as a vforked one. The last
+/// three are there only with some flags; the registers are passed on either way.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clone(
+    main: Main,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut libc::pid_t,
+    storage: *mut c_void,
+    child: *mut libc::pid_t,
+) -> c_int {
+    let call = |main: Main, argument: *mut c_void| real!(c"clone"(main => Main, stack => *mut c_void, flags => c_int, argument => *mut c_void, parent => *mut libc::pid_t, storage => *mut c_void, child => *mut libc::pid_t) -> c_int);
+    const VFORKED: c_int = libc::CLONE_VM | libc::CLONE_VFORK;
+    const OTHER: c_int = libc::CLONE_THREAD
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_SETTLS
+        | libc::CLONE_NEWPID;
+    if flags & (VFORKED | OTHER) != VFORKED {
+        return call(main, argument);
+    }
+    let how = begin();
+    if how != How::Followed {
+        return call(main, argument);
+    }
+    let mut given = Start { main, argument };
+    match call(start, (&raw mut given).cast()) {
+        -1 => end(-crate::errno::errno(), how),
+        child => end(child, how),
+    }
+}
