@@ -227,6 +227,7 @@ impl Session {
             slot: AtomicU32::new(slot),
             table: Sparse::new(DESCRIPTORS),
             references: Sparse::new(descriptions as usize),
+            duplicating: AtomicU32::new(0),
             mapped: Sparse::new(files as usize),
             populated: Sparse::new(buckets as usize / 16 + 1),
             waited_in_vain: AtomicU64::new(u64::MAX),
@@ -258,25 +259,26 @@ impl Session {
 
     /// Takes over descriptors that were managed before an exec, by the marker in their offset.
     pub(crate) fn adopt_inherited(&self) -> Result<(), StartError> {
-        let mut keep = [0u64; 1024];
         let mut refused = None;
         each_descriptor(|fd| {
             match self.adopt(fd).map_or_else(|| self.opened_raw(fd), |id| Ok(Some(id))) {
-                Ok(Some(description)) => {
-                    keep[description as usize / 64] |= 1 << (description % 64);
-                }
-                Ok(None) => {}
+                Ok(_) => {}
                 Err(Errno::NFILE) => refused = Some(StartError::Descriptions),
                 Err(errno) => refused = Some(StartError::Store(errno)),
             }
         });
         // What the image before the exec held and this one has not inherited.
-        for word in 0..self.segment.header().descriptions / 64 {
-            let held = self.segment.descriptions().held(self.slot(), word);
-            if held.load(Ordering::Relaxed) & !keep[word as usize] != 0 {
-                held.fetch_and(keep[word as usize], Ordering::SeqCst);
+        let descriptions = self.segment.descriptions();
+        for word in 0..descriptions.words() {
+            let held = descriptions.held(self.slot(), word).load(Ordering::Relaxed);
+            for id in (0..64).filter(|bit| held >> bit & 1 == 1).map(|bit| word * 64 + bit) {
+                let references = self.references.get(id as usize);
+                if references.is_some_and(|references| references.load(Ordering::SeqCst) == 0) {
+                    descriptions.release(self.slot(), id);
+                }
             }
         }
+        self.segment.client(self.slot()).joined();
         refused.map_or(Ok(()), Err)
     }
 
@@ -287,7 +289,7 @@ impl Session {
         let names = self.segment.names().changes();
         let seen = OpenStat::of(fd)?;
         let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
-        if marker.description >= self.segment.header().descriptions {
+        if marker.description >= self.segment.descriptions().ready() {
             return None;
         }
         let owner = self.owner();

@@ -1,14 +1,16 @@
 //! Which descriptors of this process are managed: one word per descriptor number.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use forebay_pool::layout::DESCRIPTIONS_MAX;
 use rustix::mm::{MapFlags, ProtFlags};
 
 // A word of the table of descriptors: the description plus one, and while a thread closes or
 // replaces the descriptor the bit and that thread's number, so that nothing is taken for that
 // thread's mark that is another's.
 pub(crate) const PARTING: u32 = 1 << 31;
-pub(crate) const THREAD_SHIFT: u32 = 17;
+pub(crate) const THREAD_SHIFT: u32 = 19;
 pub(crate) const DESCRIPTION: u32 = (1 << THREAD_SHIFT) - 1;
+const _: () = assert!(DESCRIPTIONS_MAX <= DESCRIPTION);
 
 #[inline(always)]
 pub(crate) fn is_parting(bound: u32) -> bool {

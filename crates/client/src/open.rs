@@ -9,17 +9,12 @@ use crate::store;
 use crate::waiting::surely;
 use core::ffi::CStr;
 use core::sync::atomic::{Ordering, fence};
-use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
 use forebay_pool::{FileId, Identity, Marker, clock};
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
-
-/// How long an open waits for a description, and how often it looks for one.
-const DESCRIPTION_TIMEOUT: Timer = Timer::seconds(3);
-const DESCRIPTION_LOOK: Timer = Timer::ms(10);
 
 /// S_ISUID and S_ISGID.
 pub(crate) const SET_ID_BITS: u32 = 0o6000;
@@ -198,13 +193,11 @@ impl Session {
         let (owner, stat) = (self.owner(), &seen.stat);
         let mut made = false;
         // Described under the table's lock: a record without a description may be removed.
-        let mut open = || {
-            self.find_or_insert(seen, fd, known, path, |file, new| {
-                made |= new;
-                self.segment.open_description(file, description_flags(flags), owner)
-            })
-        };
-        let Some(marker) = self.described(&mut open)? else { return Ok(false) };
+        let found = self.find_or_insert(seen, fd, known, path, |file, new| {
+            made |= new;
+            self.segment.open_description(file, description_flags(flags), owner)
+        });
+        let Some(marker) = self.described(found)? else { return Ok(false) };
         if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
             // A file system that cannot carry the marker: its files are too small to need us.
             self.segment.descriptions().release(self.slot(), marker.description);
@@ -243,25 +236,15 @@ impl Session {
         Ok(made && fresh && stat.st_size == 0)
     }
 
-    /// Calls `open`, which takes a description of a file if that has a record, until there is one
-    /// to be had.
+    /// The description that was taken of a file, if that has a record.
     ///
     /// # Errors
-    /// `NFILE` if all were in use all the time; those of `open`.
+    /// `NFILE` if all are in use; that of the look for the record.
     fn described(
         &self,
-        mut open: impl FnMut() -> Result<Option<Option<Marker>>, Errno>,
+        opened: Result<Option<Option<Marker>>, Errno>,
     ) -> Result<Option<Marker>, Errno> {
-        let mut opened = open()?;
-        // All in use: the manager frees those that were closed a moment ago.
-        for _ in 0..DESCRIPTION_TIMEOUT.as_ns() / DESCRIPTION_LOOK.as_ns() {
-            if !matches!(opened, Some(None)) {
-                break;
-            }
-            clock::sleep_ns(DESCRIPTION_LOOK.as_ns());
-            opened = open()?;
-        }
-        match opened {
+        match opened? {
             Some(None) => {
                 self.segment.header().opens_refused.fetch_add(1, Ordering::Relaxed);
                 Err(Errno::NFILE)
@@ -390,8 +373,8 @@ impl Session {
         }
         let flags = description_flags(access) | DescriptionFlags::KERNEL_OFFSET;
         let open = |file, _| self.segment.open_description(file, flags, self.owner());
-        let find = || surely(|| self.find_or_insert(&seen, fd, None, None, open));
-        let Some(marker) = self.described(find)? else { return Ok(None) };
+        let found = surely(|| self.find_or_insert(&seen, fd, None, None, open));
+        let Some(marker) = self.described(found)? else { return Ok(None) };
         self.bind(fd, marker.description);
         if let Some(file) = self.file(fd)
             && let Err(errno) = file.turn_direct()

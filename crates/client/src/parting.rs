@@ -15,6 +15,7 @@ use crate::session::{Session, THREADS};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_pool::backoff::Backoff;
+use forebay_pool::descriptions::GivenUp;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::interruption::{self, without_handlers};
 use forebay_pool::layout::DescriptionFlags;
@@ -27,6 +28,15 @@ fn has_other_threads() -> bool {
     /// Links of a directory without any in it.
     const EMPTY: u64 = 2;
     rustix::fs::stat(c"/proc/self/task").map_or(true, |folder| folder.st_nlink > EMPTY + 1)
+}
+
+/// What is left of a descriptor that was parted from.
+#[derive(Default)]
+struct Parted {
+    /// As of [`Session::while_closing`].
+    error: Option<Errno>,
+    /// Its description, if it was the last descriptor of that.
+    given: Option<GivenUp>,
 }
 
 fn mark_of(owner: Owner) -> u32 {
@@ -44,22 +54,25 @@ impl OpenFile<'_> {
         if self.is_current() { Ok(inside) } else { Err(Errno::BADF) }
     }
 
-    /// Gives up this descriptor's part in its description.
-    fn give_up(&self, prepared: bool) {
+    /// Gives up this descriptor's part in its description. Returns what can be freed once the
+    /// kernel has closed the descriptor.
+    fn give_up(&self, prepared: bool) -> Option<GivenUp> {
         let last = self
             .session
             .references
             .get(self.description_id() as usize)
             .is_some_and(|references| references.fetch_sub(1, Ordering::SeqCst) == 1);
-        if last {
+        last.then(|| {
             if !prepared {
                 self.closing();
             }
             self.session.close_readers(self.description_id(), self.id);
             let marker = self.session.segment.descriptions().marker(self.description_id());
-            self.session.segment.descriptions().release(self.session.slot(), self.description_id());
+            let descriptions = self.session.segment.descriptions();
+            let given = descriptions.give_up(self.session.slot(), self.description_id());
             self.session.end_locks(self.fd, marker);
-        }
+            given
+        })
     }
 }
 
@@ -83,11 +96,42 @@ impl Session {
         if cell.load(Ordering::Relaxed) == 0 {
             return (close(), None);
         }
-        self.parting(fd, cell, |mark, error| {
+        let mut given = None;
+        let result = self.parting(fd, cell, |mark, parted| {
             let result = close();
             self.unmark(cell, mark, 0);
-            (result, error)
-        })
+            given = parted.given;
+            (result, parted.error)
+        });
+        self.free(given, 0);
+        result
+    }
+
+    /// Frees a description that this process has given up, if no process can come to it any more:
+    /// the kernel has closed the descriptor, and the caller is in the middle of `own` calls that
+    /// make a descriptor out of another one. Otherwise the manager does.
+    fn free(&self, given: Option<GivenUp>, own: u32) {
+        let Some(given) = given else { return };
+        crash::point("descriptor.closed");
+        if self.duplicating.load(Ordering::SeqCst) == own {
+            self.segment.free_description(given, self.owner());
+        }
+    }
+
+    /// Calls `make`, which makes a descriptor out of another one, and binds it: as long as that is
+    /// under way, the description may have a descriptor that is not counted.
+    ///
+    /// No guard that is dropped, as in [`Session::opening`]: descriptions that are then never freed
+    /// at once are freed by the manager.
+    fn duplicating<R>(&self, make: impl FnOnce() -> R) -> R {
+        let slot = self.slot();
+        self.duplicating.fetch_add(1, Ordering::SeqCst);
+        let made = make();
+        // Not in a child that a signal handler has forked within: it begins with none.
+        if self.slot() == slot {
+            self.duplicating.fetch_sub(1, Ordering::SeqCst);
+        }
+        made
     }
 
     /// Has the descriptors of `range` closed, or marked to be closed by an exec, but for our own:
@@ -182,7 +226,14 @@ impl Session {
             // By a thread that has closed it, but has not said so.
             self.unmark(cell, seen, 0);
         }
-        self.while_closing(fd, || ()).1
+        if cell.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.parting(fd, cell, |mark, parted| {
+            self.unmark(cell, mark, 0);
+            // The descriptor may still be open: the manager frees it.
+            parted.error
+        })
     }
 
     /// Has `call`, a dup2 or dup3, let descriptor `new` refer to what `old` refers to, in one step.
@@ -203,7 +254,7 @@ impl Session {
         if self.owns(new) && !self.make_way(new) {
             return Err(Errno::BADF);
         }
-        Ok(self.while_replacing(old, new, call, |&result| result >= 0))
+        Ok(self.duplicating(|| self.while_replacing(old, new, call, |&result| result >= 0)))
     }
 
     /// Lets descriptor `new` refer to what `old` refers to: `call`, a dup2 or dup3, does it, and
@@ -234,7 +285,8 @@ impl Session {
             // tells when it has.
             let _ = source.release_to_kernel();
         }
-        self.parting(new, cell, |mark, _| {
+        let mut given = None;
+        let result = self.parting(new, cell, |mark, parted| {
             crash::point("descriptor.replacing");
             let result = call();
             crash::point("descriptor.replaced");
@@ -248,13 +300,24 @@ impl Session {
                 self.take_in(new);
             }
             self.unmark(cell, mark, next);
+            given = parted.given;
             result
-        })
+        });
+        self.free(given, 1);
+        result
     }
 
     /// Calls `call`, which makes a new descriptor, if it is one, that refers to what `old` refers
     /// to.
     pub fn while_duplicating(&self, old: RawFd, call: impl FnOnce() -> RawFd) -> RawFd {
+        // Most descriptors are not managed.
+        if self.table.load(old as usize) == 0 {
+            return self.duplicate(old, call);
+        }
+        self.duplicating(|| self.duplicate(old, call))
+    }
+
+    fn duplicate(&self, old: RawFd, call: impl FnOnce() -> RawFd) -> RawFd {
         let source = self.file(old);
         crash::point("descriptor.duplicating");
         let new = call();
@@ -286,21 +349,16 @@ impl Session {
         })
     }
 
-    /// Parts from descriptor `fd` and calls `act` with the mark, which it is to take away, and an
-    /// error as of [`Session::while_closing`]. No handler of the program's runs meanwhile: it would
+    /// Parts from descriptor `fd` and calls `act` with the mark, which it is to take away, and what
+    /// is left of it. No handler of the program's runs meanwhile: it would
     /// wait for its own thread.
-    fn parting<R>(
-        &self,
-        fd: RawFd,
-        cell: &AtomicU32,
-        act: impl FnOnce(u32, Option<Errno>) -> R,
-    ) -> R {
+    fn parting<R>(&self, fd: RawFd, cell: &AtomicU32, act: impl FnOnce(u32, Parted) -> R) -> R {
         let mut act = Some(act);
         loop {
             let prepared = self.prepare_closing(fd);
             let done = without_handlers(|| {
-                let (mark, error) = self.part_from(fd, cell, self.owner(), prepared)?;
-                Some(act.take()?(mark, error))
+                let (mark, parted) = self.part_from(fd, cell, self.owner(), prepared)?;
+                Some(act.take()?(mark, parted))
             });
             if let Some(result) = done {
                 return result;
@@ -309,15 +367,15 @@ impl Session {
     }
 
     /// Marks descriptor `fd`, and gives up what it refers to once no other thread may use it.
-    /// Returns the mark, and an error as of [`Session::while_closing`]; `None`, and nothing was
-    /// done, if a handler has waited for more than a moment.
+    /// Returns the mark, and what is left of it; `None`, and nothing was done, if a handler has
+    /// waited for more than a moment.
     fn part_from(
         &self,
         fd: RawFd,
         cell: &AtomicU32,
         owner: Owner,
         prepared: Option<OpenFile<'_>>,
-    ) -> Option<(u32, Option<Errno>)> {
+    ) -> Option<(u32, Parted)> {
         let mut backoff = Backoff::default();
         let (seen, mark) = loop {
             let seen = cell.load(Ordering::SeqCst);
@@ -335,7 +393,7 @@ impl Session {
         crash::point("descriptor.parting");
         let prepared = prepared.map(|file| file.bound_as(mark)).filter(OpenFile::is_current);
         let Some(file) = prepared.or_else(|| self.file_bound(fd, mark)) else {
-            return Some((mark, None));
+            return Some((mark, Parted::default()));
         };
         // A thread that has no number yet gets one before it looks at the mark.
         if THREADS.load(Ordering::SeqCst) > 1 && !self.segment.wait_for_users(file.id, owner) {
@@ -345,8 +403,8 @@ impl Session {
         // As with the kernel's, a descriptor that only reads is told at fsync, not at close.
         let writes = file.may(DescriptionFlags::WRITE);
         let error = writes.then(|| file.unreported_error()).flatten();
-        file.give_up(prepared.is_some());
-        Some((mark, error))
+        let given = file.give_up(prepared.is_some());
+        Some((mark, Parted { error, given }))
     }
 
     /// Puts `next` in the place of a mark, if that is still there.
@@ -365,7 +423,7 @@ impl Session {
             return;
         }
         // Whether they had given their part up cannot be told: all are counted again.
-        for id in 0..self.segment.header().descriptions {
+        for id in 0..self.segment.descriptions().ready() {
             if let Some(references) = self.references.get(id as usize)
                 && references.load(Ordering::Relaxed) != 0
             {
@@ -403,7 +461,7 @@ impl Session {
                 return source.description_id() + 1;
             }
             if let Some(file) = self.file_bound(new, source.description_id() + 1) {
-                file.give_up(false);
+                let _ = file.give_up(false);
             }
         }
         // Another thread has closed or replaced the other one meanwhile: only the kernel knows what

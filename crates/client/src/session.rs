@@ -30,6 +30,8 @@ pub struct Session {
     pub(crate) table: Sparse,
     /// Description -> descriptors of this process that refer to it.
     pub(crate) references: Sparse,
+    /// Calls under way that make a descriptor out of another one.
+    pub(crate) duplicating: AtomicU32,
     /// File record -> its generation (plus one) when this process mapped it.
     pub(crate) mapped: Sparse,
     /// RAM bucket / 16 -> whether its pages are mapped here.

@@ -77,7 +77,8 @@ impl Session {
     pub fn vforked(&self, fork: &Fork) -> Result<(), StartError> {
         crash::point("vfork.child");
         fork.confirm(self, std::process::id())?;
-        // What other threads opened between the preparation and the vfork, or since.
+        // What other threads opened between the preparation and the vfork, or since. What they have
+        // closed since it has, too: it joins when its next image has looked.
         if self.may_have_other_threads() {
             for file in self.files() {
                 self.segment.descriptions().hold(fork.slot(), file.description_id());
@@ -138,6 +139,7 @@ impl Session {
             highest: AtomicU32::new(0),
             largest: [const { AtomicU64::new(0) }; STORES_MAX],
             kernel_only: AtomicBool::new(self.is_kernel_only()),
+            duplicating: AtomicU32::new(0),
             lending: AtomicU32::new(0),
             carried: self.carried.clone(),
             unlock: self.unlock,

@@ -22,11 +22,17 @@ mod tests;
 pub use recover::Recovered;
 pub use slots::Clients;
 
+use crate::crash;
 use crate::segment::Segment;
+use crate::sync::Ordering;
 
 impl Segment {
     /// Copies what `parent` holds, and the job it belongs to, to its child's slot.
     pub fn inherit(&self, parent: u32, child: u32) {
+        // First: see `Descriptions::free`.
+        self.client(child).joining.store(1, Ordering::SeqCst);
+        self.header().forks.fetch_add(1, Ordering::SeqCst);
+        crash::point("fork.inheriting");
         self.clients().inherit(parent, child);
         self.descriptions().inherit(parent, child);
     }

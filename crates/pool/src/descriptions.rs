@@ -27,36 +27,43 @@
 use crate::FileId;
 use crate::clock::stamp_age;
 use crate::crash;
-use crate::layout::{Description, DescriptionFlags, FileRecord, description_state};
+use crate::layout::{
+    DESCRIPTIONS_MAX, DESCRIPTIONS_PIECE, Description, DescriptionFlags, FileRecord,
+    description_state,
+};
 use crate::owner::Owner;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const MARKER_BASE: u64 = 1 << 42;
-const GENERATION_BITS: u32 = 24;
+const ID_BITS: u32 = DESCRIPTIONS_MAX.trailing_zeros();
+const GENERATION_BITS: u32 = 22;
+/// Words of the bits of one slot that lie side by side: those of a piece of the table.
+const PIECE_WORDS: u32 = DESCRIPTIONS_PIECE / 64;
 
 /// A description and its generation, as carried by the kernel's offset of the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Marker {
     /// The description.
     pub description: u32,
-    /// Its generation, 24 bits.
+    /// Its generation, 22 bits.
     pub generation: u32,
 }
 
 impl Marker {
     /// The kernel offset to set.
     pub fn encode(self) -> u64 {
-        MARKER_BASE | u64::from(self.generation) << 16 | u64::from(self.description)
+        MARKER_BASE | u64::from(self.generation) << ID_BITS | u64::from(self.description)
     }
 
     /// The marker in a kernel offset, if it is one.
     pub fn decode(offset: u64) -> Option<Marker> {
-        if offset >> (16 + GENERATION_BITS) != MARKER_BASE >> (16 + GENERATION_BITS) {
+        const BITS: u32 = ID_BITS + GENERATION_BITS;
+        if offset >> BITS != MARKER_BASE >> BITS {
             return None;
         }
         Some(Marker {
-            description: offset as u32 & 0xffff,
-            generation: (offset >> 16) as u32 & ((1 << GENERATION_BITS) - 1),
+            description: offset as u32 & ((1 << ID_BITS) - 1),
+            generation: (offset >> ID_BITS) as u32 & ((1 << GENERATION_BITS) - 1),
         })
     }
 }
@@ -78,14 +85,33 @@ fn opening_by(owner: Owner) -> u32 {
     owner.slot() << 8 | description_state::OPENING
 }
 
+/// The lower half of the word while `owner`'s process frees a description that it has given up.
+fn closing_by(owner: Owner) -> u32 {
+    owner.slot() << 8 | description_state::CLOSING
+}
+
+/// A description that a process has given up, from before it did so until it may be freed.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub struct GivenUp {
+    marker: Marker,
+    /// The forks that had begun.
+    forks: u32,
+}
+
 /// The descriptions of a node, as slices of shared memory, and which client slots hold each. All
 /// threads of all processes may use them at once.
 #[derive(Clone, Copy)]
 pub struct Descriptions<'a> {
     /// All descriptions.
     pub all: &'a [Description],
-    /// A bit for each description that a slot holds: as many words as those take, slot after slot.
+    /// A bit for each description that a slot holds: for each [`DESCRIPTIONS_PIECE`] of them the
+    /// words of one slot after the other.
     pub held: &'a [AtomicU64],
+    /// How many of them, and of the bits, have memory.
+    pub ready: &'a AtomicU32,
+    /// Raised before a child gets what its parent holds.
+    pub forks: &'a AtomicU32,
     /// One past the highest client slot ever used.
     pub slots: &'a AtomicU32,
     /// Where the next search for a free one starts.
@@ -105,24 +131,38 @@ impl<'a> Descriptions<'a> {
         self.all.len() as u32
     }
 
-    /// Words of a slot's bits.
+    /// Those that can be in use: the first ones.
     #[inline(always)]
-    fn words(self) -> u32 {
-        self.count().div_ceil(64)
+    pub fn ready(self) -> u32 {
+        self.ready.load(Ordering::Acquire).min(self.count())
+    }
+
+    /// Words of a slot's bits that can be in use.
+    #[inline(always)]
+    pub fn words(self) -> u32 {
+        self.ready().div_ceil(64)
+    }
+
+    /// Client slots of which there are bits.
+    fn slots(self) -> usize {
+        self.held.len() / self.count().div_ceil(64).max(1) as usize
     }
 
     /// Word `word` of the bits of the descriptions that `slot` holds.
     #[inline(always)]
     pub fn held(self, slot: u32, word: u32) -> &'a AtomicU64 {
         debug_assert!(word < self.words());
-        let words = self.words();
-        let at = slot as usize * words as usize + word.min(words - 1) as usize;
-        &self.held[at.min(self.held.len() - 1)]
+        let words = self.count().div_ceil(64);
+        let piece = (word / PIECE_WORDS) as usize;
+        // Mostly there is one.
+        let before = if piece == 0 { 0 } else { piece * self.slots() * PIECE_WORDS as usize };
+        let at = slot as usize * words.min(PIECE_WORDS) as usize + (word % PIECE_WORDS) as usize;
+        &self.held[(before + at).min(self.held.len() - 1)]
     }
 
     /// The slots of programs, as of when `high` was read: no more than there are bits of.
     fn used(self, high: u32) -> core::ops::Range<u32> {
-        1..high.min((self.held.len() / self.words().max(1) as usize) as u32)
+        1..high.min(self.slots() as u32)
     }
 
     #[inline(always)]
@@ -139,7 +179,7 @@ impl<'a> Descriptions<'a> {
 
     /// Those of which the bits are in word `word`.
     fn ids_in(self, word: u32) -> impl Iterator<Item = u32> + Clone {
-        word * 64..(word * 64 + 64).min(self.count())
+        word * 64..(word * 64 + 64).min(self.ready())
     }
 
     /// Notes that `slot` holds `id`.
@@ -154,6 +194,58 @@ impl<'a> Descriptions<'a> {
     pub fn release(self, slot: u32, id: u32) {
         let (place, bit) = self.held_bit(slot, id);
         place.fetch_and(!bit, Ordering::SeqCst);
+    }
+
+    /// [`Descriptions::release`] before the kernel closes the process's last descriptor of `id`.
+    /// Afterwards [`Descriptions::free`] may free it.
+    #[inline]
+    pub fn give_up(self, slot: u32, id: u32) -> GivenUp {
+        // What a child gets from now on may lack it, and the child have a descriptor of it.
+        let forks = self.forks.load(Ordering::SeqCst);
+        let given = GivenUp { marker: self.marker(id), forks };
+        self.release(slot, id);
+        given
+    }
+
+    /// Frees what `owner`'s process has given up if no process can take part in it any more. The
+    /// kernel has closed the descriptor, no thread of the process is making another one, and the
+    /// caller has a shared lock. `joins` says of a client slot whether its process is a child that
+    /// does not yet hold all that it was forked with. False: the sweep is to free it.
+    ///
+    /// A process comes to take part in a description only by a fork, by a message, or from a
+    /// descriptor that its image before an exec had, for which its slot holds it until the new
+    /// image has looked. So there is none if no slot holds it, no child is on its way, none began
+    /// since before it was given up, and no message carries it. What moves from one to the other
+    /// meanwhile is seen all the same: who receives a message changes the word.
+    pub fn free(self, given: GivenUp, owner: Owner, joins: impl Fn(u32) -> bool) -> bool {
+        let id = given.marker.description;
+        let description = self.get(id);
+        let kernels = DescriptionFlags::KERNEL_OFFSET;
+        if description.flags.load(Ordering::Acquire).contains(kernels) {
+            return false;
+        }
+        let exchange = |from, to| {
+            let (from, to) =
+                (word(given.marker.generation, from), word(given.marker.generation, to));
+            let place = &description.word;
+            place.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        let (live, closing) = (description_state::LIVE, closing_by(owner));
+        if !exchange(live, closing) {
+            return false;
+        }
+        crash::point("description.closing");
+        let is_wanted = self.used(self.slots.load(Ordering::SeqCst)).any(|slot| {
+            let (place, bit) = self.held_bit(slot, id);
+            joins(slot) || place.load(Ordering::SeqCst) & bit != 0
+        });
+        // After the slots: one that held it may have sent it, and given it up.
+        let is_wanted = is_wanted
+            || description.in_flight.load(Ordering::SeqCst) > 0
+            || self.forks.load(Ordering::SeqCst) != given.forks;
+        crash::point("description.closed");
+        let next = if is_wanted { live } else { description_state::FREE };
+        exchange(closing, next) && !is_wanted
     }
 
     /// Notes that `slot` holds none any more.
@@ -187,7 +279,7 @@ impl<'a> Descriptions<'a> {
     /// its way to one, or a program without Forebay has it. A marker may be of a descriptor that
     /// another process sent, and name none.
     pub fn is_wanted(self, marker: Marker) -> bool {
-        if marker.description >= self.count() {
+        if marker.description >= self.ready() {
             return false;
         }
         let description = self.get(marker.description);
@@ -201,8 +293,9 @@ impl<'a> Descriptions<'a> {
     }
 
     /// Takes a free description for `file`, whose record is `record`, and notes that `owner`'s
-    /// process holds it. `None` when all are in use. The caller has a shared lock, and holds the
-    /// stripe of the record, see [`crate::opens`], or another description of the file.
+    /// process holds it. `None` when all that are ready are in use. The caller has a shared lock,
+    /// and holds the stripe of the record, see [`crate::opens`], or another description of the
+    /// file.
     pub fn open(
         self,
         file: FileId,
@@ -210,11 +303,10 @@ impl<'a> Descriptions<'a> {
         flags: DescriptionFlags,
         owner: Owner,
     ) -> Option<Marker> {
-        if crash::refused("description") {
-            return None;
-        }
-        for _ in 0..self.count() {
-            let id = self.cursor.fetch_add(1, Ordering::Relaxed) % self.count();
+        let ready = self.ready();
+        for _ in 0..ready {
+            // One after the other, so that long passes before one that was freed is used again.
+            let id = self.cursor.fetch_add(1, Ordering::Relaxed) % ready;
             let description = self.get(id);
             let seen = description.word.load(Ordering::Relaxed);
             if state(seen) != description_state::FREE {
@@ -253,7 +345,7 @@ impl<'a> Descriptions<'a> {
     /// Takes part in the description of a marker found on an inherited descriptor. Fails when it
     /// was freed and used again. The caller holds the stripe of the file's record, as for an open.
     pub fn adopt(self, marker: Marker, owner: Owner) -> bool {
-        if marker.description >= self.count() {
+        if marker.description >= self.ready() {
             return false;
         }
         let place = &self.get(marker.description).word;
@@ -280,11 +372,12 @@ impl<'a> Descriptions<'a> {
     /// were opening or taking part in: the sweep then frees it, unless others hold it. The caller
     /// has made sure that they are dead.
     pub(crate) fn reap(self, slot: u32) {
-        self.all.iter().for_each(|description| description.position.take_back(slot));
-        let dead = opening_by(Owner::new(slot, 0));
-        for Description { word: place, .. } in self.all {
+        let all = &self.all[..self.ready() as usize];
+        all.iter().for_each(|description| description.position.take_back(slot));
+        let dead = Owner::new(slot, 0);
+        for Description { word: place, .. } in all {
             let seen = place.load(Ordering::SeqCst);
-            if seen as u32 == dead {
+            if [opening_by(dead), closing_by(dead)].contains(&(seen as u32)) {
                 let live = word(generation(seen), description_state::LIVE);
                 let _ = place.compare_exchange(seen, live, Ordering::SeqCst, Ordering::Relaxed);
             }
@@ -310,7 +403,7 @@ impl<'a> Descriptions<'a> {
             used.clone()
                 .any(|slot| self.held(slot, id / 64).load(Ordering::Acquire) >> (id % 64) & 1 == 1)
         };
-        (0..self.count()).filter(writes).any(held)
+        (0..self.ready()).filter(writes).any(held)
     }
 
     /// Which of the `files` records are of files that some process has open. For the node manager.
@@ -345,7 +438,7 @@ impl<'a> Descriptions<'a> {
     /// stripe of its record.
     pub fn note_errors_seen(self, file: FileId, seen: u32) {
         let is_of = |one: &&Description| one.file.load(Ordering::Acquire) == file;
-        for description in self.all.iter().filter(is_of) {
+        for description in self.all[..self.ready() as usize].iter().filter(is_of) {
             description.error_seen.store(seen, Ordering::Release);
         }
     }
@@ -390,8 +483,8 @@ impl<'a> Descriptions<'a> {
     fn age(self, id: u32, seen: u64, now: u32, grace_ms: u32, flight_ms: u32) {
         let description = self.get(id);
         let next = match state(seen) {
-            // It is its opener's, for as long as that lives.
-            description_state::OPENING => return,
+            // It is its opener's, or that of the process that frees it, for as long as that lives.
+            description_state::OPENING | description_state::CLOSING => return,
             description_state::LIVE => description_state::ZOMBIE,
             _ => {
                 let since = description.zombie_since.load(Ordering::Relaxed);
@@ -427,9 +520,11 @@ mod tests {
 
     #[test]
     fn markers_are_recognized_and_nothing_else_is() {
-        let marker = Marker { description: 65535, generation: (1 << 24) - 1 };
+        let marker =
+            Marker { description: DESCRIPTIONS_MAX - 1, generation: (1 << GENERATION_BITS) - 1 };
         assert_eq!(Marker::decode(marker.encode()), Some(marker));
-        for offset in [0, 1, 4096, 1 << 41, (1 << 42) - 1, 1 << 43, u64::MAX] {
+        for offset in [0, 1, 4096, 1 << 41, (1 << 42) - 1, (1 << 42) + (1 << 40), 1 << 43, u64::MAX]
+        {
             assert_eq!(Marker::decode(offset), None, "{offset}");
         }
     }

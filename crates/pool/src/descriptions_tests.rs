@@ -17,6 +17,8 @@ struct Plain {
     record: Box<[FileRecord]>,
     all: Box<[Description]>,
     held: Box<[AtomicU64]>,
+    ready: AtomicU32,
+    forks: AtomicU32,
     slots: AtomicU32,
     cursor: AtomicU32,
 }
@@ -27,14 +29,16 @@ impl Plain {
             record: zeroed(1),
             all: zeroed(count),
             held: zeroed(SLOTS as usize * count.div_ceil(64)),
+            ready: AtomicU32::new(count as u32),
+            forks: AtomicU32::new(0),
             slots: AtomicU32::new(SLOTS),
             cursor: AtomicU32::new(0),
         }
     }
 
     fn view(&self) -> Descriptions<'_> {
-        let Plain { all, held, slots, cursor, .. } = self;
-        Descriptions { all, held, slots, cursor }
+        let Plain { all, held, ready, forks, slots, cursor, .. } = self;
+        Descriptions { all, held, ready, forks, slots, cursor }
     }
 
     fn open(&self, file: u32, owner: Owner) -> Option<crate::Marker> {
@@ -162,4 +166,83 @@ fn slots_beyond_those_that_there_are_hold_nothing() {
     assert!(plain.view().is_wanted(marker));
     assert!(!plain.view().is_open_for_writing(FILE));
     assert_eq!(plain.view().open_files(1), [true]);
+}
+
+#[test]
+fn what_is_given_up_is_freed_at_once_unless_a_process_may_come_to_it() {
+    let plain = Plain::new(64);
+    let descriptions = plain.view();
+    let (one, other) = (Owner::new(1, 0), Owner::new(2, 0));
+    let state = |marker: crate::Marker| {
+        descriptions.get(marker.description).word.load(Ordering::Relaxed) as u32
+    };
+    let give_up = |marker: crate::Marker| descriptions.give_up(1, marker.description);
+    let none = |_| false;
+
+    let marker = plain.open(0, one).unwrap();
+    assert!(descriptions.free(give_up(marker), one, none));
+    assert_eq!(state(marker), 0);
+
+    let held = plain.open(0, one).unwrap();
+    assert!(descriptions.adopt(held, other));
+    assert!(!descriptions.free(give_up(held), one, none), "another process has it");
+
+    let sent = plain.open(0, one).unwrap();
+    descriptions.take_off(sent.description, 1);
+    assert!(!descriptions.free(give_up(sent), one, none), "a message has it");
+
+    let forked = plain.open(0, one).unwrap();
+    assert!(!descriptions.free(give_up(forked), one, |slot| slot == 2), "a child may have it");
+
+    let begun = plain.open(0, one).unwrap();
+    let given = give_up(begun);
+    plain.forks.fetch_add(1, Ordering::Relaxed);
+    assert!(!descriptions.free(given, one, none), "a child may have got it");
+
+    let kernels = plain.open(0, one).unwrap();
+    let flags = &descriptions.get(kernels.description).flags;
+    flags.set(DescriptionFlags::KERNEL_OFFSET, Ordering::Relaxed);
+    assert!(!descriptions.free(give_up(kernels), one, none), "a program without us may have it");
+
+    for marker in [held, sent, forked, begun, kernels] {
+        assert_eq!(state(marker), 1, "the sweep looks at it");
+    }
+    // One that died over it.
+    let word = &descriptions.get(begun.description).word;
+    word.store(word.load(Ordering::Relaxed) + 3 + (1 << 8), Ordering::Relaxed);
+    descriptions.sweep(1, 0, 0, |_| {});
+    assert_eq!(state(begun), 1 << 8 | 4);
+    descriptions.reap(1);
+    assert_eq!(state(begun), 1);
+}
+
+#[test]
+fn a_table_grows_by_whole_pieces_when_all_are_in_use() {
+    use crate::layout::{DESCRIPTIONS_PIECE, Geometry};
+    let mut geometry = Geometry::for_tiers(4096, &[4 << 20]);
+    geometry.descriptions = 2 * DESCRIPTIONS_PIECE;
+    let (segment, _file) = crate::segment::anonymous(&geometry).unwrap();
+    let identity = crate::Identity { device: 1, inode: 2 };
+    let (me, child) = (Owner::new(1, 0), 2);
+    segment.header().clients_high.store(3, Ordering::Relaxed);
+    let file = segment.with_file_or_new(identity, me, |file, _| file).unwrap();
+    let open = || segment.open_description(file, DescriptionFlags::READ, me);
+    for _ in 0..DESCRIPTIONS_PIECE {
+        assert!(open().unwrap().description < DESCRIPTIONS_PIECE);
+    }
+    assert_eq!(segment.descriptions().ready(), DESCRIPTIONS_PIECE);
+    let beyond = open().unwrap();
+    assert_eq!(beyond.description, DESCRIPTIONS_PIECE);
+    assert_eq!(segment.descriptions().ready(), 2 * DESCRIPTIONS_PIECE);
+    segment.descriptions().inherit(1, child);
+    assert!(segment.descriptions().held_elsewhere(1, beyond.description));
+    assert!(segment.descriptions().holders(file).eq([1, child]));
+    segment.descriptions().release_all(child);
+    assert!(!segment.descriptions().held_elsewhere(1, beyond.description));
+    assert!((1..DESCRIPTIONS_PIECE).all(|_| open().is_some()));
+    assert!(open().is_none(), "there are no more");
+    segment.descriptions().release(1, 5);
+    segment.descriptions().sweep(0, 0, 0, |_| {});
+    segment.descriptions().sweep(0, 0, 0, |_| {});
+    assert_eq!(open().map(|marker| marker.description), Some(5));
 }

@@ -18,6 +18,7 @@
 mod attach;
 mod create;
 mod error;
+mod grown;
 mod head;
 mod mapping;
 mod marks;

@@ -98,7 +98,7 @@ fn mark(bits: &[AtomicU64], bit: u64) {
 }
 
 /// What workers do, in the order of [`Ledger::counts`].
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
     "reads from buckets",
     "reads from the store",
     "new blocks",
@@ -109,6 +109,7 @@ const KINDS: [&str; 14] = [
     "intents completed by clients",
     "descriptions opened",
     "descriptions adopted",
+    "descriptions freed",
     "files made",
     "files removed",
     "messages sent",
@@ -475,7 +476,12 @@ impl<'a> Worker<'a> {
         let _inside = segment.enter_table(owner);
         if self.open.len() >= 6 {
             let (marker, _) = self.open.remove(self.random.below(6) as usize);
-            segment.descriptions().release(owner.slot(), marker.description);
+            let descriptions = segment.descriptions();
+            let given = descriptions.give_up(owner.slot(), marker.description);
+            // One that only reads its mailbox may take part in it meanwhile.
+            if self.random.below(2) == 0 && descriptions.free(given, owner, |_| false) {
+                self.ledger.count("descriptions freed");
+            }
         } else if self.random.below(2) == 0 {
             let identity = segment.file(file).identity();
             let opened = segment.reopen_file(identity, owner, |file| {
@@ -960,7 +966,7 @@ impl Manager {
             segment.files().stripes.iter().all(|stripe| stripe.holder().is_none()),
             "a stripe is held"
         );
-        for id in 0..segment.header().descriptions {
+        for id in 0..segment.descriptions().ready() {
             assert_eq!(segment.description(id).position.holder(), None, "description {id}");
         }
         for id in segment.header().bucket_ids() {

@@ -242,6 +242,8 @@ mod layout {
     pub const LENGTHENERS: usize = 1;
     pub const SHARED_LOCKS: usize = 1;
     pub const UNRECORDED: usize = 1;
+    pub const DESCRIPTIONS_PIECE: u32 = 1 << 14;
+    pub const DESCRIPTIONS_MAX: u32 = 1 << 18;
 
     /// What is made once for each field of a structure.
     trait Field {
@@ -348,6 +350,7 @@ mod layout {
             generation: AtomicU32,
             shared_locks: [AtomicU64; SHARED_LOCKS],
             opening: AtomicU32,
+            joining: AtomicU32,
         }
         others {
             bucket_hint: AtomicU32,
@@ -391,6 +394,7 @@ mod layout {
         pub const LIVE: u32 = 1;
         pub const ZOMBIE: u32 = 2;
         pub const OPENING: u32 = 3;
+        pub const CLOSING: u32 = 4;
     }
 
     pub struct BucketMeta {
@@ -1459,6 +1463,8 @@ struct Table {
     high: AtomicU32,
     all: [Description; 1],
     held: [AtomicU64; 2],
+    ready: AtomicU32,
+    forks: AtomicU32,
     slots: AtomicU32,
     cursor: AtomicU32,
 }
@@ -1476,6 +1482,8 @@ impl Table {
             high: none(),
             all: [Description::new()],
             held: [zero(), zero()],
+            ready: AtomicU32::new(1),
+            forks: none(),
             slots: none(),
             cursor: none(),
         };
@@ -1492,8 +1500,8 @@ impl Table {
     }
 
     fn descriptions(&self) -> Descriptions<'_> {
-        let Table { all, held, slots, cursor, .. } = self;
-        Descriptions { all, held, slots, cursor }
+        let Table { all, held, ready, forks, slots, cursor, .. } = self;
+        Descriptions { all, held, ready, forks, slots, cursor }
     }
 
     fn files(&self) -> Files<'_> {
@@ -1660,6 +1668,142 @@ fn an_unordered_open_loses_its_record() {
 #[should_panic(expected = "an open file has lost its record")]
 fn an_unordered_adoption_loses_its_record() {
     adopt_while_swept(Protocol::Unordered);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Descriptions that are freed when they are closed.
+
+/// One description, of processes 1 to 3; that of 3 is a child of 1, or receives a message of it.
+struct Freed {
+    all: [Description; 1],
+    held: [AtomicU64; 4],
+    joining: AtomicU32,
+    is_closed: AtomicU32,
+    ready: AtomicU32,
+    forks: AtomicU32,
+    slots: AtomicU32,
+    cursor: AtomicU32,
+}
+
+impl Freed {
+    fn new(holders: &[u32]) -> Arc<Freed> {
+        let freed = Freed {
+            all: [Description::new()],
+            held: [0; 4].map(AtomicU64::new),
+            joining: AtomicU32::new(0),
+            is_closed: AtomicU32::new(0),
+            ready: AtomicU32::new(1),
+            forks: AtomicU32::new(0),
+            slots: AtomicU32::new(4),
+            cursor: AtomicU32::new(0),
+        };
+        // Loom's guarantees for SeqCst begin with the first SeqCst store.
+        freed.held.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        for word in [&freed.joining, &freed.is_closed, &freed.forks] {
+            word.store(0, Ordering::SeqCst);
+        }
+        freed.slots.store(4, Ordering::SeqCst);
+        freed.all[0].in_flight.store(0, Ordering::SeqCst);
+        freed.all[0].word.store(description_state::LIVE.into(), Ordering::SeqCst);
+        holders.iter().for_each(|&slot| freed.view().hold(slot, 0));
+        Arc::new(freed)
+    }
+
+    fn view(&self) -> Descriptions<'_> {
+        let Freed { all, held, ready, forks, slots, cursor, .. } = self;
+        Descriptions { all, held, ready, forks, slots, cursor }
+    }
+
+    /// `Session::while_closing`. Where it can be freed at once, it is soon another file's.
+    fn close(&self, slot: u32, is_checked: bool) {
+        let given = self.view().give_up(slot, 0);
+        self.is_closed.fetch_add(1, Ordering::SeqCst);
+        let joins = |slot| slot == 3 && self.joining.load(Ordering::SeqCst) != 0;
+        let is_free = reading(|| self.view().free(given, owner(slot), joins));
+        if is_free || !is_checked {
+            let other = 1 << 32 | u64::from(description_state::LIVE);
+            self.all[0].word.store(other, Ordering::SeqCst);
+        }
+    }
+
+    fn adopt(&self) {
+        assert!(self.view().adopt(MARKER, owner(3)), "a description in use was freed");
+    }
+
+    fn check(&self) {
+        let word = self.all[0].word.load(Ordering::SeqCst);
+        assert_eq!(word, description_state::LIVE.into(), "a description in use was freed");
+    }
+}
+
+fn close_while_sent(is_checked: bool) {
+    explore(Some(3), move || {
+        let freed = Freed::new(&[1, 2]);
+        let sender = {
+            let freed = freed.clone();
+            thread::spawn(move || {
+                freed.view().take_off(0, 0);
+                freed.close(1, true);
+                freed.adopt();
+                freed.view().land(0);
+            })
+        };
+        freed.close(2, is_checked);
+        sender.join().unwrap();
+        freed.check();
+    });
+}
+
+/// A thread of process 1 forks, while another one closes the only descriptor.
+fn close_while_forked(is_checked: bool) {
+    explore(Some(3), move || {
+        let freed = Freed::new(&[1]);
+        let forker = {
+            let freed = freed.clone();
+            thread::spawn(move || {
+                freed.joining.store(1, Ordering::SeqCst);
+                freed.forks.fetch_add(1, Ordering::SeqCst);
+                freed.view().inherit(1, 3);
+                let has_it = freed.is_closed.fetch_add(0, Ordering::SeqCst) == 0;
+                // A child adopts what was being closed when it was forked.
+                if has_it {
+                    freed.adopt();
+                } else {
+                    freed.view().release(3, 0);
+                }
+                freed.joining.store(0, Ordering::SeqCst);
+                has_it
+            })
+        };
+        freed.close(1, is_checked);
+        if forker.join().unwrap() {
+            freed.check();
+        }
+    });
+}
+
+/// (h) What is freed by the process that closes it is not on its way to another process.
+#[test]
+fn a_description_in_a_message_is_not_freed_by_its_last_holder() {
+    close_while_sent(true);
+}
+
+/// (h) Nor does a child have it.
+#[test]
+fn a_description_of_a_child_is_not_freed_by_its_last_holder() {
+    close_while_forked(true);
+}
+
+#[test]
+#[should_panic(expected = "a description in use was freed")]
+fn an_unchecked_close_frees_what_was_sent() {
+    close_while_sent(false);
+}
+
+#[test]
+#[should_panic(expected = "a description in use was freed")]
+fn an_unchecked_close_frees_what_a_child_has() {
+    close_while_forked(false);
 }
 
 // ---------------------------------------------------------------------------------------------

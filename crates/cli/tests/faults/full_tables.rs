@@ -111,6 +111,97 @@ fn what_cannot_be_made_direct_for_want_of_a_description_is_not_opened() {
     assert!(ran.stderr.contains("open-file descriptions"), "{ran:?}");
 }
 
+/// The table grows, and nothing waits: three processes have 18,000 open at the same time.
+#[test]
+fn more_open_files_than_one_piece_of_the_table_are_all_buffered() {
+    let site = Site::new(&LAZY);
+    let script = r#"
+import os, resource, sys, time
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+if hard != resource.RLIM_INFINITY and hard < 6100: sys.exit(77)
+resource.setrlimit(resource.RLIMIT_NOFILE, (6100, hard))
+out = os.environ["OUT"]
+children = []
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        children = []
+        break
+    children.append(child)
+fds = [os.open("file", os.O_RDONLY) for _ in range(6000)]
+open(f"{out}/{os.getpid()}", "w").close()
+while sum(name.isdigit() for name in os.listdir(out)) < 3: time.sleep(0.01)
+assert {os.pread(fd, 9, 0) for fd in fds} == {b"new\n"}
+for fd in fds: os.close(fd)
+for child in children: assert os.waitpid(child, 0)[1] == 0
+print("done", flush=True)
+"#;
+    let script =
+        format!("echo old > file; sync file; echo new > file\npython3 - <<'P'\n{script}\nP");
+    let ran = site.end(site.buffered(&["bash", "-c", &script]));
+    if ran.code == 77 {
+        return skip("the limit of open files is too low");
+    }
+    assert_eq!(ran.stdout, "done\n".repeat(3), "{ran:?}");
+}
+
+/// Each has content of its own, so that a descriptor that is taken for another's shows it.
+#[test]
+fn descriptions_that_are_freed_at_once_are_never_those_of_another_descriptor() {
+    let site = Site::new(&LAZY);
+    let script = r#"
+import os, random, socket, threading
+def name(n): return f"file-{n}"
+for n in range(16):
+    with open(name(n), "w") as file: file.write(f"{n:08}" * 3)
+def look(fd, n):
+    assert os.read(fd, 8) == b"%08d" % n, (fd, n)
+def churn(seed):
+    rng = random.Random(seed)
+    for _ in range(300):
+        n = rng.randrange(16)
+        fd = os.open(name(n), os.O_RDONLY)
+        look(fd, n)
+        way = rng.randrange(5)
+        if way == 0:
+            other = os.dup(fd); os.close(fd); look(other, n); os.close(other)
+        elif way == 1:
+            one, two = socket.socketpair()
+            socket.send_fds(one, [b"x"], [fd]); os.close(fd)
+            for m in range(40): os.close(os.open(name(m % 16), os.O_RDONLY))
+            other = socket.recv_fds(two, 1, 1)[1][0]
+            look(other, n); os.close(other); one.close(); two.close()
+        elif way == 2:
+            child = os.fork()
+            if child == 0:
+                try:
+                    look(fd, n); os._exit(0)
+                except BaseException: os._exit(1)
+            os.close(fd)
+            assert os.waitpid(child, 0)[1] == 0
+        elif way == 3:
+            m = rng.randrange(16)
+            other = os.open(name(m), os.O_RDONLY); look(other, m)
+            os.dup2(other, fd); os.close(other); look(fd, m); os.close(fd)
+        else:
+            os.close(fd)
+for process in range(3):
+    if os.fork() == 0:
+        failed = []
+        def run(seed):
+            try: churn(seed)
+            except BaseException as error: failed.append(error); print(error, flush=True)
+        threads = [threading.Thread(target=run, args=(process * 10 + k,)) for k in range(3)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        os._exit(len(failed))
+print([os.wait()[1] for _ in range(3)])
+"#;
+    let script = format!("python3 - <<'P'\n{script}\nP");
+    let ran = site.end(site.buffered(&["bash", "-c", &script]));
+    assert_eq!(ran.stdout, "[0, 0, 0]\n", "{ran:?}");
+}
+
 /// Each free bucket of a tiny RAM tier is still locked by a process that gave it back, and does not
 /// go on.
 #[test]

@@ -129,7 +129,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
             true
         });
     }
-    for id in 0..header.descriptions {
+    for id in 0..segment.descriptions().ready() {
         let description = segment.description(id);
         let file = description.file.load(Ordering::Relaxed);
         note(description.position.holder(), header.has_file(file).then_some(file), What::Offset);

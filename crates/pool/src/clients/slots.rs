@@ -43,6 +43,11 @@ impl ClientSlot {
         self.opening.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Notes that its process holds all descriptions of which it has descriptors.
+    pub fn joined(&self) {
+        self.joining.store(0, Ordering::SeqCst);
+    }
+
     /// Whether some thread of its process has a shared lock.
     pub fn is_inside(&self) -> bool {
         self.shared_locks.iter().any(|word| word.load(Ordering::Acquire) != 0)
@@ -106,6 +111,7 @@ impl ClientSlot {
         self.pid.store(0, Ordering::Release);
         self.child.store(0, Ordering::Release);
         self.unrecorded.store(0, Ordering::SeqCst);
+        self.joining.store(0, Ordering::SeqCst);
         // A parent may still be about to name its child, which is gone.
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.state.store(slot_state::FREE, Ordering::Release);

@@ -122,6 +122,9 @@ pub struct ClientSlot {
     /// Opens that are under way, from before the kernel's until the file's description is live, see
     /// [`crate::clients::Clients::openers`].
     pub opening: AtomicU32,
+    /// 1 from before a child that is about to be forked gets what its parent holds, until it holds
+    /// all that it was forked with, see [`crate::descriptions::Descriptions::free`].
+    pub joining: AtomicU32,
 }
 
 pin_size!(Counters, 72);

@@ -18,6 +18,9 @@ pub mod description_state {
     /// Being opened or taken part in by the process whose client slot is given above the lowest
     /// byte. Only that process changes it, or the one that reaps it.
     pub const OPENING: u32 = 3;
+    /// Being freed by the process whose client slot is given above the lowest byte, which has given
+    /// it up. One that takes part in it changes it, or the one that reaps that process.
+    pub const CLOSING: u32 = 4;
 }
 
 /// An open-file description: what dup, fork and exec share.

@@ -137,6 +137,10 @@ pub struct Header {
     /// What the last changes of names were about: change n in place n modulo their number, the
     /// lower half of n in the upper half, the sum of the name in the lower.
     pub changed_names: [AtomicU64; CHANGED_NAMES],
+    /// How many open-file descriptions have memory; the first ones.
+    pub descriptions_ready: AtomicU32,
+    /// Raised before a child that is about to be forked gets what its parent holds.
+    pub forks: AtomicU32,
 }
 
 impl Header {

@@ -1,8 +1,8 @@
 //! What a segment is sized by, and where its sections lie.
 
 use super::{
-    BucketMeta, ClientSlot, Description, FileRecord, Header, IndexNode, PAGES_PER_BUCKET,
-    RuleRecord, STRIPES, SlotChecksums,
+    BucketMeta, ClientSlot, DESCRIPTIONS_MAX, Description, FileRecord, Header, IndexNode,
+    PAGES_PER_BUCKET, RuleRecord, STRIPES, SlotChecksums,
 };
 use crate::queue::Queue;
 use crate::ranks::Stripe;
@@ -20,7 +20,8 @@ pub struct Geometry {
     pub clients: u32,
     /// File records.
     pub files: u32,
-    /// Open-file descriptions, at most 65,536 (the marker has 16 bits for them).
+    /// Open-file descriptions, at most [`DESCRIPTIONS_MAX`]: where they are more than
+    /// [`super::DESCRIPTIONS_PIECE`], a multiple of that, which get memory when they are used.
     pub descriptions: u32,
     /// Index nodes.
     pub nodes: u32,
@@ -28,7 +29,8 @@ pub struct Geometry {
 
 impl Geometry {
     /// Sizes for tiers of the given bytes: tables grow with the buckets, because every dirty file
-    /// needs at least one. A processes' limit of 1024 and 16,384 open descriptions cost 4 MiB.
+    /// needs at least one. A limit of 1024 processes and the first 16,384 open descriptions cost
+    /// 4 MiB.
     pub fn for_tiers(page_size: u32, tier_bytes: &[u64]) -> Geometry {
         let bucket = u64::from(page_size) * u64::from(PAGES_PER_BUCKET);
         let tier_buckets: Vec<u32> = tier_bytes
@@ -42,7 +44,7 @@ impl Geometry {
             tier_buckets,
             clients: 1024,
             files,
-            descriptions: 1 << 14,
+            descriptions: DESCRIPTIONS_MAX,
             nodes: (total / 16 + files).next_multiple_of(64),
         }
     }
@@ -70,7 +72,8 @@ pub struct Offsets {
     pub(crate) buckets: usize,
     pub(crate) bucket_bits: usize,
     pub(crate) sums: usize,
-    /// End of the sections that are reserved at start.
+    /// End of the sections that are reserved at start; behind it lie those that get memory when
+    /// they are used.
     pub(crate) fixed_end: usize,
     /// The RAM tier's data.
     pub(crate) data: usize,
@@ -105,11 +108,9 @@ impl Offsets {
         let rules = section(RULES_MAX * size_of::<RuleRecord>());
         let queue = section(size_of::<Queue>());
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
-        let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
         let stripes = section(STRIPES * size_of::<RobustSeqLock<Stripe>>());
         let heads = section(count(counts.heads, 4));
         let files = section(count(counts.files, size_of::<FileRecord>()));
-        let descriptions = section(count(counts.descriptions, size_of::<Description>()));
         let nodes = section(count(counts.nodes, size_of::<IndexNode>()));
         let node_states = section(count(counts.nodes, 4));
         let node_bits = section(count(counts.nodes.div_ceil(64), 8));
@@ -118,7 +119,9 @@ impl Offsets {
         let slots = counts.buckets - counts.ram_buckets.next_multiple_of(64).min(counts.buckets);
         let sums = section(count(slots, size_of::<SlotChecksums>()));
         let fixed_end = section(0);
-        let data = fixed_end.next_multiple_of(DATA_ALIGN);
+        let descriptions = section(count(counts.descriptions, size_of::<Description>()));
+        let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
+        let data = section(0).next_multiple_of(DATA_ALIGN);
         let bytes = u64::from(counts.ram_buckets) * counts.bucket_bytes;
         let end = data + (bytes as usize).next_multiple_of(DATA_ALIGN);
         Offsets {

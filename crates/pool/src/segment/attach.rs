@@ -4,8 +4,8 @@ use super::error::system;
 use super::mapping::Mapping;
 use super::{Segment, SegmentError, text};
 use crate::layout::{
-    Counts, Header, LAYOUT_VERSION, MAGIC, NAMES_MAKER, Offsets, PAGES_PER_BUCKET, RuleRecord,
-    STORES_MAX, TIERS_MAX, TierId,
+    Counts, DESCRIPTIONS_MAX, DESCRIPTIONS_PIECE, Header, LAYOUT_VERSION, MAGIC, NAMES_MAKER,
+    Offsets, PAGES_PER_BUCKET, RuleRecord, STORES_MAX, TIERS_MAX, TierId,
 };
 use crate::private;
 use crate::private::Wrong;
@@ -131,8 +131,10 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
     ok(header.stores <= STORES_MAX as u32, "number of stores")?;
     ok((2..=4096).contains(&header.clients), "number of clients")?;
     ok((1..=1 << 24).contains(&header.files), "number of files")?;
-    ok((64..=65536).contains(&header.descriptions), "number of descriptions")?;
-    ok(header.descriptions.is_multiple_of(64), "number of descriptions")?;
+    let (few, most) = (DESCRIPTIONS_PIECE, DESCRIPTIONS_MAX);
+    ok((64..=most).contains(&header.descriptions), "number of descriptions")?;
+    let multiple = if header.descriptions > few { few } else { 64 };
+    ok(header.descriptions.is_multiple_of(multiple), "number of descriptions")?;
     ok((1..1 << 31).contains(&header.nodes), "number of index nodes")?;
     ok((1..1 << 30).contains(&header.buckets), "number of buckets")?;
     ok(header.heads <= 1 << 26, "number of hash heads")?;

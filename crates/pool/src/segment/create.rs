@@ -1,9 +1,11 @@
 //! Making a segment.
 
 use super::error::system;
+use super::grown::piece_of_descriptions;
 use super::{Segment, SegmentError};
 use crate::layout::{
-    Counts, Geometry, Header, LAYOUT_VERSION, MAGIC, MAKER, Offsets, RuleRecord, TierId,
+    Counts, DESCRIPTIONS_PIECE, Geometry, Header, LAYOUT_VERSION, MAGIC, MAKER, Offsets,
+    RuleRecord, TierId,
 };
 use crate::owner::MANAGER_SLOT;
 use crate::private;
@@ -42,12 +44,17 @@ impl Segment {
         let counts = counts_of(geometry);
         let offsets = Offsets::of(&counts);
         rustix::fs::ftruncate(file, offsets.end as u64).map_err(system("sizing the pool"))?;
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, offsets.fixed_end as u64).map_err(
-            |errno| match errno {
-                Errno::NOSPC | Errno::NOMEM => SegmentError::NoRoom(offsets.fixed_end as u64),
-                other => SegmentError::System("reserving the pool's tables", other),
-            },
-        )?;
+        let [first, bits] = piece_of_descriptions(&offsets, counts.descriptions, counts.clients, 0);
+        let needed = (offsets.fixed_end + first.len() + bits.len()) as u64;
+        for range in [0..offsets.fixed_end, first, bits] {
+            let (at, bytes) = (range.start as u64, range.len() as u64);
+            rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes).map_err(|errno| {
+                match errno {
+                    Errno::NOSPC | Errno::NOMEM => SegmentError::NoRoom(needed),
+                    other => SegmentError::System("reserving the pool's tables", other),
+                }
+            })?;
+        }
         let segment = Segment::map(
             file,
             MapFlags::SHARED,
@@ -67,6 +74,7 @@ impl Segment {
         header.descriptions = counts.descriptions;
         header.nodes = counts.nodes;
         header.heads = counts.heads;
+        header.descriptions_ready = AtomicU32::new(counts.descriptions.min(DESCRIPTIONS_PIECE));
         header.segment_bytes = offsets.end as u64;
         header.clients_high = AtomicU32::new(1);
         header.sequence = AtomicU64::new(1);

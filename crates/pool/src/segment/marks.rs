@@ -7,15 +7,16 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::{BucketId, FileId, crash};
 
 impl Segment {
-    /// How much of the tables of clients, files and RAM buckets has ever been in use, and how long
-    /// those are. Processes raise the marks at any time: each is changed in one step, and never set
-    /// to what it was when it was looked at.
-    fn marks(&self) -> [(&AtomicU32, u32); 3] {
+    /// How much of the tables of clients, files, RAM buckets and descriptions has ever been in use,
+    /// and how long those are. Processes raise the marks at any time: each is changed in one step,
+    /// and never set to what it was when it was looked at.
+    fn marks(&self) -> [(&AtomicU32, u32); 4] {
         let header = self.header();
         [
             (&header.clients_high, header.clients),
             (&header.files_high, header.files),
             (&header.ram_ready, self.ram_buckets),
+            (&header.descriptions_ready, header.descriptions),
         ]
     }
 

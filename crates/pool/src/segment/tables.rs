@@ -3,13 +3,14 @@
 use super::Segment;
 use crate::buckets::{BucketStates, Buckets};
 use crate::clients::Clients;
-use crate::descriptions::{Descriptions, Marker};
+use crate::crash;
+use crate::descriptions::{Descriptions, GivenUp, Marker};
 use crate::files::{Files, Names};
 use crate::free_map::FreeMap;
 use crate::index::{Index, IndexNodes, NodeStates};
 use crate::layout::{
     BucketMeta, ClientSlot, Description, DescriptionFlags, FileRecord, RuleRecord, STRIPES,
-    SlotChecksums, TierId,
+    SlotChecksums, TierId, slot_state,
 };
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::queue::Queue;
@@ -108,6 +109,8 @@ impl Segment {
         Descriptions {
             all: self.slice(self.offsets.descriptions, count),
             held: self.slice(self.offsets.bitmaps, slots * (count / 64)),
+            ready: &header.descriptions_ready,
+            forks: &header.forks,
             slots: &header.clients_high,
             cursor: &header.description_cursor,
         }
@@ -120,14 +123,34 @@ impl Segment {
         self.at(self.offsets.descriptions, description.min(self.header().descriptions - 1))
     }
 
-    /// [`Descriptions::open`] of `file`.
+    /// [`Descriptions::open`] of `file`; where all are in use, there are more afterwards. `None` if
+    /// there cannot be.
     pub fn open_description(
         &self,
         file: FileId,
         flags: DescriptionFlags,
         owner: Owner,
     ) -> Option<Marker> {
-        self.descriptions().open(file, self.file(file), flags, owner)
+        if crash::refused("description") {
+            return None;
+        }
+        loop {
+            let ready = self.descriptions().ready();
+            let opened = self.descriptions().open(file, self.file(file), flags, owner);
+            if opened.is_some() || !self.grow_descriptions(ready) {
+                return opened;
+            }
+        }
+    }
+
+    /// [`Descriptions::free`].
+    pub fn free_description(&self, given: GivenUp, owner: Owner) -> bool {
+        let _inside = self.enter_table(owner);
+        self.descriptions().free(given, owner, |slot| {
+            let client = self.client(slot);
+            client.state.load(Ordering::SeqCst) == slot_state::RESERVED
+                || client.joining.load(Ordering::SeqCst) != 0
+        })
     }
 
     /// The processes that hold a description of `file`.

@@ -1,0 +1,54 @@
+//! Tables that get memory when it is needed.
+
+use super::Segment;
+use crate::crash;
+use crate::layout::{DESCRIPTIONS_PIECE, Description, Offsets};
+use crate::sync::Ordering;
+use core::ops::Range;
+use rustix::mm::Advice;
+
+/// Where the descriptions from `first` on, as many as get memory at a time, and the bits for them
+/// lie. Both begin where a page does.
+pub(super) fn piece_of_descriptions(
+    offsets: &Offsets,
+    descriptions: u32,
+    clients: u32,
+    first: u32,
+) -> [Range<usize>; 2] {
+    let ids = first as usize..descriptions.min(first + DESCRIPTIONS_PIECE) as usize;
+    let record = |id: usize| offsets.descriptions + id * size_of::<Description>();
+    let bits = |id: usize| offsets.bitmaps + id * clients as usize / 8;
+    [record(ids.start)..record(ids.end), bits(ids.start)..bits(ids.end)]
+}
+
+impl Segment {
+    /// Gives memory to more open-file descriptions than the `ready` ones. False if there are no
+    /// more, or the memory is not to be had. Any process may do it, and die over it: what has
+    /// memory is not yet counted then, and is not given it twice.
+    pub(super) fn grow_descriptions(&self, ready: u32) -> bool {
+        let header = self.header();
+        if ready >= header.descriptions || crash::refused("descriptions") {
+            return false;
+        }
+        let (descriptions, clients) = (header.descriptions, header.clients);
+        for piece in piece_of_descriptions(&self.offsets, descriptions, clients, ready) {
+            let bytes = piece.len().next_multiple_of(4096);
+            // SAFETY: inside the mapping. Where /dev/shm is full it fails, where a store would end
+            // the process.
+            let done = unsafe {
+                let at = self.base.add(piece.start).as_ptr().cast();
+                rustix::mm::madvise(at, bytes, Advice::LinuxPopulateWrite)
+            };
+            if done.is_err() {
+                return false;
+            }
+        }
+        let upto = header.descriptions.min(ready + DESCRIPTIONS_PIECE);
+        let seen = header.descriptions_ready.fetch_max(upto, Ordering::AcqRel);
+        if seen == ready {
+            // The new ones are all free.
+            header.description_cursor.store(ready, Ordering::Relaxed);
+        }
+        true
+    }
+}
