@@ -114,6 +114,8 @@ fn tier_object(tier: &TierStatus) -> Value {
     let mut object = json!({
         "name": tier.name,
         "capacity": tier.capacity,
+        "configured": tier.configured,
+        "backed": tier.backed,
         "used": tier.used,
         "dirty": tier.dirty,
     });
@@ -175,12 +177,16 @@ fn show(runtime: &Runtime, observer: &Observer) {
     println!("  stores   {}", observer.stores().join(", "));
     println!("  clients  {}", observer.clients());
     for tier in observer.tiers() {
-        let growing = match tier.configured > tier.capacity {
-            true => format!(", {} when set up", bytes(tier.configured)),
+        let memory = match tier.backed < tier.capacity {
+            true => format!(", {} in memory", bytes(tier.backed)),
+            false => String::new(),
+        };
+        let limited = match tier.capacity < tier.configured {
+            true => format!(", {} configured", bytes(tier.configured)),
             false => String::new(),
         };
         println!(
-            "  tier {:8} {} of {} used, {} not yet on the store{growing}",
+            "  tier {:8} {} of {} used, {} not yet on the store{memory}{limited}",
             tier.name,
             bytes(tier.used),
             bytes(tier.capacity),

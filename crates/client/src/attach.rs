@@ -212,7 +212,7 @@ impl Session {
         if segment.client(slot).job.load(Ordering::Relaxed) == 0 {
             segment.join_job(slot, job);
         }
-        let buckets = segment.ram_buckets();
+        let pieces = segment.ram_buckets().div_ceil(segment.piece_buckets());
         let descriptions = segment.header().descriptions;
         let files = segment.header().files;
         let engine = Engine::new(&segment);
@@ -229,7 +229,7 @@ impl Session {
             references: Sparse::new(descriptions as usize),
             duplicating: AtomicU32::new(0),
             mapped: Sparse::new(files as usize),
-            populated: Sparse::new(buckets as usize / 16 + 1),
+            populated: Sparse::new(pieces as usize),
             waited_in_vain: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
             manager_watch: ManagerWatch::default(),

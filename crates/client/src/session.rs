@@ -34,7 +34,7 @@ pub struct Session {
     pub(crate) duplicating: AtomicU32,
     /// File record -> its generation (plus one) when this process mapped it.
     pub(crate) mapped: Sparse,
-    /// RAM bucket / 16 -> whether its pages are mapped here.
+    /// Piece of RAM -> whether its pages are mapped here.
     pub(crate) populated: Sparse,
     /// `room_made` of the header when a thread here had waited in vain for room.
     pub(crate) waited_in_vain: AtomicU64,

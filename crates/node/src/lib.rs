@@ -2,8 +2,8 @@
 //! takes back what dead processes held.
 //!
 //! One folder for each concern; those further down in this list use those further up:
-//! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `node` (the state
-//! that all threads share), `drain`, `organize`, `recovery`, `manager`.
+//! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `memory` (of RAM),
+//! `node` (the state that all threads share), `drain`, `organize`, `recovery`, `manager`.
 
 // First, for its macro.
 #[macro_use]
@@ -15,6 +15,7 @@ mod drain;
 mod instance;
 mod journal;
 mod manager;
+mod memory;
 mod node;
 mod organize;
 pub mod profile;

@@ -6,6 +6,7 @@ use crate::devices::faults::{self, Faults};
 use crate::devices::power_loss::PowerLossBatch;
 use crate::instance::runtime::Runtime;
 use crate::journal::{self, Journal};
+use crate::memory::Memory;
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
 use crate::usage::{dirty_bytes, ranges};
@@ -76,6 +77,8 @@ pub(crate) struct Node {
     pub flushed_until: AtomicU64,
     /// Ends the control thread's wait.
     pub waker: OwnedFd,
+    /// What gets memory for buckets of RAM, and gives it back.
+    pub memory: Memory,
 }
 
 impl Node {
@@ -112,12 +115,13 @@ impl Node {
             .tiers()
             .map(|tier| {
                 let map = self.segment.free_buckets(tier);
-                let count = match tier {
-                    TierId::RAM => self.header().ram_ready.load(Ordering::Acquire),
-                    _ => map.count,
+                // Buckets without memory are as good as free: it comes before they are needed.
+                let (count, without) = match tier {
+                    TierId::RAM => (self.segment.ram_capacity(), self.segment.growable()),
+                    _ => (map.count, 0),
                 };
                 // A tier whose device fails takes nothing more.
-                let free = if self.segment.is_sound(tier) { map.available() } else { 0 };
+                let free = if self.segment.is_sound(tier) { map.available() + without } else { 0 };
                 // What is set aside no other job fills or empties.
                 let count =
                     count.saturating_sub(self.header().set_aside[tier].load(Ordering::Relaxed));

@@ -86,6 +86,7 @@ eviction = "lfu"
 costs = "paper"
 exposed = "12.5%"
 prefetch = false
+give_back = "1min"
 [[backing]]
 path = "pfs"
 mode = "bypass"
@@ -136,6 +137,7 @@ emulate = { latency = "60us" }
             eviction: Eviction::Lfu,
             costs: Costs { model: Model::Paper, exposed_permille: 125 },
             prefetch: false,
+            give_back: Duration::from_secs(60),
         },
         backing: vec![Backing {
             path: site.path("pfs"),

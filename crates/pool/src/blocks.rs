@@ -51,10 +51,21 @@ impl Segment {
         });
         slot.bucket_hint.store(next, Ordering::Relaxed);
         crash::point("bucket.refilled");
-        if self.count_taken(TierId::RAM, found) || found == 0 {
+        self.after_take(TierId::RAM, found);
+        first
+    }
+
+    /// Counts what was taken from tier `tier`, and wakes the thread that can get more: memory for
+    /// buckets of RAM that have none, or else room.
+    fn after_take(&self, tier: TierId, found: u32) {
+        let is_short = self.count_taken(tier, found);
+        let lacks_memory = tier.is_ram() && found == 0 && self.growable() > 0;
+        if lacks_memory || tier.is_ram() && self.is_short_of_memory() {
+            self.want_memory();
+        }
+        if is_short || found == 0 && !lacks_memory {
             self.want_room();
         }
-        first
     }
 
     /// Notes that `count` buckets of tier `tier` were taken. True if it is short of them since.
@@ -84,9 +95,7 @@ impl Segment {
             .free_buckets(tier)
             .take(owner, *hint, 1, |taken| slot = Some(BucketId::from_raw(taken)));
         *hint = next;
-        if self.count_taken(tier, found) || found == 0 {
-            self.want_room();
-        }
+        self.after_take(tier, found);
         slot
     }
 

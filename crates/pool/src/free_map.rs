@@ -40,6 +40,8 @@ pub const USED: u32 = u32::MAX;
 pub const FILLING: u32 = u32::MAX - 1;
 /// The state of a bucket that is set aside for a job and free: it is in no free map.
 pub const RESERVED: u32 = u32::MAX - 2;
+/// The state of a bucket of RAM without memory behind it: it is in no free map.
+pub const UNBACKED: u32 = u32::MAX - 3;
 
 /// Where the state words are.
 pub trait States {
@@ -134,6 +136,31 @@ impl<S: States> FreeMap<'_, S> {
         found
     }
 
+    /// Takes the items `first .. first + count`, which lie in one word, if all of them are free,
+    /// and gives them `state`. Returns whether it did; if not, each is what it was.
+    pub fn take_all(&self, first: u32, count: u32, state: u32) -> bool {
+        let at = first as usize / 64;
+        let mask = (u64::MAX >> (64 - count)) << (first % 64);
+        let cleared = self.bits[at].fetch_update(Ordering::Acquire, Ordering::Relaxed, |seen| {
+            (seen & mask == mask).then_some(seen & !mask)
+        });
+        if cleared.is_err() {
+            return false;
+        }
+        crate::crash::point("map.bits-of-all-taken");
+        for item in first..first + count {
+            let place = self.states.state(item);
+            if place.compare_exchange(FREE, state, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // Its bit was older than its state.
+                (first..item).for_each(|taken| self.give(taken));
+                self.repair_some(item..first + count);
+                return false;
+            }
+            crate::crash::point("map.one-of-all-claimed");
+        }
+        true
+    }
+
     /// Gives an item back. The caller has unlinked it from everything.
     pub fn give(&self, item: u32) {
         self.states.state(item).store(FREE, Ordering::Release);
@@ -165,7 +192,11 @@ impl<S: States> FreeMap<'_, S> {
             let last = (self.first + self.count) as usize / 64;
             self.bits[last].fetch_and((1 << (self.count % 64)) - 1, Ordering::Relaxed);
         }
-        for item in self.first..self.first + ready.min(self.count) {
+        self.repair_some(self.first..self.first + ready.min(self.count));
+    }
+
+    fn repair_some(&self, items: core::ops::Range<u32>) {
+        for item in items {
             if self.states.state(item).load(Ordering::Acquire) == FREE {
                 self.offer(item);
             }

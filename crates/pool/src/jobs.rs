@@ -83,8 +83,8 @@ impl Segment {
         let header = self.header();
         match tier {
             TierId::RAM => {
-                let ready = header.ram_ready.load(Ordering::Acquire);
-                ready.saturating_sub((ready / FOR_ALL_SHARE).max(FOR_ALL_MIN))
+                let buckets = self.ram_capacity();
+                buckets.saturating_sub((buckets / FOR_ALL_SHARE).max(FOR_ALL_MIN))
             }
             tier => header.tier[tier].buckets,
         }
@@ -129,6 +129,14 @@ impl Segment {
                 }
             }
             found += buckets.len() as u32;
+            // Those of lower tiers only when it has no more.
+            if tier.is_ram()
+                && found < count
+                && wanted > buckets.len() as u32
+                && self.growable() > 0
+            {
+                break;
+            }
         }
         job.reserved.fetch_add(found, Ordering::SeqCst);
         job.free.fetch_add(found, Ordering::SeqCst);

@@ -22,6 +22,7 @@ mod grown;
 mod head;
 mod mapping;
 mod marks;
+mod memory;
 mod places;
 mod sequence;
 mod tables;

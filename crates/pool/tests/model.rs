@@ -755,6 +755,33 @@ fn a_repair_at_any_time_makes_no_second_owner() {
     });
 }
 
+/// Neighbours are taken together or not at all, while another thread takes one of them and gives it
+/// back.
+#[test]
+fn neighbours_of_the_free_map_are_taken_together_or_not_at_all() {
+    explore(Some(3), || {
+        let items = Items::new(3, &[]);
+        let other = {
+            let items = items.clone();
+            thread::spawn(move || {
+                for item in items.take(owner(2), 1) {
+                    items.map().give(item);
+                }
+                items.take(owner(1), 1)
+            })
+        };
+        let all = items.map().take_all(0, 2, owner(3).raw());
+        if all {
+            for item in 0..2 {
+                // SAFETY: loom fails the model if another thread is here.
+                items.content[item].with_mut(|content| unsafe { *content += 1 });
+            }
+        }
+        let taken = other.join().unwrap();
+        items.check(&[(owner(1), taken), (owner(3), if all { vec![0, 1] } else { Vec::new() })]);
+    });
+}
+
 // ---------------------------------------------------------------------------------------------
 // The lock.
 

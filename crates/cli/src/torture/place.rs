@@ -39,6 +39,8 @@ fn config(tiers: Tiers) -> String {
         "[flush]
 trigger = \"periodic\"
 period = \"100ms\"
+[placement]
+give_back = \"200ms\"
 [[backing]]
 path = \"store\"
 [[tier]]

@@ -9,6 +9,7 @@ mod discovery;
 mod explain;
 mod flush;
 mod logs;
+mod memory;
 mod modes;
 mod organizer;
 mod runs;

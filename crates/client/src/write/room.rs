@@ -137,12 +137,16 @@ impl Session {
         }
         let header = self.segment.header();
         let mut made = header.room_made.load(Ordering::Acquire);
+        // What only lacks memory gets it in a moment; there is no pressure.
+        let grows = self.segment.growable() > 0;
         // Nothing has become free since a thread here waited in vain: each write would wait as
         // long.
         if self.waited_in_vain.load(Ordering::Relaxed) == u64::from(made) {
             return None;
         }
-        self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
+        if !grows {
+            self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
+        }
         let mut idle_ms = 0;
         while idle_ms < ROOM_TIMEOUT.as_ms() {
             made = header.room_made.load(Ordering::Acquire);
@@ -155,11 +159,8 @@ impl Session {
                 continue;
             }
             idle_ms += ROOM_LOOK.as_ms();
-            if !self.segment.manager_is_alive() {
-                return None;
-            }
-            // Nor does it make room while it is stopped.
-            if self.segment.manager_is_stopped() {
+            // None makes room that is dead or stopped.
+            if !self.segment.manager_is_alive() || self.segment.manager_is_stopped() {
                 break;
             }
         }
@@ -167,22 +168,21 @@ impl Session {
         None
     }
 
-    /// Maps a RAM bucket's pages before they are touched one by one; at most once for each
-    /// sixteen buckets.
+    /// Maps the pages of a RAM bucket, which the caller has locked, before they are touched one by
+    /// one; at most once for each piece: that has memory as long as one of its buckets is in use.
     pub(crate) fn populate(&self, bucket: BucketId) {
-        let Some(word) = self.populated.get(bucket.index() / 16) else { return };
+        let piece = self.segment.piece_of(bucket);
+        let number = piece.start / self.segment.piece_buckets();
+        let Some(word) = self.populated.get(number as usize) else { return };
         if word.load(Ordering::Relaxed) != 0 || word.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
-        let first = bucket.raw() / 16 * 16;
-        let ready = self.segment.header().ram_ready.load(Ordering::Acquire);
-        let count = ready.saturating_sub(first).min(16);
-        let at = self.segment.bucket_data(BucketId::from_raw(first));
+        let at = self.segment.bucket_data(BucketId::from_raw(piece.start));
         // SAFETY: part of the segment's mapping; only page tables change.
         let _ = unsafe {
             rustix::mm::madvise(
                 at.cast(),
-                count as usize * self.segment.bucket_bytes(),
+                piece.len() * self.segment.bucket_bytes(),
                 rustix::mm::Advice::LinuxPopulateRead,
             )
         };

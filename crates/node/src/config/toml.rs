@@ -33,7 +33,7 @@ pub(super) const CANONICAL_KEYS: &[&str] =
     &["page_size", "flush", "placement", "backing", "tier", "rule", "automatic"];
 const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
 const PLACEMENT_KEYS: &[&str] =
-    &["policy", "granularity", "eviction", "costs", "exposed", "prefetch"];
+    &["policy", "granularity", "eviction", "costs", "exposed", "prefetch", "give_back"];
 const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
 const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
@@ -337,7 +337,10 @@ impl Value<'_> {
             section.get("exposed").map_or(Ok(default.costs.exposed_permille), |e| e.permille())?;
         let costs = Costs { model, exposed_permille };
         let prefetch = section.get("prefetch").map_or(Ok(default.prefetch), |e| e.boolean())?;
-        Ok(Placement { policy, granularity, eviction, costs, prefetch })
+        let give_back = section.get("give_back").map_or(Ok(default.give_back), |e| {
+            e.duration_ns("30s, or 0s: never").map(Duration::from_nanos)
+        })?;
+        Ok(Placement { policy, granularity, eviction, costs, prefetch, give_back })
     }
 
     /// A share, in thousandths.

@@ -87,6 +87,8 @@ pub struct Placement {
     pub costs: Costs,
     /// Whether what programs will probably read is brought to RAM ahead of them.
     pub prefetch: bool,
+    /// How long memory of RAM is free before /dev/shm gets it back; zero: it never does.
+    pub give_back: Duration,
 }
 
 impl Default for Placement {
@@ -97,6 +99,7 @@ impl Default for Placement {
             eviction: Eviction::default(),
             costs: Costs::default(),
             prefetch: true,
+            give_back: Duration::from_secs(30),
         }
     }
 }
@@ -359,7 +362,8 @@ impl Config {
         if self.flush.durability != Durability::Store {
             let _ = writeln!(text, "durability = \"{}\"", self.flush.durability.name());
         }
-        let Placement { policy, granularity, eviction, costs, prefetch } = self.placement;
+        let Placement { policy, granularity, eviction, costs, prefetch, give_back } =
+            self.placement;
         let _ = write!(
             text,
             "[placement]\npolicy = \"{}\"\neviction = \"{}\"\ncosts = \"{}\"\nexposed = \"{}%\"\n",
@@ -371,6 +375,9 @@ impl Config {
         write_given(text, "granularity", granularity);
         if !prefetch {
             *text += "prefetch = false\n";
+        }
+        if give_back != Placement::default().give_back {
+            let _ = writeln!(text, "give_back = \"{}ns\"", give_back.as_nanos());
         }
         for backing in &self.backing {
             let path = quoted_path(&backing.path);

@@ -78,6 +78,7 @@ impl World {
             rounds: AtomicU64::new(0),
             flushed_until: AtomicU64::new(0),
             waker,
+            memory: crate::memory::Memory::default(),
         };
         let io = Faulty::new(Positional::default(), script.clone());
         World { _folder: folder, node, files, script, io }

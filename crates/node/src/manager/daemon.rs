@@ -14,6 +14,7 @@ use crate::manager::control::Control;
 use crate::manager::housekeeping::{Housekeeper, has_living, is_idle};
 use crate::manager::retire::{Progress, Retirement};
 use crate::manager::takeover::{register_manager, take_over};
+use crate::memory::Memory;
 use crate::node::Node;
 use crate::observe::trace::Trace;
 use crate::organize::stage::Requests;
@@ -173,6 +174,7 @@ pub fn serve(
         flushed_until: AtomicU64::new(0),
         waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| format!("making an event descriptor: {errno}"))?,
+        memory: Memory::default(),
     };
     keep_configs(&node)?;
     node.journal = place_journal(&node);
@@ -189,7 +191,7 @@ pub fn serve(
     let requests = Arc::new(Requests::default());
     let mut control = Control::listen(&node, &requests, &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
-    let workers = start_workers(&node, Arc::clone(&requests))?;
+    let workers = start_workers(&node, Arc::clone(&requests), opened.found)?;
     let warnings = guard.warning.iter().cloned().chain(left_out(&node)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
@@ -197,6 +199,7 @@ pub fn serve(
     node.stopping.store(true, Ordering::Release);
     node.want_work();
     node.segment.want_room();
+    node.segment.want_memory();
     requests.end();
     for worker in workers {
         let _ = worker.join();

@@ -63,6 +63,7 @@ impl Beginning {
     pub fn go_on(&mut self, node: &Node, owner: Owner) -> Option<Message> {
         let segment = &node.segment;
         if self.missing > 0 {
+            node.memory.grow_for(segment, node.pool_file.as_fd(), self.missing);
             let found = segment.set_aside(self.number, self.missing, owner);
             self.missing -= found;
             if found > 0 || drop_clean(node, owner, self.missing) > 0 {

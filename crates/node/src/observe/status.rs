@@ -2,6 +2,7 @@
 
 use crate::observe::holders::Holder;
 use crate::usage::{buckets_of, dirty_bytes, ranges, scratch_bytes};
+use forebay_placement::TierId;
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, retirement, slot_state};
@@ -36,10 +37,12 @@ pub struct Observer(Segment);
 pub struct TierStatus {
     /// Its name.
     pub name: String,
-    /// Bytes it can hold now, and when it is fully set up.
+    /// Bytes it can hold: less than configured where /dev/shm has no room for more.
     pub capacity: u64,
-    /// Bytes that it will hold when it is fully set up.
+    /// Bytes that it is configured to hold.
     pub configured: u64,
+    /// Bytes of its memory that it has now; of a file tier its capacity.
+    pub backed: u64,
     /// Bytes of buckets in use.
     pub used: u64,
     /// Bytes that are not yet on the store.
@@ -144,9 +147,14 @@ impl Observer {
                     .filter_map(|bucket| self.0.bucket(bucket))
                     .filter(|meta| meta.state.load(Ordering::Relaxed) == USED)
                     .count();
+                let (capacity, backed) = match tier {
+                    TierId::RAM => (self.0.ram_capacity(), self.0.backed()),
+                    tier => (header.tier[tier].buckets, header.tier[tier].buckets),
+                };
                 TierStatus {
                     name: text(&header.tier[tier].name).to_string_lossy().into_owned(),
-                    capacity: buckets.len() as u64 * bucket,
+                    capacity: u64::from(capacity) * bucket,
+                    backed: u64::from(backed) * bucket,
                     configured: u64::from(header.tier[tier].buckets) * bucket,
                     used: used as u64 * bucket,
                     dirty: dirty_bytes(&self.0, tier, |_| true),

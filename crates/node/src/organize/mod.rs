@@ -4,6 +4,7 @@
 //! May use `drain`, which makes dirty blocks clean, `node`, and what those use.
 
 pub(crate) mod demote;
+pub(crate) mod grow;
 pub(crate) mod mover;
 pub(crate) mod promote;
 pub(crate) mod stage;

@@ -69,6 +69,8 @@ impl Mover {
     }
 
     fn shift_batch(&mut self, blocks: &[BlockRef], from: TierId, to: TierId) -> u32 {
+        let node = Arc::clone(&self.node);
+        let reading = from.is_ram().then(|| node.memory.reads());
         let mut copying = Vec::with_capacity(blocks.len());
         for &found in blocks {
             let Some(target) = self.take(to) else { break };
@@ -78,6 +80,7 @@ impl Mover {
             }
         }
         let good = self.copy(&mut copying, from, to);
+        drop(reading);
         crash::point("move.copied");
         let mut moved = 0;
         for (copy, good) in copying.iter().zip(good) {

@@ -80,6 +80,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
             eviction: Eviction::ALL.get(eviction).copied().unwrap_or_default(),
             costs: Costs { model, exposed_permille: exposed.try_into().unwrap_or(u16::MAX) },
             prefetch: header.prefetch.load(Ordering::Relaxed) != 0,
+            give_back: Placement::default().give_back,
         },
         backing: stores_of(header),
         tiers: tiers_of(header),

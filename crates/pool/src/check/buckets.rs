@@ -1,7 +1,7 @@
 //! Buckets: what holds unflushed data is named by the index, and the free maps know their bounds.
 
 use super::{Findings, Set};
-use crate::free_map::{FILLING, FREE, RESERVED, USED};
+use crate::free_map::{FILLING, FREE, RESERVED, UNBACKED, USED};
 use crate::layout::*;
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::segment::Segment;
@@ -25,7 +25,10 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             }
             continue;
         }
-        if bucket.raw() < segment.ram_buckets() && bucket.raw() >= ready && state != FREE {
+        if bucket.raw() < segment.ram_buckets()
+            && bucket.raw() >= ready
+            && !matches!(state, FREE | UNBACKED)
+        {
             findings.repaired(&place, "in use before it was made ready");
         }
         // The holder of the lock is in the middle of it.
@@ -42,13 +45,16 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             USED if meta.pages.dirty() & !meta.valid.load(Ordering::Acquire) != 0 => {
                 findings.repaired(&place, "has unflushed pages that are not valid");
             }
-            FREE | RESERVED if pending != 0 => {
+            FREE | RESERVED | UNBACKED if pending != 0 => {
                 findings.refused(&place, unflushed(segment, meta, "it counts as free"));
             }
             RESERVED if meta.reserved.load(Ordering::Acquire) == 0 => {
                 findings.repaired(&place, "reserved for no job");
             }
-            FREE | USED | FILLING | RESERVED => {}
+            UNBACKED if bucket.raw() >= segment.ram_buckets() => {
+                findings.repaired(&place, "is said to have no memory, and lies in a file");
+            }
+            FREE | USED | FILLING | RESERVED | UNBACKED => {}
             stamp => {
                 let known = Owner::from_raw(stamp)
                     .is_some_and(|owner| owner.slot() < header.clients && owner.thread() != 0);

@@ -2,7 +2,7 @@
 
 use crate::crash;
 use crate::entry::Entry;
-use crate::free_map::{FILLING, FREE, RESERVED, USED};
+use crate::free_map::{FILLING, FREE, RESERVED, UNBACKED, USED};
 use crate::guards::ExclusiveGuard;
 use crate::layout::*;
 use crate::owner::{MANAGER_SLOT, Owner};
@@ -212,7 +212,7 @@ impl Segment {
 }
 
 fn is_state(raw: u32) -> bool {
-    matches!(raw, FREE | USED | FILLING | RESERVED)
+    matches!(raw, FREE | USED | FILLING | RESERVED | UNBACKED)
 }
 
 fn free_if_busy(place: &AtomicU64, slot: u32) {

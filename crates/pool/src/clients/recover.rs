@@ -4,7 +4,7 @@ use crate::BucketId;
 use crate::FileId;
 use crate::backoff::Backoff;
 use crate::crash;
-use crate::free_map::{FILLING, FREE, RESERVED, USED};
+use crate::free_map::{FILLING, FREE, RESERVED, UNBACKED, USED};
 use crate::layout::*;
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::segment::Segment;
@@ -54,6 +54,7 @@ impl Segment {
             self.recover_bucket(bucket, manager, &mut backoff, &mut found);
         }
         crash::point("recover.buckets");
+        self.recover_memory();
         for tier in self.header().tiers_in_use() {
             let map = self.free_buckets(tier);
             let ready = if tier.is_ram() {
@@ -62,7 +63,8 @@ impl Segment {
                 map.count
             };
             map.repair(ready);
-            self.header().tier[tier].free.store(map.available(), Ordering::Relaxed);
+            let without = if tier.is_ram() { self.growable() } else { 0 };
+            self.header().tier[tier].free.store(map.available() + without, Ordering::Relaxed);
         }
         self.index_nodes(MANAGER_SLOT).free().repair(self.header().nodes);
         found
@@ -122,7 +124,7 @@ impl Segment {
     ) {
         let Some(meta) = self.bucket(bucket) else { return };
         match meta.state.load(Ordering::Acquire) {
-            FREE | RESERVED => return,
+            FREE | RESERVED | UNBACKED => return,
             FILLING => return self.free_bucket(bucket),
             USED => {}
             raw => {

@@ -11,7 +11,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 pub struct BucketMeta {
     /// Guards everything below, and versions the content.
     pub lock: RobustSeqLock,
-    /// `FREE`, `USED`, `FILLING`, `RESERVED`, or the owner whose cache it is in.
+    /// `FREE`, `USED`, `FILLING`, `RESERVED`, `UNBACKED`, or the owner whose cache it is in.
     pub state: AtomicU32,
     /// File record of the block it holds.
     pub file: AtomicFileId,

@@ -62,7 +62,8 @@ pub struct Header {
     pub manager_start: AtomicU64,
     /// One past the highest client slot ever used.
     pub clients_high: AtomicU32,
-    /// Buckets of the RAM tier that are backed by memory so far.
+    /// One past the highest bucket of the RAM tier that ever had memory; those below have it, but
+    /// for those whose state says that it was given back.
     pub ram_ready: AtomicU32,
     /// Where the next search for a free file record starts; the manager sets it back, so that
     /// records in use stay together.
@@ -134,6 +135,14 @@ pub struct Header {
     /// How often processes noted that they use files of each number without a record, see
     /// `unrecorded.rs`. 0: none does.
     pub unrecorded: [AtomicU32; UNRECORDED],
+    /// Buckets below `ram_ready` without memory.
+    pub ram_unbacked: AtomicU32,
+    /// Buckets of RAM for which there is memory, as far as is known.
+    pub ram_limit: AtomicU32,
+    /// Futex of the thread that gets memory for buckets: 1 when it is wanted.
+    pub memory_wanted: AtomicU32,
+    /// Where the next search for buckets without memory starts.
+    pub memory_cursor: AtomicU32,
     /// What the last changes of names were about: change n in place n modulo their number, the
     /// lower half of n in the upper half, the sum of the name in the lower.
     pub changed_names: [AtomicU64; CHANGED_NAMES],

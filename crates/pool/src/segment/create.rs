@@ -98,6 +98,8 @@ impl Segment {
             map.repair(map.count);
             segment.header().tier[tier].free.store(map.count, Ordering::Relaxed);
         }
+        // All are free, but for the memory.
+        segment.set_ram_limit(counts.ram_buckets);
         segment.index_nodes(MANAGER_SLOT).free().repair(counts.nodes);
         segment.header().checksum.store(segment.sum(), Ordering::Release);
         segment.header().magic.store(MAGIC, Ordering::Release);

@@ -8,18 +8,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{BucketId, ranks};
 use core::ptr::NonNull;
 use rustix::fd::BorrowedFd;
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-
-/// Linux 6.1; rustix has no name for it yet.
-const MADV_COLLAPSE: i32 = 25;
-const HUGE_PAGE: usize = 2 << 20;
-const SMALL_PAGE: usize = 4096;
-
-unsafe extern "C" {
-    fn madvise(at: *mut core::ffi::c_void, bytes: usize, advice: i32) -> i32;
-}
+use rustix::mm::{MapFlags, ProtFlags};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -88,77 +77,6 @@ impl Segment {
                 ram_buckets,
             })
         }
-    }
-
-    /// Gives `start .. end`, of which nothing is reserved yet, huge pages where the kernel can: a
-    /// process that maps the pool then takes one page fault instead of 512. A huge page that has
-    /// one small page when it is asked for is made at once; one that has all of them is a copy, for
-    /// ten times the work, and the kernel refuses one that has none. It makes all with one call, so
-    /// that it stops at the first for which it has no memory, rather than search for each.
-    ///
-    /// # Safety
-    /// Inside the mapping.
-    unsafe fn make_huge(&self, start: usize, end: usize) {
-        let first = start.next_multiple_of(HUGE_PAGE);
-        let last = end / HUGE_PAGE * HUGE_PAGE;
-        let mut populated = first;
-        while populated < last {
-            // SAFETY: inside the mapping, by the caller; it only changes how a page is backed.
-            let done = unsafe {
-                let at = self.base.add(populated).as_ptr().cast();
-                rustix::mm::madvise(at, SMALL_PAGE, Advice::LinuxPopulateWrite)
-            };
-            // /dev/shm is full.
-            if done.is_err() {
-                break;
-            }
-            populated += HUGE_PAGE;
-        }
-        if populated > first {
-            // SAFETY: inside the mapping, by the caller; it only changes how pages are backed.
-            unsafe {
-                let at = self.base.add(first).as_ptr().cast();
-                let _ = madvise(at, populated - first, MADV_COLLAPSE);
-            }
-        }
-    }
-
-    /// Reserves memory for the next piece of the RAM tier, makes it resident, and adds its
-    /// buckets to the free map. Returns the buckets added: 0 when all are there.
-    ///
-    /// # Errors
-    /// `NOSPC` or `NOMEM` when /dev/shm is full; the tier stays as large as it is.
-    pub fn grow(&self, file: BorrowedFd<'_>, piece_bytes: u64) -> Result<u32, Errno> {
-        let header = self.header();
-        let ready = header.ram_ready.load(Ordering::Acquire);
-        let piece = (piece_bytes as usize / self.bucket_bytes).max(1) as u32;
-        let upto = (ready + piece).min(self.ram_buckets);
-        if upto == ready {
-            return Ok(0);
-        }
-        let start = self.offsets.data + ready as usize * self.bucket_bytes;
-        let end = self.offsets.data + upto as usize * self.bucket_bytes;
-        // SAFETY: inside the mapping.
-        unsafe { self.make_huge(start, end) };
-        let (at, bytes) = (start as u64, (end - start) as u64);
-        rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes).inspect_err(|_| {
-            // The kernel takes back what it has reserved itself, but not the pages that `make_huge`
-            // made.
-            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = rustix::fs::fallocate(file, hole, at, bytes);
-        })?;
-        // SAFETY: inside the mapping; it only changes how the pages are backed.
-        unsafe {
-            let at = self.base.add(start).as_ptr().cast();
-            let _ = rustix::mm::madvise(at, end - start, Advice::LinuxPopulateWrite);
-        }
-        header.ram_ready.store(upto, Ordering::Release);
-        let map = self.free_buckets(TierId::RAM);
-        for bucket in ready..upto {
-            map.offer(bucket);
-        }
-        header.tier[TierId::RAM].free.fetch_add(upto - ready, Ordering::Relaxed);
-        Ok(upto - ready)
     }
 
     /// The header.

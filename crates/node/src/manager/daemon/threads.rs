@@ -3,17 +3,14 @@
 use crate::drain::Flusher;
 use crate::node::Node;
 use crate::organize::demote::Demoter;
+use crate::organize::grow::Grower;
 use crate::organize::promote::Promoter;
 use crate::organize::stage::{Requests, Stager};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-
-/// Bytes of the RAM tier that are reserved and collapsed at a time.
-pub(super) const PIECE: u64 = 16 << 20;
 
 /// Descriptors without which a manager does not start: with 7 tiers and 8 directories about 50 are
 /// its own, each process of the program takes one, and each file that is being drained one or two.
@@ -51,6 +48,7 @@ pub(super) fn raise_limits() -> Result<(), String> {
 pub(super) fn start_workers(
     node: &Arc<Node>,
     requests: Arc<Requests>,
+    found: bool,
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let start = |name: String, work: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new()
@@ -72,30 +70,9 @@ pub(super) fn start_workers(
     workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
     let stager = Stager::new(node, requests);
     workers.push(start("stage".into(), Box::new(move || stager.run()))?);
-    let growing = Arc::clone(node);
-    workers.push(start("grow".into(), Box::new(move || grow(&growing)))?);
+    let grower = Grower::new(node, found);
+    workers.push(start("grow".into(), Box::new(move || grower.run()))?);
     Ok(workers)
-}
-
-/// Reserves the rest of the RAM tier in the background.
-pub(super) fn grow(node: &Node) {
-    while !node.stopping() {
-        match node.segment.grow(node.pool_file.as_fd(), PIECE) {
-            Ok(0) => return,
-            Ok(_) => node.post_room(),
-            Err(errno) => {
-                let ready = node.header().ram_ready.load(Ordering::Acquire);
-                let mib =
-                    |buckets: u32| (u64::from(buckets) * node.segment.bucket_bytes() as u64) >> 20;
-                eprintln!(
-                    "the RAM tier stays at {} MiB of {} MiB: /dev/shm: {errno}",
-                    mib(ready),
-                    mib(node.segment.ram_buckets()),
-                );
-                return;
-            }
-        }
-    }
 }
 
 /// A stream that becomes readable at SIGTERM, SIGINT or SIGHUP.
