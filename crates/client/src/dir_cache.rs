@@ -2,23 +2,38 @@
 //! absolute path needs no question for its own.
 //!
 //! The path of a file is a hint for the manager, and for rules; identity decides. So it does no
-//! harm that a folder may be moved within the time for which one is remembered.
+//! harm that a managed folder may be moved within the time for which it is remembered.
+//!
+//! What is opened elsewhere is looked for in the table in any case. If it is not there, the folder
+//! decides: that it may have got into a managed directory meanwhile, or that its name may lead
+//! there now, would matter. So such a folder is remembered only until some process here changes a
+//! name, and for a moment: others may change names unseen.
 
 use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::clock::{self, Timer};
 
 /// Folders that a thread remembers.
 const FOLDERS: usize = 4;
 /// Longest path of a folder that is remembered.
 const FOLDER_BYTES: usize = 200;
-/// For how long.
+/// For how long, in a store, and elsewhere.
 const REMEMBERED: Timer = Timer::seconds(1);
+const REMEMBERED_ELSEWHERE: Timer = Timer::ms(100);
+
+/// Root directories that the process has had.
+static ROOTS: AtomicU64 = AtomicU64::new(0);
 
 struct Folder {
     length: Cell<usize>,
-    store: Cell<usize>,
+    /// `None` for a folder that lies in no store.
+    store: Cell<Option<usize>>,
     /// The session that has the store.
     session: Cell<u64>,
+    /// Of [`ROOTS`] when it was seen.
+    roots: Cell<u64>,
+    /// Changes of names before it was seen.
+    names: Cell<u64>,
     since_ns: Cell<u64>,
     path: Cell<[u8; FOLDER_BYTES]>,
 }
@@ -38,8 +53,10 @@ thread_local! {
             folder: [const {
                 Folder {
                     length: Cell::new(0),
-                    store: Cell::new(0),
+                    store: Cell::new(None),
                     session: Cell::new(0),
+                    roots: Cell::new(0),
+                    names: Cell::new(0),
                     since_ns: Cell::new(0),
                     path: Cell::new([0; FOLDER_BYTES]),
                 }
@@ -58,42 +75,64 @@ fn folder_of(path: &[u8]) -> Option<&[u8]> {
 }
 
 impl Folders {
-    fn find(&self, session: u64, folder: &[u8], now_ns: u64) -> Option<&Folder> {
+    fn find(&self, session: u64, folder: &[u8], names: u64, now_ns: u64) -> Option<&Folder> {
         self.folder.iter().find(|known| {
             // SAFETY: this thread's, and not changed while `busy` is set.
             let path = unsafe { &*known.path.as_ptr() };
             known.length.get() == folder.len()
                 && known.session.get() == session
+                && known.roots.get() == ROOTS.load(Ordering::Relaxed)
                 && &path[..folder.len()] == folder
-                && now_ns.wrapping_sub(known.since_ns.get()) < REMEMBERED.as_ns()
+                && known.holds(names, now_ns)
         })
     }
 }
 
-/// The store of a session in which `path` lies, if its folder was seen a moment ago: the path is
-/// canonical then, unless its last part is a symbolic link.
-pub(crate) fn store_of(session: u64, path: &[u8]) -> Option<usize> {
+impl Folder {
+    fn holds(&self, names: u64, now_ns: u64) -> bool {
+        let age_ns = now_ns.wrapping_sub(self.since_ns.get());
+        match self.store.get() {
+            Some(_) => age_ns < REMEMBERED.as_ns(),
+            None => age_ns < REMEMBERED_ELSEWHERE.as_ns() && self.names.get() == names,
+        }
+    }
+}
+
+/// Forgets all folders: paths begin at another root directory.
+pub(crate) fn forget() {
+    ROOTS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The store of a session in which `path` lies, if any, where its folder was seen a moment ago: the
+/// path is canonical then, unless its last part is a symbolic link. `names` and `now_ns` are as of
+/// before `path` is opened.
+pub(crate) fn store_of(
+    session: u64,
+    path: &[u8],
+    names: u64,
+    now_ns: u64,
+) -> Option<Option<usize>> {
     let folder = folder_of(path)?;
     KNOWN.with(|known| {
         if known.busy.replace(true) {
             return None;
         }
-        let store =
-            known.find(session, folder, clock::realtime_coarse_ns()).map(|known| known.store.get());
+        let store = known.find(session, folder, names, now_ns).map(|known| known.store.get());
         known.busy.set(false);
         store
     })
 }
 
-/// Remembers the folder of a canonical `path` in a store.
-pub(crate) fn remember(session: u64, path: &[u8], store: usize) {
+/// Remembers the folder of a canonical `path`, which lies in `store`. Names had been changed
+/// `names` times before it was looked for.
+pub(crate) fn remember(session: u64, path: &[u8], store: Option<usize>, names: u64) {
     let Some(folder) = folder_of(path) else { return };
     KNOWN.with(|known| {
         if known.busy.replace(true) {
             return;
         }
         let now = clock::realtime_coarse_ns();
-        if known.find(session, folder, now).is_none() {
+        if known.find(session, folder, names, now).is_none() {
             let next = known.next.get();
             known.next.set((next + 1) % FOLDERS);
             let slot = &known.folder[next % FOLDERS];
@@ -103,6 +142,8 @@ pub(crate) fn remember(session: u64, path: &[u8], store: usize) {
             slot.length.set(folder.len());
             slot.store.set(store);
             slot.session.set(session);
+            slot.roots.set(ROOTS.load(Ordering::Relaxed));
+            slot.names.set(names);
             slot.since_ns.set(now);
         }
         known.busy.set(false);
@@ -122,17 +163,33 @@ mod tests {
         assert_eq!(folder_of(&[b'/'; 300]), None);
     }
 
+    fn found(session: u64, path: &str, names: u64) -> Option<Option<usize>> {
+        store_of(session, path.as_bytes(), names, clock::realtime_coarse_ns())
+    }
+
     #[test]
     fn a_folder_is_known_once_it_was_seen() {
-        assert_eq!(store_of(1, b"/managed/x"), None);
-        remember(1, b"/managed/x", 3);
-        assert_eq!(store_of(1, b"/managed/y"), Some(3));
-        assert_eq!(store_of(1, b"/managed/y/z"), None);
-        assert_eq!(store_of(2, b"/managed/y"), None);
+        assert_eq!(found(1, "/managed/x", 0), None);
+        remember(1, b"/managed/x", Some(3), 0);
+        assert_eq!(found(1, "/managed/y", 9), Some(Some(3)));
+        assert_eq!(found(1, "/managed/y/z", 0), None);
+        assert_eq!(found(2, "/managed/y", 0), None);
         for number in 0..FOLDERS {
-            remember(1, format!("/managed/{number}/x").as_bytes(), number);
+            remember(1, format!("/managed/{number}/x").as_bytes(), Some(number), 0);
         }
-        assert_eq!(store_of(1, b"/managed/y"), None);
-        assert_eq!(store_of(1, b"/managed/1/y"), Some(1));
+        assert_eq!(found(1, "/managed/y", 0), None);
+        assert_eq!(found(1, "/managed/1/y", 0), Some(Some(1)));
+    }
+
+    #[test]
+    fn a_folder_elsewhere_is_known_until_a_name_changes_and_for_a_moment() {
+        remember(1, b"/elsewhere/x", None, 7);
+        assert_eq!(found(1, "/elsewhere/y", 7), Some(None));
+        assert_eq!(found(1, "/elsewhere/y", 8), None);
+        let later = clock::realtime_coarse_ns() + REMEMBERED_ELSEWHERE.as_ns();
+        assert_eq!(store_of(1, b"/elsewhere/y", 7, later), None);
+        // Seen again, and in a store now.
+        remember(1, b"/elsewhere/x", Some(0), 8);
+        assert_eq!(found(1, "/elsewhere/y", 8), Some(Some(0)));
     }
 }

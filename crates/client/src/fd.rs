@@ -1,6 +1,6 @@
 //! Descriptors of this process: numbers for system calls, and where Forebay's own lie.
 
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use forebay_pool::crash;
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
@@ -18,6 +18,29 @@ const ROOM: u64 = 64;
 pub(crate) const OWN_END: u32 = (LIMIT_MAX + ROOM) as u32;
 /// The lowest of them.
 static LOWEST_OWN: AtomicI32 = AtomicI32::new(RawFd::MAX);
+/// Descriptors, from 0 on, of which is known whether [`NO_FOLLOW`] has them.
+const WATCHED: usize = 4096;
+/// Descriptors that no session manages, and that were opened with O_NOFOLLOW though the program had
+/// not asked for it: a bit each.
+static NO_FOLLOW: [AtomicU64; WATCHED / 64] = [const { AtomicU64::new(0) }; WATCHED / 64];
+
+/// Notes whether `fd` was opened with O_NOFOLLOW though the program had not asked for it.
+#[inline]
+pub(crate) fn note_no_follow(fd: RawFd, is_ours: bool) {
+    let Some(word) = NO_FOLLOW.get(fd as usize / 64) else { return };
+    let bit = 1 << (fd % 64);
+    if (word.load(Ordering::Relaxed) & bit != 0) != is_ours {
+        word.fetch_xor(bit, Ordering::Relaxed);
+    }
+}
+
+/// Whether O_NOFOLLOW of `fd`, which no session manages, is to be kept from the program.
+pub(crate) fn is_no_follow_ours(fd: RawFd) -> bool {
+    NO_FOLLOW
+        .get(fd as usize / 64)
+        .is_some_and(|word| word.load(Ordering::Relaxed) >> (fd % 64) & 1 != 0)
+}
+
 /// `fd` for system calls.
 pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     // SAFETY: a program may close any descriptor at any time, so that nothing here relies on one

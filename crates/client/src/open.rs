@@ -11,7 +11,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
-use forebay_pool::{FileId, Identity, Marker, clock};
+use forebay_pool::{FileId, Identity, Marker, Owner, clock};
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
@@ -60,16 +60,27 @@ impl OpenStat {
     }
 }
 
-/// The path of a file that is about to be opened, in a folder that was seen in a store a moment
-/// ago. Unless it is a symbolic link, it is the canonical one.
+/// The path of a file that is about to be opened, in a folder that was seen a moment ago, in a
+/// store or elsewhere. Unless it is a symbolic link, it is the canonical one.
 #[derive(Clone, Copy)]
 pub(crate) struct InKnownFolder<'a> {
     path: &'a [u8],
-    store: usize,
+    store: Option<usize>,
     /// Before the open, by the clock that stamps files.
     now_ns: u64,
     /// [`forebay_pool::Segment::name_changes`] before the open.
     names: u64,
+}
+
+impl<'a> InKnownFolder<'a> {
+    /// As [`Session::managed_path`] gives them.
+    pub fn path_and_store(self) -> (&'a [u8], Option<usize>) {
+        (self.path, self.store)
+    }
+
+    fn is_in_store(&self) -> bool {
+        self.store.is_some()
+    }
 }
 
 pub(crate) fn mtime_ns(stat: &Stat) -> u64 {
@@ -132,14 +143,14 @@ impl Session {
         surely(|| self.opened(fd, flags))
     }
 
-    /// Whether `path` lies in a folder that this thread has just seen in a store: asked before the
-    /// open, and if so said afterwards to [`Session::opened_as`]. The open must then be refused if
-    /// the path is a symbolic link.
+    /// Whether `path` lies in a folder that this thread has just seen: asked before the open, and
+    /// if so said afterwards to [`Session::opened_as`]. The open must then be refused if the path
+    /// is a symbolic link.
     pub(crate) fn in_known_folder<'a>(&self, path: &'a CStr) -> Option<InKnownFolder<'a>> {
         let path = path.to_bytes();
-        let store = dir_cache::store_of(self.number(), path)?;
-        let now_ns = clock::realtime_coarse_ns();
-        Some(InKnownFolder { path, store, now_ns, names: self.segment.names().changes() })
+        let (now_ns, names) = (clock::realtime_coarse_ns(), self.segment.names().changes());
+        let store = dir_cache::store_of(self.number(), path, names, now_ns)?;
+        Some(InKnownFolder { path, store, now_ns, names })
     }
 
     /// [`Session::opened`] of a file of which is known where it lies, or by which path (of the
@@ -197,7 +208,9 @@ impl Session {
             made |= new;
             self.segment.open_description(file, description_flags(flags), owner)
         });
-        let Some(marker) = self.described(found)? else { return Ok(false) };
+        // Later than the call: by whomever, it was made while the call was under way.
+        let fresh = known.is_some_and(|known| seen.born_ns >= known.now_ns) && stat.st_size == 0;
+        let Some(marker) = self.described(found)? else { return Ok(fresh) };
         if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
             // A file system that cannot carry the marker: its files are too small to need us.
             self.segment.descriptions().release(self.slot(), marker.description);
@@ -231,9 +244,7 @@ impl Session {
         // Only the kernel can say that no process was faster.
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
         file.find_rule(created);
-        // Later than the call: by whomever, it was made while the call was under way.
-        let fresh = known.is_some_and(|known| seen.born_ns >= known.now_ns);
-        Ok(made && fresh && stat.st_size == 0)
+        Ok(made && fresh)
     }
 
     /// The description that was taken of a file, if that has a record.
@@ -254,18 +265,34 @@ impl Session {
         }
     }
 
-    /// Whether a file that lies in no managed directory is one that was moved out of one, and not
-    /// one that has the inode number of a removed file. The caller is in the table.
-    fn has_left(
+    /// Calls `then` with the record of a file that is in the table, wherever it lies: it is found
+    /// by its identity, and by its birth, which tells it from a removed file that had its inode
+    /// number. `None` if there is none.
+    ///
+    /// # Errors
+    /// As of [`Session::find_or_insert`].
+    fn find<R>(
         &self,
         identity: Identity,
         seen: &OpenStat,
-        owner: forebay_pool::Owner,
-    ) -> Result<bool, Errno> {
-        self.segment.with_file(identity, owner, |file| {
-            let known = |file| self.segment.file(file).born_ns.load(Ordering::Acquire);
-            file.is_some_and(|file| known(file) == seen.born_ns)
-        })
+        owner: Owner,
+        then: impl FnOnce(FileId) -> Option<R>,
+    ) -> Result<Option<R>, Errno> {
+        let inside = self.segment.enter_table(owner);
+        forebay_pool::crash::point("open.seen");
+        let found = self.segment.reopen_file(identity, owner, |file| {
+            let record = self.segment.file(file);
+            if record.born_ns.load(Ordering::Acquire) != seen.born_ns {
+                return None;
+            }
+            if seen.stat.st_nlink == 0 {
+                record.set(FileFlags::UNLINKED);
+            }
+            then(file)
+        });
+        forebay_pool::crash::point("open.found");
+        drop(inside);
+        Ok(found?.flatten())
     }
 
     /// Calls `then` with the record of the file behind `fd`, made if the file lies in a managed
@@ -282,34 +309,39 @@ impl Session {
         then: impl FnOnce(FileId, bool) -> R,
     ) -> Result<Option<R>, Errno> {
         let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
+        let owner = self.owner();
+        let mut then = Some(then);
+        let mut find = || match self.segment.files().may_have(identity) {
+            true => self.find(identity, seen, owner, |file| Some(then.take()?(file, false))),
+            false => Ok(None),
+        };
+        if !known.is_some_and(|known| known.is_in_store())
+            && let found @ Some(_) = find()?
+        {
+            return Ok(found);
+        }
         let mut buffer = core::mem::MaybeUninit::uninit();
-        let (path, store) = match known {
-            Some(known) => (known.path, Some(known.store)),
+        let names = self.segment.names().changes();
+        // A folder elsewhere may have been moved, or replaced, since.
+        let (path, store) = match known.filter(|known| known.is_in_store() || known.names == names)
+        {
+            Some(known) => known.path_and_store(),
             None => self.managed_path(fd, &mut buffer),
         };
-        if let (None, Some(store), Some(named)) = (known, store, named)
-            && named.to_bytes() == path
-        {
-            dir_cache::remember(self.number(), path, store);
+        if known.is_none() && named.is_some_and(|named| named.to_bytes() == path) {
+            dir_cache::remember(self.number(), path, store, names);
         }
-        if store.is_none() && !self.segment.files().may_have(identity) {
-            return Ok(None);
-        }
-        let owner = self.owner();
+        // One that was moved out of a managed directory has a record: by now, if it had not before.
+        let Some(store) = store else { return find() };
+        let Some(then) = then else { return Ok(None) };
         let inside = self.segment.enter_table(owner);
-        if store.is_none() {
-            let left = self.has_left(identity, seen, owner);
-            if left != Ok(true) {
-                return left.map(|_| None);
-            }
-        }
         let header = self.segment.header();
         let begin = |record: &FileRecord| {
-            start_record(record, &seen.stat, store.unwrap_or(0) as u32);
+            start_record(record, &seen.stat, store as u32);
             forebay_pool::crash::point("open.recorded");
             record.born_ns.store(seen.born_ns, Ordering::Relaxed);
             record.set_path(path);
-            if header.store[store.unwrap_or(0)].bypass != 0 {
+            if header.store[store].bypass != 0 {
                 record.set(FileFlags::DIRECT);
             }
         };

@@ -1,7 +1,7 @@
 //! The calls that open a file, or change one by its path, around the system calls that a front end
 //! makes: which flags the kernel gets, what is truncated by us, what becomes of an error.
 
-use crate::fd::borrow;
+use crate::fd::{borrow, is_no_follow_ours, note_no_follow};
 use crate::open::{InKnownFolder, OpenFlags};
 use crate::session::Session;
 use crate::user_memory::UserPath;
@@ -27,6 +27,11 @@ impl<'a> PathAt<'a> {
         PathAt { folder: CWD.as_raw_fd(), path }
     }
 
+    /// The same once the path was read; `None` if it cannot be, and the call will fail.
+    pub(crate) fn read(self) -> Option<NameAt<'a>> {
+        Some(NameAt { folder: self.folder, path: self.path.get()? })
+    }
+
     /// The directory, if it can be one.
     pub(crate) fn directory(&self) -> Option<BorrowedFd<'static>> {
         (self.folder >= 0 || self.folder == CWD.as_raw_fd()).then(|| borrow(self.folder))
@@ -36,6 +41,21 @@ impl<'a> PathAt<'a> {
         // A FIFO would make a plain open wait for a writer.
         let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC | OpenFlags::NONBLOCK;
         rustix::fs::openat(self.directory()?, self.path.get()?, flags, Mode::empty()).ok()
+    }
+}
+
+/// A [`PathAt`] whose path was read.
+#[derive(Clone, Copy)]
+pub(crate) struct NameAt<'a> {
+    pub folder: RawFd,
+    pub path: &'a CStr,
+}
+
+impl NameAt<'_> {
+    /// What the file, or the symbolic link, of this name is.
+    pub fn stat(&self) -> Option<Stat> {
+        let folder = PathAt { folder: self.folder, path: self.path.into() }.directory()?;
+        rustix::fs::statat(folder, self.path, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 }
 
@@ -105,6 +125,7 @@ impl Session {
             Some(fd) => (fd, flags | OpenFlags::EXCL),
             None => (call(if ours { flags - OpenFlags::TRUNC } else { flags })?, flags),
         };
+        note_no_follow(fd, false);
         match self.opened_as(fd, noted, None, path) {
             Ok(_) if ours => self.truncate_opened(fd),
             Ok(_) => Ok(fd),
@@ -112,8 +133,9 @@ impl Session {
         }
     }
 
-    /// The same for a path in a folder that is known to be managed: the file is truncated when it
-    /// is seen that there is something to truncate, and no symbolic link is followed.
+    /// The same for a path in a folder of which is known whether it is managed: the file is
+    /// truncated when it is seen that there is something to truncate, and no symbolic link is
+    /// followed.
     #[inline]
     fn open_known(
         &self,
@@ -125,11 +147,22 @@ impl Session {
         let ours = flags.contains(OpenFlags::TRUNC) && writes;
         let kernel = if ours { flags - OpenFlags::TRUNC } else { flags };
         let fd = call(kernel | OpenFlags::NOFOLLOW)?;
-        match self.opened_as(fd, flags, Some(known), None) {
+        let opened = self.opened_as(fd, flags, Some(known), None);
+        // What is managed has a flag for it.
+        let unmanaged = self.table.load(fd as usize) == 0;
+        note_no_follow(fd, unmanaged && !flags.contains(OpenFlags::NOFOLLOW));
+        match opened {
             Ok(false) if ours => self.truncate_opened(fd),
             Ok(_) => Ok(fd),
             Err(errno) => self.fail(fd, errno),
         }
+    }
+
+    /// The flags that F_GETFL shall show of `fd`, which is not managed, where the kernel says
+    /// `flags`.
+    pub fn shown_flags(&self, fd: RawFd, flags: OpenFlags) -> OpenFlags {
+        let added = flags.contains(OpenFlags::NOFOLLOW) && is_no_follow_ours(fd);
+        if added { flags - OpenFlags::NOFOLLOW } else { flags }
     }
 
     /// Where a file that did not exist would be scratch: makes it, if there is none.
@@ -215,6 +248,17 @@ impl Session {
     pub fn fstat_known(&self, fd: RawFd) -> Option<Stat> {
         let stat = rustix::fs::fstat(borrow((fd >= 0).then_some(fd)?)).ok()?;
         self.is_in_table(&stat).then_some(stat)
+    }
+
+    /// Device and inode number of the file behind `fd`, if it is in the file table.
+    pub fn identity_known(&self, fd: RawFd) -> Option<(u64, u64)> {
+        match self.file(fd) {
+            Some(file) => {
+                let identity = file.record.identity();
+                Some((identity.device, identity.inode))
+            }
+            None => self.fstat_known(fd).map(|stat| (stat.st_dev, stat.st_ino)),
+        }
     }
 
     /// Whether the file table may have the file, now or after an open that is under way.
@@ -341,11 +385,12 @@ impl Session {
     /// Files are found again by their names. A scratch file that got another one may be kept for
     /// it; what leaves the managed directories turns direct, because no later manager would look
     /// for it there.
-    pub(crate) fn note_named(&self, file: Option<Stat>, old: Option<UserPath<'_>>, at: PathAt<'_>) {
-        let (Some(file), Some(path)) = (file, at.path.get()) else { return };
+    pub(crate) fn note_named(&self, file: Option<Stat>, old: Option<&CStr>, at: NameAt<'_>) {
+        let Some(file) = file else { return };
         let identity = Identity { device: file.st_dev, inode: file.st_ino };
-        if self.named(identity, at.folder, path, old.and_then(UserPath::get))
-            && let Some(file) = at.open_to_read()
+        let opens = PathAt { folder: at.folder, path: at.path.into() };
+        if self.named(identity, at.folder, at.path, old)
+            && let Some(file) = opens.open_to_read()
         {
             // An error stays with the file.
             let _ = self.opened_raw(file.as_raw_fd());

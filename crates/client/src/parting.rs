@@ -9,7 +9,7 @@
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
 use crate::descriptors::{DESCRIPTION, PARTING, THREAD_SHIFT, description_of, is_parting};
-use crate::fd::{OWN_END, borrow};
+use crate::fd::{OWN_END, borrow, is_no_follow_ours, note_no_follow};
 use crate::open_file::OpenFile;
 use crate::session::{Session, THREADS};
 use core::ops::RangeInclusive;
@@ -254,7 +254,12 @@ impl Session {
         if self.owns(new) && !self.make_way(new) {
             return Err(Errno::BADF);
         }
-        Ok(self.duplicating(|| self.while_replacing(old, new, call, |&result| result >= 0)))
+        let result =
+            self.duplicating(|| self.while_replacing(old, new, call, |&result| result >= 0));
+        if result >= 0 {
+            note_no_follow(new, is_no_follow_ours(old));
+        }
+        Ok(result)
     }
 
     /// Lets descriptor `new` refer to what `old` refers to: `call`, a dup2 or dup3, does it, and
@@ -326,6 +331,7 @@ impl Session {
         }
         // Whatever had this number was closed where it could not be seen.
         self.forget(new);
+        note_no_follow(new, is_no_follow_ours(old));
         match (source, self.table.get(new as usize)) {
             (Some(source), Some(cell)) => {
                 let bound = self.share(source, new);

@@ -2,9 +2,8 @@
 //! finds one of which it has no descriptor.
 
 use crate::fd::borrow;
-use crate::opening::PathAt;
+use crate::opening::{NameAt, PathAt};
 use crate::session::Session;
-use crate::user_memory::UserPath;
 use crate::waiting::surely;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -118,7 +117,8 @@ impl Session {
             // A thread that opens it, or finds it, takes that back. Most programs rename within one
             // directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
-            let same = names.is_some_and(|(old, new)| record.rename_last(old, new));
+            let same = names.is_some_and(|(old, new)| record.rename_last(old, new))
+                || record.has_path(path.to_bytes());
             same && !record.has(FileFlags::SCRATCH)
         };
         // It has happened.
@@ -129,7 +129,10 @@ impl Session {
     #[cold]
     fn named_elsewhere(&self, identity: Identity, folder: i32, path: &CStr) -> bool {
         let mut buffer = MaybeUninit::uninit();
-        let (path, store) = self.managed_path_at(folder, path, &mut buffer);
+        let (path, store) = match self.in_known_folder(path) {
+            Some(known) => known.path_and_store(),
+            None => self.managed_path_at(folder, path, &mut buffer),
+        };
         self.is_named(identity, path, store) && store.is_none()
     }
 
@@ -219,17 +222,18 @@ struct Moved<'a> {
     file: Option<Stat>,
     /// A directory that lies in a managed one.
     is_folder: bool,
-    old: Option<UserPath<'a>>,
-    to: PathAt<'a>,
+    /// What it is called before, if that starts at the directory at which the new name does.
+    old: Option<&'a CStr>,
+    to: NameAt<'a>,
 }
 
 impl Session {
     /// To be asked before a rename.
-    fn moved<'a>(&self, from: PathAt<'a>, to: PathAt<'a>) -> Moved<'a> {
-        let stat = self.stat_at(from, AtFlags::SYMLINK_NOFOLLOW);
+    fn moved<'a>(&self, from: NameAt<'a>, to: NameAt<'a>) -> Moved<'a> {
+        let stat = from.stat();
         let is_folder = stat
             .is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
-            && self.is_managed(from);
+            && self.is_managed_path(from.folder, from.path);
         let old = (from.folder == to.folder).then_some(from.path);
         Moved { file: stat.filter(|stat| self.may_be_in_table(stat)), is_folder, old, to }
     }
@@ -237,7 +241,7 @@ impl Session {
     /// To be called after the rename.
     fn has_moved(&self, moved: Moved<'_>) {
         // Of which files lie in it, only the store knows; it happens rarely.
-        if moved.is_folder && !self.is_managed(moved.to) {
+        if moved.is_folder && !self.is_managed_path(moved.to.folder, moved.to.path) {
             self.sync_all(false);
         }
         let file = moved.file.filter(|stat| self.is_in_table(stat));
@@ -245,23 +249,9 @@ impl Session {
         self.note_named(file, moved.old, moved.to);
     }
 
-    fn is_managed(&self, at: PathAt<'_>) -> bool {
-        at.path.get().is_some_and(|path| self.is_managed_path(at.folder, path))
-    }
-
     /// Notes a new name before the caller looks whether the file is in the table.
-    fn note_new_name(&self, path: UserPath<'_>) {
-        if let Some(path) = path.get() {
-            self.name_changed(self.name_changes(), path);
-        }
-    }
-
-    /// At the end of a call that has changed the name `path`, before which names had been changed
-    /// so often.
-    fn end_of_change(&self, names: u64, path: UserPath<'_>) {
-        if let Some(path) = path.get() {
-            self.look_for_replaced(names, path);
-        }
+    fn note_new_name(&self, path: &CStr) {
+        self.name_changed(self.name_changes(), path);
     }
 
     /// Makes a call that gives a file the name `to`, too; it has the name `from`.
@@ -274,14 +264,15 @@ impl Session {
         to: PathAt<'_>,
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        let Some((from, to)) = from.read().zip(to.read()) else { return call() };
         let names = self.name_changes();
         call()?;
         self.note_new_name(to.path);
-        let file = self.stat_known(to, AtFlags::SYMLINK_NOFOLLOW);
+        let file = to.stat().filter(|stat| self.is_in_table(stat));
         self.note_status(file);
         let old = (from.folder == to.folder).then_some(from.path);
         self.note_named(file, old, to);
-        self.end_of_change(names, to.path);
+        self.look_for_replaced(names, to.path);
         Ok(())
     }
 
@@ -294,25 +285,28 @@ impl Session {
         at: PathAt<'_>,
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        let Some(at) = at.read() else { return call() };
         let names = self.name_changes();
-        self.taking_away(at, call)?;
-        self.end_of_change(names, at.path);
+        let doomed = at.stat().filter(|stat| self.may_be_in_table(stat));
+        self.taking_away(at, doomed, names, call)?;
+        self.look_for_replaced(names, at.path);
         Ok(())
     }
 
-    /// The same, of a call at the end of which [`Session::end_of_change`] is still to come.
+    /// The same, of `doomed`, a file that may be in the table, if it is one; names had been changed
+    /// `names` times before it was looked at. What may be left to do is
+    /// [`Session::look_for_replaced`].
     fn taking_away(
         &self,
-        at: PathAt<'_>,
+        at: NameAt<'_>,
+        doomed: Option<Stat>,
+        names: u64,
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let names = self.name_changes();
-        let doomed = self.stat_at(at, AtFlags::SYMLINK_NOFOLLOW);
-        let doomed = doomed.filter(|stat| self.may_be_in_table(stat));
-        let Some((doomed, name)) = doomed.zip(at.path.get()) else { return call() };
+        let Some(doomed) = doomed else { return call() };
         self.unlinking(&doomed);
         call()?;
-        self.unlinked(&doomed, names, name);
+        self.unlinked(&doomed, names, at.path);
         self.note_status(Some(doomed).filter(|stat| self.is_in_table(stat)));
         Ok(())
     }
@@ -328,20 +322,19 @@ impl Session {
         to: PathAt<'_>,
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        let Some((from, to)) = from.read().zip(to.read()) else { return call() };
         let names = self.name_changes();
         let source = self.moved(from, to);
-        let target = self.stat_at(to, AtFlags::SYMLINK_NOFOLLOW);
-        let target = target.filter(|stat| self.may_be_in_table(stat));
+        let target = to.stat().filter(|stat| self.may_be_in_table(stat));
         let one = |(a, b): (Stat, Stat)| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
-        match target {
-            Some(_) if !source.file.zip(target).is_some_and(one) => self.taking_away(to, call)?,
-            _ => {
-                call()?;
-                self.note_new_name(to.path);
-            }
+        if target.is_some() && !source.file.zip(target).is_some_and(one) {
+            self.taking_away(to, target, names, call)?;
+        } else {
+            call()?;
+            self.note_new_name(to.path);
         }
         self.has_moved(source);
-        self.end_of_change(names, to.path);
+        self.look_for_replaced(names, to.path);
         Ok(())
     }
 
@@ -357,6 +350,7 @@ impl Session {
         exchanges: bool,
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        let Some((from, to)) = from.read().zip(to.read()) else { return call() };
         let names = self.name_changes();
         let (source, other) = (self.moved(from, to), self.moved(to, from));
         call()?;
@@ -368,9 +362,9 @@ impl Session {
         self.has_moved(source);
         self.has_moved(other);
         if exchanges {
-            self.end_of_change(names, from.path);
+            self.look_for_replaced(names, from.path);
         }
-        self.end_of_change(names, to.path);
+        self.look_for_replaced(names, to.path);
         Ok(())
     }
 }

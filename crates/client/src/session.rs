@@ -178,6 +178,11 @@ impl Session {
         self.manager.connect();
     }
 
+    /// To be called when the process may have got another root directory.
+    pub fn root_changed(&self) {
+        crate::dir_cache::forget();
+    }
+
     /// Whether a process under this one's limits has the address space to join.
     pub(crate) fn fits(&self) -> bool {
         /// The maps of descriptors and buckets, and what a program needs for itself.

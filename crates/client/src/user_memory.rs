@@ -396,9 +396,13 @@ unsafe fn text_at<'a>(start: *const c_char, longest: usize) -> Option<&'a CStr> 
         }
         // SAFETY: just found readable.
         let piece = unsafe { core::slice::from_raw_parts(at, page) };
-        if let Some(end) = piece.iter().position(|&byte| byte == 0) {
+        if let Ok(end) = CStr::from_bytes_until_nul(piece) {
+            if length == 0 {
+                return Some(end);
+            }
+            let whole = length + end.count_bytes() + 1;
             // SAFETY: readable up to its zero, and unchanged, as the caller says.
-            let bytes = unsafe { core::slice::from_raw_parts(start.cast(), length + end + 1) };
+            let bytes = unsafe { core::slice::from_raw_parts(start.cast(), whole) };
             return CStr::from_bytes_with_nul(bytes).ok();
         }
         length += page;

@@ -94,7 +94,16 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
         libc::F_GETFD | libc::F_SETFD => return call(argument),
         _ => {}
     }
-    let Some(file) = managed(fd) else { return call(argument) };
+    let Some(file) = managed(fd) else {
+        let result = call(argument);
+        return match (command, session()) {
+            (libc::F_GETFL, Some(session)) if result >= 0 => {
+                let flags = OpenFlags::from_bits_retain(result as u32);
+                session.shown_flags(fd, flags).bits() as c_int
+            }
+            _ => result,
+        };
+    };
     match command {
         libc::F_GETFL => match call(argument) {
             -1 => -1,

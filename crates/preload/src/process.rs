@@ -165,10 +165,13 @@ macro_rules! parting {
     ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*);)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            if let Some(session) = session() {
-                session.keep_reach();
-            }
-            real!($symbol($($argument => $type),*) -> c_int)
+            let Some(session) = session() else {
+                return real!($symbol($($argument => $type),*) -> c_int);
+            };
+            session.keep_reach();
+            let result = real!($symbol($($argument => $type),*) -> c_int);
+            session.root_changed();
+            result
         }
     )* };
 }

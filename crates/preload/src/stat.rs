@@ -1,7 +1,7 @@
 //! stat in all its forms, and setting times.
 
 use crate::errno::status;
-use crate::files::{path_at, path_here};
+use crate::files::path_at;
 use crate::real::real;
 use crate::session::session;
 use core::ptr::null;
@@ -157,12 +157,15 @@ unsafe extern "C" fn statx(
     }
 }
 
+/// Device and inode number of a file that is in the file table.
+type Known = Option<(u64, u64)>;
+
 /// Sets the times of a file through `call`. One that is in the file table is held meanwhile, so
 /// that no flush sets its times in between; a later flush restores what was set here.
-fn timed(stat: Option<rustix::fs::Stat>, mtime: NewTime, call: impl Fn() -> c_int) -> c_int {
-    let (Some(session), Some(stat)) = (session(), stat) else { return call() };
+fn timed(known: Known, mtime: NewTime, call: impl Fn() -> c_int) -> c_int {
+    let (Some(session), Some((device, inode))) = (session(), known) else { return call() };
     let mut result = -1;
-    let set = session.set_times(stat.st_dev, stat.st_ino, mtime, || {
+    let set = session.set_times(device, inode, mtime, || {
         result = call();
         result == 0
     });
@@ -208,31 +211,33 @@ unsafe fn of_timeval(times: *const timeval) -> NewTime {
     NewTime::At(joined_ns(mtime.tv_sec, mtime.tv_usec.wrapping_mul(1000)))
 }
 
-/// What the file at `path` beneath `folder` is, or `folder` itself if there is no path.
+/// Which file is at `path` beneath `folder`, or `folder` itself if there is no path, if it is in
+/// the file table.
 ///
 /// # Safety
 /// As of [`path_at`].
-unsafe fn at(folder: c_int, path: *const c_char, flags: c_int) -> Option<rustix::fs::Stat> {
+unsafe fn at(folder: c_int, path: *const c_char, flags: c_int) -> Known {
     let flags = AtFlags::from_bits_retain(flags as u32);
     if path.is_null() {
         return known(folder);
     }
     // SAFETY: the program's path.
-    session()?.stat_known(unsafe { path_at(folder, path) }, flags)
+    let stat = session()?.stat_known(unsafe { path_at(folder, path) }, flags)?;
+    Some((stat.st_dev, stat.st_ino))
 }
 
-/// What the file at `path` is, if it is in the file table.
+/// The same of `path` alone.
 ///
 /// # Safety
 /// As of [`path_at`].
-unsafe fn here(path: *const c_char, flags: AtFlags) -> Option<rustix::fs::Stat> {
+unsafe fn here(path: *const c_char, flags: AtFlags) -> Known {
     // SAFETY: the program's path.
-    session()?.stat_known(unsafe { path_here(path) }, flags)
+    unsafe { at(HERE, path, flags.bits() as c_int) }
 }
 
-/// What the file behind `fd` is, if it is in the file table.
-fn known(fd: c_int) -> Option<rustix::fs::Stat> {
-    session()?.fstat_known(fd)
+/// The same of the file behind `fd`.
+fn known(fd: c_int) -> Known {
+    session()?.identity_known(fd)
 }
 
 #[unsafe(no_mangle)]

@@ -57,3 +57,52 @@ fn files_that_are_deleted_when_they_are_clean_are_searched_for_nowhere() {
     let searches = calls.lines().filter(|line| line.contains(&store)).count();
     assert_eq!(searches, 0, "the manager has looked through the store: {calls}");
 }
+
+/// The system calls that each kind of call of `programs/name_calls.c` makes plainly, and those that
+/// it may make here.
+const NAMES: [(&str, usize, usize); 13] = [
+    ("open-absolute", 2, 4),
+    ("open-relative", 2, 4),
+    ("open-at", 2, 4),
+    ("open-dotted", 2, 4),
+    ("open-link", 2, 4),
+    ("open-elsewhere", 2, 3),
+    ("stat", 1, 1),
+    ("stat-elsewhere", 1, 1),
+    ("rename", 2, 6),
+    ("link", 2, 4),
+    ("link-relative", 2, 7),
+    ("set-times", 1, 2),
+    ("set-times-open", 1, 1),
+];
+
+#[test]
+fn calls_that_name_files_make_few_others() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("name_calls.c", &[]) {
+        return;
+    }
+    let script = "mkdir $OUT/elsewhere; strace -o $OUT/calls $BIN/name_calls $PWD $OUT/elsewhere";
+    let (ran, status) = site.run_buffered(script);
+    ran.expect(0);
+    status.assert_live();
+    let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    for (kind, plainly, most) in NAMES {
+        let marker = format!("marker-{kind}\"");
+        let lines = calls.lines().skip_while(|line| !line.contains(&marker)).skip(1);
+        // A descriptor that Rust's library closes in a build with debug assertions is asked for
+        // first.
+        let made: Vec<&str> = lines
+            .take_while(|line| !line.contains("marker-end"))
+            .filter(|line| !line.contains("F_GETFD"))
+            .collect();
+        println!("{kind:16} {:4} system calls of a hundred", made.len());
+        assert!(made.len() >= 100 * plainly, "{kind}: {made:#?}");
+        // What is remembered for a moment is looked at again now and then.
+        let few = &made[..made.len().min(20)];
+        assert!(made.len() <= 100 * most + 20, "{kind}, {}: {few:#?}", made.len());
+    }
+}

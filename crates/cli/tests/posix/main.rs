@@ -5,6 +5,7 @@ mod harness;
 
 mod aliases;
 mod descriptors;
+mod folders;
 mod locks;
 mod names;
 mod posix_edge_cases;

@@ -134,6 +134,15 @@ impl FileRecord {
         }
     }
 
+    /// Whether the file is known by `path`.
+    pub fn has_path(&self, path: &[u8]) -> bool {
+        let length = self.path_length.load(Ordering::Acquire) as usize;
+        let known = || self.path.iter().map(|byte| byte.load(Ordering::Relaxed));
+        length == path.len()
+            && length <= PATH_BYTES
+            && known().take(length).eq(path.iter().copied())
+    }
+
     /// Whether the last part of the path is `name`.
     pub fn is_called(&self, name: &[u8]) -> bool {
         let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
