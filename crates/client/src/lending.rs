@@ -39,6 +39,32 @@ impl OpenFile<'_> {
         result
     }
 
+    /// Calls `act` with a descriptor of this process through which the file can be written: this
+    /// one, or one of a description of its own, which is closed afterwards. `None`, and `act` was
+    /// not called, where there is none to be had, or to close it would end the process's fcntl
+    /// locks.
+    pub(crate) fn through_writable<R>(&self, act: impl FnOnce(RawFd) -> R) -> Option<R> {
+        if self.may(DescriptionFlags::WRITE) {
+            return Some(act(self.fd));
+        }
+        // A child that another thread forks meanwhile has it until it executes a program, and none
+        // that is open for writing can be executed.
+        if self.record.has(FileFlags::EXECUTABLE) {
+            return None;
+        }
+        self.session.lending.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let own = match self.record.has(FileFlags::FCNTL_LOCKED) {
+            true => None,
+            // It may have a lease.
+            false => crate::fd::reopen(self.fd, OFlags::WRONLY | OFlags::NONBLOCK).ok(),
+        };
+        let result = own.as_ref().map(|own| act(own.as_raw_fd()));
+        drop(own);
+        self.session.lending.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
     /// Notes that a description is about to be locked for itself.
     pub fn locking(&self) {
         self.description.flags.set(DescriptionFlags::LOCKED, Ordering::SeqCst);

@@ -47,6 +47,7 @@ pub mod user_memory;
 mod vfork;
 mod waiting;
 mod write;
+mod write_back;
 
 pub use attach::{StartError, say};
 pub use attributes::{NewTime, StatFields, Whence};

@@ -24,6 +24,12 @@ pub fn limits_changed() {
     FILE_LIMIT.store(limit, Ordering::Relaxed);
 }
 
+/// Whether a file may have bytes up to `end`, as far as RLIMIT_FSIZE goes: else a write to the
+/// kernel sends a signal.
+pub(crate) fn is_within_limit(end: u64) -> bool {
+    end <= FILE_LIMIT.load(Ordering::Relaxed)
+}
+
 impl OpenFile<'_> {
     /// How many of `length` bytes may be written at `offset`: at least one, if any are asked for.
     ///

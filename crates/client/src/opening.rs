@@ -5,9 +5,12 @@ use crate::fd::{borrow, is_no_follow_ours, note_no_follow};
 use crate::open::{InKnownFolder, OpenFlags};
 use crate::session::Session;
 use crate::user_memory::UserPath;
+use crate::waiting::surely;
 use core::ffi::CStr;
-use forebay_pool::Identity;
+use core::sync::atomic::Ordering;
 use forebay_pool::clock::joined_ns;
+use forebay_pool::layout::FileFlags;
+use forebay_pool::{FileId, Identity};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, Stat, StatxFlags, statx};
 use rustix::io::Errno;
@@ -37,10 +40,16 @@ impl<'a> PathAt<'a> {
         (self.folder >= 0 || self.folder == CWD.as_raw_fd()).then(|| borrow(self.folder))
     }
 
-    fn open_to_read(&self) -> Option<OwnedFd> {
+    fn open_to(&self, access: OpenFlags) -> Option<OwnedFd> {
         // A FIFO would make a plain open wait for a writer.
-        let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC | OpenFlags::NONBLOCK;
+        let flags = access | OpenFlags::CLOEXEC | OpenFlags::NONBLOCK;
         rustix::fs::openat(self.directory()?, self.path.get()?, flags, Mode::empty()).ok()
+    }
+
+    /// A descriptor through which the file can be written, or else read, and which of them.
+    fn open_to_clean(&self) -> Option<(OwnedFd, OpenFlags)> {
+        let open = |access| self.open_to(access).map(|file| (file, access));
+        open(OpenFlags::WRONLY).or_else(|| open(OpenFlags::RDONLY))
     }
 }
 
@@ -315,15 +324,39 @@ impl Session {
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         call()?;
-        self.note_status(self.stat_known(at, flags));
+        let stat = self.stat_known(at, flags);
+        self.note_status(stat);
         // Linkers make their output executable after they have closed it.
         if mode & 0o111 != 0
-            && self.stat_known(at, AtFlags::empty()).is_some()
-            && let Some(file) = at.open_to_read()
+            && let Some(stat) = match flags.contains(AtFlags::SYMLINK_NOFOLLOW) {
+                true => self.stat_known(at, AtFlags::empty()),
+                false => stat,
+            }
+            && !self.is_executable_now(&stat)
+            && let Some((file, access)) = at.open_to_clean()
         {
-            self.make_clean(file.as_raw_fd());
+            self.make_clean_as(file.as_raw_fd(), access);
         }
         Ok(())
+    }
+
+    /// Whether the store has all of a file, and no process of ours keeps it from being executed but
+    /// those that the program knows of.
+    fn is_executable_now(&self, stat: &Stat) -> bool {
+        let behind = FileFlags::METADATA_DIRTY
+            | FileFlags::DIRTY
+            | FileFlags::REGISTERED
+            | FileFlags::HELD
+            | FileFlags::LOGGED
+            | FileFlags::SLOTTED;
+        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        let is_clean = |file: Option<FileId>| {
+            file.is_none_or(|file| {
+                let record = self.segment.file(file);
+                !record.flags.load(Ordering::Acquire).intersects(behind) && !record.has_intent()
+            })
+        };
+        surely(|| self.with_record(identity, is_clean)).unwrap_or(false)
     }
 
     /// The same of the file behind `fd`.
@@ -343,12 +376,17 @@ impl Session {
     /// Makes a file that may be executed, or loaded as a library, what it is on the store: the
     /// kernel and the loader read it there, at a time we cannot see.
     pub(crate) fn make_clean(&self, fd: RawFd) {
+        self.make_clean_as(fd, OpenFlags::RDONLY);
+    }
+
+    /// The same of a descriptor that was opened with `access`.
+    fn make_clean_as(&self, fd: RawFd, access: OpenFlags) {
         let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
         if !self.knows(stat.st_dev, stat.st_ino) {
             return;
         }
         let managed = self.file(fd).is_some();
-        if !managed && self.opened_surely(fd, OpenFlags::RDONLY).is_err() {
+        if !managed && self.opened_surely(fd, access).is_err() {
             // There is no description to be had for it.
             self.sync_all(false);
         }
@@ -390,7 +428,7 @@ impl Session {
         let identity = Identity { device: file.st_dev, inode: file.st_ino };
         let opens = PathAt { folder: at.folder, path: at.path.into() };
         if self.named(identity, at.folder, at.path, old)
-            && let Some(file) = opens.open_to_read()
+            && let Some(file) = opens.open_to(OpenFlags::RDONLY)
         {
             // An error stays with the file.
             let _ = self.opened_raw(file.as_raw_fd());

@@ -59,10 +59,24 @@ fn read(fd: RawFd, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> 
 }
 
 /// Writes `from` at `offset`; on an error after some bytes, their number.
-fn write(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<usize, Errno> {
+pub(crate) fn write(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<usize, Errno> {
     power_loss::writing(borrow(fd), offset, from.len() as u64);
     // SAFETY: a readable span, which others may write.
     unsafe { STORE.write(StoreFile::new(fd), offset, from.raw()) }
+}
+
+/// [`write`] through a descriptor with O_SYNC or O_DSYNC: what is written is durable.
+pub(crate) fn write_through(
+    fd: RawFd,
+    from: Span<'_, Readable>,
+    offset: u64,
+) -> Result<usize, Errno> {
+    power_loss::writing(borrow(fd), offset, from.len() as u64);
+    let began = clock::monotonic_ns();
+    // SAFETY: a readable span, which others may write.
+    let written = unsafe { STORE.write(StoreFile::new(fd), offset, from.raw()) }?;
+    power_loss::wrote_through(borrow(fd), offset, written as u64, began);
+    Ok(written)
 }
 
 /// What the store says of the file.

@@ -6,6 +6,7 @@ use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
 use crate::session::Session;
 use crate::waiting::{Wait, surely};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::STOPPED_TIMEOUT;
 use forebay_pool::clock::Timer;
@@ -28,7 +29,12 @@ impl OpenFile<'_> {
         }
         // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
         if self.record.has(FileFlags::EXECUTABLE) {
-            let _ = surely(|| self.flush(false));
+            // What the manager has open for writing cannot be executed. It closes that after its
+            // flush.
+            let _ = surely(|| match self.record.has(FileFlags::REGISTERED) {
+                true => self.flush_by_manager(false),
+                false => self.flush(false),
+            });
         } else if !self.record.has(FileFlags::SCRATCH)
             && self.session.trigger(self.record) == Trigger::PerFile
         {
@@ -42,10 +48,10 @@ impl OpenFile<'_> {
     /// # Errors
     /// The store's errno, once for each description and error.
     pub fn sync(&self, durable: bool) -> Result<(), Errno> {
-        self.session.restarting(|| self.sync_once(durable))
+        self.session.restarting(|| self.sync_once(durable, None))
     }
 
-    fn sync_once(&self, durable: bool) -> Result<(), Errno> {
+    fn sync_once(&self, durable: bool, written: Option<&Range<u64>>) -> Result<(), Errno> {
         let record = self.record;
         let flushed = match durable.then(|| self.session.durability(record)) {
             // What ends with its job needs no safety beyond it.
@@ -53,7 +59,10 @@ impl OpenFile<'_> {
             // A program that uses it through the kernel means the kernel's.
             Some(Durability::Memory) if !record.has(FileFlags::DIRECT) => Ok(()),
             Some(Durability::NonVolatile) => self.log(),
-            _ => self.flush(durable),
+            _ => match written {
+                Some(range) if self.write_through(range)? => Ok(()),
+                _ => self.flush(durable),
+            },
         };
         let owner = self.session.owner();
         let inside = self.enter_beside(owner);
@@ -72,10 +81,16 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`OpenFile::sync`].
     pub fn sync_written(&self, durable: bool) -> Result<(), Errno> {
-        self.sync(durable).map_err(|errno| match errno {
-            Errno::BADF | Errno::INTR => Errno::IO,
-            other => other,
-        })
+        self.sync(durable).map_err(of_done_write)
+    }
+
+    /// The same where O_SYNC or O_DSYNC asks for it: of `range`, which was written.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::sync`].
+    pub(crate) fn sync_range_written(&self, range: Range<u64>) -> Result<(), Errno> {
+        let sync = || self.sync_once(true, Some(&range));
+        self.session.restarting(sync).map_err(of_done_write)
     }
 
     /// Makes what was written so far durable on the store or a file tier.
@@ -110,6 +125,31 @@ impl OpenFile<'_> {
         if !durable && (unbuffered || record.has(FileFlags::DIRECT)) {
             return Ok(());
         }
+        if self.write_back_few()? {
+            if durable {
+                self.sync_store()?;
+            }
+            // What journal or slots have got meanwhile may be older than what was written now.
+            if !durable || !record.is_tracked() {
+                return Ok(());
+            }
+        }
+        self.flush_by_manager(durable)
+    }
+
+    /// Makes durable what the store has. An error is every description's to learn of.
+    fn sync_store(&self) -> Result<(), Errno> {
+        crash::point("write-back.syncing");
+        let result = crate::store::fsync(self.fd);
+        if let Err(errno) = result {
+            self.record.report(errno.raw_os_error() as u32);
+        }
+        crash::point("write-back.synced");
+        result
+    }
+
+    /// Has the node manager bring the file to the store, or does it here where there is none.
+    pub(crate) fn flush_by_manager(&self, durable: bool) -> Result<(), Errno> {
         self.register();
         let durably = FileFlags::DURABLE.when(durable);
         match self.session.await_sync(self.id, FileFlags::TO_FLUSH | durably)? {
@@ -174,6 +214,14 @@ impl OpenFile<'_> {
     pub(crate) fn unreported_error(&self) -> Option<Errno> {
         let seen = &self.description.error_seen;
         self.record.check_errors(seen).map(Errno::from_raw_os_error)
+    }
+}
+
+/// The error of a sync whose write is done.
+fn of_done_write(errno: Errno) -> Errno {
+    match errno {
+        Errno::BADF | Errno::INTR => Errno::IO,
+        other => other,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::open_file::OpenFile;
 use crate::part::Part;
 use crate::span::{Cursor, Readable, Span, total};
 use crate::user_buffers::UserBuffers;
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::Mode;
 use forebay_pool::interruption;
@@ -104,10 +104,11 @@ impl OpenFile<'_> {
                 result => return result,
             }
         }
-        let written = self.session.restarting(|| self.write_once(pieces, offset, append))?;
+        let once = || self.write_once(pieces, offset, append);
+        let (start, written) = self.session.restarting(once)?;
         // Of a write that is done: whatever becomes of this, it is not made again.
         if written > 0 {
-            self.after_write()?;
+            self.after_write(start..start + written as u64)?;
         }
         Ok(written)
     }
@@ -118,7 +119,7 @@ impl OpenFile<'_> {
         pieces: &[Span<'_, Readable>],
         offset: Option<u64>,
         append: bool,
-    ) -> Result<usize, Errno> {
+    ) -> Result<(u64, usize), Errno> {
         match offset {
             Some(offset) if append => {
                 let end = total(pieces).and_then(|length| offset.checked_add(length as u64));
@@ -126,9 +127,9 @@ impl OpenFile<'_> {
                 if !possible && self.may(DescriptionFlags::WRITE) {
                     return Err(Errno::INVAL);
                 }
-                self.append(pieces).map(|(_, bytes)| bytes)
+                self.append(pieces)
             }
-            Some(offset) => self.write_at(pieces, offset),
+            Some(offset) => Ok((offset, self.write_at(pieces, offset)?)),
             None => self.positioned(|offset| {
                 let (start, written) = if append {
                     self.append(pieces)?
@@ -139,7 +140,7 @@ impl OpenFile<'_> {
                     let moved = start + written as u64;
                     self.description.offset.store(moved, Ordering::Release);
                 }
-                Ok(written)
+                Ok((start, written))
             }),
         }
     }
@@ -207,12 +208,12 @@ impl OpenFile<'_> {
     /// What the file's rule, its mode and the description ask for behind each write. The caller
     /// holds nothing, so that others write meanwhile, and handlers run.
     #[inline]
-    fn after_write(&self) -> Result<(), Errno> {
+    fn after_write(&self, written: Range<u64>) -> Result<(), Errno> {
         self.review_rule();
         let record = self.record;
         let mode = record.mode.load(Ordering::Relaxed);
         if self.may(DescriptionFlags::SYNC) {
-            self.sync_written(true)?;
+            self.sync_range_written(written)?;
         } else if mode == Mode::Sync as u8 {
             // Write-through: the store has it; only a sync makes the store durable.
             self.sync_written(false)?;

@@ -195,6 +195,8 @@ impl FileFlags {
     pub const TO_CHECKPOINT: FileFlags = FileFlags(1 << 25);
     /// A thread that truncates or punches waits until the journal has it, and this is cleared.
     pub const TO_RECORD_TRUNCATE: FileFlags = FileFlags(1 << 26);
+    /// The node manager has a descriptor of it, with which it could be written.
+    pub const HELD: FileFlags = FileFlags(1 << 27);
 }
 
 flag_set!(FileFlags);

@@ -90,6 +90,47 @@ impl Segment {
         });
     }
 
+    /// The blocks of `file` of which the store lacks something, if that is at most `pages` pages in
+    /// as many blocks as `blocks` has room for, all of it in RAM, and nothing is on its way there.
+    /// Returns their number.
+    pub fn few_dirty(&self, file: FileId, pages: u32, blocks: &mut [u64]) -> Option<usize> {
+        let (mut count, mut left, mut few) = (0, pages, true);
+        self.for_each_entry(self.file(file), 0, |block, place| {
+            let Some(dirty) = self.dirty_in_ram(place) else {
+                few = false;
+                return false;
+            };
+            if dirty == 0 {
+                return true;
+            }
+            let room = blocks.get_mut(count);
+            match (room, left.checked_sub(dirty.count_ones())) {
+                (Some(room), Some(rest)) => (*room, count, left) = (block, count + 1, rest),
+                _ => few = false,
+            }
+            few
+        });
+        few.then_some(count)
+    }
+
+    /// Pages of the block that `place` names which the store lacks; `None` if some are on their
+    /// way to it, or not in RAM.
+    fn dirty_in_ram(&self, place: &AtomicU64) -> Option<u64> {
+        loop {
+            let word = place.load(Ordering::Acquire);
+            let Entry::Resident { bucket, .. } = Entry::decode(word) else { return Some(0) };
+            let Some(meta) = self.bucket(bucket) else { return Some(0) };
+            let pages = meta.pending();
+            let moves = meta.pages.writeback() != 0;
+            if place.load(Ordering::Acquire) != word {
+                continue;
+            }
+            let pages = pages & meta.valid.load(Ordering::Acquire);
+            let is_here = !moves && (pages == 0 || self.tier_of(bucket).is_ram());
+            return is_here.then_some(pages);
+        }
+    }
+
     /// Bytes of `file`, in whole pages, that the store does not have yet.
     pub fn pending_bytes(&self, file: FileId) -> u64 {
         let mut sum = 0;

@@ -3,8 +3,9 @@
 //! a part of it back has what a disk may look like that was never told to sync. Without debug
 //! assertions all of this is nothing.
 //!
-//! DIR/DEVICE-INODE has for each page that was changed a head of five words - time, kind (0: write,
-//! 1: sync, 2: new size), offset, number of old bytes, old size of the file - and the old bytes.
+//! DIR/DEVICE-INODE has for each page that was changed a head of five words, and the old bytes:
+//! time, kind (0: write, 1: sync, 2: new size, 3: sync of some bytes), offset, number of old bytes,
+//! old size of the file. A sync of some bytes has their number, in a word, instead of the old bytes.
 //! DIR/DEVICE-all has the syncs of all its files.
 
 use rustix::fd::BorrowedFd;
@@ -34,6 +35,16 @@ pub fn synced(fd: BorrowedFd<'_>, began: u64) {
     kept::forget(fd, began);
     #[cfg(not(debug_assertions))]
     let _ = (fd, began);
+}
+
+/// After a write of `bytes` at `offset` that began at `began`, of the monotonic clock, and that the
+/// kernel has synced with the size of the file.
+#[inline(always)]
+pub fn wrote_through(fd: BorrowedFd<'_>, offset: u64, bytes: u64, began: u64) {
+    #[cfg(debug_assertions)]
+    kept::forget_range(fd, offset, bytes, began);
+    #[cfg(not(debug_assertions))]
+    let _ = (fd, offset, bytes, began);
 }
 
 /// After a sync of the whole file system of `fd` that began at `began`, of the monotonic clock.
@@ -102,6 +113,14 @@ mod kept {
 
     pub fn forget(fd: BorrowedFd<'_>, began: u64) {
         forget_of(fd, began, false);
+    }
+
+    pub fn forget_range(fd: BorrowedFd<'_>, offset: u64, bytes: u64, began: u64) {
+        if crate::crash::planted("fsync-lies") {
+            return;
+        }
+        let Some((kept, size)) = file_of(fd, false) else { return };
+        add(&kept, [began, 3, offset, 8, size], &bytes.to_ne_bytes());
     }
 
     pub fn forget_all(fd: BorrowedFd<'_>, began: u64) {

@@ -239,6 +239,7 @@ fn lead(aim: &Aim) -> Lead {
         ("flush-here" | "mark", _) => {
             Lead { often: &[Fsync, Stored, Write], events: &[Absence], ..PLAIN }
         }
+        ("write-back", _) => Lead { often: &[Fsync, Write], ..PLAIN },
         ("flush", "failed") => Lead { faults: "store write fail EIO every 3", ..PLAIN },
         ("record" | "slot" | "move", _) if aim.point != "slot.reserved" => {
             Lead { tiers: Tiers::Full, ..PLAIN }

@@ -434,7 +434,8 @@ fn managers_that_crash() {
 /// that.
 #[test]
 fn pages_under_writeback_survive_a_crash_in_recovery() {
-    let Some(harness) = Harness::new(&RESTING) else { return };
+    let Some(mut harness) = Harness::new(&RESTING) else { return };
+    harness.settings.push(left_to_manager());
     let write = Step::Write { file: 0, at: 0, bytes: 9000, seed: 1, pieces: false };
     let lines = alone(&[write, Step::Sync { file: 0, data_only: false }]);
     let kill = |point: &str| Kill { role: "node", point: point.into(), number: 1 };
@@ -582,6 +583,11 @@ fn power_loss(
 }
 
 /// A harness in which power can be lost.
+/// Programs leave to the manager what they could bring to the store themselves.
+fn left_to_manager() -> (&'static str, String) {
+    ("FOREBAY_REFUSE", "write-back:1..".to_owned())
+}
+
 fn powered(setup: &Setup) -> Option<Harness> {
     let mut harness = Harness::new(setup)?;
     let undo = harness.site.root().join("undo");
@@ -630,7 +636,8 @@ fn syncs_of_a_dead_manager_are_made_by_its_successor() {
         (&RESTING_JOURNAL, "sync.logging"),
         (&RESTING_JOURNAL, "journal.written"),
     ] {
-        let Some(harness) = powered(setup) else { return };
+        let Some(mut harness) = powered(setup) else { return };
+        harness.settings.push(left_to_manager());
         for seed in 0..4 {
             let kill = Kill { role: "node", point: point.into(), number: 1 };
             let loss = Loss { kill, replaced: true, again: Vec::new() };

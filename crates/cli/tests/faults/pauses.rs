@@ -520,6 +520,8 @@ fn what_a_new_manager_is_writing_is_waited_for_by_a_program_that_flushes_without
     let pause = format!("flush.writing:1/1:while={}", writing.display());
     run.env("FOREBAY_PAUSE", pause).env("FOREBAY_PAUSE_IN", "node");
     run.env("FOREBAY_PAUSE_LOG", &node_log).env("FOREBAY_TIME_SCALE", "50");
+    // Else the program would not need a manager.
+    run.env("FOREBAY_REFUSE", "write-back:1..");
     let run = site.start(run);
     let is_there = |name: &str| {
         wait_for(name, LIMIT, || site.out.join(name).exists().then_some(()));

@@ -106,3 +106,40 @@ fn calls_that_name_files_make_few_others() {
         assert!(made.len() <= 100 * most + 20, "{kind}, {}: {few:#?}", made.len());
     }
 }
+
+/// The calls that a traced program has made between two marks, by name.
+fn between<'t>(calls: &'t str, from: &str, to: &str) -> Vec<&'t str> {
+    let after = calls.lines().skip_while(|line| !line.contains(from)).skip(1);
+    let lines = after.take_while(|line| !line.contains(to));
+    // The number of the process comes first.
+    let name = |line: &'t str| line.split_once(' ')?.1.trim_start().split('(').next();
+    lines.filter_map(name).collect()
+}
+
+#[test]
+fn a_small_sync_is_made_by_its_caller() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("syncs.c", &[]) {
+        return;
+    }
+    let (ran, status) = site.run_buffered("strace -f -o $OUT/calls $BIN/syncs");
+    ran.expect(0);
+    status.assert_live();
+    let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    let count = |calls: &[&str], name: &str| calls.iter().filter(|&&call| call == name).count();
+    // The write, the sync, and what keeps the times: the manager has no part in it. It would be
+    // woken by futex.
+    let synced = between(&calls, "fsync-begins", "fsync-ends");
+    assert_eq!((count(&synced, "pwrite64"), count(&synced, "fsync")), (49, 49), "{synced:?}");
+    assert_eq!(count(&synced, "utimensat"), 49, "{synced:?}");
+    assert_eq!(synced.len(), 49 * 5, "{synced:?}");
+    // What O_SYNC has made durable is not synced again.
+    let through = between(&calls, "through-begins", "through-ends");
+    assert_eq!(count(&through, "pwrite64"), 49, "{through:?}");
+    assert_eq!(through.len(), 49 * 4, "{through:?}");
+    let changed = between(&calls, "chmod-begins", "chmod-ends");
+    assert!(changed.len() <= 2, "{changed:?}");
+}

@@ -416,9 +416,12 @@ fn commands_say_that_the_manager_they_wait_for_is_stopped() {
 
 #[test]
 fn an_fsync_whose_manager_is_stopped_ends_with_an_error_and_the_next_is_good() {
+    if !cfg!(debug_assertions) {
+        return harness::skip("only builds with debug assertions leave so little to the manager");
+    }
     let site = Site::new(&LAZY);
     let mut command = site.buffered(&["python3", "-c", DRIVER]);
-    command.env("FOREBAY_TIME_SCALE", "10");
+    command.env("FOREBAY_TIME_SCALE", "10").env("FOREBAY_REFUSE", "write-back:1..");
     let mut program = Program::from(&site, command);
     program.does("open f file WRONLY|CREAT", "opened");
     program.does("write f text", "4");
@@ -431,6 +434,23 @@ fn an_fsync_whose_manager_is_stopped_ends_with_an_error_and_the_next_is_good() {
     assert_eq!(sees(&site.store.join("file")), "textmore");
     program.end();
     quiet(&site);
+}
+
+#[test]
+fn a_few_pages_are_synced_while_the_manager_is_stopped() {
+    let site = Site::new(&LAZY);
+    let mut program = Program::from(&site, site.buffered(&["python3", "-c", DRIVER]));
+    program.does("open f file WRONLY|CREAT", "opened");
+    program.does("write f text", "4");
+    let manager = site.status().manager;
+    kill(manager, Signal::STOP);
+    program.does("fsync f", "synced");
+    assert_eq!(sees(&site.store.join("file")), "text");
+    program.does("write f more", "4");
+    kill(manager, Signal::CONT);
+    program.end();
+    quiet(&site);
+    assert_eq!(sees(&site.store.join("file")), "textmore");
 }
 
 /// How many files a program can make whose manager does not read its socket: more than fit into

@@ -100,8 +100,15 @@ impl OpenFile<'_> {
     /// # Errors
     /// The errno of the flush.
     pub(crate) fn release_descriptor(&self) -> Result<(), Errno> {
-        surely(|| self.with_clean(|| ()))?;
-        surely(|| self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::RELEASE))?;
+        let record = self.record;
+        let written = surely(|| self.write_back_few())?;
+        if !written || record.has(FileFlags::METADATA_DIRTY) {
+            surely(|| self.with_clean(|| ()))?;
+        }
+        let held = FileFlags::REGISTERED | FileFlags::HELD;
+        if record.flags.load(Ordering::Acquire).intersects(held) {
+            surely(|| self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::RELEASE))?;
+        }
         Ok(())
     }
 
@@ -149,7 +156,9 @@ impl ExclusiveFile<'_> {
             if self.session.segment.drop_clean_blocks(self.id, self.owner) {
                 return Ok(());
             }
-            self.flush(false)?;
+            if !self.write_back_entered()? {
+                self.flush_by_manager(false)?;
+            }
         }
         Err(self.last_error().unwrap_or(Errno::IO))
     }

@@ -51,7 +51,7 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
         // A program that is open for writing cannot be executed. The next writer registers its own.
         record.clear(FileFlags::REGISTERED);
         crash::point("reconcile.closing");
-        node.descriptors.close(file);
+        node.descriptors.close(&node.segment, file);
     }
 }
 

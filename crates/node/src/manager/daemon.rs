@@ -176,6 +176,9 @@ pub fn serve(
             .map_err(|errno| format!("making an event descriptor: {errno}"))?,
         memory: Memory::default(),
     };
+    let leaves = u32::from(node.faults.is_some());
+    let stores = node.header().store.iter();
+    stores.for_each(|store| store.left_to_manager.store(leaves, Ordering::Relaxed));
     keep_configs(&node)?;
     node.journal = place_journal(&node);
     if opened.found {

@@ -215,7 +215,7 @@ pub(crate) fn delete_held(node: &Node, file: FileId, owner: Owner, open: bool) {
                 segment.drop_all_blocks(file, owner, node);
                 record.clear(FileFlags::METADATA_DIRTY | FileFlags::REGISTERED);
                 record.clear(FileFlags::DIRTY | FileFlags::FAILING);
-                node.descriptors.close(file);
+                node.descriptors.close(segment, file);
             }
         }
         // It was given a name that is to last, where we could not see it.
@@ -314,7 +314,7 @@ pub(crate) fn lay_down(node: &Node, file: FileId) {
             record.set_path(path.as_os_str().as_bytes());
         }
         record.clear(FileFlags::REGISTERED);
-        node.descriptors.close(file);
+        node.descriptors.close(&node.segment, file);
     }
     if !node.segment.clients().is_unrecorded(record.identity()) {
         record.clear(FileFlags::DIRECT);

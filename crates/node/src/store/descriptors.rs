@@ -160,11 +160,11 @@ impl Descriptors {
             forebay_pool::crash::point("register.received");
             let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
-            self.map().insert(file, kept);
+            self.keep(segment, file, kept);
             // It may have been checkpointed since we looked, by a thread that found nothing to
             // close.
             if !segment.file(file).has(FileFlags::REGISTERED) {
-                self.close(file);
+                self.close(segment, file);
             }
         }
         fits
@@ -195,7 +195,7 @@ impl Descriptors {
         match open_by_name(record, store, &self.stores) {
             Ok(fd) => {
                 let fd = Arc::new(StoreHandle::from(fd));
-                self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
+                self.keep(segment, file, Kept::new(generation, Arc::clone(&fd)));
                 Ok(fd)
             }
             // Whatever became of its name.
@@ -220,7 +220,7 @@ impl Descriptors {
             shown(pid, identity).ok()?.find_map(open)
         });
         let fd = Arc::new(StoreHandle::from(found.next()?));
-        self.map().insert(file, Kept::new(generation, Arc::clone(&fd)));
+        self.keep(segment, file, Kept::new(generation, Arc::clone(&fd)));
         Some(fd)
     }
 
@@ -279,8 +279,18 @@ impl Descriptors {
     }
 
     /// Closes the descriptor of a file that is clean and closed.
-    pub fn close(&self, file: FileId) {
-        self.map().remove(&file);
+    pub fn close(&self, segment: &Segment, file: FileId) {
+        let mut map = self.map();
+        let kept = map.remove(&file);
+        // Closed before a process can find that it is.
+        drop(kept);
+        segment.file(file).clear(FileFlags::HELD);
+    }
+
+    fn keep(&self, segment: &Segment, file: FileId, kept: Kept) {
+        let mut map = self.map();
+        segment.file(file).set(FileFlags::HELD);
+        map.insert(file, kept);
     }
 }
 

@@ -71,6 +71,9 @@ pub struct StoreHeader {
     pub bypass: u32,
     /// The buffering mode of files for which neither a rule nor their run gives one: a code, or 0.
     pub mode: u32,
+    /// 1: programs leave to the node manager what they need not write there themselves, because it
+    /// injects faults. Set by each manager for itself.
+    pub left_to_manager: AtomicU32,
     /// Its emulated device, if any.
     pub emulation: Emulation,
     /// How fast it is.
@@ -81,4 +84,4 @@ pub struct StoreHeader {
 
 pin_size!(DeviceSpeed, 24);
 pin_size!(TierHeader, 4248);
-pin_size!(StoreHeader, 4168);
+pin_size!(StoreHeader, 4176);

@@ -21,7 +21,7 @@ struct Kept {
 /// What was kept of a file since its last sync, oldest first.
 fn kept_since_sync(path: &Path) -> (Vec<Kept>, u64) {
     let all = fs::read(path).unwrap_or_default();
-    let (mut kept, mut synced, mut at) = (Vec::new(), 0, 0);
+    let (mut kept, mut synced, mut at): (Vec<Kept>, _, _) = (Vec::new(), 0, 0);
     while at + 40 <= all.len() {
         let word =
             |number: usize| u64::from_ne_bytes(all[at + 8 * number..][..8].try_into().unwrap());
@@ -30,6 +30,17 @@ fn kept_since_sync(path: &Path) -> (Vec<Kept>, u64) {
         let bytes = all[at + 40..end].to_vec();
         match kind {
             1 => synced = synced.max(time),
+            3 => {
+                // Whole pages, and with them how far the file reaches.
+                let bytes = u64::from_ne_bytes(bytes.try_into().unwrap());
+                let is_there = |kept: &Kept| {
+                    let end = kept.offset + kept.bytes.len() as u64;
+                    offset <= kept.offset && end <= offset + bytes
+                };
+                kept.retain(|kept| kept.time > time || kept.resized || !is_there(kept));
+                let earlier = kept.iter_mut().filter(|kept| kept.time <= time && !kept.resized);
+                earlier.for_each(|kept| kept.size = kept.size.max(offset + bytes));
+            }
             kind => kept.push(Kept { time, resized: kind == 2, offset, size, bytes }),
         }
         at = end;

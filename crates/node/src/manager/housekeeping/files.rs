@@ -149,7 +149,7 @@ impl Housekeeper {
         let Some(exclusive) = try_exclusive() else { return };
         if segment.remove_file(file, exclusive, self.owner, opens, empty) {
             segment.header().file_cursor.fetch_min(file.raw(), Ordering::Relaxed);
-            self.node.descriptors.close(file);
+            self.node.descriptors.close(segment, file);
         }
     }
 
