@@ -4,6 +4,7 @@ mod blocks;
 mod bucket;
 mod slot;
 mod store;
+mod through;
 
 use crate::attributes::Whence;
 use crate::open_file::OpenFile;
@@ -86,13 +87,16 @@ impl OpenFile<'_> {
             .checked_add(length as u64)
             .filter(|&end| end <= i64::MAX as u64)
             .ok_or(Errno::INVAL)?;
-        if end > record.size.load(Ordering::Acquire) && !record.has(FileFlags::METADATA_DIRTY) {
-            // Another node may be appending to it.
-            self.look_again()?;
-        }
         let owner = self.session.owner();
-        let inside = self.enter(owner)?;
-        let result = inside.read_blocks(pieces, offset, length);
+        let mut inside = self.enter(owner)?;
+        let mut through = inside.goes_through(offset, length);
+        if !through && inside.may_have_grown(end) {
+            drop(inside);
+            self.look_again()?;
+            inside = self.enter(owner)?;
+            through = inside.goes_through(offset, length);
+        }
+        let result = inside.read_blocks(pieces, offset, length, through);
         if record.rule.load(Ordering::Relaxed) != 0 {
             self.note_read(offset, &result);
         }

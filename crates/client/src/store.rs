@@ -20,7 +20,7 @@ use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
 use forebay_pool::slot_head::Foreign;
 use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, RECORD_BYTES, SLOTS_END};
-use forebay_posix::{FileSlots, Positional, PosixStore};
+use forebay_posix::{FileSlots, Positional, PosixStore, whole};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -56,6 +56,12 @@ static STORE: PosixStore = PosixStore::of_descriptors();
 fn read(fd: RawFd, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
     // SAFETY: a writable span, which others may write, too.
     unsafe { STORE.read(StoreFile::new(fd), offset, to.raw()) }
+}
+
+/// The same by one call: fewer bytes wherever the kernel says so.
+fn read_once(fd: RawFd, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
+    // SAFETY: a writable span, which others may write, too.
+    unsafe { whole::read_once(StoreFile::new(fd), offset, to.raw()) }
 }
 
 /// Writes `from` at `offset`; on an error after some bytes, their number.
@@ -136,6 +142,24 @@ impl OpenFile<'_> {
     /// Reads from the backing store through the application's descriptor. A descriptor that may
     /// not read is opened again for it, as far as the file's permissions allow.
     pub(crate) fn store_read(&self, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
+        self.store_read_by(read, to, offset)
+    }
+
+    /// The same by one call, which may get less than there is, as a program's own call may.
+    pub(crate) fn store_read_once(
+        &self,
+        to: Span<'_, Writable>,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        self.store_read_by(read_once, to, offset)
+    }
+
+    fn store_read_by(
+        &self,
+        read: fn(RawFd, Span<'_, Writable>, u64) -> Result<usize, Errno>,
+        to: Span<'_, Writable>,
+        offset: u64,
+    ) -> Result<usize, Errno> {
         let result = if self.may(DescriptionFlags::READ) {
             read(self.fd, to, offset)
         } else {
@@ -143,9 +167,35 @@ impl OpenFile<'_> {
         };
         occupy(self.session.store_device(self.record), Direction::Read, to.len());
         if let Ok(got) = result {
-            self.session.counters().missed_bytes.fetch_add(got as u64, Ordering::Relaxed);
+            self.missed(got);
         }
         result
+    }
+
+    /// Reads what the kernel has in memory of a file on a device that is not emulated, without
+    /// waiting for that. May get less than there is.
+    ///
+    /// # Errors
+    /// `AGAIN` if it has nothing of it; another where that cannot be told.
+    pub(crate) fn store_read_cached(
+        &self,
+        to: Span<'_, Writable>,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        // SAFETY: a writable span, which others may write, too.
+        let got = unsafe { whole::read_cached(StoreFile::new(self.fd), offset, to.raw()) }?;
+        self.missed(got);
+        Ok(got)
+    }
+
+    fn missed(&self, bytes: usize) {
+        let counters = self.session.counters();
+        self.session.count_up(&counters.missed_bytes, bytes as u64);
+    }
+
+    /// Whether the kernel's memory is no shorter way to the file's bytes than its store.
+    pub(crate) fn is_emulated(&self) -> bool {
+        self.session.store_device(self.record).reads_slowly()
     }
 
     /// Writes to the backing store through the application's descriptor. One that may not write, of

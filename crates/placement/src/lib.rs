@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod cost;
 pub mod evict;
 pub mod flush_order;

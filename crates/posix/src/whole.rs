@@ -18,7 +18,8 @@
 
 use crate::descriptor;
 use forebay_device::{Errno, Span, StoreFile};
-use rustix::io::{pread, pwrite};
+use rustix::io::{ReadWriteFlags, pread, preadv2, pwrite};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::slice;
 
@@ -47,6 +48,44 @@ pub unsafe fn read(file: StoreFile, offset: u64, into: Span) -> Result<usize, Er
         }
     }
     Ok(done)
+}
+
+/// Reads a file from `offset` on, by one call: fewer bytes than there is room for wherever the
+/// kernel says so.
+///
+/// # Safety
+/// `into` is valid for writes.
+///
+/// # Errors
+/// The kernel's.
+#[inline]
+pub unsafe fn read_once(file: StoreFile, offset: u64, into: Span) -> Result<usize, Errno> {
+    let file = descriptor(file)?;
+    // SAFETY: as the caller promises; the slice goes to the kernel alone.
+    let room =
+        unsafe { slice::from_raw_parts_mut(into.base.cast::<MaybeUninit<u8>>(), into.bytes) };
+    loop {
+        match pread(file, &mut *room, offset) {
+            Ok((got, _)) => return Ok(got.len()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// The same of what the kernel has in memory, without waiting for a device.
+///
+/// # Safety
+/// `into` is valid for writes.
+///
+/// # Errors
+/// `AGAIN` if it has nothing of it; another where the file system cannot tell.
+#[inline]
+pub unsafe fn read_cached(file: StoreFile, offset: u64, into: Span) -> Result<usize, Errno> {
+    let file = descriptor(file)?;
+    // SAFETY: as the caller promises; the slice goes to the kernel alone.
+    let room = unsafe { slice::from_raw_parts_mut(into.base, into.bytes) };
+    preadv2(file, &mut [IoSliceMut::new(room)], offset, ReadWriteFlags::NOWAIT)
 }
 
 /// Writes `from` to a file from `offset` on. Returns how many bytes: fewer where the kernel failed

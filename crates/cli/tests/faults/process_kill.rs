@@ -657,3 +657,30 @@ fn a_file_whose_creator_was_killed_has_nothing_of_an_older_one() {
     }
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "0 0 0\n"), "{ran:?}");
 }
+
+/// Nothing of the file is in the tiers at first, and little later: what is read through to the
+/// store, or staged for it, is never older than what was written before, and of the right page,
+/// while writers are killed and cut the file.
+#[test]
+fn cold_reads_beside_writers_that_are_killed_see_no_old_bytes() {
+    let emulated = Some("{ bandwidth = \"400MB/s\", latency = \"200us\" }");
+    let quick = "trigger = \"periodic\"\nperiod = \"10ms\"";
+    for store_emulate in [None, emulated] {
+        let site = Site::new(&Setup { store_emulate, flush: quick, ..TINY });
+        if !site.compile("cold.c", &["-O1"]) {
+            return;
+        }
+        let pages = (0..2048u64).flat_map(|page| page.to_le_bytes().repeat(512));
+        std::fs::write(site.store.join("file"), pages.collect::<Vec<_>>()).unwrap();
+        let (ran, status) = site.run_buffered(
+            "for reader in 1 2; do $BIN/cold watch file $OUT/seen 8000 & readers+=\" $!\"; done\n\
+             (for turn in {1..400}; do timeout -s KILL 0.0$((RANDOM % 90 + 10)) \
+             $BIN/cold write file $OUT/seen 2> /dev/null; done) & writers=$!\n\
+             for reader in $readers; do wait $reader || bad=1; done\n\
+             kill $writers; wait; exit ${bad:-0}",
+        );
+        ran.expect(0);
+        assert!(status.count("writes") > 500, "{}", status.text);
+        assert!(status.count("missed_bytes") > 1 << 20, "{}", status.text);
+    }
+}

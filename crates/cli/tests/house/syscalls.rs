@@ -143,3 +143,43 @@ fn a_small_sync_is_made_by_its_caller() {
     let changed = between(&calls, "chmod-begins", "chmod-ends");
     assert!(changed.len() <= 2, "{changed:?}");
 }
+
+/// A file of the store of `kibibytes`, word n of which is what `cold.c` expects.
+fn cold_file(site: &Site, kibibytes: u64) {
+    let word = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    let bytes: Vec<u8> = (0..kibibytes * 128).flat_map(word).collect();
+    std::fs::write(site.store.join("file"), bytes).unwrap();
+}
+
+/// What a cold read of a file in the kernel's memory takes: one call of the program, and of the
+/// manager none, because nothing is staged.
+#[test]
+fn what_is_read_once_takes_one_call_and_no_bucket() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    for (count, stride, bytes, order) in
+        [(64, 262_144, 4096, "random"), (16, 1 << 20, 1 << 20, "row"), (4096, 4096, 4096, "row")]
+    {
+        let site = Site::new(&LAZY);
+        if !site.compile("cold.c", &[]) {
+            return;
+        }
+        cold_file(&site, 16 << 10);
+        let (ran, status) = site.run_buffered(&format!(
+            "strace -f -o $OUT/calls $BIN/cold read file {count} {stride} {bytes} 1 {order}; \
+             \"$FOREBAY\" status"
+        ));
+        let said = ran.expect(0).stdout;
+        assert_eq!(status.count("missed_bytes"), count * bytes, "{}", status.text);
+        assert!(said.contains("tier ram      0 B of"), "something was staged: {said}");
+        let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+        let between = calls.lines().skip_while(|line| !line.contains("marker")).skip(1);
+        let between: Vec<_> = between.take_while(|line| !line.contains("marker")).collect();
+        let reads = between.iter().filter(|line| line.contains("pread")).count() as u64;
+        assert_eq!(reads, count, "{between:#?}");
+        // The first use of a buffer may have to look whether it is one.
+        let others = between.iter().filter(|line| !line.contains("pread"));
+        assert!(others.clone().count() <= 8, "{:#?}", others.collect::<Vec<_>>());
+    }
+}

@@ -107,3 +107,55 @@ fn a_rule_puts_a_file_on_the_tier_it_names() {
     assert!(places[2].contains(" ram "), "{said}");
     assert!(status.count("write_around") >= 4, "{}", status.text);
 }
+
+/// What status says that RAM holds.
+fn held(said: &str) -> Vec<&str> {
+    said.lines().filter_map(|line| line.trim().strip_prefix("tier ram")).map(str::trim).collect()
+}
+
+#[test]
+fn a_scan_of_a_slow_store_stages_nothing_and_a_second_one_what_it_reads() {
+    // Latency counts: nothing but a second use says that a block will be read again.
+    let site = Site::new(&Setup { ram: "64MiB", ..DATASET });
+    if !site.compile("cold.c", &[]) {
+        return;
+    }
+    let word = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    let bytes: Vec<u8> = (0..16 * MIB / 8).flat_map(word).collect();
+    std::fs::write(site.store.join("file"), bytes).unwrap();
+    let scan = |bytes: u32| format!("$BIN/cold read file 64 262144 {bytes} 1 random");
+    let status = "\"$FOREBAY\" status | grep -E 'tier ram|count +missed_bytes'";
+    let (ran, _) = site.run_buffered(&format!(
+        "{a}; {status}; {a}; {status}; {a}; {status}; \
+         $BIN/cold read file 64 262144 4096 2 random; {status}",
+        a = scan(262_144)
+    ));
+    let said = ran.expect(0).stdout;
+    let held = held(&said);
+    assert!(held[0].starts_with("0 B of"), "{said}");
+    assert!(held[1..].iter().all(|held| held.starts_with("16.00 MiB of")), "{said}");
+    let missed: Vec<u64> = said
+        .lines()
+        .filter_map(|line| line.split_once("missed_bytes"))
+        .map(|(_, count)| count.split_whitespace().next().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(missed, [16 * MIB, 32 * MIB, 32 * MIB, 32 * MIB], "{said}");
+}
+
+#[test]
+fn a_file_larger_than_all_tiers_that_is_read_in_any_order_does_not_wander_through_them() {
+    let site = Site::new(&TINY);
+    if !site.compile("cold.c", &[]) {
+        return;
+    }
+    let word = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    let bytes: Vec<u8> = (0..32 * MIB / 8).flat_map(word).collect();
+    std::fs::write(site.store.join("file"), bytes).unwrap();
+    let (ran, status) = site.run_buffered(
+        "$BIN/cold read file 32 1048576 1048576 3 row; \
+         $BIN/cold read file 8192 4096 4096 1 random; \"$FOREBAY\" status",
+    );
+    let said = ran.expect(0).stdout;
+    assert!(held(&said)[0].starts_with("0 B of"), "{said}");
+    assert_eq!(status.count("missed_bytes"), 4 * 32 * MIB, "{}", status.text);
+}

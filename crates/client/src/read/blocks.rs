@@ -4,8 +4,9 @@ use crate::access::EnteredFile;
 use crate::part::Part;
 use crate::range::READ_AHEAD_BLOCKS;
 use crate::span::{Cursor, Span, Writable};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
+use forebay_placement::admission::Origin;
 use forebay_pool::Entry;
 use forebay_pool::layout::*;
 use rustix::io::Errno;
@@ -21,14 +22,35 @@ impl EnteredFile<'_> {
         let record = self.record;
         let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64)?;
         // To look at the store for more may take the file exclusively.
-        if end > record.size.load(Ordering::Acquire) && !record.has(FileFlags::METADATA_DIRTY) {
+        let through = self.goes_through(offset, length);
+        if !through && self.may_have_grown(end) {
             return None;
         }
-        let result = self.read_blocks(pieces, offset, length);
+        let result = self.read_blocks(pieces, offset, length, through);
         if record.rule.load(Ordering::Relaxed) != 0 {
             self.note_read(offset, &result);
         }
         Some(result)
+    }
+
+    /// Whether a read up to `end` of what is buffered may find more of the file on the store than
+    /// is known here: another node may be appending to it.
+    pub(super) fn may_have_grown(&self, end: u64) -> bool {
+        end > self.record.size.load(Ordering::Acquire)
+            && !self.record.has(FileFlags::METADATA_DIRTY)
+    }
+
+    /// Whether a read is one of the store's file alone, and brings nothing up: what the kernel says
+    /// is true then, the file's end included.
+    pub(super) fn goes_through(&self, offset: u64, length: usize) -> bool {
+        self.record.has(FileFlags::DIRECT)
+            || self.is_unbuffered() && !self.admits_any(offset, self.known_of(offset, length))
+    }
+
+    /// How many of `length` bytes from `offset` on the store has, as far as known.
+    fn known_of(&self, offset: u64, length: usize) -> usize {
+        let known = self.record.store_size.load(Ordering::Acquire).saturating_sub(offset);
+        (length as u64).min(known) as usize
     }
 
     /// The usual read, inside the file: one piece of one block that lies in RAM and that no thread
@@ -80,21 +102,12 @@ impl EnteredFile<'_> {
         pieces: &[Span<'_, Writable>],
         offset: u64,
         length: usize,
+        through: bool,
     ) -> Result<usize, Errno> {
         let record = self.record;
         let mut cursor = Cursor::new(pieces);
-        let unbuffered = record.entry0.load(Ordering::Acquire) == 0
-            && record.root.load(Ordering::Acquire) == 0
-            && !record.has(FileFlags::METADATA_DIRTY);
-        // Asked for only where a block is not there: the others are read without.
-        let wanted = || self.wants_stage_in(length);
-        if record.has(FileFlags::DIRECT) || unbuffered && !wanted() {
-            if unbuffered && !record.has(FileFlags::DIRECT) {
-                let known = record.store_size.load(Ordering::Acquire).saturating_sub(offset);
-                let within = (length as u64).min(known) as usize;
-                self.predict(offset, within, Destination::Store);
-            }
-            return self.read_through(&mut cursor, offset, length);
+        if through {
+            return self.read_around(&mut cursor, offset, length);
         }
         let size = record.size.load(Ordering::Acquire);
         let length = (length as u64).min(size.saturating_sub(offset)) as usize;
@@ -103,17 +116,18 @@ impl EnteredFile<'_> {
         while done < length {
             let at = offset + done as u64;
             let part = Part::first(&self.session.segment, at, length - done);
+            let mut bytes = part.bytes;
             let mut entry = self.session.segment.entry(record, part.block);
-            let absent = entry.is_none_or(|entry| entry.load(Ordering::Acquire) == Entry::EMPTY);
-            if absent {
-                self.predict(at, length - done, Destination::Store);
-            }
-            if absent && wanted() {
-                if self.may(DescriptionFlags::SEQUENTIAL) {
-                    self.want_staged(part.block + 1, READ_AHEAD_BLOCKS);
-                }
-                if self.stage_in(part.block) {
-                    entry = self.session.segment.entry(record, part.block);
+            let mut ahead = None;
+            if is_absent(entry) {
+                ahead = self.predict(at, length - done, Destination::Store);
+                if self.admits(part) {
+                    self.want_next(part.block + 1);
+                    if self.stage_in(part.block) {
+                        entry = self.session.segment.entry(record, part.block);
+                    }
+                } else {
+                    bytes = self.absent_run(part, length - done);
                 }
             }
             let resident = match entry {
@@ -123,13 +137,18 @@ impl EnteredFile<'_> {
             let result = match resident {
                 Ok(true) => {
                     buffered = true;
-                    Ok(())
+                    Ok(part.bytes)
                 }
-                Ok(false) => self.read_store(&mut cursor, at, part.bytes),
+                Ok(false) => self.read_store(&mut cursor, at, bytes).map(|origin| {
+                    if let (Origin::Device, Some(ahead)) = (origin, ahead) {
+                        self.read_ahead(&ahead);
+                    }
+                    bytes
+                }),
                 Err(errno) => Err(errno),
             };
             match result {
-                Ok(()) => done += part.bytes,
+                Ok(bytes) => done += bytes,
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,
             }
@@ -142,6 +161,45 @@ impl EnteredFile<'_> {
         Ok(done)
     }
 
+    /// Reads the store's file, without what is buffered.
+    fn read_around(
+        &self,
+        cursor: &mut Cursor<'_, Writable>,
+        offset: u64,
+        length: usize,
+    ) -> Result<usize, Errno> {
+        let known = self.known_of(offset, length);
+        if self.record.has(FileFlags::DIRECT) || known == 0 {
+            return self.read_through(cursor, offset, length, None);
+        }
+        let ahead = self.predict(offset, known, Destination::Store);
+        self.want_next(self.session.segment.block_at(offset + known as u64 - 1).0 + 1);
+        self.read_through(cursor, offset, length, ahead)
+    }
+
+    /// Bytes, of `left` that are read from where `part` begins on, of that block, which no tier
+    /// has, and of those behind it that none has either, and that are not worth a bucket.
+    fn absent_run(&self, part: Part, left: usize) -> usize {
+        let segment = &self.session.segment;
+        let mut bytes = part.bytes;
+        while bytes < left {
+            let next = Part::first(segment, part.offset(segment) + bytes as u64, left - bytes);
+            if !is_absent(segment.entry(self.record, next.block)) || self.admits(next) {
+                break;
+            }
+            bytes += next.bytes;
+        }
+        bytes
+    }
+
+    /// Asks for the blocks from `block` on, of a program that has said that it reads from front to
+    /// back, where the kernel does not see to that.
+    fn want_next(&self, block: u64) {
+        if self.may(DescriptionFlags::SEQUENTIAL) && self.is_worth_reading_ahead() {
+            self.want_staged(block, READ_AHEAD_BLOCKS);
+        }
+    }
+
     /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`.
     #[inline(never)]
     pub(super) fn predict_after(&self, tier: TierId, part: Part, left: usize) {
@@ -150,6 +208,12 @@ impl EnteredFile<'_> {
             TierId::RAM => Destination::Store,
             tier => Destination::Tier(tier.index()),
         };
-        self.predict(part.offset(&self.session.segment), left, from);
+        // The kernel has nothing to read ahead of what tiers have.
+        let _ = self.predict(part.offset(&self.session.segment), left, from);
     }
+}
+
+/// Whether no tier has the block of this entry.
+fn is_absent(entry: Option<&AtomicU64>) -> bool {
+    entry.is_none_or(|entry| entry.load(Ordering::Acquire) == Entry::EMPTY)
 }

@@ -61,6 +61,13 @@ impl EnteredFile<'_> {
         if held.meta().valid.load(Ordering::Acquire) != valid {
             held.changed();
         }
+        let tier = held.tier();
+        // A reader that has caught up with those who bring blocks up reads on as well.
+        let is_seen = result.is_ok() && self.used(tier, held.bucket(), held.meta());
+        drop(held);
+        if is_seen {
+            self.predict_after(tier, part, left);
+        }
         result.map(|()| true)
     }
 

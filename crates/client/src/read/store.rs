@@ -1,28 +1,12 @@
-//! Reading what the tiers do not have, and bringing blocks of it to RAM.
+//! Bringing blocks that only the store has to RAM, for the read that wants them.
 
 use crate::access::EnteredFile;
-use crate::open_file::OpenFile;
+use crate::fd::borrow;
 use crate::part::Part;
-use crate::span::{Cursor, Writable};
+use core::num::NonZeroU64;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;
-use rustix::io::Errno;
-
-impl OpenFile<'_> {
-    /// Whether a block that only the store has is worth a bucket: it will be read in small pieces,
-    /// or its file is read again; and RAM is not short.
-    pub(super) fn wants_stage_in(&self, length: usize) -> bool {
-        let advice = self.description.flags.load(Ordering::Relaxed);
-        if advice.contains(DescriptionFlags::RANDOM) {
-            return false;
-        }
-        let low = self.session.segment.header().tier[TierId::RAM].low.load(Ordering::Relaxed);
-        let again = self.record.opens.load(Ordering::Relaxed) > 1
-            || advice.contains(DescriptionFlags::SEQUENTIAL);
-        (again || length < self.session.segment.bucket_bytes())
-            && self.session.segment.free_in(TierId::RAM) > low
-    }
-}
+use rustix::fs::Advice;
 
 impl EnteredFile<'_> {
     /// Brings a block from the store to RAM, clean. False if that is not possible now.
@@ -58,53 +42,11 @@ impl EnteredFile<'_> {
         held.meta().written.store(forebay_pool::clock::stamp(now), Ordering::Relaxed);
         let pages = Part { block, within: 0, bytes: end }.pages(&self.session.segment);
         held.meta().valid.store(pages, Ordering::Release);
+        if !self.is_emulated() && self.has_come_from_device(block) {
+            // The kernel has it because of us: one copy in memory is enough.
+            let bytes = NonZeroU64::new(got as u64);
+            let _ = rustix::fs::fadvise(borrow(self.fd), start, bytes, Advice::DontNeed);
+        }
         got > 0
-    }
-
-    /// Reads a file of which nothing is buffered: what the kernel says is true, its end included.
-    #[inline(never)]
-    pub(super) fn read_through(
-        &self,
-        cursor: &mut Cursor<'_, Writable>,
-        offset: u64,
-        length: usize,
-    ) -> Result<usize, Errno> {
-        let mut done = 0;
-        while done < length {
-            let to = cursor.here();
-            match self.store_read(to, offset + done as u64) {
-                Ok(got) => {
-                    cursor.advance(got);
-                    done += got;
-                    if got < to.len() {
-                        break;
-                    }
-                }
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
-
-    /// Reads bytes below the file's size from the store; what the store does not have is zero.
-    #[inline(never)]
-    pub(super) fn read_store(
-        &self,
-        cursor: &mut Cursor<'_, Writable>,
-        offset: u64,
-        bytes: usize,
-    ) -> Result<(), Errno> {
-        let known = self.record.stored();
-        let mut done = 0;
-        while done < bytes {
-            let to = cursor.here().first(bytes - done);
-            let at = offset + done as u64;
-            let got = if at < known { self.store_read(to, at)? } else { 0 };
-            to.after(got).zero();
-            cursor.advance(to.len());
-            done += to.len();
-        }
-        Ok(())
     }
 }

@@ -16,6 +16,15 @@ pub struct Emulation {
     pub next_free_ns: AtomicU64,
 }
 
+impl Emulation {
+    /// Whether the device is emulated: what is read from it takes its time each time, wherever the
+    /// kernel has the bytes.
+    #[inline]
+    pub fn reads_slowly(&self) -> bool {
+        self.read_bandwidth != 0 || self.latency_ns != 0
+    }
+}
+
 /// How fast a device is, as far as known: what the cost model computes with. The node manager may
 /// correct it; each number is right by itself.
 #[repr(C)]

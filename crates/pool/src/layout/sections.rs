@@ -72,6 +72,7 @@ pub struct Offsets {
     pub(crate) buckets: usize,
     pub(crate) bucket_bits: usize,
     pub(crate) sums: usize,
+    pub(crate) trails: usize,
     /// End of the sections that are reserved at start; behind it lie those that get memory when
     /// they are used.
     pub(crate) fixed_end: usize,
@@ -118,6 +119,7 @@ impl Offsets {
         let bucket_bits = section(count(counts.buckets.div_ceil(64), 8));
         let slots = counts.buckets - counts.ram_buckets.next_multiple_of(64).min(counts.buckets);
         let sums = section(count(slots, size_of::<SlotChecksums>()));
+        let trails = section(count(counts.buckets, 8));
         let fixed_end = section(0);
         let descriptions = section(count(counts.descriptions, size_of::<Description>()));
         let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
@@ -139,6 +141,7 @@ impl Offsets {
             buckets,
             bucket_bits,
             sums,
+            trails,
             fixed_end,
             data,
             end,

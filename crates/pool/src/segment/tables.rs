@@ -15,7 +15,8 @@ use crate::layout::{
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::queue::Queue;
 use crate::sync::{AtomicU64, Ordering};
-use crate::{BucketId, FileId, liveness};
+use crate::{BucketId, FileId, Identity, liveness};
+use forebay_placement::mix;
 use forebay_placement::schema::RULES_MAX;
 
 impl Segment {
@@ -243,5 +244,17 @@ impl Segment {
     #[inline]
     pub fn checksums(&self, bucket: BucketId) -> Option<&SlotChecksums> {
         if bucket.raw() < self.ram_buckets { None } else { self.buckets().checksums(bucket) }
+    }
+
+    /// What reads of a block have cost that no tier had, and how it is told from others there: a
+    /// [`forebay_placement::admission::Trail`] and its key. A hint, written without a lock; blocks
+    /// that follow each other lie beside each other.
+    #[inline]
+    pub fn trail(&self, file: Identity, block: u64) -> (&AtomicU64, u16) {
+        let whose = mix(mix(file.device) ^ file.inode);
+        // What a damaged header says is at most what the section was laid out for.
+        let trails = u64::from(self.header().buckets.max(1));
+        let place = (whose >> 32).wrapping_add(block) % trails;
+        (self.at(self.offsets.trails, place as u32), (mix(whose ^ block) >> 48) as u16)
     }
 }
