@@ -231,6 +231,7 @@ impl Session {
             mapped: Sparse::new(files as usize),
             populated: Sparse::new(pieces as usize),
             waited_in_vain: AtomicU64::new(u64::MAX),
+            waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
             manager_watch: ManagerWatch::default(),
             engine,

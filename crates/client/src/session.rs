@@ -36,6 +36,8 @@ pub struct Session {
     pub(crate) mapped: Sparse,
     /// Piece of RAM -> whether its pages are mapped here.
     pub(crate) populated: Sparse,
+    /// The `room_made` at which a thread last waited in vain for pages of small files.
+    pub(crate) waited_for_pages: AtomicU64,
     /// `room_made` of the header when a thread here had waited in vain for room.
     pub(crate) waited_in_vain: AtomicU64,
     pub(crate) manager: ManagerLink,

@@ -129,6 +129,7 @@ impl Session {
             mapped: Sparse::new(self.mapped.count()),
             populated: Sparse::new(self.populated.count()),
             waited_in_vain: AtomicU64::new(u64::MAX),
+            waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(self.manager.path()),
             manager_watch: ManagerWatch::default(),
             engine: Engine::forgetful(),

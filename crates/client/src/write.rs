@@ -42,6 +42,9 @@ enum Outcome {
     Written(usize),
     /// The index is full: the caller takes the file exclusively and writes to the store.
     NoEntry,
+    /// There is no memory for more of a block that is in RAM: the caller brings the file to the
+    /// store first, so that it lies nowhere.
+    NoMemory,
     /// The store's file has what a killed process left behind its end: the caller takes the file
     /// exclusively and cleans up first.
     Littered,

@@ -67,6 +67,23 @@ impl Memory {
         given
     }
 
+    /// Lends the memory of up to `most` buckets to sparse ones, see [`Segment::lend`]: of those
+    /// that have none, or else of free ones.
+    pub fn lend(&self, segment: &Segment, file: BorrowedFd<'_>, most: u32) -> u32 {
+        let missing = most.saturating_sub(segment.growable());
+        if missing > 0 {
+            self.shrink(segment, file, missing.next_multiple_of(segment.piece_buckets()));
+        }
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        segment.lend(most)
+    }
+
+    /// [`Segment::take_back_lent`].
+    pub fn take_back_lent(&self, segment: &Segment, most: u32) -> u32 {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        segment.take_back_lent(most)
+    }
+
     /// Gives the memory of what is retired back once more: a predecessor may have died before it
     /// did. False: another time.
     pub fn finish(&self, segment: &Segment, file: BorrowedFd<'_>) -> bool {

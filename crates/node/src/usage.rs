@@ -48,8 +48,24 @@ fn pending_bytes(segment: &Segment, tier: TierId, counts: impl Fn(&BucketMeta) -
     pages * page
 }
 
-/// The buckets of a tier that can be in use.
+/// The buckets of a tier that can be in use, the sparse ones of RAM among them.
 pub(crate) fn buckets_of(
+    segment: &Segment,
+    tier: TierId,
+) -> impl DoubleEndedIterator<Item = BucketId> + Clone {
+    let sparse = if tier.is_ram() { sparse_of(segment) } else { 0..0 };
+    whole_buckets_of(segment, tier).chain(BucketId::range(sparse.start, sparse.end))
+}
+
+/// The numbers of the sparse buckets that can be in use.
+pub(crate) fn sparse_of(segment: &Segment) -> std::ops::Range<u32> {
+    let header = segment.header();
+    let (first, count) = (header.sparse().start, header.sparse_buckets);
+    first..first + header.sparse_ready.load(Ordering::Acquire).min(count)
+}
+
+/// The buckets of a tier that can be in use and have memory, or a slot, for all of their pages.
+pub(crate) fn whole_buckets_of(
     segment: &Segment,
     tier: TierId,
 ) -> impl DoubleEndedIterator<Item = BucketId> + ExactSizeIterator + Clone {

@@ -76,6 +76,14 @@ impl Hierarchy {
         Self { costs, ..self }
     }
 
+    /// The same tiers, where tier `tier` has `bytes` more free than was said.
+    pub fn with_more_free(mut self, tier: usize, bytes: u64) -> Self {
+        if let Some(tier) = self.tiers_mut().get_mut(tier) {
+            tier.free = tier.free.saturating_add(bytes).min(tier.capacity);
+        }
+        self
+    }
+
     /// All tiers, fastest first.
     pub fn tiers(&self) -> &[TierSnapshot] {
         &self.tiers[..self.len]

@@ -81,6 +81,12 @@ pub trait Locking {
 /// The state words of buckets.
 pub struct BucketStates<'a>(&'a [BucketMeta]);
 
+impl<'a> BucketStates<'a> {
+    pub(crate) fn of(metas: &'a [BucketMeta]) -> BucketStates<'a> {
+        BucketStates(metas)
+    }
+}
+
 impl States for BucketStates<'_> {
     fn state(&self, item: u32) -> &AtomicU32 {
         &self.0[(item as usize).min(self.0.len() - 1)].state
@@ -137,7 +143,14 @@ impl<'a> Buckets<'a> {
         crash::point("bucket.cleared");
         self.free_map(tier).give(bucket.raw());
         crash::point("bucket.freed");
-        self.tiers[tier].free.fetch_add(1, Ordering::Relaxed);
+        // Sparse ones are counted by their pages, which stay claimed.
+        if !self.is_sparse(bucket, tier) {
+            self.tiers[tier].free.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn is_sparse(self, bucket: BucketId, tier: TierId) -> bool {
+        tier.is_ram() && bucket.raw() >= self.tiers[tier].buckets
     }
 
     /// Gives a bucket that is set aside for a job back to its reservation. False if it is not, or

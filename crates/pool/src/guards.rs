@@ -130,6 +130,17 @@ impl<'a> FreshBucket<'a> {
         self.published(word, TierId::RAM)
     }
 
+    /// Moves to it, a bucket of RAM, the block that `old` has, another one, which no flush reads.
+    pub fn take_over(
+        self,
+        place: &AtomicU64,
+        old: BlockGuard<'_>,
+        files: &impl SlotFiles,
+    ) -> BlockGuard<'a> {
+        self.segment.copy_over(old.bucket(), self.bucket);
+        self.publish_instead(place, old, files)
+    }
+
     /// Moves to it, a bucket of RAM, the block that `old` has, a slot that no flush reads.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ mod job;
 mod rule;
 mod sections;
 
-pub use block::{BucketMeta, IndexNode, SlotChecksums};
+pub use block::{BucketMeta, IndexNode, SlotChecksums, SparsePages};
 pub use client::{ClientSlot, Counter, Counters, slot_state};
 pub use description::{Description, description_state};
 pub use device::{DeviceSpeed, Emulation, StoreHeader, TierHeader};

@@ -58,6 +58,7 @@ pub mod segment;
 pub mod seq_lock;
 pub mod slot_head;
 pub mod slot_record;
+pub mod sparse;
 mod sync;
 mod tail;
 pub mod truncate;

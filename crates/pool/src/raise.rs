@@ -12,6 +12,16 @@ use core::ops::Range;
 use forebay_placement::TierId;
 use rustix::io::Errno;
 
+/// Notes of a copy `new` of the block in `old` what is known of it.
+fn describe_copy(old: &BucketMeta, new: &BucketMeta, valid: u64, pending: u64) {
+    for (new, old) in [(&new.written, &old.written), (&new.dirtied, &old.dirtied)] {
+        new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    new.access_stats.store(old.access_stats.load(Ordering::Relaxed), Ordering::Relaxed);
+    new.valid.store(valid, Ordering::Release);
+    new.pages.reset(pending & valid);
+}
+
 impl Segment {
     /// Notes that RAM has some of the file of bucket `meta`.
     pub(crate) fn note_raised(&self, meta: &BucketMeta) {
@@ -52,13 +62,26 @@ impl Segment {
                 valid &= !(1 << number);
             }
         }
-        for (new, old) in [(&new.written, &old.written), (&new.dirtied, &old.dirtied)] {
-            new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        new.access_stats.store(old.access_stats.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.valid.store(valid, Ordering::Release);
-        new.pages.reset(pending & valid);
+        describe_copy(old, new, valid, pending);
         Ok(())
+    }
+
+    /// Copies the valid pages of RAM bucket `from` and what is known of them to another one, `to`,
+    /// which has memory for all. Both are locked.
+    pub(crate) fn copy_over(&self, from: BucketId, to: BucketId) {
+        let (Some(old), Some(new)) = (self.bucket(from), self.bucket(to)) else { return };
+        let page = self.page_bytes();
+        let valid = old.valid.load(Ordering::Acquire);
+        for run in PageSet(valid).runs() {
+            let (at, bytes) = (run.start * page, run.len() * page);
+            // SAFETY: inside the buckets, which only the caller has; the pages of the first have
+            // memory because they are valid.
+            unsafe {
+                let content = self.bucket_data(from).add(at).cast_const();
+                self.bucket_data(to).add(at).copy_from_nonoverlapping(content, bytes);
+            }
+        }
+        describe_copy(old, new, valid, old.pending_under_lock());
     }
 
     /// Makes bytes of one page of a locked block zero, wherever it lies, if that page is valid. A

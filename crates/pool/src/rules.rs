@@ -202,6 +202,7 @@ mod tests {
         let geometry = Geometry {
             page_size: 4096,
             tier_buckets: vec![64],
+            sparse_buckets: 0,
             clients: 2,
             files: 8,
             descriptions: 64,

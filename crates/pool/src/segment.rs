@@ -20,6 +20,7 @@ mod create;
 mod error;
 mod grown;
 mod head;
+mod lending;
 mod mapping;
 mod marks;
 mod memory;
@@ -47,6 +48,8 @@ pub struct Segment {
     /// log2 of a page's bytes: a division of a 4 KiB write's offset costs as much as its lock.
     page_shift: u32,
     ram_buckets: u32,
+    /// The numbers of the sparse buckets.
+    sparse: core::ops::Range<u32>,
 }
 
 impl Segment {
@@ -55,7 +58,7 @@ impl Segment {
     /// # Safety
     /// The copy is never dropped, and not used after `self`.
     pub unsafe fn again(&self) -> Segment {
-        Segment { offsets: self.offsets, ..*self }
+        Segment { offsets: self.offsets, sparse: self.sparse.clone(), ..*self }
     }
 }
 

@@ -40,8 +40,9 @@ fn points(site: &Site) -> BTreeSet<String> {
     let text = fs::read_to_string(&list).unwrap();
     fs::remove_file(site.store.join("points")).unwrap();
     let points = text.lines().filter_map(|line| line.strip_prefix("client "));
-    // A forked child has its slot from its parent.
-    points.filter(|point| *point != "slot.reserved").map(str::to_owned).collect()
+    // A forked child has its slot from its parent, and pages that others have left are there.
+    let passed = |point: &&str| *point != "slot.reserved" && !point.starts_with("sparse.");
+    points.filter(passed).map(str::to_owned).collect()
 }
 
 /// Starts a program for each point, each with a file of its own, and stops it there: it pauses for

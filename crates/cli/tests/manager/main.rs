@@ -15,5 +15,6 @@ mod organizer;
 mod runs;
 mod schema;
 mod signals;
+mod small_files;
 mod stop;
 mod truthful;

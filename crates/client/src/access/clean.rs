@@ -148,7 +148,10 @@ impl OpenFile<'_> {
 
 impl ExclusiveFile<'_> {
     /// Flushes until no block is buffered.
-    fn clean(&self) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// The errno of the flush.
+    pub(crate) fn clean(&self) -> Result<(), Errno> {
         if self.record.has(FileFlags::DIRECT) {
             return Ok(());
         }

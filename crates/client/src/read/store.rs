@@ -25,9 +25,21 @@ impl EnteredFile<'_> {
         let Some(entry) = self.session.segment.entry_or_insert(record, block, self.owner) else {
             return false;
         };
-        let Some(bucket) = self.session.segment.take_bucket(self.owner) else { return false };
-        let fresh = self.session.segment.init_bucket(bucket, self.id, block, self.owner);
-        let Some(fresh) = fresh else { return false };
+        let segment = &self.session.segment;
+        let page = segment.page_bytes();
+        let pages = length().div_ceil(page) as u32;
+        let is_small = block == 0 && record.size.load(Ordering::Acquire) <= bytes as u64 / 2;
+        let sparse = if is_small { segment.take_sparse(self.owner, pages) } else { None };
+        let Some(bucket) = sparse.or_else(|| segment.take_bucket(self.owner)) else { return false };
+        let Some(fresh) = segment.init_bucket(bucket, self.id, block, self.owner) else {
+            return false;
+        };
+        if !segment.back_pages(bucket, pages) {
+            return false;
+        }
+        // The file may have become longer meanwhile.
+        let length =
+            || length().min(if segment.is_sparse(bucket) { pages as usize * page } else { bytes });
         // Another thread may be faster.
         let Some(held) = fresh.publish(entry, TierId::RAM) else { return true };
         record.note_tier(TierId::RAM);
@@ -35,7 +47,6 @@ impl EnteredFile<'_> {
         let data = self.session.ram(bucket);
         // Now that the block is ours: before, another process may still have written to the store.
         let got = self.store_read(data.first(length()), start).unwrap_or(0);
-        let page = self.session.segment.page_bytes();
         let end = got.next_multiple_of(page);
         data.first(end).after(got).zero();
         let now = forebay_pool::clock::realtime_coarse_ns();

@@ -1,5 +1,6 @@
 //! Writing a part of one block into a bucket of the RAM tier, or into the bucket where it is.
 
+use super::room::NO_SPARSE;
 use super::{Outcome, WrittenPart};
 use crate::access::EnteredFile;
 use crate::session::Session;
@@ -44,6 +45,13 @@ impl EnteredFile<'_> {
                     let held =
                         self.session.segment.lock_block_unless_interrupted(entry, self.owner)?;
                     let Some(mut held) = held else { continue };
+                    if held.tier().is_ram() && !self.has_memory(held.bucket(), part) {
+                        drop(held);
+                        if !self.leave_sparse(entry, part.block)? {
+                            return Ok(Outcome::NoMemory);
+                        }
+                        continue;
+                    }
                     let result = if held.tier().is_ram() {
                         self.write_bucket(held.bucket(), cursor, part).map(Some)
                     } else {
@@ -79,6 +87,10 @@ impl EnteredFile<'_> {
         let Some((tier, fresh)) = self.fresh(part.block, take) else {
             return self.write_around(entry, cursor, part);
         };
+        if !self.session.segment.back_pages(fresh.bucket(), self.pages_upto(part)) {
+            *refused |= NO_SPARSE;
+            return Ok(None);
+        }
         let Some(held) = fresh.publish(entry, tier) else { return Ok(None) };
         crash::point("write.published");
         self.record.note_tier(tier);
@@ -96,6 +108,13 @@ impl EnteredFile<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether the pages of a locked RAM bucket that a part touches have memory, or get it.
+    #[inline(always)]
+    fn has_memory(&self, bucket: BucketId, part: WrittenPart) -> bool {
+        !self.session.segment.is_sparse(bucket)
+            || self.session.segment.back_pages(bucket, self.pages_upto(part))
     }
 
     /// Copies a part into a RAM bucket that is locked and indexed.

@@ -149,6 +149,16 @@ impl EnteredFile<'_> {
                         return if done > 0 { Ok(done) } else { Err(errno) };
                     }
                 }
+                Ok(Outcome::NoMemory) => {
+                    if done > 0 {
+                        // It may not be entered again.
+                        self.touch(now);
+                    }
+                    let cleaned = self.outside(|file| file.exclusively(|file| file.clean()));
+                    if let Err(errno) = cleaned {
+                        return if done > 0 { Ok(done) } else { Err(errno) };
+                    }
+                }
                 Ok(Outcome::Littered) => {
                     if let Err(errno) = self.clean_up_outside() {
                         return if done > 0 { Ok(done) } else { Err(errno) };

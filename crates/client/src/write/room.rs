@@ -4,27 +4,83 @@ use super::WrittenPart;
 use crate::access::EnteredFile;
 use crate::placement::{hierarchy, question};
 use crate::session::Session;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::{Destination, Request};
 use forebay_pool::BucketId;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::FreshBucket;
 use forebay_pool::layout::*;
 use forebay_pool::{Owner, futex};
+use rustix::io::Errno;
 
 /// How long a writer waits for room while none is made, before it writes around the tiers.
 const ROOM_TIMEOUT: Timer = Timer::seconds(5);
 /// How often it then looks whether there is still a manager.
 const ROOM_LOOK: Timer = Timer::ms(50);
 
+/// How long a new small file waits at a time for pages, which takes the node manager a tenth of a
+/// millisecond, and how often, before it gets a bucket of the usual kind.
+const SPARSE_LOOK: Timer = Timer::ms(5);
+const SPARSE_LOOKS: u32 = 4;
+/// Beside the tiers that have refused a write: that no sparse bucket could be had.
+pub(super) const NO_SPARSE: u32 = 1 << 31;
+
 /// Buckets that are free and still locked by a thread that does not go on, two milliseconds each:
 /// after so many a write goes around the tiers, and what cannot do without a bucket fails.
 const LOCKED_MOST: usize = 32;
 
 impl EnteredFile<'_> {
+    /// Whether the block of a part is, as far as known, all of a small file: of one that takes at
+    /// most half of a bucket.
+    fn is_small(&self, part: WrittenPart) -> bool {
+        let half = self.session.segment.bucket_bytes() as u64 / 2;
+        part.block == 0
+            && part.within as u64 + part.ahead <= half
+            && self.record.size.load(Ordering::Relaxed) <= half
+    }
+
+    /// Pages of a block that is written up to the end of a part, without gaps.
+    pub(super) fn pages_upto(&self, part: WrittenPart) -> u32 {
+        part.end().div_ceil(self.session.segment.page_bytes()) as u32
+    }
+
     /// A bucket of RAM, with its tier.
     pub(super) fn ram_bucket(&self) -> Option<(TierId, BucketId)> {
         Some((TierId::RAM, self.session.room(self.owner)?))
+    }
+
+    /// Moves a block out of a sparse bucket for whose pages there is no memory. False if there is
+    /// no other bucket either.
+    ///
+    /// # Errors
+    /// `INTR`; `TIMEDOUT`.
+    #[cold]
+    pub(super) fn leave_sparse(&self, entry: &AtomicU64, block: u64) -> Result<bool, Errno> {
+        let segment = &self.session.segment;
+        // There may be no room for seconds: no lock is held meanwhile.
+        let Some((tier, bucket)) = self.ram_bucket() else { return Ok(false) };
+        let held = match segment.lock_block_unless_interrupted(entry, self.owner) {
+            Ok(held) => held.filter(|held| segment.is_sparse(held.bucket()) && held.is_taken()),
+            Err(errno) => {
+                segment.free_bucket(bucket);
+                return Err(errno);
+            }
+        };
+        let waited = held
+            .as_ref()
+            .map_or(Ok(()), |held| segment.wait_for_writeback_unless_interrupted(held.meta()));
+        let Some(held) = held.filter(|_| waited.is_ok()) else {
+            segment.free_bucket(bucket);
+            return waited.map(|()| true);
+        };
+        let Some((_, fresh)) = self.fresh(block, {
+            let mut taken = Some((tier, bucket));
+            move || taken.take().or_else(|| Some((TierId::RAM, segment.take_bucket(self.owner)?)))
+        }) else {
+            return Ok(false);
+        };
+        drop(fresh.take_over(entry, held, self.session));
+        Ok(true)
     }
 
     /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the
@@ -32,7 +88,7 @@ impl EnteredFile<'_> {
     pub(super) fn bucket_for(&self, part: WrittenPart, refused: u32) -> Option<(TierId, BucketId)> {
         let takes =
             |tier: TierId| refused >> tier.index() & 1 == 0 && self.session.segment.is_sound(tier);
-        if refused == 0
+        if refused & !NO_SPARSE == 0
             && let Some(taken) = self.reserved_for()
         {
             if takes(taken.0) {
@@ -40,7 +96,12 @@ impl EnteredFile<'_> {
             }
             self.session.segment.free_bucket(taken.1);
         }
-        let first = match self.destination(part.ahead) {
+        let is_small = refused & NO_SPARSE == 0 && self.is_small(part);
+        let first = match self.destination(part.ahead, is_small) {
+            Destination::Tier(0) if is_small => {
+                let sparse = self.session.sparse_room(self.owner, self.pages_upto(part));
+                return sparse.map(|bucket| (TierId::RAM, bucket)).or_else(|| self.ram_bucket());
+            }
             Destination::Tier(0) => return self.ram_bucket(),
             Destination::Tier(tier) => tier,
             Destination::Store => return None,
@@ -58,14 +119,21 @@ impl EnteredFile<'_> {
     }
 
     /// Where the next block of a write goes that has `ahead` bytes to go.
-    fn destination(&self, ahead: u64) -> Destination {
+    fn destination(&self, ahead: u64, is_small: bool) -> Destination {
         let record = self.record;
         let seed = self.session.counters().writes.load(Ordering::Relaxed);
         let settings = self.session.settings(record);
         let (policy, request) = question(&self.session.segment, Some(record), settings, ahead);
-        let request = Request { seed, ..request };
-        let store = record.store.load(Ordering::Relaxed) as usize;
-        self.session.engine.first(policy, &hierarchy(&self.session.segment, store), &request)
+        let mut request = Request { seed, ..request };
+        let segment = &self.session.segment;
+        let mut tiers = hierarchy(segment, record.store.load(Ordering::Relaxed) as usize);
+        if is_small {
+            // It takes pages of those that are lent.
+            let page = segment.page_bytes() as u64;
+            request.bytes = ahead.next_multiple_of(page);
+            tiers = tiers.with_more_free(0, u64::from(segment.sparse_left()) * page);
+        }
+        self.session.engine.first(policy, &tiers, &request)
     }
 
     /// A bucket that is set aside for this run, if the file may have one: the fastest first.
@@ -129,6 +197,36 @@ impl EnteredFile<'_> {
 }
 
 impl Session {
+    /// A sparse bucket for `pages` of a small file; when their budget is used up, waits a moment
+    /// while the node manager lends them more memory. `None` when it does not.
+    fn sparse_room(&self, owner: Owner, pages: u32) -> Option<BucketId> {
+        let segment = &self.segment;
+        let header = segment.header();
+        let mut looks = 0;
+        loop {
+            let made = header.room_made.load(Ordering::Acquire);
+            if segment.sparse_left() >= pages {
+                return segment.take_sparse(owner, pages);
+            }
+            let low = header.tier[TierId::RAM].low.load(Ordering::Relaxed);
+            if header.sparse_buckets == 0
+                || looks == SPARSE_LOOKS
+                || segment.free_in(TierId::RAM) <= low / 2
+                || self.waited_for_pages.load(Ordering::Relaxed) == u64::from(made)
+            {
+                break;
+            }
+            segment.want_room();
+            futex::wait(&header.room_made, made, SPARSE_LOOK.as_ms());
+            looks += 1;
+        }
+        if looks == SPARSE_LOOKS {
+            let made = header.room_made.load(Ordering::Acquire);
+            self.waited_for_pages.store(u64::from(made), Ordering::Relaxed);
+        }
+        None
+    }
+
     /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it
     /// does not.
     pub(super) fn room(&self, owner: Owner) -> Option<BucketId> {

@@ -33,6 +33,7 @@ impl World {
         let geometry = Geometry {
             page_size: 4096,
             tier_buckets: vec![64],
+            sparse_buckets: 0,
             clients: 2,
             files: 8,
             descriptions: 64,

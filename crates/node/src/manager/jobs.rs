@@ -4,7 +4,7 @@
 use crate::config;
 use crate::node::Node;
 use crate::store::beneath::{Known, Since, Stores};
-use crate::usage::buckets_of;
+use crate::usage::whole_buckets_of;
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
 use forebay_pool::FileId;
@@ -92,7 +92,7 @@ impl Beginning {
 fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
     let segment = &node.segment;
     let mut freed = 0;
-    for bucket in node.tiers().flat_map(|tier| buckets_of(segment, tier)) {
+    for bucket in node.tiers().flat_map(|tier| whole_buckets_of(segment, tier)) {
         let Some(meta) = segment.bucket(bucket) else { continue };
         let file = meta.file.load(Ordering::Relaxed);
         let clean = meta.state.load(Ordering::Acquire) == USED

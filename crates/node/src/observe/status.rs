@@ -1,12 +1,13 @@
 //! What a segment looks like from outside: for `forebay status`, progress bars and tests.
 
 use crate::observe::holders::Holder;
-use crate::usage::{buckets_of, dirty_bytes, ranges, scratch_bytes};
+use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, retirement, slot_state};
 use forebay_pool::segment::{open_pool, text};
+use forebay_pool::sparse::SparseUse;
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use rustix::fd::AsFd;
 use std::ops::Range;
@@ -43,7 +44,7 @@ pub struct TierStatus {
     pub configured: u64,
     /// Bytes of its memory that it has now; of a file tier its capacity.
     pub backed: u64,
-    /// Bytes of buckets in use.
+    /// Bytes of buckets in use, and of pages of small files.
     pub used: u64,
     /// Bytes that are not yet on the store.
     pub dirty: u64,
@@ -141,22 +142,25 @@ impl Observer {
         header
             .tiers_in_use()
             .map(|tier| {
-                let buckets = buckets_of(&self.0, tier);
+                let buckets = whole_buckets_of(&self.0, tier);
+                let small =
+                    if tier.is_ram() { self.0.count_sparse() } else { SparseUse::default() };
+                let small = u64::from(small.claimed - small.idle) * self.0.page_bytes() as u64;
                 let used = buckets
                     .clone()
                     .filter_map(|bucket| self.0.bucket(bucket))
                     .filter(|meta| meta.state.load(Ordering::Relaxed) == USED)
                     .count();
                 let (capacity, backed) = match tier {
-                    TierId::RAM => (self.0.ram_capacity(), self.0.backed()),
+                    TierId::RAM => (self.0.ram_capacity() + self.0.lent(), self.0.backed()),
                     tier => (header.tier[tier].buckets, header.tier[tier].buckets),
                 };
                 TierStatus {
                     name: text(&header.tier[tier].name).to_string_lossy().into_owned(),
                     capacity: u64::from(capacity) * bucket,
-                    backed: u64::from(backed) * bucket,
+                    backed: u64::from(backed) * bucket + small,
                     configured: u64::from(header.tier[tier].buckets) * bucket,
-                    used: used as u64 * bucket,
+                    used: used as u64 * bucket + small,
                     dirty: dirty_bytes(&self.0, tier, |_| true),
                     scratch: scratch_bytes(&self.0, tier),
                     reserved: u64::from(header.set_aside[tier].load(Ordering::Relaxed)) * bucket,

@@ -4,8 +4,9 @@
 
 use crate::drain::{FlushScope, Flusher};
 use crate::node::{BlockRef, Node};
+use crate::organize::lend::{Lender, Wanted};
 use crate::organize::mover::{BATCH_BYTES, Mover};
-use crate::usage::buckets_of;
+use crate::usage::{sparse_of, whole_buckets_of};
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score};
 use forebay_placement::leave::{Fate, WayDown, fate, way_down};
@@ -39,6 +40,21 @@ struct Victims {
     dirty: Vec<BlockRef>,
 }
 
+impl Victims {
+    fn add(&mut self, more: Victims) {
+        self.dropped.extend(more.dropped);
+        self.kept.extend(more.kept);
+        self.dirty.extend(more.dirty);
+    }
+}
+
+/// Which buckets of a tier are looked at: what leaves the others makes no room there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Whole,
+    Sparse,
+}
+
 /// The worker that makes room on one tier.
 pub(crate) struct Demoter {
     node: Arc<Node>,
@@ -46,6 +62,7 @@ pub(crate) struct Demoter {
     owner: Owner,
     mover: Mover,
     flusher: Flusher,
+    lender: Lender,
     blocks: Vec<Candidate>,
 }
 
@@ -57,6 +74,7 @@ impl Demoter {
             owner,
             mover: Mover::new(node, owner),
             flusher: Flusher::new(node),
+            lender: Lender::default(),
             blocks: Vec::new(),
             node: Arc::clone(node),
         }
@@ -84,6 +102,10 @@ impl Demoter {
         header.free.store((snapshot.free / unit) as u32, Ordering::Relaxed);
         let low = (snapshot.capacity as f64 * self.node.watermarks.low) as u64 / unit;
         header.low.store(low.max(1) as u32, Ordering::Relaxed);
+        let small = match self.tier.is_ram() {
+            true => self.lender.tend(&self.node, self.owner, asked),
+            false => Wanted::default(),
+        };
         let wanted = if asked && self.tier.is_ram() { unit } else { 0 };
         let event = Event::Space { tier: self.tier.index(), wanted };
         let settings = self.node.organizer_settings();
@@ -95,7 +117,7 @@ impl Demoter {
                 _ => 0,
             })
             .sum();
-        if bytes == 0 {
+        if bytes == 0 && small.pages == 0 {
             if asked && self.tier.is_ram() {
                 self.node.post_room();
             }
@@ -103,7 +125,8 @@ impl Demoter {
         }
         // A plan of any policy may move what is in the way of a write.
         let is_awaited = wanted > snapshot.free;
-        let victims = self.choose((bytes / unit) as usize, &hierarchy);
+        let mut victims = self.choose((bytes / unit) as usize, &hierarchy, Which::Whole);
+        victims.add(self.choose(small.blocks(bytes, snapshot.capacity), &hierarchy, Which::Sparse));
         let mut freed = self.evict(&victims.dropped);
         self.post_freed(freed);
         // In pieces: a writer that waits for room goes on with the first, and the next sees what
@@ -151,14 +174,17 @@ impl Demoter {
     }
 
     /// The `want` blocks that leave the tier, and what is to become of them.
-    fn choose(&mut self, want: usize, hierarchy: &Hierarchy) -> Victims {
+    fn choose(&mut self, want: usize, hierarchy: &Hierarchy, which: Which) -> Victims {
+        if want == 0 {
+            return Victims::default();
+        }
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let now = node.now();
         let unit = segment.bucket_bytes() as u64;
         let moves = node.organizer_settings().moves_down
             && matches!(destination(hierarchy, self.tier.index(), unit), Destination::Tier(_));
-        self.look(now, moves);
+        self.look(now, moves, which);
         let eviction = node.config.placement.eviction;
         let found = choose(eviction, &mut self.blocks, want * CHOICE, now);
         for block in &self.blocks {
@@ -202,11 +228,16 @@ impl Demoter {
 
     /// Fills `blocks` with what could leave the tier, and notes what placement wants to know of it.
     /// `moves`: a lower tier has room, so that even what the store refuses can leave.
-    fn look(&mut self, now: u32, moves: bool) {
+    fn look(&mut self, now: u32, moves: bool, which: Which) {
         let segment = &self.node.segment;
         let (mut pinned, mut clean, mut coldest) = (0, 0, f32::INFINITY);
         self.blocks.clear();
-        for bucket in buckets_of(segment, self.tier) {
+        let (whole, sparse) = match which {
+            Which::Whole => (Some(whole_buckets_of(segment, self.tier)), 0..0),
+            Which::Sparse => (None, sparse_of(segment)),
+        };
+        let sparse = BucketId::range(sparse.start, sparse.end);
+        for bucket in whole.into_iter().flatten().chain(sparse) {
             let Some(meta) = segment.bucket(bucket) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
             if meta.state.load(Ordering::Acquire) != USED
@@ -240,6 +271,9 @@ impl Demoter {
                 leaves: false,
             });
         }
+        if which == Which::Sparse {
+            return;
+        }
         let header = &self.node.header().tier[self.tier];
         header.pinned.store(pinned, Ordering::Relaxed);
         header.clean.store(clean, Ordering::Relaxed);
@@ -256,20 +290,21 @@ impl Demoter {
     /// Drops blocks that are clean; returns how many were.
     fn evict(&self, victims: &[BlockRef]) -> u32 {
         let segment = &self.node.segment;
-        let mut freed = 0;
+        let (mut freed, mut whole) = (0, 0);
         let mut backoff = Backoff::default();
         for victim in victims {
             let Some(place) = self.node.place(victim) else { continue };
             let locked = segment.lock_block_within(place, self.owner, &mut backoff);
             let Ok(Some(locked)) = locked else { continue };
             if locked.bucket() == victim.bucket && locked.meta().pending_under_lock() == 0 {
+                whole += u32::from(!segment.is_sparse(victim.bucket));
                 segment.discard_block(place, locked);
                 freed += 1;
             }
         }
         let clean = &self.node.header().tier[self.tier].clean;
         let _ = clean.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-            Some(count.saturating_sub(freed))
+            Some(count.saturating_sub(whole))
         });
         freed
     }

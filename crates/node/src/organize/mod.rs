@@ -5,6 +5,7 @@
 
 pub(crate) mod demote;
 pub(crate) mod grow;
+mod lend;
 pub(crate) mod mover;
 pub(crate) mod promote;
 pub(crate) mod stage;

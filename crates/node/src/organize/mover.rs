@@ -28,6 +28,8 @@ struct Copying {
     sums: Box<[u32; PAGES_PER_BUCKET as usize]>,
     /// Pages that are not what was written to the slot that they were read from.
     corrupt: u64,
+    /// Its bytes, of a sparse bucket: those may lose their memory while no lock is held.
+    kept: Option<Vec<u8>>,
 }
 
 /// A worker's means to move blocks.
@@ -74,7 +76,7 @@ impl Mover {
         let mut copying = Vec::with_capacity(blocks.len());
         for &found in blocks {
             let Some(target) = self.take(to) else { break };
-            match self.snapshot(found, target) {
+            match self.snapshot(found, target).and_then(|copy| self.keep(copy)) {
                 Some(copy) => copying.push(copy),
                 None => self.node.segment.free_bucket(target),
             }
@@ -109,8 +111,38 @@ impl Mover {
         let begin = meta.lock.read_begin()?;
         let valid = meta.valid.load(Ordering::Acquire);
         let version = meta.lock.version();
-        (!meta.lock.read_retry(begin) && valid != 0 && self.node.place(&found).is_some())
-            .then(|| Copying { found, to, version, valid, sums: Box::new([0; 64]), corrupt: 0 })
+        (!meta.lock.read_retry(begin) && valid != 0 && self.node.place(&found).is_some()).then(
+            || Copying {
+                found,
+                to,
+                version,
+                valid,
+                sums: Box::new([0; 64]),
+                corrupt: 0,
+                kept: None,
+            },
+        )
+    }
+
+    /// The same with the bytes of the block, if its bucket is a sparse one. `None` if a thread is
+    /// at work in it.
+    fn keep(&self, copy: Copying) -> Option<Copying> {
+        let segment = &self.node.segment;
+        if !segment.is_sparse(copy.found.bucket) {
+            return Some(copy);
+        }
+        let meta = segment.bucket(copy.found.bucket)?;
+        let _lock = meta.lock.guard(self.owner)?;
+        if meta.lock.version() != copy.version || meta.valid.load(Ordering::Acquire) != copy.valid {
+            return None;
+        }
+        let bytes = PageSet(copy.valid).bounds().end * segment.page_bytes();
+        // SAFETY: inside the bucket, which is locked; the pages up to the last valid one have
+        // memory.
+        let content = unsafe {
+            std::slice::from_raw_parts(segment.bucket_data(copy.found.bucket).cast_const(), bytes)
+        };
+        Some(Copying { kept: Some(content.to_vec()), ..copy })
     }
 
     /// Copies the blocks' bytes, without holding any lock. Returns which arrived.
@@ -125,6 +157,9 @@ impl Mover {
         let staging = self.staging.as_mut_ptr();
         // Where in memory each block is on its way: in the RAM bucket that it leaves or enters.
         let memory = |index: usize, copy: &Copying| match (from, to) {
+            _ if copy.kept.is_some() => {
+                copy.kept.as_ref().map_or(std::ptr::null_mut(), |kept| kept.as_ptr().cast_mut())
+            }
             (TierId::RAM, _) => segment.bucket_data(copy.found.bucket),
             (_, TierId::RAM) => segment.bucket_data(copy.to),
             // SAFETY: the staging buffer was just made large enough.

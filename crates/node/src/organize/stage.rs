@@ -220,10 +220,16 @@ impl Stager {
                 if !go_on {
                     break;
                 }
-                if let Some(locked) = self.claim(segment, request, block) {
+                let pages = length(offset).div_ceil(segment.page_bytes() as u64) as u32;
+                if let Some(locked) = self.claim(segment, request, block, pages) {
                     // Now that the block is ours: before, a thread may still have written to the
                     // store.
-                    let bytes = length(offset) as usize;
+                    let bytes = match segment.is_sparse(locked.bucket()) {
+                        true => {
+                            (length(offset) as usize).min(pages as usize * segment.page_bytes())
+                        }
+                        false => length(offset) as usize,
+                    };
                     let piece = Span { base: segment.bucket_data(locked.bucket()), bytes };
                     // SAFETY: the bucket is ours until it is unlocked.
                     reads.push(unsafe { Transfer::read(request.held.file(), offset, vec![piece]) });
@@ -333,20 +339,28 @@ impl Stager {
         }
     }
 
-    /// A bucket for a block that only the store has: locked, and named by the index.
+    /// A bucket for a block of so many pages that only the store has: locked, and named by the
+    /// index.
     fn claim<'a>(
         &mut self,
         segment: &'a Segment,
         request: &Request,
         block: u64,
+        pages: u32,
     ) -> Option<BlockGuard<'a>> {
         let file = request.file;
         let place = segment.entry_or_insert(segment.file(file), block, self.owner)?;
         if place.load(Ordering::Acquire) != Entry::EMPTY {
             return None;
         }
-        let bucket = segment.take_slot(TierId::RAM, self.owner, &mut self.hint)?;
-        let fresh = segment.init_bucket(bucket, file, block, self.owner)?;
+        let is_small = block == 0
+            && segment.file(file).size.load(Ordering::Acquire) <= segment.bucket_bytes() as u64 / 2;
+        let sparse = if is_small { segment.take_sparse(self.owner, pages) } else { None };
+        let taken = sparse.or_else(|| segment.take_slot(TierId::RAM, self.owner, &mut self.hint));
+        let fresh = segment.init_bucket(taken?, file, block, self.owner)?;
+        if !segment.back_pages(fresh.bucket(), pages) {
+            return None;
+        }
         if request.is_guess {
             let access_stats = &fresh.meta().access_stats;
             let ahead = AccessStats(access_stats.load(Ordering::Relaxed)).ahead(true);

@@ -218,7 +218,7 @@ fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, S
     rustix::fs::ftruncate(file, 0)
         .map_err(|errno| SegmentError::System("emptying the pool", errno))?;
     let bytes: Vec<u64> = config.tiers.iter().map(|tier| tier.capacity).collect();
-    let geometry = Geometry::for_tiers(config.page_size, &bytes);
+    let geometry = Geometry::for_tiers(config.page_size, &bytes).with_sparse();
     let rules: Vec<_> = config
         .rules
         .iter()

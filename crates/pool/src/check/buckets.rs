@@ -19,7 +19,8 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
         let holder = meta.lock.holder();
         findings.holder(&place, holder);
         let tier = &header.tier[segment.tier_of(bucket)];
-        if bucket.raw() - tier.first_bucket >= tier.buckets {
+        let sparse = segment.sparse_pages(bucket);
+        if bucket.raw() - tier.first_bucket >= tier.buckets && sparse.is_none() {
             if state != FREE {
                 findings.refused(&place, "in use behind the last of its tier");
             }
@@ -34,6 +35,14 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
         // The holder of the lock is in the middle of it.
         if holder.is_some() {
             continue;
+        }
+        if let Some(pages) = sparse {
+            let end = u64::BITS - meta.valid.load(Ordering::Acquire).leading_zeros();
+            let (claimed, backed) =
+                (pages.claimed.load(Ordering::Acquire), pages.backed.load(Ordering::Acquire));
+            if end > backed || backed > claimed || claimed > PAGES_PER_BUCKET {
+                findings.repaired(&place, "its pages are not counted");
+            }
         }
         match state {
             USED if !named.has(bucket.raw()) && pending != 0 => {

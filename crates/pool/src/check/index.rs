@@ -112,6 +112,7 @@ impl Walk<'_, '_> {
         let within = of_tier.is_some_and(|tier| {
             bucket.raw().checked_sub(tier.first_bucket).is_some_and(|number| number < tier.buckets)
         });
+        let within = within || tier.is_ram() && self.segment.is_sparse(bucket);
         let Some(meta) = self.segment.bucket(bucket).filter(|_| within) else {
             return self.is_none(block, bucket);
         };

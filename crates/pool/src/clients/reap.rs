@@ -91,6 +91,7 @@ impl Segment {
             self.reap_nodes(slot);
             // Bits whose items were not taken any more.
             self.free_buckets(TierId::RAM).repair(self.header().ram_ready.load(Ordering::Acquire));
+            self.repair_sparse();
             nodes.free().repair(self.header().nodes);
             // Last: the thread that completes an interrupted reaping starts again.
             for word in &client.shared_locks {

@@ -189,7 +189,7 @@ impl SharedGuard<'_> {
 
 impl<'a> Clients<'a> {
     /// All slots that were ever used, that of the manager included.
-    fn all_used(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
+    pub(crate) fn all_used(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
         (0..self.end()).map(move |slot| (slot, self.get(slot)))
     }
 
@@ -287,6 +287,13 @@ impl<'a> Clients<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether some thread may go on reading what it has found of `file`: it is inside, or has the
+    /// file to itself.
+    pub(crate) fn may_be_reading(self, file: FileId, record: &FileRecord) -> bool {
+        record.exclusive.load(Ordering::SeqCst) != 0
+            || self.all_used().any(|(_, slot)| slot.is_inside_of(file))
     }
 
     /// Whether a process that is stopped has `file` to itself, or has a thread inside it.

@@ -41,6 +41,16 @@ pub struct SlotChecksums {
     pub corrupt: AtomicU64,
 }
 
+/// What is known of the memory of a sparse bucket's pages: of the first so many, without gaps.
+/// Changed by the holder of the bucket's lock.
+#[repr(C)]
+pub struct SparsePages {
+    /// Pages that may have memory, and are counted as in use.
+    pub claimed: AtomicU32,
+    /// Pages that have memory: to touch one never fails.
+    pub backed: AtomicU32,
+}
+
 /// A node of the block index.
 #[repr(C, align(64))]
 pub struct IndexNode {
@@ -50,4 +60,5 @@ pub struct IndexNode {
 
 pin_size!(BucketMeta, 64);
 pin_size!(SlotChecksums, 264);
+pin_size!(SparsePages, 8);
 pin_size!(IndexNode, 512);

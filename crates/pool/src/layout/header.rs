@@ -36,8 +36,8 @@ pub struct Header {
     pub heads: u32,
     /// Rules of the buffering schema in use.
     pub rules: u32,
-    /// Not used.
-    pub reserved: u32,
+    /// Sparse buckets of RAM, behind its other ones.
+    pub sparse_buckets: u32,
     /// Bytes of the whole segment.
     pub segment_bytes: u64,
     /// Which instance: sixteen hexadecimal digits. This and the next two stay where they are in
@@ -150,6 +150,19 @@ pub struct Header {
     pub descriptions_ready: AtomicU32,
     /// Raised before a child that is about to be forked gets what its parent holds.
     pub forks: AtomicU32,
+    /// Raised before a record leaves the table, or its file turns direct: what the kernel has said
+    /// of such a file before may be older than what was flushed since.
+    pub stat_epoch: AtomicU32,
+    /// Sparse buckets that have ever been in use, a multiple of 64.
+    pub sparse_ready: AtomicU32,
+    /// Where the next search for a free one begins.
+    pub sparse_hint: AtomicU32,
+    /// About how many of their pages have memory; the node manager corrects it.
+    pub sparse_used: AtomicU32,
+    /// How many may have: as many as the buckets have that are lent to them.
+    pub sparse_limit: AtomicU32,
+    /// The node manager is woken when there are fewer left than that.
+    pub sparse_low: AtomicU32,
 }
 
 impl Header {
@@ -178,11 +191,19 @@ impl Header {
         TierId::RAM.below(self.tiers as usize)
     }
 
-    /// All buckets, those behind the last of a tier included.
-    pub fn bucket_ids(
-        &self,
-    ) -> impl DoubleEndedIterator<Item = BucketId> + ExactSizeIterator + Clone + use<> {
-        BucketId::range(0, self.buckets)
+    /// All buckets, those behind the last of a tier included, but for sparse ones that have never
+    /// been in use.
+    pub fn bucket_ids(&self) -> impl DoubleEndedIterator<Item = BucketId> + Clone + use<> {
+        let sparse = self.sparse();
+        let ready = self.sparse_ready.load(Ordering::Acquire).min(self.sparse_buckets);
+        BucketId::range(0, sparse.start + ready).chain(BucketId::range(sparse.end, self.buckets))
+    }
+
+    /// The numbers of the sparse buckets.
+    #[inline]
+    pub fn sparse(&self) -> core::ops::Range<u32> {
+        let first = self.tier[TierId::RAM].buckets.next_multiple_of(64);
+        first..first + self.sparse_buckets
     }
 
     /// The flush trigger in force.
@@ -217,6 +238,7 @@ impl Header {
             self.tiers,
             self.stores,
             self.buckets,
+            self.sparse_buckets,
             self.clients,
             self.files,
             self.descriptions,

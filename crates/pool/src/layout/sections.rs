@@ -2,7 +2,7 @@
 
 use super::{
     BucketMeta, ClientSlot, DESCRIPTIONS_MAX, Description, FileRecord, Header, IndexNode,
-    PAGES_PER_BUCKET, RuleRecord, STRIPES, SlotChecksums,
+    PAGES_PER_BUCKET, RuleRecord, STRIPES, SlotChecksums, SparsePages,
 };
 use crate::queue::Queue;
 use crate::ranks::Stripe;
@@ -16,6 +16,8 @@ pub struct Geometry {
     pub page_size: u32,
     /// Buckets of each tier, RAM first.
     pub tier_buckets: Vec<u32>,
+    /// Sparse buckets of RAM, a multiple of 64.
+    pub sparse_buckets: u32,
     /// Client slots, at most 4096.
     pub clients: u32,
     /// File records.
@@ -42,11 +44,23 @@ impl Geometry {
         Geometry {
             page_size,
             tier_buckets,
+            sparse_buckets: 0,
             clients: 1024,
             files,
             descriptions: DESCRIPTIONS_MAX,
             nodes: (total / 16 + files).next_multiple_of(64),
         }
+    }
+
+    /// The same with sparse buckets for small files, unless RAM is so small that they are not worth
+    /// what is lent to them: docs/design/small-files.md has the numbers.
+    pub fn with_sparse(self) -> Geometry {
+        let ram = self.tier_buckets[0];
+        let sparse = match ram < SPARSE_RAM_MIN {
+            true => 0,
+            false => ram.saturating_mul(SPARSE_PER_BUCKET).min(SPARSE_MAX).next_multiple_of(64),
+        };
+        Geometry { sparse_buckets: sparse, ..self }
     }
 
     /// Bytes of a bucket.
@@ -73,6 +87,7 @@ pub struct Offsets {
     pub(crate) bucket_bits: usize,
     pub(crate) sums: usize,
     pub(crate) trails: usize,
+    pub(crate) sparse: usize,
     /// End of the sections that are reserved at start; behind it lie those that get memory when
     /// they are used.
     pub(crate) fixed_end: usize,
@@ -81,6 +96,13 @@ pub struct Offsets {
     /// Bytes of the whole segment.
     pub(crate) end: usize,
 }
+
+/// A RAM tier of fewer buckets has no sparse ones: 16 MiB, of which an eighth is lent at least.
+const SPARSE_RAM_MIN: u32 = 64;
+/// Sparse buckets for each other one of RAM: one for each 16 KiB.
+const SPARSE_PER_BUCKET: u32 = 16;
+/// The most sparse buckets: their tables take 72 MiB and they 256 GiB of address space.
+const SPARSE_MAX: u32 = 1 << 20;
 
 /// Alignment of the RAM tier's data: a huge page.
 pub const DATA_ALIGN: usize = 2 << 20;
@@ -94,7 +116,15 @@ pub(crate) struct Counts {
     pub nodes: u32,
     pub buckets: u32,
     pub ram_buckets: u32,
+    pub sparse_buckets: u32,
     pub bucket_bytes: u64,
+}
+
+impl Counts {
+    /// The first sparse bucket: behind the last of RAM's others.
+    pub(crate) fn first_sparse(&self) -> u32 {
+        self.ram_buckets.next_multiple_of(64)
+    }
 }
 
 impl Offsets {
@@ -117,14 +147,17 @@ impl Offsets {
         let node_bits = section(count(counts.nodes.div_ceil(64), 8));
         let buckets = section(count(counts.buckets, size_of::<BucketMeta>()));
         let bucket_bits = section(count(counts.buckets.div_ceil(64), 8));
-        let slots = counts.buckets - counts.ram_buckets.next_multiple_of(64).min(counts.buckets);
+        let in_memory = counts.first_sparse() + counts.sparse_buckets;
+        let slots = counts.buckets - in_memory.min(counts.buckets);
         let sums = section(count(slots, size_of::<SlotChecksums>()));
         let trails = section(count(counts.buckets, 8));
+        let sparse = section(count(counts.sparse_buckets, size_of::<SparsePages>()));
         let fixed_end = section(0);
         let descriptions = section(count(counts.descriptions, size_of::<Description>()));
         let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
         let data = section(0).next_multiple_of(DATA_ALIGN);
-        let bytes = u64::from(counts.ram_buckets) * counts.bucket_bytes;
+        let with_data = if counts.sparse_buckets == 0 { counts.ram_buckets } else { in_memory };
+        let bytes = u64::from(with_data) * counts.bucket_bytes;
         let end = data + (bytes as usize).next_multiple_of(DATA_ALIGN);
         Offsets {
             rules,
@@ -142,6 +175,7 @@ impl Offsets {
             bucket_bits,
             sums,
             trails,
+            sparse,
             fixed_end,
             data,
             end,

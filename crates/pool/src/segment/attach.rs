@@ -118,7 +118,7 @@ impl Segment {
         if offsets.end as u64 != header.segment_bytes || stat.st_size as u64 != offsets.end as u64 {
             return Err(SegmentError::Damaged("its sizes do not add up to the file's"));
         }
-        Segment::map(file, sharing, offsets, counts.bucket_bytes, counts.ram_buckets)
+        Segment::map(file, sharing, offsets, &counts)
     }
 }
 
@@ -139,10 +139,12 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
     ok((1..1 << 30).contains(&header.buckets), "number of buckets")?;
     ok(header.heads <= 1 << 26, "number of hash heads")?;
     ok(header.heads.is_power_of_two(), "number of hash heads")?;
+    ok(header.sparse_buckets.is_multiple_of(64), "number of sparse buckets")?;
     let mut first = 0u64;
-    for tier in &header.tier[..header.tiers as usize] {
+    for (number, tier) in header.tier[..header.tiers as usize].iter().enumerate() {
         ok(u64::from(tier.first_bucket) == first, "buckets of the tiers")?;
-        first += u64::from(tier.buckets).next_multiple_of(64);
+        let sparse = if number == 0 { header.sparse_buckets } else { 0 };
+        first += u64::from(tier.buckets).next_multiple_of(64) + u64::from(sparse);
     }
     ok(first == u64::from(header.buckets), "buckets of the tiers")?;
     Ok(Counts {
@@ -153,6 +155,7 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
         nodes: header.nodes,
         buckets: header.buckets,
         ram_buckets: header.tier[TierId::RAM].buckets,
+        sparse_buckets: header.sparse_buckets,
         bucket_bytes: u64::from(page) * u64::from(PAGES_PER_BUCKET),
     })
 }

@@ -55,13 +55,7 @@ impl Segment {
                 }
             })?;
         }
-        let segment = Segment::map(
-            file,
-            MapFlags::SHARED,
-            offsets,
-            geometry.bucket_bytes(),
-            counts.ram_buckets,
-        )?;
+        let segment = Segment::map(file, MapFlags::SHARED, offsets, &counts)?;
         // SAFETY: no other process knows the file yet.
         let header = unsafe { segment.base.cast::<Header>().as_mut() };
         header.layout_version = LAYOUT_VERSION;
@@ -69,6 +63,7 @@ impl Segment {
         header.page_size = geometry.page_size;
         header.tiers = geometry.tier_buckets.len() as u32;
         header.buckets = counts.buckets;
+        header.sparse_buckets = counts.sparse_buckets;
         header.clients = counts.clients;
         header.files = counts.files;
         header.descriptions = counts.descriptions;
@@ -82,7 +77,8 @@ impl Segment {
         for (tier, &buckets) in header.tier.iter_mut().zip(&geometry.tier_buckets) {
             tier.first_bucket = first;
             tier.buckets = buckets;
-            first += buckets.next_multiple_of(64);
+            let sparse = if first == 0 { counts.sparse_buckets } else { 0 };
+            first += buckets.next_multiple_of(64) + sparse;
         }
         let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
         header.inode = AtomicU64::new(stat.st_ino);
@@ -114,8 +110,10 @@ fn counts_of(geometry: &Geometry) -> Counts {
         heads: (geometry.files * 2).next_power_of_two(),
         files: geometry.files,
         nodes: geometry.nodes,
-        buckets: geometry.tier_buckets.iter().map(|n| n.next_multiple_of(64)).sum(),
+        buckets: geometry.tier_buckets.iter().map(|n| n.next_multiple_of(64)).sum::<u32>()
+            + geometry.sparse_buckets,
         ram_buckets: geometry.tier_buckets[0],
+        sparse_buckets: geometry.sparse_buckets,
         bucket_bytes: geometry.bucket_bytes(),
     }
 }

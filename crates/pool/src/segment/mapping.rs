@@ -3,7 +3,7 @@
 use super::error::system;
 use super::{Segment, SegmentError};
 use crate::entry::Entry;
-use crate::layout::{DATA_ALIGN, FileRecord, Header, Offsets, PAGES_PER_BUCKET, TierId};
+use crate::layout::{Counts, DATA_ALIGN, FileRecord, Header, Offsets, PAGES_PER_BUCKET, TierId};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{BucketId, ranks};
 use core::ptr::NonNull;
@@ -35,8 +35,7 @@ impl Segment {
         file: BorrowedFd<'_>,
         sharing: MapFlags,
         offsets: Offsets,
-        bucket_bytes: u64,
-        ram_buckets: u32,
+        counts: &Counts,
     ) -> Result<Segment, SegmentError> {
         let fail = system("mapping the pool");
         let room = offsets.end + DATA_ALIGN;
@@ -72,9 +71,10 @@ impl Segment {
                 base: NonNull::new_unchecked(base),
                 mapped: offsets.end,
                 offsets,
-                bucket_bytes: bucket_bytes as usize,
-                page_shift: (bucket_bytes / u64::from(PAGES_PER_BUCKET)).trailing_zeros(),
-                ram_buckets,
+                bucket_bytes: counts.bucket_bytes as usize,
+                page_shift: (counts.bucket_bytes / u64::from(PAGES_PER_BUCKET)).trailing_zeros(),
+                ram_buckets: counts.ram_buckets,
+                sparse: counts.first_sparse()..counts.first_sparse() + counts.sparse_buckets,
             })
         }
     }
@@ -106,8 +106,9 @@ impl Segment {
     /// The bytes of RAM bucket `bucket`. Reading or writing them follows the protocol of its lock.
     #[inline]
     pub fn bucket_data(&self, bucket: BucketId) -> *mut u8 {
-        debug_assert!(bucket.raw() < self.ram_buckets);
-        // SAFETY: RAM bucket ids come first, and the data section holds that many.
+        debug_assert!(bucket.raw() < self.ram_buckets || self.is_sparse(bucket));
+        // SAFETY: RAM bucket ids come first, the sparse ones last of them, and the data section
+        // holds that many.
         unsafe { self.base.as_ptr().add(self.offsets.data + bucket.index() * self.bucket_bytes) }
     }
 

@@ -7,15 +7,17 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::{BucketId, FileId, crash};
 
 impl Segment {
-    /// How much of the tables of clients, files, RAM buckets and descriptions has ever been in use,
-    /// and how long those are. Processes raise the marks at any time: each is changed in one step,
-    /// and never set to what it was when it was looked at.
-    fn marks(&self) -> [(&AtomicU32, u32); 4] {
+    /// How much of the tables of clients, files, buckets in RAM and descriptions has ever been in
+    /// use, and how long those are. Processes raise the marks at any time: each is changed in one
+    /// step, and never set to what it was when it was looked at.
+    fn marks(&self) -> [(&AtomicU32, u32); 5] {
         let header = self.header();
         [
             (&header.clients_high, header.clients),
             (&header.files_high, header.files),
             (&header.ram_ready, self.ram_buckets),
+            (&header.sparse_ready, header.sparse_buckets),
+            // Raised with the memory that it counts, and never behind it.
             (&header.descriptions_ready, header.descriptions),
         ]
     }
@@ -44,7 +46,8 @@ impl Segment {
             self.bucket(BucketId::from_raw(bucket))
                 .is_some_and(|meta| meta.state.load(Ordering::Acquire) != FREE)
         };
-        let uses: [&dyn Fn(&u32) -> bool; 3] = [&client, &file, &bucket];
+        let sparse = |&number: &u32| bucket(&(self.sparse.start + number));
+        let uses: [&dyn Fn(&u32) -> bool; 4] = [&client, &file, &bucket, &sparse];
         for ((mark, most), used) in self.marks().into_iter().zip(uses) {
             let last = (mark.load(Ordering::Acquire)..most).rev().find(used);
             crash::point("recover.marks");
@@ -52,5 +55,8 @@ impl Segment {
                 mark.fetch_max(last + 1, Ordering::AcqRel);
             }
         }
+        // A part of a word of the free map may be left out.
+        let ready = &self.header().sparse_ready;
+        ready.fetch_max(ready.load(Ordering::Acquire).next_multiple_of(64), Ordering::AcqRel);
     }
 }

@@ -54,7 +54,7 @@ impl Segment {
     /// Buckets that RAM can have: all, or those that it has when there is memory for no more.
     pub fn ram_capacity(&self) -> u32 {
         let limit = self.header().ram_limit.load(Ordering::Acquire);
-        limit.min(self.ram_buckets).max(self.backed())
+        limit.min(self.ram_buckets - self.lent().min(self.ram_buckets)).max(self.backed())
     }
 
     /// Buckets of RAM that are free but for the memory, which can be had.
@@ -90,8 +90,7 @@ impl Segment {
     /// Says for how many buckets of RAM there is memory, and corrects how many are free.
     pub fn set_ram_limit(&self, buckets: u32) {
         self.header().ram_limit.store(buckets, Ordering::SeqCst);
-        let free = self.free_buckets(TierId::RAM).available() + self.growable();
-        self.header().tier[TierId::RAM].free.store(free, Ordering::Relaxed);
+        self.correct_free();
     }
 
     /// Gives `start .. end`, of which nothing is reserved yet, huge pages where the kernel can: a
@@ -173,7 +172,9 @@ impl Segment {
     /// `NOSPC` or `NOMEM` when /dev/shm is full.
     pub fn grow(&self, file: BorrowedFd<'_>, bytes: u64) -> Result<u32, Errno> {
         let wanted = (bytes as usize / self.bucket_bytes).max(1) as u32;
-        let wanted = wanted.next_multiple_of(self.piece_buckets());
+        // What is lent has its memory elsewhere.
+        let most = self.ram_buckets.saturating_sub(self.lent()).saturating_sub(self.backed());
+        let wanted = wanted.next_multiple_of(self.piece_buckets()).min(most);
         let mut grown = 0;
         while grown < wanted
             && let Some(buckets) = self.next_unbacked(wanted - grown)

@@ -10,7 +10,7 @@ use crate::free_map::FreeMap;
 use crate::index::{Index, IndexNodes, NodeStates};
 use crate::layout::{
     BucketMeta, ClientSlot, Description, DescriptionFlags, FileRecord, RuleRecord, STRIPES,
-    SlotChecksums, TierId, slot_state,
+    SlotChecksums, SparsePages, TierId, slot_state,
 };
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::queue::Queue;
@@ -212,7 +212,7 @@ impl Segment {
     pub fn buckets(&self) -> Buckets<'_> {
         let header = self.header();
         let (tiers, buckets) = (header.tiers as usize, header.buckets);
-        let slots = buckets - self.ram_buckets.next_multiple_of(64).min(buckets);
+        let slots = buckets - self.sparse.end.min(buckets);
         Buckets {
             metas: self.slice(self.offsets.buckets, buckets as usize),
             sums: self.slice(self.offsets.sums, slots as usize),
@@ -240,10 +240,34 @@ impl Segment {
         self.buckets().tier_of(bucket)
     }
 
+    /// The free sparse buckets.
+    pub(crate) fn free_sparse(&self) -> FreeMap<'_, BucketStates<'_>> {
+        let header = self.header();
+        FreeMap {
+            bits: self.words(self.offsets.bucket_bits, header.buckets),
+            states: BucketStates::of(self.slice(self.offsets.buckets, header.buckets as usize)),
+            first: self.sparse.start,
+            count: header.sparse_ready.load(Ordering::Acquire).min(header.sparse_buckets),
+        }
+    }
+
+    /// Whether a bucket is one of RAM's sparse ones.
+    #[inline]
+    pub fn is_sparse(&self, bucket: BucketId) -> bool {
+        self.sparse.contains(&bucket.raw())
+    }
+
+    /// What is known of the memory of a sparse bucket; `None` for any other.
+    #[inline]
+    pub fn sparse_pages(&self, bucket: BucketId) -> Option<&SparsePages> {
+        let number = bucket.raw().checked_sub(self.sparse.start)?;
+        (number < self.sparse.len() as u32).then(|| self.at(self.offsets.sparse, number))
+    }
+
     /// [`Buckets::checksums`].
     #[inline]
     pub fn checksums(&self, bucket: BucketId) -> Option<&SlotChecksums> {
-        if bucket.raw() < self.ram_buckets { None } else { self.buckets().checksums(bucket) }
+        if bucket.raw() < self.sparse.end { None } else { self.buckets().checksums(bucket) }
     }
 
     /// What reads of a block have cost that no tier had, and how it is told from others there: a

@@ -1,0 +1,446 @@
+//! Sparse buckets: homes of small files, of which only the pages in use have memory. See
+//! docs/design/small-files.md.
+//!
+//! A page is claimed from a budget before it gets memory, and counts as claimed until its memory is
+//! given up. What a killed process leaves in between is in the bucket's own count, from which the
+//! node manager corrects the sum.
+
+use crate::backoff::Backoff;
+use crate::free_map::{FILLING, FREE};
+use crate::layout::*;
+use crate::owner::Owner;
+use crate::segment::Segment;
+use crate::sync::{AtomicU32, Ordering};
+use crate::{BucketId, FileId, crash};
+
+/// Buckets whose memory is given up at once: what processes are reading is looked at once for all.
+const TRIMMED: usize = 64;
+
+/// How the sparse buckets are used.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SparseUse {
+    /// Pages that have memory, or may.
+    pub claimed: u32,
+    /// Those of them in buckets that are free.
+    pub idle: u32,
+    /// Buckets in use.
+    pub buckets: u32,
+}
+
+impl Segment {
+    /// Pages that sparse buckets may still claim.
+    pub fn sparse_left(&self) -> u32 {
+        let header = self.header();
+        let limit = header.sparse_limit.load(Ordering::Relaxed);
+        limit.saturating_sub(header.sparse_used.load(Ordering::Relaxed))
+    }
+
+    /// Takes a free sparse bucket for `owner`, for a block of which `pages` are about to be
+    /// written. They are to be [backed](Segment::back_pages) once it is locked.
+    pub fn take_sparse(&self, owner: Owner, pages: u32) -> Option<BucketId> {
+        if self.header().sparse_buckets == 0 || crash::refused("bucket") {
+            return None;
+        }
+        let taken = self.take_ready_sparse(owner).or_else(|| {
+            self.ready_more_sparse();
+            self.take_ready_sparse(owner)
+        })?;
+        crash::point("sparse.taken");
+        // The last file may have been much larger.
+        if self.sparse_pages(taken)?.claimed.load(Ordering::Relaxed) > 2 * pages {
+            self.shrink_sparse(taken, pages, owner, |file| self.is_read(file));
+        }
+        Some(taken)
+    }
+
+    fn take_ready_sparse(&self, owner: Owner) -> Option<BucketId> {
+        let mut taken = None;
+        let place = &self.header().sparse_hint;
+        let map = self.free_sparse();
+        if map.count == 0 {
+            return None;
+        }
+        let hint = place.load(Ordering::Relaxed);
+        let (_, next) = map.take(owner, hint, 1, |bucket| taken = Some(BucketId::from_raw(bucket)));
+        if next != hint {
+            place.store(next, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Lets another 64 buckets be used that never were.
+    fn ready_more_sparse(&self) {
+        let header = self.header();
+        let ready = header.sparse_ready.load(Ordering::Acquire);
+        if ready >= header.sparse_buckets {
+            return;
+        }
+        let raised = header.sparse_ready.compare_exchange(
+            ready,
+            ready + 64,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        crash::point("sparse.ready");
+        if raised.is_ok() {
+            self.repair_sparse_from(ready);
+        }
+    }
+
+    /// Lets the free map have each free sparse bucket.
+    pub(crate) fn repair_sparse(&self) {
+        self.repair_sparse_from(0);
+    }
+
+    fn repair_sparse_from(&self, first: u32) {
+        let map = self.free_sparse();
+        for bucket in BucketId::range(map.first + first.min(map.count), map.first + map.count) {
+            let is_free = |meta: &BucketMeta| meta.state.load(Ordering::Acquire) == FREE;
+            if self.bucket(bucket).is_some_and(is_free) {
+                map.offer(bucket.raw());
+            }
+        }
+    }
+
+    /// Sees to it that the first `end` pages of a bucket have memory, if it is a sparse one: the
+    /// caller has it locked. False if the budget or /dev/shm has no room for them; what was valid
+    /// still is.
+    #[must_use]
+    pub fn back_pages(&self, bucket: BucketId, end: u32) -> bool {
+        let Some(pages) = self.sparse_pages(bucket) else { return true };
+        let backed = pages.backed.load(Ordering::Relaxed);
+        if end <= backed {
+            return true;
+        }
+        // A file that grows page by page asks seven times until it fills a bucket, and not 64.
+        let ahead = (2 * backed).clamp(end, PAGES_PER_BUCKET);
+        let Some(upto) = [ahead, end].into_iter().find(|&upto| self.claim_upto(pages, upto)) else {
+            self.want_room();
+            return false;
+        };
+        crash::point("sparse.claimed");
+        if !self.populate_pages(bucket, backed..upto) {
+            return false;
+        }
+        pages.backed.store(upto, Ordering::Release);
+        crash::point("sparse.backed");
+        true
+    }
+
+    fn claim_upto(&self, pages: &SparsePages, upto: u32) -> bool {
+        let header = self.header();
+        let claimed = pages.claimed.load(Ordering::Relaxed);
+        let more = upto.saturating_sub(claimed);
+        if more == 0 {
+            return true;
+        }
+        // The bucket's count first: it is what the sum is corrected by.
+        pages.claimed.store(upto, Ordering::Release);
+        crash::point("sparse.claiming");
+        let before = header.sparse_used.fetch_add(more, Ordering::SeqCst);
+        let limit = header.sparse_limit.load(Ordering::SeqCst);
+        if before.saturating_add(more) > limit {
+            pages.claimed.store(claimed, Ordering::Release);
+            unclaim(&header.sparse_used, more);
+            return false;
+        }
+        let low = header.sparse_low.load(Ordering::Relaxed);
+        let left = limit - before;
+        if left >= low && left - more < low {
+            self.want_room();
+        }
+        true
+    }
+
+    /// Gives up the memory of all but the first `keep` pages of a bucket that the caller has taken,
+    /// unless a thread is still reading what it found there: `is_read` says that of a file. Returns
+    /// how many pages may be claimed for that.
+    fn shrink_sparse(
+        &self,
+        bucket: BucketId,
+        keep: u32,
+        owner: Owner,
+        is_read: impl Fn(FileId) -> bool,
+    ) -> u32 {
+        let (Some(meta), Some(pages)) = (self.bucket(bucket), self.sparse_pages(bucket)) else {
+            return 0;
+        };
+        let locked = self.lock_fresh_within(meta, owner, &mut Backoff::nearly_spent());
+        let Ok(mut lock) = locked else { return 0 };
+        let claimed = pages.claimed.load(Ordering::Acquire).min(PAGES_PER_BUCKET);
+        if claimed <= keep || is_read(meta.file.load(Ordering::Relaxed)) {
+            return 0;
+        }
+        pages.backed.fetch_min(keep, Ordering::AcqRel);
+        crash::point("sparse.shrinking");
+        if !self.remove_pages(bucket, keep..claimed) {
+            return 0;
+        }
+        crash::point("sparse.removed");
+        pages.claimed.store(keep, Ordering::Release);
+        unclaim(&self.header().sparse_used, claimed - keep);
+        lock.changed();
+        claimed - keep
+    }
+
+    /// Whether a thread may still be reading what it has found of `file`. What no entry has named
+    /// since before the call no other thread finds.
+    pub(crate) fn is_read(&self, file: FileId) -> bool {
+        crate::sync::fence(Ordering::SeqCst);
+        self.header().has_file(file) && self.clients().may_be_reading(file, self.file(file))
+    }
+
+    /// Gives up the memory of free sparse buckets, until `most` pages are. Returns how many may be
+    /// claimed for that. For the node manager.
+    pub fn trim_sparse(&self, owner: Owner, most: u32) -> u32 {
+        let ready = self.header().sparse_ready.load(Ordering::Acquire);
+        let sparse = self.header().sparse();
+        let mut idle = BucketId::range(sparse.start, sparse.start + ready.min(sparse.len() as u32))
+            .rev()
+            .filter(|&bucket| self.take_idle(bucket));
+        let mut freed = 0;
+        let mut batch = Vec::with_capacity(TRIMMED);
+        while freed < most {
+            batch.clear();
+            batch.extend(idle.by_ref().take(TRIMMED));
+            if batch.is_empty() {
+                break;
+            }
+            let read = self.files_read();
+            for &bucket in &batch {
+                let is_read = |file| read.contains(&file) || self.has_owner(file);
+                freed += self.shrink_sparse(bucket, 0, owner, is_read);
+                self.free_bucket(bucket);
+            }
+        }
+        freed
+    }
+
+    /// Takes a free sparse bucket that has memory. A manager that dies over it leaves it to the
+    /// next, as one that a move was filling.
+    fn take_idle(&self, bucket: BucketId) -> bool {
+        let (Some(meta), Some(pages)) = (self.bucket(bucket), self.sparse_pages(bucket)) else {
+            return false;
+        };
+        pages.claimed.load(Ordering::Acquire) != 0
+            && meta.state.load(Ordering::Relaxed) == FREE
+            && meta
+                .state
+                .compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    fn has_owner(&self, file: FileId) -> bool {
+        self.header().has_file(file) && self.file(file).exclusive.load(Ordering::SeqCst) != 0
+    }
+
+    /// The files that threads are inside.
+    fn files_read(&self) -> Vec<FileId> {
+        crate::sync::fence(Ordering::SeqCst);
+        let words = self.clients().all_used().flat_map(|(_, slot)| slot.shared_locks.iter());
+        let scopes = words.filter_map(|word| SharedLock::decode(word.load(Ordering::SeqCst)));
+        scopes.filter_map(|lock| lock.scope.as_file()).collect()
+    }
+
+    /// Counts the pages of sparse buckets, and corrects their sum: what other threads claim and
+    /// give up meanwhile may be missed until the next time.
+    pub fn count_sparse(&self) -> SparseUse {
+        let mut found = SparseUse::default();
+        let header = self.header();
+        let ready = header.sparse_ready.load(Ordering::Acquire).min(header.sparse_buckets);
+        let before = header.sparse_used.load(Ordering::Acquire);
+        for bucket in BucketId::range(header.sparse().start, header.sparse().start + ready) {
+            let (Some(meta), Some(pages)) = (self.bucket(bucket), self.sparse_pages(bucket)) else {
+                continue;
+            };
+            let claimed = pages.claimed.load(Ordering::Acquire).min(PAGES_PER_BUCKET);
+            found.claimed += claimed;
+            match meta.state.load(Ordering::Relaxed) {
+                FREE => found.idle += claimed,
+                _ => found.buckets += 1,
+            }
+        }
+        // Only if no thread has changed it: a wrong sum stays until it was looked at in peace.
+        let place = &header.sparse_used;
+        let _ = place.compare_exchange(before, found.claimed, Ordering::AcqRel, Ordering::Relaxed);
+        found
+    }
+
+    /// What a new manager does: the counts agree with the buckets.
+    pub(crate) fn recover_lent(&self) {
+        let header = self.header();
+        // Of a count that is damaged, what there can be.
+        let most = self.ram_buckets().saturating_sub(self.backed()) * PAGES_PER_BUCKET;
+        header.sparse_limit.fetch_min(most, Ordering::AcqRel);
+        crash::point("recover.lent");
+        for bucket in BucketId::range(header.sparse().start, header.sparse().end) {
+            let (Some(meta), Some(pages)) = (self.bucket(bucket), self.sparse_pages(bucket)) else {
+                continue;
+            };
+            // They agree, but for damage.
+            let end = u64::BITS - meta.valid.load(Ordering::Acquire).leading_zeros();
+            pages.backed.fetch_max(end, Ordering::AcqRel);
+            pages.backed.fetch_min(PAGES_PER_BUCKET, Ordering::AcqRel);
+            pages.claimed.fetch_max(pages.backed.load(Ordering::Acquire), Ordering::AcqRel);
+            pages.claimed.fetch_min(PAGES_PER_BUCKET, Ordering::AcqRel);
+        }
+        self.count_sparse();
+    }
+}
+
+fn unclaim(used: &AtomicU32, pages: u32) {
+    let less = |used: u32| Some(used.saturating_sub(pages));
+    let _ = used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Identity;
+    use crate::entry::Entry;
+    use crate::free_map::USED;
+    use crate::guards::BlockGuard;
+    use crate::segment::anonymous;
+    use rustix::fd::{AsFd, OwnedFd};
+
+    const PAGE: u64 = 4096;
+
+    fn pool() -> (Segment, OwnedFd) {
+        anonymous(&Geometry::for_tiers(4096, &[128 << 18, 64 << 18]).with_sparse()).unwrap()
+    }
+
+    fn memory(file: &OwnedFd) -> u64 {
+        rustix::fs::fstat(file).unwrap().st_blocks as u64 * 512
+    }
+
+    /// Writes `pages` pages of a new file to a sparse bucket.
+    fn write(segment: &Segment, inode: u64, pages: u32, owner: Owner) -> Option<BucketId> {
+        let bucket = segment.take_sparse(owner, pages)?;
+        let identity = Identity { device: 1, inode };
+        let file = segment.with_file_or_new(identity, owner, |file, _| file).unwrap();
+        let place = segment.entry_or_insert(segment.file(file), 0, owner).unwrap();
+        let fresh = segment.init_bucket(bucket, file, 0, owner).unwrap();
+        if !segment.back_pages(bucket, pages) {
+            return None;
+        }
+        // SAFETY: inside the bucket, which is locked; the pages have memory.
+        unsafe { segment.bucket_data(bucket).write_bytes(7, pages as usize * PAGE as usize) };
+        fresh.meta().valid.store(u64::MAX >> (64 - pages), Ordering::Release);
+        drop(fresh.publish(place, TierId::RAM));
+        Some(bucket)
+    }
+
+    fn delete(segment: &Segment, bucket: BucketId, owner: Owner) {
+        let meta = segment.bucket(bucket).unwrap();
+        let record = segment.file(meta.file.load(Ordering::Relaxed));
+        let place = segment.entry(record, 0).unwrap();
+        let block: BlockGuard<'_> = segment.lock_block(place, owner).unwrap();
+        segment.discard_block(place, block);
+    }
+
+    /// Lends the memory of `buckets` free ones.
+    fn lend(segment: &Segment, file: &OwnedFd, buckets: u32) {
+        for retired in segment.retire(buckets) {
+            segment.unback(file.as_fd(), &retired).unwrap();
+        }
+        assert_eq!(segment.lend(buckets), buckets);
+    }
+
+    #[test]
+    fn a_small_file_has_memory_for_its_pages_alone() {
+        let (segment, memory_file) = pool();
+        let me = Owner::new(segment.clients().claim(std::process::id(), 1).unwrap(), 0);
+        let before = memory(&memory_file);
+        assert_eq!(write(&segment, 1, 1, me), None, "nothing is lent yet");
+        assert_eq!(segment.lend(1), 0, "all is in use as it is");
+        lend(&segment, &memory_file, 8);
+        assert_eq!((segment.free_in(TierId::RAM), segment.growable()), (120, 0));
+        let lent = 8 * segment.bucket_bytes() as u64;
+        assert_eq!(memory(&memory_file), before - lent);
+        let small = write(&segment, 1, 1, me).unwrap();
+        let large = write(&segment, 2, 30, me).unwrap();
+        assert!(segment.is_sparse(small) && segment.tier_of(large) == TierId::RAM);
+        assert_eq!(memory(&memory_file), before - lent + 31 * PAGE);
+        let all = SparseUse { claimed: 31, idle: 0, buckets: 2 };
+        assert_eq!((segment.count_sparse(), segment.sparse_left()), (all, 8 * 64 - 31));
+        assert_eq!(segment.check(), []);
+        assert_eq!(segment.grow(memory_file.as_fd(), 8 << 20), Ok(0), "it is lent");
+        // One that a file of 30 pages had is made smaller for one of two.
+        delete(&segment, large, me);
+        assert_eq!(segment.count_sparse(), SparseUse { claimed: 31, idle: 30, buckets: 1 });
+        segment.header().sparse_hint.store(0, Ordering::Relaxed);
+        assert_eq!(write(&segment, 3, 2, me), Some(large));
+        assert_eq!(segment.count_sparse(), SparseUse { claimed: 3, idle: 0, buckets: 2 });
+        assert_eq!(segment.take_back_lent(8), 7, "pages of one are in use");
+        delete(&segment, large, me);
+        delete(&segment, small, me);
+        assert_eq!(segment.trim_sparse(me, u32::MAX), 3);
+        assert_eq!(segment.take_back_lent(9), 1);
+        assert_eq!((segment.sparse_left(), segment.free_in(TierId::RAM)), (0, 128));
+        assert_eq!(segment.grow(memory_file.as_fd(), 8 << 20), Ok(8));
+        assert_eq!((memory(&memory_file), segment.check()), (before, vec![]));
+    }
+
+    #[test]
+    fn a_block_that_grows_asks_for_twice_its_pages() {
+        let (segment, memory_file) = pool();
+        let me = Owner::new(segment.clients().claim(std::process::id(), 1).unwrap(), 0);
+        lend(&segment, &memory_file, 8);
+        let bucket = write(&segment, 1, 1, me).unwrap();
+        let claimed = |end| {
+            assert!(segment.back_pages(bucket, end));
+            segment.sparse_pages(bucket).unwrap().claimed.load(Ordering::Relaxed)
+        };
+        assert_eq!([1, 2, 3, 4, 5, 9, 33].map(claimed), [1, 2, 4, 4, 8, 16, 33]);
+        // The last pages of the budget are given one by one.
+        let others = 8 * 64 - 33 - 5;
+        segment.header().sparse_used.fetch_add(others, Ordering::Relaxed);
+        let last = write(&segment, 2, 4, me).unwrap();
+        assert!(segment.back_pages(last, 5) && !segment.back_pages(last, 6));
+        assert_eq!(segment.sparse_left(), 0);
+    }
+
+    #[test]
+    fn what_a_thread_may_still_read_keeps_its_memory() {
+        let (segment, memory_file) = pool();
+        let me = Owner::new(segment.clients().claim(std::process::id(), 1).unwrap(), 0);
+        lend(&segment, &memory_file, 8);
+        let bucket = write(&segment, 1, 8, me).unwrap();
+        let file = segment.bucket(bucket).unwrap().file.load(Ordering::Relaxed);
+        let inside = segment.try_enter(file, me).unwrap();
+        delete(&segment, bucket, me);
+        assert_eq!(segment.trim_sparse(me, u32::MAX), 0);
+        drop(inside);
+        assert_eq!(segment.trim_sparse(me, u32::MAX), 8);
+    }
+
+    #[test]
+    fn a_manager_that_takes_over_counts_what_was_lent_and_claimed() {
+        let (segment, memory_file) = pool();
+        let me = Owner::new(segment.clients().claim(std::process::id(), 1).unwrap(), 0);
+        lend(&segment, &memory_file, 16);
+        let before = memory(&memory_file);
+        let bucket = write(&segment, 1, 3, me).unwrap();
+        // Killed between two steps of each kind.
+        let header = segment.header();
+        header.sparse_used.store(99, Ordering::Relaxed);
+        header.sparse_ready.store(0, Ordering::Relaxed);
+        let idle = segment.sparse_pages(BucketId::from_raw(bucket.raw() + 1)).unwrap();
+        idle.claimed.store(2, Ordering::Relaxed);
+        let taken = BucketId::from_raw(bucket.raw() + 2);
+        segment.bucket(taken).unwrap().state.store(FILLING, Ordering::Relaxed);
+        segment.recover(|_, _| ());
+        assert_eq!(segment.check(), []);
+        assert_eq!((segment.lent(), segment.sparse_left()), (16, 16 * 64 - 5));
+        assert_eq!(memory(&memory_file), before + 3 * PAGE);
+        let meta = segment.bucket(bucket).unwrap();
+        assert_eq!(meta.state.load(Ordering::Relaxed), USED);
+        assert!(segment.is_indexed(bucket) && !segment.is_indexed(taken));
+        assert_eq!(segment.trim_sparse(me, u32::MAX), 2);
+        header.sparse_limit.store(99 * 64, Ordering::Relaxed);
+        segment.recover(|_, _| ());
+        assert_eq!(segment.lent(), 16, "others have the rest");
+        let place = segment.file(meta.file.load(Ordering::Relaxed)).entry0.load(Ordering::Relaxed);
+        assert_eq!(Entry::decode(place), Entry::Resident { tier: TierId::RAM, bucket });
+    }
+}
