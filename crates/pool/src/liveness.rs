@@ -10,6 +10,7 @@
 //! assert!(!is_alive(pid, start + 1));
 //! ```
 
+use rustix::fd::IntoRawFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -117,7 +118,12 @@ fn look(pid: u32) -> Result<Option<u64>, Errno> {
         other => other?,
     };
     let mut text = [0u8; 1024];
-    match rustix::io::read(&file, &mut text[..]) {
+    let read = rustix::io::read(&file, &mut text[..]);
+    // By the system call itself: in a forked child, a thread that is not there may have been about
+    // to close this number, and the library's close would wait for it.
+    // SAFETY: nothing else has this descriptor.
+    unsafe { rustix::io::close(file.into_raw_fd()) };
+    match read {
         Err(Errno::SRCH) => Ok(None),
         length => Ok(parse_stat(&text[..length?])),
     }
