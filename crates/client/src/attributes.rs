@@ -171,6 +171,7 @@ impl EnteredFile<'_> {
 impl Session {
     /// What a stat of a regular file says. `ask` asks the kernel, and is asked again where it may
     /// have been in the middle of a flush; it returns `None` for what no process here buffers.
+    /// `epoch` is [`Session::stat_epoch`] before `ask` is called, or the call that it speaks of.
     /// `born` asks for the time of birth, nanoseconds, 0 if that is not known. Returns what differs
     /// from the kernel's last answer, or `None`.
     ///
@@ -178,11 +179,20 @@ impl Session {
     /// `INTR`.
     pub fn corrected(
         &self,
+        mut epoch: u32,
         mut ask: impl FnMut() -> Option<StatFields>,
         born: impl Fn(&StatFields) -> u64,
     ) -> Result<Option<StatFields>, Errno> {
         let mut before: Option<(StatFields, Option<StatFields>)> = None;
-        while let Some(said) = ask() {
+        loop {
+            let Some(said) = ask() else {
+                let now = self.stat_epoch();
+                if now == epoch {
+                    return Ok(None);
+                }
+                epoch = now;
+                continue;
+            };
             // The kernel says the same as before the record was looked at: nothing was flushed in
             // between.
             if let Some((asked, corrected)) = before
@@ -194,12 +204,20 @@ impl Session {
             let mut fields = said;
             let correction = self.correct(&mut fields, || born(&said))?;
             let corrected = correction.changed.then_some(fields);
-            if !correction.doubtful {
+            // The record that tells of a flush may have gone, or count no more.
+            let now = self.stat_epoch();
+            if !correction.doubtful && now == epoch {
                 return Ok(corrected);
             }
+            epoch = now;
             before = Some((said, corrected));
         }
-        Ok(None)
+    }
+
+    /// A number that is another one once a file has gone from the table, or turned direct.
+    #[inline]
+    pub fn stat_epoch(&self) -> u32 {
+        self.segment.stat_epoch()
     }
 
     /// Brings what the kernel said about a regular file up to date.

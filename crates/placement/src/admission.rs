@@ -17,7 +17,8 @@
 //! let never = Trail::default();
 //! assert!(!never.admits(key, &part, Room::Much, slow));
 //! // Once from a device, in a millisecond: the next reader brings the block.
-//! assert!(never.after(key, &part, Origin::Device, 1_008_192).admits(key, &part, Room::Some, slow));
+//! let once = never.after(key, &part, Origin::Device, 1_008_192);
+//! assert!(once.admits(key, &part, Room::Some, slow));
 //! // Once from the kernel's memory: it stays there.
 //! assert!(!never.after(key, &part, Origin::Memory, 0).admits(key, &part, Room::Much, slow));
 //! ```

@@ -128,6 +128,18 @@ impl Segment {
         self.opening(identity, owner, |_| None, |file, _| act(file))
     }
 
+    /// [`crate::layout::Header::stat_epoch`]: where it is the same before the kernel is asked and
+    /// after the record is looked for, that has not left the table, nor turned direct, in between.
+    #[inline]
+    pub fn stat_epoch(&self) -> u32 {
+        self.header().stat_epoch.load(Ordering::Acquire)
+    }
+
+    /// To be called before a record, which is clean, leaves the table or turns direct.
+    pub fn raise_stat_epoch(&self) {
+        self.header().stat_epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
     fn opening<R>(
         &self,
         identity: Identity,
@@ -156,6 +168,7 @@ impl Segment {
         let Ok(chain) = self.lock_chain_within(chain, owner, &mut Backoff::default()) else {
             return false;
         };
+        self.raise_stat_epoch();
         let nodes = self.index_nodes(owner.slot());
         let removed = chain.remove(file, owner, opens, unwanted, nodes);
         drop(exclusive);

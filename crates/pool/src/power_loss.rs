@@ -5,7 +5,7 @@
 //!
 //! DIR/DEVICE-INODE has for each page that was changed a head of five words, and the old bytes:
 //! time, kind (0: write, 1: sync, 2: new size, 3: sync of some bytes), offset, number of old bytes,
-//! old size of the file. A sync of some bytes has their number, in a word, instead of the old bytes.
+//! old size of the file. A sync of some bytes has their number, in a word, instead of old bytes.
 //! DIR/DEVICE-all has the syncs of all its files.
 
 use rustix::fd::BorrowedFd;

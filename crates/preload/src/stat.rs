@@ -18,14 +18,27 @@ fn corrected(
     (folder, path, flags): (c_int, *const c_char, c_int),
     call: impl Fn() -> c_int,
 ) -> c_int {
+    let Some(session) = session() else { return call() };
+    let epoch = session.stat_epoch();
     let result = call();
-    let (0, Some(session), false) = (result, session(), stat.is_null()) else { return result };
+    if result != 0 || stat.is_null() {
+        return result;
+    }
     // SAFETY: the kernel has just filled it.
-    match is_known(session, unsafe { &*stat }) {
+    match may_be_old(session, unsafe { &*stat }, epoch) {
         // SAFETY: the program's path.
-        true => correct(session, stat, unsafe { path_at(folder, path) }, flags, call),
+        true => correct(session, epoch, stat, unsafe { path_at(folder, path) }, flags, call),
         false => result,
     }
+}
+
+/// Whether what the kernel has `said` is to be corrected: the file is in the table, or has been,
+/// since `epoch`.
+fn may_be_old(session: &Session, said: &Stat, epoch: u32) -> bool {
+    is_known(session, said)
+        || session.stat_epoch() != epoch
+            && said.st_mode & libc::S_IFMT == libc::S_IFREG
+            && session.is_store_device(said.st_dev)
 }
 
 fn is_known(session: &Session, said: &Stat) -> bool {
@@ -36,12 +49,15 @@ fn is_known(session: &Session, said: &Stat) -> bool {
 #[inline(never)]
 fn correct(
     session: &Session,
+    epoch: u32,
     stat: *mut Stat,
     at: PathAt<'_>,
     flags: c_int,
     call: impl Fn() -> c_int,
 ) -> c_int {
-    let (mut asked, mut result) = (true, 0);
+    // SAFETY: the kernel has filled it.
+    let mut asked = is_known(session, unsafe { &*stat });
+    let mut result = 0;
     let ask = || {
         if !core::mem::take(&mut asked) {
             result = call();
@@ -58,7 +74,7 @@ fn correct(
         })
     };
     let flags = AtFlags::from_bits_retain(flags as u32);
-    match session.corrected(ask, |said| session.born_ns(at, flags, said.inode)) {
+    match session.corrected(epoch, ask, |said| session.born_ns(at, flags, said.inode)) {
         Ok(None) => result,
         Ok(Some(fields)) => {
             // SAFETY: the kernel has filled it.
@@ -112,6 +128,7 @@ unsafe extern "C" fn statx(
 ) -> c_int {
     let call = || real!(c"statx"(folder => c_int, path => *const c_char, flags => c_int, mask => c_uint, buffer => *mut Statx) -> c_int);
     let (Some(session), false) = (session(), buffer.is_null()) else { return call() };
+    let epoch = session.stat_epoch();
     let mut result = 0;
     let ask = || {
         result = call();
@@ -135,7 +152,7 @@ unsafe extern "C" fn statx(
     // SAFETY: the program's path.
     let at = unsafe { path_at(folder, path) };
     let at_flags = AtFlags::from_bits_retain(flags as u32);
-    match session.corrected(ask, |said| session.born_ns(at, at_flags, said.inode)) {
+    match session.corrected(epoch, ask, |said| session.born_ns(at, at_flags, said.inode)) {
         Ok(None) => result,
         Ok(Some(fields)) => {
             // SAFETY: the kernel has filled it.

@@ -211,6 +211,32 @@ fn what_is_flushed_in_the_middle_of_a_stat_is_counted() {
     assert!(seen.trim().parse::<u32>().unwrap() >= (64 + 4) * 2, "{seen}");
 }
 
+/// The same of a file that turns direct meanwhile: what was asked before is older than the flush.
+#[test]
+fn a_file_that_turns_direct_in_the_middle_of_a_stat_has_its_size() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("ring.c", &[]) {
+        return;
+    }
+    fs::write(site.out.join("held"), "").unwrap();
+    let script = format!(
+        "{SCALE}dd if=/dev/zero of=file bs=64k count=1 status=none\n\
+         FOREBAY_PAUSE=stat.asked:1:while=$OUT/held FOREBAY_PAUSE_LOG=$OUT/log \
+         stat -c %s file > $OUT/seen &\n\
+         while [ ! -s $OUT/log ]; do sleep 0.01; done\n\
+         $BIN/ring file > /dev/null; rm $OUT/held; wait\n"
+    );
+    let (ran, status) = site.run_buffered(&script);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    status.assert_live();
+    assert_eq!(pauses(&site.out.join("log")).len(), 1);
+    let seen = fs::read_to_string(site.out.join("seen")).unwrap();
+    assert_eq!(seen.trim(), "65536");
+}
+
 /// A process appends, and stops before it has entered the file; meanwhile another one cuts the
 /// file, as a program does that rotates a log by copying and truncating it.
 #[test]

@@ -55,6 +55,7 @@ impl OpenFile<'_> {
     /// The errno of the flush; `act` is not called then.
     pub fn make_direct<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
         self.with_clean(|| {
+            self.session.segment.raise_stat_epoch();
             self.record.set(FileFlags::DIRECT);
             act()
         })

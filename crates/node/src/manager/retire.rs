@@ -301,6 +301,7 @@ fn finish_held(
         return Outcome::Refused;
     }
     if direct {
+        node.segment.raise_stat_epoch();
         record.set(FileFlags::DIRECT);
         crash::point("manager.direct");
     }
