@@ -204,10 +204,17 @@ impl Session {
         let (owner, stat) = (self.owner(), &seen.stat);
         let mut made = false;
         // Described under the table's lock: a record without a description may be removed.
-        let found = self.find_or_insert(seen, fd, known, path, |file, new| {
-            made |= new;
-            self.segment.open_description(file, description_flags(flags), owner)
-        });
+        let mut open = || {
+            self.find_or_insert(seen, fd, known, path, |file, new| {
+                made |= new;
+                self.segment.open_description(file, description_flags(flags), owner)
+            })
+        };
+        let mut found = open();
+        if found == Ok(Some(None)) {
+            // All in use: one may have been closed, or got memory, in this moment.
+            found = open();
+        }
         // Later than the call: by whomever, it was made while the call was under way.
         let fresh = known.is_some_and(|known| seen.born_ns >= known.now_ns) && stat.st_size == 0;
         let Some(marker) = self.described(found)? else { return Ok(fresh) };

@@ -71,6 +71,9 @@ const OF_NODES: &[&str] = &[
     "flush.failed",
     "flush.writeback",
     "index.pruned",
+    "lend.raised",
+    "memory.backed",
+    "memory.restored",
     "reap.begin",
     "reap.bucket",
     "reap.cache",
@@ -79,9 +82,13 @@ const OF_NODES: &[&str] = &[
     "reap.inside",
     "reap.locks",
     "recover.buckets",
+    "recover.lent",
     "recover.marks",
+    "recover.memory",
     "recover.reaped",
     "recover.writeback",
+    "sparse.removed",
+    "sparse.shrinking",
 ];
 
 /// Points of the pool that a node manager passes, too, but in a race so narrow that no case leads
@@ -91,8 +98,18 @@ const SELDOM_IN_NODES: &[&str] = &[
     "bucket.aborted",
 ];
 
-/// Points of a second line of defence, to which no death leads any more.
+/// Points to which no case leads: of a second line of defence, and those that have their own tests.
 const DEFENCES: &[&str] = &[
+    // Memory that is idle for a while goes back: the tests of the manager kill and pause there.
+    "lend.lowered",
+    "map.bits-of-all-taken",
+    "map.one-of-all-claimed",
+    "memory.given-back",
+    "memory.idle-retired",
+    "memory.retired",
+    // No worker starts a program by vfork.
+    "vfork.beside",
+    "vfork.child",
     // A program notes that a file is ahead of the store before the first byte that makes it so.
     "pending.ahead",
 ];
@@ -170,6 +187,7 @@ fn lead(aim: &Aim) -> Lead {
         },
         ("description", "adopted" | "adopting") => Lead { often: &[Inherit], ..PLAIN },
         ("descriptor", "replacing" | "replaced") => Lead { often: &[Over], ..PLAIN },
+        ("lend" | "sparse", _) => Lead { tiers: Tiers::Wide, ..PLAIN },
         ("fork", _) => Lead { often: &[Fork], ..PLAIN },
         ("index", "child" | "pruned") => Lead { often: &[Far], ..PLAIN },
         ("index", _) if in_node => Lead {
