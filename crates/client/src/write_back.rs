@@ -99,16 +99,9 @@ impl OpenFile<'_> {
         if stat.size != record.size.load(Ordering::Acquire) {
             return;
         }
-        record.store_mtime_ns.store(stat.modified_ns as u64, Ordering::Release);
-        record.store_changed_ns.store(stat.changed_ns as u64, Ordering::Release);
-        record.store_size.store(stat.size, Ordering::Release);
+        record.note_store_file(stat.size, stat.modified_ns as u64, stat.changed_ns as u64);
         crash::point("write-back.noted");
-        record.clear(
-            FileFlags::METADATA_DIRTY
-                | FileFlags::DIRTY
-                | FileFlags::STORE_WRITTEN
-                | FileFlags::CONFLICT_CHECKED,
-        );
+        record.end_ahead();
     }
 }
 

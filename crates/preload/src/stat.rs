@@ -25,38 +25,38 @@ fn corrected(
         return result;
     }
     // SAFETY: the kernel has just filled it.
-    match may_be_old(session, unsafe { &*stat }, epoch) {
-        // SAFETY: the program's path.
-        true => correct(session, epoch, stat, unsafe { path_at(folder, path) }, flags, call),
-        false => result,
+    let said = unsafe { &*stat };
+    let known = is_known(session, said);
+    if !known && !has_left(session, said, epoch) {
+        return result;
     }
+    // SAFETY: the program's path.
+    correct(session, epoch, known, stat, unsafe { path_at(folder, path) }, flags, call)
 }
 
-/// Whether what the kernel has `said` is to be corrected: the file is in the table, or has been,
-/// since `epoch`.
-fn may_be_old(session: &Session, said: &Stat, epoch: u32) -> bool {
-    is_known(session, said)
-        || session.stat_epoch() != epoch
-            && said.st_mode & libc::S_IFMT == libc::S_IFREG
-            && session.is_store_device(said.st_dev)
+/// Whether a file that is not in the table may have left it since `epoch`.
+fn has_left(session: &Session, said: &Stat, epoch: u32) -> bool {
+    session.stat_epoch() != epoch
+        && said.st_mode & libc::S_IFMT == libc::S_IFREG
+        && session.is_store_device(said.st_dev)
 }
 
 fn is_known(session: &Session, said: &Stat) -> bool {
     said.st_mode & libc::S_IFMT == libc::S_IFREG && session.knows(said.st_dev, said.st_ino)
 }
 
-/// The same, where `stat` has what the kernel has said of a file that may be buffered.
+/// The same, where `stat` has what the kernel has said of a file that may be buffered; it is
+/// asked again first unless it was `asked` of a file that is in the table.
 #[inline(never)]
 fn correct(
     session: &Session,
     epoch: u32,
+    mut asked: bool,
     stat: *mut Stat,
     at: PathAt<'_>,
     flags: c_int,
     call: impl Fn() -> c_int,
 ) -> c_int {
-    // SAFETY: the kernel has filled it.
-    let mut asked = is_known(session, unsafe { &*stat });
     let mut result = 0;
     let ask = || {
         if !core::mem::take(&mut asked) {

@@ -75,16 +75,9 @@ fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
     let _ = store.set_modified(held, mtime_ns);
     crash::point("reconcile.timed");
     let Ok(stat) = store.stat(held) else { return false };
-    record.store_mtime_ns.store(stat.modified_ns as u64, Ordering::Release);
-    record.store_changed_ns.store(stat.changed_ns as u64, Ordering::Release);
-    record.store_size.store(stat.size, Ordering::Release);
+    record.note_store_file(stat.size, stat.modified_ns as u64, stat.changed_ns as u64);
     record.size.store(stat.size, Ordering::Release);
     crash::point("reconcile.noted");
-    record.clear(
-        FileFlags::METADATA_DIRTY
-            | FileFlags::DIRTY
-            | FileFlags::STORE_WRITTEN
-            | FileFlags::CONFLICT_CHECKED,
-    );
+    record.end_ahead();
     true
 }

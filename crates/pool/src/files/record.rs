@@ -49,6 +49,25 @@ impl FileRecord {
         self.has(FileFlags::LOGGED)
     }
 
+    /// Notes what the store's file is: its size in bytes, and when it and its status were last
+    /// changed, nanoseconds of CLOCK_REALTIME.
+    pub fn note_store_file(&self, size: u64, modified_ns: u64, changed_ns: u64) {
+        self.store_mtime_ns.store(modified_ns, Ordering::Release);
+        self.store_changed_ns.store(changed_ns, Ordering::Release);
+        self.store_size.store(size, Ordering::Release);
+    }
+
+    /// Ends the state "ahead of the store": the store's file is as was noted last. The caller has
+    /// the file exclusively, and nothing of it is dirty.
+    pub fn end_ahead(&self) {
+        self.clear(
+            FileFlags::METADATA_DIRTY
+                | FileFlags::DIRTY
+                | FileFlags::STORE_WRITTEN
+                | FileFlags::CONFLICT_CHECKED,
+        );
+    }
+
     /// Notes that tier `tier` holds some of it.
     #[inline]
     pub fn note_tier(&self, tier: TierId) {
