@@ -3,7 +3,7 @@
 //!
 //! The kernel is asked once for each page of a buffer, and of a mapped file in every call, because
 //! another process may truncate it: see [`crate::mappings`]. What it said is remembered until the
-//! program unmaps, protects or maps something else.
+//! program unmaps, protects or maps something else there.
 //!
 //! ```
 //! use forebay_client::user_memory::{is_readable, is_writable};
@@ -18,10 +18,10 @@
 
 use crate::mappings::mapping_at;
 use core::cell::Cell;
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_void};
 use core::marker::PhantomData;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -34,8 +34,69 @@ const LONGEST_TEXT: usize = 32 * (64 << 10);
 /// Above it lies the kernel's half.
 const USER_END: usize = 1 << 47;
 
-/// Raised when the program takes memory away from itself.
+/// Raised when the program takes away so much memory from itself that everything is asked anew.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
+
+/// The last ranges that the program has changed.
+static CHANGES: Changes = Changes::none();
+
+/// How many changes are remembered. A thread that has found something out before more of them asks
+/// again.
+const REMEMBERED: usize = 64;
+
+/// A log of ranges that the program has unmapped, protected or mapped, for all its threads.
+struct Changes {
+    /// How many there were.
+    count: AtomicU64,
+    last: [Change; REMEMBERED],
+}
+
+/// One of them. `number` is that of the change plus one while `from` and `to` are its.
+struct Change {
+    number: AtomicU64,
+    from: AtomicUsize,
+    to: AtomicUsize,
+}
+
+impl Changes {
+    const fn none() -> Changes {
+        let last = [const {
+            let (from, to) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            Change { number: AtomicU64::new(0), from, to }
+        }; REMEMBERED];
+        Changes { count: AtomicU64::new(0), last }
+    }
+
+    #[inline]
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// To be called before what is remembered of `range` is forgotten.
+    fn note(&self, range: &Range<usize>) {
+        // From here on a thread that asked before finds that something was changed, and may not
+        // rely on what it has not read yet.
+        let number = self.count.fetch_add(1, Ordering::SeqCst);
+        let place = &self.last[number as usize % REMEMBERED];
+        place.number.store(0, Ordering::SeqCst);
+        place.from.store(range.start, Ordering::SeqCst);
+        place.to.store(range.end, Ordering::SeqCst);
+        place.number.store(number + 1, Ordering::SeqCst);
+    }
+
+    /// How many changes there are, if none since there were `since` may have touched `range`.
+    fn spare(&self, range: &Range<usize>, since: u64) -> Option<u64> {
+        let now = self.count.load(Ordering::SeqCst);
+        let spares = |number: u64| {
+            let place = &self.last[number as usize % REMEMBERED];
+            let is_it = || place.number.load(Ordering::SeqCst) == number + 1;
+            let known = is_it();
+            let (from, to) = (place.from.load(Ordering::SeqCst), place.to.load(Ordering::SeqCst));
+            known && is_it() && (to <= range.start || range.end <= from)
+        };
+        (now - since <= REMEMBERED as u64 && (since..now).all(spares)).then_some(now)
+    }
+}
 
 /// Pages that one word knows of: 64 KiB.
 const WORD_PAGES: usize = 16;
@@ -119,8 +180,26 @@ impl KnownPages {
         by_words(start, bytes, epoch).all(|pages| self.has_word(pages))
     }
 
-    /// Notes that the pages of `bytes` at `start` were usable in `epoch`.
-    fn note(&self, start: usize, bytes: usize, epoch: u32) {
+    /// Forgets the pages of `bytes` at `start`, and some beside them.
+    fn forget(&self, start: usize, bytes: usize) {
+        for WordPages { word, .. } in by_words(start, bytes, 0) {
+            self.0[word].store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Notes that the pages of `bytes` at `start` were usable in `epoch`, unless the program has
+    /// changed some memory since there were `changes`.
+    fn note(&self, start: usize, bytes: usize, (epoch, changes): (u32, u64)) {
+        self.set(start, bytes, epoch);
+        // A thread that has changed some since has forgotten what was noted before its change was
+        // counted, and perhaps not what is noted here.
+        fence(Ordering::SeqCst);
+        if CHANGES.count() != changes {
+            self.forget(start, bytes);
+        }
+    }
+
+    fn set(&self, start: usize, bytes: usize, epoch: u32) {
         for WordPages { word, key, pages } in by_words(start, bytes, epoch) {
             let known = self.0[word].load(Ordering::Relaxed);
             let before = if known & !0xffff == key { known & 0xffff } else { 0 };
@@ -133,39 +212,42 @@ impl KnownPages {
 static READABLE: KnownPages = KnownPages::none();
 static WRITABLE: KnownPages = KnownPages::none();
 
-/// A range of memory, and what a thread found out about it in an epoch.
+/// A range of memory, and what a thread found out about it after so many changes.
 struct Noted {
     from: Cell<usize>,
     to: Cell<usize>,
-    epoch: Cell<u32>,
+    changes: Cell<u64>,
     what: Cell<bool>,
 }
 
 impl Noted {
     const fn nothing() -> Noted {
         let (from, to) = (Cell::new(0), Cell::new(0));
-        Noted { from, to, epoch: Cell::new(0), what: Cell::new(false) }
+        Noted { from, to, changes: Cell::new(0), what: Cell::new(false) }
     }
 
-    fn note(&self, range: Range<usize>, what: bool, epoch: u32) {
+    fn note(&self, range: Range<usize>, what: bool, changes: u64) {
         // A handler in between finds a range without an end.
         self.to.set(0);
         compiler_fence(Ordering::SeqCst);
         self.from.set(range.start);
-        self.epoch.set(epoch);
+        self.changes.set(changes);
         self.what.set(what);
         compiler_fence(Ordering::SeqCst);
         self.to.set(range.end);
     }
 
     /// Where the range that has `address` ends, and what it is, if this is it.
-    fn at(&self, address: usize, epoch: u32) -> Option<(usize, bool)> {
-        let (from, to, noted) = (self.from.get(), self.to.get(), self.epoch.get());
+    fn at(&self, address: usize) -> Option<(usize, bool)> {
+        let (range, noted) = (self.from.get()..self.to.get(), self.changes.get());
         let what = self.what.get();
         // Another beginning: a handler came between the loads, and found another range.
         compiler_fence(Ordering::SeqCst);
-        let is_it = (from..to).contains(&address) && noted == epoch && from == self.from.get();
-        is_it.then_some((to, what))
+        let is_it = range.contains(&address) && range.start == self.from.get();
+        let now = CHANGES.spare(&range, noted).filter(|_| is_it)?;
+        // What a handler has noted since, it has noted after no fewer changes.
+        self.changes.set(now);
+        Some((range.end, what))
     }
 }
 
@@ -177,14 +259,14 @@ impl<const N: usize> Ranges<N> {
         Ranges([const { Noted::nothing() }; N], Cell::new(0))
     }
 
-    fn at(&self, address: usize, epoch: u32) -> Option<(usize, bool)> {
-        self.0.iter().find_map(|noted| noted.at(address, epoch))
+    fn at(&self, address: usize) -> Option<(usize, bool)> {
+        self.0.iter().find_map(|noted| noted.at(address))
     }
 
-    fn note(&self, range: Range<usize>, what: bool, epoch: u32) {
+    fn note(&self, range: Range<usize>, what: bool, changes: u64) {
         let place = self.1.get() % N;
         self.1.set(place + 1);
-        self.0[place].note(range, what, epoch);
+        self.0[place].note(range, what, changes);
     }
 }
 
@@ -200,13 +282,13 @@ thread_local! {
 
 /// Whether what lies at `start .. end` stays usable until the program takes it away: a file that is
 /// mapped may be truncated by another process.
-fn stays(start: usize, end: usize, epoch: u32) -> bool {
+fn stays(start: usize, end: usize, changes: u64) -> bool {
     let mut at = start;
     while at < end {
         let known = MAPPINGS.with(|mappings| {
-            mappings.at(at, epoch).or_else(|| {
+            mappings.at(at).or_else(|| {
                 let found = mapping_at(at)?;
-                mappings.note(found.range.clone(), found.stays, epoch);
+                mappings.note(found.range.clone(), found.stays, changes);
                 Some((found.range.end, found.stays))
             })
         });
@@ -218,10 +300,22 @@ fn stays(start: usize, end: usize, epoch: u32) -> bool {
     true
 }
 
-/// To be called after munmap, mprotect, mremap, and a mapping that is fixed, shared, of a file or
-/// not both readable and writable: it may lie where memory was that a thread has found usable.
-pub fn memory_changed() {
-    EPOCH.fetch_add(1, Ordering::AcqRel);
+/// To be called after munmap, mprotect and mremap of `bytes` at `start`, and after a mapping there
+/// that is fixed, shared, of a file or not both readable and writable: it may lie where memory was
+/// that a thread has found usable.
+pub fn memory_changed(start: *const c_void, bytes: usize) {
+    let (start, end) = (start.addr(), start.addr().saturating_add(bytes).min(USER_END));
+    let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
+    if bytes == 0 || start >= end {
+        return;
+    }
+    CHANGES.note(&(start..end));
+    if end - start > LARGE {
+        EPOCH.fetch_add(1, Ordering::AcqRel);
+    } else {
+        READABLE.forget(start, end - start);
+        WRITABLE.forget(start, end - start);
+    }
 }
 
 /// Whether `bytes` at `base` can be read.
@@ -301,9 +395,9 @@ fn is_known(known: &KnownPages, start: usize, bytes: usize, advice: Advice) -> b
 #[cold]
 fn ask(known: &KnownPages, start: usize, bytes: usize, advice: Advice) -> bool {
     let Some(end) = start.checked_add(bytes).filter(|&end| end <= USER_END) else { return false };
-    let epoch = EPOCH.load(Ordering::Acquire);
+    let (epoch, changes) = (EPOCH.load(Ordering::Acquire), CHANGES.count());
     let (is_large, writes) = (bytes > LARGE, matches!(advice, Advice::LinuxPopulateWrite));
-    let known_large = || LARGE_BUFFERS.with(|buffers| buffers.at(start, epoch));
+    let known_large = || LARGE_BUFFERS.with(|buffers| buffers.at(start));
     if is_large && known_large().is_some_and(|(to, written)| to >= end && written == writes) {
         return true;
     }
@@ -311,11 +405,11 @@ fn ask(known: &KnownPages, start: usize, bytes: usize, advice: Advice) -> bool {
     // SAFETY: populating changes no content.
     match unsafe { madvise(from as *mut _, end.next_multiple_of(PAGE) - from, advice) } {
         Ok(()) => {
-            match (stays(start, end, epoch), is_large) {
+            match (stays(start, end, changes), is_large) {
                 (true, true) => {
-                    LARGE_BUFFERS.with(|buffers| buffers.note(start..end, writes, epoch));
+                    LARGE_BUFFERS.with(|buffers| buffers.note(start..end, writes, changes));
                 }
-                (true, false) => known.note(start, bytes, epoch),
+                (true, false) => known.note(start, bytes, (epoch, changes)),
                 (false, _) => {}
             }
             true
@@ -497,6 +591,7 @@ impl<'a> From<&'a Cell<i64>> for UserOffset<'a> {
 mod tests {
     use super::*;
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+    use std::sync::{Barrier, Mutex};
 
     #[test]
     fn memory_is_told_from_none() {
@@ -517,22 +612,23 @@ mod tests {
         let epoch = 7;
         let has = |start: usize, bytes: usize| known.has(start, bytes, epoch);
         assert!(!has(0, 1) && !has(5 * word, 1));
-        known.note(word + 3 * PAGE + 100, 3 * word, epoch);
+        known.set(word + 3 * PAGE + 100, 3 * word, epoch);
         assert!(has(word + 3 * PAGE, 3 * word) && has(2 * word, 2 * word));
         assert!(!has(word + 3 * PAGE - 1, 2) && !has(4 * word + 4 * PAGE, 1));
         assert!(has(4 * word + 4 * PAGE - 1, 1));
         // Pages of one word add up; a word of another place, or of another epoch, replaces it.
-        known.note(4 * word + 7 * PAGE, 1, epoch);
+        known.set(4 * word + 7 * PAGE, 1, epoch);
         assert!(has(4 * word, 1) && has(4 * word + 7 * PAGE, PAGE));
-        known.note((4 + WORDS) * word, PAGE, epoch);
+        known.set((4 + WORDS) * word, PAGE, epoch);
         assert!(!has(4 * word, 1) && has((4 + WORDS) * word, PAGE));
-        known.note(2 * word, PAGE, epoch - 1);
+        known.set(2 * word, PAGE, epoch - 1);
         assert!(!has(2 * word, 1));
         assert!(!has(USER_END - 1, 2) && !has(usize::MAX, 2));
     }
 
     #[test]
     fn taken_away_memory_is_noticed() {
+        let _turn = TURN.lock();
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a fresh mapping, used here only.
         unsafe {
@@ -541,7 +637,7 @@ mod tests {
                 .cast::<u8>();
             assert!(is_readable(at, 3 * PAGE));
             rustix::mm::mprotect(at.add(PAGE).cast(), PAGE, MprotectFlags::empty()).unwrap();
-            memory_changed();
+            memory_changed(at.add(PAGE).cast(), PAGE);
             assert!(is_readable(at, PAGE));
             assert!(!is_readable(at, PAGE + 1));
             assert_eq!(readable_part(at.add(10), 2 * PAGE), PAGE - 10);
@@ -551,7 +647,83 @@ mod tests {
             assert!(is_possible(at, PAGE) && !is_possible(at, usize::MAX));
             assert!(!is_writable(at.add(PAGE), 1));
             rustix::mm::munmap(at.cast(), 3 * PAGE).unwrap();
+            memory_changed(at.cast(), 3 * PAGE);
+            assert!(!is_readable(at, 1));
         }
-        memory_changed();
+    }
+
+    /// One test at a time: what each changes is forgotten by all.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    /// A mapping of one page that can be used, at `at` or anywhere.
+    unsafe fn page_at(at: *mut u8) -> *mut u8 {
+        let (access, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let flags = if at.is_null() { private } else { private | MapFlags::FIXED };
+        // SAFETY: as of the caller.
+        unsafe { rustix::mm::mmap_anonymous(at.cast(), PAGE, access, flags).unwrap().cast() }
+    }
+
+    #[test]
+    fn what_is_known_of_other_memory_is_kept() {
+        let _turn = TURN.lock();
+        let buffer = vec![1u8; 8 * PAGE];
+        let (start, bytes) = (buffer.as_ptr(), buffer.len());
+        let known = || READABLE.has(start.addr(), bytes, EPOCH.load(Ordering::Acquire));
+        let mapping = || MAPPINGS.with(|mappings| mappings.at(start.addr()));
+        assert!(is_readable(start, bytes) && known() && mapping().is_some());
+        let elsewhere = start.wrapping_add(WORDS / 2 * WORD_PAGES * PAGE);
+        memory_changed(elsewhere.cast(), 1);
+        assert!(known() && mapping().is_some());
+        memory_changed(start.wrapping_add(3 * PAGE).cast(), 1);
+        assert!(!known() && mapping().is_none());
+        assert!(is_readable(start, bytes) && known() && mapping().is_some());
+        // More changes than are remembered.
+        (0..=REMEMBERED).for_each(|_| memory_changed(elsewhere.cast(), 1));
+        assert!(known() && mapping().is_none());
+        // More memory than is looked through.
+        memory_changed(elsewhere.cast(), LARGE + 1);
+        assert!(!known());
+    }
+
+    #[test]
+    fn a_thread_that_asks_while_memory_is_taken_away_remembers_nothing_of_it() {
+        const ROUNDS: u32 = 3000;
+        let _turn = TURN.lock();
+        // SAFETY: a fresh mapping, of which only addresses are passed on.
+        let at = unsafe { page_at(core::ptr::null_mut()) }.addr();
+        let here = || core::ptr::with_exposed_provenance_mut::<u8>(at);
+        let mut wrong = 0;
+        let (round, asks) = (&Barrier::new(2), &AtomicU32::new(ROUNDS));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for number in 0..ROUNDS {
+                    round.wait();
+                    asks.store(number, Ordering::Relaxed);
+                    is_writable(here(), PAGE);
+                    round.wait();
+                }
+            });
+            for number in 0..ROUNDS {
+                round.wait();
+                while asks.load(Ordering::Relaxed) != number {
+                    core::hint::spin_loop();
+                }
+                (0..number % 500).for_each(|_| core::hint::spin_loop());
+                // SAFETY: the page is mapped, and used nowhere. It stays reserved.
+                unsafe {
+                    rustix::mm::mprotect(here().cast(), PAGE, MprotectFlags::empty()).unwrap();
+                }
+                memory_changed(here().cast(), PAGE);
+                round.wait();
+                wrong += u32::from(is_writable(here(), PAGE));
+                // SAFETY: as above.
+                unsafe { page_at(here()) };
+                memory_changed(here().cast(), PAGE);
+            }
+        });
+        assert_eq!(wrong, 0, "of {ROUNDS}");
+        // SAFETY: mapped above.
+        unsafe { rustix::mm::munmap(here().cast(), PAGE).unwrap() };
+        memory_changed(here().cast(), PAGE);
     }
 }

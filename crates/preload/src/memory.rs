@@ -6,8 +6,10 @@ use crate::session::managed;
 use forebay_client::user_memory::memory_changed;
 use libc::{c_int, c_void, off_t, size_t};
 
-/// Maps through `call`, a file that is managed once it is clean.
+/// Maps `length` bytes through `call`, a file that is managed once it is clean. `address` is where
+/// the program wants them.
 pub(crate) fn map(
+    (address, length): (*mut c_void, size_t),
     protection: c_int,
     flags: c_int,
     fd: c_int,
@@ -18,8 +20,11 @@ pub(crate) fn map(
     // have been found usable. Memory as any other needs no second look.
     let usable = libc::PROT_READ | libc::PROT_WRITE;
     let alike = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    if protection & usable != usable || flags & alike != alike || flags & libc::MAP_FIXED != 0 {
-        memory_changed();
+    let is_other =
+        protection & usable != usable || flags & alike != alike || flags & libc::MAP_FIXED != 0;
+    if is_other {
+        // A fixed mapping that fails may have unmapped what was there.
+        memory_changed(if mapped == libc::MAP_FAILED { address } else { mapped }, length);
     }
     mapped
 }
@@ -53,7 +58,7 @@ unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    map(protection, flags, fd, || {
+    map((address, length), protection, flags, fd, || {
         real!(c"mmap64"(address => *mut c_void, length => size_t, protection => c_int, flags => c_int, fd => c_int, offset => off_t) -> isize)
             as *mut c_void
     })
@@ -62,7 +67,7 @@ unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
     let result = real!(c"munmap"(address => *mut c_void, length => size_t) -> c_int);
-    memory_changed();
+    memory_changed(address, length);
     result
 }
 
@@ -70,7 +75,7 @@ unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
 unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, protection: c_int) -> c_int {
     let result =
         real!(c"mprotect"(address => *mut c_void, length => size_t, protection => c_int) -> c_int);
-    memory_changed();
+    memory_changed(address, length);
     result
 }
 
@@ -83,9 +88,26 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    let result = real!(c"mremap"(old => *mut c_void, old_length => size_t, new_length => size_t, flags => c_int, new => *mut c_void) -> isize);
-    memory_changed();
-    result as *mut c_void
+    let result = real!(c"mremap"(old => *mut c_void, old_length => size_t, new_length => size_t, flags => c_int, new => *mut c_void) -> isize)
+        as *mut c_void;
+    remapped((old, old_length), (new, new_length), flags, result);
+    result
+}
+
+/// Notes what mremap has done: `old` is what there was, `new` what the program wants, where only
+/// MREMAP_FIXED says the address.
+pub(crate) fn remapped(
+    old: (*mut c_void, size_t),
+    new: (*mut c_void, size_t),
+    flags: c_int,
+    result: *mut c_void,
+) {
+    memory_changed(old.0, old.1);
+    if result != libc::MAP_FAILED {
+        memory_changed(result, new.1);
+    } else if flags & libc::MREMAP_FIXED != 0 {
+        memory_changed(new.0, new.1);
+    }
 }
 
 aliases! {

@@ -1,9 +1,11 @@
 //! The C library's `syscall`: the numbers that concern managed descriptors are sent to the
 //! functions of the same name, which check again.
 
+use crate::memory::remapped;
 use crate::real::{real, without_cancellation};
 use crate::session::session;
 use forebay_client::OpenFlags;
+use forebay_client::user_memory::memory_changed;
 use libc::{c_int, c_long, c_uint, c_void};
 
 #[unsafe(no_mangle)]
@@ -35,7 +37,7 @@ unsafe fn dispatch(
     f: c_long,
 ) -> c_long {
     let fd = a as c_int;
-    let (pb, pc) = (b as *mut c_void, c as *mut c_void);
+    let [pa, pb, pc] = [a, b, c].map(|address| address as *mut c_void);
     // SAFETY: the function behind each number takes its arguments as the system call does.
     unsafe {
         match number {
@@ -105,13 +107,21 @@ unsafe fn dispatch(
             }
             // Calls on memory do not go to the C library's functions: a library that replaces
             // those (UCX does) comes back here for the call itself.
-            libc::SYS_mmap => crate::memory::map(c as c_int, d as c_int, e as c_int, || {
-                real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long, f => c_long) -> c_long)
-                    as *mut c_void
-            }) as c_long,
-            libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_mremap => {
+            libc::SYS_mmap => {
+                crate::memory::map((pa, b as usize), c as c_int, d as c_int, e as c_int, || {
+                    real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long, f => c_long) -> c_long)
+                        as *mut c_void
+                }) as c_long
+            }
+            libc::SYS_munmap | libc::SYS_mprotect => {
+                let result = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long) -> c_long);
+                memory_changed(pa, b as usize);
+                result
+            }
+            libc::SYS_mremap => {
                 let result = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long) -> c_long);
-                forebay_client::user_memory::memory_changed();
+                let (old, new) = ((pa, b as usize), (e as *mut c_void, c as usize));
+                remapped(old, new, d as c_int, result as *mut c_void);
                 result
             }
             libc::SYS_preadv => libc::preadv64(fd, pb.cast(), c as c_int, d) as c_long,

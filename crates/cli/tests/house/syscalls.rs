@@ -23,6 +23,10 @@ fn resident_blocks_are_written_and_read_without_system_calls() {
     // A request that does not look at the content costs itself alone, though the file is dirty.
     let mut requests = marked[3..].iter().take_while(|line| !line.contains("fourth-marker"));
     assert!(requests.clone().count() == 100 && requests.all(|line| line.contains("ioctl(")));
+    // What is known of buffers outlives a change of other memory.
+    let beside = all_between(&calls, "fourth-marker", "fifth-marker");
+    assert!(beside.len() == 200, "{beside:?}");
+    assert!(beside.iter().all(|name| matches!(*name, "mmap" | "munmap")), "{beside:?}");
 }
 
 #[test]
@@ -108,13 +112,17 @@ fn calls_that_name_files_make_few_others() {
 }
 
 /// The calls that a traced program has made between two marks, by name.
-fn between<'t>(calls: &'t str, from: &str, to: &str) -> Vec<&'t str> {
+fn all_between<'t>(calls: &'t str, from: &str, to: &str) -> Vec<&'t str> {
     let after = calls.lines().skip_while(|line| !line.contains(from)).skip(1);
     let lines = after.take_while(|line| !line.contains(to));
     // The number of the process comes first.
-    let name = |line: &'t str| line.split_once(' ')?.1.trim_start().split('(').next();
-    // Pages of small files get their memory, several at once, when the first is written.
-    lines.filter_map(name).filter(|&name| name != "madvise").collect()
+    lines.filter_map(|line| line.split_once(' ')?.1.trim_start().split('(').next()).collect()
+}
+
+/// The same but for those that give memory to pages of small files, several at once, when the
+/// first is written.
+fn between<'t>(calls: &'t str, from: &str, to: &str) -> Vec<&'t str> {
+    all_between(calls, from, to).into_iter().filter(|&name| name != "madvise").collect()
 }
 
 #[test]

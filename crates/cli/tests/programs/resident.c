@@ -1,9 +1,11 @@
 /* Writes and reads a block that is in RAM, between two calls that strace shows: resident FILE.
- * The buffers are pages of an array that is larger than a thread's caches. */
+ * The buffers are pages of an array that is larger than a thread's caches. The last reads are made
+ * while other memory comes and goes. */
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
@@ -37,5 +39,12 @@ int main(int argc, char **argv)
 		ioctl(fd, FS_IOC_GETFLAGS, &flags);
 	}
 	access("fourth-marker", F_OK);
+	for (int i = 0; i < 100; i++) {
+		void *other = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		off_t at = (i * 41 % 256) * 4096;
+		if (pread(fd, pages[i * 617 % PAGES], 4096, at) != 4096 || munmap(other, 4096))
+			return 1;
+	}
+	access("fifth-marker", F_OK);
 	return close(fd);
 }
