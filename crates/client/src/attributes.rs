@@ -271,6 +271,9 @@ impl Session {
                 let ours = ours && changed < fields.changed_ns;
                 if ours {
                     fields.changed_ns = changed;
+                } else if changed < fields.changed_ns {
+                    // Perhaps of a flush under way: what a program has seen never goes back.
+                    record.changed_ns.fetch_max(fields.changed_ns, Ordering::Relaxed);
                 }
                 if let Some(goal) = goal {
                     (fields.size, doubtful) = (goal, false);
@@ -353,7 +356,7 @@ impl Session {
             let record = self.segment.file(file);
             if record.identity() == identity {
                 let now = time_of_change(record, clock::realtime_coarse_ns());
-                record.changed_ns.store(now, Ordering::Relaxed);
+                record.changed_ns.fetch_max(now, Ordering::Relaxed);
                 match mtime {
                     NewTime::Kept => {}
                     NewTime::Now => record.mtime_ns.store(now, Ordering::Release),
@@ -390,9 +393,8 @@ impl Session {
         let note = |file: Option<FileId>| {
             if let Some(file) = file {
                 let record = self.segment.file(file);
-                record
-                    .changed_ns
-                    .store(time_of_change(record, clock::realtime_coarse_ns()), Ordering::Relaxed);
+                let now = time_of_change(record, clock::realtime_coarse_ns());
+                record.changed_ns.fetch_max(now, Ordering::Relaxed);
                 if mode & SET_ID_BITS != 0 {
                     record.set(FileFlags::SET_ID);
                 }

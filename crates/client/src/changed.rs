@@ -26,7 +26,7 @@ impl OpenFile<'_> {
         let now = time_of_change(record, now);
         if record.mtime_ns.load(Ordering::Relaxed) != now {
             record.mtime_ns.store(now, Ordering::Relaxed);
-            record.changed_ns.store(now, Ordering::Relaxed);
+            record.changed_ns.fetch_max(now, Ordering::Relaxed);
         }
         crash::point("write.store-written");
         record.set(FileFlags::METADATA_DIRTY);

@@ -25,6 +25,7 @@ pub mod mappings;
 mod open;
 mod open_file;
 mod opening;
+mod outside;
 mod part;
 mod parting;
 mod placement;

@@ -1,9 +1,10 @@
 //! What happens after the real open.
 
-use crate::dir_cache;
+use crate::dir_cache::{self, Changes};
 use crate::fd::borrow;
 use crate::fd::descriptor_path;
 use crate::open_file::OpenFile;
+use crate::outside;
 use crate::session::Session;
 use crate::store;
 use crate::waiting::surely;
@@ -68,8 +69,8 @@ pub(crate) struct InKnownFolder<'a> {
     store: Option<usize>,
     /// Before the open, by the clock that stamps files.
     now_ns: u64,
-    /// [`forebay_pool::Segment::name_changes`] before the open.
-    names: u64,
+    /// Before the open.
+    changes: Changes,
 }
 
 impl<'a> InKnownFolder<'a> {
@@ -148,9 +149,14 @@ impl Session {
     /// is a symbolic link.
     pub(crate) fn in_known_folder<'a>(&self, path: &'a CStr) -> Option<InKnownFolder<'a>> {
         let path = path.to_bytes();
-        let (now_ns, names) = (clock::realtime_coarse_ns(), self.segment.names().changes());
-        let store = dir_cache::store_of(self.number(), path, names, now_ns)?;
-        Some(InKnownFolder { path, store, now_ns, names })
+        let (now_ns, changes) = (clock::realtime_coarse_ns(), self.changes_of_paths());
+        let store = dir_cache::store_of(self.number(), path, changes, now_ns)?;
+        Some(InKnownFolder { path, store, now_ns, changes })
+    }
+
+    fn changes_of_paths(&self) -> Changes {
+        let symlinks = self.segment.header().symlinks.load(Ordering::SeqCst);
+        Changes { names: self.segment.names().changes(), symlinks }
     }
 
     /// [`Session::opened`] of a file of which is known where it lies, or by which path (of the
@@ -170,7 +176,8 @@ impl Session {
         if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
             return Ok(false);
         }
-        let names = known.map_or_else(|| self.segment.names().changes(), |known| known.names);
+        let names =
+            known.map_or_else(|| self.segment.names().changes(), |known| known.changes.names);
         forebay_pool::crash::point("open.opened");
         let Some(seen) = OpenStat::of(fd) else { return Ok(false) };
         if FileType::from_raw_mode(seen.stat.st_mode) == FileType::RegularFile
@@ -328,18 +335,24 @@ impl Session {
             return Ok(found);
         }
         let mut buffer = core::mem::MaybeUninit::uninit();
-        let names = self.segment.names().changes();
+        let changes = self.changes_of_paths();
         // A folder elsewhere may have been moved, or replaced, since.
-        let (path, store) = match known.filter(|known| known.is_in_store() || known.names == names)
-        {
+        let still = |known: &InKnownFolder<'_>| known.is_in_store() || known.changes == changes;
+        let (path, store) = match known.filter(still) {
             Some(known) => known.path_and_store(),
             None => self.managed_path(fd, &mut buffer),
         };
         if known.is_none() && named.is_some_and(|named| named.to_bytes() == path) {
-            dir_cache::remember(self.number(), path, store, names);
+            dir_cache::remember(self.number(), path, store, changes);
         }
         // One that was moved out of a managed directory has a record: by now, if it had not before.
-        let Some(store) = store else { return find() };
+        let Some(store) = store else {
+            let found = find()?;
+            if found.is_none() {
+                outside::note(identity);
+            }
+            return Ok(found);
+        };
         let Some(then) = then else { return Ok(None) };
         let inside = self.segment.enter_table(owner);
         let header = self.segment.header();

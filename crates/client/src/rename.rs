@@ -187,12 +187,7 @@ impl Session {
         }
     }
 
-    /// Whether `path`, which starts at `folder`, lies in a managed directory.
-    pub(crate) fn is_managed_path(&self, folder: i32, path: &CStr) -> bool {
-        let mut buffer = MaybeUninit::uninit();
-        self.managed_path_at(folder, path, &mut buffer).1.is_some()
-    }
-
+    /// The canonical path of `path`, which starts at `folder`, and the store that it lies in.
     fn managed_path_at<'a>(
         &self,
         folder: i32,
@@ -220,8 +215,11 @@ impl Session {
 struct Moved<'a> {
     /// A file that may be in the table.
     file: Option<Stat>,
-    /// A directory that lies in a managed one.
-    is_folder: bool,
+    /// Where a directory lies that is in a managed one.
+    folder: Option<Vec<u8>>,
+    /// What may lie outside of them.
+    from_outside: Option<Stat>,
+    is_symlink: bool,
     /// What it is called before, if that starts at the directory at which the new name does.
     old: Option<&'a CStr>,
     to: NameAt<'a>,
@@ -231,22 +229,60 @@ impl Session {
     /// To be asked before a rename.
     fn moved<'a>(&self, from: NameAt<'a>, to: NameAt<'a>) -> Moved<'a> {
         let stat = from.stat();
-        let is_folder = stat
-            .is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
-            && self.is_managed_path(from.folder, from.path);
+        let is = |kind| stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == kind);
+        let mut buffer = MaybeUninit::uninit();
+        let folder = is(FileType::Directory)
+            .then(|| self.managed_path_at(from.folder, from.path, &mut buffer))
+            .and_then(|(path, store)| store.map(|_| path.to_vec()));
         let old = (from.folder == to.folder).then_some(from.path);
-        Moved { file: stat.filter(|stat| self.may_be_in_table(stat)), is_folder, old, to }
+        let file = stat.filter(|stat| self.may_be_in_table(stat));
+        let from_outside =
+            stat.filter(|stat| folder.is_none() && self.is_store_device(stat.st_dev));
+        Moved { file, folder, from_outside, is_symlink: is(FileType::Symlink), old, to }
     }
 
     /// To be called after the rename.
     fn has_moved(&self, moved: Moved<'_>) {
-        // Of which files lie in it, only the store knows; it happens rarely.
-        if moved.is_folder && !self.is_managed_path(moved.to.folder, moved.to.path) {
-            self.sync_all(false);
+        if moved.is_symlink {
+            self.symlink_changed();
+        }
+        if let Some(stat) = moved.from_outside.filter(|stat| !self.is_in_table(stat)) {
+            self.comes_from_outside(&stat);
+        }
+        if let Some(old) = moved.folder {
+            self.folder_has_moved(&old, moved.to);
         }
         let file = moved.file.filter(|stat| self.is_in_table(stat));
         self.note_status(file);
         self.note_named(file, moved.old, moved.to);
+    }
+
+    /// To be called after a program has made a symbolic link, or given one another name.
+    pub fn symlink_changed(&self) {
+        self.segment.header().symlinks.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What is known of a folder that has left the managed directories goes to the store, and
+    /// turns direct: no later manager would look for it where it is. `old` is the folder's path
+    /// before.
+    fn folder_has_moved(&self, old: &[u8], to: NameAt<'_>) {
+        let mut buffer = MaybeUninit::uninit();
+        let (new, None) = self.managed_path_at(to.folder, to.path, &mut buffer) else { return };
+        // Which files lie in it, only the store knows of those whose names are not known; it
+        // happens rarely.
+        self.sync_all(false);
+        for file in self.segment.files().live() {
+            let path = self.segment.file(file).path();
+            let Some(rest) = path.strip_prefix(old).filter(|rest| rest.starts_with(b"/")) else {
+                continue;
+            };
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            if let Ok(opened) = rustix::fs::open([new, rest].concat(), flags, Mode::empty()) {
+                // An error stays with the file.
+                let _ = self.opened_raw(opened.as_raw_fd());
+                self.forget(opened.as_raw_fd());
+            }
+        }
     }
 
     /// Notes a new name before the caller looks whether the file is in the table.
@@ -268,7 +304,15 @@ impl Session {
         let names = self.name_changes();
         call()?;
         self.note_new_name(to.path);
-        let file = to.stat().filter(|stat| self.is_in_table(stat));
+        let stat = to.stat();
+        let file = stat.filter(|stat| self.is_in_table(stat));
+        if let Some(stat) = stat.filter(|stat| file.is_none() && self.is_store_device(stat.st_dev))
+        {
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Symlink => self.symlink_changed(),
+                _ => self.comes_from_outside(&stat),
+            }
+        }
         self.note_status(file);
         let old = (from.folder == to.folder).then_some(from.path);
         self.note_named(file, old, to);

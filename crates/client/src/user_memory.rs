@@ -656,6 +656,9 @@ mod tests {
     static TURN: Mutex<()> = Mutex::new(());
 
     /// A mapping of one page that can be used, at `at` or anywhere.
+    ///
+    /// # Safety
+    /// What is mapped at `at` is used nowhere.
     unsafe fn page_at(at: *mut u8) -> *mut u8 {
         let (access, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let flags = if at.is_null() { private } else { private | MapFlags::FIXED };

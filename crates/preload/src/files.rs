@@ -499,6 +499,29 @@ unsafe extern "C" fn linkat(
     status(session.link(from, to, || done(call())))
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+    linking(|| real!(c"symlink"(target => *const c_char, path => *const c_char) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn symlinkat(target: *const c_char, folder: c_int, path: *const c_char) -> c_int {
+    linking(
+        || real!(c"symlinkat"(target => *const c_char, folder => c_int, path => *const c_char) -> c_int),
+    )
+}
+
+/// Makes a call that makes a symbolic link.
+fn linking(call: impl FnOnce() -> c_int) -> c_int {
+    let made = call();
+    if made == 0
+        && let Some(session) = session()
+    {
+        session.symlink_changed();
+    }
+    made
+}
+
 /// Makes a call that removes the name `path`.
 ///
 /// # Safety

@@ -137,6 +137,8 @@ unsafe fn dispatch(
                 c_long::from(libc::prlimit64(a as libc::pid_t, b as _, pc.cast(), d as *mut _))
             }
             libc::SYS_setrlimit => c_long::from(libc::setrlimit64(a as _, pb.cast())),
+            libc::SYS_symlink => c_long::from(libc::symlink(pa.cast(), pb.cast())),
+            libc::SYS_symlinkat => c_long::from(libc::symlinkat(pa.cast(), b as c_int, pc.cast())),
             libc::SYS_truncate => c_long::from(libc::truncate64(a as *const _, b)),
             libc::SYS_sync_file_range => c_long::from(libc::sync_file_range(fd, b, c, d as c_uint)),
             libc::SYS_syncfs => c_long::from(libc::syncfs(fd)),

@@ -211,6 +211,37 @@ fn what_is_flushed_in_the_middle_of_a_stat_is_counted() {
     assert!(seen.trim().parse::<u32>().unwrap() >= (64 + 4) * 2, "{seen}");
 }
 
+/// The time of change that a program has seen while a flush changed it does not go back.
+#[test]
+fn a_time_of_change_that_was_seen_in_the_middle_of_a_flush_does_not_go_back() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let pause = |point: &str, name: &str| {
+        fs::write(site.out.join(format!("held-{name}")), "").unwrap();
+        format!("FOREBAY_PAUSE={point}:1:while=$OUT/held-{name} FOREBAY_PAUSE_LOG=$OUT/log-{name}")
+    };
+    let (sync, stat) = (pause("write-back.settling", "sync"), pause("stat.asked", "stat"));
+    let script = format!(
+        "{SCALE}dd if=/dev/zero of=file bs=64k count=1 status=none; sleep 0.05\n\
+         {sync} sync file & sync=$!\n\
+         while [ ! -s $OUT/log-sync ]; do sleep 0.01; done\n\
+         {stat} stat -c %.9Z file > $OUT/seen & stat=$!\n\
+         while [ ! -s $OUT/log-stat ]; do sleep 0.01; done\n\
+         rm $OUT/held-sync; wait $sync; rm $OUT/held-stat; wait $stat\n\
+         stat -c %.9Z file > $OUT/again\n\
+         dd if=/dev/zero of=file bs=1k count=1 conv=notrunc status=none\n\
+         stat -c %.9Z file > $OUT/later\n"
+    );
+    let (ran, status) = site.run_buffered(&script);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    status.assert_live();
+    let [seen, again, later] =
+        ["seen", "again", "later"].map(|name| fs::read_to_string(site.out.join(name)).unwrap());
+    assert!(seen.len() > 20 && seen <= again && again < later, "{seen}{again}{later}");
+}
+
 /// The same of a file that turns direct meanwhile: what was asked before is older than the flush.
 #[test]
 fn a_file_that_turns_direct_in_the_middle_of_a_stat_has_its_size() {

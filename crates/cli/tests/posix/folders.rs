@@ -29,6 +29,17 @@ fn a_directory_that_another_process_replaces_is_seen() {
     site.same(script);
 }
 
+/// It was opened where nothing is managed, and is open when it gets a name in a managed directory.
+#[test]
+fn a_file_that_comes_in_while_it_is_open_is_one_file() {
+    for setup in [&LAZY, &SLOW_STORE] {
+        let site = Site::new(setup);
+        if site.compile("comes_in.c", &[]) {
+            site.same("rm -rf $OUT/from && mkdir $OUT/from && $BIN/comes_in $OUT/from");
+        }
+    }
+}
+
 #[test]
 fn a_file_is_one_file_through_a_bind_mount_too() {
     let site = Site::new(&LAZY);

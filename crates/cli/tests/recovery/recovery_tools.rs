@@ -790,9 +790,11 @@ fn moved_and_killed(setup: &Setup) -> Site {
         done
         mv over ../second/over; mv out ../out/out; mv same other; mv folder ../second/folder
         ln linked ../second/linked; rm linked gone
-        mkdir leaves; seq 5000 > leaves/with; mv leaves ../out/leaves
+        mkdir leaves; seq 5000 > leaves/with; exec 6> leaves/open; seq 2500 >&6
+        seq 2500 > leaves/closed; mv leaves ../out/leaves
         exec 5> still-written; seq 2500 >&5; mv still-written ../out/still-written
         seq 2501 5000 >&5; sync
+        seq 2501 5000 >&6; seq 2501 5000 >> ../out/leaves/closed
         echo ready; sleep 1000";
     let run = site.start(site.buffered(&["bash", "-c", script]));
     wait_for("the script", LONG, || run.stdout().contains("ready").then_some(()));
@@ -806,7 +808,9 @@ fn moved_and_killed(setup: &Setup) -> Site {
 fn assert_all_moved(site: &Site) {
     let wanted: String = (1..=5000).map(|number| format!("{number}\n")).collect();
     let inside = ["store/other", "second/over", "second/linked", "second/folder/in"];
-    for name in inside.into_iter().chain(["out/out", "out/leaves/with", "out/still-written"]) {
+    let leaves = ["with", "open", "closed"].map(|name| format!("out/leaves/{name}"));
+    let outside = ["out/out", "out/still-written"].into_iter().chain(leaves.iter().map(|n| &**n));
+    for name in inside.into_iter().chain(outside) {
         assert_same_bytes(name, &fs::read(site.root().join(name)).unwrap(), wanted.as_bytes());
     }
 }
@@ -826,6 +830,25 @@ fn files_moved_to_another_managed_directory_or_out_of_all_outlive_a_loss_of_powe
     site.pools().iter().for_each(|pool| fs::remove_file(pool).unwrap());
     site.recover().expect(0);
     assert_all_moved(&site);
+}
+
+#[test]
+fn what_a_new_symbolic_link_leads_to_outside_is_not_buffered() {
+    let site = Site::new(&KEPT);
+    if !site.compile("links_out.c", &[]) {
+        return;
+    }
+    let outside = site.root().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let run = site.start(site.buffered(&["bash", "-c", "exec $BIN/links_out $OUT/../outside"]));
+    wait_for("the program", LONG, || run.stdout().contains("ready").then_some(()));
+    site.status().assert_live();
+    for name in ["linked", "linked-at", "renamed", "twice"] {
+        assert_eq!(fs::read_to_string(outside.join(name)).unwrap(), "text\n", "{name}");
+    }
+    site.kill_all();
+    run.end();
+    site.recover().expect(0);
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl OpenFile<'_> {
             }
             let now = time_of_change(record, clock::realtime_coarse_ns());
             record.mtime_ns.store(now, Ordering::Relaxed);
-            record.changed_ns.store(now, Ordering::Relaxed);
+            record.changed_ns.fetch_max(now, Ordering::Relaxed);
             Ok(())
         })
     }

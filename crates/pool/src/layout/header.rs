@@ -150,6 +150,9 @@ pub struct Header {
     pub descriptions_ready: AtomicU32,
     /// Raised before a child that is about to be forked gets what its parent holds.
     pub forks: AtomicU32,
+    /// Raised after a program has made a symbolic link, or given one another name: a path that
+    /// begins with what was a folder may lead elsewhere.
+    pub symlinks: AtomicU32,
     /// Raised before a record leaves the table, or its file turns direct: what the kernel has said
     /// of such a file before may be older than what was flushed since.
     pub stat_epoch: AtomicU32,

@@ -1,0 +1,67 @@
+//! Files outside of the managed directories that this process has opened. One that gets a name in a
+//! managed directory while it is open must not be buffered there: what was opened before reads and
+//! writes it through the kernel.
+
+use crate::fd::{borrow, each_descriptor};
+use crate::session::Session;
+use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::Identity;
+use rustix::fs::{FileType, Stat};
+
+/// Numbers of files.
+const BITS: u64 = 4096;
+
+/// The numbers of those that were ever opened. Children inherit them.
+static OPENED: [AtomicU64; BITS as usize / 64] = [const { AtomicU64::new(0) }; BITS as usize / 64];
+
+/// The word and the bit of a file.
+fn place_of(identity: Identity) -> (&'static AtomicU64, u64) {
+    let number = identity.inode.wrapping_add(identity.device.rotate_left(7)) % BITS;
+    (&OPENED[number as usize / 64], 1 << (number % 64))
+}
+
+/// Notes that a file outside was opened.
+pub(crate) fn note(identity: Identity) {
+    let (word, bit) = place_of(identity);
+    if word.load(Ordering::Relaxed) & bit == 0 {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+fn may_be_open(identity: Identity) -> bool {
+    let (word, bit) = place_of(identity);
+    word.load(Ordering::Relaxed) & bit != 0
+}
+
+fn identity_of(stat: &Stat) -> Identity {
+    Identity { device: stat.st_dev, inode: stat.st_ino }
+}
+
+impl Session {
+    /// To be called before the first open by a name that a file or folder has got; `moved` is that
+    /// file or folder, from outside. What this process has open of it without a record is not
+    /// buffered by any process until this one ends.
+    pub(crate) fn comes_from_outside(&self, moved: &Stat) {
+        let is_folder = match FileType::from_raw_mode(moved.st_mode) {
+            FileType::Directory => true,
+            FileType::RegularFile if may_be_open(identity_of(moved)) => false,
+            _ => return,
+        };
+        if OPENED.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
+            return;
+        }
+        // Of a folder, all that is open: which files lie in it would have to be looked for.
+        each_descriptor(|fd| {
+            let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
+            let identity = identity_of(&stat);
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && (is_folder || identity == identity_of(moved))
+                && may_be_open(identity)
+                && self.is_store_device(stat.st_dev)
+                && self.file(fd).is_none()
+            {
+                self.segment.clients().note_unrecorded(identity, self.owner());
+            }
+        });
+    }
+}
