@@ -19,13 +19,14 @@ use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
-use forebay_pool::{Entry, FileId, Owner, Segment, clock, crash, power_loss};
+use forebay_pool::{Entry, FileId, Owner, Segment, clock, crash, futex, power_loss};
 use forebay_tiers::Throttled;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How long a worker waits for messages on their way.
 const MESSAGES_WAIT_MAX: Timer = Timer::ms(250);
@@ -69,16 +70,60 @@ pub(crate) struct Node {
     pub faults: Option<Arc<Faults>>,
     /// Flush whatever its age.
     pub draining: AtomicBool,
+    /// Nothing happens: threads wait until they are woken.
+    pub resting: AtomicBool,
     /// Threads shall end.
     pub stopping: AtomicBool,
-    /// Rounds of the control thread: each has read everything that was sent before it began.
-    pub rounds: AtomicU64,
+    pub rounds: Rounds,
     /// When, on the monotonic clock in nanoseconds, flushes in the background may begin again.
     pub flushed_until: AtomicU64,
     /// Ends the control thread's wait.
     pub waker: OwnedFd,
     /// What gets memory for buckets of RAM, and gives it back.
     pub memory: Memory,
+}
+
+/// Rounds of the control thread: each has read everything that was sent before it began.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    count: AtomicU64,
+    /// Futex of the threads that wait for a round, and how many they are.
+    ended: AtomicU32,
+    waiting: AtomicU32,
+}
+
+impl Rounds {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Another one has read everything.
+    pub fn end_one(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        // Either a waiting thread sees that this is another number, or we see that it waits.
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            futex::wake_all(&self.ended);
+        }
+    }
+
+    /// Waits for the end of two more: the one under way may have passed a sender by already.
+    /// `wake` sees to it that the next begins, and says for how long to wait for it; `None` ends
+    /// the wait.
+    fn await_two(&self, mut wake: impl FnMut() -> Option<Duration>) {
+        let target = self.count() + 2;
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let seen = self.ended.load(Ordering::SeqCst);
+            if self.count() >= target {
+                break;
+            }
+            let Some(left) = wake() else { break };
+            futex::wait(&self.ended, seen, left.as_millis() as u64 + 1);
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Node {
@@ -102,6 +147,14 @@ impl Node {
 
     pub fn tier_name(&self, tier: TierId) -> &str {
         &self.config.tiers[tier].name
+    }
+
+    /// For how many milliseconds a thread waits that looks after something every `look`: while the
+    /// manager rests until it is woken. To be asked after the thread has seen the word on which it
+    /// waits.
+    pub fn wait_ms(&self, look: u64) -> u64 {
+        const UNTIL_WOKEN: u64 = 3_600_000;
+        if self.resting.load(Ordering::SeqCst) { UNTIL_WOKEN } else { look }
     }
 
     pub fn stopping(&self) -> bool {
@@ -210,13 +263,12 @@ impl Node {
     /// flushes under way before it drops their blocks.
     pub fn await_messages(&self) {
         let since = std::time::Instant::now();
-        // The round under way may have passed the sender by already.
-        let target = self.rounds.load(Ordering::Acquire) + 2;
-        let reads = || !self.stopping() && since.elapsed() < MESSAGES_WAIT_MAX.as_duration();
-        while self.rounds.load(Ordering::Acquire) < target && reads() {
+        let most = MESSAGES_WAIT_MAX.as_duration();
+        self.rounds.await_two(|| {
+            let left = most.checked_sub(since.elapsed()).filter(|_| !self.stopping())?;
             let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
-            clock::sleep_ns(100_000);
-        }
+            Some(left)
+        });
     }
 
     /// Wakes the flushers, and the thread that serves syncs.
@@ -229,7 +281,7 @@ impl Node {
     pub fn post_room(&self) {
         let made = &self.header().room_made;
         made.fetch_add(1, Ordering::AcqRel);
-        forebay_pool::futex::wake_all(made);
+        futex::wake_all(made);
     }
 
     /// Transfers of tier `tier`'s slots, slowed down if the tier is emulated.

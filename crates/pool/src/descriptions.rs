@@ -478,6 +478,17 @@ impl<'a> Descriptions<'a> {
         }
     }
 
+    /// Whether each that is not free is held by some process: there is nothing to sweep.
+    pub fn are_settled(self) -> bool {
+        (0..self.words()).all(|word| {
+            let held = self.held_by_any(word);
+            self.ids_in(word).all(|id| {
+                held >> (id % 64) & 1 == 1
+                    || state(self.get(id).word.load(Ordering::SeqCst)) == description_state::FREE
+            })
+        })
+    }
+
     /// Brings description `id`, of which the word is `seen`, and which no process has held, one
     /// step nearer to being free, if it is time.
     fn age(self, id: u32, seen: u64, now: u32, grace_ms: u32, flight_ms: u32) {

@@ -1,6 +1,6 @@
 //! Writing and reading what is in RAM makes no system call.
 
-use crate::harness::{LAZY, Site, skip, works};
+use crate::harness::{LAZY, Site, USUAL, skip, works};
 
 #[test]
 fn resident_blocks_are_written_and_read_without_system_calls() {
@@ -190,5 +190,51 @@ fn what_is_read_once_takes_one_call_and_no_bucket() {
         // The first use of a buffer may have to look whether it is one.
         let others = between.iter().filter(|line| !line.contains("pread"));
         assert!(others.clone().count() <= 8, "{:#?}", others.collect::<Vec<_>>());
+    }
+}
+
+/// System calls of a node manager in five seconds of a run that does nothing any more, with
+/// `files` files that it knows. `None` where it cannot be traced.
+fn calls_of_an_idle_manager(files: u32) -> Option<Vec<String>> {
+    let site = Site::new(&USUAL);
+    let script = format!(
+        "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
+         for ((i = 0; i < {files}; i++)); do echo $i > file-$i; done; sync\n\
+         env -u LD_PRELOAD strace -f -ttt -o $OUT/calls -p $manager \
+         2> /dev/null > /dev/null < /dev/null & tracer=$!\n\
+         while kill -0 $tracer 2> /dev/null; do\n\
+         grep -q 'TracerPid:.*[1-9]' /proc/$manager/status && echo traced && break\n\
+         sleep 0.02; done\n\
+         sleep 11; echo $EPOCHREALTIME > $OUT/ended\n\
+         kill $tracer 2> /dev/null; wait $tracer; true"
+    );
+    let (ran, status) = site.run_buffered(&script);
+    if !ran.expect(0).stdout.contains("traced") {
+        return None;
+    }
+    assert!(status.count("writes") >= u64::from(files), "{}", status.text);
+    let read = |name: &str| std::fs::read_to_string(site.out.join(name)).unwrap();
+    let ended: f64 = read("ended").trim().parse().unwrap();
+    let is_last = |line: &&str| {
+        let time = line.split_whitespace().nth(1).and_then(|time| time.parse::<f64>().ok());
+        time.is_some_and(|time| (ended - 6.0..ended - 1.0).contains(&time))
+            && !line.contains("resumed>")
+    };
+    Some(read("calls").lines().filter(is_last).map(str::to_owned).collect())
+}
+
+#[test]
+fn a_manager_without_anything_to_do_does_nothing() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    for files in [0, 4000] {
+        let Some(calls) = calls_of_an_idle_manager(files) else {
+            return skip("strace may not attach to the node manager");
+        };
+        println!("{files} files: {} system calls in five seconds", calls.len());
+        // One a second to see whether programs did anything, and now and then one of a thread that
+        // looks after what cools.
+        assert!(calls.len() <= 10, "{files} files: {calls:#?}");
     }
 }

@@ -383,3 +383,43 @@ fn a_program_that_writes_the_same_pages_for_ever_keeps_neither_wait_nor_flush() 
     fs::write(&end, "").unwrap();
     run.end().expect(0);
 }
+
+#[test]
+fn what_is_written_after_a_long_silence_is_flushed_all_the_same() {
+    let site = Site::new(&USUAL);
+    // Nothing but the write itself tells the node manager, which rests by then: no process begins
+    // or ends.
+    let script = "mkfifo $OUT/never; exec 4<> $OUT/never 3> file; echo first >&3\n\
+         read -t 7 -u 4; echo second >&3; echo written > $OUT/written; read -t 50 -u 4; true";
+    let mut running = site.start(site.buffered(&["bash", "-c", script]));
+    let file = site.store.join("file");
+    becomes(&file, "first\n");
+    wait_for("the write", LONG, || site.out.join("written").exists().then_some(()));
+    becomes(&file, "first\nsecond\n");
+    assert!(running.is_running(), "it was flushed by the end of the run");
+    harness::kill(running.pid(), rustix::process::Signal::TERM);
+    running.end();
+}
+
+#[test]
+fn a_process_that_is_killed_after_a_long_silence_is_noticed() {
+    let site = Site::new(&LAZY);
+    let script = "mkfifo $OUT/never; exec 4<> $OUT/never 3> file; echo first >&3\n\
+         bash -c 'exec 3> other; echo $$ > $OUT/child; exec 2> /dev/null; read -t 50 -u 4' &\n\
+         read -t 50 -u 4; true";
+    let running = site.start(site.buffered(&["bash", "-c", script]));
+    let clients = || {
+        let text = site.status().text;
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("clients "));
+        line.and_then(|count| count.trim().parse::<u32>().ok()).expect("no clients")
+    };
+    let child = wait_for("a child", LONG, || {
+        fs::read_to_string(site.out.join("child")).ok()?.trim().parse().ok()
+    });
+    std::thread::sleep(Duration::from_secs(7));
+    let before = clients();
+    harness::kill(child, rustix::process::Signal::KILL);
+    wait_for("the slot to be free", LONG, || (clients() < before).then_some(()));
+    harness::kill(running.pid(), rustix::process::Signal::TERM);
+    running.end();
+}

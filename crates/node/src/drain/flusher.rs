@@ -94,7 +94,7 @@ impl Flusher {
             if moved == 0 {
                 // Failing files are looked at again even without a request.
                 let wait = if draining { DRAIN_LOOK.as_ms() } else { pause };
-                futex::wait(&self.node.header().work_wanted, seen, wait);
+                futex::wait(&self.node.header().work_wanted, seen, self.node.wait_ms(wait));
             }
         }
     }

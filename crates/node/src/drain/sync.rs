@@ -61,12 +61,16 @@ impl Flusher {
             self.serve(&wanted);
             if !self.make_room_in_journal() && wanted.is_empty() {
                 let next = self.deferred.values().map(|deferral| deferral.at).min();
-                let look = QUEUE_LOOK.as_ms();
+                let rests = next.is_none() && node.resting.load(Ordering::SeqCst);
+                let look = if rests { node.wait_ms(0) } else { QUEUE_LOOK.as_ms() };
                 let wait = next.map_or(look, |at| {
                     let left = at.saturating_duration_since(Instant::now());
                     look.min(left.as_millis() as u64 + 1)
                 });
-                queue.wait(wait, || node.stopping());
+                // The end of the rest may have come before.
+                queue.wait(wait, || {
+                    node.stopping() || rests && !node.resting.load(Ordering::SeqCst)
+                });
             }
         }
     }

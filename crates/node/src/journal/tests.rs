@@ -2,7 +2,7 @@
 
 use super::log::Log;
 use super::*;
-use crate::node::Node;
+use crate::node::{Node, Rounds};
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
 use forebay_pool::files::Identity;
@@ -75,8 +75,9 @@ impl World {
             trace: Trace::to(None).unwrap(),
             faults: None,
             draining: AtomicBool::new(false),
+            resting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            rounds: AtomicU64::new(0),
+            rounds: Rounds::default(),
             flushed_until: AtomicU64::new(0),
             waker,
             memory: crate::memory::Memory::default(),

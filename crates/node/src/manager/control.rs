@@ -97,7 +97,7 @@ impl Drain {
         for file in node.segment.files().live() {
             node.segment.file(file).retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         }
-        let round = node.rounds.load(Ordering::Acquire);
+        let round = node.rounds.count();
         Drain { asked: Instant::now(), until: node.now(), round, stop }
     }
 }
@@ -234,7 +234,7 @@ impl Control {
     /// Whether a drain was asked before the last look around, which it waits for, and not before
     /// the one before: it may be answered now.
     pub fn has_looked(&self) -> bool {
-        let last = self.node.rounds.load(Ordering::Acquire);
+        let last = self.node.rounds.count();
         self.peers
             .iter()
             .any(|peer| peer.drain.as_ref().is_some_and(|asked| asked.round + 1 == last))
@@ -325,7 +325,7 @@ impl Control {
                 && (waited > crate::drain::FADING || !crate::drain::is_any_fading(&node));
             let done = bytes == 0 && !crate::manager::housekeeping::is_any_littered(&node);
             // What a process that has died left behind is taken back in a round.
-            let has_looked = node.rounds.load(Ordering::Acquire) > drain.round;
+            let has_looked = node.rounds.count() > drain.round;
             if !ending && has_looked && (done || stuck) {
                 let answer = Message::Drained { failing: failing as u32, bytes };
                 forebay_pool::crash::point("message.answering");

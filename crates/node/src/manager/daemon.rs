@@ -12,10 +12,11 @@ use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
 use crate::manager::control::Control;
 use crate::manager::housekeeping::{Housekeeper, has_living, is_idle};
+use crate::manager::rest::Rest;
 use crate::manager::retire::{Progress, Retirement};
 use crate::manager::takeover::{register_manager, take_over};
 use crate::memory::Memory;
-use crate::node::Node;
+use crate::node::{Node, Rounds};
 use crate::observe::trace::Trace;
 use crate::organize::stage::Requests;
 use crate::recovery::open::{Fresh, open};
@@ -34,7 +35,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use threads::{raise_limits, signal_pipe, start_workers};
 /// How often tables and clients are looked at.
 const ROUND: Timer = Timer::ms(100);
@@ -169,8 +170,9 @@ pub fn serve(
         trace,
         faults,
         draining: AtomicBool::new(false),
+        resting: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
-        rounds: AtomicU64::new(0),
+        rounds: Rounds::default(),
         flushed_until: AtomicU64::new(0),
         waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| format!("making an event descriptor: {errno}"))?,
@@ -248,16 +250,23 @@ impl Manager<'_> {
         let mut told = self.options.drain_and_end.then(|| told_now(false, 0));
         // Since when only programs and runs are waited for.
         let mut left: Option<Instant> = None;
+        let mut rest = Rest::new(self.node);
         loop {
             let busy = told.is_some() && !retirement.is_over() || retirement.is_busy();
-            self.wait(control, &housekeeper, busy);
+            let is_woken = self.wait(control, &housekeeper, &rest, busy);
+            if self.node.resting.load(Ordering::SeqCst) {
+                if !is_woken && rest.goes_on(self.node, || housekeeper.look_around()) {
+                    continue;
+                }
+                rest.end(self.node);
+            }
             if control.serve() && told.is_none() {
                 told = Some(told_now(false, control.joined));
             }
             if self.is_signalled() {
                 told.get_or_insert_with(|| told_now(true, control.joined)).by_signal = true;
             }
-            self.node.rounds.fetch_add(1, Ordering::AcqRel);
+            self.node.rounds.end_one();
             housekeeper.look_around();
             if told.is_some_and(|told| !told.by_signal && control.joined > told.joined) {
                 told = None;
@@ -272,6 +281,8 @@ impl Manager<'_> {
             let by_itself = self.options.ephemeral || self.options.drain_and_end;
             if told.is_none() && (wanted || !by_itself || !control.was_held) {
                 retirement.take_back();
+                let is_asked = control.is_busy || control.is_draining() || control.is_beginning();
+                rest.consider(self.node, &housekeeper, !is_asked);
                 continue;
             }
             // The flushers go on; the manager ends when they are done.
@@ -314,7 +325,14 @@ impl Manager<'_> {
         matches!(rustix::io::read(&self.signals, &mut byte[..]), Ok(1..))
     }
 
-    fn wait(&self, control: &Control, housekeeper: &Housekeeper, ending: bool) {
+    /// Waits until there is something to do, or the next round is due. Whether there is something.
+    fn wait(
+        &self,
+        control: &Control,
+        housekeeper: &Housekeeper,
+        rest: &Rest,
+        ending: bool,
+    ) -> bool {
         let mut fds: Vec<PollFd<'_>> = control.watched().collect();
         fds.push(PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN));
         fds.push(PollFd::from_borrowed_fd(self.node.waker.as_fd(), PollFlags::IN));
@@ -326,12 +344,20 @@ impl Manager<'_> {
             let _ = rustix::event::poll(&mut [waker], Some(&pile_up));
         }
         let busy = ending || control.is_draining() || control.is_beginning();
-        let round = if busy { DRAIN_ROUND } else { ROUND };
-        // A drain of which nothing is left when it is asked for waits for no round.
-        let round = if control.has_looked() { 0 } else { round.as_ns() as i64 };
-        let limit = Timespec { tv_sec: 0, tv_nsec: round };
-        let _ = rustix::event::poll(&mut fds, Some(&limit));
-        let _ = rustix::io::read(&self.node.waker, &mut [0u8; 8][..]);
+        let round = match busy {
+            // A drain of which nothing is left when it is asked for waits for no round.
+            _ if control.has_looked() => Duration::ZERO,
+            true => DRAIN_ROUND.as_duration(),
+            false if self.node.resting.load(Ordering::SeqCst) => rest.pause(),
+            false => ROUND.as_duration(),
+        };
+        let limit =
+            Timespec { tv_sec: round.as_secs() as i64, tv_nsec: round.subsec_nanos().into() };
+        let is_woken = rustix::event::poll(&mut fds, Some(&limit)) != Ok(0);
+        if is_woken {
+            let _ = rustix::io::read(&self.node.waker, &mut [0u8; 8][..]);
+        }
+        is_woken
     }
 }
 

@@ -67,6 +67,26 @@ impl Housekeeper {
             .map(|(_, pidfd)| PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN))
     }
 
+    /// Whether nothing has to be looked at in the next rounds: whatever ends tells us so.
+    pub fn has_nothing_to_do(&self) -> bool {
+        let clients = self.node.segment.clients();
+        let is_watched = |slot: u32, client: &ClientSlot| match client.state.load(Ordering::Acquire)
+        {
+            slot_state::FREE => true,
+            slot_state::LIVE => self
+                .clients
+                .get(&slot)
+                .is_some_and(|(known, _)| *known == client.generation.load(Ordering::Acquire)),
+            _ => false,
+        };
+        self.standing.is_empty()
+            && self.failed.is_empty()
+            && self.awaited.is_empty()
+            && self.heirs.is_empty()
+            && !self.node.descriptors.are_shared()
+            && clients.used().all(|(slot, client)| is_watched(slot, client))
+    }
+
     /// One round.
     pub fn look_around(&mut self) {
         self.look_at_clients();

@@ -7,5 +7,6 @@ pub(crate) mod control;
 pub(crate) mod daemon;
 pub(crate) mod housekeeping;
 pub(crate) mod jobs;
+mod rest;
 pub(crate) mod retire;
 pub(crate) mod takeover;

@@ -88,7 +88,8 @@ impl Demoter {
             let asked = wanted != answered;
             answered = wanted;
             if self.make_room(asked) == 0 {
-                futex::wait(&self.node.header().room_wanted, wanted, LOOK.as_ms());
+                let look = self.node.wait_ms(LOOK.as_ms());
+                futex::wait(&self.node.header().room_wanted, wanted, look);
             }
         }
     }

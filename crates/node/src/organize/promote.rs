@@ -57,7 +57,10 @@ impl Promoter {
                 cool(&node, passes.wrapping_add(1));
             }
             let wanted = node.header().room_wanted.load(Ordering::Acquire);
-            futex::wait(&node.header().room_wanted, wanted, look.as_ms());
+            // Blocks cool while the manager rests, too.
+            let cools = HALF_LIFE_MS.saturating_sub(clock::stamp_age(node.now(), self.cooled.0));
+            let wait = node.wait_ms(look.as_ms()).min(u64::from(cools.max(1)));
+            futex::wait(&node.header().room_wanted, wanted, wait);
         }
     }
 

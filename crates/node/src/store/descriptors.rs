@@ -278,6 +278,11 @@ impl Descriptors {
         ended.iter().for_each(|fd| unlock(fd.as_fd()));
     }
 
+    /// Whether any of them is of a description that a program has, too.
+    pub fn are_shared(&self) -> bool {
+        self.are_shared.load(Ordering::Acquire)
+    }
+
     /// Closes the descriptor of a file that is clean and closed.
     pub fn close(&self, segment: &Segment, file: FileId) {
         let mut map = self.map();

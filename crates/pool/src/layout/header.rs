@@ -74,8 +74,9 @@ pub struct Header {
     pub retired: AtomicU32,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
-    /// The node manager's clock in milliseconds, at most 100 of them late: good enough for hotness,
-    /// and free for readers, because the line is in every cache.
+    /// The node manager's clock in milliseconds, at most 100 of them late, a second after nothing
+    /// has happened for long: good enough for hotness, and free for readers, because the line is in
+    /// every cache.
     pub now_ms: AtomicU32,
     /// Futex of the demoters: raised when a thread wants room in RAM.
     pub room_wanted: AtomicU32,
