@@ -382,6 +382,10 @@ impl Session {
         owner: Owner,
         prepared: Option<OpenFile<'_>>,
     ) -> Option<(u32, Parted)> {
+        // Before the mark, which may become a managed descriptor.
+        if fd as u32 > self.highest.load(Ordering::Relaxed) {
+            self.highest.fetch_max(fd as u32, Ordering::AcqRel);
+        }
         let mut backoff = Backoff::default();
         let (seen, mark) = loop {
             let seen = cell.load(Ordering::SeqCst);

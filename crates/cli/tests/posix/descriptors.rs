@@ -86,6 +86,18 @@ fn children_with_another_preload_are_still_right() {
 }
 
 #[test]
+fn a_static_program_writes_through_a_descriptor_that_dup2_made_above_all_others() {
+    let site = Site::new(&LAZY);
+    if !site.compile("descriptors.c", &["-static"]) {
+        return;
+    }
+    // The shell opens the file as 3, and duplicates that.
+    site.same(
+        "exec 9> file; echo one >&9; $BIN/descriptors successor file; echo two >&9; cat file",
+    );
+}
+
+#[test]
 fn children_killed_at_birth_leave_nothing() {
     let site = Site::new(&LAZY);
     if !site.compile("descriptors.c", &[]) {
