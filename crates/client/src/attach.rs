@@ -4,7 +4,6 @@
 use crate::attachment::Attachment;
 use crate::descriptors::Sparse;
 use crate::fd::{borrow, each_descriptor};
-use crate::limits::limits_changed;
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
 use crate::open::OpenStat;
@@ -12,6 +11,7 @@ use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
 use crate::session::{KEPT_READERS, Session};
+use crate::spawn::{Managed, Told};
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::Mode;
@@ -139,7 +139,8 @@ fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartEr
 impl Session {
     /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
     /// over the managed descriptors it inherited. `job` is the number of the run that it belongs
-    /// to. `unlock` ends the locks of flock and F_OFD_SETLK that a descriptor's description has.
+    /// to, and `told` what the image before has said. `unlock` ends the locks of flock and
+    /// F_OFD_SETLK that a descriptor's description has.
     ///
     /// # Errors
     /// [`StartError::NoPool`] where the process may go on without buffering; after any other error
@@ -148,11 +149,12 @@ impl Session {
         pool: &CStr,
         socket: &CStr,
         job: Option<&CStr>,
+        told: Option<Told>,
         unlock: fn(RawFd),
     ) -> Result<Session, StartError> {
         let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
         let job = job.and_then(|job| job.to_str().ok()?.parse().ok()).unwrap_or(0);
-        let file = match segment::open_pool(pool) {
+        let (file, seen) = match segment::open_pool_seen(pool) {
             Ok(file) => file,
             // For want of something that other processes have.
             Err(Wrong::System(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM))) => {
@@ -160,12 +162,11 @@ impl Session {
             }
             Err(_) => return Err(StartError::NoPool),
         };
-        let attachment = Attachment::to(file.as_fd()).map_err(StartError::Pool)?;
-        let attachment = attachment.ok_or(StartError::Attached)?;
-        let segment = Segment::attach(file.as_fd()).map_err(|_| StartError::NoPool)?;
+        let attachment = Attachment::to(&seen).ok_or(StartError::Attached)?;
+        let segment = Segment::attach_seen(file.as_fd(), &seen).map_err(|_| StartError::NoPool)?;
         // What is said below is not to go into it, should it have the number of the standard error.
         drop(file);
-        Session::join(segment, attachment, socket.to_bytes(), job, unlock)
+        Session::join(segment, attachment, socket.to_bytes(), job, told, unlock)
     }
 
     fn join(
@@ -173,13 +174,23 @@ impl Session {
         attachment: Attachment,
         socket: &[u8],
         job: u32,
+        told: Option<Told>,
         unlock: fn(RawFd),
     ) -> Result<Session, StartError> {
         let pid = std::process::id();
-        check_namespace(&segment)?;
-        // Unknown without /proc, or descriptors; the manager will fill it in.
-        let start = liveness::start_time(pid).unwrap_or(0);
-        let slot = match segment.clients().slot_of(pid, start) {
+        let told = told.filter(|told| told.was_for(&segment, pid));
+        let (start, slot) = match told {
+            Some(told) => {
+                (segment.client(told.slot).start.load(Ordering::Acquire), Some(told.slot))
+            }
+            None => {
+                check_namespace(&segment)?;
+                // Unknown without /proc, or descriptors; the manager will fill it in.
+                let start = liveness::start_time(pid).unwrap_or(0);
+                (start, segment.clients().slot_of(pid, start))
+            }
+        };
+        let slot = match slot {
             // The same process before its exec: its other threads ended inside whatever they did.
             Some(slot) => {
                 let mut left = Ok(());
@@ -219,17 +230,19 @@ impl Session {
         let process = process_for(&segment).map(Arc::new);
         let scratch = |rule: &RuleRecord| rule.settings().mode == Some(Mode::Scratch);
         let has_scratch_rules = segment.rules().iter().any(scratch);
+        let [table, references, mapped, populated] =
+            Sparse::group([DESCRIPTORS, descriptions as usize, files as usize, pieces as usize]);
         let session = Session {
             segment,
             attachment,
             process,
             has_scratch_rules,
             slot: AtomicU32::new(slot),
-            table: Sparse::new(DESCRIPTORS),
-            references: Sparse::new(descriptions as usize),
+            table,
+            references,
             duplicating: AtomicU32::new(0),
-            mapped: Sparse::new(files as usize),
-            populated: Sparse::new(pieces as usize),
+            mapped,
+            populated,
             waited_in_vain: AtomicU64::new(u64::MAX),
             waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
@@ -246,8 +259,7 @@ impl Session {
             carried: Arc::default(),
             unlock,
         };
-        limits_changed();
-        match session.adopt_inherited() {
+        match session.adopt_inherited(told.map_or(Managed::Any, |told| told.managed)) {
             Ok(()) => Ok(session),
             Err(error) => {
                 // This process ends now, and is reaped. To end the session would take the files
@@ -259,15 +271,20 @@ impl Session {
     }
 
     /// Takes over descriptors that were managed before an exec, by the marker in their offset.
-    pub(crate) fn adopt_inherited(&self) -> Result<(), StartError> {
+    pub(crate) fn adopt_inherited(&self, managed: Managed) -> Result<(), StartError> {
         let mut refused = None;
-        each_descriptor(|fd| {
-            match self.adopt(fd).map_or_else(|| self.opened_raw(fd), |id| Ok(Some(id))) {
+        let mut adopt =
+            |fd| match self.adopt(fd).map_or_else(|| self.opened_raw(fd), |id| Ok(Some(id))) {
                 Ok(_) => {}
                 Err(Errno::NFILE) => refused = Some(StartError::Descriptions),
                 Err(errno) => refused = Some(StartError::Store(errno)),
+            };
+        match managed {
+            Managed::Any => {
+                each_descriptor(adopt);
             }
-        });
+            Managed::These(all, count) => all[..count].iter().for_each(|&fd| adopt(fd)),
+        }
         // What the image before the exec held and this one has not inherited.
         let descriptions = self.segment.descriptions();
         for word in 0..descriptions.words() {

@@ -1,7 +1,6 @@
 //! Which pools this process has sessions of: one of each.
 
-use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
+use rustix::fs::Stat;
 use std::sync::{Mutex, PoisonError};
 
 /// The pools (device and inode) that this process has sessions of: it has one slot in each.
@@ -12,18 +11,14 @@ pub(crate) struct Attachment((u64, u64));
 
 impl Attachment {
     /// Notes that this process has a session of `pool`. `None` if it had one.
-    ///
-    /// # Errors
-    /// That of looking at the pool's file.
-    pub fn to(pool: BorrowedFd<'_>) -> Result<Option<Attachment>, Errno> {
-        let stat = rustix::fs::fstat(pool)?;
-        let pool = (stat.st_dev, stat.st_ino);
+    pub fn to(pool: &Stat) -> Option<Attachment> {
+        let pool = (pool.st_dev, pool.st_ino);
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.contains(&pool) {
-            return Ok(None);
+            return None;
         }
         attached.push(pool);
-        Ok(Some(Attachment(pool)))
+        Some(Attachment(pool))
     }
 
     /// The same for a session in a vforked child, which is never dropped.

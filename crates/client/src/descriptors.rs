@@ -60,6 +60,24 @@ impl Sparse {
         self.count
     }
 
+    /// Maps for each of `counts` numbers, side by side.
+    pub fn group<const N: usize>(counts: [usize; N]) -> [Sparse; N] {
+        const PAGE_WORDS: usize = 65_536 / 4;
+        let whole = counts.map(|count| count.next_multiple_of(PAGE_WORDS));
+        let all = Sparse::new(whole.iter().sum());
+        if all.count < whole.iter().sum() {
+            return counts.map(Sparse::new);
+        }
+        // Each of them unmaps its part.
+        let all = core::mem::ManuallyDrop::new(all);
+        let mut at = all.words;
+        whole.map(|count| {
+            let part = Sparse { words: at, count };
+            at = at.wrapping_add(count);
+            part
+        })
+    }
+
     #[inline(always)]
     pub fn get(&self, index: usize) -> Option<&AtomicU32> {
         // SAFETY: inside the mapping.

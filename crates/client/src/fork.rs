@@ -20,7 +20,7 @@ pub struct Fork {
 
 impl Fork {
     /// The slot that the child has.
-    pub(crate) fn slot(&self) -> u32 {
+    pub fn slot(&self) -> u32 {
         self.slot
     }
 

@@ -66,6 +66,6 @@ pub use placement::{hierarchy, question};
 pub use range::{Advice, AllocateMode};
 pub use session::Session;
 pub use span::{Readable, Writable};
-pub use spawn::{Carried, Environment, Own, Variables};
+pub use spawn::{Carried, Environment, Managed, Own, Told, Variables};
 pub use user_buffers::{Iovec, UserBuffers};
 pub use vfork::Beside;

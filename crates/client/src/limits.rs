@@ -15,13 +15,27 @@ unsafe extern "C" {
     fn raise(signal: i32) -> i32;
 }
 
-/// RLIMIT_FSIZE in bytes, as last seen.
-static FILE_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
+/// RLIMIT_FSIZE in bytes, as last seen, plus one; 0 before it was looked at.
+static FILE_LIMIT: AtomicU64 = AtomicU64::new(0);
 
-/// To be called at the start and whenever the program may have set a limit of its own.
-pub fn limits_changed() {
+/// What [`FILE_LIMIT`] is to be now.
+fn look() -> u64 {
     let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-    FILE_LIMIT.store(limit, Ordering::Relaxed);
+    limit.min(i64::MAX as u64) + 1
+}
+
+/// To be called whenever the program may have set a limit of its own.
+pub fn limits_changed() {
+    FILE_LIMIT.store(look(), Ordering::SeqCst);
+}
+
+/// RLIMIT_FSIZE in bytes.
+fn file_limit() -> u64 {
+    if FILE_LIMIT.load(Ordering::SeqCst) == 0 {
+        // Another thread may have set one meanwhile.
+        let _ = FILE_LIMIT.compare_exchange(0, look(), Ordering::SeqCst, Ordering::SeqCst);
+    }
+    FILE_LIMIT.load(Ordering::SeqCst) - 1
 }
 
 /// Whether a file may have bytes up to `end`, as far as RLIMIT_FSIZE goes: else a write to the
@@ -42,7 +56,7 @@ impl OpenFile<'_> {
         if end > i64::MAX as u64 {
             return Err(Errno::INVAL);
         }
-        if end <= ALWAYS_POSSIBLE.min(FILE_LIMIT.load(Ordering::Relaxed)) {
+        if end < (ALWAYS_POSSIBLE + 1).min(FILE_LIMIT.load(Ordering::Relaxed)) {
             return Ok(length);
         }
         self.limited(offset, length)
@@ -66,7 +80,10 @@ impl OpenFile<'_> {
 
     #[cold]
     fn limited(&self, offset: u64, length: usize) -> Result<usize, Errno> {
-        let limit = FILE_LIMIT.load(Ordering::Relaxed);
+        let limit = file_limit();
+        if offset.saturating_add(length as u64) <= ALWAYS_POSSIBLE.min(limit) {
+            return Ok(length);
+        }
         if offset >= limit {
             // SAFETY: as the kernel does.
             unsafe { raise(SIGXFSZ) };

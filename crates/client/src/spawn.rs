@@ -2,6 +2,7 @@
 //! the library, its descriptors must be the kernel's.
 
 mod environment;
+mod handing;
 mod program;
 mod search;
 
@@ -10,6 +11,7 @@ use crate::session::Session;
 use crate::user_memory::UserPath;
 use core::ffi::CStr;
 pub use environment::{Carried, Environment, Variables};
+pub use handing::{Managed, Told};
 use program::loads_libraries;
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
@@ -22,44 +24,47 @@ impl Session {
     /// Before a program at `path` is executed: it is read from the store by the kernel, and if it
     /// does not load us it uses the descriptors it inherits through the kernel.
     ///
+    /// Returns whether it will join.
+    ///
     /// In a vforked child this session may be the parent's. `own` then gives the child's, if
     /// anything is to be done.
-    pub fn program_starts(&self, path: UserPath<'_>, variables: Variables<'_>, own: Own) {
-        let Some(path) = path.get() else { return };
+    pub fn program_starts(&self, path: UserPath<'_>, variables: Variables<'_>, own: Own) -> bool {
+        let Some(path) = path.get() else { return false };
         // A FIFO would make a plain open wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        if let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) {
-            self.readable_program_starts(&file, variables, own);
-        }
+        rustix::fs::open(path, flags, Mode::empty())
+            .is_ok_and(|file| self.readable_program_starts(&file, variables, own))
     }
 
     /// As [`Session::program_starts`], for the program behind `fd`.
-    pub fn opened_program_starts(&self, fd: RawFd, variables: Variables<'_>, own: Own) {
+    pub fn opened_program_starts(&self, fd: RawFd, variables: Variables<'_>, own: Own) -> bool {
         // It may have been opened for nothing but this, with O_PATH.
-        match reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK) {
-            Ok(file) => self.readable_program_starts(&file, variables, own),
-            Err(_) if fd >= 0 => {
-                let Some(session) = own() else { return };
-                session.make_clean(fd);
-                if !self.can_be_joined() {
-                    session.prepare_for_unmanaged_program();
-                }
-            }
-            Err(_) => {}
+        if let Ok(file) = reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK) {
+            return self.readable_program_starts(&file, variables, own);
         }
+        if fd >= 0
+            && let Some(session) = own()
+        {
+            session.make_clean(fd);
+            if !self.can_be_joined() {
+                session.prepare_for_unmanaged_program();
+            }
+        }
+        false
     }
 
-    fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>, own: Own) {
+    fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>, own: Own) -> bool {
         let is_known = self.fstat_known(file.as_raw_fd()).is_some();
         let joins = !variables.switch_off() && loads_libraries(file, 0) && self.can_be_joined();
         if joins && !is_known {
-            return;
+            return true;
         }
-        let Some(session) = own() else { return };
+        let Some(session) = own() else { return false };
         session.make_clean(file.as_raw_fd());
         if !joins {
             session.prepare_for_unmanaged_program();
         }
+        joins
     }
 
     /// Gives a program that does not load us what is on the store, and descriptors that the kernel
@@ -85,8 +90,8 @@ impl Session {
         search: &CStr,
         variables: Variables<'_>,
         own: Own,
-    ) {
-        let Some(name) = name.get() else { return };
+    ) -> bool {
+        let Some(name) = name.get() else { return false };
         let starts = |path: &CStr| self.program_starts(path.into(), variables, own);
         match name.to_bytes().contains(&b'/') {
             true => starts(name),

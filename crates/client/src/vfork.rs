@@ -15,6 +15,7 @@ use crate::manager_watch::ManagerWatch;
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::session::{KEPT_READERS, Session};
+use crate::spawn::Managed;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
@@ -149,6 +150,6 @@ impl Session {
         unsafe { place.write(session) };
         let beside = Beside(place);
         crash::point("vfork.beside");
-        beside.session().adopt_inherited().map(|()| beside)
+        beside.session().adopt_inherited(Managed::Any).map(|()| beside)
     }
 }

@@ -68,7 +68,7 @@ fn text(path: &Path) -> CString {
 fn start(pool: &Path) -> Result<Session, StartError> {
     const NO_SOCKET: &CStr = c"/nowhere";
     let keeps_locks: fn(RawFd) = |_| {};
-    Session::start(&text(pool), NO_SOCKET, None, keeps_locks)
+    Session::start(&text(pool), NO_SOCKET, None, None, keeps_locks)
 }
 
 fn open(session: &Session, path: &Path, flags: OpenFlags) -> Result<RawFd, Errno> {

@@ -101,6 +101,14 @@ pub fn check(found: &Stat) -> Result<(), Wrong> {
 /// # Errors
 /// What is wrong with it, `System(NOENT)` if there is none.
 pub fn open(path: impl Arg + Copy, flags: OFlags) -> Result<OwnedFd, Wrong> {
+    open_seen(path, flags).map(|(file, _)| file)
+}
+
+/// The same, with what was seen of the file.
+///
+/// # Errors
+/// As of [`open`].
+pub fn open_seen(path: impl Arg + Copy, flags: OFlags) -> Result<(OwnedFd, Stat), Wrong> {
     // A FIFO would wait for its other end.
     let usual = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags | usual, Mode::empty()).map_err(|errno| {
@@ -110,8 +118,9 @@ pub fn open(path: impl Arg + Copy, flags: OFlags) -> Result<OwnedFd, Wrong> {
             _ => look(path).err().unwrap_or(Wrong::System(errno)),
         }
     })?;
-    check(&rustix::fs::fstat(&file).map_err(Wrong::System)?)?;
-    Ok(file)
+    let seen = rustix::fs::fstat(&file).map_err(Wrong::System)?;
+    check(&seen)?;
+    Ok((file, seen))
 }
 
 /// Makes a file that is ours alone.

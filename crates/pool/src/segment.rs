@@ -30,7 +30,7 @@ mod tables;
 mod tiers;
 
 pub use crate::owner::MANAGER_SLOT;
-pub use attach::open_pool;
+pub use attach::{open_pool, open_pool_seen};
 pub use create::{anonymous, create_pool, set_text};
 pub use error::SegmentError;
 pub use head::{PoolIdentity, identify, is_blank, text};

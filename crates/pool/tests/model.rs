@@ -357,6 +357,7 @@ mod layout {
             child: AtomicU32,
             job: AtomicU32,
             unrecorded: AtomicU64,
+            told: AtomicU64,
         }
     });
 

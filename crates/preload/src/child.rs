@@ -2,7 +2,7 @@
 //! program or ended: a part of the storage of the parent's thread that waits for it.
 
 use core::cell::Cell;
-use forebay_client::{Beside, Fork, Session, StartError};
+use forebay_client::{Beside, Fork, Managed, Session, StartError};
 use libc::c_int;
 
 /// What belongs to the child of the calling thread, from before the vfork until the parent goes on.
@@ -63,6 +63,16 @@ pub(crate) fn own_session(parent: &Session) -> Result<&'static Session, StartErr
 pub(crate) fn needs_session(parent: &Session, fd: c_int) -> bool {
     CHILD.with(|child| {
         child.session.get().is_some() || child.has_files.get() && parent.may_be_managed(fd)
+    })
+}
+
+/// What a program is told that the caller executes, if that is a vforked child without a session.
+pub(crate) fn told() -> Option<(u32, Managed)> {
+    CHILD.with(|child| {
+        let is_bare = child.runs.get() && child.session.get().is_none();
+        let fork = child.fork.get().filter(|_| is_bare)?;
+        let managed = if child.has_files.get() { Managed::Any } else { Managed::NONE };
+        Some((fork.slot(), managed))
     })
 }
 

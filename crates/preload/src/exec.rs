@@ -1,11 +1,12 @@
 //! exec and posix_spawn in all their forms.
 
+use crate::child;
 use crate::errno::set_errno;
 use crate::real::{aliases, real};
 use crate::session::{session, session_or_parents};
 use core::ffi::CStr;
 use forebay_client::user_memory::{Strings, UserPath};
-use forebay_client::{Session, Variables};
+use forebay_client::{Managed, Session, Variables};
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::io::Errno;
 
@@ -38,15 +39,38 @@ pub(crate) unsafe fn restore_environment() {
 /// # Safety
 /// `variables` are the program's.
 unsafe fn starting(
+    how: Starts,
     variables: Strings,
-    about: impl FnOnce(&Session, Variables<'_>),
+    about: impl FnOnce(&Session, Variables<'_>) -> bool,
     call: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
     let Some(session) = session_or_parents() else { return call(variables) };
     // SAFETY: a program that changes them during the call gets what it asks for.
     let Some(given) = (unsafe { Variables::at(variables) }) else { return call(variables) };
-    about(session, given);
-    call(session.environment(given).list())
+    let joins = about(session, given);
+    let environment = session.environment(given);
+    match how {
+        Starts::Here if joins => {
+            let told = child::told().unwrap_or_else(|| session_told(session));
+            // SAFETY: the program's variables, and ours.
+            unsafe { session.telling(environment.list(), told, call) }
+        }
+        _ => call(environment.list()),
+    }
+}
+
+/// What the program is told that this process executes, or a vforked child that has a session.
+fn session_told(owner: &Session) -> (u32, Managed) {
+    // A vforked child has one by now, if its descriptors had to be handed over.
+    let own = session_or_parents().unwrap_or(owner);
+    (own.own_slot(), own.managed_descriptors())
+}
+
+/// Where a program starts: in this process, or in a new one.
+#[derive(Clone, Copy)]
+enum Starts {
+    Here,
+    InChild,
 }
 
 /// The same for the program at `path`.
@@ -54,6 +78,7 @@ unsafe fn starting(
 /// # Safety
 /// Path and variables are the program's.
 unsafe fn starting_at(
+    how: Starts,
     path: *const c_char,
     variables: Strings,
     call: impl FnOnce(Strings) -> c_int,
@@ -62,7 +87,7 @@ unsafe fn starting_at(
     let path = unsafe { UserPath::at(path) };
     let about = |owner: &Session, given: Variables<'_>| owner.program_starts(path, given, session);
     // SAFETY: the program's variables.
-    unsafe { starting(variables, about, call) }
+    unsafe { starting(how, variables, about, call) }
 }
 
 /// Where the C library looks for programs if there is no PATH.
@@ -77,6 +102,7 @@ fn usual_path(room: &mut [u8; 256]) -> &CStr {
 /// # Safety
 /// Name and variables are the program's, and no other thread changes the environment meanwhile.
 unsafe fn starting_found(
+    how: Starts,
     file: *const c_char,
     variables: Strings,
     call: impl FnOnce(Strings) -> c_int,
@@ -92,14 +118,14 @@ unsafe fn starting_found(
         owner.found_program_starts(file, search, given, session)
     };
     // SAFETY: the program's variables.
-    unsafe { starting(variables, about, call) }
+    unsafe { starting(how, variables, about, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
     let call = |list| real!(c"execve"(path => *const c_char, arguments => Strings, list => Strings) -> c_int);
     // SAFETY: the program's call.
-    unsafe { starting_at(path, variables, call) }
+    unsafe { starting_at(Starts::Here, path, variables, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -112,7 +138,7 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int {
     let call = |list| real!(c"execvpe"(file => *const c_char, arguments => Strings, list => Strings) -> c_int);
     // SAFETY: the program's call.
-    unsafe { starting_found(file, variables, call) }
+    unsafe { starting_found(Starts::Here, file, variables, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -128,7 +154,7 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) 
     let call =
         |list| real!(c"fexecve"(fd => c_int, arguments => Strings, list => Strings) -> c_int);
     // SAFETY: the program's call.
-    unsafe { starting(variables, about, call) }
+    unsafe { starting(Starts::Here, variables, about, call) }
 }
 
 type Spawn = *const c_void;
@@ -144,7 +170,7 @@ unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     let call = |list| real!(c"posix_spawn"(pid => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
     // SAFETY: the program's call.
-    unsafe { starting_at(path, variables, call) }
+    unsafe { starting_at(Starts::InChild, path, variables, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -162,7 +188,7 @@ unsafe extern "C" fn posix_spawnp(
     }
     let call = |list| real!(c"posix_spawnp"(pid => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
     // SAFETY: the program's call.
-    unsafe { starting_found(file, variables, call) }
+    unsafe { starting_found(Starts::InChild, file, variables, call) }
 }
 
 /// The child of a posix_spawn opens files before it can load us: a file that is buffered now is

@@ -32,19 +32,22 @@ mod syscall;
 mod variadic;
 mod vfork;
 
-use forebay_client::{Carried, Session, StartError, Variables};
+use forebay_client::{Carried, Session, StartError, Told, Variables};
 use libc::{c_char, c_int};
 
 /// Attaches the process. Runs before the constructors of every other library, the C library's
 /// included: `environ` is not set yet, so the variables come from the arguments.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
-    // SAFETY: the process's environment, as the loader gives it to each constructor.
-    let Some(given) = (unsafe { Variables::at(variables) }) else { return };
+    // SAFETY: the process's environment, as the loader gives it to each constructor: the first is
+    // this one.
+    let told = unsafe { Told::take(variables.cast_mut()) };
+    // SAFETY: the same.
+    let given = unsafe { Variables::given(variables) };
     let carried = Carried::of(given);
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);
     if let (Some(pool), Some(socket)) = (carried.pool(), carried.socket()) {
-        match Session::start(pool, socket, carried.job(), descriptors::unlock) {
+        match Session::start(pool, socket, carried.job(), told, descriptors::unlock) {
             Ok(session) => session::begin(session.carrying(carried)),
             // The program runs as without Forebay.
             Err(StartError::NoPool) => {}

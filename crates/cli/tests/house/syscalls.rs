@@ -238,3 +238,59 @@ fn a_manager_without_anything_to_do_does_nothing() {
         assert!(calls.len() <= 10, "{files} files: {calls:#?}");
     }
 }
+
+/// System calls of a program as strace has them, those of the loader with the library's own. A
+/// build with debug assertions looks besides for what injects faults, and whether descriptors that
+/// it closes are open.
+fn calls_of(trace: &str) -> Vec<&str> {
+    let mut looks = false;
+    let is_call = |line: &&str| {
+        looks |= line.contains("/proc/self/environ");
+        let counts = !looks && line.contains('(') && !line.contains("F_GETFD");
+        looks &= !line.contains("close(");
+        counts
+    };
+    trace.lines().filter(is_call).collect()
+}
+
+#[test]
+fn a_program_that_starts_makes_few_system_calls_more() {
+    /// Five to map the pool, with its owner; one for tables; one for the number of the process;
+    /// four to see what the standard streams are, and three for the first memory of the heap, which
+    /// a program that does something takes itself; and one more segment of the library.
+    const MOST: usize = 15;
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("nothing.c", &[]) {
+        return;
+    }
+    // Another library in the place of ours, which does nothing.
+    let empty = site.out.join("empty.so");
+    let made = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-x", "c", "/dev/null", "-o"])
+        .arg(&empty)
+        .status();
+    if !made.is_ok_and(|made| made.success()) {
+        return skip("no library can be linked");
+    }
+    let script = "strace -o $OUT/joined $BIN/nothing < /dev/null > /dev/null\n\
+         FOREBAY_DISABLE=1 strace -E LD_PRELOAD=$OUT/empty.so -o $OUT/empty $BIN/nothing \
+         < /dev/null > /dev/null\n\
+         echo here > opened; exec 5< opened\n\
+         strace -o $OUT/inherits $BIN/nothing < /dev/null > /dev/null";
+    site.run_buffered(script).0.expect(0);
+    let read = |name: &str| std::fs::read_to_string(site.out.join(name)).unwrap();
+    let (joined, empty, inherits) = (read("joined"), read("empty"), read("inherits"));
+    let (calls, without) = (calls_of(&joined), calls_of(&empty));
+    let more = calls.len().saturating_sub(without.len());
+    println!("{more} system calls more");
+    assert!(calls.len() > without.len(), "it has not joined: {calls:#?}");
+    assert!(more <= MOST, "{more} more: {calls:#?}\nWithout: {without:#?}");
+    let looks = |what: &str| calls.iter().any(|call| call.contains(what));
+    assert!(!looks("/proc") && !looks("libgcc_s"), "{calls:#?}");
+    // One that it has inherited is looked at, and no other.
+    assert!(!inherits.contains("/proc/self/fd\""), "{inherits}");
+    assert!(inherits.contains("lseek(5") && !inherits.contains("lseek(0"), "{inherits}");
+}

@@ -98,6 +98,14 @@ fn a_static_program_writes_through_a_descriptor_that_dup2_made_above_all_others(
 }
 
 #[test]
+fn what_a_program_is_told_is_not_in_its_environment() {
+    let site = Site::new(&LAZY);
+    let (ran, _) = site.run_buffered("env; exec sh -c 'env'");
+    let said = ran.expect(0).stdout;
+    assert!(said.contains("FOREBAY_POOL=") && !said.contains("FOREBAY_PROCESS="), "{said}");
+}
+
+#[test]
 fn children_killed_at_birth_leave_nothing() {
     let site = Site::new(&LAZY);
     if !site.compile("descriptors.c", &[]) {

@@ -35,6 +35,19 @@ impl<'a> Variables<'a> {
         Some(Variables { list, number, entries: PhantomData })
     }
 
+    /// Those that the kernel has given to this process, as the loader passes them on.
+    ///
+    /// # Safety
+    /// The list is that, ends with null, and stays as it is for as long as it is used.
+    pub unsafe fn given(list: Strings) -> Variables<'a> {
+        let mut number = 0;
+        // SAFETY: as the caller says.
+        while !list.is_null() && unsafe { !list.add(number).read().is_null() } {
+            number += 1;
+        }
+        Variables { list, number, entries: PhantomData }
+    }
+
     fn entries(self) -> impl Iterator<Item = &'a CStr> {
         // SAFETY: so many were found readable, up to their zeros, and stay so, see `Variables::at`.
         let entry = move |index| unsafe {
@@ -46,7 +59,7 @@ impl<'a> Variables<'a> {
     }
 
     /// The entry for `name`.
-    fn find(self, name: &CStr) -> Option<&'a CStr> {
+    pub(super) fn find(self, name: &CStr) -> Option<&'a CStr> {
         self.entries().find(|entry| defines(entry, name))
     }
 

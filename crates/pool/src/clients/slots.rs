@@ -167,6 +167,7 @@ impl<'a> Clients<'a> {
             client.pid.store(pid, Ordering::SeqCst);
             client.job.store(0, Ordering::Release);
             client.unrecorded.store(0, Ordering::SeqCst);
+            client.told.store(0, Ordering::SeqCst);
             client.generation.fetch_add(1, Ordering::AcqRel);
             // Different clients start their searches in different places.
             client.bucket_hint.store(slot.wrapping_mul(37), Ordering::Relaxed);

@@ -125,6 +125,9 @@ pub struct ClientSlot {
     /// 1 from before a child that is about to be forked gets what its parent holds, until it holds
     /// all that it was forked with, see [`crate::descriptions::Descriptions::free`].
     pub joining: AtomicU32,
+    /// What the process has told the program that it is about to execute, 0 if nothing: the program
+    /// that says the same is the one, and no other process.
+    pub told: AtomicU64,
 }
 
 pin_size!(Counters, 72);

@@ -12,7 +12,7 @@ use crate::private::Wrong;
 use crate::sync::Ordering;
 use forebay_placement::schema::RULES_MAX;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Stat};
 use rustix::mm::MapFlags;
 use std::path::Path;
 
@@ -22,7 +22,16 @@ impl Segment {
     /// # Errors
     /// `NotAPool`, `OtherVersion` or `Damaged`; the file is left as it is.
     pub fn attach(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
-        let segment = Segment::attach_unsummed(file, MapFlags::SHARED)?;
+        let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
+        Segment::attach_seen(file, &stat)
+    }
+
+    /// The same of a file of which `stat` was just seen.
+    ///
+    /// # Errors
+    /// As of [`Segment::attach`].
+    pub fn attach_seen(file: BorrowedFd<'_>, stat: &Stat) -> Result<Segment, SegmentError> {
+        let segment = Segment::attach_unsummed(file, stat, MapFlags::SHARED)?;
         segment.check_sum()?;
         match segment.has_bounded_marks() {
             true => Ok(segment),
@@ -35,7 +44,8 @@ impl Segment {
     /// # Errors
     /// Those of [`Segment::attach`].
     pub fn attach_repairing(file: BorrowedFd<'_>) -> Result<Segment, SegmentError> {
-        let segment = Segment::attach_unsummed(file, MapFlags::SHARED)?;
+        let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
+        let segment = Segment::attach_unsummed(file, &stat, MapFlags::SHARED)?;
         segment.check_sum()?;
         segment.bound_marks();
         Ok(segment)
@@ -50,7 +60,8 @@ impl Segment {
     pub fn attach_copy(
         file: BorrowedFd<'_>,
     ) -> Result<(Segment, Option<SegmentError>), SegmentError> {
-        let segment = Segment::attach_unsummed(file, MapFlags::PRIVATE)?;
+        let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
+        let segment = Segment::attach_unsummed(file, &stat, MapFlags::PRIVATE)?;
         let wrong = segment.check_sum().err();
         segment.bound_marks();
         Ok((segment, wrong))
@@ -96,14 +107,17 @@ impl Segment {
             && (checksum == 0 || header.layout_version == LAYOUT_VERSION))
     }
 
-    fn attach_unsummed(file: BorrowedFd<'_>, sharing: MapFlags) -> Result<Segment, SegmentError> {
-        let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
+    fn attach_unsummed(
+        file: BorrowedFd<'_>,
+        stat: &Stat,
+        sharing: MapFlags,
+    ) -> Result<Segment, SegmentError> {
         if (stat.st_size as usize) < size_of::<Header>() {
             return Err(SegmentError::NotAPool);
         }
-        let probe = Mapping::new(file, size_of::<Header>())?;
+        let whole = Mapping::aligned(file, stat.st_size as usize, sharing)?;
         // SAFETY: the file is at least this long, and the header has only plain integers.
-        let header = unsafe { &*probe.base.cast::<Header>() };
+        let header = unsafe { &*whole.base.cast::<Header>() };
         if header.magic.load(Ordering::Acquire) != MAGIC {
             return Err(SegmentError::NotAPool);
         }
@@ -118,7 +132,7 @@ impl Segment {
         if offsets.end as u64 != header.segment_bytes || stat.st_size as u64 != offsets.end as u64 {
             return Err(SegmentError::Damaged("its sizes do not add up to the file's"));
         }
-        Segment::map(file, sharing, offsets, &counts)
+        Ok(Segment::of(whole, offsets, &counts))
     }
 }
 
@@ -166,4 +180,12 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
 /// What is wrong with it, see [`private::open`].
 pub fn open_pool(path: &Path) -> Result<OwnedFd, Wrong> {
     private::open(path, OFlags::RDWR)
+}
+
+/// The same, with what was seen of the file.
+///
+/// # Errors
+/// As of [`open_pool`].
+pub fn open_pool_seen(path: &Path) -> Result<(OwnedFd, Stat), Wrong> {
+    private::open_seen(path, OFlags::RDWR)
 }

@@ -1,6 +1,7 @@
 //! The mapping: where each section lies in memory, and its bytes.
 
 use super::error::system;
+use super::memory::SMALL_PAGE;
 use super::{Segment, SegmentError};
 use crate::entry::Entry;
 use crate::layout::{Counts, DATA_ALIGN, FileRecord, Header, Offsets, PAGES_PER_BUCKET, TierId};
@@ -30,52 +31,29 @@ fn prefetch_line(at: *const u8) {
 }
 
 impl Segment {
-    /// Maps at an address that is a multiple of a huge page, so that the kernel can map one.
+    /// Maps the segment in `file`.
     pub(super) fn map(
         file: BorrowedFd<'_>,
         sharing: MapFlags,
         offsets: Offsets,
         counts: &Counts,
     ) -> Result<Segment, SegmentError> {
-        let fail = system("mapping the pool");
-        let room = offsets.end + DATA_ALIGN;
-        // SAFETY: a fresh reservation, of which all but the aligned part is given back.
-        unsafe {
-            let start = rustix::mm::mmap_anonymous(
-                core::ptr::null_mut(),
-                room,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-            .map_err(&fail)?
-            .cast::<u8>();
-            let skip = start.align_offset(DATA_ALIGN);
-            let base = start.add(skip);
-            rustix::mm::mmap(
-                base.cast(),
-                offsets.end,
-                ProtFlags::READ | ProtFlags::WRITE,
-                sharing | MapFlags::FIXED,
-                file,
-                0,
-            )
-            .map_err(&fail)?;
-            if skip > 0 {
-                let _ = rustix::mm::munmap(start.cast(), skip);
-            }
-            let rest = room - skip - offsets.end;
-            if rest > 0 {
-                let _ = rustix::mm::munmap(base.add(offsets.end).cast(), rest);
-            }
-            Ok(Segment {
-                base: NonNull::new_unchecked(base),
-                mapped: offsets.end,
-                offsets,
-                bucket_bytes: counts.bucket_bytes as usize,
-                page_shift: (counts.bucket_bytes / u64::from(PAGES_PER_BUCKET)).trailing_zeros(),
-                ram_buckets: counts.ram_buckets,
-                sparse: counts.first_sparse()..counts.first_sparse() + counts.sparse_buckets,
-            })
+        let whole = Mapping::aligned(file, offsets.end, sharing)?;
+        Ok(Segment::of(whole, offsets, counts))
+    }
+
+    /// The segment that is mapped in `whole`, and has these sections.
+    pub(super) fn of(whole: Mapping, offsets: Offsets, counts: &Counts) -> Segment {
+        let whole = core::mem::ManuallyDrop::new(whole);
+        Segment {
+            // SAFETY: a mapping is nowhere near null.
+            base: unsafe { NonNull::new_unchecked(whole.base) },
+            mapped: whole.length,
+            offsets,
+            bucket_bytes: counts.bucket_bytes as usize,
+            page_shift: (counts.bucket_bytes / u64::from(PAGES_PER_BUCKET)).trailing_zeros(),
+            ram_buckets: counts.ram_buckets,
+            sparse: counts.first_sparse()..counts.first_sparse() + counts.sparse_buckets,
         }
     }
 
@@ -145,6 +123,17 @@ impl Drop for Segment {
     }
 }
 
+/// An address for a mapping of `length` bytes that is a multiple of a huge page, and is probably
+/// free: the kernel takes another if it is not. It lies below this library, as what the kernel
+/// chooses does.
+fn likely_place(length: usize) -> *mut core::ffi::c_void {
+    /// For libraries that are loaded later.
+    const ROOM: usize = 1 << 30;
+    let here = likely_place as *const () as usize;
+    let place = here.saturating_sub(ROOM + length) / DATA_ALIGN * DATA_ALIGN;
+    core::ptr::without_provenance_mut(place)
+}
+
 /// A temporary mapping of a file's beginning.
 pub(super) struct Mapping {
     pub(super) base: *mut u8,
@@ -166,6 +155,50 @@ impl Mapping {
         }
         .map_err(system("mapping the pool's header"))?;
         Ok(Mapping { base: base.cast(), length })
+    }
+
+    /// Maps all `length` bytes of `file` at an address that is a multiple of a huge page, so that
+    /// the kernel can map one.
+    pub(super) fn aligned(
+        file: BorrowedFd<'_>,
+        length: usize,
+        sharing: MapFlags,
+    ) -> Result<Mapping, SegmentError> {
+        let fail = system("mapping the pool");
+        let usable = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping.
+        let base =
+            unsafe { rustix::mm::mmap(likely_place(length), length, usable, sharing, file, 0) };
+        let found = Mapping { base: base.map_err(&fail)?.cast(), length };
+        if found.base.addr().is_multiple_of(DATA_ALIGN) {
+            return Ok(found);
+        }
+        drop(found);
+        let room = length + DATA_ALIGN;
+        // SAFETY: a fresh reservation, of which all but the aligned part is given back.
+        unsafe {
+            let start = rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                room,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+            .map_err(&fail)?
+            .cast::<u8>();
+            let skip = start.align_offset(DATA_ALIGN);
+            let base = start.add(skip);
+            let fixed = sharing | MapFlags::FIXED;
+            rustix::mm::mmap(base.cast(), length, usable, fixed, file, 0).map_err(&fail)?;
+            if skip > 0 {
+                let _ = rustix::mm::munmap(start.cast(), skip);
+            }
+            let end = base.add(length.next_multiple_of(SMALL_PAGE));
+            let rest = start.add(room).offset_from_unsigned(end);
+            if rest > 0 {
+                let _ = rustix::mm::munmap(end.cast(), rest);
+            }
+            Ok(Mapping { base, length })
+        }
     }
 }
 

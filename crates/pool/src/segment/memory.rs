@@ -22,7 +22,7 @@ use rustix::mm::Advice;
 /// Linux 6.1; rustix has no name for it yet.
 const MADV_COLLAPSE: i32 = 25;
 const HUGE_PAGE: usize = 2 << 20;
-const SMALL_PAGE: usize = 4096;
+pub(super) const SMALL_PAGE: usize = 4096;
 
 /// With fewer bytes of free buckets more memory is asked for: what a writer fills at memory speed
 /// in two milliseconds, in which a thread is woken and makes some huge pages.

@@ -93,7 +93,10 @@ pub(super) fn cookie_stream(fd: c_int, mode: &CStr, standard: bool) -> *mut FILE
     // SAFETY: the new stream's, which frees it when it is closed.
     unsafe { &*cookie }.belongs_to(stream);
     share_need_of_locks(stream);
-    choose_buffer(stream);
+    // The standard error has none.
+    if !standard || fd != 2 {
+        choose_buffer(stream);
+    }
     made
 }
 

@@ -1,0 +1,249 @@
+//! What a process tells the program that it executes: which slot they have, and which descriptors
+//! may be managed. The program then need not ask /proc who it is and what it has inherited.
+//!
+//! It is told in the environment, and a word of it in the slot. A program that finds the word there
+//! takes it away, and no other process will: a child that has inherited the environment has another
+//! number, and one in another namespace finds the word gone.
+
+use super::Variables;
+use crate::session::Session;
+use crate::user_memory::Strings;
+use core::ffi::{CStr, c_char};
+use core::fmt::{self, Write};
+use core::sync::atomic::Ordering;
+use forebay_pool::clock::Timer;
+use forebay_pool::layout::slot_state;
+use forebay_pool::{Segment, clock};
+use rustix::fd::RawFd;
+
+const NAME: &CStr = c"FOREBAY_PROCESS";
+
+/// Descriptors that are told one by one.
+const LISTED: usize = 16;
+
+/// How long a program may take to its start after it was told: longer ago, a process of another
+/// namespace might have the number by now.
+const START: Timer = Timer::seconds(1);
+
+/// Variables of a program that is told anything.
+const VARIABLES: usize = 510;
+
+/// Which descriptors may be managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Managed {
+    /// Any.
+    Any,
+    /// So many of these, and no other.
+    These([RawFd; LISTED], usize),
+}
+
+impl Managed {
+    /// None.
+    pub const NONE: Managed = Managed::These([0; LISTED], 0);
+
+    fn with(self, fd: RawFd) -> Managed {
+        match self {
+            Managed::These(mut all, count) if count < LISTED => {
+                all[count] = fd;
+                Managed::These(all, count + 1)
+            }
+            _ => Managed::Any,
+        }
+    }
+}
+
+/// What this program was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub(crate) slot: u32,
+    word: u64,
+    pub(crate) managed: Managed,
+}
+
+impl Told {
+    /// What is in the environment.
+    pub fn of(given: Variables<'_>) -> Option<Told> {
+        let text = given.find(NAME)?.to_str().ok()?;
+        let mut parts = text.get(NAME.count_bytes() + 1..)?.split('-');
+        let (slot, word) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let mut managed = Managed::NONE;
+        for part in parts.next()?.split(',').filter(|part| !part.is_empty()) {
+            managed = part.parse().map_or(Managed::Any, |fd| managed.with(fd));
+        }
+        (word != 0).then_some(Told { slot, word, managed })
+    }
+
+    /// The same, and takes it out of the list: what differs with each exec is nothing for programs.
+    ///
+    /// # Safety
+    /// The list is the one that the kernel has given to this process, ends with null, and is used
+    /// by no other thread yet.
+    pub unsafe fn take(list: *mut *const c_char) -> Option<Told> {
+        if list.is_null() {
+            return None;
+        }
+        // SAFETY: as the caller says.
+        let told = Told::of(unsafe { Variables::given(list) });
+        let is_told = |entry: &CStr| {
+            let rest = entry.to_bytes().strip_prefix(NAME.to_bytes());
+            rest.is_some_and(|rest| rest.starts_with(b"="))
+        };
+        let (mut from, mut to) = (list, list);
+        // SAFETY: both stay within the list, the end of which moves with the other entries.
+        unsafe {
+            while !from.read().is_null() {
+                if !is_told(CStr::from_ptr(from.read())) {
+                    to.write(from.read());
+                    to = to.add(1);
+                }
+                from = from.add(1);
+            }
+            if to != from {
+                to.write(core::ptr::null());
+            }
+        }
+        told
+    }
+
+    /// Whether it was told to process `pid`, the calling one. It is not told again.
+    pub(crate) fn was_for(&self, segment: &Segment, pid: u32) -> bool {
+        let age = clock::monotonic_ns().saturating_sub(self.word);
+        if self.slot >= segment.header().clients || age > START.as_ns() {
+            return false;
+        }
+        let client = segment.client(self.slot);
+        client.state.load(Ordering::SeqCst) == slot_state::LIVE
+            && client.pid.load(Ordering::SeqCst) == pid
+            && (client.told.compare_exchange(self.word, 0, Ordering::SeqCst, Ordering::SeqCst))
+                .is_ok()
+    }
+}
+
+/// An entry of the environment in the making.
+struct Text {
+    bytes: [u8; 256],
+    length: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let to = self.bytes.get_mut(self.length..self.length + text.len()).ok_or(fmt::Error)?;
+        to.copy_from_slice(text.as_bytes());
+        self.length += text.len();
+        Ok(())
+    }
+}
+
+/// The entry, which ends with a zero.
+fn entry(slot: u32, word: u64, managed: Managed) -> Result<Text, fmt::Error> {
+    let mut text = Text { bytes: [0; 256], length: 0 };
+    write!(text, "{}={slot}-{word}-", NAME.to_str().unwrap_or_default())?;
+    match managed {
+        Managed::Any => text.write_str("any")?,
+        Managed::These(all, count) => {
+            for (place, fd) in all[..count].iter().enumerate() {
+                let comma = if place > 0 { "," } else { "" };
+                write!(text, "{comma}{fd}")?;
+            }
+        }
+    }
+    text.write_str("\0")?;
+    Ok(text)
+}
+
+impl Session {
+    /// Which descriptors may be managed that a program inherits which this process executes now.
+    pub fn managed_descriptors(&self) -> Managed {
+        // Another thread may be opening files.
+        if self.is_kernel_only() || self.may_have_other_threads() {
+            return Managed::Any;
+        }
+        self.files().fold(Managed::NONE, |managed, file| managed.with(file.fd))
+    }
+
+    /// The slot of this process.
+    pub fn own_slot(&self) -> u32 {
+        self.slot()
+    }
+
+    /// Calls `execute`, which executes a program with the environment given to it, that of `list`
+    /// and what the program is told: that it has `slot`, and that it may have inherited `managed`.
+    ///
+    /// # Safety
+    /// The list ends with null, and its entries with zeros; they stay as they are meanwhile.
+    pub unsafe fn telling<R>(
+        &self,
+        list: Strings,
+        (slot, managed): (u32, Managed),
+        execute: impl FnOnce(Strings) -> R,
+    ) -> R {
+        // The clock has another time at each exec of a process.
+        let word = clock::monotonic_ns().max(1);
+        let Ok(text) = entry(slot, word, managed) else { return execute(list) };
+        let mut room = [core::ptr::null::<c_char>(); VARIABLES + 2];
+        let (mut from, mut to) = (0, 0);
+        loop {
+            // SAFETY: the list has not ended before.
+            let variable = unsafe { list.add(from).read_unaligned() };
+            from += 1;
+            if variable.is_null() {
+                break;
+            }
+            // SAFETY: an entry, see above.
+            let bytes = unsafe { CStr::from_ptr(variable) }.to_bytes();
+            let is_old =
+                bytes.strip_prefix(NAME.to_bytes()).is_some_and(|rest| rest.starts_with(b"="));
+            if is_old {
+                continue;
+            }
+            if to == VARIABLES {
+                return execute(list);
+            }
+            room[to] = variable;
+            to += 1;
+        }
+        room[to] = text.bytes.as_ptr().cast();
+        let told = &self.segment.client(slot).told;
+        told.store(word, Ordering::SeqCst);
+        let result = execute(room.as_ptr());
+        // It was not executed.
+        told.store(0, Ordering::SeqCst);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &Text) -> Option<Told> {
+        let list = [c"A=b".as_ptr(), text.bytes.as_ptr().cast(), core::ptr::null()];
+        // SAFETY: they stay as they are.
+        let told = Told::of(unsafe { Variables::at(list.as_ptr()) }.unwrap());
+        let mut given = [list[0], list[1], c"C=d".as_ptr(), core::ptr::null()];
+        // SAFETY: the same.
+        assert_eq!(unsafe { Told::take(given.as_mut_ptr()) }, told);
+        let end = usize::from(!text.bytes.starts_with(b"FOREBAY_PROCESS=")) + 2;
+        assert!(given[..end].iter().all(|entry| !entry.is_null()) && given[end].is_null());
+        told
+    }
+
+    #[test]
+    fn what_is_told_is_understood() {
+        let many = (0..LISTED as RawFd).fold(Managed::NONE, Managed::with);
+        assert_eq!(many.with(99), Managed::Any);
+        for managed in [Managed::Any, Managed::NONE, Managed::NONE.with(1).with(1000), many] {
+            let told = read(&entry(1023, u64::MAX, managed).ok().unwrap());
+            assert_eq!(told, Some(Told { slot: 1023, word: u64::MAX, managed }));
+        }
+        let other = |text: &str| {
+            let mut made = Text { bytes: [0; 256], length: 0 };
+            made.write_str(text).unwrap();
+            read(&made)
+        };
+        assert_eq!(other("FOREBAY_PROCESS=1-0-"), None);
+        assert_eq!(other("FOREBAY_PROCESS=1-2"), None);
+        assert_eq!(other("FOREBAY_PROCESS="), None);
+        assert_eq!(other("FOREBAY_PROCESSES=1-2-"), None);
+    }
+}
