@@ -75,6 +75,18 @@ pub struct Pace {
     pub latency_ns: f64,
 }
 
+impl Pace {
+    /// Nanoseconds that it takes to read so many bytes at once.
+    pub fn reading(&self, bytes: u64) -> f64 {
+        self.latency_ns + bytes as f64 * self.read_ns
+    }
+
+    /// Nanoseconds that it takes to write so many bytes at once.
+    pub fn writing(&self, bytes: u64) -> f64 {
+        self.latency_ns + bytes as f64 * self.write_ns
+    }
+}
+
 /// The speeds of all places of a hierarchy, the store last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speeds {

@@ -2,21 +2,22 @@
 //! data down "to free space"; section 3.2.2: it does so periodically, or when triggered).
 //!
 //! ```
-//! use forebay_placement::leave::{Fate, WayDown, fate, way_down};
+//! use forebay_placement::leave::{Fate, Keeps, WayDown, fate, way_down};
 //! use forebay_placement::{Hierarchy, TierSnapshot};
 //!
 //! let tier = |free| TierSnapshot { capacity: 100, free, ..TierSnapshot::default() };
 //! let tiers = Hierarchy::new(&[tier(0), tier(60)]).unwrap();
 //!
 //! // A clean block is dropped, a dirty one goes to the tier below while that has room.
-//! assert_eq!(fate(false, 0.0, None), Fate::Dropped);
-//! assert_eq!(fate(true, 0.0, None), Fate::Dirty);
+//! assert_eq!(fate(false, false, Keeps::Nothing), Fate::Dropped);
+//! assert_eq!(fate(true, false, Keeps::Nothing), Fate::Dirty);
 //! assert_eq!(way_down(&tiers, 0, 50, true, false), WayDown::Tier(1));
 //! assert_eq!(way_down(&tiers, 0, 70, true, false), WayDown::Flush);
 //! ```
 
+use crate::cost::Speeds;
 use crate::promote::Level;
-use crate::{Destination, Hierarchy, destination};
+use crate::{Destination, Hierarchy, TierSnapshot, Watermarks, destination};
 
 /// Hotness of a file, in uses, from which its clean blocks are worth a place below.
 const READ_AGAIN: f32 = 1.5;
@@ -32,12 +33,60 @@ pub enum Fate {
     Dirty,
 }
 
-/// Decides about a block of a file of this hotness. `below` is the next tier; without it, clean
-/// blocks are dropped whatever their hotness.
-pub fn fate(is_dirty: bool, file_hotness: f32, below: Option<&Level>) -> Fate {
+/// Which copies of what the store has go to a tier when they leave the one above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Keeps {
+    /// None: they would displace others, or there is no such tier.
+    Nothing,
+    /// Those that have been read again.
+    Reused,
+    /// All, also those that have been read once.
+    All,
+}
+
+impl Keeps {
+    /// What the tier `below` keeps, if there is one; `pays` says whether [`keeping_pays`].
+    pub fn of(
+        below: Option<&TierSnapshot>,
+        marks: Watermarks,
+        pays: impl FnOnce() -> bool,
+    ) -> Keeps {
+        match below {
+            Some(below) if !Level::of(below, marks, 0).is_roomy => Keeps::Nothing,
+            Some(below) if keeps_all(below.free, below.capacity) && pays() => Keeps::All,
+            Some(_) => Keeps::Reused,
+            None => Keeps::Nothing,
+        }
+    }
+}
+
+/// Whether a tier with so much room free, of so much, keeps what has been read once: the other half
+/// is for what is read again.
+pub fn keeps_all(free: u64, capacity: u64) -> bool {
+    free > capacity / 2
+}
+
+/// Whether a copy of a block of the store is worth to be moved down to `tier` though it was read
+/// only once: one more read in two pays for writing it there and for reading it.
+pub fn keeping_pays(hierarchy: &Hierarchy, tier: usize, block_bytes: u64) -> bool {
+    let speeds = Speeds::of(hierarchy);
+    let [.., store] = speeds.paces() else { return false };
+    let Some(tier) = hierarchy.tier(tier).and(speeds.paces().get(tier)) else { return false };
+    store.reading(block_bytes) >= 2.0 * (tier.writing(block_bytes) + tier.reading(block_bytes))
+}
+
+/// Whether a clean block of a file of this hotness counts as one that is read again; `is_main`: the
+/// block itself has been.
+pub fn is_reused(file_hotness: f32, is_main: bool) -> bool {
+    is_main || file_hotness >= READ_AGAIN
+}
+
+/// Decides about a block. `below` is about the next tier.
+pub fn fate(is_dirty: bool, is_reused: bool, below: Keeps) -> Fate {
     match below {
         _ if is_dirty => Fate::Dirty,
-        Some(below) if below.is_roomy && file_hotness >= READ_AGAIN => Fate::Kept,
+        Keeps::All => Fate::Kept,
+        Keeps::Reused if is_reused => Fate::Kept,
         _ => Fate::Dropped,
     }
 }
@@ -80,11 +129,39 @@ mod tests {
 
     #[test]
     fn clean_blocks_are_kept_only_where_they_displace_nothing() {
-        let roomy = Level { is_roomy: true, ..Level::default() };
-        assert_eq!(fate(false, READ_AGAIN, Some(&roomy)), Fate::Kept);
-        assert_eq!(fate(false, READ_AGAIN - 0.1, Some(&roomy)), Fate::Dropped);
-        assert_eq!(fate(false, 99.0, Some(&Level::default())), Fate::Dropped);
-        assert_eq!(fate(true, 99.0, Some(&roomy)), Fate::Dirty);
+        let keeps = |free| {
+            let tier = TierSnapshot { capacity: 100, free, ..TierSnapshot::default() };
+            Keeps::of(Some(&tier), Watermarks::default(), || true)
+        };
+        assert_eq!([25, 26, 50, 51].map(keeps), {
+            use Keeps::*;
+            [Nothing, Reused, Reused, All]
+        });
+        assert!(is_reused(READ_AGAIN, false) && is_reused(0.0, true));
+        assert!(!is_reused(READ_AGAIN - 0.1, false));
+        let fates = |keeps| [false, true].map(|reused| fate(false, reused, keeps));
+        assert_eq!(fates(Keeps::Nothing), [Fate::Dropped, Fate::Dropped]);
+        assert_eq!(fates(Keeps::Reused), [Fate::Dropped, Fate::Kept]);
+        assert_eq!(fates(Keeps::All), [Fate::Kept, Fate::Kept]);
+        assert_eq!(fate(true, true, Keeps::All), Fate::Dirty);
+    }
+
+    #[test]
+    fn what_was_read_once_is_kept_only_above_a_much_slower_store() {
+        let device = |bandwidth, latency_ns| TierSnapshot {
+            read_bandwidth: bandwidth,
+            write_bandwidth: bandwidth,
+            latency_ns,
+            ..TierSnapshot::default()
+        };
+        let tiers = [device(8_000_000_000, 100), device(1_000_000_000, 20_000)];
+        let pays = |tier, store| {
+            keeping_pays(&Hierarchy::new(&tiers).unwrap().with_store(store), tier, 1 << 18)
+        };
+        assert!(pays(1, device(200_000_000, 1_000_000)));
+        assert!(!pays(1, device(1_000_000_000, 20_000)), "as fast as the tier");
+        assert!(!pays(1, device(300_000_000, 20_000)), "not much slower");
+        assert!(!pays(2, device(200_000_000, 1_000_000)), "no such tier");
     }
 
     #[test]

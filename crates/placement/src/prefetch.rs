@@ -34,11 +34,7 @@ pub fn pays(hierarchy: &Hierarchy, from: Destination, block_bytes: u64) -> bool 
         Destination::Tier(tier) => tier.min(paces.len() - 1),
         Destination::Store => paces.len() - 1,
     };
-    let reading = |place: usize| {
-        let pace = &paces[place];
-        pace.latency_ns + block_bytes as f64 * pace.read_ns
-    };
-    reading(place) >= PAYS * reading(0)
+    paces[place].reading(block_bytes) >= PAYS * paces[0].reading(block_bytes)
 }
 
 /// What to stage in: `count` pieces of `bytes`, each `stride` further than the one before.

@@ -4,7 +4,7 @@
 use forebay_placement::evict::{Candidate, Eviction, choose};
 use forebay_placement::flush_order::{Extent, Limits, order};
 use forebay_placement::hotness::AccessStats;
-use forebay_placement::leave::{Fate, WayDown, fate, way_down};
+use forebay_placement::leave::{Fate, Keeps, WayDown, fate, way_down};
 use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
 use forebay_placement::promote::{Block, Level, promoted, promotes};
 use forebay_placement::{Destination, Plan, Watermarks};
@@ -149,7 +149,8 @@ impl Simulation {
         }
         let chosen = candidates[..chosen].iter().map(|candidate| candidate.id);
         // Clean blocks are not kept below here.
-        let goes = |id: &BlockId| fate(self.blocks[*id].dirty > 0, 0.0, None) == Fate::Dropped;
+        let goes =
+            |id: &BlockId| fate(self.blocks[*id].dirty > 0, false, Keeps::Nothing) == Fate::Dropped;
         chosen.partition(goes)
     }
 

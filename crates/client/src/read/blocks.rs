@@ -6,7 +6,7 @@ use crate::range::READ_AHEAD_BLOCKS;
 use crate::span::{Cursor, Span, Writable};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
-use forebay_placement::admission::Origin;
+use forebay_placement::admission::{Origin, Verdict};
 use forebay_pool::Entry;
 use forebay_pool::layout::*;
 use rustix::io::Errno;
@@ -121,9 +121,10 @@ impl EnteredFile<'_> {
             let mut ahead = None;
             if is_absent(entry) {
                 ahead = self.predict(at, length - done, Destination::Store);
-                if self.admits(part) {
+                let verdict = self.admits(part);
+                if verdict != Verdict::Through {
                     self.want_next(part.block + 1);
-                    if self.stage_in(part.block) {
+                    if self.stage_in(part.block, verdict == Verdict::Again) {
                         entry = self.session.segment.entry(record, part.block);
                     }
                 } else {
@@ -184,7 +185,9 @@ impl EnteredFile<'_> {
         let mut bytes = part.bytes;
         while bytes < left {
             let next = Part::first(segment, part.offset(segment) + bytes as u64, left - bytes);
-            if !is_absent(segment.entry(self.record, next.block)) || self.admits(next) {
+            if !is_absent(segment.entry(self.record, next.block))
+                || self.admits(next) != Verdict::Through
+            {
                 break;
             }
             bytes += next.bytes;

@@ -5,13 +5,16 @@ use crate::fd::borrow;
 use crate::part::Part;
 use core::num::NonZeroU64;
 use core::sync::atomic::Ordering;
+use forebay_placement::hotness::AccessStats;
+use forebay_pool::clock;
 use forebay_pool::layout::*;
 use rustix::fs::Advice;
 
 impl EnteredFile<'_> {
-    /// Brings a block from the store to RAM, clean. False if that is not possible now.
+    /// Brings a block from the store to RAM, clean; `again`: it has been read before. False if that
+    /// is not possible now.
     #[inline(never)]
-    pub(super) fn stage_in(&self, block: u64) -> bool {
+    pub(super) fn stage_in(&self, block: u64, again: bool) -> bool {
         let record = self.record;
         let bytes = self.session.segment.bucket_bytes();
         let start = block * bytes as u64;
@@ -37,6 +40,11 @@ impl EnteredFile<'_> {
         if !segment.back_pages(bucket, pages) {
             return false;
         }
+        if again {
+            let access_stats = &fresh.meta().access_stats;
+            let known = AccessStats(access_stats.load(Ordering::Relaxed)).in_main(true);
+            access_stats.store(known.0, Ordering::Relaxed);
+        }
         // The file may have become longer meanwhile.
         let length =
             || length().min(if segment.is_sparse(bucket) { pages as usize * page } else { bytes });
@@ -46,11 +54,16 @@ impl EnteredFile<'_> {
         self.session.populate(bucket);
         let data = self.session.ram(bucket);
         // Now that the block is ours: before, another process may still have written to the store.
+        let began = if self.is_emulated() { clock::monotonic_ns() } else { 0 };
         let got = self.store_read(data.first(length()), start).unwrap_or(0);
+        if self.is_emulated() {
+            let took = clock::monotonic_ns().saturating_sub(began);
+            self.note_staged(block, got, took);
+        }
         let end = got.next_multiple_of(page);
         data.first(end).after(got).zero();
-        let now = forebay_pool::clock::realtime_coarse_ns();
-        held.meta().written.store(forebay_pool::clock::stamp(now), Ordering::Relaxed);
+        let now = clock::realtime_coarse_ns();
+        held.meta().written.store(clock::stamp(now), Ordering::Relaxed);
         let pages = Part { block, within: 0, bytes: end }.pages(&self.session.segment);
         held.meta().valid.store(pages, Ordering::Release);
         if !self.is_emulated() && self.has_come_from_device(block) {

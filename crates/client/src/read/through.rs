@@ -8,8 +8,9 @@ use crate::span::{Cursor, Span, Writable};
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_placement::Destination;
-use forebay_placement::admission::{self, Origin, Room, Trail};
+use forebay_placement::admission::{self, Origin, Room, Trail, Verdict};
 use forebay_placement::cost::{Pace, Speeds};
+use forebay_placement::leave::{keeping_pays, keeps_all};
 use forebay_placement::prefetch::{Ahead, pays};
 use forebay_pool::clock;
 use forebay_pool::layout::*;
@@ -28,11 +29,11 @@ impl EnteredFile<'_> {
     }
 
     /// Whether a block that only the store has, and of which a part is read, is worth a bucket now.
-    pub(super) fn admits(&self, part: Part) -> bool {
+    pub(super) fn admits(&self, part: Part) -> Verdict {
         let advice = self.description.flags.load(Ordering::Relaxed);
         let room = self.room();
         if advice.contains(DescriptionFlags::RANDOM) || room == Room::None {
-            return false;
+            return Verdict::Through;
         }
         let part_of = self.admission_part(part);
         // Of a program that reads on from here, the rest of the block will be wanted as well.
@@ -40,7 +41,7 @@ impl EnteredFile<'_> {
             && part_of.bytes < part_of.stored.saturating_sub(part_of.within)
             && self.is_worth_reading_ahead()
         {
-            return true;
+            return Verdict::First;
         }
         let (trail, key) = self.trail(part.block);
         trail.admits(key, &part_of, room, || self.pace())
@@ -51,7 +52,7 @@ impl EnteredFile<'_> {
         let mut done = 0;
         while done < length {
             let part = Part::first(&self.session.segment, offset + done as u64, length - done);
-            if self.admits(part) {
+            if self.admits(part) != Verdict::Through {
                 return true;
             }
             done += part.bytes;
@@ -69,7 +70,19 @@ impl EnteredFile<'_> {
     fn room(&self) -> Room {
         let tier = &self.session.segment.header().tier[TierId::RAM];
         let free = self.session.segment.free_in(TierId::RAM);
-        Room::of(free, tier.low.load(Ordering::Relaxed), tier.buckets)
+        Room::of(free, tier.low.load(Ordering::Relaxed), tier.buckets, || {
+            self.is_emulated() && self.is_kept_below()
+        })
+    }
+
+    /// Whether the tier below RAM takes what leaves it, though it has been read once.
+    fn is_kept_below(&self) -> bool {
+        let segment = &self.session.segment;
+        let below = TierId::new(1);
+        let tier = (segment.header().tiers > 1).then(|| &segment.header().tier[below]);
+        tier.is_some_and(|tier| keeps_all(segment.free_in(below).into(), tier.buckets.into()))
+            && segment.is_sound(below)
+            && keeping_pays(&self.hierarchy(), below.index(), segment.bucket_bytes() as u64)
     }
 
     fn hierarchy(&self) -> forebay_placement::Hierarchy {
@@ -96,7 +109,20 @@ impl EnteredFile<'_> {
         let block = self.session.segment.bucket_bytes() as u64;
         let start = part.block.saturating_mul(block);
         let stored = self.record.stored().saturating_sub(start).min(block);
-        admission::Part { within: part.within as u64, bytes: part.bytes as u64, stored, block }
+        admission::Part {
+            within: part.within as u64,
+            bytes: part.bytes as u64,
+            stored,
+            block,
+            is_uncached: self.is_emulated(),
+        }
+    }
+
+    /// Notes that a whole block was read from its device, which took `took_ns`, to be staged: what
+    /// leaves the tiers is known when it is read again.
+    pub(super) fn note_staged(&self, block: u64, bytes: usize, took_ns: u64) {
+        let offset = block * self.session.segment.bucket_bytes() as u64;
+        self.note(offset, bytes, Origin::Device, took_ns);
     }
 
     /// Notes in the blocks' trails where `bytes` came from that were read from `offset` on.

@@ -9,9 +9,8 @@ use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::{sparse_of, whole_buckets_of};
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score};
-use forebay_placement::leave::{Fate, WayDown, fate, way_down};
+use forebay_placement::leave::{Fate, Keeps, WayDown, fate, is_reused, keeping_pays, way_down};
 use forebay_placement::organizer::{Event, Task, organize};
-use forebay_placement::promote::Level;
 use forebay_placement::{Destination, Hierarchy, destination};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -199,7 +198,13 @@ impl Demoter {
             }
         }
         let below = hierarchy.tier(self.tier.index() + 1);
-        let below = below.map(|below| Level::of(&below, node.watermarks, 0));
+        let keeps: Vec<Keeps> = (0..node.config.backing.len())
+            .map(|store| {
+                let speeds = || forebay_client::hierarchy(segment, store);
+                let pays = || keeping_pays(&speeds(), self.tier.index() + 1, unit);
+                Keeps::of(below.as_ref(), node.watermarks, pays)
+            })
+            .collect();
         let mut victims = Victims::default();
         for block in &self.blocks[..found] {
             let Some(meta) = segment.bucket(BucketId::from_raw(block.id)) else { continue };
@@ -209,8 +214,13 @@ impl Demoter {
                 block: meta.block.load(Ordering::Relaxed),
                 bucket: BucketId::from_raw(block.id),
             };
-            let list = match fate(meta.pages.dirty() != 0, self.hotness(file, now), below.as_ref())
-            {
+            let is_main = AccessStats(meta.access_stats.load(Ordering::Relaxed)).is_main();
+            let is_reused = is_reused(self.hotness(file, now), is_main);
+            let keeps = match segment.header().has_file(file) {
+                true => keeps.get(node.store_of(file)).copied().unwrap_or(Keeps::Nothing),
+                false => Keeps::Nothing,
+            };
+            let list = match fate(meta.pages.dirty() != 0, is_reused, keeps) {
                 Fate::Dirty => &mut victims.dirty,
                 Fate::Kept => &mut victims.kept,
                 Fate::Dropped => &mut victims.dropped,
