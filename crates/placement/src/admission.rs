@@ -72,7 +72,7 @@ pub enum Room {
     None,
     /// More; older copies leave for newer ones.
     Some,
-    /// The same, but [`keeps_all`](crate::leave::keeps_all) says that the tier below takes what
+    /// The same, but [`keeps_read`](crate::leave::keeps_read) says that the tier below takes what
     /// leaves.
     Below,
     /// A quarter of it: nothing leaves.

@@ -2,15 +2,15 @@
 //! data down "to free space"; section 3.2.2: it does so periodically, or when triggered).
 //!
 //! ```
-//! use forebay_placement::leave::{Fate, Keeps, WayDown, fate, way_down};
+//! use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, way_down};
 //! use forebay_placement::{Hierarchy, TierSnapshot};
 //!
 //! let tier = |free| TierSnapshot { capacity: 100, free, ..TierSnapshot::default() };
 //! let tiers = Hierarchy::new(&[tier(0), tier(60)]).unwrap();
 //!
 //! // A clean block is dropped, a dirty one goes to the tier below while that has room.
-//! assert_eq!(fate(false, false, Keeps::Nothing), Fate::Dropped);
-//! assert_eq!(fate(true, false, Keeps::Nothing), Fate::Dirty);
+//! assert_eq!(fate(false, Reads::None, Keeps::Nothing), Fate::Dropped);
+//! assert_eq!(fate(true, Reads::None, Keeps::Nothing), Fate::Dirty);
 //! assert_eq!(way_down(&tiers, 0, 50, true, false), WayDown::Tier(1));
 //! assert_eq!(way_down(&tiers, 0, 70, true, false), WayDown::Flush);
 //! ```
@@ -40,8 +40,8 @@ pub enum Keeps {
     Nothing,
     /// Those that have been read again.
     Reused,
-    /// All, also those that have been read once.
-    All,
+    /// All that have been read from the store, if only once.
+    Read,
 }
 
 impl Keeps {
@@ -53,7 +53,7 @@ impl Keeps {
     ) -> Keeps {
         match below {
             Some(below) if !Level::of(below, marks, 0).is_roomy => Keeps::Nothing,
-            Some(below) if keeps_all(below.free, below.capacity) && pays() => Keeps::All,
+            Some(below) if keeps_read(below.free, below.capacity) && pays() => Keeps::Read,
             Some(_) => Keeps::Reused,
             None => Keeps::Nothing,
         }
@@ -62,7 +62,7 @@ impl Keeps {
 
 /// Whether a tier with so much room free, of so much, keeps what has been read once: the other half
 /// is for what is read again.
-pub fn keeps_all(free: u64, capacity: u64) -> bool {
+pub fn keeps_read(free: u64, capacity: u64) -> bool {
     free > capacity / 2
 }
 
@@ -75,20 +75,38 @@ pub fn keeping_pays(hierarchy: &Hierarchy, tier: usize, block_bytes: u64) -> boo
     store.reading(block_bytes) >= 2.0 * (tier.writing(block_bytes) + tier.reading(block_bytes))
 }
 
-/// Whether a clean block of a file of this hotness counts as one that is read again; `is_main`: the
-/// block itself has been.
-pub fn is_reused(file_hotness: f32, is_main: bool) -> bool {
-    is_main || file_hotness >= READ_AGAIN
+/// What is known of the reads of a block that leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reads {
+    /// None: it was written here.
+    None,
+    /// It has come from the store.
+    Once,
+    /// It has been read again, or its file has.
+    Again,
+}
+
+impl Reads {
+    /// Of a block of a file of this hotness; `is_again`: the block itself has been read again,
+    /// `is_copy`: it has come from the store.
+    pub fn of(file_hotness: f32, is_again: bool, is_copy: bool) -> Reads {
+        match file_hotness >= READ_AGAIN || is_again {
+            true => Reads::Again,
+            false if is_copy => Reads::Once,
+            false => Reads::None,
+        }
+    }
 }
 
 /// Decides about a block. `below` is about the next tier.
-pub fn fate(is_dirty: bool, is_reused: bool, below: Keeps) -> Fate {
-    match below {
-        _ if is_dirty => Fate::Dirty,
-        Keeps::All => Fate::Kept,
-        Keeps::Reused if is_reused => Fate::Kept,
-        _ => Fate::Dropped,
-    }
+pub fn fate(is_dirty: bool, reads: Reads, below: Keeps) -> Fate {
+    let least = match below {
+        _ if is_dirty => return Fate::Dirty,
+        Keeps::Nothing => return Fate::Dropped,
+        Keeps::Reused => Reads::Again,
+        Keeps::Read => Reads::Once,
+    };
+    if reads >= least { Fate::Kept } else { Fate::Dropped }
 }
 
 /// Where the bytes of dirty blocks go.
@@ -135,15 +153,18 @@ mod tests {
         };
         assert_eq!([25, 26, 50, 51].map(keeps), {
             use Keeps::*;
-            [Nothing, Reused, Reused, All]
+            [Nothing, Reused, Reused, Read]
         });
-        assert!(is_reused(READ_AGAIN, false) && is_reused(0.0, true));
-        assert!(!is_reused(READ_AGAIN - 0.1, false));
-        let fates = |keeps| [false, true].map(|reused| fate(false, reused, keeps));
-        assert_eq!(fates(Keeps::Nothing), [Fate::Dropped, Fate::Dropped]);
-        assert_eq!(fates(Keeps::Reused), [Fate::Dropped, Fate::Kept]);
-        assert_eq!(fates(Keeps::All), [Fate::Kept, Fate::Kept]);
-        assert_eq!(fate(true, true, Keeps::All), Fate::Dirty);
+        assert_eq!(Reads::of(READ_AGAIN, false, false), Reads::Again);
+        assert_eq!(Reads::of(0.0, true, false), Reads::Again);
+        assert_eq!(Reads::of(READ_AGAIN - 0.1, false, true), Reads::Once);
+        assert_eq!(Reads::of(READ_AGAIN - 0.1, false, false), Reads::None);
+        let fates =
+            |keeps| [Reads::None, Reads::Once, Reads::Again].map(|reads| fate(false, reads, keeps));
+        assert_eq!(fates(Keeps::Nothing), [Fate::Dropped; 3]);
+        assert_eq!(fates(Keeps::Reused), [Fate::Dropped, Fate::Dropped, Fate::Kept]);
+        assert_eq!(fates(Keeps::Read), [Fate::Dropped, Fate::Kept, Fate::Kept]);
+        assert_eq!(fate(true, Reads::Again, Keeps::Read), Fate::Dirty);
     }
 
     #[test]

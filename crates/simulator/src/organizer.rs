@@ -4,17 +4,28 @@
 use forebay_placement::evict::{Candidate, Eviction, choose};
 use forebay_placement::flush_order::{Extent, Limits, order};
 use forebay_placement::hotness::AccessStats;
-use forebay_placement::leave::{Fate, Keeps, WayDown, fate, way_down};
+use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
 use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
-use forebay_placement::promote::{Block, Level, promoted, promotes};
+use forebay_placement::promote::{self, Level, promoted, promotes};
 use forebay_placement::{Destination, Plan, Watermarks};
 
-use crate::blocks::{BlockId, Place};
+use crate::blocks::{Block, BlockId, Place};
 use crate::simulation::{HALF_LIFE_MS, Simulation, Task};
 use crate::strategy::Trigger;
 
 /// Bytes that move or are flushed at once, by each worker, but at least one block.
 const BATCH_BYTES: u64 = 64 << 20;
+
+/// Blocks that leave a shelf, by what becomes of them.
+#[derive(Default)]
+struct Victims {
+    /// The store has them, and they are not likely to be read again.
+    dropped: Vec<BlockId>,
+    /// The store has them; they go to the next level.
+    kept: Vec<BlockId>,
+    /// The store does not have them yet.
+    dirty: Vec<BlockId>,
+}
 
 impl Simulation {
     /// Blocks of a batch.
@@ -84,9 +95,9 @@ impl Simulation {
         let (node, level) = self.owner(shelf);
         let size = self.run.cluster.block;
         let count = bytes.div_ceil(size) as usize;
-        let (clean, mut dirty) = self.victims(shelf, count);
+        let Victims { dropped, kept, mut dirty } = self.victims(shelf, count);
         let now_ms = self.now_ms();
-        for &id in &clean {
+        for &id in &dropped {
             let block = &self.blocks[id];
             self.outcome.tiers[level].evicted += block.valid;
             self.shelves[shelf].ghosts.left(u64::from(block.file), u64::from(block.number));
@@ -94,7 +105,11 @@ impl Simulation {
             self.blocks[id].access_stats = AccessStats::arriving(now_ms, false);
         }
         dirty.truncate(self.batch());
-        if !dirty.is_empty() {
+        if !kept.is_empty() {
+            // The dirty ones leave when these have.
+            self.shelves[shelf].demoting = true;
+            self.start_move(node, Place::Tier(level as u8), level + 1, &kept);
+        } else if !dirty.is_empty() {
             dirty.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
             self.shelves[shelf].demoting = true;
             let batch = dirty.len() as u64 * size;
@@ -114,21 +129,31 @@ impl Simulation {
                 WayDown::Flush | WayDown::Wait => self.start_flush(node, level, &dirty, true),
             }
         }
-        if !clean.is_empty() {
+        if !dropped.is_empty() {
             self.wake(shelf);
-        } else if dirty.is_empty() && !self.shelves[shelf].flushing && self.nothing_moves(shelf) {
+        } else if kept.is_empty()
+            && dirty.is_empty()
+            && !self.shelves[shelf].flushing
+            && self.nothing_moves(shelf)
+        {
             self.write_around(shelf);
         }
     }
 
     /// When room is made on a tier, and how much.
-    fn watermarks(&self) -> Watermarks {
+    pub(crate) fn watermarks(&self) -> Watermarks {
         Watermarks::default()
     }
 
-    /// Blocks of a shelf that are to leave it, first those that should leave first: clean ones, and
-    /// dirty ones.
-    fn victims(&mut self, shelf: usize, count: usize) -> (Vec<BlockId>, Vec<BlockId>) {
+    /// Which clean blocks go to the level below when they leave one.
+    pub(crate) fn keeps(&self, node: u32, level: usize) -> Keeps {
+        let hierarchy = self.hierarchy(node);
+        let pays = || keeping_pays(&hierarchy, level + 1, self.run.cluster.block);
+        Keeps::of(hierarchy.tier(level + 1).as_ref(), self.watermarks(), pays)
+    }
+
+    /// Blocks of a shelf that are to leave it, first those that should leave first.
+    fn victims(&mut self, shelf: usize, count: usize) -> Victims {
         let may_leave = |id: &&BlockId| {
             let block = &self.blocks[**id];
             block.writers == 0 && !block.moving && !block.flushing
@@ -147,11 +172,26 @@ impl Simulation {
         for candidate in &candidates {
             self.blocks[candidate.id].access_stats = candidate.access_stats;
         }
-        let chosen = candidates[..chosen].iter().map(|candidate| candidate.id);
-        // Clean blocks are not kept below here.
-        let goes =
-            |id: &BlockId| fate(self.blocks[*id].dirty > 0, false, Keeps::Nothing) == Fate::Dropped;
-        chosen.partition(goes)
+        let (node, level) = self.owner(shelf);
+        let keeps = self.keeps(node, level);
+        let mut room = match self.hierarchy(node).tier(level + 1) {
+            Some(below) => (below.free / self.run.cluster.block) as usize,
+            None => 0,
+        };
+        room = room.min(self.batch());
+        let mut victims = Victims::default();
+        for id in candidates[..chosen].iter().map(|candidate| candidate.id) {
+            let Block { file, number, dirty, access_stats, .. } = self.blocks[id];
+            let hotness = self.blocks.hotness(file, self.now_ms(), HALF_LIFE_MS);
+            let (trail, key) = self.trail(node, file, number);
+            let is_copy = trail.is_from_device(key);
+            match fate(dirty > 0, Reads::of(hotness, access_stats.is_main(), is_copy), keeps) {
+                Fate::Dirty => victims.dirty.push(id),
+                Fate::Kept if victims.kept.len() < room => victims.kept.push(id),
+                Fate::Kept | Fate::Dropped => victims.dropped.push(id),
+            }
+        }
+        victims
     }
 
     fn nothing_moves(&self, shelf: usize) -> bool {
@@ -356,24 +396,18 @@ impl Simulation {
         self.make_room(shelf);
     }
 
-    /// Blocks that were just read come up to the fastest tier of the reader's node for which they
-    /// are hot enough. One batch at a time for each tier.
+    /// Blocks that were just read from a tier come up to the fastest one of the reader's node for
+    /// which they are hot enough. One batch at a time for each tier.
     pub fn promote(&mut self, node: u32, blocks: &[(BlockId, u64)]) {
         let from = self.blocks[blocks[0].0].place;
-        let below = match from {
-            Place::Tier(level) => usize::from(level),
-            Place::Store => self.levels.len(),
-        };
+        let Place::Tier(below) = from else { return };
         if !self.run.strategy.promote || below == 0 {
             return;
         }
         let (first, _) = blocks[0];
         let hotness = self.blocks.hotness(self.blocks[first].file, self.now_ms(), HALF_LIFE_MS);
         let bytes = blocks.len() as u64 * self.run.cluster.block;
-        let from_tier = match from {
-            Place::Tier(level) => Destination::Tier(usize::from(level)),
-            Place::Store => Destination::Store,
-        };
+        let from_tier = Destination::Tier(usize::from(below));
         self.refresh_coldest(node);
         let event = Event::Hotter { from: from_tier, bytes, hotness };
         for task in self.decide(node, &event) {
@@ -411,7 +445,7 @@ impl Simulation {
     }
 
     /// Whether a block has content, and nothing else is being done to it.
-    fn may_come(&self, id: BlockId) -> bool {
+    pub(crate) fn may_come(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
         let quiet = block.writers == 0 && !block.moving && !block.flushing;
         quiet && !block.lost && block.valid > 0
@@ -430,7 +464,9 @@ impl Simulation {
         let hot: Vec<BlockId> = { blocks.iter() }
             .map(|(id, _)| *id)
             .filter(|id| self.blocks[*id].place == from && self.may_come(*id))
-            .filter(|id| promotes(&Block::of(self.blocks[*id].access_stats, false), &level))
+            .filter(|id| {
+                promotes(&promote::Block::of(self.blocks[*id].access_stats, false), &level)
+            })
             .take(room.min(self.batch()))
             .collect();
         if !hot.is_empty() {

@@ -7,8 +7,9 @@ mod snapshot;
 mod write;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
+use forebay_placement::admission::Trail;
 use forebay_placement::{Memo, PolicyId};
 
 pub(crate) use self::rank::Portion;
@@ -76,6 +77,8 @@ pub(crate) struct Simulation {
     pub ended: bool,
     /// Half-lives that have passed.
     passes: u32,
+    /// What nodes remember of the reads of blocks that only the store has, by node and word.
+    trails: HashMap<(u32, u64), Trail>,
     /// When a flush ended last.
     pub flush_end_ns: u64,
     pub outcome: Outcome,
@@ -135,6 +138,7 @@ impl Simulation {
             ended: false,
             flush_end_ns: 0,
             passes: 0,
+            trails: HashMap::new(),
             lost_files: BTreeMap::new(),
             fluid,
             machine,

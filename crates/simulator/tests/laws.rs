@@ -231,6 +231,28 @@ fn what_is_read_in_order_is_there_before() {
 }
 
 #[test]
+fn what_is_read_again_and_again_comes_from_the_tiers_after_the_first_time() {
+    // Three epochs over 24 MiB, above 16 MiB of RAM and a burst buffer of 32 MiB for the node.
+    let epoch = (0..24).flat_map(|number| {
+        let piece = Range { file: 0, offset: number * MIB, bytes: MIB };
+        [Op::Read(piece), Op::Compute(S)]
+    });
+    let steps: Vec<Op> = (0..3).flat_map(|_| epoch.clone()).collect();
+    let reader = |promote| {
+        let mut cluster = cluster();
+        cluster.tiers[1].device = device(64 * MIB);
+        let strategy = Strategy { promote, ..forebay() };
+        let workload = Workload::Trace(vec![steps.clone(), vec![], vec![], vec![]]);
+        let outcome = simulate(Run { cluster, workload, ..run(phases(), strategy) });
+        assert_eq!(outcome.read, 3 * 24 * MIB);
+        check(&outcome, "epochs");
+        outcome.read - outcome.tiers.iter().map(|tier| tier.read).sum::<u64>()
+    };
+    assert_eq!(reader(false), 3 * 24 * MIB);
+    assert_eq!(reader(true), 24 * MIB);
+}
+
+#[test]
 fn a_slow_store_shows_only_where_it_is_used() {
     let slow = at(0, FaultKind::Slow { target: target(None, None), factor: 0.5 });
     let direct = strategy(Tiers::None, "noop", Trigger::OnExit);

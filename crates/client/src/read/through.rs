@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::admission::{self, Origin, Room, Trail, Verdict};
 use forebay_placement::cost::{Pace, Speeds};
-use forebay_placement::leave::{keeping_pays, keeps_all};
+use forebay_placement::leave::{keeping_pays, keeps_read};
 use forebay_placement::prefetch::{Ahead, pays};
 use forebay_pool::clock;
 use forebay_pool::layout::*;
@@ -80,7 +80,7 @@ impl EnteredFile<'_> {
         let segment = &self.session.segment;
         let below = TierId::new(1);
         let tier = (segment.header().tiers > 1).then(|| &segment.header().tier[below]);
-        tier.is_some_and(|tier| keeps_all(segment.free_in(below).into(), tier.buckets.into()))
+        tier.is_some_and(|tier| keeps_read(segment.free_in(below).into(), tier.buckets.into()))
             && segment.is_sound(below)
             && keeping_pays(&self.hierarchy(), below.index(), segment.bucket_bytes() as u64)
     }

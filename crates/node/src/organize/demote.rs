@@ -7,9 +7,10 @@ use crate::node::{BlockRef, Node};
 use crate::organize::lend::{Lender, Wanted};
 use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::{sparse_of, whole_buckets_of};
+use forebay_placement::admission::Trail;
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score};
-use forebay_placement::leave::{Fate, Keeps, WayDown, fate, is_reused, keeping_pays, way_down};
+use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::{Destination, Hierarchy, destination};
 use forebay_pool::BucketId;
@@ -214,13 +215,12 @@ impl Demoter {
                 block: meta.block.load(Ordering::Relaxed),
                 bucket: BucketId::from_raw(block.id),
             };
-            let is_main = AccessStats(meta.access_stats.load(Ordering::Relaxed)).is_main();
-            let is_reused = is_reused(self.hotness(file, now), is_main);
             let keeps = match segment.header().has_file(file) {
                 true => keeps.get(node.store_of(file)).copied().unwrap_or(Keeps::Nothing),
                 false => Keeps::Nothing,
             };
-            let list = match fate(meta.pages.dirty() != 0, is_reused, keeps) {
+            let reads = if keeps == Keeps::Nothing { Reads::None } else { self.reads(&found, now) };
+            let list = match fate(meta.pages.dirty() != 0, reads, keeps) {
                 Fate::Dirty => &mut victims.dirty,
                 Fate::Kept => &mut victims.kept,
                 Fate::Dropped => &mut victims.dropped,
@@ -290,6 +290,17 @@ impl Demoter {
         header.clean.store(clean, Ordering::Relaxed);
         let coldest = if coldest.is_finite() { coldest } else { 0.0 };
         header.coldest.store(coldest.to_bits(), Ordering::Relaxed);
+    }
+
+    /// What is known of the reads of a block of a file that is there.
+    fn reads(&self, found: &BlockRef, now: u32) -> Reads {
+        let segment = &self.node.segment;
+        let stats =
+            segment.bucket(found.bucket).map(|meta| meta.access_stats.load(Ordering::Relaxed));
+        let (trail, key) = segment.trail(segment.file(found.file).identity(), found.block);
+        let is_copy = Trail(trail.load(Ordering::Relaxed)).is_from_device(key);
+        let is_again = stats.is_some_and(|stats| AccessStats(stats).is_main());
+        Reads::of(self.hotness(found.file, now), is_again, is_copy)
     }
 
     /// The hotness of a file; none has a number out of range.

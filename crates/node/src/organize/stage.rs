@@ -7,6 +7,7 @@ use crate::organize::mover::Mover;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::{Batch, Span, Stat, Transfer};
 use forebay_placement::Destination;
+use forebay_placement::admission::{Origin, Part, Trail};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
 use forebay_placement::promote::{Block, Level, promotes};
@@ -237,14 +238,17 @@ impl Stager {
                 }
             }
             let store = segment.file(request.file).store.load(Ordering::Relaxed) as usize;
+            let began = clock::monotonic_ns();
             if let Some(client) = self.stores.get_mut(store) {
                 client.run(&mut reads);
             }
+            let took = clock::monotonic_ns().saturating_sub(began) / reads.len().max(1) as u64;
             forebay_pool::crash::point("stage.read");
             let mut moved = 0;
             for (block, read) in filling.into_iter().zip(&reads) {
                 let got = read.result().unwrap_or(0);
                 moved += got;
+                self.note(request.file, &block, got, took);
                 self.fill(block, got as usize);
             }
             node.trace.moved(start, "stage", "store", node.tier_name(TierId::RAM), moved);
@@ -369,6 +373,21 @@ impl Stager {
         let locked = fresh.publish(place, TierId::RAM)?;
         segment.file(file).note_tier(TierId::RAM);
         Some(locked)
+    }
+
+    /// Notes that a block has come from the store's device: its trail says so when it leaves the
+    /// tiers.
+    fn note(&self, file: FileId, block: &Filling<'_>, got: u64, took_ns: u64) {
+        if Origin::of(got, took_ns) == Origin::Memory {
+            return;
+        }
+        let segment = &self.node.segment;
+        let number = block.locked.meta().block.load(Ordering::Relaxed);
+        let bucket = segment.bucket_bytes() as u64;
+        let part = Part { within: 0, bytes: got, stored: got, block: bucket, is_uncached: false };
+        let (word, key) = segment.trail(segment.file(file).identity(), number);
+        let trail = Trail(word.load(Ordering::Relaxed));
+        word.store(trail.after(key, &part, Origin::Device, took_ns).0, Ordering::Relaxed);
     }
 
     /// Marks what arrived as valid and lets readers in.

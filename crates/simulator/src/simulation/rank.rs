@@ -34,6 +34,8 @@ pub(crate) struct Rank {
     cursor: Cursor,
     pub(super) kind: Kind,
     since_ns: u64,
+    /// What it reads.
+    pub(super) reading: Range,
     /// The file that it read last, and how.
     pub(super) stream: (u32, Stream),
     /// Latencies of the current step's requests, waited for at its end.
@@ -53,6 +55,7 @@ impl Rank {
             cursor: Cursor::new(rank, cluster.ranks(), seed),
             kind: Kind::Other,
             since_ns: 0,
+            reading: Range::default(),
             stream: (u32::MAX, Stream::default()),
             latency_ns: 0,
             todo: VecDeque::new(),
@@ -105,6 +108,7 @@ impl Simulation {
             }
             Some(Op::Read(range)) => {
                 state.kind = Kind::Read;
+                state.reading = range;
                 let blocks = self.blocks_of(rank, range);
                 let portion = Portion { to: Destination::Store, blocks: blocks.into() };
                 self.ranks[rank as usize].todo.push_back(portion);

@@ -1,11 +1,16 @@
 //! Reads, and what they bring up.
 
 use forebay_placement::Destination;
+use forebay_placement::admission::{Origin, Part, Room, Trail, Verdict};
+use forebay_placement::cost::Speeds;
 use forebay_placement::evict::Eviction;
+use forebay_placement::hotness::AccessStats;
+use forebay_placement::leave::Keeps;
+use forebay_placement::mix;
 use forebay_placement::prefetch::{Reach, Stream, WINDOW_BLOCKS, pays};
 
-use super::{HALF_LIFE_MS, Simulation, Task};
-use crate::blocks::{BlockId, Place};
+use super::{HALF_LIFE_MS, Rank, Simulation, Task};
+use crate::blocks::{Block, BlockId, Place};
 use crate::workload::Range;
 
 impl Simulation {
@@ -89,8 +94,79 @@ impl Simulation {
             }
         }
         let node = self.ranks[rank as usize].node;
-        self.promote(node, blocks);
+        match self.blocks[blocks[0].0].place {
+            Place::Tier(_) => self.promote(node, blocks),
+            Place::Store => self.admit(rank, blocks),
+        }
         self.read_on(rank);
+    }
+
+    /// Blocks that were just read from the store come up to the fastest tier of the reader's node,
+    /// as far as that admits them. What was read as a whole is there; the rest is read again.
+    fn admit(&mut self, rank: u32, blocks: &[(BlockId, u64)]) {
+        if !self.run.strategy.promote || self.levels.is_empty() {
+            return;
+        }
+        let Rank { node, reading, .. } = self.ranks[rank as usize];
+        let (size, now_ms) = (self.run.cluster.block, self.now_ms());
+        let speeds = Speeds::of(&self.hierarchy(node));
+        let Some(&store) = speeds.paces().last() else { return };
+        let mut in_part = Vec::new();
+        for &(id, bytes) in blocks {
+            let Block { file, number, valid, place, .. } = self.blocks[id];
+            if place != Place::Store || !self.may_come(id) {
+                continue;
+            }
+            let within = reading.offset.saturating_sub(u64::from(number) * size);
+            // No kernel has a copy here.
+            let part = Part { within, bytes, stored: valid, block: size, is_uncached: true };
+            let room = self.room(node);
+            let (trail, key) = self.trail(node, file, number);
+            let verdict = trail.admits(key, &part, room, || store);
+            *trail = trail.after(key, &part, Origin::Device, store.reading(bytes) as u64);
+            match verdict {
+                Verdict::Through => {}
+                _ if bytes < valid => in_part.push(id),
+                _ if !self.has_space(node, size) => {}
+                _ => {
+                    self.blocks[id].home = node;
+                    self.put(id, 0);
+                    let arrived = AccessStats::arriving(now_ms, verdict == Verdict::Again);
+                    self.blocks[id].access_stats = arrived.counted();
+                    self.outcome.tiers[0].promoted += valid;
+                }
+            }
+        }
+        self.stage_in(node, &in_part);
+        self.make_room(self.shelf(node, 0));
+    }
+
+    fn has_space(&self, node: u32, bytes: u64) -> bool {
+        self.hierarchy(node).tier(0).is_some_and(|tier| tier.free >= bytes)
+    }
+
+    /// The room of a node's fastest tier for copies.
+    fn room(&self, node: u32) -> Room {
+        let size = self.run.cluster.block;
+        let hierarchy = self.hierarchy(node);
+        let Some(tier) = hierarchy.tier(0) else { return Room::None };
+        let count = |bytes: u64| (bytes / size) as u32;
+        let low = (tier.capacity as f64 * self.watermarks().low) as u64;
+        let below = || self.keeps(node, 0) == Keeps::Read;
+        Room::of(count(tier.free), count(low).max(1), count(tier.capacity), below)
+    }
+
+    /// What a node remembers of the reads of a block, and the block's key: as in the node manager's
+    /// segment, blocks share as many words as the tiers have room for.
+    pub(crate) fn trail(&mut self, node: u32, file: u32, number: u32) -> (&mut Trail, u16) {
+        let whose = mix(u64::from(file));
+        let size = self.run.cluster.block;
+        let first = self.shelf(node, 0);
+        let of_node = &self.shelves[first..first + self.levels.len()];
+        let words: u64 = of_node.iter().map(|shelf| shelf.capacity / size).sum();
+        let place = (whose >> 32).wrapping_add(u64::from(number)) % words.max(1);
+        let key = (mix(whose ^ u64::from(number)) >> 48) as u16;
+        (self.trails.entry((node, place)).or_default(), key)
     }
 
     /// Counts one use of each file.
