@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 /// Bytes that the tier grows by at a time: some huge pages, which waiting writers get at once.
 const PIECE: u64 = 8 << 20;
-/// Where memory is wanted again so soon after there was enough, twice as much is enough next time.
+/// Where memory is wanted again so soon after there was enough, the same writers go on.
 const AGAIN: Timer = Timer::ms(100);
 /// Bytes that there are ahead at most, or an eighth of the tier: so writers at memory speed seldom
 /// wait, and what one was ahead too much is idle soon.
 const AHEAD_MOST: u64 = 256 << 20;
+/// What is made ahead is in vain when the writers end: at most one part in so many.
+const VAIN: u32 = 3;
 /// How long /dev/shm is left alone once it was full.
 const RETRY: Timer = Timer::seconds(2);
 /// When nothing is to be looked at: until it is asked for memory.
@@ -32,8 +34,8 @@ pub(crate) struct Grower {
     node: Arc<Node>,
     /// Since it was asked for memory, until there is enough.
     grows: bool,
-    /// Free buckets with memory that are enough, and since when there were.
-    ahead: u32,
+    /// Buckets that got memory for writers that go on, and since when there were enough.
+    grown: u32,
     rested: Instant,
     /// When /dev/shm was full, if it is.
     full: Option<Instant>,
@@ -50,7 +52,7 @@ impl Grower {
         Grower {
             node: Arc::clone(node),
             grows: false,
-            ahead: 0,
+            grown: 0,
             rested: Instant::now(),
             full: None,
             unfinished: found,
@@ -81,13 +83,14 @@ impl Grower {
         let segment = &self.node.segment;
         let free = segment.free_buckets(TierId::RAM).available();
         let marks = segment.spare_marks();
+        let buckets = (AHEAD_MOST / segment.bucket_bytes() as u64) as u32;
+        let most = buckets.min(segment.ram_buckets() / 8);
         if !self.grows && free < marks.start {
-            let buckets = (AHEAD_MOST / segment.bucket_bytes() as u64) as u32;
-            let most = buckets.min(segment.ram_buckets() / 8);
-            let is_again = self.rested.elapsed() < AGAIN.as_duration();
-            self.ahead = if is_again { (2 * self.ahead).min(most) } else { 0 }.max(marks.end);
+            if self.rested.elapsed() >= AGAIN.as_duration() {
+                self.grown = 0;
+            }
             self.grows = true;
-        } else if self.grows && free >= self.ahead {
+        } else if self.grows && free >= ahead(self.grown, most).max(marks.end) {
             self.grows = false;
             self.rested = Instant::now();
         }
@@ -104,7 +107,8 @@ impl Grower {
         let mib = |buckets: u32| (u64::from(buckets) * segment.bucket_bytes() as u64) >> 20;
         self.free.clear();
         match node.memory.grow(segment, node.pool_file.as_fd(), PIECE) {
-            Ok(_) => {
+            Ok(grown) => {
+                self.grown = self.grown.saturating_add(grown);
                 if self.full.take().is_some() {
                     segment.set_ram_limit(segment.ram_buckets());
                     eprintln!("the RAM tier grows again: /dev/shm has room");
@@ -161,5 +165,21 @@ impl Grower {
             self.free.iter_mut().for_each(|seen| *seen = seen.saturating_sub(given));
         }
         tick.min(retry)
+    }
+}
+
+/// Free buckets with memory that are enough for writers who took all but them of `grown`; `most`
+/// are in any case.
+fn ahead(grown: u32, most: u32) -> u32 {
+    (grown / VAIN).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_third_of_what_was_grown_is_ahead_at_most() {
+        assert_eq!([0, 2, 3, 300, 3000].map(|grown| ahead(grown, 512)), [0, 0, 1, 100, 512]);
     }
 }
