@@ -303,6 +303,27 @@ static void cold_read_1m(void)
     close(file);
 }
 
+/* Not in the kernel's memory either. */
+static void prepare_evicted(void)
+{
+    prepare_large();
+    int file = open_file(path, O_RDONLY);
+    need(fsync(file) == 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0, path);
+    close(file);
+}
+
+/* As cat and cp read. */
+static void cold_read_larger(void)
+{
+    static char piece[128 * KIB];
+    int file = open_file(named("cold", 0), O_RDONLY);
+    begin();
+    for (long at = 0; at < count * MIB; at += sizeof piece)
+        read_all(file, piece, sizeof piece, at);
+    end();
+    close(file);
+}
+
 static void prepare_strided(void) { make(named("cold", 0), count * STRIDE); }
 
 /* Each block once, in an order that no pattern shows: the multiplier and 2^n have no divisor in
@@ -521,6 +542,7 @@ static const struct work {
     {"open-elsewhere", open_elsewhere, prepare_elsewhere},
     {"cold-open-read", cold_open_read, prepare_small},
     {"cold-read-1m", cold_read_1m, prepare_large},
+    {"cold-read-larger", cold_read_larger, prepare_evicted},
     {"cold-read-random", cold_read_random, prepare_strided},
     {"mmap-private", mmap_private, NULL},
     {"sendfile-pipe", sendfile_pipe, NULL},

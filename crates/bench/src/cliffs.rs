@@ -30,7 +30,8 @@ const SPARE: u64 = 64;
 
 /// Bytes at a scale.
 struct Size {
-    /// Of the RAM tier; no work writes or reads more than half of it.
+    /// Of the RAM tier, the only one; no work writes more than half of it, and one reads more than
+    /// all of it.
     pool: u64,
     /// What the largest work leaves in a directory.
     work: u64,
@@ -38,7 +39,7 @@ struct Size {
 
 impl Size {
     fn of(scale: Scale) -> Size {
-        Size { pool: scale.of(1024, 128) * MIB, work: scale.of(512, 64) * MIB }
+        Size { pool: scale.of(1024, 128) * MIB, work: scale.of(1280, 64) * MIB }
     }
 }
 
@@ -58,7 +59,7 @@ struct Cost {
 /// What could not be made or run. The files are kept then.
 pub fn cliffs(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, String> {
     let size = Size::of(options.scale);
-    let memory = Site::below(Path::new("/dev/shm"), size.pool + 2 * size.work)?;
+    let memory = Site::below(Path::new("/dev/shm"), size.pool + size.work)?;
     let folder = options.folder.clone().unwrap_or_else(std::env::temp_dir);
     let store = Site::below(&folder, 2 * size.work)?;
     let result = measure(options, &size, &memory, &store, say);

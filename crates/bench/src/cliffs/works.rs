@@ -68,7 +68,7 @@ const SOURCES: &str = "for n in 1 2 3 4 5 6 7 8; do \
 const LOOP: &str = "n=0; while [ $n -lt 200 ]; do /bin/true; n=$((n+1)); done";
 
 /// All that is measured.
-pub(super) const WORKS: [Work; 36] = [
+pub(super) const WORKS: [Work; 37] = [
     work("write-4k-buffers", 65_536, LIKE_PLAIN),
     work("read-4k-buffers", 65_536, LIKE_PLAIN),
     work("read-1m-buffers", 512, LIKE_PLAIN),
@@ -85,6 +85,7 @@ pub(super) const WORKS: [Work; 36] = [
     work("open-elsewhere", 16_384, 1.05),
     work("cold-open-read", 1024, FIRST),
     work("cold-read-1m", 256, FIRST),
+    work("cold-read-larger", 1280, 1.2),
     work("cold-read-random", 1024, FIRST),
     work("mmap-private", 256, LIKE_PLAIN),
     work("sendfile-pipe", 4096, LIKE_PLAIN),
