@@ -344,11 +344,16 @@ static void cold_read_random(void)
 
 static void mmap_private(void)
 {
-    make_many("file", 16 * PAGE);
+    static char piece[16 * PAGE];
+    make_many("file", 0);
     volatile char seen = 0;
     begin();
     for (long i = 0; i < count; i++) {
-        int file = open_file(named("file", i), O_RDONLY);
+        /* Written here: wherever the write has put the bytes, the mapping has to show them. */
+        int file = open_file(named("file", i), O_WRONLY);
+        write_all(file, piece, sizeof piece, 0);
+        need(close(file) == 0, "close");
+        file = open_file(path, O_RDONLY);
         char *at = mmap(NULL, 16 * PAGE, PROT_READ, MAP_PRIVATE, file, 0);
         need(at != MAP_FAILED, "mmap");
         for (int page = 0; page < 16; page++)

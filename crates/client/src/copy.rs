@@ -2,16 +2,19 @@
 
 mod end;
 mod pipe;
+mod stored;
 
 use crate::fd::borrow;
 use crate::session::Session;
 use crate::user_memory::UserOffset;
-use end::End;
+use end::{End, KnownEnd};
 use pipe::{empty_pipe, fill_pipe};
+use rustix::event::PollFlags;
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::SpliceFlags;
+use stored::Copied;
 
 /// Bytes copied at once: what stays in the processor's cache, and what malloc takes from its heap.
 const PIECE: usize = 64 << 10;
@@ -49,16 +52,22 @@ fn buffer(bytes: usize) -> Result<Vec<u8>, Errno> {
 /// Copies up to `length` bytes from `from` at `at` to `to`. Returns how many, unless the first
 /// piece failed.
 fn copy(
-    from: End<'_>,
+    from: KnownEnd<'_>,
     at: i64,
-    to: End<'_>,
+    to: KnownEnd<'_>,
     mut to_at: Option<i64>,
     length: usize,
 ) -> Result<usize, Errno> {
     let length = length.min(from.remaining(at)).min(MOST);
+    // A stream that no session has.
+    let straight = to_at.is_none() && to.session.file(to.fd).is_none();
     let mut buffer = buffer(length)?;
     let mut done = 0;
     while done < length {
+        if straight && let Some(put) = straight_from_ram(from, at, to, done, length - done)? {
+            done += put;
+            continue;
+        }
         let (put, got, error) = match from.read(&mut buffer, length - done, Some(at + done as i64))
         {
             Ok(got) => {
@@ -78,7 +87,74 @@ fn copy(
     Ok(done)
 }
 
+/// [`End::put_from_ram`] of a copy from `at` on that has `left` bytes to go after `done`. An error
+/// is said where nothing was copied, and comes again with the next call.
+fn straight_from_ram(
+    from: KnownEnd<'_>,
+    at: i64,
+    to: KnownEnd<'_>,
+    done: usize,
+    left: usize,
+) -> Result<Option<usize>, Errno> {
+    match from.put_from_ram((at + done as i64) as u64, to.fd, left) {
+        Err(_) if done > 0 => Ok(None),
+        put => Ok(put?.filter(|&put| put > 0)),
+    }
+}
+
+/// Whether a copy of which something has moved would have to wait at `to`, which is a pipe: the
+/// kernel leaves it at that.
+fn is_full_pipe(session: &Session, to: RawFd) -> bool {
+    let to = End { session, fd: to };
+    let kind = rustix::fs::fstat(borrow(to.fd)).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    kind == Ok(FileType::Fifo) && !to.is_ready(PollFlags::OUT, false).unwrap_or(false)
+}
+
 impl Session {
+    /// Copies up to `bytes` from `from` to `to`, at its own position if it has one: what the store
+    /// has by `kernel`, what comes between in pieces by `piece`, which gets how much to copy, and
+    /// whether something has moved before.
+    ///
+    /// # Errors
+    /// Those of `kernel` and `piece`, if nothing was copied.
+    fn copy_in_pieces(
+        &self,
+        from: CopySide<'_>,
+        to: RawFd,
+        bytes: usize,
+        kernel: impl Fn(&mut u64, usize) -> Result<usize, Errno>,
+        piece: impl Fn(usize, bool) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let source = End { session: self, fd: from.fd };
+        let is_managed = to < 0 || self.file(to).is_some();
+        let mut done = 0;
+        loop {
+            let left = bytes - done;
+            let copied = match is_managed {
+                true => Ok(None),
+                false => source.copied_by_kernel(from.offset, left, &kernel),
+            };
+            let copied = copied.and_then(|copied| match copied {
+                Some(copied) => Ok(copied),
+                None => {
+                    let most = if is_managed { left } else { left.min(PIECE) };
+                    let bytes = piece(most, done > 0)?;
+                    Ok(Copied { bytes, whole: bytes == most })
+                }
+            });
+            match copied {
+                Ok(Copied { bytes: moved, whole }) => {
+                    done += moved;
+                    if !whole || done >= bytes || is_full_pipe(self, to) {
+                        return Ok(done);
+                    }
+                }
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
     /// `copy_file_range` where one of the two is managed. Returns the bytes copied.
     ///
     /// # Errors
@@ -101,7 +177,7 @@ impl Session {
                 Errno::BADF
             });
         }
-        let ends = [End::open(self, from_side.fd)?, End::open(self, to_side.fd)?];
+        let ends = [KnownEnd::open(self, from_side.fd)?, KnownEnd::open(self, to_side.fd)?];
         // In the kernel's order: a directory comes first, wherever it is and however it was opened.
         if ends.iter().any(|end| end.kind == FileType::Directory) {
             return Err(Errno::ISDIR);
@@ -147,22 +223,43 @@ impl Session {
     /// # Errors
     /// As of [`Session::copy_range`].
     pub fn send_file(&self, to: RawFd, from: CopySide<'_>, bytes: usize) -> Result<usize, Errno> {
+        let kernel = |at: &mut u64, length| {
+            rustix::fs::sendfile(borrow(to), borrow(from.fd), Some(at), length)
+        };
+        let piece = |most, moved| self.send_piece(to, from, bytes, most, moved);
+        self.copy_in_pieces(from, to, bytes.min(MOST), kernel, piece)
+    }
+
+    /// Copies the first `most` of `bytes` through memory, or from RAM. Where some have `moved`
+    /// before, a pipe is not waited for.
+    fn send_piece(
+        &self,
+        to: RawFd,
+        from: CopySide<'_>,
+        bytes: usize,
+        most: usize,
+        moved: bool,
+    ) -> Result<usize, Errno> {
         let given = from.offset;
-        let from = End::of(self, from.fd, false)?;
+        let from = KnownEnd::of(self, from.fd, false)?;
         if !matches!(from.kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(if given.is_some() { Errno::SPIPE } else { Errno::INVAL });
         }
         let place = from.place(given)?;
         let at = from_start(place.at, bytes)?;
-        let to = End::of(self, to, true)?;
+        let to = KnownEnd::of(self, to, true)?;
         let mut bytes = bytes.min(MOST);
         for file in [from.fd, to.fd].into_iter().filter_map(|fd| self.file(fd)) {
             bytes = file.possible(at as u64, bytes).ok_or(Errno::OVERFLOW)?;
         }
-        if to.flags.contains(OFlags::APPEND) {
+        let done = if to.kind == FileType::Fifo {
+            let waits = !moved && !to.flags.contains(OFlags::NONBLOCK);
+            fill_pipe(from, at, to, bytes.min(most), waits)?
+        } else if to.flags.contains(OFlags::APPEND) {
             return Err(Errno::INVAL);
-        }
-        let done = copy(from, at, to, None, bytes)?;
+        } else {
+            copy(from, at, to, None, bytes.min(most))?
+        };
         place.set(at + done as i64)?;
         Ok(done)
     }
@@ -186,9 +283,36 @@ impl Session {
         if !flags.difference(SPLICE_FLAGS).is_empty() {
             return Err(Errno::INVAL);
         }
-        let (from, to) = (End::of(self, from_side.fd, false)?, End::of(self, to_side.fd, true)?);
         let bytes = bytes.min(MOST);
-        let waits = |pipe: End<'_>| {
+        if to_side.offset.is_some() {
+            return self.splice_piece(from_side, to_side, bytes, flags);
+        }
+        let (from, to) = (from_side.fd, to_side.fd);
+        let at_once = flags | SpliceFlags::NONBLOCK;
+        let kernel = |at: &mut u64, length| {
+            rustix::pipe::splice(borrow(from), Some(at), borrow(to), None, length, flags)
+        };
+        let piece = |most, moved: bool| {
+            self.splice_piece(from_side, to_side, most, if moved { at_once } else { flags })
+        };
+        // A file that is filled from a pipe.
+        match self.file(to) {
+            Some(_) => self.splice_piece(from_side, to_side, bytes, flags),
+            None => self.copy_in_pieces(from_side, to, bytes, kernel, piece),
+        }
+    }
+
+    /// Moves up to `bytes` through memory, or from RAM.
+    fn splice_piece(
+        &self,
+        from_side: CopySide<'_>,
+        to_side: CopySide<'_>,
+        bytes: usize,
+        flags: SpliceFlags,
+    ) -> Result<usize, Errno> {
+        let from = KnownEnd::of(self, from_side.fd, false)?;
+        let to = KnownEnd::of(self, to_side.fd, true)?;
+        let waits = |pipe: KnownEnd<'_>| {
             !flags.contains(SpliceFlags::NONBLOCK) && !pipe.flags.contains(OFlags::NONBLOCK)
         };
         // One end is managed, and so a file: the other has to be a pipe.

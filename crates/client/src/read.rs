@@ -104,7 +104,7 @@ impl OpenFile<'_> {
     }
 
     /// Notes that a file has been read to its end, where a lifetime asks for it.
-    fn note_read(&self, offset: u64, result: &Result<usize, Errno>) {
+    pub(crate) fn note_read(&self, offset: u64, result: &Result<usize, Errno>) {
         let record = self.record;
         let Ok(got) = *result else { return };
         if offset + got as u64 >= record.size.load(Ordering::Acquire)

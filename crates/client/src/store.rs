@@ -188,7 +188,7 @@ impl OpenFile<'_> {
         Ok(got)
     }
 
-    fn missed(&self, bytes: usize) {
+    pub(crate) fn missed(&self, bytes: usize) {
         let counters = self.session.counters();
         self.session.count_up(&counters.missed_bytes, bytes as u64);
     }

@@ -57,6 +57,21 @@ impl OpenFile<'_> {
         Ok(!self.record.is_tracked())
     }
 
+    /// Brings what is dirty of the blocks of `range` to the store, if this process can and may do
+    /// that: [`BLOCKS_MOST`] of them at most. False if it is left to the node manager, wholly or in
+    /// part.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::write_back_few`].
+    pub(crate) fn write_back_range(&self, range: &Range<u64>) -> Result<bool, Errno> {
+        let owner = self.session.owner();
+        if !self.enter(owner)?.write_range_back(range)? {
+            return Ok(false);
+        }
+        self.end_write_back(owner);
+        Ok(true)
+    }
+
     fn end_write_back(&self, owner: Owner) {
         crash::point("write-back.written");
         self.settle(owner);
@@ -80,6 +95,12 @@ impl OpenFile<'_> {
     fn settle(&self, owner: Owner) {
         let (record, segment) = (self.record, &self.session.segment);
         let Ok(beside) = self.enter_beside(owner) else { return };
+        // Not to exclude others for nothing.
+        if !record.has(FileFlags::METADATA_DIRTY)
+            || segment.few_dirty(self.id, 0, &mut []).is_none()
+        {
+            return;
+        }
         let Some(_exclusive) = segment.try_lock_exclusive(&beside, self.id, owner) else { return };
         let keeps = FileFlags::DIRECT | FileFlags::CONFLICT | FileFlags::FAILING;
         if !record.has(FileFlags::METADATA_DIRTY)
@@ -111,12 +132,9 @@ impl EnteredFile<'_> {
         self.write_back_with(&(0..0)).map(|written| written.is_some())
     }
 
-    /// The same; how many of the pages that have bytes of `wanted` it has written.
-    fn write_back_with(&self, wanted: &Range<u64>) -> Result<Option<u64>, Errno> {
-        if !self.is_left_to_callers() {
-            return Ok(None);
-        }
-        let (record, segment) = (self.record, &self.session.segment);
+    /// Whether this process may bring pages of the file to the store, as far as the file goes.
+    fn may_write_back(&self) -> bool {
+        let record = self.record;
         let others = FileFlags::DIRECT
             | FileFlags::FAILING
             | FileFlags::CONFLICT
@@ -124,12 +142,37 @@ impl EnteredFile<'_> {
             | FileFlags::SLOTTED
             // Which a write takes away where the process may not keep it.
             | FileFlags::SET_ID;
-        if record.flags.load(Ordering::Acquire).intersects(others) || record.has_intent() {
-            return Ok(None);
-        }
+        let is_others = record.flags.load(Ordering::Acquire).intersects(others);
         // A flush past the page cache, which takes only files that no process has open, is seen in
         // the pages under writeback, or sees the description.
         fence(Ordering::SeqCst);
+        self.is_left_to_callers() && !is_others && !record.has_intent()
+    }
+
+    /// [`OpenFile::write_back_range`] without the times.
+    fn write_range_back(&self, range: &Range<u64>) -> Result<bool, Errno> {
+        if !self.may_write_back() {
+            return Ok(false);
+        }
+        let bucket = self.session.segment.bucket_bytes() as u64;
+        let (from, to) = (range.start / bucket, range.end.div_ceil(bucket));
+        let mut blocks = [0; BLOCKS_MOST];
+        let mut count = 0;
+        for (place, block) in blocks.iter_mut().zip(from..to) {
+            (*place, count) = (block, count + 1);
+        }
+        let write = |fd| self.write_blocks_back(fd, &blocks[..count], &(0..0));
+        let written = self.through_writable(write).and_then(Result::ok).flatten();
+        Ok(written.is_some())
+    }
+
+    /// [`EnteredFile::write_back_entered`]; how many of the pages that have bytes of `wanted` it
+    /// has written.
+    fn write_back_with(&self, wanted: &Range<u64>) -> Result<Option<u64>, Errno> {
+        if !self.may_write_back() {
+            return Ok(None);
+        }
+        let segment = &self.session.segment;
         let mut blocks = [0; BLOCKS_MOST];
         let pages = BYTES_MOST / segment.page_bytes();
         let Some(count) = segment.few_dirty(self.id, pages as u32, &mut blocks) else {

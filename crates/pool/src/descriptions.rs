@@ -40,6 +40,10 @@ const GENERATION_BITS: u32 = 22;
 /// Words of the bits of one slot that lie side by side: those of a piece of the table.
 const PIECE_WORDS: u32 = DESCRIPTIONS_PIECE / 64;
 
+/// Client slots whose bits are looked at rather than the table: a slot's take 2 KiB, and the table
+/// has 1 MiB.
+const FEW_SLOTS: usize = 128;
+
 /// A description and its generation, as carried by the kernel's offset of the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Marker {
@@ -392,18 +396,21 @@ impl<'a> Descriptions<'a> {
 
     /// Whether some process holds a description of `file` that can write.
     pub fn is_open_for_writing(self, file: FileId) -> bool {
-        let used = self.used(self.slots.load(Ordering::Acquire));
-        let writes = |id: &u32| {
-            let description = self.get(*id);
+        let writes = |id: u32| {
+            let description = self.get(id);
             state(description.word.load(Ordering::Acquire)) != description_state::FREE
                 && description.file.load(Ordering::Acquire) == file
                 && description.flags.load(Ordering::Relaxed).contains(DescriptionFlags::WRITE)
         };
-        let held = |id: u32| {
-            used.clone()
-                .any(|slot| self.held(slot, id / 64).load(Ordering::Acquire) >> (id % 64) & 1 == 1)
-        };
-        (0..self.ready()).filter(writes).any(held)
+        // The bits of a few slots are less to look at than all descriptions.
+        if self.used(self.slots.load(Ordering::Acquire)).len() <= FEW_SLOTS {
+            return (0..self.words()).any(|word| {
+                let held = self.held_by_any(word);
+                held != 0 && self.ids_in(word).any(|id| held >> (id % 64) & 1 == 1 && writes(id))
+            });
+        }
+        let is_held = |id: u32| self.held_by_any(id / 64) >> (id % 64) & 1 == 1;
+        (0..self.ready()).any(|id| writes(id) && is_held(id))
     }
 
     /// Which of the `files` records are of files that some process has open. For the node manager.

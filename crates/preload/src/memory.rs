@@ -38,7 +38,7 @@ fn map_clean(flags: c_int, fd: c_int, call: impl FnOnce() -> *mut c_void) -> *mu
     // until the program changes a page of it.
     let keeps = flags & libc::MAP_TYPE != libc::MAP_PRIVATE || file.may_change();
     let result = if !keeps {
-        file.with_clean(call)
+        file.with_stored(call)
     } else {
         file.hold_mapping();
         file.make_direct(call)

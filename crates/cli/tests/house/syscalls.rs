@@ -1,6 +1,6 @@
 //! Writing and reading what is in RAM makes no system call.
 
-use crate::harness::{LAZY, Site, USUAL, skip, works};
+use crate::harness::{LAZY, Setup, Site, USUAL, skip, works};
 
 #[test]
 fn resident_blocks_are_written_and_read_without_system_calls() {
@@ -151,6 +151,41 @@ fn a_small_sync_is_made_by_its_caller() {
     assert_eq!(through.len(), 49 * 4, "{through:?}");
     let changed = between(&calls, "chmod-begins", "chmod-ends");
     assert!(changed.len() <= 2, "{changed:?}");
+}
+
+#[test]
+fn copies_to_pipes_and_private_mappings_take_few_calls() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    // Nothing is flushed meanwhile, but by the program.
+    let site = Site::new(&Setup { flush: "trigger = \"periodic\"\nperiod = \"60s\"", ..LAZY });
+    if !site.compile("sends.c", &[]) {
+        return;
+    }
+    let (ran, status) = site.run_buffered("strace -f -o $OUT/calls $BIN/sends counts file");
+    ran.expect(0);
+    status.assert_live();
+    let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    let count = |calls: &[&str], name: &str| calls.iter().filter(|&&call| call == name).count();
+    for name in ["sendfile", "splice"] {
+        let [first, begins, ends] = ["first", "begins", "ends"].map(|at| format!("{name}-{at}\""));
+        // What was just written goes to the store, which would get it later, and from there.
+        let written = between(&calls, &first, &begins);
+        assert_eq!((count(&written, "pwrite64"), count(&written, name)), (1, 1), "{written:?}");
+        // And a look at the offset's memory, when that is first used.
+        assert!(written.len() <= 12 && count(&written, "futex") == 0, "{written:?}");
+        let copied = between(&calls, &begins, &ends);
+        assert_eq!((count(&copied, name), count(&copied, "read")), (50, 50), "{copied:?}");
+        assert_eq!(copied.len(), 100, "{copied:?}");
+    }
+    let little = between(&calls, "little-begins", "little-ends");
+    assert_eq!((count(&little, "pwritev2"), count(&little, "pwrite64")), (1, 0), "{little:?}");
+    // The manager has no part in a private mapping of a file just written, and that stays in RAM.
+    let mapped = between(&calls, "map-begins", "map-ends");
+    assert_eq!((count(&mapped, "mmap"), count(&mapped, "pwrite64")), (1, 1), "{mapped:?}");
+    assert!(mapped.len() <= 8 && count(&mapped, "futex") == 0, "{mapped:?}");
+    assert!(between(&calls, "again-begins", "again-ends").is_empty());
 }
 
 /// A file of the store of `kibibytes`, word n of which is what `cold.c` expects.

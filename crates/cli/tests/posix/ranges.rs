@@ -72,6 +72,30 @@ fn copies_inside_the_kernel_are_as_the_kernels() {
 }
 
 #[test]
+fn copies_to_pipes_and_sockets_are_of_what_the_file_is() {
+    let often = Setup { flush: "trigger = \"periodic\"\nperiod = \"5ms\"", ..TINY };
+    let slow = Setup { store_emulate: SLOW_STORE.store_emulate, ..often };
+    for setup in [LAZY, USUAL, often, slow] {
+        let site = Site::new(&setup);
+        if site.compile("sends.c", &[]) {
+            site.same("$BIN/sends states file");
+        }
+    }
+}
+
+#[test]
+fn what_was_written_before_a_copy_began_is_in_it() {
+    let often = "trigger = \"periodic\"\nperiod = \"5ms\"";
+    for flush in [LAZY.flush, often, "trigger = \"per-operation\""] {
+        // RAM has less room than the file takes.
+        let site = Site::new(&Setup { flush, ..TINY });
+        if site.compile("sends.c", &[]) {
+            site.same("$BIN/sends turns file");
+        }
+    }
+}
+
+#[test]
 fn copies_between_a_buffered_and_another_directory_work_both_ways() {
     let site = Site::new(&LAZY);
     if site.compile("copies.c", &[]) {

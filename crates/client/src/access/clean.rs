@@ -22,6 +22,20 @@ impl OpenFile<'_> {
         self.session.restarting(|| self.with_clean_once(&mut act))
     }
 
+    /// Calls `act`, which has the kernel look at the store's file now or later, once that has what
+    /// was written before. The file stays buffered: what is written during the call, or after it,
+    /// comes there with a flush.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::with_clean`].
+    pub fn with_stored<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        let written = self.session.restarting(|| self.write_back_few())?;
+        match written && !self.record.has(FileFlags::METADATA_DIRTY) {
+            true => Ok(act()),
+            false => self.with_clean(act),
+        }
+    }
+
     /// `act` is taken where it is called.
     fn with_clean_once<R, F: FnOnce() -> R>(&self, act: &mut Option<F>) -> Result<R, Errno> {
         self.exclusively(|file| {

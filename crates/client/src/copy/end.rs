@@ -7,6 +7,7 @@ use crate::session::Session;
 use crate::span::{Span, Writable};
 use crate::user_buffers::UserBuffers;
 use crate::user_memory::UserOffset;
+use core::ops::Deref;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags, SeekFrom};
@@ -38,25 +39,39 @@ impl Place<'_> {
     }
 }
 
-/// One end of a copy: a descriptor, and what is known of it.
+/// One end of a copy: a descriptor of any kind, at which nothing was looked yet.
 #[derive(Clone, Copy)]
 pub(super) struct End<'e> {
-    session: &'e Session,
+    pub session: &'e Session,
     pub fd: RawFd,
+}
+
+/// One end of a copy, and what the kernel says of it.
+#[derive(Clone, Copy)]
+pub(super) struct KnownEnd<'e> {
+    end: End<'e>,
     pub flags: OFlags,
     pub kind: FileType,
     pub device: u64,
     pub inode: u64,
 }
 
-impl<'e> End<'e> {
+impl<'e> Deref for KnownEnd<'e> {
+    type Target = End<'e>;
+
+    fn deref(&self) -> &End<'e> {
+        &self.end
+    }
+}
+
+impl<'e> KnownEnd<'e> {
     /// Looks at a descriptor that the caller will read (or write).
-    pub fn of(session: &'e Session, fd: RawFd, writes: bool) -> Result<End<'e>, Errno> {
-        End::open(session, fd)?.opened_for(writes)
+    pub fn of(session: &'e Session, fd: RawFd, writes: bool) -> Result<KnownEnd<'e>, Errno> {
+        KnownEnd::open(session, fd)?.opened_for(writes)
     }
 
     /// Looks at a descriptor of whatever kind, opened for whatever.
-    pub fn open(session: &'e Session, fd: RawFd) -> Result<End<'e>, Errno> {
+    pub fn open(session: &'e Session, fd: RawFd) -> Result<KnownEnd<'e>, Errno> {
         if fd < 0 {
             return Err(Errno::BADF);
         }
@@ -68,18 +83,34 @@ impl<'e> End<'e> {
         let stat = rustix::fs::fstat(borrow(fd))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let (device, inode) = (stat.st_dev, stat.st_ino);
-        Ok(End { session, fd, flags: flags | hidden, kind, device, inode })
+        let end = End { session, fd };
+        Ok(KnownEnd { end, flags: flags | hidden, kind, device, inode })
     }
 
     /// Whether it was opened for writing, or for reading.
-    pub fn opened_for(self, writes: bool) -> Result<End<'e>, Errno> {
+    pub fn opened_for(self, writes: bool) -> Result<KnownEnd<'e>, Errno> {
         let wrong = if writes { OFlags::RDONLY } else { OFlags::WRONLY };
         if self.flags & OFlags::RWMODE == wrong { Err(Errno::BADF) } else { Ok(self) }
     }
 
+    /// Bytes from `at` up to the end that the file has now: a copy within one file moves its end,
+    /// and must not follow it.
+    pub fn remaining(self, at: i64) -> usize {
+        if self.kind != FileType::RegularFile {
+            return usize::MAX;
+        }
+        let size = self.with_file(false, |file| match file {
+            Some(file) => file.size(),
+            None => rustix::fs::fstat(borrow(self.fd)).map(|stat| stat.st_size as u64),
+        });
+        size.map_or(usize::MAX, |size| (size as i64).saturating_sub(at).max(0) as usize)
+    }
+}
+
+impl<'e> End<'e> {
     /// Calls `act` with the open file, or with `None` where the kernel has what is asked for. Where
     /// another thread has closed or replaced the descriptor meanwhile, `act` is called again.
-    fn with_file<R>(
+    pub fn with_file<R>(
         self,
         uses_offset: bool,
         mut act: impl FnMut(Option<OpenFile<'e>>) -> Result<R, Errno>,
@@ -161,19 +192,6 @@ impl<'e> End<'e> {
             (None, Some(at)) => rustix::io::pwrite(borrow(self.fd), piece, at),
             (None, None) => rustix::io::write(borrow(self.fd), piece),
         })
-    }
-
-    /// Bytes from `at` up to the end that the file has now: a copy within one file moves its end,
-    /// and must not follow it.
-    pub fn remaining(self, at: i64) -> usize {
-        if self.kind != FileType::RegularFile {
-            return usize::MAX;
-        }
-        let size = self.with_file(false, |file| match file {
-            Some(file) => file.size(),
-            None => rustix::fs::fstat(borrow(self.fd)).map(|stat| stat.st_size as u64),
-        });
-        size.map_or(usize::MAX, |size| (size as i64).saturating_sub(at).max(0) as usize)
     }
 
     pub fn is_ready(self, events: PollFlags, waits: bool) -> Result<bool, Errno> {

@@ -1,7 +1,7 @@
 //! Copies between a file and a pipe.
 
-use super::buffer;
-use super::end::End;
+use super::end::KnownEnd;
+use super::{buffer, straight_from_ram};
 use crate::fd::borrow;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -12,9 +12,9 @@ const PIPE_PAGE: usize = 4096;
 /// Fills a pipe from a file, up to `length` bytes: waits for room only while nothing has moved, and
 /// never for a reader to make more.
 pub(super) fn fill_pipe(
-    from: End<'_>,
+    from: KnownEnd<'_>,
     at: i64,
-    pipe: End<'_>,
+    pipe: KnownEnd<'_>,
     length: usize,
     waits: bool,
 ) -> Result<usize, Errno> {
@@ -28,6 +28,10 @@ pub(super) fn fill_pipe(
         _ => 0,
     };
     while done < length {
+        if let Some(put) = straight_from_ram(from, at, pipe, done, length - done)? {
+            (done, room) = (done + put, 0);
+            continue;
+        }
         if room == 0 {
             if !pipe.is_ready(PollFlags::OUT, waits && done == 0)? {
                 if done == 0 {
@@ -57,8 +61,8 @@ pub(super) fn fill_pipe(
 
 /// Empties a pipe to a file, up to `length` bytes: waits for bytes only while nothing has moved.
 pub(super) fn empty_pipe(
-    pipe: End<'_>,
-    to: End<'_>,
+    pipe: KnownEnd<'_>,
+    to: KnownEnd<'_>,
     at: i64,
     length: usize,
     waits: bool,

@@ -22,7 +22,7 @@ static TELLS_NOTHING: AtomicU32 = AtomicU32::new(0);
 
 impl EnteredFile<'_> {
     /// Whether nothing of the file is buffered, so that the store's file is all there is of it.
-    pub(super) fn is_unbuffered(&self) -> bool {
+    pub(crate) fn is_unbuffered(&self) -> bool {
         self.record.entry0.load(Ordering::Acquire) == 0
             && self.record.root.load(Ordering::Acquire) == 0
             && !self.record.has(FileFlags::METADATA_DIRTY)
@@ -95,7 +95,7 @@ impl EnteredFile<'_> {
     }
 
     /// Whether a read of the block has waited for its device.
-    pub(super) fn has_come_from_device(&self, block: u64) -> bool {
+    pub(crate) fn has_come_from_device(&self, block: u64) -> bool {
         let (trail, key) = self.trail(block);
         trail.is_from_device(key)
     }
