@@ -47,6 +47,7 @@ mod user_buffers;
 pub mod user_memory;
 mod vfork;
 mod waiting;
+mod watching;
 mod write;
 mod write_back;
 

@@ -24,7 +24,8 @@ impl OpenFile<'_> {
             let plain = job.is_none()
                 && header.store[store].mode == 0
                 && record.mode.load(Ordering::Relaxed) == 0
-                && record.trigger.load(Ordering::Relaxed) == 0;
+                && record.trigger.load(Ordering::Relaxed) == 0
+                && !self.session.has_watches();
             if !plain {
                 self.apply(Settings::default(), created);
             }
@@ -71,6 +72,7 @@ impl OpenFile<'_> {
             |trigger| trigger as u8,
         );
         record.trigger.store(trigger, Ordering::Relaxed);
+        self.find_watches();
         let mode = match mode {
             // What was there before is no job's scratch file, whatever the rules say of its name.
             Mode::Scratch if created && job.is_some() && !record.has(FileFlags::SCRATCH) => {

@@ -220,7 +220,10 @@ impl OpenFile<'_> {
         } else if mode == Mode::Sync as u8 {
             // Write-through: the store has it; only a sync makes the store durable.
             self.sync_written(false)?;
-        } else if self.session.flushes_each_write(record) && mode != Mode::Scratch as u8 {
+        } else if self.session.flushes_each_write(record)
+            && mode != Mode::Scratch as u8
+            && !self.shows_write()
+        {
             self.session.segment.request_sync(self.id, Some(self.session.owner()), false);
             self.session.segment.want_work();
         }

@@ -177,6 +177,9 @@ impl FileFlags {
     pub const READ_OUT: FileFlags = FileFlags(4096);
     /// Can be executed, as far as known: what is written to it is on the store when it is closed.
     pub const EXECUTABLE: FileFlags = FileFlags(8192);
+    /// A program watches it, or its directory: what is written is brought to the store at once, by
+    /// the process that writes if it can.
+    pub const WATCHED: FileFlags = FileFlags(1 << 19);
     /// Nothing of the store's file was changed since it was last made durable. Cleared after each
     /// change, and before pages that a flush wrote count as clean.
     pub const SYNCED: FileFlags = FileFlags(1 << 20);

@@ -72,6 +72,8 @@ pub const NODE_BITS: u32 = 6;
 pub const PATH_BYTES: usize = 760;
 /// Changes of names that are remembered.
 pub const CHANGED_NAMES: usize = 64;
+/// Files and directories that programs watch at the same time; flushes of others are not hurried.
+pub const WATCHES: usize = 64;
 /// Processes that may make the store's file of one file longer at the same time; more wait.
 pub const LENGTHENERS: usize = 4;
 /// Open-file descriptions that get memory at a time: 64 bytes each, and 2 KiB of bits for each

@@ -63,6 +63,7 @@ mod sync;
 mod tail;
 pub mod truncate;
 mod unrecorded;
+pub mod watches;
 
 pub use descriptions::Marker;
 pub use entry::Entry;

@@ -31,6 +31,7 @@ mod stdio;
 mod syscall;
 mod variadic;
 mod vfork;
+mod watches;
 
 use forebay_client::{Carried, Session, StartError, Told, Variables};
 use libc::{c_char, c_int};

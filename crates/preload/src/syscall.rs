@@ -183,6 +183,9 @@ unsafe fn dispatch(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_unlink => c_long::from(libc::unlink(a as *const _)),
             #[cfg(target_arch = "x86_64")]
+            libc::SYS_inotify_add_watch => {
+                c_long::from(libc::inotify_add_watch(fd, b as *const _, c as u32))
+            }
             libc::SYS_chmod => c_long::from(libc::chmod(a as *const _, b as libc::mode_t)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork | libc::SYS_vfork => c_long::from(libc::fork()),

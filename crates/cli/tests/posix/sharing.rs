@@ -39,6 +39,16 @@ fn a_partial_write_does_not_end_the_locks_of_a_process() {
 }
 
 #[test]
+fn who_watches_a_file_is_told_of_each_write() {
+    // Nothing is flushed before the end but because it is watched.
+    let site = Site::new(&LAZY);
+    if site.compile("watches.c", &[]) {
+        let status = site.same("$BIN/watches file new");
+        assert!(status.count("writes") > 0, "{}", status.text);
+    }
+}
+
+#[test]
 fn mappings_show_what_they_show_without_forebay() {
     for setup in [LAZY, OFTEN, USUAL] {
         let site = Site::new(&setup);

@@ -44,6 +44,7 @@ impl Segment {
         let inside = self.reap_holdings(slot, unfinished)?;
         crash::point("reap.holdings");
         self.descriptions().release_all(slot);
+        self.watches().remove_of(slot);
         self.header().past.take_over(&client.counters);
         client.vacate();
         Some(inside)

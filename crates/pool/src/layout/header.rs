@@ -2,7 +2,7 @@
 
 use super::{
     CHANGED_NAMES, Counters, Emulation, FOLDER_BYTES, INSTANCE_BYTES, JOBS_MAX, JobRecord,
-    MAKER_BYTES, STORES_MAX, StoreHeader, TierHeader, UNRECORDED,
+    MAKER_BYTES, STORES_MAX, StoreHeader, TierHeader, UNRECORDED, WATCHES,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
@@ -167,6 +167,10 @@ pub struct Header {
     pub sparse_limit: AtomicU32,
     /// The node manager is woken when there are fewer left than that.
     pub sparse_low: AtomicU32,
+    /// How many places of `watched` are taken, or a few more.
+    pub watches: AtomicU32,
+    /// What programs watch, see `watches.rs`.
+    pub watched: [AtomicU64; WATCHES],
 }
 
 impl Header {

@@ -15,6 +15,7 @@ use crate::layout::{
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::queue::Queue;
 use crate::sync::{AtomicU64, Ordering};
+use crate::watches::Watches;
 use crate::{BucketId, FileId, Identity, liveness};
 use forebay_placement::mix;
 use forebay_placement::schema::RULES_MAX;
@@ -100,6 +101,12 @@ impl Segment {
     #[inline(always)]
     pub fn names(&self) -> Names<'_> {
         Names { changes: &self.header().name_changes, last: &self.header().changed_names }
+    }
+
+    /// What programs watch.
+    #[inline(always)]
+    pub fn watches(&self) -> Watches<'_> {
+        Watches { count: &self.header().watches, all: &self.header().watched }
     }
 
     /// The open-file descriptions, and which processes hold them.
