@@ -87,6 +87,56 @@ fn copy(
     Ok(done)
 }
 
+/// The same to a file at `to_at`. The kernel copies what the store has where it also knows the
+/// target; where it refuses, the copy through memory says why.
+fn copy_to_file(
+    from: KnownEnd<'_>,
+    at: i64,
+    to: KnownEnd<'_>,
+    to_at: i64,
+    length: usize,
+) -> Result<usize, Errno> {
+    if to.session.file(to.fd).is_some() {
+        return copy(from, at, to, Some(to_at), length);
+    }
+    let mut done = 0;
+    while done < length {
+        let (mut here, mut there) = ((at + done as i64) as u64, (to_at + done as i64) as u64);
+        let (begin, left) = (here, length - done);
+        let stored = from.stored(begin, left).unwrap_or(0);
+        let (source, target) = (borrow(from.fd), borrow(to.fd));
+        let copied = match stored {
+            0 => Ok(0),
+            _ => rustix::fs::copy_file_range(
+                source,
+                Some(&mut here),
+                target,
+                Some(&mut there),
+                stored,
+            ),
+        };
+        let copied = match copied {
+            // With its signal, which is not to come twice.
+            Err(Errno::FBIG) if done == 0 => return Err(Errno::FBIG),
+            Err(Errno::FBIG) => return Ok(done),
+            copied => copied.unwrap_or(0),
+        };
+        if copied > 0 {
+            from.note_copied(begin, copied);
+            done += copied;
+            continue;
+        }
+        let most = left.min(PIECE);
+        match copy(from, begin as i64, to, Some(to_at + done as i64), most) {
+            Ok(copied) if copied == most => done += copied,
+            Ok(copied) => return Ok(done + copied),
+            Err(_) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
 /// [`End::put_from_ram`] of a copy from `at` on that has `left` bytes to go after `done`. An error
 /// is said where nothing was copied, and comes again with the next call.
 fn straight_from_ram(
@@ -211,7 +261,7 @@ impl Session {
         if from.inode == to.inode && to_end > at && to_at < end {
             return Err(Errno::INVAL);
         }
-        let done = copy(from, at, to, Some(to_at), length)?;
+        let done = copy_to_file(from, at, to, to_at, length)?;
         let noted = (from_place.set(at + done as i64), to_place.set(to_at + done as i64));
         noted.0.and(noted.1)?;
         Ok(done)

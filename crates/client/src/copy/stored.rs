@@ -54,11 +54,7 @@ impl End<'_> {
         let Ok(at) = super::from_start(place.at, length).map(|at| at as u64) else {
             return Ok(None);
         };
-        let stored = |file: Option<OpenFile<'_>>| match file {
-            Some(file) => file.session.restarting(|| file.stored(at, length)),
-            None => Ok(0),
-        };
-        let bytes = self.with_file(false, stored)?;
+        let bytes = self.stored(at, length)?;
         if bytes == 0 {
             return Ok(None);
         }
@@ -67,11 +63,29 @@ impl End<'_> {
         if copied == 0 {
             return Ok(None);
         }
-        if let Some(file) = self.session.file(self.fd) {
-            file.note_sent(at, copied);
-        }
+        self.note_copied(at, copied);
         place.set((at + copied as u64) as i64)?;
         Ok(Some(Copied { bytes: copied, whole: copied == bytes }))
+    }
+
+    /// [`OpenFile::stored`]; 0 of what no session has.
+    ///
+    /// # Errors
+    /// `INTR`.
+    pub fn stored(self, at: u64, length: usize) -> Result<usize, Errno> {
+        self.with_file(false, |file| match file {
+            Some(file) => file.session.restarting(|| file.stored(at, length)),
+            None => Ok(0),
+        })
+    }
+
+    /// Notes that so many bytes from `at` on were copied from the store.
+    pub fn note_copied(self, at: u64, bytes: usize) {
+        let Some(file) = self.session.file(self.fd) else { return };
+        file.missed(bytes);
+        if file.record.rule.load(Ordering::Relaxed) != 0 {
+            file.note_read(at, &Ok(bytes));
+        }
     }
 
     /// Writes what RAM has from `at` on, up to `length` bytes and the end of a block, to `to`, as
@@ -107,14 +121,6 @@ impl OpenFile<'_> {
             return Ok(0);
         }
         Ok(self.enter(owner)?.stored(at, length))
-    }
-
-    /// Notes that so many bytes from `at` on were copied from the store.
-    fn note_sent(&self, at: u64, bytes: usize) {
-        self.missed(bytes);
-        if self.record.rule.load(Ordering::Relaxed) != 0 {
-            self.note_read(at, &Ok(bytes));
-        }
     }
 }
 
